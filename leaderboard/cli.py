@@ -1,4 +1,4 @@
-"""The command now-leaderboard: which words it knows, and what does the work."""
+"""The command now-leaderboard and the functions of its subcommands."""
 
 from collections.abc import Callable
 
@@ -43,13 +43,13 @@ for panel, commands in COMMANDS.items():
         app.command(name, ends_by_signal=served, rich_help_panel=panel)(function)
 app.add_typer(admin.admin, name="admin", rich_help_panel="Run a service, or submit to one")
 
-blind_app = Program(name="now-leaderboard blind", help="Rounds whose pairing only the judge has.")
+blind_app = Program(name="now-leaderboard blind", help="Rounds whose pairing only the judge knows.")
 blind_app.command("make")(blind.make)
 blind_app.command("close")(blind.close)
 app.add_typer(blind_app, name="blind", rich_help_panel="Keep a board")
 
 
-keys_app = Program(name="now-leaderboard keys", help="Keys that a judge signs evidence with.")
+keys_app = Program(name="now-leaderboard keys", help="Keys for the judge's signatures.")
 for word, function in (
     ("make", keys.make),
     ("show", keys.show),

@@ -69,7 +69,7 @@ def read_token(path: Path | None) -> str:
 class BoardClient:
     """Client of the board at a URL; the token is never sent to another host.
 
-    A token that travels in the clear, by ``http`` to another machine, is warned of.
+    A warning is logged if the token travels in the clear, by ``http`` to another machine.
 
     Raises:
         ConfigError: If the URL or the token is malformed.
@@ -93,13 +93,10 @@ class BoardClient:
         """Close the connections."""
         self._http.close()
 
-    def submit(
-        self, path: Path, anonymous_until: str | None = None, progress: Progress | None = None
-    ) -> Filed:
+    def submit(self, path: Path, progress: Progress | None = None) -> Filed:
         """Upload a submission; the same file sent twice is one entry, so retries are safe.
 
-        The submitter is shown from ``anonymous_until`` on, ``YYYY-MM-DD``. ``progress`` is called
-        with the number of bytes sent, from 0 again at each try.
+        ``progress`` is called with the number of bytes sent, from 0 again at each try.
 
         Raises:
             BoardError: If the board refuses it, with every problem, or cannot be reached.
@@ -109,7 +106,6 @@ class BoardClient:
         def send() -> httpx.Response:
             return self._http.put(
                 f"{self._url}/v1/submissions",
-                params={"anonymous_until": anonymous_until} if anonymous_until else {},
                 headers={"Content-Length": str(size), "Content-Type": "application/zip"},
                 content=_pieces(path, progress),
             )
@@ -123,7 +119,7 @@ class BoardClient:
         return Filed(name, f"{self._url}/entries/{name}.html", answer.status_code == 201, result)
 
     def me(self) -> dict[str, Any]:
-        """Return the token's owner, its scopes and what is left of the quotas."""
+        """Return the token's owner, its scopes and the rest of the quotas."""
         return self._tree("GET", "/v1/me")
 
     def mine(self) -> list[dict[str, Any]]:
@@ -149,11 +145,7 @@ class BoardClient:
         return _object(answer, self._url)
 
     def _answer(self, send: Callable[[], httpx.Response]) -> httpx.Response:
-        """Send until there is a response, with exponential backoff.
-
-        Raises:
-            BoardError: If the response is an error, or none came.
-        """
+        """Send until there is a response, with exponential backoff."""
         problem = ""
         for attempt in range(TRIES):
             wait = 2.0**attempt
@@ -175,11 +167,7 @@ class BoardClient:
 
 @contextmanager
 def reading(url: str) -> Iterator[None]:
-    """Read what a board answered, of which any other site may lack a part.
-
-    Raises:
-        BoardError: If a field is missing or of another type.
-    """
+    """Turn errors of reading a response into a ``BoardError``: another site may lack any field."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -188,7 +176,7 @@ def reading(url: str) -> Iterator[None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine, which nobody can listen in on."""
+    """Return whether a host is this machine, so that nobody can listen in."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -196,7 +184,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_address(url: str) -> bool:
-    """Return whether a URL is one that a connection can be made to."""
+    """Return whether a connection can be made to a URL."""
     try:
         parts, host = urlsplit(url), httpx.URL(url).host
         _ = parts.port
@@ -206,11 +194,7 @@ def _is_address(url: str) -> bool:
 
 
 def _object(answer: httpx.Response, url: str) -> dict[str, Any]:
-    """Read a response that must be an object.
-
-    Raises:
-        BoardError: If it is anything else.
-    """
+    """Read a response that must be a JSON object."""
     try:
         tree = answer.json()
     except ValueError:

@@ -1,1 +1,1 @@
-"""Which results stand side by side, in what order, and how they are exported."""
+"""Boards: comparable results in their order, and exports of them."""

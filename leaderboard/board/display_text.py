@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from leaderboard.board.tables import Kind, Row, Section
+from leaderboard.board.tables import Row, Section, SectionKind
 from leaderboard.scoring.result import Result
 from now_builder.formats.benchmarks import BOARD_FACTS, BoardName
 from now_builder.formats.captions import TOKENIZERS
@@ -24,8 +24,7 @@ EVIDENCE: Mapping[str, str] = {
 }
 EVIDENCE_MEANS: Mapping[str, str] = {
     "reported": "a claim: printed in a paper; no file was scored here",
-    "scored": "a claim: a file of similarities was scored, and whoever made it knew the order"
-    " of the rows",
+    "scored": "a claim: a file of similarities was scored, whose author knew the order of the rows",
     "reproduced": "proof: the judge scored another run of the code too, and signed it",
     "blind": "proof: scored on a round whose pairing only the judge had, and signed",
 }
@@ -40,15 +39,12 @@ FLAG_MEANS: Mapping[str, str] = {
     " submitted.",
     "near-identical": "Its ranks are almost those of another entry.",
 }
-LISTS_MEAN = (
-    "Submitted as ranked lists, without similarities. They are scored and shown, and get no place."
-)
 _FLAG_UNKNOWN = "Something that a reader should look at."
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A short note beside a method's name."""
+    """A short note next to a method's name."""
 
     text: str
     warning: bool = False
@@ -76,7 +72,7 @@ def full_title(section: Section, board: BoardName) -> str:
     return f"{title}{mark}, {section.kind.split}, {size_of(section.kind)}"
 
 
-def size_of(kind: Kind) -> str:
+def size_of(kind: SectionKind) -> str:
     """Describe the size of the gallery."""
     if kind.folds > 1:
         return f"{kind.folds} folds of {kind.n_images // kind.folds:,} images"
@@ -86,7 +82,7 @@ def size_of(kind: Kind) -> str:
 
 
 def listed(values: Sequence[object], most: int) -> str:
-    """Join values with commas; of more than ``most``, the first of them and how many follow."""
+    """Join the first ``most`` values with commas, and count the rest."""
     rest = f" and {len(values) - most:,} more" if len(values) > most else ""
     return ", ".join(map(str, values[:most])) + rest
 
@@ -99,18 +95,17 @@ def flag_means(code: str) -> str:
 def row_notes(row: Row) -> list[Note]:
     """Return the notes that a reader needs before comparing a row."""
     if row.entry is not None:
-        found = [Note(flag.code.replace("-", " "), warning=True) for flag in row.flags]
-        hidden = [Note("anonymous")] if row.entry.anonymous else []
-        return found + _notes(row.entry.result) + hidden
+        flags = [Note(flag.code.replace("-", " "), warning=True) for flag in row.flags]
+        return flags + _notes(row, row.entry.result)
     if row.reported is None or row.reported.ensemble is None:
         return []
     return [_networks(row.reported.ensemble)]
 
 
-def _notes(result: Result) -> list[Note]:
+def _notes(row: Row, result: Result) -> list[Note]:
     training = result.training
     found = []
-    if not result.ranked or result.precision is None:
+    if not row.ranked:
         found.append(Note("not ranked", warning=True))
     if training.ensemble_size is not None:
         found.append(_networks(training.ensemble_size))
@@ -133,17 +128,17 @@ def _notes(result: Result) -> list[Note]:
 
 def filter_classes(row: Row) -> str:
     """Return the CSS classes that the page's filters select; unknown properties match no filter."""
-    found: list[str] = [row.evidence]
+    classes: list[str] = [row.evidence]
     size = row.reported.ensemble if row.reported else None
     if row.entry is not None:
         result = row.entry.result
         size = result.training.ensemble_size
-        found += ["raw"] * (result.postprocessing.kind == "none")
-        found += ["own"] * (not result.training.external_data)
-    found += ["one"] * (size == 1)
-    found += ["unranked"] * (not row.ranked)
-    found += ["flagged"] * bool(row.flags)
-    return " ".join(found)
+        classes += ["raw"] * (result.postprocessing.kind == "none")
+        classes += ["own"] * (not result.training.external_data)
+    classes += ["one"] * (size == 1)
+    classes += ["unranked"] * (not row.ranked)
+    classes += ["flagged"] * bool(row.flags)
+    return " ".join(classes)
 
 
 def _networks(size: int) -> Note:

@@ -1,4 +1,4 @@
-"""Exports of a board: CSV, JSON, Markdown, LaTeX, BibTeX and badges, whatever its text holds."""
+"""Exports of a board: CSV, JSON, Markdown, LaTeX, BibTeX and badges. Its text is untrusted."""
 
 import csv
 import io
@@ -7,14 +7,15 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from leaderboard.board.reported import Source, short_name
+from leaderboard.board.reported import ReportedRow, Source, short_name
+from leaderboard.board.tables import Board, Row, Section
 from leaderboard.submission.untrusted import BIDI
-from now_builder.formats.benchmarks import BOARD_FACTS
+from now_builder.formats.benchmarks import BOARD_FACTS, BoardName
 
 Colour = Literal["blue", "green", "grey"]
 
@@ -29,7 +30,7 @@ RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _FORMULA = "=+\\-@＝＋－＠"
-# A formula may also begin after what other programs and countries take for the end of a cell.
+# A formula may also begin after characters that end a cell in other programs and countries.
 _FORMULA_START = re.compile(rf"(^|[;,\"]\s*)(?=[{_FORMULA}])")
 _MARKDOWN = re.compile(r"[\\`*_{}\[\]<>()#|!~$&@^]|:(?=\S)|(?<=www)\.", re.IGNORECASE)
 _TEX = {
@@ -45,7 +46,7 @@ _TEX = {
     "[": "{[}",
     "]": "{]}",
 } | {mark: f"\\{mark}" for mark in "$&#%_"}
-# What every engine sets in every font encoding; the rest goes through \nowchar.
+# Characters that every engine sets in every font encoding; the rest goes through \nowchar.
 _TEX_PLAIN = frozenset("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿß²³¹×±°–—‘’“”")
 _TEX_HEAD = r"""% Needs \usepackage{booktabs}. Sources are cited by the keys of the BibTeX export.
 % A character that pdfTeX cannot set is shown by its code; XeTeX and LuaTeX set it.
@@ -54,32 +55,32 @@ _TEX_HEAD = r"""% Needs \usepackage{booktabs}. Sources are cited by the keys of 
 _SAFE_IN_URL = ":/?#@!&*+,;=%~-._"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRow:
-    """A row of an exported board. Its text is untrusted.
+    """A row of an exported board, its fields in the order of the exports.
 
     Attributes:
         noise: The training noise in words. Rows under different noise, or scored on different data,
             get tables of their own.
-        evidence: ``scored``, ``reproduced``, ``blind``, ``reported`` or ``reference``.
         place_interval: first and last place that the row may have.
+        evidence: ``scored``, ``reproduced``, ``blind``, ``reported`` or ``reference``.
         low: lower end of the 95 % interval of rSum.
         recalls: Six, as in ``RECALLS``, in percent; none where only the sum is known.
         date: day of the scoring, ISO 8601.
+        source: publication of a reported row.
         flags: codes of the flags, also of those found by comparison with other entries.
         signed: whether the judge signed that they scored it; None for reported rows.
         lists: whether it was submitted as ranked lists, which get no place.
-        source: publication of a reported row.
     """
 
     board: str
     noise: str
-    method: str
-    evidence: str
-    rsum: float
     data: str = PUBLISHED
     place: int | None = None
     place_interval: tuple[int, int] | None = None
+    method: str
+    evidence: str
+    rsum: float
     low: float | None = None
     high: float | None = None
     recalls: tuple[float, ...] = ()
@@ -95,6 +96,80 @@ class ExportRow:
     flags: tuple[str, ...] = ()
     signed: bool | None = None
     lists: bool = False
+
+
+def rows_of(board: Board) -> list[ExportRow]:
+    """Return the export rows of a board, best first within each comparable section."""
+    return [
+        export_row(row, section, board.name)
+        for section in board.sections
+        for row in section.rows
+        if row.evidence != "reference"
+    ]
+
+
+def export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
+    """Make the export row of a scored entry or of a reported row.
+
+    Raises:
+        ValueError: If the row is a reference.
+    """
+    known = row.resampled if row.entry else row.low < row.high
+    low, high = (row.low, row.high) if known else (None, None)
+    if row.reported is not None:
+        return replace(from_reported(row.reported), place=row.place, low=low, high=high)
+    if row.entry is None:
+        raise ValueError(f"{row.method}: found a reference, expected an entry or a reported row")
+    result = row.entry.result
+    return ExportRow(
+        board=board,
+        noise=section.kind.noise.title,
+        method=row.method,
+        evidence=row.evidence,
+        rsum=row.rsum,
+        data=_data_of(section),
+        place=row.place,
+        place_interval=row.places,
+        low=low,
+        high=high,
+        recalls=row.recalls,
+        ensemble=result.training.ensemble_size,
+        post_processing=result.postprocessing.kind,
+        date=row.date,
+        entry=row.entry.name,
+        url=result.links.paper or result.links.code,
+        authors=result.authors,
+        footnote=result.reason,
+        flags=tuple(flag.code for flag in row.flags),
+        signed=row.signed,
+        lists=result.precision is None,
+    )
+
+
+def from_reported(row: ReportedRow) -> ExportRow:
+    """Make the export row of a reported row."""
+    return ExportRow(
+        board=row.board,
+        noise=row.noise.title,
+        method=row.method,
+        evidence="reported",
+        rsum=row.rsum,
+        recalls=row.recalls,
+        ensemble=row.ensemble,
+        url=row.source.url,
+        authors=row.source.authors,
+        source=row.source,
+        table=row.table,
+        footnote=row.footnote,
+    )
+
+
+def _data_of(section: Section) -> str:
+    kind = section.kind
+    if section.published or kind.fingerprint is None:
+        return PUBLISHED
+    kinds = {"rebuilt": "rebuilt release", "blind": "blind round", "closed": "closed blind round"}
+    return f"{kinds.get(kind.origin, 'copy')} {kind.fingerprint[:8]}, {kind.split} split"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +230,7 @@ def to_markdown(rows: Iterable[ExportRow]) -> str:
 
 
 def to_latex(rows: Iterable[ExportRow]) -> str:
-    """Write a booktabs table for each board and noise; it compiles whatever the names hold."""
+    """Write a booktabs table for each board and noise; any text in it is escaped."""
     parts = [_TEX_HEAD]
     for title, group in _tables(rows):
         notes: list[str] = []
@@ -270,37 +345,27 @@ def _encodable(text: str) -> str:
 def _record(row: ExportRow) -> dict[str, object]:
     """Flatten a row into named values; non-finite numbers become None."""
     place_low, place_high = row.place_interval or (None, None)
-    recalls = [_finite(value) for value in row.recalls] or [None] * len(RECALLS)
-    record = {
-        "board": row.board,
-        "noise": row.noise,
-        "data": row.data,
-        "place": row.place,
-        "place_low": place_low,
-        "place_high": place_high,
-        "method": row.method,
-        "evidence": row.evidence,
-        "rsum": _finite(row.rsum),
-        "low": _finite(row.low),
-        "high": _finite(row.high),
-        **dict(zip(RECALLS, recalls, strict=True)),
-        "ensemble": row.ensemble,
-        "post_processing": row.post_processing,
-        "date": row.date,
-        "entry": row.entry,
-        "url": row.url,
-        "authors": " and ".join(row.authors) or None,
-        "source": row.source.key if row.source else None,
-        "table": row.table,
-        "footnote": row.footnote,
-        "flags": " ".join(row.flags) or None,
-        "signed": row.signed,
-        "lists": row.lists,
+    recalls = row.recalls or [None] * len(RECALLS)
+    flat: dict[str, dict[str, object]] = {
+        "place_interval": {"place_low": place_low, "place_high": place_high},
+        "recalls": dict(zip(RECALLS, recalls, strict=True)),
+        "authors": {"authors": " and ".join(row.authors) or None},
+        "source": {"source": row.source.key if row.source else None},
+        "flags": {"flags": " ".join(row.flags) or None},
     }
-    return {k: _encodable(v) if isinstance(v, str) else v for k, v in record.items()}
+    record: dict[str, object] = {}
+    for name in (field.name for field in fields(row)):
+        record |= flat.get(name, {name: getattr(row, name)})
+    return {name: _plain(value) for name, value in record.items()}
 
 
-CSV_COLUMNS = tuple(_record(ExportRow("", "", "", "", 0.0)))
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return _encodable(value)
+    return _finite(value) if isinstance(value, float) else value
+
+
+CSV_COLUMNS = tuple(_record(ExportRow(board="", noise="", method="", evidence="", rsum=0.0)))
 
 
 def _line(text: str) -> str:
@@ -333,7 +398,7 @@ def _latex(text: str) -> str:
 
 
 def _bib(text: str) -> str:
-    """Escape for LaTeX, with braces that BibTeX counts as balanced."""
+    """Escape for LaTeX, keeping the braces balanced as BibTeX counts them."""
     return "".join(_TEX.get(char, char) for char in _line(text))
 
 

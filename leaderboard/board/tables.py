@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from leaderboard.board.kept import Kept, Key
+from leaderboard.board.board_cache import BoardCache, Key
 from leaderboard.board.reported import NoiseCondition, ReportedRow, read_reported
 from leaderboard.core.tracks import Origin
 from leaderboard.core.uncertainty import intervals_of, sum_deviation, tied_with_first
@@ -26,7 +26,7 @@ SortKey = Literal[
 ]
 RECALL_KEYS: tuple[SortKey, ...] = ("i2t-1", "i2t-5", "i2t-10", "t2i-1", "t2i-5", "t2i-10")
 SORT_KEYS: tuple[SortKey, ...] = ("method", *RECALL_KEYS, "date", "evidence")
-"""Orders that a board comes in besides that of its places."""
+"""Orders of a board besides the order of places."""
 
 _Z95 = 1.96
 _BASE_STEP = 20.0
@@ -42,10 +42,9 @@ class Row:
 
     Attributes:
         evidence: ``blind``, ``reproduced`` or ``scored`` from a file here, ``reported`` by a paper,
-            or a ``reference``: what knowing nothing, or one thing, would give.
-        low: lower end of the 95 % interval of rSum; of the narrowest plausible one if there are no
-            ranks.
-        resampled: whether that interval is a bootstrap of its ranks.
+            or a ``reference``: the score of a scorer that knows nothing, or one thing.
+        low: lower end of the 95 % interval of rSum; without ranks, of the narrowest plausible one.
+        resampled: whether that interval is a bootstrap of the ranks.
         recalls: six recalls in percent; empty if only their sum is known.
         place: place by rSum, from 1; equal scores share a place. None if not ranked, or flagged.
         places: first and last place held under resampling. None without ranks.
@@ -88,8 +87,8 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What comparable rows have in common.
+class SectionKind:
+    """Properties that comparable rows have in common.
 
     Attributes:
         fingerprint: fingerprint of the split; None if all rows are reported.
@@ -123,7 +122,7 @@ class Section:
         base: start of that axis; greater than 0 if all ranked rows are far above 0.
     """
 
-    kind: Kind
+    kind: SectionKind
     with_reported: bool
     published: bool
     rows: tuple[Row, ...]
@@ -132,7 +131,7 @@ class Section:
 
     @property
     def comparable(self) -> tuple[Row, ...]:
-        """Rows with public ranks, best first; any two of them can be compared query by query.
+        """Rows with public ranks, best first, which can be compared query by query.
 
         None where figures are means over folds: pages compare the ranks in the whole split.
         """
@@ -160,7 +159,7 @@ class Board:
     withdrawn: tuple[Entry, ...] = ()
 
     def section_of(self, name: str) -> Section | None:
-        """Find the section that an entry stands in."""
+        """Find the section of an entry."""
         return next((part for part in self.sections if part.row_of(name)), None)
 
 
@@ -177,41 +176,36 @@ def make_board(
     name: BoardName,
     entries: Iterable[Entry],
     flags: Mapping[str, tuple[Flag, ...]] | None = None,
-    kept: Kept | None = None,
+    cache: BoardCache | None = None,
 ) -> Board:
     """Group entries by split, release and noise condition; rank each group by exact rSum.
 
-    Results on the published layout and as many images and captions as the reported rows are ranked
-    among them; others, which are on other data, get their own sections. Withdrawn entries are not
-    rows, and ranked lists get no places. Training noise that no reported row has is the
-    submitter's word alone: its rows get no places. ``flags`` are those found by comparison with
-    other entries, by name; ``kept`` has what was computed of an entry, for the next board.
+    Results on the published layout with as many images and captions as the reported rows are ranked
+    among them; results on other data get their own sections. Withdrawn entries and ranked lists
+    are not ranked. Training noise that no reported row has is stated by the submitter alone: its
+    rows get no places. ``flags`` are those found by comparison with other entries, by name.
     """
-    flags, kept = flags or {}, kept or Kept()
+    flags, cache = flags or {}, cache or BoardCache()
     own = sorted(
         (entry for entry in entries if name in boards_of(entry.result)), key=lambda e: e.name
     )
-    groups: dict[Kind, list[Row]] = defaultdict(list)
+    groups: dict[SectionKind, list[Row]] = defaultdict(list)
     for entry in own:
         if entry.withdrawal is None:
-            found = entry.result.current_flags + flags.get(entry.name, ())
-            row = _scored(entry, name, found)
+            own_flags = entry.result.current_flags
+            row = _scored(entry, name, own_flags + flags.get(entry.name, ()))
             groups[_kind(entry.result, name)].append(row)
-    left: dict[NoiseCondition, list[ReportedRow]] = defaultdict(list)
-    for reported in read_reported(name):
-        left[reported.noise].append(reported)
+    reported: dict[NoiseCondition, list[ReportedRow]] = defaultdict(list)
+    for printed in read_reported(name):
+        reported[printed.noise].append(printed)
     facts = BOARD_FACTS[name]
     origin: Origin = "archive" if name in TOKENIZERS else "field"
-    known = frozenset(left)
-    for noise in left.keys() - {kind.noise for kind in groups if _is_published(kind, name)}:
-        groups[Kind("test", None, origin, noise, *facts.test_size, facts.folds)] = []
-    sections = []
-    for kind, rows in groups.items():
-        published = _is_published(kind, name)
-        reported_rows = left.get(kind.noise, []) if published else []
-        placed = not kind.noise.mismatch or kind.noise in known
-        part = _section(kind, rows, reported_rows, published=published, placed=placed, kept=kept)
-        sections.append(part)
+    for noise in reported.keys() - {kind.noise for kind in groups if _is_published(kind, name)}:
+        groups[SectionKind("test", None, origin, noise, *facts.test_size, facts.folds)] = []
+    sections = [
+        _section(kind, rows, reported, published=_is_published(kind, name), cache=cache)
+        for kind, rows in groups.items()
+    ]
     sections.sort(key=lambda part: _order(part, name))
     gone = tuple(entry for entry in own if entry.withdrawal is not None)
     return Board(name, tuple(sections), gone)
@@ -246,7 +240,7 @@ def _base_of(lowest: float, axis: float) -> float:
 
 
 def spelled(method: str) -> str:
-    """Return a method's name as pages spell it: PC2, as files and commands do, is PC²."""
+    """Return a method's name as pages spell it: PC² for PC2."""
     return re.sub(r"\bPC2\b", "PC²", method)
 
 
@@ -268,9 +262,9 @@ def noise_of(result: Result) -> NoiseCondition:
     return NoiseCondition(protocol="unstated")
 
 
-def _kind(result: Result, board: BoardName) -> Kind:
+def _kind(result: Result, board: BoardName) -> SectionKind:
     folds = result.folds if board == "coco-1k" else None
-    return Kind(
+    return SectionKind(
         split=result.split,
         fingerprint=result.release.fingerprint,
         origin=result.release.origin,
@@ -281,7 +275,7 @@ def _kind(result: Result, board: BoardName) -> Kind:
     )
 
 
-def _is_published(kind: Kind, board: BoardName) -> bool:
+def _is_published(kind: SectionKind, board: BoardName) -> bool:
     return (
         kind.origin in {"archive", "field"}
         and kind.split == "test"
@@ -304,21 +298,24 @@ def _order(section: Section, board: BoardName) -> tuple[object, ...]:
 
 
 def _section(
-    kind: Kind,
+    kind: SectionKind,
     scored: list[Row],
-    reported: list[ReportedRow],
+    reported: Mapping[NoiseCondition, list[ReportedRow]],
     *,
     published: bool,
-    placed: bool,
-    kept: Kept,
+    cache: BoardCache,
 ) -> Section:
-    rows = scored + _references(kind, scored) + [_reported(row, kind) for row in reported]
+    known = kind.noise in reported
+    printed = reported[kind.noise] if published and known else []
+    rows = scored + _references(kind, scored) + [_reported(row, kind) for row in printed]
     axis = axis_of(max(row.high for row in rows))
+    if known or not kind.noise.mismatch:
+        rows = _placed(rows, kind, cache)
     return Section(
         kind=kind,
-        with_reported=bool(reported),
+        with_reported=bool(printed),
         published=published,
-        rows=_placed(rows, kind, kept) if placed else tuple(_ordered(rows)),
+        rows=_ordered(rows),
         axis=axis,
         base=_base_of(min(row.low for row in rows if row.evidence != "reference"), axis),
     )
@@ -349,7 +346,7 @@ def _scored(entry: Entry, board: BoardName, flags: tuple[Flag, ...]) -> Row:
     )
 
 
-def _reported(row: ReportedRow, kind: Kind) -> Row:
+def _reported(row: ReportedRow, kind: SectionKind) -> Row:
     sizes = (kind.n_images, kind.n_pairs)
     ways = [(way, n) for way, n in zip((row.i2t, row.t2i), sizes, strict=True) if way]
     half = _least_half_width(ways)
@@ -365,14 +362,14 @@ def _reported(row: ReportedRow, kind: Kind) -> Row:
 
 
 def _least_half_width(ways: Iterable[tuple[tuple[float, float, float], int]]) -> float:
-    """Take the directions as independent, though they help each other: a lower bound."""
+    """Return a lower bound: the directions are taken as independent, though they correlate."""
     return _Z95 * hypot(*(sum_deviation(way, queries) for way, queries in ways))
 
 
-def _references(kind: Kind, scored: Sequence[Row]) -> list[Row]:
-    """Make rows of chance, which is computed, and of the references on which results agree.
+def _references(kind: SectionKind, scored: Sequence[Row]) -> list[Row]:
+    """Make the rows of chance, which is computed, and of the references on which results agree.
 
-    Their attributes may differ. What the judge signed counts before what only files say.
+    Results may have been scored with different attributes. Signed results count before others.
     """
     images, pairs = kind.n_images // kind.folds, kind.n_pairs // kind.folds
     chance = reference("chance", chance_rsum(images, pairs))
@@ -382,15 +379,15 @@ def _references(kind: Kind, scored: Sequence[Row]) -> list[Row]:
     for row in scored:
         for name, rsum in (row.entry.result.references if row.entry else {}).items():
             values[name, bool(row.signed)].add(rsum)
-    found = []
+    rows = [chance]
     for name in REFERENCES[1:]:
         agreed = values.get((name, True)) or values.get((name, False)) or set()
-        found += [reference(name, *agreed)] if len(agreed) == 1 else []
-    return [chance, *found]
+        rows += [reference(name, *agreed)] if len(agreed) == 1 else []
+    return rows
 
 
-def _ranks(row: Row, kind: Kind) -> RankRecord | None:
-    """Return the ranks behind a ranked row's figures, in folds if these are; None if not public."""
+def _ranks(row: Row, kind: SectionKind) -> RankRecord | None:
+    """Return the ranks behind a ranked row's figures, those within folds if the figures are."""
     if row.entry is None or not row.ranked:
         return None
     result = row.entry.result
@@ -399,63 +396,37 @@ def _ranks(row: Row, kind: Kind) -> RankRecord | None:
     return result.ranks
 
 
-def _places(rows: list[Row], kind: Kind, kept: Kept) -> dict[int, tuple[tuple[int, int], bool]]:
-    """Find place intervals of rows with ranks, and whether they are tied with the best.
+def _placed(rows: list[Row], kind: SectionKind, cache: BoardCache) -> list[Row]:
+    """Number the ranked rows by rSum, 1, 2, 2, 4, and add place intervals and ties.
 
     Place intervals are those among rows with ranks, shifted by the other rows whose interval lies
     above the whole of a row's own (for the first place) or overlaps it (for the last).
-
-    Returns:
-        Both by the row's index.
     """
-    known = [
-        (at, row, record)
-        for at, row in enumerate(rows)
-        if _competes(row) and (record := _ranks(row, kind))
-    ]
-    if not known:
-        return {}
-    records: dict[Key, RankRecord] = {
-        (row.entry and row.entry.name, kind.folds): ranks for _, row, ranks in known
-    }
-    hits = kept.hits(records)
-    intervals = intervals_of(np.stack([one.drawn for one in hits]))
-    tied = tied_with_first(np.stack([one.per_image for one in hits]))
-    rivals = [row for row in rows if _competes(row) and _ranks(row, kind) is None]
-    found = {}
-    for (at, row, _), (first, last), even in zip(
-        known, intervals.tolist(), tied.tolist(), strict=True
-    ):
-        above = sum(rival.low > row.high for rival in rivals)
-        perhaps = sum(rival.high >= row.low for rival in rivals)
-        found[at] = (first + above, last + perhaps), even
-    return found
+    ranked = [row for row in rows if row.ranked and not row.flags and row.evidence != "reference"]
+    scores = sorted(-row.rsum for row in ranked)
+    known = [(row, record) for row in ranked if (record := _ranks(row, kind))]
+    placed = {id(row): replace(row, place=bisect_left(scores, -row.rsum) + 1) for row in ranked}
+    if known:
+        records: dict[Key, RankRecord] = {
+            (row.entry and row.entry.name, kind.folds): ranks for row, ranks in known
+        }
+        hits = cache.hits(records)
+        intervals = intervals_of(np.stack([one.drawn for one in hits])).tolist()
+        tied = tied_with_first(np.stack([one.per_image for one in hits])).tolist()
+        rivals = [row for row in ranked if _ranks(row, kind) is None]
+        for (row, _), (first, last), even in zip(known, intervals, tied, strict=True):
+            above = sum(rival.low > row.high for rival in rivals)
+            overlapping = sum(rival.high >= row.low for rival in rivals)
+            interval = first + above, last + overlapping
+            placed[id(row)] = replace(placed[id(row)], places=interval, tied=even)
+    return [placed.get(id(row), row) for row in rows]
 
 
-def _competes(row: Row) -> bool:
-    return row.ranked and not row.flags and row.evidence != "reference"
-
-
-def _placed(rows: list[Row], kind: Kind, kept: Kept) -> tuple[Row, ...]:
-    """Number the ranked by rSum, 1, 2, 2, 4, add place intervals, and sort."""
-    scores = sorted(-row.rsum for row in rows if _competes(row))
-    places = _places(rows, kind, kept)
-
-    def placed(at: int, row: Row) -> Row:
-        interval, tied = places.get(at, (row.places, row.tied))
-        place = bisect_left(scores, -row.rsum) + 1
-        return replace(row, place=place, places=interval, tied=tied)
-
-    return tuple(
-        _ordered(placed(at, row) if _competes(row) else row for at, row in enumerate(rows))
-    )
-
-
-def _ordered(rows: Iterable[Row]) -> list[Row]:
+def _ordered(rows: Iterable[Row]) -> tuple[Row, ...]:
     """Sort by rSum: proof first, flagged and unranked last."""
 
     def order(row: Row) -> tuple[object, ...]:
         name = row.entry.name if row.entry else ""
         return not row.ranked, bool(row.flags), not row.proof, -row.rsum, row.method, name
 
-    return sorted(rows, key=order)
+    return tuple(sorted(rows, key=order))

@@ -24,18 +24,14 @@ from now_builder.errors import ConfigError
 def submit(
     submission: SubmissionFile,
     release: Annotated[
-        Path | None, typer.Option(help="With --store: the release it was made on.")
+        Path | None, typer.Option(help="With --store: release that it was made on.")
     ] = None,
     store: Annotated[
         Path | None, typer.Option(help="Folder of results, created if missing.")
     ] = None,
     attributes: AttributesFile = None,
-    url: Annotated[str | None, typer.Option(help="Send it to this board instead.")] = None,
+    url: Annotated[str | None, typer.Option(help="Address of a board to send it to.")] = None,
     token_file: TokenFile = None,
-    anonymous_until: Annotated[
-        str | None,
-        typer.Option(metavar="YYYY-MM-DD", help="With --url: hide the submitter until this day."),
-    ] = None,
     judge_key: JudgeKey = None,
     as_json: AsJson = False,
 ) -> None:
@@ -45,15 +41,10 @@ def submit(
     the same entry, so retries are safe. A refusal lists every problem and how to fix it.
     """
     if url is not None and store is None:
-        send(submission, url, token_file, anonymous_until, as_json)
+        send(submission, url, token_file, as_json)
         return
     if url is not None or store is None or release is None:
         raise ConfigError("submit: expected --url URL, or --store FOLDER with --release RELEASE")
-    if anonymous_until is not None:
-        raise ConfigError(
-            "submit: found --anonymous-until with --store, expected it with --url:"
-            " a board hides who submits, a folder has the authors of the submission"
-        )
     from leaderboard.scoring.evaluate import score
     from leaderboard.store.entries import file_result
     from leaderboard.store.signatures import Signer, filed_paths
@@ -71,7 +62,7 @@ def reproduce(
     submission: SubmissionFile,
     store: Annotated[Path, typer.Option(help="Folder of results with the entry.")],
     release: ReleaseFolder,
-    by: Annotated[str, typer.Option(help="Name of who ran it again.")],
+    by: Annotated[str, typer.Option(help="Name of the person who ran it again.")],
     commit: Annotated[str | None, typer.Option(help="Commit of the code.")] = None,
     run: Annotated[
         Path | None, typer.Option(help="Run folder; the hash of its run.toml is recorded.")
@@ -80,7 +71,7 @@ def reproduce(
 ) -> None:
     """File a run of another's entry; it is shown as reproduced if the judge's key signs it.
 
-    The difference is printed with its interval; whether the two agree is left to the reader.
+    The difference is printed with its interval; the reader decides whether the two agree.
     """
     from leaderboard.commands.terminal import comparison_as_text
     from leaderboard.store.reproduce import Claim, reproduce
@@ -98,7 +89,7 @@ def export_site(
         typer.Option(help="A result JSON, or a folder of them (a store). May be repeated."),
     ],
     more: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RESULTS]...", help="More of them.")
+        list[Path] | None, typer.Argument(metavar="[RESULTS]...", help="More results.")
     ] = None,
 ) -> None:
     """Write the board as static pages for any host: results beside the paper's rows.
@@ -137,8 +128,7 @@ def export(
     Rows under different training noise, or scored on different data, get separate tables.
     Citation keys of --format tex are those of --format bib.
     """
-    from leaderboard.board.export_rows import rows_of
-    from leaderboard.board.exports import FORMATS
+    from leaderboard.board.exports import FORMATS, rows_of
     from leaderboard.board.tables import make_board
     from leaderboard.store.proof import read_board
     from now_builder.formats.benchmarks import BOARDS
@@ -169,18 +159,19 @@ def dataset_report(
 
 
 def check_store(
-    store: Annotated[Path, typer.Argument(help="Folder of results, as proposed.")],
+    store: Annotated[Path, typer.Argument(help="Folder of results to check.")],
     base: Annotated[
-        Path | None, typer.Option(help="The same folder as it is: none of its files may change.")
+        Path | None,
+        typer.Option(help="The folder before the change; none of its files may change."),
     ] = None,
     blind: Annotated[
         bool,
-        typer.Option("--blind", help="Accept new results of blind rounds: for their judge."),
+        typer.Option("--blind", help="For the judge: accept new results of blind rounds."),
     ] = False,
     judge: Annotated[
         bool,
         typer.Option(
-            "--judge", help="Accept tombstones and runs without a signature: for the judge."
+            "--judge", help="For the judge: accept tombstones and runs without a signature."
         ),
     ] = False,
     release: Annotated[

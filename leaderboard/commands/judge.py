@@ -162,7 +162,7 @@ def compare(
 def verify(
     results: Annotated[list[Path], typer.Argument(metavar="RESULT.json...", help="Result files.")],
     submission: Annotated[
-        Path | None, typer.Option(help="Score it again and compare; needs --release.")
+        Path | None, typer.Option(help="Submission to score again and compare; needs --release.")
     ] = None,
     release: Annotated[
         Path | None, typer.Option(help="Release whose fingerprint must be that of the result.")

@@ -40,7 +40,7 @@ JudgeKey = Annotated[
         "--judge-key",
         envvar="NOW_LEADERBOARD_JUDGE_KEY",
         show_envvar=True,
-        help="File with the judge's private key, made by keys make: what is filed is signed.",
+        help="File with the judge's private key, which signs the filed records (see keys make).",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

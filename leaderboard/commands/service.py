@@ -4,8 +4,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,20 +63,17 @@ def serve(
         raise ConfigError(
             "--token-file and --database need --release: without it nobody may submit"
         )
-    try:
-        from leaderboard.service.access import make_operator
-        from leaderboard.service.quotas import Quotas
-        from leaderboard.service.running import Settings, make_judge
-        from leaderboard.service.server import serve
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"serve needs {error.name}: pip install 'noise-of-web[server]'") from None
     from leaderboard.client import TOKEN_VARIABLE, read_token
+    from leaderboard.service.access import hash_operator_token
+    from leaderboard.service.quotas import Quotas
+    from leaderboard.service.running import Settings, make_judge
+    from leaderboard.service.server import serve
 
     if release is None:
         serve(Settings(store), host, port)
         return
     named = token_file is not None or os.environ.get(TOKEN_VARIABLE)
-    operator = make_operator(read_token(token_file)) if named else None
+    operator = hash_operator_token(read_token(token_file)) if named else None
     if operator is None:
         _log.warning("%s is not set: only users' own tokens are valid", TOKEN_VARIABLE)
     judge = make_judge(release, attributes, Quotas(attempts=attempts, scored=scored))
@@ -90,12 +87,11 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show your entries on a board, or one entry."""
-    with closing(_client(url, token_file)) as client:
+    with _board(url, token_file) as client:
         entries = client.mine() if name is None else [client.entry(name)]
-    if as_json:
-        typer.echo(json.dumps(entries if name is None else entries[0], indent=2))
-        return
-    with _reading(url):
+        if as_json:
+            typer.echo(json.dumps(entries if name is None else entries[0], indent=2))
+            return
         lines = [_line(entry) for entry in entries]
     typer.echo("".join(f"{line}\n" for line in lines), nl=False)
 
@@ -113,73 +109,61 @@ def withdraw(
     token_file: TokenFile = None,
 ) -> None:
     """Withdraw an entry of yours from a board; a tombstone with the reason stays."""
-    with closing(_client(url, token_file)) as client:
+    with _board(url, token_file) as client:
         client.withdraw(name, reason)
     typer.echo(f"{name}: withdrawn")
 
 
 def quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) -> None:
-    """Show what is left of today's uploads and scored submissions on a board."""
-    with closing(_client(url, token_file)) as client:
+    """Show the uploads and scored submissions left for today on a board."""
+    with _board(url, token_file) as client:
         me = client.me()
-    if as_json:
-        typer.echo(json.dumps(me, indent=2))
-        return
-    with _reading(url):
+        if as_json:
+            typer.echo(json.dumps(me, indent=2))
+            return
         left = {
             kind: "no limit" if me["quota"][kind] is None else f"{me['quota'][kind]} left"
             for kind in ("scored", "attempts")
         }
-        line = (
+        typer.echo(
             f"{me['handle']} ({', '.join(me['scopes'])}): scored submissions: {left['scored']};"
             f" uploads: {left['attempts']}; new ones from {me['quota']['resets_at']}"
         )
-    typer.echo(line)
 
 
-def _reading(url: str) -> AbstractContextManager[None]:
-    from leaderboard.client import reading
+@contextmanager
+def _board(url: str, token_file: Path | None) -> "Iterator[BoardClient]":
+    """Yield a client; reading a response that lacks a field ends in a ``BoardError``."""
+    from leaderboard.client import BoardClient, read_token, reading
 
-    return reading(url)
-
-
-def _client(url: str, token_file: Path | None) -> "BoardClient":
-    try:
-        from leaderboard.client import BoardClient, read_token
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"--url needs {error.name}: pip install 'noise-of-web[server]'") from None
-    return BoardClient(url, read_token(token_file))
+    with reading(url), closing(BoardClient(url, read_token(token_file))) as client:
+        yield client
 
 
-def send(
-    path: Path, url: str, token_file: Path | None, anonymous_until: str | None, as_json: bool
-) -> None:
+def send(path: Path, url: str, token_file: Path | None, as_json: bool) -> None:
     """Send a submission to a board with a progress bar; print its entry, or each problem."""
     from rich.console import Console
     from rich.progress import Progress
 
     from leaderboard.client import BoardError
 
-    console = Console(stderr=True)
     with (
-        closing(_client(url, token_file)) as client,
-        Progress(console=console, transient=True) as bars,
+        _board(url, token_file) as client,
+        Progress(console=Console(stderr=True), transient=True) as bars,
     ):
         size = path.stat().st_size if path.is_file() else 0
         bar = bars.add_task(path.name, total=size)
         try:
-            filed = client.submit(
-                path, anonymous_until, lambda sent: bars.update(bar, completed=sent)
-            )
+            filed = client.submit(path, lambda sent: bars.update(bar, completed=sent))
         except BoardError as error:
             bars.stop()
             if not error.problems:
                 raise
             for problem in error.problems:
                 sys.stderr.write(f"{problem}\n")
-            refused = f"refused ({error.status}) for what is said above"
+            refused = f"refused ({error.status}) for the problems above"
             raise BoardError(f"{url}: {refused}", error.status) from None
-    with _reading(url):
+        bars.stop()
         print_filed(filed.name, json.dumps(filed.result), as_json, new=filed.new)
     sys.stderr.write(f"{filed.page}\n")
 

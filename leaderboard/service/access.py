@@ -25,26 +25,15 @@ _BEARER = HTTPBearer(
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """The operator of the machine, identified by a token; only its hash is kept."""
-
-    token_hash: bytes
-
-    def holds(self, token: str) -> bool:
-        """Return whether a token is the operator's."""
-        return hmac.compare_digest(_hash(token), self.token_hash)
-
-
-def make_operator(token: str) -> Operator:
-    """Make an operator from a token.
+def hash_operator_token(token: str) -> bytes:
+    """Return the hash of the operator's token; the token itself is not kept.
 
     Raises:
         ConfigError: If the token is too short.
     """
     if len(token) < MIN_TOKEN:
         raise ConfigError(f"token: found {len(token)} characters, expected {MIN_TOKEN} or more")
-    return Operator(_hash(token))
+    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +41,7 @@ class Authenticator:
     """Identifies users by their tokens; without a database the board is read-only."""
 
     database: Engine | None
-    operator: Operator | None = None
+    operator_hash: bytes | None = None
     operator_id: int = 0
 
     def authenticate(self, token: str) -> accounts.Principal:
@@ -63,9 +52,10 @@ class Authenticator:
         """
         if self.database is None:
             raise Refusal(403, "this board is read-only: it was started without --release")
-        if self.operator is not None and self.operator.holds(token):
-            name, scopes = accounts.OPERATOR, frozenset(accounts.SCOPES)
-            return accounts.Principal(self.operator_id, name, scopes, name)
+        digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+        if self.operator_hash is not None and hmac.compare_digest(digest, self.operator_hash):
+            scopes = frozenset(accounts.SCOPES)
+            return accounts.Principal(self.operator_id, accounts.OPERATOR, scopes)
         try:
             return accounts.authenticate(self.database, token)
         except accounts.TokenError as error:
@@ -107,7 +97,6 @@ PUBLIC = Depends(Public())
 Reader = Annotated[accounts.Principal, Depends(Access("read"))]
 Submitter = Annotated[accounts.Principal, Depends(Access("submit"))]
 Owner = Annotated[accounts.Principal, Depends(Access("admin", "submit"))]
-Admin = Annotated[accounts.Principal, Depends(Access("admin"))]
 
 
 def rule_of(route: BaseRoute) -> Access | Public | None:
@@ -129,7 +118,3 @@ def check_routes(routes: Iterable[BaseRoute]) -> None:
     bare = sorted(getattr(route, "path", "?") for route in routes if rule_of(route) is None)
     if bare:
         raise ValueError(f"routes without one access rule: {', '.join(bare)}")
-
-
-def _hash(token: str) -> bytes:
-    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()

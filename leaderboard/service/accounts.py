@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Any
 
 from sqlalchemy import Engine, select, update
 from sqlalchemy.exc import IntegrityError
@@ -20,8 +20,7 @@ from now_builder.errors import ConfigError, NowError
 
 SCOPES = ("admin", "read", "submit")
 OPERATOR, SERVICE = "operator", "service"
-"""Actors of the log who are no users; their handles may not be taken."""
-Refusal = Literal["unknown", "revoked", "expired", "disabled"]
+"""Actors of the log that are not users; their handles may not be taken."""
 
 # GitHub's form: a word that scanners find, a name, the secret, a checksum against mistyping.
 TOKEN = re.compile(r"now_([a-z0-9]{8})_([A-Za-z0-9_-]{43})_([0-9a-f]{8})")
@@ -36,56 +35,22 @@ class Principal:
 
     Attributes:
         scopes: scopes of the token, from SCOPES; ``admin`` does not imply the others.
-        prefix: public prefix of the token, which names it.
     """
 
     user_id: int
     handle: str
     scopes: frozenset[str]
-    prefix: str
-
-
-@dataclass(frozen=True, slots=True)
-class UserInfo:
-    """A user, for lists."""
-
-    user_id: int
-    handle: str
-    display_name: str
-    created_at: datetime
-    disabled_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenInfo:
-    """A token, for lists, without its secret."""
-
-    prefix: str
-    handle: str
-    scopes: list[str]
-    label: str
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
 
 
 class TokenError(NowError):
-    """An invalid token; the message does not reveal why.
+    """An invalid token: unknown, revoked, expired or of a disabled user."""
 
-    Args:
-        reason: reason, only for the log and the metrics.
-    """
-
-    def __init__(self, reason: Refusal) -> None:
+    def __init__(self) -> None:
         super().__init__("a valid bearer token is needed")
-        self.reason = reason
 
 
-def create_user(
-    engine: Engine, handle: str, display_name: str = "", *, actor: str = OPERATOR
-) -> UserInfo:
-    """Create a user; an empty display name becomes the handle, ``actor`` is for the log.
+def create_user(engine: Engine, handle: str, display_name: str = "") -> int:
+    """Create a user and return its id; an empty display name becomes the handle.
 
     Raises:
         ConfigError: If the handle is invalid or taken.
@@ -100,8 +65,8 @@ def create_user(
     try:
         with writing(engine) as session:
             user = add_user(session, handle, display_name)
-            events.append(session, actor, "user.created", handle)
-            return _user_info(user)
+            events.append(session, OPERATOR, "user.created", handle)
+            return user.id
     except IntegrityError:
         raise ConfigError(f"handle: {handle} is taken") from None
 
@@ -120,9 +85,7 @@ def add_user(session: Session, handle: str, display_name: str = "") -> User:
     return user
 
 
-def set_disabled(
-    engine: Engine, handle: str, *, disabled: bool = True, actor: str = OPERATOR
-) -> None:
+def set_disabled(engine: Engine, handle: str, *, disabled: bool = True) -> None:
     """Disable a user's tokens, or enable them again.
 
     Raises:
@@ -132,13 +95,17 @@ def set_disabled(
         user = _find(session, handle)
         if (user.disabled_at is not None) != disabled:
             user.disabled_at = datetime.now(UTC) if disabled else None
-            events.append(session, actor, "user.disabled" if disabled else "user.enabled", handle)
+            kind = "user.disabled" if disabled else "user.enabled"
+            events.append(session, OPERATOR, kind, handle)
 
 
-def list_users(engine: Engine) -> list[UserInfo]:
-    """List users by handle."""
+def list_users(engine: Engine) -> list[Any]:
+    """List users by handle, as rows of named columns."""
+    query = select(
+        User.id.label("user_id"), User.handle, User.display_name, User.created_at, User.disabled_at
+    )
     with reading(engine) as session:
-        return [_user_info(user) for user in session.scalars(select(User).order_by(User.handle))]
+        return list(session.execute(query.order_by(User.handle)))
 
 
 def create_token(
@@ -148,7 +115,6 @@ def create_token(
     *,
     label: str = "",
     expires_at: datetime | None = None,
-    actor: str = OPERATOR,
 ) -> str:
     """Create a token with one or more of SCOPES and return it; only its hash is stored.
 
@@ -163,7 +129,9 @@ def create_token(
     now = datetime.now(UTC)
     if expires_at is not None and expires_at <= now:
         raise ConfigError(f"expires: found {expires_at:%FT%TZ}, expected a time to come")
-    plain, prefix = _new_token()
+    prefix = "".join(secrets.choice(_ALPHABET) for _ in range(8))
+    body = f"now_{prefix}_{secrets.token_urlsafe(32)}"
+    plain = f"{body}_{_checksum(body)}"
     with writing(engine) as session:
         token = Token(
             user_id=_find(session, handle).id,
@@ -175,7 +143,8 @@ def create_token(
             expires_at=expires_at,
         )
         session.add(token)
-        events.append(session, actor, "token.created", prefix, {"handle": handle, "scopes": wanted})
+        detail = {"handle": handle, "scopes": wanted}
+        events.append(session, OPERATOR, "token.created", prefix, detail)
     return plain
 
 
@@ -188,23 +157,25 @@ def authenticate(engine: Engine, token: str, now: datetime | None = None) -> Pri
     now = now or datetime.now(UTC)
     parts = TOKEN.fullmatch(token)
     if parts is None or _checksum(token[:-9]) != parts[3]:
-        raise TokenError("unknown")
+        raise TokenError
     digest = _hash(token)
     with reading(engine) as session:
         query = select(Token, User).join(User, Token.user_id == User.id)
         rows = session.execute(query.where(Token.prefix == parts[1])).all()
-    found = [pair for pair in rows if hmac.compare_digest(pair[0].sha256, digest)]
-    if not found:
-        raise TokenError("unknown")
-    row, user = found[0]
-    _refuse(row, user, now)
+    matching = [pair for pair in rows if hmac.compare_digest(pair[0].sha256, digest)]
+    if not matching:
+        raise TokenError
+    row, user = matching[0]
+    expired = row.expires_at is not None and row.expires_at <= now
+    if row.revoked_at is not None or expired or user.disabled_at is not None:
+        raise TokenError
     if row.last_used_at is None or now - row.last_used_at >= _USED:
         with writing(engine) as session:
             session.execute(update(Token).where(Token.id == row.id).values(last_used_at=now))
-    return Principal(user.id, user.handle, frozenset(row.scopes.split()), row.prefix)
+    return Principal(user.id, user.handle, frozenset(row.scopes.split()))
 
 
-def revoke_token(engine: Engine, prefix: str, *, actor: str = OPERATOR) -> None:
+def revoke_token(engine: Engine, prefix: str) -> None:
     """Revoke a token; revoking it again changes nothing.
 
     Raises:
@@ -219,22 +190,18 @@ def revoke_token(engine: Engine, prefix: str, *, actor: str = OPERATOR) -> None:
         for token in tokens:
             if token.revoked_at is None:
                 token.revoked_at = datetime.now(UTC)
-                events.append(session, actor, "token.revoked", prefix)
+                events.append(session, OPERATOR, "token.revoked", prefix)
 
 
-def list_tokens(engine: Engine, handle: str | None = None) -> list[TokenInfo]:
-    """List tokens, oldest first, of one user or of all; never the secret."""
-    query = select(Token, User.handle).join(User, Token.user_id == User.id).order_by(Token.id)
+def list_tokens(engine: Engine, handle: str | None = None) -> list[Any]:
+    """List tokens of one user or of all, oldest first, as rows without their hashes."""
+    times = Token.created_at, Token.expires_at, Token.revoked_at, Token.last_used_at
+    query = select(Token.prefix, User.handle, Token.scopes, Token.label, *times)
+    query = query.join(User, Token.user_id == User.id).order_by(Token.id)
     if handle is not None:
         query = query.where(User.handle == handle)
     with reading(engine) as session:
-        return [_token_info(token, owner) for token, owner in session.execute(query)]
-
-
-def _new_token() -> tuple[str, str]:
-    prefix = "".join(secrets.choice(_ALPHABET) for _ in range(8))
-    body = f"now_{prefix}_{secrets.token_urlsafe(32)}"
-    return f"{body}_{_checksum(body)}", prefix
+        return list(session.execute(query))
 
 
 def _checksum(body: str) -> str:
@@ -246,34 +213,8 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _refuse(token: Token, user: User, now: datetime) -> None:
-    if token.revoked_at is not None:
-        raise TokenError("revoked")
-    if token.expires_at is not None and token.expires_at <= now:
-        raise TokenError("expired")
-    if user.disabled_at is not None:
-        raise TokenError("disabled")
-
-
 def _find(session: Session, handle: str) -> User:
     user = session.scalar(select(User).where(User.handle == handle))
     if user is None:
         raise ConfigError(f"handle: found {handle[:50]!r}, expected a user that the list shows")
     return user
-
-
-def _user_info(user: User) -> UserInfo:
-    return UserInfo(user.id, user.handle, user.display_name, user.created_at, user.disabled_at)
-
-
-def _token_info(token: Token, handle: str) -> TokenInfo:
-    return TokenInfo(
-        prefix=token.prefix,
-        handle=handle,
-        scopes=token.scopes.split(),
-        label=token.label,
-        created_at=token.created_at,
-        expires_at=token.expires_at,
-        revoked_at=token.revoked_at,
-        last_used_at=token.last_used_at,
-    )

@@ -1,15 +1,13 @@
 """Routes of the board: submissions, entries, boards, comparisons, pages."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, date, datetime, timedelta
-from functools import partial
+from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
 from leaderboard.scoring.pairing import compare_results
@@ -19,7 +17,7 @@ from leaderboard.service.access import PUBLIC, Owner, Reader, Submitter
 from leaderboard.service.accounts import Principal
 from leaderboard.service.database import writing
 from leaderboard.service.metering import MEDIA_TYPE as METRICS
-from leaderboard.service.problems import Refusal, RequestBody, describe_errors
+from leaderboard.service.problems import Refusal, describe_errors
 from leaderboard.service.running import Service
 from leaderboard.service.views import (
     Boards,
@@ -40,9 +38,6 @@ from leaderboard.store.signatures import tombstone_path
 from leaderboard.submission.archive import Prose, Submission
 from now_builder import __version__
 from now_builder.formats.benchmarks import BOARDS
-
-MAX_ANONYMOUS = timedelta(days=366)
-Answer = TypeVar("Answer")
 
 
 async def _service_of(request: Request) -> Service:
@@ -77,7 +72,7 @@ class Quota(BaseModel):
 
 
 class Me(BaseModel):
-    """Who a token belongs to, and what it may do."""
+    """Owner, scopes and remaining quotas of a token."""
 
     handle: str
     scopes: tuple[str, ...]
@@ -93,26 +88,12 @@ class Valid(BaseModel):
     method: str
 
 
-class Reason(RequestBody):
-    """Why an entry is withdrawn; shown publicly."""
+class Reason(BaseModel):
+    """The public reason for withdrawing an entry; unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid")
 
     reason: Prose
-
-
-async def _until(anonymous_until: date | None = None) -> date | None:
-    """Check the day until which a submitter stays anonymous.
-
-    Raises:
-        Refusal: If it is not in the future, or too far ahead.
-    """
-    today = datetime.now(UTC).date()
-    if anonymous_until is not None and not today < anonymous_until <= today + MAX_ANONYMOUS:
-        raise Refusal(
-            422,
-            f"anonymous_until: found {anonymous_until}, expected a day after {today},"
-            f" {MAX_ANONYMOUS.days} days ahead at most",
-        )
-    return anonymous_until
 
 
 @api.put(
@@ -124,23 +105,20 @@ async def _until(anonymous_until: date | None = None) -> date | None:
     | {200: {"model": Result, "description": "The same file was filed before: the same entry."}},
     openapi_extra=ZIP_BODY,
 )
-async def submit(
-    request: Request,
-    who: Submitter,
-    service: CurrentService,
-    until: Annotated[date | None, Depends(_until)],
-) -> Response:
+async def submit(request: Request, who: Submitter, service: CurrentService) -> Response:
     """Score a submission and file it.
 
-    The body is the zip. The answer is sent when the result is on disk; the same file sent again
-    gives the same entry, so it is safe to send it again if the answer is lost.
+    The body is the zip. The answer is sent when the result is on disk. The same file sent again
+    gives the same entry, so it is safe to repeat the request if the answer is lost.
     """
     await _count_attempt(service, who)
     async with (
         intake.received(request, service, who) as upload,
         service.upload_locks.setdefault(upload.sha256, asyncio.Lock()),
     ):
-        entry, new = await scoring(service, partial(intake.file_upload, service, upload, until))
+        entry, new = await asyncio.get_running_loop().run_in_executor(
+            service.scorers, intake.file_upload, service, upload
+        )
     return Response(
         entry.result.to_json(),
         status_code=201 if new else 200,
@@ -157,7 +135,9 @@ async def validate(request: Request, who: Submitter, service: CurrentService) ->
     """Check a submission without scoring it; it counts as an attempt."""
     await _count_attempt(service, who)
     async with intake.received(request, service, who) as upload:
-        meta = await scoring(service, partial(intake.check_upload, service, upload))
+        meta = await asyncio.get_running_loop().run_in_executor(
+            service.scorers, intake.check_upload, service, upload
+        )
     return Valid(track=meta.track, split=meta.split, method=meta.method.name)
 
 
@@ -167,14 +147,9 @@ async def _count_attempt(service: Service, who: Principal) -> None:
     await run_in_threadpool(intake.take, service, who, "attempts", datetime.now(UTC))
 
 
-async def scoring(service: Service, work: Callable[[], Answer]) -> Answer:
-    """Run work on one of the scoring threads."""
-    return await asyncio.get_running_loop().run_in_executor(service.scorers, work)
-
-
 @api.get("/me", responses=fails(401, 403))
 def me(who: Reader, service: CurrentService) -> Me:
-    """Return the token's owner, its scopes and what is left of today's quotas."""
+    """Return the token's owner, its scopes and the rest of today's quotas."""
     limits = intake.quotas_of(service, who)
     left = quotas.remaining(service.database, who.user_id, limits, datetime.now(UTC))
     free = limits is intake.UNLIMITED
@@ -244,7 +219,7 @@ def withdraw(who: Owner, name: str, said: Reason, service: CurrentService) -> En
     row = index.find_entry(service.database, name)
     if (row is None or row.user_id != who.user_id) and "admin" not in who.scopes:
         raise Refusal(403, "this token may not do that: the entry is not yours")
-    tombstone = _bury(service, entry, said.reason)
+    tombstone = withdraw_signed(service, entry, said.reason)
     with writing(service.database) as session:
         if index.mark_withdrawn(session, name, tombstone.withdrawn_at):
             detail = {"reason": tombstone.reason}
@@ -252,11 +227,12 @@ def withdraw(who: Owner, name: str, said: Reason, service: CurrentService) -> En
     return _view(service, name)
 
 
-def _bury(service: Service, entry: Entry, reason: str) -> store.Withdrawal:
+def withdraw_signed(service: Service, entry: Entry, reason: str) -> store.Withdrawal:
+    """File the tombstone of an entry, signed if the service has a key."""
     folder, signer = service.settings.store, service.signer
     if signer is None:
         return store.withdraw(folder, entry.name, reason, store.now())
-    with signer.promising("withdrawn", entry.name):
+    with signer.signing_intent("withdrawn", entry.name):
         tombstone = store.withdraw(folder, entry.name, reason, store.now())
         signer.sign("withdrawn", entry, [tombstone_path(folder, entry.name)])
     return tombstone

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,20 +26,20 @@ from sqlalchemy import (
     TypeDecorator,
     create_engine,
     event,
+    exc,
     literal,
     text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from leaderboard.service.fair_semaphore import FairSemaphore
 from leaderboard.store.entries import PRIVATE, prepare_store
 from now_builder.errors import ConfigError
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
-# Connections open at the same time; further threads wait in order.
+# Connections open at the same time; further threads wait.
 POOL = 16
 WAIT_SECONDS = 30.0
 _LOCK_KEY = 0x6E6F77  # "now": the advisory lock that a migration holds in PostgreSQL
@@ -142,7 +143,6 @@ class EntryRow(Base):
     method: Mapped[str] = mapped_column(Text)
     evidence: Mapped[str] = mapped_column(String(16))
     submitted_at: Mapped[datetime | None]
-    anonymous_until: Mapped[date | None]
     withdrawn_at: Mapped[datetime | None]
 
 
@@ -168,8 +168,6 @@ class EventRow(Base):
         actor: a handle, ``operator`` or ``service``.
         subject: object of the action: an entry's name, a handle, a token's prefix.
         detail: details, a JSON object.
-        previous: hash of the previous event; unique, so that the chain cannot fork.
-        hash: sha256 of all the fields above.
     """
 
     __tablename__ = "events"
@@ -181,8 +179,6 @@ class EventRow(Base):
     kind: Mapped[str] = mapped_column(String(40), index=True)
     subject: Mapped[str] = mapped_column(String(120))
     detail: Mapped[str] = mapped_column(Text)
-    previous: Mapped[str] = mapped_column(String(64), unique=True)
-    hash: Mapped[str] = mapped_column(String(64), unique=True)
 
 
 def default_url(store: Path) -> str:
@@ -230,10 +226,10 @@ def reading(engine: Engine) -> Iterator[Session]:
     """Yield a read-only session; changes are rolled back.
 
     Raises:
-        TimeoutError: If no connection became free in time.
+        sqlalchemy.exc.TimeoutError: If no connection became free in time.
         ConfigError: If it asks for a text that no database holds.
     """
-    with _holdable(), _semaphore(engine, "connections"), Session(engine) as session:
+    with _holdable(), Session(engine) as session:
         yield session
 
 
@@ -244,7 +240,7 @@ def writing(engine: Engine) -> Iterator[Session]:
     SQLite has one writer: threads of this process queue for it here, other processes by its lock.
 
     Raises:
-        TimeoutError: If no connection became free in time.
+        sqlalchemy.exc.TimeoutError: If no connection became free in time.
         ConfigError: If it has a text that no database holds.
     """
     with (
@@ -277,18 +273,14 @@ def insert_missing(session: Session, table: type[Base], values: dict[str, Any]) 
 
 @contextmanager
 def _begin(engine: Engine) -> Iterator[Connection]:
-    writer = engine.execution_options(immediate=True)
-    with (
-        _semaphore(engine, "writers"),
-        _semaphore(engine, "connections"),
-        writer.begin() as connection,
-    ):
-        yield connection
-
-
-def _semaphore(engine: Engine, name: str) -> FairSemaphore:
-    semaphore: FairSemaphore = engine.get_execution_options()[name]
-    return semaphore
+    writers: threading.Semaphore = engine.get_execution_options()["writers"]
+    if not writers.acquire(timeout=WAIT_SECONDS):
+        raise exc.TimeoutError(f"no writer became free within {WAIT_SECONDS:g} s")
+    try:
+        with engine.execution_options(immediate=True).begin() as connection:
+            yield connection
+    finally:
+        writers.release()
 
 
 def _parse(url: str) -> URL:
@@ -310,23 +302,15 @@ def _engine(url: URL) -> Engine:
     if url.drivername == SQLITE:
         _make_file(url)
         arguments = {"timeout": WAIT_SECONDS}
-    try:
-        engine = create_engine(
-            url,
-            connect_args=arguments,
-            pool_size=POOL,
-            max_overflow=0,
-            pool_timeout=WAIT_SECONDS,
-            pool_pre_ping=url.drivername != SQLITE,
-            execution_options={
-                "connections": FairSemaphore(POOL, WAIT_SECONDS),
-                "writers": FairSemaphore(1 if url.drivername == SQLITE else POOL, WAIT_SECONDS),
-            },
-        )
-    except (ModuleNotFoundError, NoSuchModuleError):
-        raise ConfigError(
-            "database: PostgreSQL needs psycopg: pip install 'noise-of-web[postgres]'"
-        ) from None
+    engine = create_engine(
+        url,
+        connect_args=arguments,
+        pool_size=POOL,
+        max_overflow=0,
+        pool_timeout=WAIT_SECONDS,
+        pool_pre_ping=url.drivername != SQLITE,
+        execution_options={"writers": threading.Semaphore(1 if url.drivername == SQLITE else POOL)},
+    )
     if url.drivername == SQLITE:
         event.listen(engine, "connect", _set_pragmas)
         event.listen(engine, "begin", _begin_sqlite)

@@ -34,8 +34,8 @@ _PAGES = "/{path:path}"
 class Connection(H11Protocol):
     """A connection on which the head of a request has to come in time.
 
-    Else whoever opens all connections that the service takes, and sends a letter now and then,
-    keeps everybody else out.
+    Otherwise a client that opens all connections of the service, and sends a byte now and then,
+    would keep everybody else out.
     """
 
     _late: asyncio.TimerHandle | None = None
@@ -46,12 +46,12 @@ class Connection(H11Protocol):
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        """Wait on, or begin to wait, for as long as a head is incomplete."""
+        """Wait as long as a head is incomplete."""
         super().data_received(data)
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         super().connection_lost(exc)
         self._stop_waiting()
 

@@ -17,7 +17,6 @@ from leaderboard.store.entries import (
     Proof,
     read_entry,
     read_result,
-    submitter_of,
 )
 from leaderboard.store.proof import proof_of, prove, signatures_of
 from leaderboard.store.signatures import Signature, read_chain, refuse_broken
@@ -57,7 +56,6 @@ def record_entry(session: Session, entry: Entry, user_id: int | None) -> bool:
         "method": result.method.name,
         "evidence": entry.evidence,
         "submitted_at": filing and filing.submitted_at,
-        "anonymous_until": filing and filing.anonymous_until,
         "withdrawn_at": withdrawal and withdrawal.withdrawn_at,
     }
     return insert_missing(session, EntryRow, values)
@@ -127,7 +125,7 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
             raise FormatError(store, f"no such folder, and the database has {len(rows)} entries")
         results = (store / RESULTS).glob("[!.]*.json")
         files = {path.stem.rpartition("-")[2]: path for path in results}
-        proofs = {name: proof_of(said) for name, said in _said(store).items()}
+        proofs = {name: proof_of(signed) for name, signed in _signatures(store).items()}
         kept = set() if whole else _unchanged(rows, files, store, proofs)
         for name in rows.keys() - kept:
             session.delete(rows[name])
@@ -135,7 +133,7 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
         read = [read_entry(store, read_result(files[name])) for name in files.keys() - kept]
         entries = prove(store, read, frozenset(files))
         owners = {name: row.user_id for name, row in rows.items()}
-        made, duplicates = _record_all(session, store, sorted(entries, key=_age), owners)
+        made, duplicates = _record_all(session, sorted(entries, key=_age), owners)
         after = set(session.scalars(select(EntryRow.name)))
         counts = Counts(
             len(after), len(after - set(rows)), len(set(rows) - after), made, duplicates
@@ -146,12 +144,8 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
     return counts
 
 
-def _said(store: Path) -> dict[str, list[Signature]]:
-    """Return the signatures about each entry.
-
-    Raises:
-        FormatError: If one does not hold.
-    """
+def _signatures(store: Path) -> dict[str, list[Signature]]:
+    """Return the signatures about each entry, all of which hold."""
     chain = read_chain(store)
     refuse_broken(store, chain)
     return signatures_of(chain)
@@ -181,13 +175,13 @@ def _age(entry: Entry) -> tuple[bool, float, str]:
 
 
 def _record_all(
-    session: Session, store: Path, entries: Iterable[Entry], owners: dict[str, int | None]
+    session: Session, entries: Iterable[Entry], owners: dict[str, int | None]
 ) -> tuple[int, tuple[str, ...]]:
     """Add rows; return the number of users created, and duplicate entries."""
     users = {user.handle: user.id for user in session.scalars(select(User))}
     known, duplicates = len(users), []
     for entry in entries:
-        handle = _submitter(store, entry)
+        handle = _submitter(entry)
         if handle is not None and handle not in users:
             users[handle] = add_user(session, handle).id
         owner = owners.get(entry.name) if handle is None else users[handle]
@@ -196,6 +190,7 @@ def _record_all(
     return len(users) - known, tuple(duplicates)
 
 
-def _submitter(store: Path, entry: Entry) -> str | None:
-    said = submitter_of(store, entry)
-    return said if said is not None and (said == OPERATOR or is_handle(said)) else None
+def _submitter(entry: Entry) -> str | None:
+    """Return the submitter's handle; None without a filing, or if its text is not a handle."""
+    handle = entry.filing.submitter if entry.filing else None
+    return handle if handle is not None and (handle == OPERATOR or is_handle(handle)) else None

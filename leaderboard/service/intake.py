@@ -4,9 +4,9 @@ import hashlib
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkstemp
 
@@ -24,20 +24,17 @@ from leaderboard.service.running import Judge, Service
 from leaderboard.store.entries import (
     Entry,
     NewFiling,
-    Reproduction,
-    entry_to_file,
+    entry_of,
     file_result,
     find_result,
     now,
     read_entry,
     read_result,
-    submitter_of,
 )
 from leaderboard.store.proof import prove
-from leaderboard.store.reproduce import Claim, reproduce
 from leaderboard.store.signatures import filed_paths
 from leaderboard.submission.archive import Submission, open_submission
-from now_builder.errors import FormatError, NowError
+from now_builder.errors import NowError
 
 UNLIMITED = Quotas(attempts=2**31 - 1, scored=2**31 - 1)
 
@@ -130,9 +127,7 @@ def _refusing(service: Service) -> Iterator[None]:
         raise Refusal(422, detail) from None
 
 
-def file_upload(
-    service: Service, upload: Upload, anonymous_until: date | None
-) -> tuple[Entry, bool]:
+def file_upload(service: Service, upload: Upload) -> tuple[Entry, bool]:
     """Score and file an upload; a second upload of the same bytes is the same entry.
 
     If the process is killed at any moment, there is either a whole entry, which the next start
@@ -149,7 +144,7 @@ def file_upload(
         return _same(service, known, upload), False
     with _refusing(service), open_submission(upload.path, "submission") as submission:
         counts = submission.meta.split == "test"
-    filing = NewFiling(upload.who.handle, now(), anonymous_until)
+    filing = NewFiling(upload.who.handle, now())
     if counts:
         take(service, upload.who, "scored", filing.submitted_at)
     try:
@@ -162,50 +157,27 @@ def file_upload(
     return entry, new
 
 
-def file_reproduction(service: Service, upload: Upload, name: str, claim: Claim) -> Reproduction:
-    """Score an independent run of an entry and file it as a reproduction.
-
-    Raises:
-        Refusal: If there is no such entry, or the file is refused or is the entry's own.
-    """
-    if name not in service.pages.snapshot().entries:
-        raise Refusal(404, "no such entry")
-    check_upload(service, upload)
-    release, store = judge_of(service).release, service.settings.store
-    try:
-        found, _ = reproduce(store, name, upload.path, release, claim, service.signer)
-    except FormatError as error:
-        raise Refusal(422, error.problem) from None
-    with writing(service.database) as session:
-        detail = {"by": found.by, "rsum": found.rsum}
-        events.append(session, upload.who.handle, "entry.reproduced", name, detail)
-    return found
-
-
 def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tuple[Entry, bool]:
     judge, store = judge_of(service), service.settings.store
     with service.meters.scoring.time(), _refusing(service):
         result = score(
             upload.path, judge.release, judge.attributes, name="submission", read=judge.read
         )
-    with _promising(service, entry_to_file(result, filing).name):
+    signer, name = service.signer, entry_of(result).name
+    with signer.signing_intent("scored", name) if signer else nullcontext():
         entry, new = file_result(store, result, filing)
-        if not new and submitter_of(store, entry) != upload.who.handle:
+        if not new and (entry.filing is None or entry.filing.submitter != upload.who.handle):
             # Filed by the command line before it was indexed.
             raise _taken(service)
-        if service.signer is not None:
+        if signer is not None:
             paths = filed_paths(store, entry)
-            service.signer.sign("scored", entry, paths if new else paths[:1])
+            signer.sign("scored", entry, paths if new else paths[:1])
             entry = prove(store, [entry])[0]
     with writing(service.database) as session:
         if index.record_entry(session, entry, upload.who.user_id):
             detail = {"track": result.track, "split": result.split, "payload": upload.sha256}
             events.append(session, upload.who.handle, "entry.filed", entry.name, detail)
     return entry, new
-
-
-def _promising(service: Service, name: str) -> AbstractContextManager[None]:
-    return nullcontext() if service.signer is None else service.signer.promising("scored", name)
 
 
 def _same(service: Service, known: EntryRow, upload: Upload) -> Entry:
@@ -216,7 +188,7 @@ def _same(service: Service, known: EntryRow, upload: Upload) -> Entry:
     service.meters.submissions.labels("same").inc()
     store = service.settings.store
     if service.signer is not None:
-        service.signer.keep_promises(known.name)
+        service.signer.sign_pending(known.name)
     return read_entry(store, read_result(find_result(store, known.name)))
 
 

@@ -6,18 +6,18 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from leaderboard.board.kept import Kept
+from leaderboard.board.board_cache import BoardCache
 from leaderboard.site.pages import Site
 from leaderboard.store.dataset import read_reports
-from leaderboard.store.entries import PRIVATE, RESULTS, Entry, disclose_due, read_entry, read_result
+from leaderboard.store.entries import PRIVATE, RESULTS, Entry, read_entry, read_result
 from leaderboard.store.proof import key_of, prove
 from leaderboard.store.signatures import SIGNATURES, read_chain
 
-Page = tuple[bytes, str]
+Rendered = tuple[bytes, str]
 # File systems' timestamps are coarse: a second change of a folder may not alter its time.
 _SETTLED_SECONDS = 0.1
 NAME_LENGTH = 12
@@ -38,25 +38,20 @@ class Snapshot:
 
 
 class Pages:
-    """Pages and entries of a store that other processes may write to.
+    """Pages and entries of a store that other processes may write to."""
 
-    If it ``discloses``, it does so at the first request of a day: the anonymous entries whose date
-    has come.
-    """
-
-    def __init__(self, store: Path, *, discloses: bool = False) -> None:
+    def __init__(self, store: Path) -> None:
         self._store = store
-        self._disclosed: date | None = None if discloses else date.max
         self._lock = threading.Lock()
         self._rendering = threading.Lock()
         self._snapshot = Snapshot((), {})
         self._site: tuple[Snapshot, Site] | None = None
-        self._kept = Kept()
+        self._cache = BoardCache()
         self._page = lru_cache(_PAGES)(_render)
         self._raw: dict[str, Entry] = {}
         self._said: dict[str, tuple[str, ...]] = {}
 
-    def get(self, path: str) -> Page | None:
+    def get(self, path: str) -> Rendered | None:
         """Return a page's bytes and media type; None if there is no such page."""
         return self._page(self.state()[1], path)
 
@@ -66,26 +61,21 @@ class Pages:
         with self._rendering:
             if self._site is None or self._site[0] is not snapshot:
                 if self._site is not None and self._site[0].entries.keys() - snapshot.entries:
-                    self._kept = Kept()  # what was kept of entries that are gone is forgotten
+                    self._cache = BoardCache()  # forget the entries that are gone
                 self._page.cache_clear()
                 today, reports = datetime.now(UTC).date(), read_reports(self._store)
                 entries = snapshot.entries.values()
-                self._site = snapshot, Site(entries, today, reports, snapshot.key, kept=self._kept)
+                site = Site(entries, today, reports, snapshot.key, cache=self._cache)
+                self._site = snapshot, site
             return self._site
 
     def snapshot(self) -> Snapshot:
         """Return the store's state, read again if it has changed."""
         with self._lock:
-            self._disclose(datetime.now(UTC).date())
             version = self._version()
             if self._snapshot.version != version:
                 self._snapshot = self._read(version)
             return self._snapshot
-
-    def _disclose(self, today: date) -> None:
-        if self._disclosed is None or self._disclosed < today:
-            disclose_due(self._store, today)
-            self._disclosed = today
 
     def _version(self) -> tuple[int, ...]:
         """Identify a state by the folders' modification times: files are renamed into them."""
@@ -124,6 +114,6 @@ def _names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208
 
 
-def _render(site: Site, path: str) -> Page | None:
+def _render(site: Site, path: str) -> Rendered | None:
     page = site.get(path)
     return None if page is None else (page[0].encode(), page[1])

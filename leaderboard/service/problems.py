@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from leaderboard.core.errors import Problem
@@ -15,12 +15,6 @@ from leaderboard.submission.untrusted import shown
 from now_builder.config import expected_by
 
 MEDIA_TYPE = "application/problem+json"
-
-
-class RequestBody(BaseModel):
-    """Content of a request; unknown fields are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ProblemDocument(BaseModel):

@@ -28,7 +28,7 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What is left of a day's quotas."""
+    """The rest of a day's quotas."""
 
     attempts: int
     scored: int
@@ -41,8 +41,6 @@ class QuotaError(NowError):
     def __init__(self, which: Quota, limit: int, resets_at: datetime) -> None:
         noun = "uploads" if which == "attempts" else "scored submissions"
         super().__init__(f"all {limit} {noun} of today are used; more from {resets_at:%FT%TZ}")
-        self.which = which
-        self.limit = limit
         self.resets_at = resets_at
 
 
@@ -66,14 +64,14 @@ def take(engine: Engine, which: Quota, user_id: int, quotas: Quotas, now: dateti
 
 
 def release_scored(engine: Engine, user_id: int, at: datetime) -> None:
-    """Release the scored submission that was taken at that time: it was refused."""
+    """Release a scored submission that was taken at a time and then refused."""
     of_day = (Usage.user_id == user_id, Usage.day == _day(at), Usage.scored > 0)
     with writing(engine) as session:
         session.execute(update(Usage).where(*of_day).values(scored=Usage.scored - 1))
 
 
 def remaining(engine: Engine, user_id: int, quotas: Quotas, now: datetime) -> Remaining:
-    """Return what is left of today's quotas."""
+    """Return the rest of today's quotas."""
     with reading(engine) as session:
         usage = session.get(Usage, (user_id, _day(now)))
     attempts, scored = (usage.attempts, usage.scored) if usage else (0, 0)

@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from leaderboard.core.tracks import TRACKS, ScoredSplit, Track
 from leaderboard.scoring.evaluate import ScoringInputs, read_inputs
 from leaderboard.service import index, quotas
-from leaderboard.service.access import Authenticator, Operator
+from leaderboard.service.access import Authenticator
 from leaderboard.service.accounts import OPERATOR, add_user
 from leaderboard.service.database import User, default_url, open_database, reading, writing
 from leaderboard.service.metering import Meters
@@ -41,7 +41,7 @@ SCORERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """What a service needs to accept and score submissions.
+    """Release, limits and cached inputs for scoring submissions.
 
     Attributes:
         attributes: file with languages and topics of pages, for the references.
@@ -74,13 +74,14 @@ class Settings:
         store: folder of results, which is authoritative.
         judge: without one the board is read-only and needs no database.
         database: URL of the database; None for a file in the store's private folder.
+        operator_hash: :func:`leaderboard.service.access.hash_operator_token`.
         judge_key: file with the judge's private key; None signs nothing.
     """
 
     store: Path
     judge: Judge | None = None
     database: str | None = None
-    operator: Operator | None = None
+    operator_hash: bytes | None = None
     judge_key: Path | None = None
 
 
@@ -88,7 +89,7 @@ class Service:
     """A running service.
 
     Attributes:
-        scorers: pool of the scoring threads, first come first served.
+        scorers: pool of the scoring threads.
         upload_locks: lock of each upload's bytes, by sha256, while it is held or awaited.
         incoming: folder of uploads that are being received or scored.
 
@@ -100,7 +101,7 @@ class Service:
         self.settings = settings
         self.meters = Meters()
         self.signer = Signer(settings.store, settings.judge_key) if settings.judge_key else None
-        self.pages = Pages(settings.store, discloses=settings.judge is not None)
+        self.pages = Pages(settings.store)
         self.authenticator = Authenticator(None)
         self.upload_locks = WeakValueDictionary[str, asyncio.Lock]()
         self.incoming = settings.store / PRIVATE / "incoming"
@@ -121,13 +122,13 @@ class Service:
         database = open_database(settings.database or default_url(settings.store))
         opened.callback(database.dispose)
         if self.signer is not None:
-            self.signer.keep_promises()
+            self.signer.sign_pending()
         index.update_index(database, settings.store)
         quotas.reconcile(database, datetime.now(UTC))
         with writing(database) as session:
             row = session.scalar(select(User).where(User.handle == OPERATOR))
             operator = (row or add_user(session, OPERATOR)).id
-        self.authenticator = Authenticator(database, settings.operator, operator)
+        self.authenticator = Authenticator(database, settings.operator_hash, operator)
 
     @property
     def database(self) -> Engine:
@@ -154,7 +155,7 @@ class Service:
         return None
 
     def close(self) -> None:
-        """Finish what is being scored, then release all resources."""
+        """Finish the submissions being scored, then release all resources."""
         self._opened.close()
 
 

@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from leaderboard.client import is_loopback
 from leaderboard.service.access import check_routes
-from leaderboard.service.admin_api import admin
 from leaderboard.service.api import api, root
 from leaderboard.service.guard import LOG, Connection, Guard
 from leaderboard.service.problems import handle_errors, problem_response
@@ -37,7 +36,7 @@ def make_app(settings: Settings) -> FastAPI:
     Raises:
         ConfigError: If another process serves the store, or the database cannot be used.
     """
-    routes = [*api.routes, *admin.routes, *root.routes]
+    routes = [*api.routes, *root.routes]
     check_routes(routes)
     service = Service(settings)
 

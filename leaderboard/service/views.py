@@ -1,13 +1,12 @@
 """Models of the API's responses about entries and boards, and how to make them."""
 
 from collections.abc import Iterable, Mapping
-from datetime import date, datetime
+from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from leaderboard.board.export_rows import rows_of
-from leaderboard.board.exports import FORMATS, TITLES, ExportRow
+from leaderboard.board.exports import FORMATS, TITLES, ExportRow, rows_of
 from leaderboard.board.tables import Board, boards_of
 from leaderboard.core.uncertainty import Discordance
 from leaderboard.scoring.result import Flag
@@ -27,7 +26,7 @@ class EntryView(_View):
         rsum: None if withdrawn, as is its interval.
         flags: flags of its file, and those found by comparison with other entries.
         lists: whether it was submitted as ranked lists, which get no place.
-        submitter: handle; None if anonymous or unknown.
+        submitter: handle; None if unknown.
     """
 
     name: str
@@ -45,7 +44,6 @@ class EntryView(_View):
     lists: bool
     submitter: str | None
     submitted_at: datetime | None
-    anonymous_until: date | None
     withdrawal: Withdrawal | None
     reproductions: tuple[Reproduction, ...]
     page: str
@@ -64,7 +62,6 @@ class OwnView(_View):
     evidence: str
     flags: tuple[str, ...]
     submitted_at: datetime | None
-    anonymous_until: date | None
     withdrawn_at: datetime | None
 
 
@@ -74,44 +71,10 @@ class OwnEntries(_View):
     submissions: tuple[OwnView, ...]
 
 
-class BoardRow(_View):
-    """A row of a board; see :class:`leaderboard.board.exports.ExportRow`."""
-
-    board: str
-    noise: str
-    data: str
-    place: int | None
-    place_low: int | None
-    place_high: int | None
-    method: str
-    evidence: str
-    rsum: float | None
-    low: float | None
-    high: float | None
-    i2t_r1: float | None
-    i2t_r5: float | None
-    i2t_r10: float | None
-    t2i_r1: float | None
-    t2i_r5: float | None
-    t2i_r10: float | None
-    ensemble: int | None
-    post_processing: str | None
-    date: str | None
-    entry: str | None
-    url: str | None
-    authors: tuple[str, ...]
-    source: dict[str, Any] | None
-    table: str | None
-    footnote: str | None
-    flags: tuple[str, ...]
-    signed: bool | None
-    lists: bool
-
-
 class BoardView(_View):
-    """Rows of a board, best first within each comparable section."""
+    """Rows of a board in its JSON export, best first within each section."""
 
-    rows: tuple[BoardRow, ...]
+    rows: tuple[dict[str, Any], ...]
 
 
 class BoardLink(_View):
@@ -177,8 +140,7 @@ class Filter(_View):
 
 def view_entry(entry: Entry, flags: tuple[Flag, ...]) -> EntryView:
     """Make the view of an entry; flags are its own and those by comparison with other entries."""
-    result, filing = entry.shown, entry.filing
-    known = entry.disclosure or filing
+    result, filing = entry.result, entry.filing
     gone = entry.withdrawal is not None
     return EntryView(
         name=entry.name,
@@ -194,9 +156,8 @@ def view_entry(entry: Entry, flags: tuple[Flag, ...]) -> EntryView:
         ranked=result.ranked and not gone,
         flags=() if gone else flags,
         lists=result.precision is None,
-        submitter=known.submitter if known else None,
+        submitter=filing.submitter if filing else None,
         submitted_at=filing.submitted_at if filing else None,
-        anonymous_until=filing.anonymous_until if filing else None,
         withdrawal=entry.withdrawal,
         reproductions=entry.reproductions,
         page=f"/entries/{entry.name}.html",
@@ -212,14 +173,13 @@ def view_link(board: BoardName, entries: Iterable[Entry]) -> BoardLink:
 
 def view_own(rows: Iterable[EntryRow], flags: Mapping[str, tuple[Flag, ...]]) -> OwnEntries:
     """Make the view of a user's entries; ``flags`` are of each entry by its name."""
-    return OwnEntries(submissions=tuple(_own(row, flags.get(row.name, ())) for row in rows))
-
-
-def _own(row: EntryRow, flags: Iterable[Flag]) -> OwnView:
     names = OwnView.model_fields.keys() - {"flags"}
-    shown = {name: getattr(row, name) for name in names}
-    codes = () if row.withdrawn_at else tuple(flag.code for flag in flags)
-    return OwnView(**shown, flags=codes)
+    views = []
+    for row in rows:
+        live = () if row.withdrawn_at else flags.get(row.name, ())
+        codes = tuple(flag.code for flag in live)
+        views.append(OwnView(**{name: getattr(row, name) for name in names}, flags=codes))
+    return OwnEntries(submissions=tuple(views))
 
 
 def export_board(board: Board, entries: Mapping[str, Entry], wanted: Filter) -> str:

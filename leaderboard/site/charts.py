@@ -37,7 +37,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Polyline:
     """A line through points, with its band as a closed polygon."""
 
     style: Style
@@ -82,7 +82,7 @@ class Chart:
     y_ticks: tuple[Tick, ...]
     head: tuple[str, ...]
     table: tuple[tuple[str, ...], ...]
-    lines: tuple[Line, ...] = ()
+    lines: tuple[Polyline, ...] = ()
     boxes: tuple[Box, ...] = ()
     dots: tuple[Dot, ...] = ()
     legend: tuple[tuple[Style, str], ...] = ()
@@ -148,10 +148,10 @@ def recall_chart(name: str, title: str, curves: Sequence[Curve]) -> Chart:
     )
 
 
-def _line(curve: Curve, x: Callable[[int], float], y: Callable[[float], float]) -> Line:
+def _line(curve: Curve, x: Callable[[int], float], y: Callable[[float], float]) -> Polyline:
     upper = [(x(k), y(high)) for k, (_, high) in curve.intervals.items()]
     lower = [(x(k), y(low)) for k, (low, _) in curve.intervals.items()]
-    return Line(
+    return Polyline(
         curve.style,
         curve.label,
         tuple((x(k), y(value)) for k, value in curve.recalls.items()),
@@ -167,7 +167,7 @@ def _recall(curve: Curve, k: int) -> str:
 
 
 def rank_chart(name: str, record: RankRecord, labels: tuple[str, str]) -> Chart:
-    """Draw a histogram of the ranks of right candidates; ties count as the middle."""
+    """Draw a histogram of the ranks of right candidates; a tie counts as its middle rank."""
     ways = record.read()
     most = max(len(way.greater) for way in ways)
     edges = [edge for edge in _EDGES if edge < most] + [most]
@@ -260,7 +260,7 @@ def progress_chart(name: str, section: Section, today: date | None = None) -> Ch
         y_label="rSum",
         x_ticks=_years(dated, x) or _time_ticks(first - margin, end + margin, x),
         y_ticks=tuple(Tick(y(bottom + n * step), f"{bottom + n * step:g}") for n in range(n_ticks)),
-        lines=(Line("a", "best so far", _best_so_far(dated, end, x, y)),),
+        lines=(Polyline("a", "best so far", _best_so_far(dated, end, x, y)),),
         dots=tuple(_dot(row, x(when), y(row.rsum)) for when, row in dated if row.rsum >= bottom),
         legend=tuple(legend[kind] for kind in sorted(kinds)),
         head=("Method", "rSum", "Date"),

@@ -16,10 +16,18 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from leaderboard.board import display_text
+from leaderboard.board.board_cache import BoardCache, Key
 from leaderboard.board.display_text import WAYS
-from leaderboard.board.export_rows import export_row, rows_of
-from leaderboard.board.exports import FORMATS, ExportRow, badge_json, badge_of, badge_svg, to_bibtex
-from leaderboard.board.kept import Kept, Key
+from leaderboard.board.exports import (
+    FORMATS,
+    ExportRow,
+    badge_json,
+    badge_of,
+    badge_svg,
+    export_row,
+    rows_of,
+    to_bibtex,
+)
 from leaderboard.board.reported import short_name
 from leaderboard.board.tables import (
     SORT_KEYS,
@@ -56,7 +64,7 @@ _AUTHORS = 12
 LEADERS = 3
 LINKS = {"paper": "Paper", "code": "Code", "weights": "Weights", "model_card": "Model card"}
 
-Page = tuple[str, str]
+SiteFile = tuple[str, str]
 """A file's text and its media type."""
 
 MEDIA_TYPES = {
@@ -84,10 +92,13 @@ class Place:
 class Site:
     """All pages of the leaderboard, deterministic to the byte and rendered on request.
 
-    Entries include withdrawn ones, in any order; reports are on the data sets that they were scored
-    on. Lines over time end today, or at the last row's date. ``judge_key`` is the name of the key
-    that the store's signatures were checked by; without one every page says that it is not signed.
-    ``kept`` is what sites of earlier states of the store computed.
+    Args:
+        entries: all entries, withdrawn ones too, in any order.
+        today: end of lines over time; None for the last row's date.
+        reports: reports on the data sets of the entries.
+        judge_key: name of the key of the store's signatures; without one every page says that it
+            is not signed.
+        cache: values computed for earlier states of the store.
     """
 
     def __init__(
@@ -97,12 +108,12 @@ class Site:
         reports: Iterable[DatasetReport] = (),
         judge_key: str | None = None,
         *,
-        kept: Kept | None = None,
+        cache: BoardCache | None = None,
     ) -> None:
         self._judge_key = judge_key
         self._entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
         self._today = today
-        self._kept = kept or Kept()
+        self._cache = cache or BoardCache()
         self._reports = {report.fingerprint[:16]: report for report in reports}
         self._data = {
             track.fingerprint: data_path(report)
@@ -124,7 +135,7 @@ class Site:
             rf"compare/{_NAME}\.\.(?P<other>[0-9a-f]{{12}})\.html": self._compare,
         }
 
-    def get(self, path: str) -> Page | None:
+    def get(self, path: str) -> SiteFile | None:
         """Render the file at a path such as ``boards/jieba.html``; None if there is none."""
         for pattern, render in self._routes.items():
             if found := re.fullmatch(pattern, path):
@@ -134,7 +145,7 @@ class Site:
         return None
 
     def paths(self) -> list[str]:
-        """List every file of the static site; of comparisons, those that a page links to."""
+        """List every file of the static site, with the comparisons that a page links to."""
         found = ["index.html", "progress.html", "404.html"]
         for name in BOARDS:
             found.append(f"boards/{name}.html")
@@ -157,17 +168,16 @@ class Site:
 
     def board(self, name: BoardName) -> Board:
         """Return a board, made on first use."""
-        with self._kept.lock:
+        with self._cache.lock:
             if name not in self._boards:
-                self._boards[name] = make_board(
-                    name, self._entries.values(), self._flags, self._kept
-                )
+                entries = self._entries.values()
+                self._boards[name] = make_board(name, entries, self._flags, self._cache)
             return self._boards[name]
 
     @cached_property
     def _flags(self) -> dict[str, tuple[Flag, ...]]:
-        with self._kept.lock:
-            return relative_flags(self._entries.values(), self._kept.pairs)
+        with self._cache.lock:
+            return relative_flags(self._entries.values(), self._cache.pairs)
 
     def flags_of(self, entry: Entry) -> tuple[Flag, ...]:
         """Return the flags of an entry's file, and those by comparison with other entries."""
@@ -205,10 +215,10 @@ class Site:
         found = self.board(board)
         known = {row.evidence for row in _rows(found)}
         footnotes = _footnotes(_rows(found))
-        with self._kept.lock:
-            before = self._kept.rendered.get(board, {})
+        with self._cache.lock:
+            before = self._cache.rendered.get(board, {})
             cells = Cells(found, before, footnotes)
-            self._kept.rendered[board] = cells.rendered
+            self._cache.rendered[board] = cells.rendered
         return self._render(
             "board.html.j2",
             cells=cells,
@@ -277,7 +287,7 @@ class Site:
 
 
 class Cells:
-    """The cells of a board's rows as HTML, less the place; those of entries known before are kept.
+    """The cells of a board's rows as HTML, without the place; known cells are reused.
 
     Attributes:
         rendered: the cells of entries, by all that they show.
@@ -296,7 +306,7 @@ class Cells:
         tie = self._tie(section, row)
         if row.entry is None:
             return self._render(row, section, tie)
-        shown = row.method, row.evidence, row.signed, row.flags, row.date, row.entry.anonymous
+        shown = row.method, row.evidence, row.signed, row.flags, row.date
         key = (row.entry.name, *shown, section.kind.folds, section.axis, section.base, tie)
         if key not in self.rendered:
             known = self._before.get(key)
@@ -315,7 +325,7 @@ class Cells:
 
 
 def _lead(section: Section) -> tuple[str | None, str]:
-    """Return the leading entry of a section, and what is written beside those tied with it."""
+    """Return the leading entry of a section, and the text for entries tied with it."""
     lead, first = section.lead, [row for row in section.rows if row.place == 1]
     behind = any(row.evidence == "reported" for row in first)
     name = lead.entry.name if lead and lead.entry else None
@@ -388,7 +398,8 @@ def _digest(name: str) -> str:
 def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a section that pages link to: all, or with the first and with the next.
 
-    With the best placed one too, which proof of less may stand above: ties are said to be with it.
+    Pairs with the best placed entry are included, since ties refer to it; entries with proof may
+    be listed above it.
     """
     names = [row.entry.name for row in section.comparable if row.entry]
     if len(names) <= ALL_PAIRS:
@@ -410,7 +421,7 @@ def _neighbours(place: Place) -> list[Row]:
 
 
 def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int, Row | None]]:
-    """Return of two test sections the leading rows, how many more are tied, and chance."""
+    """Return up to two test sections with leading rows, number of further ties, and chance."""
     tests = [part for part in board.sections if part.kind.split == "test"]
     placed = [
         (part, sorted((r for r in part.rows if r.place is not None), key=lambda r: r.place or 0))
@@ -452,7 +463,7 @@ def _footnotes(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
-    result, section = entry.shown, place.section
+    result, section = entry.result, place.section
     own = Row(place.row.evidence, result.method.name, result.rsum, *result.rsum_interval)
     ladder = [own, *(reference(name, rsum) for name, rsum in result.references.items())]
     ladder.sort(key=lambda row: -row.rsum)
@@ -490,8 +501,7 @@ def _shortened(row: ExportRow) -> ExportRow:
 def _ranks_csv(result: Result) -> str | None:
     """Write the expected hits of every query as CSV, captions in the order of their images.
 
-    Ranks themselves would do to rebuild lists of another's work; the result file has them, from
-    which every figure can be recomputed.
+    Not the ranks, from which lists could be rebuilt; the result file has those.
     """
     if result.ranks is None:
         return None

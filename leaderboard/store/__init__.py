@@ -1,1 +1,1 @@
-"""The folder of results: filed, compared, recomputed, checked."""
+"""The folder of results: file, compare, recompute, check."""

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
@@ -17,11 +17,9 @@ from leaderboard.store.entries import (
     MAX_RECORD,
     PRIVATE,
     RESULTS,
-    Disclosure,
     Filing,
     Reproduction,
     Withdrawal,
-    discloses,
     entry_of,
     now,
     read_record,
@@ -32,7 +30,7 @@ from leaderboard.store.verify import against_release, verify
 from leaderboard.submission.untrusted import shown
 from now_builder.errors import FormatError
 
-About: TypeAlias = Filing | Withdrawal | Reproduction | Disclosure
+About: TypeAlias = Filing | Withdrawal | Reproduction
 Record: TypeAlias = Result | DatasetReport | PublicKey | Signature | About
 
 KINDS: dict[str, type[Record]] = {
@@ -40,7 +38,6 @@ KINDS: dict[str, type[Record]] = {
     "filings": Filing,
     "withdrawals": Withdrawal,
     "reproductions": Reproduction,
-    "disclosures": Disclosure,
     DATASETS: DatasetReport,
     KEYS: PublicKey,
     SIGNATURES: Signature,
@@ -56,7 +53,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.json")
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What is at hand besides the folder.
+    """Permissions and data of the person who checks.
 
     Attributes:
         blind: accept new results of blind rounds, which cannot be recomputed: for their judge.
@@ -87,9 +84,9 @@ class _Store:
 def check_store(store: Path, base: Path | None = None, trust: Trust | None = None) -> list[Problem]:
     """Find everything in an untrusted folder that a board must not accept.
 
-    Only data is read, and validated; nothing in the folder is executed, and no link is followed.
-    All files of ``base``, the folder as it is, must exist unchanged. In a store with a key,
-    what is new must be signed by it.
+    Only data is read and validated; nothing in the folder is executed, and no link is followed.
+    All files of ``base``, the folder before the change, must exist unchanged. In a store with a
+    key, new records must be signed by it.
 
     Returns:
         Problems, sorted by path.
@@ -100,204 +97,181 @@ def check_store(store: Path, base: Path | None = None, trust: Trust | None = Non
     for folder in (store, base):
         if folder is not None and (folder.is_symlink() or not folder.is_dir()):
             raise FormatError(folder, "a link" if folder.is_symlink() else "no such folder")
-    found = _Store(store)
-    _walk(found)
-    known = set() if base is None else _compare(found, base)
-    for path in sorted(found.files):
-        _read(found, path)
+    checked = _Store(store)
+    _walk(checked)
+    known = set() if base is None else _compare(checked, base)
+    for path in sorted(checked.files):
+        _read(checked, path)
     trust = trust or Trust()
-    entries = {path[-17:-5] for path in found.records if path.startswith(f"{RESULTS}/")}
-    for path, record in found.records.items():
+    entries = {path[-17:-5] for path in checked.records if path.startswith(f"{RESULTS}/")}
+    for path, record in checked.records.items():
         match record:
             case Result():
-                _check_result(found, path, record)
+                _check_result(checked, path, record)
                 if path not in known:
-                    _verify(found, path, record, trust)
+                    _verify(checked, path, record, trust)
             case PublicKey():
-                _named(found, path, f"{record.name}.json")
+                _named(checked, path, f"{record.name}.json")
             case Signature():
-                _named(found, path, f"{record.number:08d}.json")
+                _named(checked, path, f"{record.number:08d}.json")
             case DatasetReport():
-                _named(found, path, f"{record.fingerprint}.json")
+                _named(checked, path, f"{record.fingerprint}.json")
             case _:
-                _check_about(found, path, record, entries)
-    _check_signatures(found, base, known, trust)
-    return sorted(found.problems, key=lambda problem: (problem.field, problem.code))
+                _check_about(checked, path, record, entries)
+    _check_signatures(checked, base, known, trust)
+    return sorted(checked.problems, key=lambda problem: (problem.field, problem.code))
 
 
-def _walk(found: _Store) -> None:
+def _walk(checked: _Store) -> None:
     """Collect allowed plain files; note everything else."""
-    for path, entry in _entries(found.root):
+    for path, entry in _entries(checked.root):
         folder, name = PurePosixPath(path).parent.as_posix(), entry.name
         mode = entry.stat(follow_symlinks=False).st_mode
         if stat.S_ISLNK(mode):
-            found.note("store.link", path, "a symbolic link", "files and folders alone")
+            checked.note("store.link", path, "a symbolic link", "files and folders alone")
         elif folder == "." and name == PRIVATE:
-            found.note("store.private", path, "what is hidden yet", "it left out", "git rm -r it")
+            checked.note("store.private", path, "a private folder", "none", "git rm -r it")
         elif stat.S_ISDIR(mode):
             if folder != "." or name not in KINDS:
                 wanted = ", ".join([*KINDS, *sorted(LOOSE)])
-                found.note("store.foreign", path, "a folder", f"only {wanted}")
+                checked.note("store.foreign", path, "a folder", f"only {wanted}")
         elif not stat.S_ISREG(mode):
-            found.note("store.special", path, "no plain file", "files and folders alone")
+            checked.note("store.special", path, "no plain file", "files and folders alone")
         elif folder == "." and name in LOOSE:
-            found.files.add(path)
+            checked.files.add(path)
         elif folder not in KINDS or not _NAME.fullmatch(name):
-            found.note("store.foreign", path, "another file", "records named as a store names them")
+            checked.note(
+                "store.foreign", path, "another file", "records named as a store names them"
+            )
         elif entry.stat(follow_symlinks=False).st_size > MAX_RECORD:
-            found.note("store.size", path, f"more than {MAX_RECORD} bytes", "a record")
+            checked.note("store.size", path, f"more than {MAX_RECORD} bytes", "a record")
         else:
-            found.files.add(path)
+            checked.files.add(path)
 
 
 def _entries(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """List a store and its known folders, no deeper."""
     for entry in sorted(os.scandir(root), key=lambda one: one.name):
-        yield _shown(entry.name), entry
+        yield _printable(entry.name), entry
         inside = entry.is_dir(follow_symlinks=False) and entry.name in KINDS
         for child in sorted(os.scandir(entry), key=lambda one: one.name) if inside else ():
-            yield f"{entry.name}/{_shown(child.name)}", child
+            yield f"{entry.name}/{_printable(child.name)}", child
 
 
-def _shown(name: str) -> str:
+def _printable(name: str) -> str:
     return name if name.isascii() and name.isprintable() else shown(name)
 
 
-def _compare(found: _Store, base: Path) -> set[str]:
+def _compare(checked: _Store, base: Path) -> set[str]:
     """Note changed or deleted files of the base; return unchanged ones."""
     before = _Store(base)
     _walk(before)
     same = set()
     for path in sorted(before.files - {"README.md"}):
-        if path not in found.files:
+        if path not in checked.files:
             mend = "withdraw an entry by a tombstone" if path.startswith(RESULTS) else ""
-            found.note("base.deleted", path, "nothing", "the file as it is in the base", mend)
-        elif (base / path).read_bytes() != (found.root / path).read_bytes():
-            found.note("base.changed", path, "another content", "the file as it is in the base")
+            checked.note("base.deleted", path, "nothing", "the file as it is in the base", mend)
+        elif (base / path).read_bytes() != (checked.root / path).read_bytes():
+            checked.note("base.changed", path, "another content", "the file as it is in the base")
         else:
             same.add(path)
     return same
 
 
-def _read(found: _Store, path: str) -> None:
+def _read(checked: _Store, path: str) -> None:
     folder = PurePosixPath(path).parent.as_posix()
     if folder not in KINDS:
         return
     try:
-        found.records[path] = read_record(found.root / path, KINDS[folder])
+        checked.records[path] = read_record(checked.root / path, KINDS[folder])
     except FormatError as error:
-        found.note("record.format", path, error.problem, f"a {KINDS[folder].__name__.lower()}")
+        checked.note("record.format", path, error.problem, f"a {KINDS[folder].__name__.lower()}")
 
 
-def _named(found: _Store, path: str, wanted: str) -> None:
+def _named(checked: _Store, path: str, wanted: str) -> None:
     if PurePosixPath(path).name != wanted:
-        found.note("record.name", path, "a name that is not its content's", wanted)
+        checked.note("record.name", path, "a name that is not its content's", wanted)
 
 
-def _check_result(found: _Store, path: str, result: Result) -> None:
-    _named(found, path, result_path(found.root, entry_of(result)).name)
-    if (found.root / path).read_bytes() != result.to_json().encode():
-        found.note("record.text", path, "other spaces or order", "the text that score -o writes")
+def _check_result(checked: _Store, path: str, result: Result) -> None:
+    _named(checked, path, result_path(checked.root, entry_of(result)).name)
+    if (checked.root / path).read_bytes() != result.to_json().encode():
+        checked.note("record.text", path, "other spaces or order", "the text that score -o writes")
 
 
-def _check_about(found: _Store, path: str, record: About, entries: AbstractSet[str]) -> None:
+def _check_about(checked: _Store, path: str, record: About, entries: AbstractSet[str]) -> None:
     """Check the name of a record, and that its entry exists."""
     wanted = f"{record.name}.json"
     if isinstance(record, Reproduction):
         wanted = f"{record.name}-{record.payload_sha256[:12]}.json"
-    _named(found, path, wanted)
+    _named(checked, path, wanted)
     if record.name not in entries:
-        found.note("record.dangling", path, f"no entry {record.name}", "a result that it is about")
-    if isinstance(record, Disclosure):
-        filing = found.records.get(f"filings/{record.name}.json")
-        if not isinstance(filing, Filing) or not discloses(filing, record):
-            expected = "one that it discloses, with its hash"
-            found.note("record.dangling", path, "no anonymous filing", expected)
+        checked.note(
+            "record.dangling", path, f"no entry {record.name}", "a result that it is about"
+        )
 
 
 def _check_signatures(
-    found: _Store, base: Path | None, known: AbstractSet[str], trust: Trust
+    checked: _Store, base: Path | None, known: AbstractSet[str], trust: Trust
 ) -> None:
     """Check all signatures; note new records that need one, and filings dated back."""
-    unread = [p.field for p in found.problems if p.field.startswith((KEYS, SIGNATURES))]
-    if unread:
+    if any(problem.field.startswith((KEYS, SIGNATURES)) for problem in checked.problems):
         return
-    chain = read_chain(found.root)
-    found.problems += chain.problems
+    chain = read_chain(checked.root)
+    checked.problems += chain.problems
     signed = chain.signed_files()
-    for path in found.files - known - signed.keys():
+    for path in checked.files - known - signed.keys():
         folder = path.partition("/")[0]
-        only_judge = folder in _BY_JUDGE and (base is not None or bool(chain.keys))
+        by_judge = folder in {"withdrawals", "reproductions"}
+        only_judge = by_judge and (base is not None or bool(chain.keys))
         if (chain.keys and folder in {RESULTS, "filings"}) or (only_judge and not trust.judge):
             mend = "the judge files it with --judge-key"
-            found.note("record.unsigned", path, "no signature", "one of the judge's key", mend)
-    _check_future(found, known)
+            checked.note("record.unsigned", path, "no signature", "one of the judge's key", mend)
+    filings = {path: one for path, one in checked.records.items() if isinstance(one, Filing)}
+    new = {path: filing for path, filing in filings.items() if path not in known}
+    latest = now() + timedelta(days=1)
+    for path, filing in new.items():
+        if filing.submitted_at > latest:  # it would stay the newest one
+            at = filing.submitted_at.isoformat()
+            checked.note("filing.date", path, at, f"{latest.isoformat()} at the latest")
     if base is not None:
-        _check_first_key(found, base, known)
-        _check_dates(found, known, signed)
-        _check_late(found, known, signed)
+        _check_first_key(checked, base, known)
+        before = [filing.submitted_at for path, filing in filings.items() if path in known]
+        unsigned = {path: filing for path, filing in new.items() if path not in signed}
+        _check_unsigned(checked, unsigned, known, max(before, default=None))
 
 
-_BY_JUDGE = frozenset({"withdrawals", "reproductions"})
-
-
-def _check_first_key(found: _Store, base: Path, known: AbstractSet[str]) -> None:
+def _check_first_key(checked: _Store, base: Path, known: AbstractSet[str]) -> None:
     """Note a first key in a store that had none: anyone could make one."""
-    for path, record in found.records.items():
+    for path, record in checked.records.items():
         if isinstance(record, PublicKey) and record.previous is None and path not in known:
             mend = f"the judge commits it to {base.name} before"
-            found.note("key.new", path, "a first key", "the key of the base", mend)
+            checked.note("key.new", path, "a first key", "the key of the base", mend)
 
 
-def _check_future(found: _Store, known: AbstractSet[str]) -> None:
-    """Note new filings that are dated after tomorrow: they would stay the newest ones."""
-    last = now() + timedelta(days=1)
-    for path, record in found.records.items():
-        if isinstance(record, Filing) and path not in known and record.submitted_at > last:
-            at = record.submitted_at.isoformat()
-            found.note("filing.date", path, at, f"{last.isoformat()} at the latest")
-
-
-def _check_dates(found: _Store, known: AbstractSet[str], signed: Mapping[str, object]) -> None:
-    """Note new unsigned filings that are dated before those of the base."""
-    filings = {p: r.submitted_at for p, r in found.records.items() if isinstance(r, Filing)}
-    last = max((at for path, at in filings.items() if path in known), default=None)
-    for path, at in filings.items():
-        if last is not None and at < last and path not in known and path not in signed:
-            expected = f"{last.isoformat()} or later, as filings of the base"
-            found.note("filing.date", path, at.isoformat(), expected)
-
-
-def _check_late(found: _Store, known: AbstractSet[str], signed: Mapping[str, object]) -> None:
-    """Note new unsigned filings, and disclosures by them, of entries that the base has without."""
+def _check_unsigned(
+    checked: _Store, filings: Mapping[str, Filing], known: AbstractSet[str], last: datetime | None
+) -> None:
+    """Note new unsigned filings dated before the last of the base, or of its entries."""
     old = {path[-17:-5] for path in known if path.startswith(f"{RESULTS}/")}
-    for path, record in found.records.items():
-        if isinstance(record, Filing | Disclosure) and record.name in old:
-            filing = f"filings/{record.name}.json"
-            if path not in known and filing not in known and filing not in signed:
-                expected = "nothing: the base has this entry without a filing"
-                found.note("filing.late", path, f"a new {type(record).__name__.lower()}", expected)
+    for path, filing in filings.items():
+        if last is not None and filing.submitted_at < last:
+            expected = f"{last.isoformat()} or later, as filings of the base"
+            checked.note("filing.date", path, filing.submitted_at.isoformat(), expected)
+        if filing.name in old:
+            expected = "nothing: the base has this entry without a filing"
+            checked.note("filing.late", path, "a new filing", expected)
 
 
-def _verify(found: _Store, path: str, result: Result, trust: Trust) -> None:
-    """Recompute a new result from its ranks, and from the release if it is at hand."""
-    for difference in against_release(result, trust.releases, trust.attributes):
-        found.note(
-            "result.differs",
-            path,
-            f"{difference.field} {difference.found!r:.60}",
-            f"{difference.expected!r:.60}",
-        )
-    if result.ranks is None:
-        if result.release.origin != "blind" or not trust.blind:
-            mend = "its judge files it, and checks with --blind"
-            found.note("result.unproved", path, "no ranks", "figures that can be recomputed", mend)
-        return
-    for difference in verify(found.root / path, result):
-        found.note(
-            "result.differs",
-            path,
-            f"{difference.field} {difference.found!r:.60}",
-            f"{difference.expected!r:.60}",
-            "now-leaderboard score writes it",
-        )
+def _verify(checked: _Store, path: str, result: Result, trust: Trust) -> None:
+    """Recompute a new result from its ranks, and from the release if there is one."""
+    differences = [(one, "") for one in against_release(result, trust.releases, trust.attributes)]
+    if result.ranks is not None:
+        mend = "now-leaderboard score writes it"
+        differences += [(one, mend) for one in verify(checked.root / path, result)]
+    elif result.release.origin != "blind" or not trust.blind:
+        mend = "its judge files it, and checks with --blind"
+        checked.note("result.unproved", path, "no ranks", "figures that can be recomputed", mend)
+    for one, mend in differences:
+        was = f"{one.field} {one.found!r:.60}"
+        checked.note("result.differs", path, was, f"{one.expected!r:.60}", mend)

@@ -1,4 +1,4 @@
-"""The dataset report: duplicates, ceilings and leaks of a release, for those who compare scores."""
+"""The dataset report: duplicates, ceilings and leaks of a release."""
 
 import hashlib
 from collections import Counter
@@ -77,7 +77,7 @@ class TrackReport(Strict):
 
 
 class SplitReport(Strict):
-    """The images and pages of a split. What only ``pairs.parquet`` tells is None of an archive.
+    """The images and pages of a split; fields from ``pairs.parquet`` are None for an archive.
 
     Attributes:
         images: Distinct images, by their features.
@@ -99,7 +99,7 @@ class SplitReport(Strict):
 
 
 class LeakReport(Strict):
-    """What a later split shares with an earlier one, in pairs of the later.
+    """Pairs of a later split that an earlier one has too.
 
     Attributes:
         captions: By track: pairs whose caption, by its tokens, is in the earlier split too.
@@ -141,7 +141,7 @@ class DatasetReport(Strict):
 
 
 def dataset_report(release: Path) -> DatasetReport:
-    """Count what is identical, shared or unknown in a release, ours or the authors' archive.
+    """Count identical, shared and unknown items of a release, ours or the authors' archive.
 
     Raises:
         FormatError: If it cannot be read, or is a blind round.

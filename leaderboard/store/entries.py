@@ -3,11 +3,10 @@
 import fcntl
 import hashlib
 import logging
-import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -15,7 +14,7 @@ from pydantic import AwareDatetime, Field
 
 from leaderboard.core.errors import SubmissionError
 from leaderboard.scoring.result import Points, Result
-from leaderboard.submission.archive import Description, Line, Links, Name, Prose, refusing_fields
+from leaderboard.submission.archive import Name, Prose, refusing_fields
 from leaderboard.submission.untrusted import read_json
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
@@ -39,18 +38,14 @@ class Filing(Strict):
     """``filings/<name>.json``: who submitted a result, and when.
 
     Attributes:
-        submitter: handle; None while the entry is anonymous.
+        submitter: handle of the submitter.
         submitted_at: time of the submission, UTC.
-        anonymous_until: day from which authors and submitter are shown.
-        disclosure_sha256: sha256 of the text of the disclosure to come; None if there is none.
     """
 
     format: Literal["now-filing/1"] = "now-filing/1"
     name: EntryName
     submitter: Name | None = None
     submitted_at: Moment
-    anonymous_until: date | None = None
-    disclosure_sha256: Sha256 | None = None
 
 
 class Withdrawal(Strict):
@@ -66,7 +61,7 @@ class Reproduction(Strict):
     """``reproductions/<name>-<sha256>.json``: an independent run of an entry.
 
     Attributes:
-        by: name of who ran it.
+        by: name of the person who ran it.
         config_sha256: sha256 of the run's resolved settings.
     """
 
@@ -82,7 +77,7 @@ class Reproduction(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the judge's signatures say about an entry.
+    """Statements of the judge's signatures about an entry.
 
     Attributes:
         arrival: number of the first signature about it: the order of arrival. None if unsigned.
@@ -97,24 +92,6 @@ class Proof:
     reproduced: bool = False
 
 
-class Disclosure(Strict):
-    """``disclosures/<name>.json``: the hidden fields of an anonymous entry, public from its date.
-
-    Before that date the file is in ``private/``, which git ignores, and its hash in the filing.
-
-    Attributes:
-        salt: random digits that keep authors from being guessed by the hash.
-    """
-
-    format: Literal["now-disclosure/1"] = "now-disclosure/1"
-    name: EntryName
-    submitter: Name | None
-    authors: tuple[Name, ...] = ()
-    affiliation: Line | None = None
-    links: Links = Links()
-    salt: Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}$")] = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A result as filed, and the records about it.
@@ -122,8 +99,7 @@ class Entry:
     Attributes:
         name: first 12 hexadecimal digits of the sha256 of the result's JSON text.
         filing: None for a result file outside a store.
-        disclosure: the fields that an anonymous result hides, once public.
-        proof: what signatures say; empty in a store without a key.
+        proof: statements of the signatures; empty in a store without a key.
     """
 
     name: str
@@ -131,47 +107,17 @@ class Entry:
     filing: Filing | None = None
     withdrawal: Withdrawal | None = None
     reproductions: tuple[Reproduction, ...] = ()
-    disclosure: Disclosure | None = None
     proof: Proof = Proof()
 
     @property
     def evidence(self) -> Evidence:
         """Evidence for the result: scored from a file, reproduced, or scored in a blind round.
 
-        The last two are the judge's to say: without their signature an entry is only ``scored``.
+        Without the judge's signature an entry is only ``scored``.
         """
         if self.result.release.origin == "blind" and self.proof.scored:
             return "blind"
         return "reproduced" if self.proof.reproduced else "scored"
-
-    @property
-    def anonymous(self) -> bool:
-        """Whether the authors are still hidden."""
-        hidden = self.filing is not None and self.filing.anonymous_until is not None
-        return hidden and self.disclosure is None
-
-    @property
-    def shown(self) -> Result:
-        """The result with the fields that it leaves blank filled in as disclosed."""
-        if self.disclosure is None:
-            return self.result
-        blank = anonymised(self.result)
-        public = {
-            name: getattr(self.disclosure, name)
-            for name in HIDDEN
-            if getattr(self.result, name) == getattr(blank, name)
-        }
-        return self.result.model_copy(update=public)
-
-
-HIDDEN = ("authors", "affiliation", "links")
-"""Fields of a description that an anonymous result hides."""
-
-
-def anonymised(result: Result) -> Result:
-    """Return the result without the fields that identify its authors."""
-    blank = Description(method=result.method)
-    return result.model_copy(update={name: getattr(blank, name) for name in HIDDEN})
 
 
 def entry_of(result: Result) -> Entry:
@@ -186,11 +132,10 @@ def write_result(path: Path | str, result: Result) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NewFiling:
-    """Who files a submission, and until which day authors and submitter are hidden."""
+    """Submitter and time of a submission."""
 
     submitter: str
     submitted_at: datetime
-    anonymous_until: date | None = None
 
 
 def file_result(store: Path, result: Result, filing: NewFiling | None = None) -> tuple[Entry, bool]:
@@ -202,43 +147,17 @@ def file_result(store: Path, result: Result, filing: NewFiling | None = None) ->
     Returns:
         The entry, and whether it is new.
     """
-    entry = entry_to_file(result, filing)
+    entry = entry_of(result)
     path = result_path(store, entry)
     with locked(store):
         if path.exists():
             return read_entry(store, entry.result), False
         if filing is not None:
-            entry = replace(entry, filing=_file(store, entry.name, result, filing))
-        write_result(path, entry.result)
+            filed = Filing(name=entry.name, **asdict(filing))
+            _write_record(store / "filings" / f"{entry.name}.json", filed)
+            entry = replace(entry, filing=filed)
+        write_result(path, result)
         return entry, True
-
-
-def entry_to_file(result: Result, filing: NewFiling | None) -> Entry:
-    """Make the entry that :func:`file_result` files; without authors if it is to be anonymous."""
-    hidden = filing is not None and filing.anonymous_until is not None
-    return entry_of(anonymised(result) if hidden else result)
-
-
-def _file(store: Path, name: str, result: Result, new: NewFiling) -> Filing:
-    filing = Filing(name=name, **asdict(new))
-    if new.anonymous_until is not None:
-        hidden = {field: getattr(result, field) for field in HIDDEN}
-        salt = secrets.token_hex(32)
-        secret = Disclosure(name=name, submitter=new.submitter, salt=salt, **hidden)
-        write_text(store / PRIVATE / f"{name}.json", _text(secret), mode=0o600)
-        digest = hashlib.sha256(_text(secret).encode()).hexdigest()
-        filing = filing.model_copy(update={"submitter": None, "disclosure_sha256": digest})
-    _write_record(store / "filings" / f"{name}.json", filing)
-    return filing
-
-
-def submitter_of(store: Path, entry: Entry) -> str | None:
-    """Return the handle of who filed an entry, even an anonymous one: not for display."""
-    known = entry.disclosure or entry.filing
-    if known is not None and known.submitter is not None:
-        return known.submitter
-    secret = store / PRIVATE / f"{entry.name}.json"
-    return read_record(secret, Disclosure).submitter if secret.exists() else None
 
 
 def withdraw(store: Path, name: str, reason: str, at: datetime) -> Withdrawal:
@@ -274,21 +193,6 @@ def reproduction_path(run: Reproduction) -> str:
     return f"reproductions/{run.name}-{run.payload_sha256[:12]}.json"
 
 
-def disclose_due(store: Path, today: date) -> list[str]:
-    """Disclose the anonymous entries whose date has come; return their names."""
-    due = []
-    for path in sorted((store / PRIVATE).glob("[0-9a-f]*.json")):
-        filed, public = store / "filings" / path.name, store / "disclosures" / path.name
-        if public.exists() or not filed.exists():
-            continue
-        day = read_record(filed, Filing).anonymous_until
-        # A process that was killed while filing leaves records without a result.
-        if day is not None and day <= today and _results_of(store, path.stem):
-            _write_record(public, read_record(path, Disclosure))
-            due.append(path.stem)
-    return due
-
-
 def result_path(store: Path, entry: Entry) -> Path:
     """Return the path of an entry's result file."""
     return store / RESULTS / f"{entry.result.track}-{entry.result.split}-{entry.name}.json"
@@ -300,14 +204,10 @@ def find_result(store: Path, name: str) -> Path:
     Raises:
         FormatError: If there is none.
     """
-    found = _results_of(store, name)
+    found = sorted((store / RESULTS).glob(f"*-{name}.json")) if name.isalnum() else []
     if not found:
         raise FormatError(store, f"no entry {name[:40]!r} in it")
     return found[0]
-
-
-def _results_of(store: Path, name: str) -> list[Path]:
-    return sorted((store / RESULTS).glob(f"*-{name}.json")) if name.isalnum() else []
 
 
 def read_result(path: Path | str) -> Result:
@@ -342,7 +242,7 @@ def read_record(path: Path, kind: type[Record]) -> Record:
 
 
 def read_entry(store: Path, result: Result) -> Entry:
-    """Make the entry of a result with all records about it, and no disclosure but its own.
+    """Make the entry of a result with all records about it.
 
     Raises:
         FormatError: If a record is invalid.
@@ -354,14 +254,10 @@ def read_entry(store: Path, result: Result) -> Entry:
         path = store / folder / file
         return read_record(path, kind) if path.exists() else None
 
-    filing, disclosure = about("filings", Filing), about("disclosures", Disclosure)
-    if disclosure is not None and not discloses(filing, disclosure):
-        disclosure = None
     return replace(
         entry,
-        filing=filing,
+        filing=about("filings", Filing),
         withdrawal=about("withdrawals", Withdrawal),
-        disclosure=disclosure,
         reproductions=tuple(
             read_record(path, Reproduction)
             for path in sorted((store / "reproductions").glob(f"{entry.name}-*.json"))
@@ -420,17 +316,5 @@ def locked(store: Path) -> Iterator[None]:
         yield
 
 
-def discloses(filing: Filing | None, disclosure: Disclosure) -> bool:
-    """Return whether a disclosure is that of an anonymous filing, by its hash."""
-    if filing is None or filing.anonymous_until is None:
-        return False
-    digest = hashlib.sha256(_text(disclosure).encode()).hexdigest()
-    return filing.disclosure_sha256 in {None, digest}
-
-
 def _write_record(path: Path, record: Strict) -> None:
-    write_text(path, _text(record))
-
-
-def _text(record: Strict) -> str:
-    return record.model_dump_json(indent=2) + "\n"
+    write_text(path, record.model_dump_json(indent=2) + "\n")

@@ -25,7 +25,7 @@ from now_builder.errors import FormatError
 
 
 def read_board(paths: Iterable[Path]) -> list[Entry]:
-    """Read result files, folders of them, and stores, by name, each with what proves it.
+    """Read result files, folders of them, and stores, by name, each with its proof.
 
     Raises:
         FormatError: If a file is invalid, a signature does not hold, or an unsigned result has
@@ -47,11 +47,11 @@ def prove(
     known: frozenset[str] = frozenset(),
     chain: Chain | None = None,
 ) -> list[Entry]:
-    """Add what the store's signatures say to its entries, and recompute the unsigned ones.
+    """Add the statements of a store's signatures to its entries; recompute unsigned entries.
 
-    In a store with a key, tombstones and reproductions that the judge did not sign have no effect,
-    nor has such a filing of an entry that they did sign, or a disclosure by it. ``known`` are
-    names of entries that were recomputed before, ``chain`` what was read of the store's signatures.
+    In a store with a key, unsigned tombstones and reproductions have no effect, nor has an unsigned
+    filing of a signed entry. ``known`` names entries that were recomputed before, ``chain`` has
+    the store's signatures if they were read before.
 
     Raises:
         FormatError: If a signature does not hold, or figures do not follow from the ranks.
@@ -71,14 +71,13 @@ def prove(
 
 
 def _only_signed(entry: Entry, proof: Proof, signed: Mapping[str, Statement]) -> Entry:
-    """Leave out what only the judge may say and did not sign."""
+    """Leave out unsigned records that only the judge may make."""
     name, runs = entry.name, entry.reproductions
     file = signed.get(f"filings/{name}.json") or proof.arrival is None
     return replace(
         entry,
         proof=proof,
         filing=entry.filing if file else None,
-        disclosure=entry.disclosure if file else None,
         withdrawal=entry.withdrawal if f"withdrawals/{name}.json" in signed else None,
         reproductions=tuple(run for run in runs if reproduction_path(run) in signed),
     )

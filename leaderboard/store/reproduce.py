@@ -23,7 +23,7 @@ from now_builder.formats.io import sha256_of
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who ran an entry again, and with what; of the run, the sha256 of ``run.toml`` is recorded."""
+    """Name, commit and run folder of an independent run; its ``run.toml`` is recorded by hash."""
 
     by: str
     commit: str | None = None
@@ -40,8 +40,8 @@ def reproduce(
 ) -> tuple[Reproduction, Comparison]:
     """Score the submission of a second run, compare it with the entry and file it, once.
 
-    Whether the two agree is left to the reader: both figures, and the interval of their
-    difference, are shown. The signer is that of the judge, who scored it.
+    Both figures and the interval of their difference are shown; the reader decides whether the two
+    agree. ``signer`` has the judge's key.
 
     Raises:
         FormatError: If there is no such entry, the file is the entry's own, or the run is filed

@@ -1,4 +1,4 @@
-"""The judge's signatures: what only a judge can say, in a chain that shows changes."""
+"""The judge's signatures on statements about entries, chained so that changes show."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import Field
 
@@ -38,12 +38,11 @@ if TYPE_CHECKING:
     from leaderboard.store.entries import Entry
 
 KEYS, SIGNATURES = "keys", "signatures"
-KEY_VARIABLE = "NOW_LEADERBOARD_JUDGE_KEY"
 FIRST = "0" * 64
 """Hash that stands for the signature before the first."""
 
 _CONTEXT = b"noise-of-web leaderboard "
-_WIDE = 0o077
+_MAX_NAME = 200  # characters of a record's name
 
 KeyName = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 SignatureText = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
@@ -96,9 +95,12 @@ class Signature(Strict):
     signature: SignatureText
 
 
+Signed = TypeVar("Signed", PublicKey, Signature)
+
+
 @dataclass(slots=True)
 class Chain:
-    """Keys and valid signatures of a store, and what is wrong with others.
+    """Keys and valid signatures of a store, and the problems of others.
 
     Attributes:
         keys: keys from the first to the one in use.
@@ -114,17 +116,13 @@ class Chain:
         """Note a problem of a file."""
         self.problems.append(Problem("signature.invalid", path, found, expected))
 
-    def signer_of(self, number: int) -> PublicKey | None:
-        """Return the key that must make a signature, by its number."""
-        return next((key for key in reversed(self.keys) if key.first <= number), None)
-
     def signed_files(self) -> dict[str, Statement]:
-        """Return what was said of each file."""
+        """Return the last statement about each file."""
         return {path: one.says for one in self.signatures for path in one.files}
 
 
 def read_chain(store: Path) -> Chain:
-    """Read and check all keys and signatures of a store; neither is an empty chain.
+    """Read and check all keys and signatures of a store; without any the chain is empty.
 
     Raises:
         FormatError: If a file is not a key or signature.
@@ -136,20 +134,19 @@ def read_chain(store: Path) -> Chain:
     for file in sorted(file for file in files if file.endswith(".json")):
         name = f"{SIGNATURES}/{file}"
         path = f"{store}/{name}"
-        found, signed, digest = _read_signature(path, *_state(path))
-        wrong = _wrong(chain, name, found, signed)
-        if wrong:
-            chain.note(name, *wrong)
+        signature, signed, digest = _read_signature(path, *_state(path))
+        problem = _problem_of(chain, name, signature, signed)
+        if problem:
+            chain.note(name, *problem)
             break
-        _check_files(chain, store, name, found)
-        chain.signatures.append(found)
+        _check_files(chain, store, name, signature)
+        chain.signatures.append(signature)
         chain.last = digest
     return chain
 
 
 def _read_keys(chain: Chain, store: Path) -> None:
-    keys = {path: read_record(path, PublicKey) for path in sorted((store / KEYS).glob("*.json"))}
-    left = dict(keys)
+    left = {path: read_record(path, PublicKey) for path in sorted((store / KEYS).glob("*.json"))}
     while left:
         last = chain.keys[-1] if chain.keys else None
         after = last.name if last else None
@@ -158,7 +155,7 @@ def _read_keys(chain: Chain, store: Path) -> None:
             break
         key = left.pop(path)
         good = (
-            path.stem == key.name == hashlib.sha256(bytes.fromhex(key.public)).hexdigest()[:16]
+            path.stem == key.name == name_of(key.public)
             and (last is None or key.first >= last.first)
             and _holds((last or key).public, message(key), key.signature)
         )
@@ -172,8 +169,8 @@ def _read_keys(chain: Chain, store: Path) -> None:
         )
 
 
-def _wrong(chain: Chain, name: str, found: Signature, signed: bytes) -> tuple[str, str] | None:
-    """Return what is wrong with the next signature of a chain: found, expected."""
+def _problem_of(chain: Chain, name: str, found: Signature, signed: bytes) -> tuple[str, str] | None:
+    """Return the problem of the next signature of a chain: found, expected."""
     number = len(chain.signatures) + 1
     if found.number != number or name != f"{SIGNATURES}/{number:08d}.json":
         return f"signature {found.number}", f"number {number}: none is missing"
@@ -181,46 +178,34 @@ def _wrong(chain: Chain, name: str, found: Signature, signed: bytes) -> tuple[st
         return f"previous {found.previous[:16]}", f"{chain.last[:16]}, the signature before it"
     if chain.signatures and found.at < chain.signatures[-1].at:
         return f"time {found.at.isoformat()}", "none before the signature before it"
-    return _wrong_key(chain, found, signed)
-
-
-def _wrong_key(chain: Chain, found: Signature, signed: bytes) -> tuple[str, str] | None:
     known = {key.name for key in chain.keys}
-    wanted = chain.signer_of(found.number)
+    wanted = next((key for key in reversed(chain.keys) if key.first <= number), None)
     if wanted is None or found.key not in known:
         return f"unknown key {found.key}", f"one of {', '.join(sorted(known)) or 'none'}"
     if found.key != wanted.name:
         return f"key {found.key}, which is not in use at {found.number}", f"key {wanted.name}"
-    if not _holds(wanted.public, signed, found.signature):
-        return f"a text that key {found.key} did not sign", "the text that was signed"
-    return None
+    holds = _holds(wanted.public, signed, found.signature)
+    text = f"a text that key {found.key} did not sign", "the text that was signed"
+    return None if holds else text
 
 
 def _check_files(chain: Chain, store: Path, name: str, found: Signature) -> None:
     for path, digest in found.files.items():
-        if _parts(path) != (2, True):
+        parts = path.split("/")
+        plain = all(
+            part.isprintable() and 0 < len(part) <= _MAX_NAME and part[0] != "." for part in parts
+        )
+        if len(parts) != 2 or not plain:
             chain.note(name, f"the path {path!r:.60}", "a record of the store")
         elif _hash_of(f"{store}/{path}") != digest:
             state = "another content" if (store / path).exists() else "nothing"
-            chain.note(path, state, f"what signature {found.number} is about")
-
-
-def _parts(path: str) -> tuple[int, bool]:
-    parts = path.split("/")
-    plain = all(
-        part.isprintable() and 0 < len(part) <= _NAME and not part.startswith(".") for part in parts
-    )
-    return len(parts), plain
-
-
-_NAME = 200
-"""Characters of a record's name at most."""
+            chain.note(path, state, f"the file of signature {found.number}")
 
 
 def _state(path: str) -> tuple[int, ...]:
-    """Return what changes when a file is replaced."""
-    found = os.stat(path)  # noqa: PTH116 - several times faster on the many files of a store
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+    """Return properties of a file that change when it is replaced."""
+    status = os.stat(path)  # noqa: PTH116 - several times faster on the many files of a store
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 @lru_cache(1 << 16)
@@ -252,9 +237,7 @@ def message(record: PublicKey | Signature) -> bytes:
 @lru_cache(1 << 16)
 def _holds(public: str, signed: bytes, signature: str) -> bool:
     from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PublicKey,
-    )
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
@@ -276,6 +259,7 @@ class Signer:
 
     def __init__(self, store: Path, key_file: Path) -> None:
         self._store = store
+        self._intents = store / PRIVATE / "unsigned"
         self._key = read_private(key_file, store)
         self.name = name_of(public_of(self._key))
         self._chain()
@@ -290,7 +274,7 @@ class Signer:
         return chain
 
     def sign(self, says: Statement, entry: "Entry", paths: Sequence[Path]) -> None:
-        """Sign a statement about files of an entry, less those of which it was said before."""
+        """Sign a statement about those files of an entry that have no such statement yet."""
         with locked(self._store):
             chain = self._chain()
             signed = chain.signed_files()
@@ -302,30 +286,30 @@ class Signer:
                 self._append(chain, says, entry, files)
 
     @contextmanager
-    def promising(self, says: Statement, name: str) -> Iterator[None]:
-        """Note that files of an entry are about to be written and signed inside.
+    def signing_intent(self, says: Statement, name: str) -> Iterator[None]:
+        """Note that files of an entry are about to be written and signed in the ``with`` block.
 
-        If the process dies in between, :meth:`keep_promises` signs them. The note is in the store's
-        private folder, where the judge alone writes; an entry's name is the hash of its result.
+        If the process dies in between, :meth:`sign_pending` signs them. The note is in the store's
+        private folder, where only the judge writes; an entry's name is the hash of its result.
         """
         prepare_store(self._store)
-        note = self._promises / f"{says}-{name}"
+        note = self._intents / f"{says}-{name}"
         write_text(note, "")
         yield
         note.unlink(missing_ok=True)
 
-    def keep_promises(self, name: str = "*") -> None:
-        """Sign what was filed and not signed, of one entry, or of all when nothing is being filed.
+    def sign_pending(self, name: str = "*") -> None:
+        """Sign the noted files of one entry, or of all entries when nothing is being filed.
 
         Raises:
-            FormatError: If a file that it is about is invalid.
+            FormatError: If one of the files is invalid.
         """
-        for note in sorted(self._promises.glob(f"*-{name}")):
+        for note in sorted(self._intents.glob(f"*-{name}")):
             says, _, about = note.name.partition("-")
-            if self._keep(says, about) or name == "*":
+            if self._sign_noted(says, about) or name == "*":
                 note.unlink(missing_ok=True)
 
-    def _keep(self, says: str, name: str) -> bool:
+    def _sign_noted(self, says: str, name: str) -> bool:
         tombstone = tombstone_path(self._store, name)
         if not any((self._store / RESULTS).glob(f"*-{name}.json")):
             return False
@@ -336,16 +320,13 @@ class Signer:
             self.sign("withdrawn", entry, [tombstone])
         return says == "scored" or tombstone.exists()
 
-    @property
-    def _promises(self) -> Path:
-        return self._store / PRIVATE / "unsigned"
-
     def _append(
         self, chain: Chain, says: Statement, entry: "Entry", files: Mapping[str, str]
     ) -> None:
         at = max([now(), *(one.at for one in chain.signatures[-1:])])
+        number = len(chain.signatures) + 1
         blank = Signature(
-            number=len(chain.signatures) + 1,
+            number=number,
             previous=chain.last,
             at=at,
             says=says,
@@ -356,9 +337,13 @@ class Signer:
             key=self.name,
             signature=FIRST * 2,
         )
-        made = blank.model_copy(update={"signature": self._key.sign(message(blank)).hex()})
-        path = self._store / SIGNATURES / f"{made.number:08d}.json"
-        write_text(path, made.model_dump_json(indent=2) + "\n")
+        _write_signed(self._store / SIGNATURES / f"{number:08d}.json", blank, self._key)
+
+
+def _write_signed(path: Path, blank: Signed, key: "Ed25519PrivateKey") -> Signed:
+    made = blank.model_copy(update={"signature": key.sign(message(blank)).hex()})
+    write_text(path, made.model_dump_json(indent=2) + "\n")
+    return made
 
 
 def filed_paths(store: Path, entry: "Entry") -> list[Path]:
@@ -373,10 +358,10 @@ def tombstone_path(store: Path, name: str) -> Path:
 
 
 def make_key(store: Path, key_file: Path, entries: Sequence["Entry"]) -> PublicKey:
-    """Make the first key of a store, and sign which entries and tombstones it already has.
+    """Make the first key of a store, and sign the entries and tombstones that it already has.
 
-    If the process dies before all is signed, the same call again signs what is missing: a note in
-    the store's private folder says for which file.
+    If the process dies before all is signed, the same call again signs the rest: a note in the
+    store's private folder names the key's file.
 
     Raises:
         ConfigError: If the store has a key, or the file exists or lies in the store.
@@ -436,9 +421,7 @@ def _publish(
         previous=previous,
         signature=FIRST * 2,
     )
-    made = blank.model_copy(update={"signature": by.sign(message(blank)).hex()})
-    write_text(store / KEYS / f"{made.name}.json", made.model_dump_json(indent=2) + "\n")
-    return made
+    return _write_signed(store / KEYS / f"{blank.name}.json", blank, by)
 
 
 def name_of(public: str) -> str:
@@ -452,9 +435,7 @@ def public_of(key: "Ed25519PrivateKey") -> str:
 
 
 def _new_private(path: Path, store: Path) -> "Ed25519PrivateKey":
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PrivateKey,
-    )
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     _check_new(path, store)
     key = Ed25519PrivateKey.generate()
@@ -474,9 +455,7 @@ def read_private(path: Path, store: Path) -> "Ed25519PrivateKey":
     Raises:
         ConfigError: If it is missing, readable by others, inside the store, or not a key.
     """
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PrivateKey,
-    )
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     _check_outside(path, store)
     try:
@@ -485,7 +464,7 @@ def read_private(path: Path, store: Path) -> "Ed25519PrivateKey":
         raise ConfigError(
             f"{path}: not a readable private key; now-leaderboard keys make"
         ) from None
-    if mode & _WIDE:
+    if mode & 0o077:
         raise ConfigError(f"{path}: permissions {mode:04o}, expected 0600: chmod 600 {path}")
     try:
         return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(text))

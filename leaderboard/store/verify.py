@@ -8,7 +8,7 @@ from pathlib import Path
 from leaderboard.scoring.evaluate import duplicates_of, figures_of, folds_of, score
 from leaderboard.scoring.references import REFERENCES, chance_rsum, references
 from leaderboard.scoring.result import VERSION, RankRecord, Result
-from leaderboard.store.entries import anonymised, entry_of
+from leaderboard.store.entries import entry_of
 from leaderboard.submission.archive import Description
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import FormatError
@@ -47,11 +47,12 @@ def verify(
         found.append(Difference("evaluator.version", result.evaluator.version, VERSION))
     if submission is not None and release is not None:
         again = score(submission, release)
-        mine = anonymised(again) if result == anonymised(result) else again
         # an earlier evaluator had flags that are gone; references need the judge's attributes
-        kept = {name: getattr(mine, name) for name in ("references", "unchecked")}
+        kept = {name: getattr(again, name) for name in ("references", "unchecked")}
         known = result.model_copy(update={**kept, "flags": result.current_flags})
-        return found + _differences(known.model_dump(by_alias=True), mine.model_dump(by_alias=True))
+        return found + _differences(
+            known.model_dump(by_alias=True), again.model_dump(by_alias=True)
+        )
     if release is not None:
         said = result.release.fingerprint
         gallery = read_gallery(release, result.split, result.track)
@@ -104,7 +105,7 @@ def _folds(result: Result, record: RankRecord) -> list[Difference]:
 def against_release(
     result: Result, releases: Sequence[Path], attributes: Path | None = None
 ) -> list[Difference]:
-    """Recompute what a release alone determines: sizes, references, duplicates, fingerprint.
+    """Recompute the figures that a release determines: sizes, references, duplicates, fingerprint.
 
     Returns:
         All differences; none without a release.

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -32,7 +32,7 @@ from sqlalchemy.pool import NullPool
 from leaderboard.cli import main
 from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import Flag, Release
-from leaderboard.service.access import make_operator
+from leaderboard.service.access import hash_operator_token
 from leaderboard.service.accounts import create_token, create_user
 from leaderboard.service.database import open_database
 from leaderboard.service.guard import Connection
@@ -206,8 +206,8 @@ def file_entry(store, release, name, strength=2.0, filing=None, **details):
     return file_result(store, score(store.parent / "x.zip", release), filing)[0]
 
 
-def filed_on(day, anonymous_until=None):
-    return NewFiling("ann", datetime(2026, 1, 1, 9, tzinfo=UTC) + timedelta(day), anonymous_until)
+def filed_on(day):
+    return NewFiling("ann", datetime(2026, 1, 1, 9, tzinfo=UTC) + timedelta(day))
 
 
 @pytest.fixture
@@ -228,33 +228,19 @@ def filed(tmp_path_factory, release):
     file_entry(store, release, "Best", 3.0, filed_on(90), **two, authors=["Ann Archer"])
     file_entry(store, release, "Level", 2.9, filed_on(60), seed=1, **one)
     file_entry(store, release, "Behind", 0.8, filed_on(0), seed=2, **one)
-    file_entry(
-        store,
-        release,
-        "Normalised",
-        2.0,
-        filed_on(30),
-        seed=3,
-        postprocessing={"kind": "transductive"},
-        training={"external_data": "Pictures of the web"},
-    )
+    more = {"postprocessing": {"kind": "transductive"}, "training": {"external_data": "Pictures"}}
+    file_entry(store, release, "Normalised", 2.0, filed_on(30), seed=3, **more)
     file_entry(store, release, "Tied throughout", 0.0, filed_on(40))
-    secret = filed_on(50, date(2027, 6, 1))
-    file_entry(store, release, "Secret", 1.5, secret, seed=4, authors=["Nobody Knows"])
+    file_entry(store, release, "Fourth", 1.5, filed_on(50), seed=4)
     again = file_entry(store, release, "Run again", 2.5, filed_on(70), seed=5)
     gone = file_entry(store, release, "Gone", 2.2, filed_on(10), seed=6)
     file_entry(store, release, "On dev", 2.0, filed_on(5), split="dev")
     noise = {"protocol": "either", "sha256": "ab" * 32, "ratio": 0.2}
     file_entry(store, release, "On noise", 1.0, filed_on(80), seed=7, training={"noise": noise})
     withdraw(store, gone.name, "The dev split had been mixed in.", datetime(2026, 5, 1, tzinfo=UTC))
-    run = Reproduction(
-        name=again.name,
-        by="Fay Fox",
-        reproduced_at=datetime(2026, 6, 1, tzinfo=UTC),
-        rsum=again.result.rsum,
-        payload_sha256="cd" * 32,
-    )
-    filed_run = add_reproduction(store, run)
+    run = {"name": again.name, "by": "Fay Fox", "rsum": again.result.rsum}
+    run |= {"reproduced_at": datetime(2026, 6, 1, tzinfo=UTC), "payload_sha256": "cd" * 32}
+    filed_run = add_reproduction(store, Reproduction(**run))
     flagged = file_entry(store, release, "Forged", 60.0, filed_on(20), track="bpe")
     blind = file_entry(store, release, "Unseen", 2.0, filed_on(25), track="bert")
     key = store.parent / "judge.key"
@@ -492,7 +478,7 @@ def make_board(serving, tmp_path, release):
 
     def make(database=None, judge_key=None, **limits):
         judge = make_judge(release, None, Quotas(**limits))
-        operator = make_operator(OPERATOR_TOKEN)
+        operator = hash_operator_token(OPERATOR_TOKEN)
         app = make_app(Settings(tmp_path / "store", judge, database, operator, judge_key))
         url, stop = serving(app)
         return RunningBoard(url, app, http, stop)
@@ -502,8 +488,14 @@ def make_board(serving, tmp_path, release):
 
 
 @pytest.fixture
+def plain(make_board):
+    """A board with the database that it makes for itself."""
+    return make_board()
+
+
+@pytest.fixture
 def board(make_board, database_url):
-    """The same, on either kind of database."""
+    """A board on either kind of database."""
     return make_board(database_url)
 
 

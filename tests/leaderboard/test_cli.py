@@ -92,13 +92,6 @@ def test_wrong_usage_exits_2(now_leaderboard):
     assert now_leaderboard("nonsense")[0] == 2
 
 
-def test_a_folder_hides_nobody(tmp_path, now_leaderboard, packed, release):
-    sent = ("submit", packed, "--release", release, "--store", tmp_path / "st")
-    code, _, problem = now_leaderboard(*sent, "--anonymous-until", "2027-03-01")
-    assert (code, (tmp_path / "st").exists()) == (1, False)
-    assert "found --anonymous-until with --store, expected it with --url" in problem
-
-
 def test_export_prints_a_board(tmp_path, now_leaderboard, packed, release):
     now_leaderboard("submit", packed, "--release", release, "--store", tmp_path / "st")
     code, text, _ = now_leaderboard("export", "jieba", "--store", tmp_path / "st")

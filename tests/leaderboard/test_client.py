@@ -30,11 +30,6 @@ OPERATOR = "a-token-for-the-tests-only"
 
 
 @pytest.fixture
-def plain(make_board):
-    return make_board()
-
-
-@pytest.fixture
 def command(monkeypatch, capsys, plain):
     """The command itself, talking to the board as ann: gives exit code, stdout and stderr."""
     monkeypatch.setenv("NOW_LEADERBOARD_TOKEN", plain.token("ann"))
@@ -90,7 +85,6 @@ def test_a_refusal_prints_every_problem_and_how_to_mend_it(command, plain, tmp_p
         ("submit {packed} --store s", "--url URL, or --store FOLDER"),
         ("submit {packed} --url ftp://x", "expected http(s)://host"),
         ("submit {packed} --url {url} --token-file none", "--token-file none: cannot be read"),
-        ("submit {packed} --url {url} --anonymous-until soon", "422"),
         ("serve --store s --database sqlite:///x", "need --release"),
     ],
 )

@@ -1,4 +1,8 @@
-"""Database migrations, applied when a database is opened."""
+"""Database migrations, applied when a database is opened.
+
+A new database gets the tables of the models and counts as migrated; a migration changes those that
+exist.
+"""
 
 from pathlib import Path
 
@@ -8,7 +12,23 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
+from leaderboard.service.database import Base
 from now_builder.errors import ConfigError
+
+_REFUSAL = "events are never changed"
+_TRIGGERS = {
+    "sqlite": [
+        f"CREATE TRIGGER events_{change.lower()} BEFORE {change} ON events"
+        f" BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END"
+        for change in ("UPDATE", "DELETE")
+    ],
+    "postgresql": [
+        f"""CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION '{_REFUSAL}'; END $$""",
+        """CREATE TRIGGER events_change BEFORE UPDATE OR DELETE OR TRUNCATE ON events
+        FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()""",
+    ],
+}
 
 
 def settings(connection: Connection) -> Config:
@@ -20,7 +40,7 @@ def settings(connection: Connection) -> Config:
 
 
 def upgrade(connection: Connection, shown: str) -> None:
-    """Migrate a database to the newest tables.
+    """Create the tables of a new database, or migrate an older one.
 
     Raises:
         ConfigError: If it has other tables, or was made by a newer version.
@@ -29,11 +49,17 @@ def upgrade(connection: Connection, shown: str) -> None:
     if tables and "alembic_version" not in tables:
         raise ConfigError(f"database {shown}: holds other tables ({min(tables)}), expected none")
     config = settings(connection)
+    if not tables:
+        Base.metadata.create_all(connection)
+        for trigger in _TRIGGERS[connection.dialect.name]:
+            connection.exec_driver_sql(trigger)
+        command.stamp(config, "head")
+        return
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    found = set(MigrationContext.configure(connection).get_current_heads())
-    if not found <= known:
+    heads = set(MigrationContext.configure(connection).get_current_heads())
+    if not heads <= known:
         raise ConfigError(
-            f"database {shown}: made by a newer version (tables {min(found - known)}), expected"
+            f"database {shown}: made by a newer version (tables {min(heads - known)}), expected"
             f" {max(known)} or older"
         )
     command.upgrade(config, "head")

@@ -12,12 +12,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaderboard.board.export_rows import from_reported, rows_of
 from leaderboard.board.exports import (
     COLOURS,
     CSV_COLUMNS,
@@ -28,6 +26,8 @@ from leaderboard.board.exports import (
     badge_json,
     badge_of,
     badge_svg,
+    from_reported,
+    rows_of,
     to_bibtex,
     to_csv,
     to_json,
@@ -36,10 +36,9 @@ from leaderboard.board.exports import (
 )
 from leaderboard.board.reported import read_reported, read_sources
 from leaderboard.board.tables import make_board
-from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import AtCutoffs, Folds, Release
 from leaderboard.store.entries import Withdrawal, entry_of
-from leaderboard.submission.archive import Training, new_submission, pack
+from leaderboard.submission.archive import Training
 from now_builder.formats.benchmarks import BOARDS
 from now_builder.formats.noise import Noise as SubmittedNoise
 
@@ -121,7 +120,9 @@ def _rows():
             low=153.66699973692954,
             high=174.13300026307047,
         ),
-        ExportRow("jieba", "noise of the web", "chance", "reference", 3.2),
+        ExportRow(
+            board="jieba", noise="noise of the web", method="chance", evidence="reference", rsum=3.2
+        ),
         replace(from_reported(ncr), place=1),
         from_reported(next(row for row in read_reported("flickr30k") if not row.recalls)),
     ]
@@ -269,14 +270,6 @@ def test_only_web_addresses_become_links(url, link):
     assert (link in exported) if link else ("](" not in exported)
 
 
-def test_each_noise_has_a_table_of_its_own():
-    rows = [from_reported(row) for row in read_reported("flickr30k")]
-    noises = {row.noise for row in rows}
-    for exported, start in ((to_markdown(rows), "### "), (to_latex(rows), r"\caption")):
-        heads = [line for line in exported.splitlines() if line.startswith(start)]
-        assert len(heads) == len(set(heads)) == len(noises)
-
-
 def test_rows_of_one_table_stay_together_and_in_order():
     row = _rows()[0]
     rows = [replace(row, noise=noise, method=method) for noise, method in ("aX", "bY", "aZ")]
@@ -359,22 +352,14 @@ def test_latex_compiles(tmp_path):
 # Rows of a board
 
 
-def _entry(folder, release, name="Mine", strength=2.0, **changes):
-    noise = np.random.default_rng(0).standard_normal((24, 24))
-    track = "jieba" if (release / "manifest.json").exists() else "bert"
-    meta = new_submission(release, track, "test", name)
-    pack(folder / "x.zip", (noise + strength * np.eye(24)).astype(np.float32), meta)
-    return entry_of(score(folder / "x.zip", release).model_copy(update=changes))
-
-
 def _published(entry, rsum, **changes):
     """The same result as if it were on the authors' 1,000 pairs."""
     changes = {"n_pairs": 1000, "n_images": 1000, "rsum": rsum} | changes
     return entry_of(entry.result.model_copy(update=changes))
 
 
-def test_scored_rows_stand_among_the_reported_ones_on_the_same_data(tmp_path, archive):
-    entry = _entry(tmp_path, archive)
+def test_scored_rows_stand_among_the_reported_ones_on_the_same_data(entry_on, archive):
+    entry = entry_on(on=archive, track="bert")
     rows = rows_of(
         make_board("bert", [_published(entry, 150.6), _published(entry, 300.0, ranked=False)])
     )
@@ -392,33 +377,30 @@ def test_scored_rows_stand_among_the_reported_ones_on_the_same_data(tmp_path, ar
     assert (rows[0].evidence, rows[0].entry) == ("scored", _published(entry, 150.6).name)
 
 
-def test_scored_rows_on_other_data_stand_apart(tmp_path, release, archive):
-    rows = rows_of(make_board("bert", [_entry(tmp_path, archive)]))
+def test_scored_rows_on_other_data_stand_apart(entry_on, archive):
+    rows = rows_of(make_board("bert", [entry_on(on=archive, track="bert")]))
     assert [row.place for row in rows] == [1, 1, 2, 3, 4, 5]
     assert rows[0].data.startswith("copy ")
-    row = rows_of(make_board("jieba", [_entry(tmp_path, release)]))[0]
+    row = rows_of(make_board("jieba", [entry_on()]))[0]
     assert row.data.startswith("rebuilt release ")
-    assert (
-        len(to_markdown(rows_of(make_board("jieba", [_entry(tmp_path, release)]))).split("### "))
-        == 3
-    )
+    assert len(to_markdown(rows_of(make_board("jieba", [entry_on()]))).split("### ")) == 3
 
 
-def test_other_boards_and_withdrawn_entries_are_left_out(tmp_path, release):
-    entry = _entry(tmp_path, release)
+def test_other_boards_and_withdrawn_entries_are_left_out(entry_on):
+    entry = entry_on()
     withdrawal = Withdrawal(name=entry.name, withdrawn_at=datetime(2026, 1, 1, tzinfo=UTC))
     gone = replace(entry, withdrawal=withdrawal)
     for board in (make_board("bpe", [entry]), make_board("jieba", [gone])):
         assert {row.evidence for row in rows_of(board)} == {"reported"}
 
 
-def test_a_coco_result_gives_its_folds_to_one_board_and_the_whole_to_the_other(tmp_path, archive):
+def test_a_coco_result_gives_its_folds_to_one_board_and_the_whole_to_the_other(entry_on, archive):
     way = AtCutoffs.model_validate({"R@1": 70.0, "R@5": 90.0, "R@10": 95.0})
     folds = Folds(size=1000, count=5, i2t=way, t2i=way, rsum=510.0)
     release = {"origin": "field", "fingerprint": "0" * 64}
     noise = SubmittedNoise(protocol="captions", sha256="0" * 64, mismatch=0.19997)
     training = Training(noise=noise, ensemble_size=2)
-    base = _entry(tmp_path, archive).result.model_copy(
+    base = entry_on(on=archive, track="bert").result.model_copy(
         update={"track": "coco", "training": training, "release": Release(**release)}
         | {"n_images": 5000, "n_pairs": 25000}
     )
@@ -433,8 +415,8 @@ def test_a_coco_result_gives_its_folds_to_one_board_and_the_whole_to_the_other(t
     assert (places["BiCro"], places["Mine"]) == (1, 8)
 
 
-def test_noise_that_is_not_told_is_not_taken_for_none(tmp_path, archive):
-    base = _entry(tmp_path, archive).result
+def test_noise_that_is_not_told_is_not_taken_for_none(entry_on, archive):
+    base = entry_on(on=archive, track="bert").result
     silent = entry_of(base.model_copy(update={"track": "flickr30k"}))
     (row,) = (row for row in rows_of(make_board("flickr30k", [silent])) if row.entry)
     assert row.noise == "noise not stated"

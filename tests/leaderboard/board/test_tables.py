@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from leaderboard.board import display_text, tables
-from leaderboard.board.export_rows import rows_of
-from leaderboard.board.exports import badge_of
-from leaderboard.board.kept import Kept
+from leaderboard.board.board_cache import BoardCache
+from leaderboard.board.exports import badge_of, rows_of
 from leaderboard.board.reported import NoiseCondition, read_reported
 from leaderboard.board.tables import (
     SORT_KEYS,
-    Kind,
+    SectionKind,
     axis_of,
     boards_of,
     make_board,
@@ -55,16 +54,6 @@ def test_results_on_a_rebuilt_release_stand_apart_from_the_papers(entry_on):
     assert [row.place for row in paper.rows] == [1, 2, 3, 4, 5, None]
     assert paper.rows[-1].rsum == 3.2
     assert all(row.low < row.rsum < row.high for row in paper.rows[:-1])
-
-
-def test_results_on_the_authors_test_set_stand_among_the_papers(entry_on, archive):
-    entry = entry_on(on=archive, track="bert")
-    (section,) = make_board("bert", [_at_paper_size(entry)]).sections
-    assert section.with_reported
-    assert section.rows[0].entry
-    assert [row.place for row in section.rows] == [1, 2, 3, 4, 5, 6, None]
-    small = make_board("bert", [entry]).sections
-    assert [part.with_reported for part in small] == [False, True]
 
 
 def test_equal_scores_share_a_place_and_the_unranked_have_none(entry_on):
@@ -200,9 +189,11 @@ def test_places_in_folds_are_those_of_resampling_the_ranks_within_the_folds():
         Entry(name * 12, base.model_copy(update={**shape, "folds": one, "rsum": one.rsum}))
         for name, one in zip("ab", folds, strict=True)
     ]
-    kind = Kind("test", "0" * 64, "field", NoiseCondition(protocol="unstated"), 4, 4, folds=2)
+    kind = SectionKind(
+        "test", "0" * 64, "field", NoiseCondition(protocol="unstated"), 4, 4, folds=2
+    )
     rows = [tables._scored(entry, "coco-1k", ()) for entry in entries]
-    found = tables._placed(rows, kind, Kept())
+    found = tables._placed(rows, kind, BoardCache())
     assert [row.places for row in found] == [(1, 2), (1, 2)]
     assert all(row.resampled for row in found)
     assert found[1].low == 400.0

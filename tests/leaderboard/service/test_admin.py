@@ -4,11 +4,10 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import text
 
 from leaderboard.scoring.evaluate import score
 from leaderboard.service.accounts import authenticate, list_tokens
-from leaderboard.service.database import open_database, writing
+from leaderboard.service.database import open_database
 from leaderboard.store.entries import NewFiling, file_result
 
 
@@ -40,7 +39,7 @@ def test_a_token_is_printed_once_and_lets_its_user_in(admin, database_url):
     everything = [admin("token", "list"), admin("token", "list", "--json"), admin("events")]
     for code, out, progress in everything:
         assert code == 0
-        assert principal.prefix in out
+        assert token[4:12] in out
         assert token[13:56] not in out + progress
 
 
@@ -77,24 +76,6 @@ def test_users_and_tokens_are_shut_out(admin, database_url):
     assert len(others) == 1
     page = json.loads(admin("events", "--json", "--after", first["number"])[1])
     assert [event["kind"] for event in page] == kinds[1:]
-    assert len(admin("events", "--kind", "token.revoked")[1].splitlines()) == 1
-
-
-def test_the_log_is_checked(admin, database_url):
-    admin("user", "add", "ann")
-    code, out, _ = admin("events", "--check")
-    assert (code, out.startswith("1 events, none changed")) == (0, True)
-    engine = open_database(database_url)
-    with writing(engine) as session:
-        if engine.dialect.name == "postgresql":
-            session.execute(text("ALTER TABLE events DISABLE TRIGGER ALL"))
-        else:
-            session.execute(text("DROP TRIGGER events_update"))
-        session.execute(text("UPDATE events SET subject = 'eve'"))
-    engine.dispose()
-    code, out, problem = admin("events", "--check")
-    assert (code, out) == (1, "")
-    assert "was changed, or a previous one" in problem
 
 
 @pytest.mark.parametrize(
@@ -110,21 +91,10 @@ def test_the_log_is_checked(admin, database_url):
 def test_a_mistake_is_a_line_and_exit_code_1(now_leaderboard, tmp_path, arguments, problem):
     store = tmp_path / "store"
     now_leaderboard("admin", "user", "add", "ann", "--store", store)
+    assert (store / ".gitignore").read_text() == "/private/\n"
     code, out, said = now_leaderboard("admin", *arguments, "--store", store)
     assert (code, out, said.count("\n")) == (1, "", 1)
     assert problem in said
-
-
-def test_which_database_must_be_said(now_leaderboard):
-    code, _, problem = now_leaderboard("admin", "user", "list")
-    assert (code, "no database: expected --database" in problem) == (1, True)
-
-
-def test_a_password_is_in_no_message(now_leaderboard):
-    url = "postgresql://ann:hunter2@127.0.0.1:1/board"
-    code, out, problem = now_leaderboard("admin", "user", "list", "--database", url)
-    assert (code, out) == (1, "")
-    assert "hunter2" not in problem
 
 
 def test_the_index_is_made_again_in_the_stores_own_database(
@@ -140,8 +110,3 @@ def test_the_index_is_made_again_in_the_stores_own_database(
     assert now_leaderboard("admin", "user", "list", "--store", store)[1].count("handle=ann") == 1
     code, _, problem = now_leaderboard("rebuild-db", tmp_path / "elsewhere")
     assert (code, "no such folder" in problem) == (1, True)
-
-
-def test_a_stores_database_is_never_for_git(now_leaderboard, tmp_path):
-    now_leaderboard("admin", "user", "add", "ann", "--store", tmp_path / "store")
-    assert (tmp_path / "store" / ".gitignore").read_text() == "/private/\n"

@@ -18,14 +18,14 @@ def test_what_left_the_store_is_forgotten_and_the_pages_are_those_of_the_rest(re
     )
     pages = Pages(store)
     before = pages.get(BOARD)
-    kept = weakref.ref(pages.state()[1]._kept)
+    cache = weakref.ref(pages.state()[1]._cache)
     third = file_entry(store, release, "Third", 4.0, filed_on(2), seed=2)
     assert pages.get(BOARD) == Pages(store).get(BOARD) != before
-    assert pages.state()[1]._kept is kept(), "with one more entry nothing is compared again"
+    assert pages.state()[1]._cache is cache(), "with one more entry nothing is compared again"
     find_result(store, third.name).unlink()
     (store / "filings" / f"{third.name}.json").unlink()
     assert pages.get(BOARD) == before
     assert pages.get(f"entries/{third.name}.html") is None
     assert {first.name, second.name} == set(pages.snapshot().entries)
     gc.collect()
-    assert kept() is None
+    assert cache() is None

@@ -2,24 +2,20 @@
 
 import json
 import threading
-from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 
-from leaderboard.board.export_rows import rows_of
-from leaderboard.board.exports import FORMATS
+from leaderboard.board.exports import FORMATS, rows_of
 from leaderboard.board.tables import make_board
 from leaderboard.client import read_token
 from leaderboard.scoring.result import Result
-from leaderboard.service import index
-from leaderboard.service.access import make_operator
+from leaderboard.service import events, index
+from leaderboard.service.access import hash_operator_token
 from leaderboard.service.running import Settings
 from leaderboard.service.server import make_app
-from leaderboard.service.views import BoardView
 from leaderboard.site.pages import Site
 from leaderboard.store.entries import read_results
-from leaderboard.store.signatures import make_key, read_chain
 from leaderboard.submission.archive import new_submission, pack
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BOARDS
@@ -35,12 +31,6 @@ def _is_problem(answer, status):
     assert tree["status"] == status
     assert {"type", "title", "status", "detail"} <= set(tree)
     return tree
-
-
-@pytest.fixture
-def plain(make_board):
-    """A board with the database that it makes for itself."""
-    return make_board()
 
 
 def test_a_submission_is_scored_filed_and_shown(board, zipped, tmp_path):
@@ -69,16 +59,21 @@ def test_the_pages_are_those_of_the_static_site(plain):
     assert plain.call("GET", "/healthz").json()["status"] == "ok"
 
 
-def test_who_reads_pages_gets_one_where_there_is_none(plain):
+def test_a_missing_page_is_a_problem_and_for_browsers_a_page(plain):
     for path in ("/boards/none.html", "/entries/none.html", "/deep/er/none"):
         answer = plain.call("GET", path, headers={"Accept": "text/html,*/*"})
-        assert (answer.status_code, answer.headers["content-type"]) == (
-            404,
-            "text/html; charset=utf-8",
-        )
+        assert answer.status_code == 404
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
         assert f'href="{"../" * path[1:].count("/")}index.html"' in answer.text
+    for path in ("/nothing", "/../../etc/passwd", "/entries/%2e%2e/index.html", "/docs"):
         _is_problem(plain.call("GET", path), 404)
+    for path in ("x", "entries/none", "entries/none/result", "boards/none"):
+        _is_problem(plain.call("GET", f"/v1/{path}"), 404)
     _is_problem(plain.call("GET", "/v1/none", headers={"Accept": "text/html"}), 404)
+    for method in ("POST", "DELETE", "PATCH"):
+        _is_problem(plain.call(method, "/v1/submissions"), 405)
+    wrong = plain.call("GET", "/v1/boards/jieba?ensemble=perhaps")
+    assert _is_problem(wrong, 422)["problems"][0]["field"] == "query.ensemble"
 
 
 def test_head_is_get_without_the_body_and_what_is_known_is_not_sent_again(plain, zipped):
@@ -106,17 +101,6 @@ def test_without_the_token_nothing_is_read(plain, zipped, tmp_path, value):
     assert list((tmp_path / "store").glob("results/*")) == []
 
 
-def test_a_body_over_the_cap_is_refused_with_and_without_a_length(plain):
-    limit = plain.service.settings.judge.max_bytes
-    _is_problem(plain.put(bytes(limit + 1)), 413)
-
-    def endless():
-        for _ in range(limit // 2**16 + 20):
-            yield bytes(2**16)
-
-    _is_problem(plain.put(endless()), 413)
-
-
 def test_a_refusal_lists_every_problem_and_files_nothing(board, zipped, tmp_path):
     ann = board.token("ann")
     answer = board.put(b"PK not really", ann)
@@ -127,17 +111,6 @@ def test_a_refusal_lists_every_problem_and_files_nothing(board, zipped, tmp_path
     assert list((tmp_path / "store").glob("results/*")) == []
     left = board.call("GET", "/v1/me", ann).json()["quota"]
     assert (left["attempts"], left["scored"]) == (49, 5)
-
-
-def test_what_is_not_there_is_a_problem_too(plain):
-    for path in ("/nothing", "/../../etc/passwd", "/entries/%2e%2e/index.html", "/docs", "/v1/x"):
-        _is_problem(plain.call("GET", path), 404)
-    for path in ("/v1/entries/none", "/v1/entries/none/result", "/v1/boards/none"):
-        _is_problem(plain.call("GET", path), 404)
-    for method in ("POST", "DELETE", "PATCH"):
-        _is_problem(plain.call(method, "/v1/submissions"), 405)
-    wrong = plain.call("GET", "/v1/boards/jieba?ensemble=perhaps")
-    assert _is_problem(wrong, 422)["problems"][0]["field"] == "query.ensemble"
 
 
 def test_a_board_without_a_release_is_read_only_and_has_no_database(serving, tmp_path, zipped):
@@ -214,34 +187,8 @@ def test_a_withdrawn_entry_leaves_the_board_and_a_tombstone_stays(board, zipped,
     shown = board.call("GET", entry).json()
     assert (shown["rsum"], shown["rsum_interval"], shown["flags"]) == (None, None, [])
     _is_problem(board.put(zipped(), ann), 409)
-    kinds = [
-        event["kind"]
-        for event in board.call("GET", "/v1/admin/events", OPERATOR).json()["events"]
-        if event["kind"].startswith("entry.")
-    ]
-    assert kinds == ["entry.filed", "entry.withdrawn"]
-
-
-def test_an_anonymous_entry_tells_nobody_who_it_is_before_its_day(board, zipped, tmp_path):
-    ann, today = board.token("ann-secret"), datetime.now(UTC).date()
-    content = zipped(authors=["Ann Secret"], affiliation="Secret Labs")
-    for wrong in (today, today + timedelta(days=400), "tomorrow"):
-        _is_problem(board.put(content, ann, params={"anonymous_until": str(wrong)}), 422)
-    until = today + timedelta(days=30)
-    first = board.put(content, ann, params={"anonymous_until": str(until)})
-    again = board.put(content, ann)
-    assert (first.status_code, again.status_code, again.text) == (201, 200, first.text)
-    entry = board.call("GET", first.headers["location"]).json()
-    assert (entry["submitter"], entry["authors"]) == (None, [])
-    assert entry["anonymous_until"] == str(until)
-    for path in ("/", entry["page"], entry["result"], "/v1/boards/jieba", "/metrics"):
-        assert "secret" not in board.call("GET", path).text.lower()
-    mine = board.call("GET", "/v1/submissions", ann).json()["submissions"]
-    assert [row["name"] for row in mine] == [entry["name"]]
-    board.service.pages._disclosed = None
-    board.service.pages._disclose(until)
-    entry = board.call("GET", first.headers["location"]).json()
-    assert (entry["submitter"], entry["authors"]) == ("ann-secret", ["Ann Secret"])
+    kinds = [event.kind for event in events.read(board.service.database)]
+    assert kinds[-2:] == ["entry.filed", "entry.withdrawn"]
 
 
 def test_a_board_is_read_by_filters(plain, zipped):
@@ -250,8 +197,8 @@ def test_a_board_is_read_by_filters(plain, zipped):
     plain.put(zipped(2, "Three", postprocessing={"kind": "transductive"}))
 
     def methods(query=""):
-        text = plain.call("GET", f"/v1/boards/jieba?{query}").text
-        return {row.method for row in BoardView.model_validate_json(text).rows}
+        rows = plain.call("GET", f"/v1/boards/jieba?{query}").json()["rows"]
+        return {row["method"] for row in rows}
 
     assert {"One", "Two", "Three", "SGR", "BiCro"} <= methods()
     assert "Two" in methods("ensemble=true") - methods("ensemble=false")
@@ -278,64 +225,6 @@ def test_a_board_is_exported_as_the_command_exports_it(plain, zipped, tmp_path):
         assert plain.call("GET", f"/v1/boards/{board}").json()["rows"]
 
 
-def test_administrators_make_users_and_tokens_that_are_shown_once(board, zipped):
-    def ask(method, path, status, token=OPERATOR, **body):
-        answer = board.call(method, f"/v1/admin/{path}", token, json=body or None)
-        assert answer.status_code == status, answer.text
-        return answer.json() if answer.content else None
-
-    assert ask("POST", "users", 201, handle="ann")["handle"] == "ann"
-    ask("POST", "users", 422, handle="ann")
-    ask("POST", "users", 422, handle="no such handle")
-    ask("POST", "users", 422, handle="bob", admin=True)
-    ask("POST", "tokens", 422, handle="bob", scopes=["submit"])
-    ask("POST", "tokens", 422, handle="ann", scopes=["everything"])
-    secret = ask("POST", "tokens", 201, handle="ann", scopes=["submit"], label="laptop")["token"]
-    assert board.put(zipped(), secret).status_code == 201
-    listed = ask("GET", "tokens?handle=ann", 200)
-    assert [token["label"] for token in listed["tokens"]] == ["laptop"]
-    assert secret not in json.dumps([listed, ask("GET", "events", 200), ask("GET", "users", 200)])
-    ask("PUT", "users/ann/disabled", 204, disabled=True)
-    _is_problem(board.put(zipped(), secret), 401)
-    ask("PUT", "users/ann/disabled", 204, disabled=False)
-    assert board.put(zipped(), secret).status_code == 200
-    ask("DELETE", f"tokens/{listed['tokens'][0]['prefix']}", 204)
-    _is_problem(board.put(zipped(), secret), 401)
-    ask("DELETE", "tokens/none", 422)
-
-
-def test_a_service_with_a_key_signs_what_it_files(make_board, zipped, tmp_path):
-    make_key(tmp_path / "store", tmp_path / "k", [])
-    board = make_board(judge_key=tmp_path / "k")
-    entry = board.put(zipped()).headers["location"]
-    told = board.call("GET", entry).json()
-    assert (told["signed"], told["received_at"] is not None) == (True, True)
-    path = entry.replace("/v1/", "/v1/admin/") + "/reproductions?by=Bob"
-    assert board.call("POST", path, OPERATOR, content=zipped(1)).status_code == 201
-    assert board.call("GET", entry).json()["evidence"] == "reproduced"
-    gone = board.call("POST", f"{entry}/withdraw", OPERATOR, json={"reason": "an error"})
-    assert gone.json()["withdrawal"]["reason"] == "an error"
-    said = [one.says for one in read_chain(tmp_path / "store").signatures]
-    assert said == ["scored", "reproduced", "withdrawn"]
-
-
-def test_a_second_run_is_scored_and_stands_beside_the_entry(plain, zipped):
-    entry = plain.put(zipped()).headers["location"]
-    path = entry.replace("/v1/", "/v1/admin/") + "/reproductions"
-
-    def file(content, path=path, **query):
-        return plain.call("POST", path, OPERATOR, content=content, params=query)
-
-    again = file(zipped(1), by="Bob", commit="abcdef1")
-    assert again.status_code == 201
-    assert plain.call("GET", entry).json()["reproductions"] == [again.json()]
-    assert plain.call("GET", entry).json()["evidence"] == "scored"  # no key, no mark
-    assert "very file" in _is_problem(file(zipped(), by="Bob"), 422)["detail"]
-    _is_problem(file(zipped(1), by="Bob", commit="../x"), 422)
-    _is_problem(file(b"nonsense", by="Bob"), 422)
-    _is_problem(file(zipped(1), "/v1/admin/entries/none/reproductions", by="Bob"), 404)
-
-
 def test_two_entries_are_compared(plain, zipped):
     names = [plain.put(zipped(seed)).headers["location"].rpartition("/")[2] for seed in (0, 1)]
     told = plain.call("GET", "/v1/compare", params=dict(zip("ab", names, strict=True))).json()
@@ -354,8 +243,7 @@ def test_a_service_that_dies_between_file_and_row_finds_the_entry_when_it_starts
     make_board, database_url, zipped, monkeypatch
 ):
     board = make_board(database_url)
-    ann, eve = board.token("ann"), board.token("eve")
-    until = str(datetime.now(UTC).date() + timedelta(days=9))
+    ann = board.token("ann")
 
     def die(*_):
         raise RuntimeError("killed")
@@ -363,16 +251,13 @@ def test_a_service_that_dies_between_file_and_row_finds_the_entry_when_it_starts
     with monkeypatch.context() as dying:
         dying.setattr(index, "record_entry", die)
         assert board.put(zipped(0), ann).status_code == 500
-        assert board.put(zipped(1), eve, params={"anonymous_until": until}).status_code == 500
         assert board.put(zipped(2)).status_code == 500
     board.stop()
     board = make_board(database_url)
     assert board.put(zipped(0), ann).status_code == 200
-    assert board.put(zipped(1), eve).status_code == 200
     assert board.put(zipped(2)).status_code == 200
-    for token in (ann, eve):
-        assert board.call("GET", "/v1/me", token).json()["quota"]["scored"] == 4
-        assert len(board.call("GET", "/v1/submissions", token).json()["submissions"]) == 1
+    assert board.call("GET", "/v1/me", ann).json()["quota"]["scored"] == 4
+    assert len(board.call("GET", "/v1/submissions", ann).json()["submissions"]) == 1
 
 
 def test_the_description_of_the_api_is_complete(plain):
@@ -415,11 +300,6 @@ def test_health_tells_when_the_database_or_the_disk_fails(plain):
     assert plain.call("GET", "/healthz").status_code == 200
 
 
-def test_two_services_do_not_share_a_store(plain, make_board):
-    with pytest.raises(ConfigError, match="another process serves this store"):
-        make_board()
-
-
 def test_a_token_is_needed_long_and_never_kept(tmp_path, monkeypatch):
     monkeypatch.delenv("NOW_LEADERBOARD_TOKEN", raising=False)
     with pytest.raises(ConfigError, match="NOW_LEADERBOARD_TOKEN"):
@@ -427,8 +307,7 @@ def test_a_token_is_needed_long_and_never_kept(tmp_path, monkeypatch):
     (tmp_path / "token").write_text(f"{OPERATOR}\n")
     assert read_token(tmp_path / "token") == OPERATOR
     with pytest.raises(ConfigError, match="found 5 characters"):
-        make_operator("short")
-    assert OPERATOR not in repr(make_operator(OPERATOR))
+        hash_operator_token("short")
 
 
 def test_the_cap_follows_the_release(plain):
@@ -454,4 +333,3 @@ def test_the_api_gives_the_flags_that_take_two_entries(plain, tmp_path, release)
         assert "near-identical" in [flag["code"] for flag in told["flags"]]
         assert "near-identical" in of_board[name]
         assert "near-identical" in of_owner[name]
-        assert told["lists"] is False

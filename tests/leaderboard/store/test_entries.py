@@ -1,7 +1,7 @@
-"""The store: what is said about a result, who may know whose it is, what a kill leaves behind."""
+"""The store: records about a result, and the state that a kill leaves behind."""
 
 import json
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,6 @@ from leaderboard.store.entries import (
     NewFiling,
     Reproduction,
     add_reproduction,
-    disclose_due,
     file_result,
     find_result,
     prepare_store,
@@ -23,28 +22,14 @@ from now_builder.errors import FormatError
 from tests.leaderboard.conftest import make_similarity
 
 AT = datetime(2026, 11, 22, 3, 4, 5, tzinfo=UTC)
-SECRETS = ("Ann Onymous", "Hidden University", "github.com/ann")
 
 
 @pytest.fixture
 def result(tmp_path, release):
     """Of a submission that says who made it."""
-    meta = with_details(
-        new_submission(release, "jieba", "test", "Mine"),
-        {
-            "authors": [SECRETS[0]],
-            "affiliation": SECRETS[1],
-            "links": {"code": f"https://{SECRETS[2]}/x"},
-        },
-    )
+    meta = with_details(new_submission(release, "jieba", "test", "Mine"), {"authors": ["Ann"]})
     pack(tmp_path / "x.zip", make_similarity(), meta)
     return score(tmp_path / "x.zip", release)
-
-
-def _texts(store):
-    """All that git would publish."""
-    files = [path for path in store.rglob("*.json") if "private" not in path.parts]
-    return "".join(path.read_text() for path in files)
 
 
 def test_a_filing_says_who_and_when_and_is_read_back(tmp_path, result):
@@ -52,28 +37,9 @@ def test_a_filing_says_who_and_when_and_is_read_back(tmp_path, result):
     assert new
     assert (entry.filing.submitter, entry.filing.submitted_at) == ("ann", AT)
     assert read_results([tmp_path / "s"]) == [entry]
-    assert (entry.evidence, entry.anonymous, entry.shown.authors) == (
-        "scored",
-        False,
-        (SECRETS[0],),
-    )
+    assert (entry.evidence, entry.result.authors) == ("scored", ("Ann",))
     again, new = file_result(tmp_path / "s", result, NewFiling("bob", AT))
     assert (again, new) == (entry, False)
-
-
-def test_an_anonymous_entry_hides_its_authors_until_its_day(tmp_path, result):
-    store = tmp_path / "s"
-    entry, _ = file_result(store, result, NewFiling("ann", AT, date(2027, 1, 1)))
-    assert entry.anonymous
-    assert not any(secret in _texts(store) for secret in (*SECRETS, '"ann"'))
-    assert (store / ".gitignore").read_text() == "/private/\n"
-    assert disclose_due(store, date(2026, 12, 31)) == []
-    assert disclose_due(store, date(2027, 1, 1)) == [entry.name]
-    assert disclose_due(store, date(2027, 1, 2)) == []
-    (told,) = read_results([store])
-    assert (told.anonymous, told.disclosure.submitter) == (False, "ann")
-    assert (told.shown.authors, told.shown.affiliation) == ((SECRETS[0],), SECRETS[1])
-    assert told.result == entry.result  # what was filed has not changed
 
 
 @pytest.mark.usefixtures("no_locks")
@@ -81,10 +47,6 @@ def test_a_store_without_locks_is_added_to_with_a_warning(tmp_path, result, capl
     file_result(tmp_path / "s", result, NewFiling("ann", AT))
     assert len(read_results([tmp_path / "s"])) == 1
     assert "store.lock: no locks available on this file system" in caplog.text
-
-
-def _permissions(path):
-    return path.stat().st_mode & 0o777
 
 
 @pytest.mark.parametrize(("mode", "narrow"), [(0o755, 0o700), (0o770, 0o700), (0o500, 0o500)])
@@ -107,17 +69,6 @@ def test_a_private_folder_that_cannot_be_narrowed_is_warned_of(tmp_path, monkeyp
     prepare_store(tmp_path)
     [warned] = [record.getMessage() for record in caplog.records]
     assert warned.endswith("private: permissions 0755, so others may read it; chmod 700")
-
-
-def test_what_is_private_is_its_owners_alone(tmp_path, result):
-    store = tmp_path / "s"
-    entry, _ = file_result(store, result, NewFiling("ann", AT, date(2027, 1, 1)))
-    secret = store / "private" / f"{entry.name}.json"
-    assert (_permissions(secret.parent), _permissions(secret)) == (0o700, 0o600)
-    disclose_due(store, date(2027, 1, 1))
-    public, plain = store / "disclosures" / secret.name, tmp_path / "plain"
-    plain.touch()
-    assert _permissions(public) == _permissions(plain)
 
 
 def test_a_withdrawn_entry_leaves_its_result_and_a_tombstone(tmp_path, result):
@@ -180,19 +131,6 @@ def test_what_a_kill_before_the_result_leaves_is_no_entry(tmp_path, result, monk
     entry, new = file_result(tmp_path / "s", result, NewFiling("ann", AT))
     assert new
     assert read_results([tmp_path / "s"]) == [entry]
-
-
-@pytest.mark.parametrize("missing", [["filings", "results"], ["results"]])
-def test_what_a_kill_leaves_of_an_anonymous_entry_is_not_disclosed(tmp_path, result, missing):
-    store, day = tmp_path / "s", date(2027, 1, 1)
-    entry, _ = file_result(store, result, NewFiling("ann", AT, day))
-    for folder in missing:
-        next((store / folder).iterdir()).unlink()
-    assert disclose_due(store, day) == []
-    file_result(store, result, NewFiling("ann", AT, day))
-    assert disclose_due(store, day) == [entry.name]
-    (told,) = read_results([store])
-    assert told.shown.authors == (SECRETS[0],)
 
 
 def test_a_record_that_is_not_one_is_named(tmp_path, result):

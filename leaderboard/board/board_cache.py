@@ -1,4 +1,4 @@
-"""What is computed once of an entry, or of two, and kept for all later boards."""
+"""Values computed once for an entry, or for two, and kept for later boards."""
 
 import threading
 from collections.abc import Mapping
@@ -31,15 +31,13 @@ class Hits:
     drawn: Float[np.ndarray, " draws"]
 
 
-class Kept:
-    """What the boards of one set of entries and of the next have in common.
-
-    An entry's name stands for its content, so that nothing kept is ever wrong.
+class BoardCache:
+    """Values that a board and the next one share. An entry's name identifies its content.
 
     Attributes:
         pairs: comparisons of entries with each other.
         rendered: rows as HTML, by board, then by all that they show.
-        lock: held by whoever makes a board or a page with it.
+        lock: held while a board or a page is made with the cache.
     """
 
     def __init__(self) -> None:
@@ -49,10 +47,10 @@ class Kept:
         self._hits: dict[Key, Hits] = {}
 
     def hits(self, records: Mapping[Key, RankRecord]) -> list[Hits]:
-        """Return the hits of entries; keys are their names and what else tells records apart."""
+        """Return the hits of rank records, each by a key of its own."""
         fresh = [key for key in records if key not in self._hits]
         if fresh:
-            found = [hits_per_image(*records[key].read(), records[key].owner()) for key in fresh]
-            drawn = resampled(np.stack(found))
-            self._hits |= dict(zip(fresh, map(Hits, found, drawn), strict=True))
+            hits = [hits_per_image(*records[key].read(), records[key].owner()) for key in fresh]
+            drawn = resampled(np.stack(hits))
+            self._hits |= dict(zip(fresh, map(Hits, hits, drawn), strict=True))
         return [self._hits[key] for key in records]
