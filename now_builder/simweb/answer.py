@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Literal, TextIO
 
-from now_builder.simweb.pen import Picture
 from now_builder.simweb.render import encode, refreshed_target, render
 from now_builder.simweb.view import picture, picture_target, style_of
 from now_builder.simweb.world import Page, World, token
@@ -128,8 +127,7 @@ class Answers:
         known = target == picture_target(self.world, page, *asked)
         if not known or self.world.sites[page.site].host != host or not 0 < height <= 2000:
             return missing
-        drawn: Picture = picture(self.world, page, *asked)
-        svg = drawn.to_svg(f' width="{width}" height="{height}"')
+        svg = picture(self.world, page, *asked, f' width="{width}" height="{height}"')
         return Answer(200, "image/svg+xml", svg.encode(), compress=True)
 
 

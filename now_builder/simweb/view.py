@@ -5,8 +5,7 @@ from html import escape
 from random import Random
 
 from now_builder.simweb.compose import text
-from now_builder.simweb.draw import draw
-from now_builder.simweb.pen import Picture, hls
+from now_builder.simweb.draw import draw, hls
 from now_builder.simweb.words import Words
 from now_builder.simweb.world import Page, Site, World, token
 
@@ -90,7 +89,7 @@ class View:
     def picture(self, width: int, height: int) -> str:
         """Show a picture of the topic, of so many CSS px; how it gets there varies.
 
-        Inline SVG, an image file, a canvas painted by a script, or a background.
+        Inline SVG, an image file, a canvas that a script copies the file to, or a background.
         """
         number, self.count = self.count, self.count + 1
         way = self.rng.choices(("svg", "img", "canvas", "background"), (35, 35, 15, 15))[0]
@@ -100,21 +99,24 @@ class View:
             return f'<img class=pic src="{source}" alt="" style="{size}">'
         if way == "background":
             return f'<div class=pic style="{size};background:url({source}) center/cover"></div>'
-        drawn = picture(self.world, self.page, number, (width, height))
         if way == "svg":
-            return drawn.to_svg(f' class="pic" style="{size}"')
+            attributes = f' class="pic" style="{size}"'
+            return picture(self.world, self.page, number, (width, height), attributes)
         name = f"c{token(self.page.number, number, length=6)}"
-        script = drawn.to_script(name, (width * 2, height * 2))
         return (
             f"<canvas class=pic id={name} width={width * 2} height={height * 2} "
-            f'style="{size}"></canvas><script>{script}</script>'
+            f'style="{size}"></canvas><script>(function(i){{i.onload=function(){{'
+            f"{name}.getContext('2d').drawImage(i,0,0,{width * 2},{height * 2})}};"
+            f"i.src='{source}'}})(new Image())</script>"
         )
 
 
-def picture(world: World, page: Page, number: int, size: tuple[int, int]) -> Picture:
-    """Draw a picture of a page; the same numbers give the same picture."""
+def picture(
+    world: World, page: Page, number: int, size: tuple[int, int], attributes: str = ""
+) -> str:
+    """Draw a picture of a page as SVG; the same numbers give the same picture."""
     rng = Random(f"{world.settings.seed}/picture/{page.number}/{number}")
-    return draw(page.topic, rng, round(100 * size[0] / size[1], 1))
+    return draw(page.topic, rng, round(100 * size[0] / size[1], 1), attributes=attributes)
 
 
 def picture_target(world: World, page: Page, number: int, size: tuple[int, int]) -> str:

@@ -145,7 +145,7 @@ class World:
 def build_world(settings: SimwebSettings) -> World:
     """Draw sites, pages and the truth."""
     rng = Random(f"{settings.seed}/world")
-    topics = tuple(sorted(rng.sample(sorted(TOPICS), settings.topics)))
+    topics = tuple(sorted(rng.sample(TOPICS, settings.topics)))
     count = max(1, min(settings.sites, settings.pages // _LEAST_PAGES))
     sites = tuple(_draw_site(number, settings) for number in range(count))
     pages = _draw_pages(settings, sites, topics)

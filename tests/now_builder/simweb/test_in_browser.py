@@ -89,15 +89,13 @@ def test_a_browser_reads_legacy_pages_and_scripted_descriptions(
 def test_a_linear_probe_tells_the_topics_apart(context: Any) -> None:
     """24 x 24 px of a picture, any variant, are enough for more than 85 % of twelve topics."""
     linear_model = pytest.importorskip("sklearn.linear_model")
-    topics = sorted(Random("0/world").sample(sorted(TOPICS), 12))
+    topics = sorted(Random("0/world").sample(TOPICS, 12))
     tab = context.new_page()
     features, labels = [], []
+    style = ' style="width:60px;height:46px;display:block;float:left"'
     for number in range(180):
         pictures = [
-            draw(topic, Random(f"{topic}/{number}"), 130).to_svg(
-                ' style="width:60px;height:46px;display:block;float:left"'
-            )
-            for topic in topics
+            draw(topic, Random(f"{topic}/{number}"), 130, attributes=style) for topic in topics
         ]
         phone = "<meta name=viewport content=width=device-width>"
         tab.set_content(f"{phone}<body style='margin:0'>{''.join(pictures)}")
