@@ -16,7 +16,7 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.beliefs import read_beliefs
 from now_builder.formats.shard import Planned
 from now_builder.package.judgements import read_judgements
-from now_builder.tokenize.custom import CustomTokenizer
+from now_builder.tokenize.custom import read_custom
 from now_builder.urls import canonical, site_of
 from pc2_baseline.analysis.truth import read_truth
 from pc2_baseline.config import read_settings
@@ -64,7 +64,7 @@ def _read_urls(path: Path) -> None:
 
 
 def _cut(folder: Path) -> None:
-    tokenizer = CustomTokenizer("own", folder / "own.tokenizer.json")
+    tokenizer = read_custom(folder / "own.tokenizer.json", "own")
     list(tokenizer.cut(["hello", "\u4f60\u597d world", ""]))
 
 

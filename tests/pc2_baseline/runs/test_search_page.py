@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from now_builder.describe import Describer
+from now_builder.extract import RegionExtractor
 from now_builder.detect.run import detect
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError, FormatError
@@ -220,7 +220,7 @@ def test_a_picture_without_the_detectors_packages_is_answered_in_a_line(world, m
     def describe(*_):
         raise missing
 
-    monkeypatch.setattr(Describer, "__init__", describe)
+    monkeypatch.setattr(RegionExtractor, "__init__", describe)
     with open_search(world.run) as searcher, serving(searcher, None, 5, 0) as url:
         status, text = post(url, world.screenshots[world.pages[0].key])
     assert status == 400
