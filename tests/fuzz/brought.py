@@ -63,31 +63,28 @@ def _read_urls(path: Path) -> None:
             site_of(found)
 
 
-def _cut(folder: Path) -> None:
-    tokenizer = read_custom(folder / "own.tokenizer.json", "own")
-    list(tokenizer.cut(["hello", "\u4f60\u597d world", ""]))
+def _cut(path: Path) -> None:
+    list(read_custom(path, "own").cut(["hello", "\u4f60\u597d world", ""]))
 
 
 _write_all(_FOLDER)
 _KINDS = Kinds(
     _FOLDER,
     {
-        "judgements.csv": lambda folder: read_judgements([folder / "judgements.csv"], _PLAN),
-        "judgements.parquet": lambda folder: read_judgements(
-            [folder / "judgements.parquet"], _PLAN
-        ),
-        "truth.csv": lambda folder: read_truth(folder / "truth.csv", {"key": _KEYS}),
-        "truth.parquet": lambda folder: read_truth(folder / "truth.parquet", {"key": _KEYS}),
-        "beliefs.csv": lambda folder: read_beliefs(folder / "beliefs.csv", folder),
-        "beliefs.parquet": lambda folder: read_beliefs(folder / "beliefs.parquet", folder),
-        "urls.csv": lambda folder: _read_urls(folder / "urls.csv"),
-        "urls.parquet": lambda folder: _read_urls(folder / "urls.parquet"),
-        "urls.txt": lambda folder: _read_urls(folder / "urls.txt"),
-        "hosts.txt": lambda folder: read_hosts(folder / "hosts.txt"),
+        "judgements.csv": lambda path: read_judgements([path], _PLAN),
+        "judgements.parquet": lambda path: read_judgements([path], _PLAN),
+        "truth.csv": lambda path: read_truth(path, {"key": _KEYS}),
+        "truth.parquet": lambda path: read_truth(path, {"key": _KEYS}),
+        "beliefs.csv": lambda path: read_beliefs(path, _FOLDER),
+        "beliefs.parquet": lambda path: read_beliefs(path, _FOLDER),
+        "urls.csv": _read_urls,
+        "urls.parquet": _read_urls,
+        "urls.txt": _read_urls,
+        "hosts.txt": read_hosts,
         "own.tokenizer.json": _cut,
-        "coco.json": lambda folder: read_coco(folder / "coco.json"),
-        "mapping.toml": lambda folder: read_mapping(folder / "mapping.toml"),
-        "settings.toml": lambda folder: read_settings(str(folder / "settings.toml"), []),
+        "coco.json": read_coco,
+        "mapping.toml": read_mapping,
+        "settings.toml": lambda path: read_settings(str(path), []),
     },
 )
 seeds, read, mutate = _KINDS.seeds, _KINDS.read, _KINDS.mutate

@@ -1,4 +1,4 @@
-"""A reader of many kinds of files: a small folder of which one file is changed at a time.
+"""Readers of many kinds of files: a small folder in which one file is changed at a time.
 
 The first byte of an input says which file it is; the others are its content.
 """
@@ -18,14 +18,22 @@ from changes import (
 )
 
 LONGEST = 2**14
+Readers = Mapping[str, Callable[[Path], object]]
 
 
 class Kinds:
-    """Files of a folder and what reads each of them."""
+    """Files of a folder and their readers.
 
-    def __init__(self, folder: Path, readers: Mapping[str, Callable[[Path], object]]) -> None:
-        self._folder, self._readers, self._names = folder, readers, list(readers)
-        self._whole = {name: (folder / name).read_bytes() for name in readers}
+    Args:
+        folder: The folder, with every file.
+        files: Readers that take the path of the file, by its name.
+        folders: Readers that take the folder.
+    """
+
+    def __init__(self, folder: Path, files: Readers, folders: Readers | None = None) -> None:
+        self._folder, self._files, self._folders = folder, files, folders or {}
+        self._names = [*self._files, *self._folders]
+        self._whole = {name: (folder / name).read_bytes() for name in self._names}
 
     def seeds(self) -> list[bytes]:
         """Return each file unchanged."""
@@ -37,7 +45,10 @@ class Kinds:
         path = self._folder / name
         path.write_bytes(content[1:])
         try:
-            self._readers[name](self._folder)
+            if name in self._files:
+                self._files[name](path)
+            else:
+                self._folders[name](self._folder)
         finally:
             path.write_bytes(self._whole[name])
 

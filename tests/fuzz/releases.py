@@ -118,6 +118,14 @@ _write_all(_FOLDER)
 _KINDS = Kinds(
     _FOLDER,
     {
+        "bert.vocab.json": read_vocabulary,
+        "bert.txt": read_captions,
+        "split.toml": read_split,
+        "noise.npy": lambda path: read_noise(path, 2, 2),
+        "verdicts.csv": read_verdicts,
+        "field.tsv": read_field_texts,
+    },
+    {
         "pairs.parquet": read_pairs,
         "rejects.parquet": read_rejects,
         "plan.parquet": read_plan,
@@ -125,14 +133,8 @@ _KINDS = Kinds(
         "00000.tar": _read_tar,
         "00000.warc.gz": lambda folder: read_exchanges(folder, 0),
         "manifest.json": check_files,
-        "bert.vocab.json": lambda folder: read_vocabulary(folder / "bert.vocab.json"),
-        "bert.txt": lambda folder: read_captions(folder / "bert.txt"),
-        "split.toml": lambda folder: read_split(folder / "split.toml"),
-        "noise.npy": lambda folder: read_noise(folder / "noise.npy", 2, 2),
         "archive/test_ims.npy": _read_archive,
         "archive/test_caps_bert.txt": _read_archive,
-        "verdicts.csv": lambda folder: read_verdicts(folder / "verdicts.csv"),
-        "field.tsv": lambda folder: read_field_texts(folder / "field.tsv"),
     },
 )
 seeds, read, mutate = _KINDS.seeds, _KINDS.read, _KINDS.mutate

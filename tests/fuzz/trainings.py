@@ -72,17 +72,16 @@ _write_all(_FOLDER)
 _KINDS = Kinds(
     _FOLDER,
     {
-        "run/run.toml": _read_run,
-        "run/best/state.json": _read_run,
-        "run/divisions/00000.safetensors": _read_run,
-        "believed/run.toml": _believe,
-        "believed/best/state.json": _believe,
-        "believed/divisions/00000.safetensors": _believe,
-        "run/last/state.json": lambda folder: read_tensors(folder / "run" / "last"),
-        "run/last/networks.00000.safetensors": lambda folder: read_tensors(folder / "run" / "last"),
-        _CHECKPOINT: lambda folder: load_checkpoint(folder / _WEIGHTS, {"a": 1}),
-        "clip.pt": lambda folder: load_clip(_TOWER, str(folder / "clip.pt")),
-        "clip.safetensors": lambda folder: load_clip(_TOWER, str(folder / "clip.safetensors")),
+        _CHECKPOINT: lambda path: load_checkpoint(path.with_name(_WEIGHTS), {"a": 1}),
+        "clip.pt": lambda path: load_clip(_TOWER, str(path)),
+        "clip.safetensors": lambda path: load_clip(_TOWER, str(path)),
+        "run/last/state.json": lambda path: read_tensors(path.parent),
+        "run/last/networks.00000.safetensors": lambda path: read_tensors(path.parent),
+    },
+    {
+        f"{folder}/{name}": reader
+        for folder, reader in {"run": _read_run, "believed": _believe}.items()
+        for name in ("run.toml", "best/state.json", "divisions/00000.safetensors")
     },
 )
 seeds, read, mutate = _KINDS.seeds, _KINDS.read, _KINDS.mutate

@@ -36,19 +36,30 @@ Get = Callable[..., Response]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("simweb") / "web"
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("simweb")
     make(folder, SimwebSettings(pages=300, awkward=60))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def world(folder: Path) -> World:
     return read_world(folder)
 
 
 @pytest.fixture(scope="module")
-def address(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    folder = tmp_path_factory.mktemp("served")
-    make(folder, world.settings)
+def address(folder: Path) -> Iterator[tuple[str, int]]:
     with serving(folder) as listening:
         host, _, port = listening.partition(":")
         yield host, int(port)
+
+
+def receive(connection: socket.socket, most: int = 1 << 26) -> Response:
+    """Read until the other side ends, or as much as is asked for."""
+    raw = b""
+    while len(raw) < most and (part := connection.recv(1 << 16)):
+        raw += part
+    return Response(raw)
 
 
 @pytest.fixture
@@ -58,10 +69,7 @@ def get(address: tuple[str, int]) -> Get:
         request = f"GET /{path.partition('#')[0]} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
         with socket.create_connection(address, timeout=wait) as connection:
             connection.sendall(f"{request}{more}\r\n".encode())
-            raw = b""
-            while len(raw) < most and (part := connection.recv(1 << 16)):
-                raw += part
-        return Response(raw)
+            return receive(connection, most)
 
     return fetch
 
@@ -74,17 +82,13 @@ def host_of(page: Page, world: World) -> str:
     return world.sites[page.site].host
 
 
-def test_a_page_is_served_whole_with_its_length(world: World, get: Get) -> None:
+def test_a_page_is_served_whole_by_its_own_host(world: World, get: Get) -> None:
     page = of_kind(world, "page")
     answer = get(page.url)
     assert answer.status == 200
     assert answer.headers["content-type"].startswith("text/html")
     assert int(answer.headers["content-length"]) == len(answer.body)
     assert b'name="viewport"' in answer.body
-
-
-def test_sites_are_told_apart_by_the_host_header(world: World, get: Get) -> None:
-    page = of_kind(world, "page")
     other = next(site.host for site in world.sites if site.number != page.site)
     assert get(page.url.replace(host_of(page, world), other)).status == 404
     assert get("http://elsewhere.test/").status == 421
@@ -137,14 +141,10 @@ def test_errors_come_with_their_status(kind: str, status: int, world: World, get
     assert get(of_kind(world, kind).url).status == status
 
 
-def test_no_content_has_no_body(world: World, get: Get) -> None:
-    answer = get(of_kind(world, "no_content").url)
-    assert answer.status == 204
-    assert not answer.body
-    assert "content-length" not in answer.headers
-
-
-def test_a_download_is_an_attachment_and_a_pdf_is_one(world: World, get: Get) -> None:
+def test_answers_that_are_no_page_say_so(world: World, get: Get) -> None:
+    empty = get(of_kind(world, "no_content").url)
+    assert (empty.status, empty.body) == (204, b"")
+    assert "content-length" not in empty.headers
     download = get(of_kind(world, "download").url)
     assert download.headers["content-disposition"].startswith("attachment")
     pdf = get(of_kind(world, "pdf").url)
@@ -153,25 +153,22 @@ def test_a_download_is_an_attachment_and_a_pdf_is_one(world: World, get: Get) ->
     assert pdf.body.endswith(b"%%EOF\n")
 
 
-def test_a_slow_page_takes_one_to_two_seconds(world: World, get: Get) -> None:
+def test_a_slow_page_takes_one_to_two_seconds_and_a_hanging_page_never_answers(
+    world: World, get: Get
+) -> None:
     begun = time.monotonic()
     assert get(of_kind(world, "slow").url).status == 200
     assert 1 <= time.monotonic() - begun < 4
-
-
-def test_a_hanging_page_never_answers(world: World, get: Get) -> None:
     with pytest.raises(TimeoutError):
         get(of_kind(world, "hanging").url, wait=1.5)
 
 
-def test_an_endless_body_goes_on_after_the_page(world: World, get: Get) -> None:
+def test_an_endless_body_goes_on_and_a_truncated_one_breaks_off(world: World, get: Get) -> None:
     page = of_kind(world, "endless")
     first = get(page.url, most=5000)
     assert "content-length" not in first.headers
     assert len(get(page.url, most=len(first.body) + 60_000).body) > len(first.body) + 40_000
 
-
-def test_a_truncated_body_breaks_off(world: World, get: Get) -> None:
     answer = get(of_kind(world, "truncated").url)
     assert len(answer.body) < int(answer.headers["content-length"])
     assert b"</html>" not in answer.body
@@ -248,27 +245,17 @@ def test_a_connection_is_kept_for_further_requests(world: World, address: tuple[
     assert len(set(sizes)) == 1
 
 
-def test_head_gives_the_head_alone_and_other_methods_are_refused(
-    world: World, address: tuple[str, int]
+@pytest.mark.parametrize(
+    ("line", "status"), [("HEAD / HTTP/1.1", 200), ("DELETE / HTTP/1.1", 405), ("hello", 400)]
+)
+def test_other_requests_than_get_are_answered_without_a_body(
+    address: tuple[str, int], line: str, status: int
 ) -> None:
-    page = of_kind(world, "page")
-    for method, status in (("HEAD", 200), ("DELETE", 405)):
-        with socket.create_connection(address, timeout=10) as connection:
-            connection.sendall(
-                f"{method} {page.target} HTTP/1.1\r\nHost: {host_of(page, world)}\r\n"
-                "Connection: close\r\n\r\n".encode()
-            )
-            raw = b""
-            while part := connection.recv(1 << 16):
-                raw += part
-        assert Response(raw).status == status
-        assert not Response(raw).body
-
-
-def test_a_request_that_is_no_http_is_answered_with_400(address: tuple[str, int]) -> None:
     with socket.create_connection(address, timeout=10) as connection:
-        connection.sendall(b"hello\r\n\r\n")
-        assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
+        head = f"{line}\r\nHost: site00.test\r\nConnection: close\r\n\r\n"
+        connection.sendall(head.encode())
+        answer = receive(connection)
+    assert (answer.status, answer.body) == (status, b"")
 
 
 def test_hundreds_of_connections_are_served_while_others_hang(world: World, get: Get) -> None:
@@ -280,10 +267,10 @@ def test_hundreds_of_connections_are_served_while_others_hang(world: World, get:
         with pytest.raises(TimeoutError):
             get(hanging, wait=3)
 
-    threads = [Thread(target=hang) for _ in range(60)]
-    threads += [
-        Thread(target=lambda: statuses.append(get(page, wait=100).status)) for _ in range(300)
-    ]
+    def fetch() -> None:
+        statuses.append(get(page, wait=100).status)
+
+    threads = [Thread(target=do) for do in [hang] * 60 + [fetch] * 300]
     for thread in threads:
         thread.start()
     for thread in threads:

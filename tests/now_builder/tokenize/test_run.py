@@ -53,13 +53,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def captions(small_crawl: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tokenized") / "captions"
-    tokenize(small_crawl, folder, LEARN)
-    return folder
-
-
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     caplog.clear()
@@ -76,13 +69,13 @@ def encoded(captures: Path) -> dict[str, CaptureRow]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_caption_is_encoded_as_content_ids_numbered_without_gaps(
-    small_crawl: Path, captions: Path, name: str
+    small_crawl: Path, small_captions: Path, name: str
 ) -> None:
     expected = list(encoded(small_crawl))
     assert len(expected) < len(read_rows(small_crawl))
-    ids = read_captions(captions / f"{name}.txt")
+    ids = read_captions(small_captions / f"{name}.txt")
     assert list(ids) == expected
-    vocabulary = read_vocabulary(captions / f"{name}.vocab.json")
+    vocabulary = read_vocabulary(small_captions / f"{name}.vocab.json")
     assert [vocabulary.idx2word[str(number)] for number in range(4)] == list(SPECIALS)
     assert sorted(vocabulary.word2idx.values()) == list(range(vocabulary.idx))
     written = {number for line in ids.values() for number in line}
@@ -92,24 +85,26 @@ def test_every_caption_is_encoded_as_content_ids_numbered_without_gaps(
     assert "train pool" in vocabulary.learned_on
 
 
-def test_ids_are_those_of_the_tokens_of_the_library(small_crawl: Path, captions: Path) -> None:
+def test_ids_are_those_of_the_tokens_of_the_library(
+    small_crawl: Path, small_captions: Path
+) -> None:
     rows = encoded(small_crawl)
     tools = {
         "jieba": JiebaTokenizer(),
         "bpe": LibraryTokenizer(
-            "bpe", "", tokenizers.Tokenizer.from_file(str(captions / "bpe.tokenizer.json"))
+            "bpe", "", tokenizers.Tokenizer.from_file(str(small_captions / "bpe.tokenizer.json"))
         ),
     }
     for name, tool in tools.items():
-        word2idx = read_vocabulary(captions / f"{name}.vocab.json").word2idx
-        ids = read_captions(captions / f"{name}.txt")
+        word2idx = read_vocabulary(small_captions / f"{name}.vocab.json").word2idx
+        ids = read_captions(small_captions / f"{name}.txt")
         cut = tool.cut(row.caption for row in rows.values())
         for key, tokens in zip(rows, cut, strict=True):
             assert ids[key] == [word2idx.get(token, UNK) for token in tokens]
 
 
 def test_merges_are_learned_on_a_limited_number_of_captions_evenly_spread(
-    small_crawl: Path, captions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_crawl: Path, small_captions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus = Corpus(small_crawl, read_split(small_crawl / "split.toml"))
     train = [caption for _, caption, pool in corpus if pool == "train"]
@@ -122,7 +117,7 @@ def test_merges_are_learned_on_a_limited_number_of_captions_evenly_spread(
     assert places[-1] > len(train) // 2
     monkeypatch.setattr("now_builder.tokenize.run._LEARN_FROM", 7)
     tokenize(small_crawl, tmp_path / "captions", LEARN)
-    few, all_ = (contents(folder) for folder in (tmp_path / "captions", captions))
+    few, all_ = (contents(folder) for folder in (tmp_path / "captions", small_captions))
     assert {name for name in all_ if few[name] != all_[name]} == {
         f"{name}.{end}" for name in ("bpe", "bert")
         for end in ("txt", "vocab.json", "tokenizer.json")
@@ -163,14 +158,14 @@ def test_words_outside_the_train_pool_do_not_reach_any_vocabulary(
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_same_input_is_the_same_bytes_whatever_the_number_of_processes(
-    small_crawl: Path, captions: Path, tmp_path: Path, processes: int
+    small_crawl: Path, small_captions: Path, tmp_path: Path, processes: int
 ) -> None:
     tokenize(small_crawl, tmp_path / "two", LEARN.model_copy(update={"processes": processes}))
-    assert contents(tmp_path / "two") == contents(captions)
+    assert contents(tmp_path / "two") == contents(small_captions)
 
 
 def test_killed_with_workers_it_leaves_none_and_ends_as_if_nothing_had_happened(
-    small_crawl: Path, captions: Path, tmp_path: Path
+    small_crawl: Path, small_captions: Path, tmp_path: Path
 ) -> None:
     folder, script = tmp_path / "captions", tmp_path / "main.py"
     script.write_text(WITH_WORKERS, encoding="utf-8")
@@ -185,7 +180,7 @@ def test_killed_with_workers_it_leaves_none_and_ends_as_if_nothing_had_happened(
     assert workers
     assert psutil.wait_procs(workers, timeout=20)[1] == []
     tokenize(small_crawl, folder, LEARN)
-    assert contents(folder) == contents(captions)
+    assert contents(folder) == contents(small_captions)
 
 
 def test_a_worker_that_is_killed_is_one_clear_line(small_crawl: Path, tmp_path: Path) -> None:
@@ -243,7 +238,7 @@ def test_a_tokenizer_added_later_leaves_the_others_as_they_were_made(
 
 
 def test_a_tokenizer_that_is_cut_anew_is_named_with_the_reason(
-    small_crawl: Path, captions: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    small_crawl: Path, small_captions: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "captions"
     tokenize(small_crawl, folder, LEARN)
@@ -255,11 +250,11 @@ def test_a_tokenizer_that_is_cut_anew_is_named_with_the_reason(
     assert [line.split(": ")[1] for line in warned(caplog)] == list(NAMES)
     tokenize(small_crawl, folder, LEARN, force=True)
     assert warned(caplog) == []
-    assert contents(folder) == contents(captions), "--force begins with the defaults"
+    assert contents(folder) == contents(small_captions), "--force begins with the defaults"
 
 
 def test_stopped_with_other_settings_the_old_ones_find_no_foreign_tokenizer(
-    small_crawl: Path, captions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_crawl: Path, small_captions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "captions"
     tokenize(small_crawl, folder, LEARN)
@@ -273,7 +268,7 @@ def test_stopped_with_other_settings_the_old_ones_find_no_foreign_tokenizer(
         with pytest.raises(KeyboardInterrupt):
             tokenize(small_crawl, folder, smaller)
     assert tokenize(small_crawl, folder, LEARN).made == ["bpe"]
-    assert contents(folder) == contents(captions)
+    assert contents(folder) == contents(small_captions)
 
 
 def test_new_pages_make_everything_again(small_crawl: Path, tmp_path: Path) -> None:
@@ -289,7 +284,7 @@ def test_new_pages_make_everything_again(small_crawl: Path, tmp_path: Path) -> N
 
 
 def test_killed_at_every_rename_it_ends_as_if_nothing_had_happened(
-    small_crawl: Path, captions: Path, tmp_path: Path
+    small_crawl: Path, small_captions: Path, tmp_path: Path
 ) -> None:
     folder, kills = tmp_path / "captions", 0
     for point in (1, 2, 1, 2, 3, 1):
@@ -297,7 +292,7 @@ def test_killed_at_every_rename_it_ends_as_if_nothing_had_happened(
         kills += done.returncode == -signal.SIGKILL
     assert kills >= 5
     tokenize(small_crawl, folder, LEARN)
-    assert contents(folder) == contents(captions)
+    assert contents(folder) == contents(small_captions)
 
 
 def test_an_empty_train_pool_and_missing_captures_are_one_clear_line(tmp_path: Path) -> None:

@@ -107,9 +107,7 @@ def test_bpe_gives_what_its_stored_file_gives(bpe: LibraryTokenizer, tmp_path: P
     assert list(bpe.cut(texts)) == [loaded.encode(text).tokens for text in texts]
 
 
-def test_bpe_keeps_its_size_and_splits_at_script_changes_and_after_16_letters() -> (
-    None
-):
+def test_bpe_keeps_its_size_and_splits_at_script_changes_and_after_16_letters() -> None:
     assert learn_bpe(CORPUS, 400, 2).backend.get_vocab_size() <= 396
     text = "全球用户二十四小时提供全面及时的中文资讯内容覆盖国内外"
     tokens = next(learn_bpe([text] * 500, 10_000, 2).cut([text]))
