@@ -71,6 +71,7 @@ class Kinds:
             ".parquet": lambda old: change_table(chance, old),
             ".tar": lambda old: change_tar(chance, old, inside),
             ".gz": lambda old: change_gzip(chance, old, inside("")),
+            ".zip": lambda old: change_zip(chance, old, inside),
             ".pt": lambda old: change_zip(chance, old, inside),
             ".checkpoint": lambda old: change_zip(chance, old, inside),
             ".safetensors": lambda old: change_tensors(old, inside(".json")),

@@ -146,7 +146,9 @@ def test_it_stays_until_its_file_goes_and_is_made_again_for_new_pages(
     assert tokenize(captures, folder, LEARN).made == ["mine"]
     for shard in (1, 2, 3):
         rows_path(captures, shard).write_bytes(rows_path(small_crawl, shard).read_bytes())
-    assert "mine" in tokenize(captures, folder, LEARN).made
+    summary = tokenize(captures, folder, LEARN)
+    assert summary.made == ["jieba", "bpe", "bert", "mine"], "new pages change all"
+    assert str(summary).startswith(f"{summary.pages} captions;")
     for name in ("mine.txt", "mine.vocab.json"):
         assert (folder / name).read_bytes() == (captions / name).read_bytes()
     make_words(tmp_path / "mine.json")

@@ -15,13 +15,10 @@ from now_builder.formats.captions import SPECIALS, UNK, read_captions, read_voca
 from now_builder.formats.shard import (
     CaptureRow,
     read_rows,
-    rows_path,
     write_shard,
 )
 from now_builder.formats.split import Shares, SplitPlan, read_split, write_split
 from now_builder.tokenize.corpus import Corpus, TrainCaptions
-from now_builder.tokenize.jieba import JiebaTokenizer
-from now_builder.tokenize.library import LibraryTokenizer
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
 from tests.kill_at_rename import run_until_rename
@@ -83,24 +80,6 @@ def test_every_caption_is_encoded_as_content_ids_numbered_without_gaps(
     assert vocabulary.tokenizer == name
     assert ("jieba 0." if name == "jieba" else "learned here") in vocabulary.source
     assert "train pool" in vocabulary.learned_on
-
-
-def test_ids_are_those_of_the_tokens_of_the_library(
-    small_crawl: Path, small_captions: Path
-) -> None:
-    rows = encoded(small_crawl)
-    tools = {
-        "jieba": JiebaTokenizer(),
-        "bpe": LibraryTokenizer(
-            "bpe", "", tokenizers.Tokenizer.from_file(str(small_captions / "bpe.tokenizer.json"))
-        ),
-    }
-    for name, tool in tools.items():
-        word2idx = read_vocabulary(small_captions / f"{name}.vocab.json").word2idx
-        ids = read_captions(small_captions / f"{name}.txt")
-        cut = tool.cut(row.caption for row in rows.values())
-        for key, tokens in zip(rows, cut, strict=True):
-            assert ids[key] == [word2idx.get(token, UNK) for token in tokens]
 
 
 def test_merges_are_learned_on_a_limited_number_of_captions_evenly_spread(
@@ -269,18 +248,6 @@ def test_stopped_with_other_settings_the_old_ones_find_no_foreign_tokenizer(
             tokenize(small_crawl, folder, smaller)
     assert tokenize(small_crawl, folder, LEARN).made == ["bpe"]
     assert contents(folder) == contents(small_captions)
-
-
-def test_new_pages_make_everything_again(small_crawl: Path, tmp_path: Path) -> None:
-    captures, folder = tmp_path / "captures", tmp_path / "captions"
-    captures.mkdir()
-    write_split(captures / "split.toml", read_split(small_crawl / "split.toml"))
-    for shard in (0, 1):
-        rows_path(captures, shard).write_bytes(rows_path(small_crawl, shard).read_bytes())
-        summary = tokenize(captures, folder, LEARN)
-        assert summary.made == list(NAMES)
-    assert summary.pages == len(encoded(captures))
-    assert str(summary.pages) in str(summary)
 
 
 def test_killed_at_every_rename_it_ends_as_if_nothing_had_happened(
