@@ -1,18 +1,16 @@
 """The readers of what a user brings: lists, tables, tokenizers, labels, settings."""
 
 import json
-import tempfile
 from pathlib import Path
 
 import pandas as pd
 import tokenizers
-from kinds import LONGEST, Kinds
+from kinds import Kinds
 from tokenizers.models import WordLevel
 
 from now_builder.crawl.plan.urls import read_hosts, read_urls
 from now_builder.detect.labels.coco import read_coco
 from now_builder.detect.labels.mapping import read_mapping
-from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.beliefs import read_beliefs
 from now_builder.formats.shard import Planned
 from now_builder.package.judgements import read_judgements
@@ -21,10 +19,6 @@ from now_builder.urls import canonical, site_of
 from pc2_baseline.analysis.truth import read_truth
 from pc2_baseline.config import read_settings
 
-__all__ = ["ERRORS", "LONGEST", "mutate", "read", "seeds"]
-
-ERRORS = (ConfigError, FormatError)
-_FOLDER = Path(tempfile.mkdtemp(prefix="now-fuzz-"))
 _KEYS = ["0_0", "0_1", "0_2"]
 _PLAN = [Planned(key, 0, f"http://a/{key}", f"http://a/{key}", "a") for key in _KEYS]
 _TABLES = {
@@ -67,16 +61,15 @@ def _cut(path: Path) -> None:
     list(read_custom(path, "own").cut(["hello", "\u4f60\u597d world", ""]))
 
 
-_write_all(_FOLDER)
-_KINDS = Kinds(
-    _FOLDER,
+READER = Kinds(
+    _write_all,
     {
         "judgements.csv": lambda path: read_judgements([path], _PLAN),
         "judgements.parquet": lambda path: read_judgements([path], _PLAN),
         "truth.csv": lambda path: read_truth(path, {"key": _KEYS}),
         "truth.parquet": lambda path: read_truth(path, {"key": _KEYS}),
-        "beliefs.csv": lambda path: read_beliefs(path, _FOLDER),
-        "beliefs.parquet": lambda path: read_beliefs(path, _FOLDER),
+        "beliefs.csv": lambda path: read_beliefs(path, path.parent),
+        "beliefs.parquet": lambda path: read_beliefs(path, path.parent),
         "urls.csv": _read_urls,
         "urls.parquet": _read_urls,
         "urls.txt": _read_urls,
@@ -87,4 +80,3 @@ _KINDS = Kinds(
         "settings.toml": lambda path: read_settings(str(path), []),
     },
 )
-seeds, read, mutate = _KINDS.seeds, _KINDS.read, _KINDS.mutate

@@ -6,6 +6,7 @@ The first byte of an input says which file it is; the others are its content.
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import mkdtemp
 
 from changes import (
     Change,
@@ -17,7 +18,8 @@ from changes import (
     change_zip,
 )
 
-LONGEST = 2**14
+from now_builder.errors import ConfigError, FormatError
+
 Readers = Mapping[str, Callable[[Path], object]]
 
 
@@ -25,15 +27,27 @@ class Kinds:
     """Files of a folder and their readers.
 
     Args:
-        folder: The folder, with every file.
+        write: Writes every file into a folder.
         files: Readers that take the path of the file, by its name.
         folders: Readers that take the folder.
+        errors: What a reader may raise.
+        longest: Maximum bytes of an input.
     """
 
-    def __init__(self, folder: Path, files: Readers, folders: Readers | None = None) -> None:
-        self._folder, self._files, self._folders = folder, files, folders or {}
+    def __init__(
+        self,
+        write: Callable[[Path], None],
+        files: Readers,
+        folders: Readers | None = None,
+        *,
+        errors: tuple[type[Exception], ...] = (ConfigError, FormatError),
+        longest: int = 2**14,
+    ) -> None:
+        self.ERRORS, self.LONGEST = errors, longest
+        self._folder, self._files, self._folders = Path(mkdtemp()), files, folders or {}
         self._names = [*self._files, *self._folders]
-        self._whole = {name: (folder / name).read_bytes() for name in self._names}
+        write(self._folder)
+        self._whole = {name: (self._folder / name).read_bytes() for name in self._names}
 
     def seeds(self) -> list[bytes]:
         """Return each file unchanged."""

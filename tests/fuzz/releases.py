@@ -1,14 +1,12 @@
 """The readers of releases and captures: one small file of each kind, mutated."""
 
 import io
-import tempfile
 from pathlib import Path
 
 import numpy as np
-from kinds import LONGEST, Kinds
+from kinds import Kinds
 from PIL import Image
 
-from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import (
     make_vocabulary,
     read_captions,
@@ -51,10 +49,6 @@ from now_builder.formats.split import Shares, SplitPlan, read_split, write_split
 from now_builder.formats.verdicts import COLUMNS, read_verdicts
 from now_builder.formats.warc import read_exchanges, write_warc
 
-__all__ = ["ERRORS", "LONGEST", "mutate", "read", "seeds"]
-
-ERRORS = (FormatError, ConfigError)
-_FOLDER = Path(tempfile.mkdtemp(prefix="now-fuzz-"))
 _AT = "2026-01-02T03:04:05.678+00:00"
 _PLAN = SplitPlan(shares=Shares(train=0.5, dev=0.25, test=0.25))
 
@@ -114,9 +108,8 @@ def _read_archive(folder: Path) -> None:
     read_image_identities(folder / "archive", "test")
 
 
-_write_all(_FOLDER)
-_KINDS = Kinds(
-    _FOLDER,
+READER = Kinds(
+    _write_all,
     {
         "bert.vocab.json": read_vocabulary,
         "bert.txt": read_captions,
@@ -137,4 +130,3 @@ _KINDS = Kinds(
         "archive/test_caps_bert.txt": _read_archive,
     },
 )
-seeds, read, mutate = _KINDS.seeds, _KINDS.read, _KINDS.mutate

@@ -1,10 +1,9 @@
 """The reader of submissions: zips of a description and arrays, and matrices as they are."""
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
-from kinds import LONGEST, Kinds
+from kinds import Kinds
 
 from leaderboard.core.errors import SubmissionError
 from leaderboard.submission.archive import open_submission, pack_arrays, parse
@@ -12,10 +11,6 @@ from leaderboard.submission.gallery import Gallery
 from leaderboard.submission.matrix import recall_file
 from now_builder.errors import FormatError
 
-__all__ = ["ERRORS", "LONGEST", "mutate", "read", "seeds"]
-
-ERRORS = (SubmissionError, FormatError)
-_FOLDER = Path(tempfile.mkdtemp(prefix="now-fuzz-"))
 _KEYS = ["a", "b", "c"]
 _ROWS = np.arange(3)
 _GALLERY = Gallery(_KEYS, _KEYS, _ROWS, _ROWS, _ROWS, "0" * 64, "rebuilt")
@@ -47,6 +42,8 @@ def _read(path: Path) -> None:
         submission.read(_GALLERY)
 
 
-_write_all(_FOLDER)
-_KINDS = Kinds(_FOLDER, {"matrix.zip": _read, "ranked.zip": _read, "scores.npy": recall_file})
-seeds, read, mutate = _KINDS.seeds, _KINDS.read, _KINDS.mutate
+READER = Kinds(
+    _write_all,
+    {"matrix.zip": _read, "ranked.zip": _read, "scores.npy": recall_file},
+    errors=(SubmissionError, FormatError),
+)

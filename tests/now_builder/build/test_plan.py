@@ -21,23 +21,21 @@ NO_GPU = doctor.Finding(doctor.GPU, found=False, detail="none", remedy="buy one"
 @pytest.fixture
 def machine(monkeypatch):
     """A machine of four cores; call it to say what the doctor finds and what disk is free."""
+    usage = shutil.disk_usage("/")
 
-    def of(gpu=NO_GPU, free=10**15):
+    def has(gpu=NO_GPU, free=10**15):
         monkeypatch.setattr(doctor, "check", lambda: [gpu])
         monkeypatch.setattr(planning.os, "sched_getaffinity", lambda _: set(range(4)))
-        usage = shutil.disk_usage("/")._replace(free=free)
-        monkeypatch.setattr(planning.shutil, "disk_usage", lambda _: usage)
+        monkeypatch.setattr(planning.shutil, "disk_usage", lambda _: usage._replace(free=free))
 
-    of()
-    return of
+    has()
+    return has
 
 
 def listed(tmp_path, *, hosts, each):
-    path = tmp_path / "urls.txt"
-    path.write_text(
-        "".join(f"https://h{h}.example.org/{p}\n" for h in range(hosts) for p in range(each))
-    )
-    return path
+    urls = [f"https://h{h}.example.org/{p}\n" for h in range(hosts) for p in range(each)]
+    (tmp_path / "urls.txt").write_text("".join(urls))
+    return tmp_path / "urls.txt"
 
 
 def plan(tmp_path, preset=None, *overrides, hosts=10, each=5):
@@ -118,9 +116,8 @@ def test_the_command_prints_the_plan_and_writes_nothing(tmp_path):
         [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=True
     )
     found = json.loads(done.stdout)
-    assert [stage["stage"] for stage in found["stages"]] == [
-        "crawl", "detect", "tokenize", "package",
-    ]  # fmt: skip
+    stages = ["crawl", "detect", "tokenize", "package"]
+    assert [stage["stage"] for stage in found["stages"]] == stages
     assert "user_agent_url=https://example.org/a" in found["stages"][0]["changed"]
     assert any("Chromium" in line for line in found["lacks"])
     assert not (tmp_path / "out").exists()

@@ -175,24 +175,28 @@ def test_a_worker_that_is_killed_is_one_clear_line(small_crawl: Path, tmp_path: 
     assert [path.name for path in folder.iterdir()] == []
 
 
-def test_what_stands_is_left_alone_and_what_changed_is_made_again(
-    small_crawl: Path, tmp_path: Path
+def test_what_stands_is_left_alone_and_what_changed_is_cut_anew_with_the_reason(
+    small_crawl: Path, small_captions: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "captions"
     tokenize(small_crawl, folder, LEARN)
     times = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert tokenize(small_crawl, folder, LEARN).made == []
     assert times == {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    smaller = LEARN.model_copy(update={"bpe_vocabulary": 320})
-    assert tokenize(small_crawl, folder, smaller).made == ["bpe"]
     (folder / "bert.txt").write_text("", encoding="utf-8")
-    assert tokenize(small_crawl, folder, smaller).made == ["bert"]
     (folder / "jieba.txt").unlink()
-    assert tokenize(small_crawl, folder, smaller).made == ["jieba"]
-    assert tokenize(small_crawl, folder, smaller, force=True).made == list(NAMES)
-    again = tmp_path / "again"
-    tokenize(small_crawl, again, smaller)
-    assert contents(folder) == contents(again)
+    assert tokenize(small_crawl, folder, LEARN).made == ["jieba", "bert"]
+    assert contents(folder) == contents(small_captions)
+    caplog.clear()
+    assert tokenize(small_crawl, folder, TokenizeSettings(bpe_vocabulary=320)).made == ["bpe"]
+    (line,) = warned(caplog)
+    assert line.startswith(f"{folder}: bpe: cut anew")
+    assert "bpe_vocabulary is 320, was 10000" in line
+    assert tokenize(small_crawl, folder, TokenizeSettings(mend=True)).made == list(NAMES)
+    assert [line.split(": ")[1] for line in warned(caplog)] == list(NAMES)
+    assert tokenize(small_crawl, folder, LEARN, force=True).made == list(NAMES)
+    assert warned(caplog) == []
+    assert contents(folder) == contents(small_captions), "--force begins with the defaults"
 
 
 def test_a_tokenizer_added_later_leaves_the_others_as_they_were_made(
@@ -214,22 +218,6 @@ def test_a_tokenizer_added_later_leaves_the_others_as_they_were_made(
     assert tokenize(small_crawl, folder, TokenizeSettings(bpe_vocabulary=320)).made == []
     assert before.items() <= contents(folder).items()
     assert warned(caplog) == []
-
-
-def test_a_tokenizer_that_is_cut_anew_is_named_with_the_reason(
-    small_crawl: Path, small_captions: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "captions"
-    tokenize(small_crawl, folder, LEARN)
-    assert tokenize(small_crawl, folder, TokenizeSettings(bpe_vocabulary=320)).made == ["bpe"]
-    (line,) = warned(caplog)
-    assert line.startswith(f"{folder}: bpe: cut anew")
-    assert "bpe_vocabulary is 320, was 10000" in line
-    assert tokenize(small_crawl, folder, TokenizeSettings(mend=True)).made == list(NAMES)
-    assert [line.split(": ")[1] for line in warned(caplog)] == list(NAMES)
-    tokenize(small_crawl, folder, LEARN, force=True)
-    assert warned(caplog) == []
-    assert contents(folder) == contents(small_captions), "--force begins with the defaults"
 
 
 def test_stopped_with_other_settings_the_old_ones_find_no_foreign_tokenizer(
