@@ -27,7 +27,7 @@ _ICONS = {
 
 @dataclass(slots=True)
 class View:
-    """One page as its template sees it; every call draws something new, always the same.
+    """One page for its template; each call returns a new random text, the same in every run.
 
     Attributes:
         rng: Random numbers of this page alone.
@@ -67,7 +67,7 @@ class View:
         return "".join(f"<p>{self.say('paragraphs')}</p>" for _ in range(count))
 
     def site_text(self, key: str) -> str:
-        """Return a text of the site, escaped; one of several by chance."""
+        """Return an escaped text of the site, one of its alternatives at random."""
         return escape(self.rng.choice(self.words.several(key)), quote=False)
 
     def number_text(self, key: str, most: int) -> str:
@@ -87,9 +87,9 @@ class View:
         )
 
     def picture(self, width: int, height: int) -> str:
-        """Show a picture of the topic, of so many CSS px; how it gets there varies.
+        """Show a picture of the topic, ``width`` by ``height`` CSS px.
 
-        Inline SVG, an image file, a canvas that a script copies the file to, or a background.
+        It is inline SVG, an image file, a canvas painted by a script, or a background.
         """
         number, self.count = self.count, self.count + 1
         way = self.rng.choices(("svg", "img", "canvas", "background"), (35, 35, 15, 15))[0]
@@ -125,8 +125,8 @@ def picture_target(world: World, page: Page, number: int, size: tuple[int, int])
     return f"/pic/{mark}-{page.number:x}-{number}-{size[0]}x{size[1]}.svg"
 
 
-def style_of(world: World, site: Site) -> str:
-    """Write a site's style sheet: colours, corners and type, drawn for the site alone."""
+def site_style(world: World, site: Site) -> str:
+    """Return a site's style sheet: colours, corners and type depend on the site alone."""
     rng = Random(f"{world.settings.seed}/look/{site.number}")
     hue, strong = rng.random(), rng.uniform(0.45, 0.85)
     dark = rng.random() < 0.2

@@ -16,7 +16,7 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.simweb.answer import Answer, Answers
 from now_builder.simweb.make import make, read_world
 from now_builder.simweb.settings import LANGUAGES, SimwebSettings
-from now_builder.simweb.view import style_of
+from now_builder.simweb.view import site_style
 from now_builder.simweb.words import read_words
 from now_builder.simweb.world import (
     COSTLY,
@@ -182,7 +182,7 @@ def test_colours_and_template_belong_to_the_site_whatever_its_topics(world: Worl
     assert all(len(look) == 1 for look in looks.values())
     other_topics = build_world(SimwebSettings(topics=36))
     for one, two in zip(world.sites, other_topics.sites, strict=True):
-        assert style_of(world, one) == style_of(other_topics, two)
+        assert site_style(world, one) == site_style(other_topics, two)
 
 
 def test_the_truth_is_what_the_served_bytes_say(world: World) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from now_builder.extract import RegionExtractor
 from now_builder.detect.run import detect
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError, FormatError
+from now_builder.extract import RegionExtractor
 from now_builder.formats.features import open_features, write_features
 from now_builder.formats.release import DATA_FOLDER, Pair, read_pairs, write_pairs
 from now_builder.formats.shard import read_captures, read_rows
