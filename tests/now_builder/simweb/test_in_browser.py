@@ -3,7 +3,6 @@
 import io
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -12,10 +11,10 @@ import pytest
 from PIL import Image
 
 from now_builder.simweb.draw import TOPICS, draw
-from now_builder.simweb.make import make, read_world
+from now_builder.simweb.make import make
 from now_builder.simweb.serve import serving
 from now_builder.simweb.settings import SimwebSettings
-from now_builder.simweb.world import World
+from now_builder.simweb.world import World, build_world
 
 pytestmark = pytest.mark.browser
 playwright = pytest.importorskip("playwright.sync_api")
@@ -29,15 +28,13 @@ PICTURES = """() => [...document.querySelectorAll('.pic')].filter(e => {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder: Path = tmp_path_factory.mktemp("simweb")
-    make(folder, SimwebSettings(pages=400))
-    return read_world(folder)
+def world() -> World:
+    return build_world(SimwebSettings(pages=400))
 
 
 @pytest.fixture(scope="module")
 def context(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    folder: Path = tmp_path_factory.mktemp("served")
+    folder = tmp_path_factory.mktemp("served")
     make(folder, world.settings)
     path = shutil.which("chromium-headless-shell")
     with serving(folder) as address, playwright.sync_playwright() as driver:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -249,10 +249,9 @@ def test_serve_says_when_it_listens_and_stops_when_told(tmp_path: Path) -> None:
         "at = Path(sys.argv[1])\n"
         "serve(at, 0, ready_file=at / 'address', latency_s=0.5, access_log=at / 'requests.txt')"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    try:
+    call = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as process, ExitStack() as stack:
+        stack.callback(process.kill)
         deadline = time.monotonic() + 60
         while not (tmp_path / "address").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -266,10 +265,6 @@ def test_serve_says_when_it_listens_and_stops_when_told(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(20) == 0
         assert f"{host}:{port}" in process.stdout.read()
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def test_a_port_that_is_taken_is_the_users_mistake(tmp_path: Path) -> None:
