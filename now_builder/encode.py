@@ -1,4 +1,4 @@
-"""New text as the ids of a release's track, cut as the release's captions were."""
+"""The token ids of new text, cut as a release's captions were."""
 
 import warnings
 from functools import cache
@@ -19,13 +19,13 @@ def encode(
         release: A release that keeps the tokenizer's file beside its vocabulary, as those of
             ``now-builder package`` do; Jieba needs none.
         tokenizer: Name of the track.
-        vocabulary: Its vocabulary.
+        vocabulary: Vocabulary of the track.
         text: Cleaned, and mended if the release's captions were, before it is cut.
 
     Returns:
-        Content ids as in the release's captions: without ``<start>`` and ``<end>``, and that of
-        ``<unk>`` for a token that is not in the vocabulary. A token that the tokenizer does not
-        know is the text that it stands for.
+        Content ids as in the release's captions: without ``<start>`` and ``<end>``, with that of
+        ``<unk>`` for a token outside the vocabulary. Where the tokenizer itself has no token, the
+        token is the piece of text.
 
     Raises:
         FormatError: If the tokenizer's file is missing or cannot be read.
@@ -43,44 +43,40 @@ def encode(
 
 def _cut(path: Path, text: str) -> list[str]:
     if not path.is_file():
-        raise FormatError(path, "no such file, without which no text can be cut as the captions")
+        raise FormatError(path, "no such file; needed to cut text as the captions were")
     import tokenizers
 
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
         backend.no_truncation()
         backend.no_padding()
-        found = backend.encode(text, add_special_tokens=False)
+        encoding = backend.encode(text, add_special_tokens=False)
     except Exception as error:  # noqa: BLE001 - the Rust side raises the bare class
-        raise FormatError(
-            path, f"no file of tokenizers that cuts a text ({error!s:.200})"
-        ) from None
+        raise FormatError(path, f"cannot cut a text ({error!s:.200})") from None
     added = backend.get_added_tokens_decoder().values()
     outside = {token.content for token in added if token.special}
     outside |= {*SPECIALS, "[UNK]", getattr(backend.model, "unk_token", None) or ""}
-    # Not its tokens: for one that is unknown, some models give the text.
-    tokens = [backend.id_to_token(number) or "" for number in found.ids]
+    # By id, not by encoding.tokens: for an unknown token some models give the text.
+    tokens = [backend.id_to_token(number) or "" for number in encoding.ids]
     return [
         text[slice(*span)] if token in outside else token
-        for token, span in zip(tokens, found.offsets, strict=True)
+        for token, span in zip(tokens, encoding.offsets, strict=True)
     ]
 
 
 _LONGEST = 4096
+"""Characters, longer than any description: Jieba's time grows with the square of a run."""
 
 
 def cut_words(text: str) -> list[str]:
-    """Cut a text as ``jieba.lcut`` does; a longer one than any description is cut up first.
-
-    The library's time grows by the square of a run without punctuation.
-    """
+    """Cut a text as ``jieba.lcut`` does, a very long one in pieces."""
     pieces = (text[start : start + _LONGEST] for start in range(0, len(text), _LONGEST))
     return [token for piece in pieces for token in jieba_library().lcut(piece)]
 
 
 @cache
 def jieba_library() -> Any:
-    """Load Jieba's dictionary, past its cache: that is a marshal file in a shared folder."""
+    """Load Jieba's dictionary without its cache, a marshal file in a shared folder."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # jieba 0.42 has invalid escapes, asks pkg_resources
         import jieba

@@ -1,4 +1,4 @@
-"""What a build would do, how long and on how much disk, and what this machine lacks for it."""
+"""The plan of a build: its work, time and disk, and what this machine lacks for it."""
 
 import os
 import shutil
@@ -23,11 +23,11 @@ _WEBP_S = 0.08
 _PAGE_BYTES = 176_000
 _WEBP_BYTES = 126_000
 _FLIGHT_BYTES = 150_000_000
-"""Memory of a page in flight, its part of browsers and driver included."""
+"""Memory of a page in flight, with its share of browsers and driver."""
 _DETECT_S = 0.15
 """CPU seconds of a page by the shipped detector: 6.7 pages a second on one thread."""
 _GPU_S = 0.05
-"""Of a page on a GPU (assumed)."""
+"""Seconds of a page on a GPU (assumed)."""
 _DETECT_BYTES = 2_000_000_000
 """Memory of the detector's process."""
 _REGION_BYTES = 36 * 768 * 4
@@ -36,7 +36,7 @@ _TOKENIZE_S = 0.0005
 _PACKAGE_S = 0.005
 """Seconds of a pair: read, filter, copy, hash (assumed)."""
 _PAIR_BYTES = 1_500
-"""Of captions, token ids and tables."""
+"""Bytes of a pair's captions, token ids and rows."""
 _YIELD = 0.6
 """Share of a list's URLs that end as a pair (assumed): the rest fail or have no description."""
 _LONGEST = 2_000_000
@@ -45,13 +45,13 @@ _LONGEST = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """What one stage would do.
+    """The plan of one stage.
 
     Attributes:
-        changed: Its settings that are not the default, as ``name=value``.
-        hours: On this machine, by measured rates.
-        bytes: What it leaves on the disk.
-        bound: What sets the pace.
+        changed: Settings that differ from the defaults, as ``name=value``.
+        hours: Time on this machine, by measured rates.
+        bytes: Size of its output.
+        bound: The resource that limits the speed.
     """
 
     stage: str
@@ -70,16 +70,16 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """What a build would do. Made by :func:`plan_build`.
+    """The plan of a build, by :func:`plan_build`.
 
     Attributes:
         urls: Lines of the list.
         pages: Pages to visit: a URL listed twice is visited once, a host up to its quota.
-        pairs: Pairs to be expected.
-        pools: Those in the pools of train, dev and test.
-        peak_bytes: Disk at the fullest moment, when features wait in parts to be merged.
-        free_bytes: Free disk where the build would stand.
-        lacks: What this machine lacks, a line each, with the remedy.
+        pairs: Expected pairs.
+        pools: Expected pairs in the pools of train, dev and test.
+        peak_bytes: Largest disk use, while parts of the features are merged.
+        free_bytes: Free disk at the output folder.
+        lacks: Lines that each name something this machine lacks, with the remedy.
     """
 
     urls: int
@@ -108,7 +108,7 @@ class BuildPlan:
             f"{'stage':9} {'time':>9} {'disk':>9}",
         ]
         total = f"together  {_hours(hours):>9} {_disk(self.peak_bytes):>9}  at the fullest moment; "
-        lacks = [f"- {line}" for line in self.lacks] or ["- nothing that was looked for"]
+        lacks = [f"- {line}" for line in self.lacks] or ["- nothing"]
         foot = [f"{total}{_disk(self.free_bytes)} free", "", "what this machine lacks:", *lacks]
         return "\n".join([*head, *map(str, self.stages), *foot])
 
@@ -142,7 +142,7 @@ def plan_build(urls: Path, out: Path, settings: BuildSettings) -> BuildPlan:
     ]
     held = sum(stage.bytes for stage in stages[:3])
     peak = held + max(stages[1].bytes, stages[3].bytes)
-    memory, free = _memory(), shutil.disk_usage(_standing(out)).free
+    memory, free = _memory(), shutil.disk_usage(_existing(out)).free
     lacks = [*_short_of(settings, peak, free, memory, cores), *_too_few(pools, wanted, settings)]
     lacks += [str(finding) for finding in findings if not finding.found]
     name, pairs = gpu.detail if gpu.found else "no GPU", sum(pools.values())
@@ -211,7 +211,7 @@ def _short_of(
 
 
 def _pools(pages: int, shares: Shares) -> dict[Split, int]:
-    """Return the pairs to be expected in each pool."""
+    """Return the expected pairs of each pool."""
     pairs = pages * _YIELD
     dev, test = round(pairs * shares.dev), round(pairs * shares.test)
     return {"train": round(pairs) - dev - test, "dev": dev, "test": test}
@@ -234,8 +234,8 @@ def _too_few(
         yield f"URLs: about {', '.join(short)} are to be expected; {remedy}"
 
 
-def _standing(path: Path) -> Path:
-    """Return the nearest folder above that exists."""
+def _existing(path: Path) -> Path:
+    """Return the nearest existing folder above a path."""
     path = path.resolve()
     return next(folder for folder in [path, *path.parents] if folder.is_dir())
 

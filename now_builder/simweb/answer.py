@@ -4,15 +4,30 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Literal, TextIO
 
-from now_builder.simweb.pen import Picture
 from now_builder.simweb.render import encode, refreshed_target, render
-from now_builder.simweb.view import picture, picture_target, style_of
+from now_builder.simweb.view import picture, picture_target, site_style
 from now_builder.simweb.world import Page, World, token
 
 Manner = Literal["whole", "truncated", "endless", "silent"]
 _HOPS = 4
 _REDIRECTS = (301, 302, 303, 307, 308)
 _ROBOTS = b"User-agent: *\nDisallow: /private/\n"
+_PDF = b"""%PDF-1.4
+1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj
+2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj
+3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 360 640]>>endobj
+xref
+0 4
+0000000000 65535 f\x20
+0000000009 00000 n\x20
+0000000052 00000 n\x20
+0000000101 00000 n\x20
+trailer<</Size 4/Root 1 0 R>>
+startxref
+164
+%%EOF
+"""
+"""A PDF of one empty page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +52,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Answers:
-    """Finds the answer to a request by a table of routes."""
+    """The answers to requests, by a table of routes."""
 
     world: World
     latency_s: float = 0.0
@@ -57,9 +72,9 @@ class Answers:
     def of(self, host: str, target: str) -> Answer:
         """Answer a request for a path and query of a host."""
         host = host.lower().partition(":")[0].rstrip(".")
-        found = self._routes.get((host, target))
-        if found is not None:
-            page, role = found
+        route = self._routes.get((host, target))
+        if route is not None:
+            page, role = route
             return self._hop(page, role) if role.startswith("hop") else self._page(page, role)
         if host not in self._homes:
             return Answer(421, "text/plain; charset=utf-8", b"no such site\n")
@@ -109,7 +124,7 @@ class Answers:
         )
         html = (
             '<!DOCTYPE html><html><head><meta name="viewport" content="width=device-width">'
-            f"<title>{site.name}</title><style>{style_of(self.world, site)}</style></head>"
+            f"<title>{site.name}</title><style>{site_style(self.world, site)}</style></head>"
             f"<body><header class=head><b>{site.name}</b></header><main class=pad>{links}</main>"
             "</body></html>"
         )
@@ -128,8 +143,7 @@ class Answers:
         known = target == picture_target(self.world, page, *asked)
         if not known or self.world.sites[page.site].host != host or not 0 < height <= 2000:
             return missing
-        drawn: Picture = picture(self.world, page, *asked)
-        svg = drawn.to_svg(f' width="{width}" height="{height}"')
+        svg = picture(self.world, page, *asked, f' width="{width}" height="{height}"')
         return Answer(200, "image/svg+xml", svg.encode(), compress=True)
 
 
@@ -138,11 +152,11 @@ def _targets(world: World, page: Page) -> list[tuple[str, str]]:
     hops = {"redirect": 1, "redirect_chain": _HOPS, "redirect_loop": 3}.get(page.kind, 0)
     if hops:
         names = [token(world.settings.seed, "hop", page.number, hop) for hop in range(hops)]
-        found = [(page.target, "hop0")]
-        found += [(f"/go/{name}", f"hop{hop + 1}") for hop, name in enumerate(names[:-1])]
+        targets = [(page.target, "hop0")]
+        targets += [(f"/go/{name}", f"hop{hop + 1}") for hop, name in enumerate(names[:-1])]
         if page.kind != "redirect_loop":
-            found.append((f"/to/{names[-1]}", "page"))
-        return found
+            targets.append((f"/to/{names[-1]}", "page"))
+        return targets
     if page.kind == "meta_refresh":
         return [(page.target, "page"), (refreshed_target(page), "refreshed")]
     return [(page.target, "page")]
@@ -163,27 +177,9 @@ def _special(world: World, page: Page) -> Answer | None:
         headers = (("Content-Disposition", f'attachment; filename="{name}"'),)
         return Answer(200, "application/octet-stream", bytes(range(256)) * 64, headers)
     if page.kind == "pdf":
-        return Answer(200, "application/pdf", _pdf())
+        return Answer(200, "application/pdf", _PDF)
     if page.kind == "no_content":
         return Answer(204)
     if page.kind == "hanging":
         return Answer(200, manner="silent")
     return None
-
-
-def _pdf() -> bytes:
-    """Write a PDF of one empty page."""
-    objects = (
-        b"<</Type/Catalog/Pages 2 0 R>>",
-        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
-        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 360 640]>>",
-    )
-    written, places = b"%PDF-1.4\n", []
-    for number, content in enumerate(objects, 1):
-        places.append(len(written))
-        written += b"%d 0 obj%sendobj\n" % (number, content)
-    table = b"".join(b"%010d 00000 n \n" % place for place in places)
-    return written + (
-        b"xref\n0 4\n0000000000 65535 f \n%strailer<</Size 4/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF\n"
-        % (table, len(written))
-    )

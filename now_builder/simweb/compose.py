@@ -1,4 +1,4 @@
-"""Texts about a topic, and the texts that stand where a description should be."""
+"""Texts about a topic, and texts in place of a fitting description."""
 
 import re
 from random import Random
@@ -10,13 +10,13 @@ _LENGTHS = {"characters": (15, 45), "words": (6, 24)}
 
 def compose(template: str, words: Words, topic: str, rng: Random) -> str:
     """Fill a template with words of a topic; a slot in capitals begins with a capital letter."""
-    of = words.topics[topic]
-    a, b, c, d = rng.sample(of.things, 4)
-    act, act2 = rng.sample(of.acts, 2)
-    fact, fact2 = rng.sample(of.facts, 2)
+    about = words.topics[topic]
+    a, b, c, d = rng.sample(about.things, 4)
+    act, act2 = rng.sample(about.acts, 2)
+    fact, fact2 = rng.sample(about.facts, 2)
     slots = {
         "a": a, "b": b, "c": c, "d": d, "act": act, "act2": act2, "fact": fact, "fact2": fact2,
-        "name": of.name,
+        "name": about.name,
     }  # fmt: skip
     capitals = {key.capitalize(): value[:1].upper() + value[1:] for key, value in slots.items()}
     return template.format_map(slots | capitals)
@@ -46,7 +46,7 @@ def boilerplate(words: Words, site_name: str, number: int) -> str:
 
 
 def soup(words: Words, topics: list[str], rng: Random) -> str:
-    """String keywords of many topics together, as search spam does."""
+    """Return keywords of many topics, as in search spam."""
     chosen = rng.sample(topics, min(len(topics), 5))
     keywords = [rng.choice(words.topics[topic].things) for topic in chosen]
     joint = {"zh": ",", "ja": ","}.get(words.lang[:2], ", ")
@@ -56,8 +56,8 @@ def soup(words: Words, topics: list[str], rng: Random) -> str:
 def garble(description: str, topic_free: str, rng: Random) -> str:
     """Damage a text as wrong encodings do.
 
-    What can be undone with patience (UTF-8 read as another encoding) is made of a text without
-    topic; the other ways destroy the text. So a garbled text never reveals the topic.
+    UTF-8 read as another encoding can be undone: it is made of a text without a topic. The other
+    ways destroy the text. So a garbled text never reveals the topic.
     """
     way = rng.randrange(2, 4) if topic_free.isascii() else rng.randrange(4)
     if way == 0:

@@ -1,182 +1,159 @@
-"""Draw a picture of a topic: which drawing, where, how often, how large, on what ground."""
+"""Draw a picture of a topic: pick one of its drawings, tint it and place it on a ground."""
 
-from collections.abc import Callable
+import colorsys
+import re
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from random import Random
+from xml.etree import ElementTree as ET
 
-from now_builder.simweb.drawings import animals, food, nature, things, travel
-from now_builder.simweb.pen import Number, Pen, Picture, shade, tone
-
+Number = float | int
+"""Both, since annotations are checked at run time, where 1 is no float."""
 VARIANTS = 3
-Thing = Callable[[Pen, Random, int], None]
-Scene = Callable[[Pen, Random, int, Number], None]
-Ground = Callable[[Pen, Random, Number], None]
+"""Drawings of each topic."""
+
+_FOLDER = files("now_builder.simweb") / "pictures"
+TOPICS = tuple(sorted(p.name[:-4] for p in _FOLDER.iterdir() if p.name.endswith(".svg")))
+"""Names of the topics; a page or its pictures never contain them."""
+
+_SIZE = (200, 100)
+"""Units that a ground or a landscape is drawn on; other things are about 100 across."""
+_TINT = 0.04
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """How a topic is drawn.
+    """A group of a file in ``pictures/``.
 
     Attributes:
-        thing: Draws around the origin, to be placed once or several times; or
-        scene: Fills the whole picture.
-        ground: Where the thing is mostly found; without it, on any colour.
-        turn: Largest angle by which the thing is turned, in degrees.
-        crowd: Most copies in a picture.
+        style: Its colour variables, ``--a:#f7d117`` each, and colours mixed from them.
+        others: Further colours that a variable may have, by its name.
+        shapes: The elements that use them.
     """
 
-    thing: Thing | None = None
-    scene: Scene | None = None
-    ground: Ground | None = None
-    turn: Number = 12
-    crowd: int = 3
+    style: str
+    others: dict[str, list[str]]
+    shapes: str
+
+    def placed(self, rng: Random, transform: str) -> str:
+        """Return the drawing as an SVG group, each colour variable chosen and slightly changed."""
+
+        def recoloured(match: re.Match[str]) -> str:
+            name, color = match.groups()
+            return f"--{name}:{tone(rng, rng.choice([color, *self.others.get(name, ())]))}"
+
+        style = re.sub(r"--(\w):(#\w{6})", recoloured, self.style)
+        return f'<g style="{style}" transform="{transform}">{self.shapes}</g>'
 
 
-_PLAIN = (
-    "#ffffff", "#f3f1ec", "#ece7df", "#e3e9ee", "#dfe8e0", "#efe3dc", "#e9e2ee", "#d5dbe0",
-    "#c9d3cf", "#d9cfc4", "#f7efe0", "#dde6f0",
-)  # fmt: skip
-_SKY = ("#a9d8f5", "#bfe3f7", "#8fc7ee", "#cfe6f2", "#f6dcc0")
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A file in ``pictures/``: the drawings of a topic, or of a ground, side by side.
+
+    Attributes:
+        ground: Where the thing is mostly found; ``None`` for a landscape, which fills the picture.
+        turn: Largest angle by which the thing is turned, in degrees.
+        crowd: Maximum number of copies in a picture.
+    """
+
+    drawings: list[Drawing]
+    ground: str | None
+    turn: float
+    crowd: int
 
 
-def draw(topic: str, rng: Random, width: Number, variant: int | None = None) -> Picture:
-    """Draw a picture of a topic, of height 100; by default of any variant."""
-    drawing = TOPICS[topic]
-    variant = rng.randrange(VARIANTS) if variant is None else variant
-    pen = Pen()
-    if drawing.scene is not None:
-        drawing.scene(pen, rng, variant, width)
-    elif drawing.thing is not None:
-        _lay_ground(pen, rng, drawing.ground, width)
-        for x, y, scale in _places(rng, width, drawing.crowd):
-            angle = rng.uniform(-drawing.turn, drawing.turn)
-            with pen.moved(x, y, scale, angle, flip=rng.random() < 0.5):
-                drawing.thing(pen, rng, variant)
-    return Picture(width, tuple(pen.shapes))
+def draw(
+    topic: str, rng: Random, width: Number, variant: int | None = None, attributes: str = ""
+) -> str:
+    """Return a picture of a topic as an SVG element of ``width`` by 100 units.
+
+    Args:
+        topic: One of ``TOPICS``.
+        rng: Decides colours, ground, number and places of the copies.
+        width: Units.
+        variant: Which of its drawings; by default any.
+        attributes: Attributes to add to the element, such as a class.
+    """
+    sheet = _read(topic)
+    drawing = sheet.drawings[rng.randrange(VARIANTS) if variant is None else variant]
+    if sheet.ground is None:
+        body = _filling(drawing, rng, width)
+    else:
+        ground = "plain" if rng.random() < 0.15 else sheet.ground
+        body = _filling(rng.choice(_read(f"grounds/{ground}").drawings), rng, width)
+        for x, y, scale in _places(rng, width, sheet.crowd):
+            angle, mirror = rng.uniform(-sheet.turn, sheet.turn), rng.choice(("", "-"))
+            place = f"translate({x:.1f} {y:.1f})rotate({angle:.0f})"
+            body += drawing.placed(rng, f"{place}scale({mirror}{scale:.2f} {scale:.2f})")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} 100" '
+        'preserveAspectRatio="xMidYMid slice" stroke-linecap="round" stroke-linejoin="round"'
+        f"{attributes}>{body}</svg>"
+    )
+
+
+def _filling(drawing: Drawing, rng: Random, width: Number) -> str:
+    """Place a drawing that fills the picture: enlarged a little, shifted, perhaps mirrored."""
+    scale = max(rng.uniform(1, 1.2), width / _SIZE[0])
+    # The middle of a landscape, where its subject is, must stay inside.
+    x = width / 2 + rng.uniform(-1, 1) * min(18, (_SIZE[0] * scale - width) / 2)
+    middle = f"translate({-_SIZE[0] / 2:g} {-_SIZE[1] / 2:g})"
+    mirrored = f"scale({rng.choice(('', '-'))}{scale:.2f} {scale:.2f})"
+    return drawing.placed(rng, f"translate({x:.1f} 50){mirrored}{middle}")
 
 
 def _places(rng: Random, width: Number, crowd: int) -> list[tuple[Number, Number, Number]]:
-    """Choose where copies stand: x, y and scale each, in a row or in two."""
+    """Choose where the copies of a thing are: x, y and scale each, in a row."""
     count = rng.choice((1, 1, *range(1, crowd + 1)))
-    fitting = max(1, min(count, round(width / 60)))
     if count == 1:
         scale = min(rng.uniform(0.72, 0.95), width / 105)
         x = width / 2 + rng.uniform(-0.5, 0.5) * max(width - 100 * scale, 0)
         return [(x, 50 + rng.uniform(-1, 1) * (48 - 48 * scale), scale)]
+    fitting = max(1, min(count, round(width / 60)))
+    cell = width / fitting
     places = []
     for step in range(fitting):
-        cell = width / fitting
         scale = min(rng.uniform(0.62, 0.85), cell / 100)
-        free = 46 - 46 * scale
-        places.append((cell * (step + 0.5), 50 + rng.uniform(-1, 1) * free, scale))
+        places.append((cell * (step + 0.5), 50 + rng.uniform(-1, 1) * (46 - 46 * scale), scale))
     return places
 
 
-def _lay_ground(pen: Pen, rng: Random, ground: Ground | None, width: Number) -> None:
-    if ground is None or rng.random() < 0.15:
-        pen.box((0, 0), (width, 100), tone(rng, rng.choice(_PLAIN), 0.02))
-        if rng.random() < 0.4:
-            y = rng.uniform(62, 84)
-            pen.box((0, y), (width, 100 - y), tone(rng, rng.choice(_PLAIN), 0.04))
-        return
-    ground(pen, rng, width)
+@cache
+def _read(name: str) -> Sheet:
+    text = (_FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+    # Without the name space and the indentation, the groups are written as they were.
+    text = re.sub(r"\s*\n\s*", "", text.replace(' xmlns="http://www.w3.org/2000/svg"', ""))
+    root = ET.fromstring(text)  # noqa: S314 - a file of this package
+    drawings = [
+        Drawing(
+            style=group.get("style", ""),
+            others={k[5:]: v.split() for k, v in group.items() if k.startswith("data-")},
+            shapes="".join(ET.tostring(shape, encoding="unicode") for shape in group),
+        )
+        for group in root
+    ]
+    return Sheet(
+        drawings=drawings,
+        ground=root.get("data-ground"),
+        turn=float(root.get("data-turn", 0)),
+        crowd=int(root.get("data-crowd", 1)),
+    )
 
 
-def _sky(pen: Pen, rng: Random, width: Number) -> None:
-    pen.box((0, 0), (width, 100), tone(rng, rng.choice(_SKY), 0.03))
+def tone(rng: Random, color: str) -> str:
+    """Vary a colour: lightness and saturation by 0.04 (of 1) at most, hue by a fifth of it."""
+    red, green, blue = (int(color[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    hue, light, saturation = colorsys.rgb_to_hls(red, green, blue)
+    return hls(
+        hue + rng.uniform(-_TINT, _TINT) / 5,
+        light + rng.uniform(-_TINT, _TINT),
+        saturation + rng.uniform(-_TINT, _TINT),
+    )
 
 
-def _grass(pen: Pen, rng: Random, width: Number) -> None:
-    _sky(pen, rng, width)
-    y = rng.uniform(70, 84)
-    green = tone(rng, "#7fb560", 0.05)
-    pen.path(f"M0 {y:.0f}Q{width / 2:.0f} {y - 8:.0f} {width:.0f} {y + 3:.0f}V100H0Z", green)
-
-
-def _moss(pen: Pen, rng: Random, width: Number) -> None:
-    pen.box((0, 0), (width, 100), tone(rng, "#a9bf8f", 0.05))
-    pen.box((0, rng.uniform(74, 86)), (width, 40), tone(rng, "#6b5a3a", 0.05))
-
-
-def _meadow(pen: Pen, rng: Random, width: Number) -> None:
-    green = tone(rng, "#cfe8a8", 0.05)
-    pen.box((0, 0), (width, 100), green)
-    for _ in range(14):
-        x, y = rng.uniform(0, width), rng.uniform(50, 100)
-        pen.line([(x, y), (x + rng.uniform(-3, 3), y - 9)], shade(green, -0.25), 1.6)
-
-
-def _slate(pen: Pen, rng: Random, width: Number) -> None:
-    pen.box((0, 0), (width, 100), tone(rng, rng.choice(("#5d6b74", "#6f6558", "#4d5a57")), 0.04))
-
-
-def _rain(pen: Pen, rng: Random, width: Number) -> None:
-    pen.box((0, 0), (width, 100), tone(rng, "#b9c3cd", 0.05))
-
-
-def _snow(pen: Pen, rng: Random, width: Number) -> None:
-    pen.box((0, 0), (width, 100), tone(rng, "#7fb2dc", 0.06))
-    y = rng.uniform(66, 80)
-    pen.path(f"M0 {y:.0f}Q{width / 3:.0f} {y - 9:.0f} {width:.0f} {y + 4:.0f}V100H0Z", "#f2f7fb")
-    nature.flakes(pen, rng, width)
-
-
-def _water(pen: Pen, rng: Random, width: Number) -> None:
-    pen.box((0, 0), (width, 100), tone(rng, rng.choice(("#1f9fb8", "#2387b5", "#2bb0b0")), 0.04))
-    for _ in range(4):
-        x = rng.uniform(0, width)
-        pen.path(f"M{x:.0f} 100q-7 -12 0 -22q7 -10 0 -20", "none", "#2f7d4a", 3.4)
-
-
-def _space(pen: Pen, rng: Random, width: Number) -> None:
-    pen.box((0, 0), (width, 100), tone(rng, rng.choice(("#141a3a", "#1c1540", "#0f2038")), 0.03))
-    nature.stars(pen, rng, width)
-
-
-def _road(pen: Pen, rng: Random, width: Number) -> None:
-    _sky(pen, rng, width)
-    y = rng.uniform(58, 70)
-    pen.box((0, y), (width, 100 - y), tone(rng, "#6d7176", 0.04))
-    for step in range(int(width / 22) + 1):
-        pen.box((step * 22, 88), (12, 2.4), "#f2efe2")
-
-
-TOPICS: dict[str, Drawing] = {
-    "banana": Drawing(food.banana, turn=40),
-    "strawberry": Drawing(food.strawberry, turn=35, crowd=4),
-    "watermelon": Drawing(food.watermelon, turn=20),
-    "pizza": Drawing(food.pizza, turn=180, crowd=2),
-    "sushi": Drawing(food.sushi, ground=_slate, turn=10, crowd=2),
-    "coffee": Drawing(food.coffee, turn=4),
-    "cake": Drawing(food.cake, turn=4),
-    "ice_cream": Drawing(food.ice_cream, turn=14),
-    "sea": Drawing(scene=nature.sea),
-    "forest": Drawing(scene=nature.forest),
-    "mountain": Drawing(scene=nature.mountain),
-    "desert": Drawing(scene=nature.desert),
-    "sunflower": Drawing(nature.sunflower, ground=_sky, turn=8),
-    "tulip": Drawing(nature.tulip, turn=6),
-    "mushroom": Drawing(nature.mushroom, ground=_moss, turn=8),
-    "clock": Drawing(things.clock, turn=6, crowd=2),
-    "umbrella": Drawing(nature.umbrella, ground=_rain, turn=14, crowd=2),
-    "snowman": Drawing(nature.snowman, ground=_snow, turn=4, crowd=2),
-    "cat": Drawing(animals.cat, turn=8, crowd=2),
-    "fish": Drawing(animals.fish, ground=_water, turn=14),
-    "butterfly": Drawing(animals.butterfly, ground=_meadow, turn=40),
-    "penguin": Drawing(animals.penguin, ground=_snow, turn=4),
-    "car": Drawing(travel.car, ground=_road, turn=2, crowd=2),
-    "bicycle": Drawing(travel.bicycle, turn=4, crowd=2),
-    "tent": Drawing(travel.tent, ground=_grass, turn=2, crowd=2),
-    "aeroplane": Drawing(travel.aeroplane, ground=_sky, turn=20, crowd=2),
-    "train": Drawing(travel.train, ground=_sky, turn=0, crowd=1),
-    "rocket": Drawing(travel.rocket, ground=_space, turn=30, crowd=2),
-    "house": Drawing(travel.house, ground=_grass, turn=0, crowd=2),
-    "castle": Drawing(travel.castle, ground=_sky, turn=0, crowd=1),
-    "football": Drawing(scene=things.football),
-    "basketball": Drawing(things.basketball, turn=30, crowd=2),
-    "chess": Drawing(scene=things.chess),
-    "guitar": Drawing(things.guitar, turn=20, crowd=2),
-    "piano": Drawing(scene=things.piano),
-    "balloon": Drawing(travel.balloon, ground=_sky, turn=5),
-}
-"""Every topic that can be drawn. The names never leave this process."""
+def hls(hue: Number, light: Number, saturation: Number) -> str:
+    """Return ``#rrggbb`` of hue (wraps), lightness and saturation (clipped to [0, 1])."""
+    light, saturation = min(max(light, 0), 1), min(max(saturation, 0), 1)
+    red, green, blue = colorsys.hls_to_rgb(hue % 1, light, saturation)
+    return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"

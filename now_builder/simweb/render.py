@@ -5,8 +5,8 @@ import re
 from html import escape
 from random import Random
 
-from now_builder.simweb.templates import cookie_notice, template_of
-from now_builder.simweb.view import View, style_of
+from now_builder.simweb.templates import cookie_notice, site_template
+from now_builder.simweb.view import View, site_style
 from now_builder.simweb.world import Page, World
 
 _CODECS = {
@@ -27,7 +27,7 @@ _HUGE_ROWS = 9000
 def render(world: World, page: Page, *, refreshed: bool = False) -> bytes:
     """Render a page's HTML; ``refreshed`` leaves out the refresh of a page that has one."""
     view = View(world, page, Random(f"{world.settings.seed}/view/{page.number}"))
-    body = template_of(world.settings.seed, page.site)(view)
+    body = site_template(world.settings.seed, page.site)(view)
     if view.rng.random() < 0.12:
         body += cookie_notice(view)
     before, late, inside = _placed_description(view)
@@ -41,14 +41,14 @@ def render(world: World, page: Page, *, refreshed: bool = False) -> bytes:
         f'<!DOCTYPE html><html lang="{lang}"><head>{early}'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"{refresh}<title>{view.say('titles')} - {view.site.name}</title>{before}"
-        f"<style>{style_of(world, view.site)}</style>{late}{tardy}</head><body>{inside}{body}"
+        f"<style>{site_style(world, view.site)}</style>{late}{tardy}</head><body>{inside}{body}"
         f"{_after(view)}</body></html>"
     )
     return encode(html, page.charset)
 
 
 def encode(html: str, charset: str) -> bytes:
-    """Encode; what the encoding lacks or maps in more than one way becomes a reference."""
+    """Encode; characters outside the encoding, or mapped in several ways, become references."""
     if charset != "utf-8":
         html = _UNSURE.sub(lambda found: f"&#{ord(found[0])};", html)
     return html.encode(_CODECS.get(charset, charset), "xmlcharrefreplace")

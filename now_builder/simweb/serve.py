@@ -37,11 +37,11 @@ def serve(
 
     Args:
         folder: Holds ``simweb.toml``.
-        port: 0 takes a free one.
+        port: Port; 0 for a free one.
         host: A loopback address.
-        ready_file: Gets ``ADDRESS:PORT`` once the server listens.
-        latency_s: Before every answer, as if the server were far away.
-        access_log: Gets a line ``host/path`` for each request.
+        ready_file: File for ``ADDRESS:PORT``, written once the server listens.
+        latency_s: Pause before every answer, as of a distant server.
+        access_log: File for a line ``host/path`` a request.
 
     Raises:
         NowError: If the port is taken.

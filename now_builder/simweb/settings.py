@@ -8,26 +8,24 @@ LANGUAGES = ("zh", "en", "ja", "ru", "es", "ko")
 """Languages that the simulated web can be written in."""
 
 _BY_SCRIPT = ("zh", "en", "ja", "ru", "ko")
-"""Each in a script of its own, so that a page shows its language."""
+"""The default languages, each in its own script, so that a page shows its language."""
 
 TOPIC_COUNT = 36
-"""Topics that are drawn and described in every language."""
+"""Topics with pictures, and words in every language."""
 
 
 class SimwebSettings(Strict):
-    """Settings of ``simweb make``; they and the seed determine every byte that is served."""
+    """Settings of ``simweb make``; they determine every byte that is served."""
 
-    pages: int = Field(1000, ge=1, le=99_999, description="URLs in the list, awkward ones among.")
+    pages: int = Field(1000, ge=1, le=99_999, description="Number of URLs, awkward ones included.")
     sites: int = Field(
         80,
         ge=1,
         le=999,
-        description="Sites, each with a host name of its own; a short list gets fewer, so that "
-        "every site has pages on at least six topics.",
+        description="Number of sites (host names); fewer for a short list, so that every site has "
+        "pages on at least six topics.",
     )
-    topics: int = Field(
-        12, ge=2, le=TOPIC_COUNT, description="How many of the 36 topics are drawn from, by seed."
-    )
+    topics: int = Field(12, ge=2, le=TOPIC_COUNT, description="Number of topics, of 36, by seed.")
     languages: list[str] = Field(
         default_factory=lambda: list(_BY_SCRIPT),
         min_length=1,
@@ -42,10 +40,10 @@ class SimwebSettings(Strict):
     awkward: int = Field(
         75,
         ge=0,
-        description="Awkward pages (redirect, hanging, legacy encoding …) among the pages; at most "
-        "a quarter of them. Enough of them show every kind at least once.",
+        description="Number of awkward pages (redirect, hanging, legacy encoding …), at most a "
+        "quarter of all; the default shows every kind.",
     )
-    seed: int = Field(0, description="Changes everything that is drawn.")
+    seed: int = Field(0, description="Seed of every random choice.")
 
     @field_validator("languages")
     @classmethod

@@ -8,8 +8,8 @@ from now_builder.simweb.view import View
 Template = Callable[[View], str]
 
 
-def template_of(seed: int, site: int) -> Template:
-    """Choose a site's template, whatever its topics."""
+def site_template(seed: int, site: int) -> Template:
+    """Return a site's template, which does not depend on its topics."""
     return TEMPLATES[(Random(f"{seed}/template/{site}").randrange(1000)) % len(TEMPLATES)]
 
 

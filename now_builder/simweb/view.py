@@ -5,8 +5,7 @@ from html import escape
 from random import Random
 
 from now_builder.simweb.compose import text
-from now_builder.simweb.draw import draw
-from now_builder.simweb.pen import Picture, hls
+from now_builder.simweb.draw import draw, hls
 from now_builder.simweb.words import Words
 from now_builder.simweb.world import Page, Site, World, token
 
@@ -28,7 +27,7 @@ _ICONS = {
 
 @dataclass(slots=True)
 class View:
-    """One page as its template sees it; every call draws something new, always the same.
+    """One page for its template; each call returns a new random text, the same in every run.
 
     Attributes:
         rng: Random numbers of this page alone.
@@ -68,7 +67,7 @@ class View:
         return "".join(f"<p>{self.say('paragraphs')}</p>" for _ in range(count))
 
     def site_text(self, key: str) -> str:
-        """Return a text of the site, escaped; one of several by chance."""
+        """Return an escaped text of the site, one of its alternatives at random."""
         return escape(self.rng.choice(self.words.several(key)), quote=False)
 
     def number_text(self, key: str, most: int) -> str:
@@ -88,9 +87,9 @@ class View:
         )
 
     def picture(self, width: int, height: int) -> str:
-        """Show a picture of the topic, of so many CSS px; how it gets there varies.
+        """Show a picture of the topic, ``width`` by ``height`` CSS px.
 
-        Inline SVG, an image file, a canvas painted by a script, or a background.
+        It is inline SVG, an image file, a canvas painted by a script, or a background.
         """
         number, self.count = self.count, self.count + 1
         way = self.rng.choices(("svg", "img", "canvas", "background"), (35, 35, 15, 15))[0]
@@ -100,21 +99,24 @@ class View:
             return f'<img class=pic src="{source}" alt="" style="{size}">'
         if way == "background":
             return f'<div class=pic style="{size};background:url({source}) center/cover"></div>'
-        drawn = picture(self.world, self.page, number, (width, height))
         if way == "svg":
-            return drawn.to_svg(f' class="pic" style="{size}"')
+            attributes = f' class="pic" style="{size}"'
+            return picture(self.world, self.page, number, (width, height), attributes)
         name = f"c{token(self.page.number, number, length=6)}"
-        script = drawn.to_script(name, (width * 2, height * 2))
         return (
             f"<canvas class=pic id={name} width={width * 2} height={height * 2} "
-            f'style="{size}"></canvas><script>{script}</script>'
+            f'style="{size}"></canvas><script>(function(i){{i.onload=function(){{'
+            f"{name}.getContext('2d').drawImage(i,0,0,{width * 2},{height * 2})}};"
+            f"i.src='{source}'}})(new Image())</script>"
         )
 
 
-def picture(world: World, page: Page, number: int, size: tuple[int, int]) -> Picture:
-    """Draw a picture of a page; the same numbers give the same picture."""
+def picture(
+    world: World, page: Page, number: int, size: tuple[int, int], attributes: str = ""
+) -> str:
+    """Draw a picture of a page as SVG; the same numbers give the same picture."""
     rng = Random(f"{world.settings.seed}/picture/{page.number}/{number}")
-    return draw(page.topic, rng, round(100 * size[0] / size[1], 1))
+    return draw(page.topic, rng, round(100 * size[0] / size[1], 1), attributes=attributes)
 
 
 def picture_target(world: World, page: Page, number: int, size: tuple[int, int]) -> str:
@@ -123,8 +125,8 @@ def picture_target(world: World, page: Page, number: int, size: tuple[int, int])
     return f"/pic/{mark}-{page.number:x}-{number}-{size[0]}x{size[1]}.svg"
 
 
-def style_of(world: World, site: Site) -> str:
-    """Write a site's style sheet: colours, corners and type, drawn for the site alone."""
+def site_style(world: World, site: Site) -> str:
+    """Return a site's style sheet: colours, corners and type depend on the site alone."""
     rng = Random(f"{world.settings.seed}/look/{site.number}")
     hue, strong = rng.random(), rng.uniform(0.45, 0.85)
     dark = rng.random() < 0.2

@@ -1,4 +1,4 @@
-"""The words of a language: texts of sites, templates of texts, and words of topics."""
+"""The words of a language: texts of sites, templates of texts, and words about topics."""
 
 import tomllib
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ CHARACTER_SCRIPTS = frozenset({"zh", "ja"})
 
 @dataclass(frozen=True, slots=True)
 class TopicWords:
-    """What is said about a topic.
+    """Words about a topic.
 
     Attributes:
-        name: What the topic is called inside a sentence.
+        name: Its name inside a sentence.
         things: Noun phrases in the nominative.
-        acts: What one does; stands after "how to".
+        acts: Phrases that follow "how to".
         facts: Whole sentences.
     """
 
@@ -33,10 +33,10 @@ class Words:
     """A language.
 
     Attributes:
-        lang: Its code.
-        text: Templates, by where they stand (``descriptions``, ``titles`` …).
-        site: What every site has, topic or not: navigation, buttons, slogans.
-        topics: words of each topic, by name of the drawing.
+        lang: Language code.
+        text: Templates by their use (``descriptions``, ``titles`` …).
+        site: Texts of every site, without a topic: navigation, buttons, slogans.
+        topics: Words about each topic.
     """
 
     lang: str

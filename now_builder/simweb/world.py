@@ -1,4 +1,4 @@
-"""The sites and pages and the truth about them: a pure function of the settings."""
+"""Sites, pages and the truth about them: a pure function of the settings."""
 
 import hashlib
 import unicodedata
@@ -21,7 +21,7 @@ MISMATCH_SHARES: dict[Mismatch, float] = {
     "garbled": 0.15,
     "soup": 0.15,
 }
-"""Shares of the ways in which pairs are mismatched."""
+"""Share of each kind of mismatch."""
 
 WITH_CAPTION = (
     "redirect", "redirect_chain", "slow", "dialog", "body_description", "late_description",
@@ -29,7 +29,7 @@ WITH_CAPTION = (
     "duplicate", "legacy_header", "legacy_meta", "legacy_undeclared", "legacy_late",
     "legacy_conflict",
 )  # fmt: skip
-"""Awkward kinds of which a correct crawler gets a caption."""
+"""Awkward kinds from which a correct crawler gets a caption."""
 
 WITHOUT_CAPTION = (
     "redirect_loop", "not_found", "server_error", "download", "pdf", "no_content",
@@ -38,16 +38,16 @@ WITHOUT_CAPTION = (
 """Awkward kinds without a caption: failures, and pages that do not describe themselves."""
 
 COSTLY = ("hanging", "endless", "script_loop")
-"""Awkward kinds that take a crawler's whole time limit; without a caption, and few."""
+"""Awkward kinds that take a crawler's whole time limit; they have no caption, and are few."""
 
 LEGACY = {
     "gbk": "zh", "big5": "zh", "shift_jis": "ja", "euc-kr": "ko", "windows-1251": "ru",
     "euc-jp": "ja", "gb18030": "zh", "koi8-r": "ru", "iso-8859-1": "es",
 }  # fmt: skip
-"""Encodings of old pages, by their labels, and a language each."""
+"""Encodings of old pages by label, with a language each."""
 
 _UNDECLARED = ("gbk", "big5", "shift_jis", "euc-kr", "windows-1251")
-"""Encodings that a text betrays without a declaration."""
+"""Encodings that can be told from the text without a declaration."""
 
 _DECLARED: dict[str, Declared] = {
     "legacy_header": "header",
@@ -64,13 +64,14 @@ _LEGACY_SITES = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A host name, its language, and how it looks; none of it depends on a topic.
+    """A host with its language and encoding; nothing of it depends on a topic.
 
     Attributes:
         host: ``siteNN.test``.
         lang: ``zh``, ``en`` …; Big5 sites write ``zh`` in traditional characters.
         name: Name in its language.
-        charset: Label of its encoding; ``declared`` says where that is declared.
+        charset: Label of its encoding.
+        declared: Where the encoding is declared.
         gzip: Whether responses are compressed.
     """
 
@@ -88,15 +89,15 @@ class Page:
     """A URL of the list, and the truth about it.
 
     Attributes:
-        number: Counted from 0, by site; the list is in another order.
+        number: Number from 0 on, by site; the list has another order.
         url: URL as listed.
         target: Path and query of the URL.
         kind: ``page`` or an awkward kind.
         topic: Topic of pictures and text.
         mismatch: ``None`` where the description fits, and where there is none by nature.
         caption_topic: Topic of the description, if it has one.
-        description: The attribute's value, as a parser gives it; ``None`` without one.
-        original: Number of the page of which this is a canonical duplicate.
+        description: The attribute's value as a parser returns it, if any.
+        original: Number of the page that this one duplicates.
     """
 
     number: int
@@ -114,7 +115,7 @@ class Page:
 
     @property
     def caption(self) -> str | None:
-        """The caption to be stored: NFC, white space collapsed, controls dropped."""
+        """The caption that a crawl stores: NFC, white space collapsed, controls dropped."""
         if self.description is None or self.kind not in {"page", *WITH_CAPTION}:
             return None
         composed = unicodedata.normalize("NFC", self.description)
@@ -145,12 +146,12 @@ class World:
 def build_world(settings: SimwebSettings) -> World:
     """Draw sites, pages and the truth."""
     rng = Random(f"{settings.seed}/world")
-    topics = tuple(sorted(rng.sample(sorted(TOPICS), settings.topics)))
+    topics = tuple(sorted(rng.sample(TOPICS, settings.topics)))
     count = max(1, min(settings.sites, settings.pages // _LEAST_PAGES))
     sites = tuple(_draw_site(number, settings) for number in range(count))
     pages = _draw_pages(settings, sites, topics)
     world = World(settings, topics, sites, tuple(pages))
-    return replace(world, pages=tuple(_describe(world)))
+    return replace(world, pages=tuple(_with_descriptions(world)))
 
 
 def token(*parts: object, length: int = 12) -> str:
@@ -172,7 +173,7 @@ def _draw_site(number: int, settings: SimwebSettings) -> Site:
     first, second = rng.choice(words.several("first")), rng.choice(words.several("second"))
     usual: tuple[Declared, ...] = ("meta", "both", "header")
     charset, declared = "utf-8", rng.choice(usual)
-    old = [label for label, of in LEGACY.items() if of == lang]
+    old = [label for label, known in LEGACY.items() if known == lang]
     if old and rng.random() < _LEGACY_SITES:
         charset = rng.choice(old)
         declared = rng.choice(usual)
@@ -273,7 +274,7 @@ def _make_awkward(pages: list[Page], sites: tuple[Site, ...], settings: SimwebSe
 def _charset_for(kind: str, number: int, settings: SimwebSettings) -> str | None:
     """Return the encoding of the next page of a legacy kind, in rotation; ``None`` for other kinds.
 
-    Where no language of the settings was ever written so, that is ``utf-8``, which no page takes.
+    Without a language of such an encoding in the settings it is ``utf-8``, which no page takes.
     """
     if not kind.startswith("legacy_"):
         return None
@@ -299,7 +300,7 @@ def _made_awkward(page: Page, kind: str, charset: str | None, original: Page, wa
     return replace(page, kind=kind)
 
 
-def _describe(world: World) -> Iterator[Page]:
+def _with_descriptions(world: World) -> Iterator[Page]:
     """Assign each page its description, mismatched for exactly the given share."""
     rng = Random(f"{world.settings.seed}/mismatch")
     eligible = [
@@ -311,7 +312,7 @@ def _describe(world: World) -> Iterator[Page]:
     wrong = eligible[: round(world.settings.mismatch * len(eligible))]
     kinds = rng.choices(list(MISMATCH_SHARES), list(MISMATCH_SHARES.values()), k=len(wrong))
     mismatch = dict(zip(wrong, kinds, strict=True))
-    done = [_described(world, page, mismatch.get(page.number)) for page in world.pages]
+    done = [_with_description(world, page, mismatch.get(page.number)) for page in world.pages]
     for page in done:
         if page.original is None:
             yield page
@@ -322,7 +323,7 @@ def _describe(world: World) -> Iterator[Page]:
             )
 
 
-def _described(world: World, page: Page, mismatch: Mismatch | None) -> Page:
+def _with_description(world: World, page: Page, mismatch: Mismatch | None) -> Page:
     if page.kind == "no_description":
         return page
     if page.kind == "empty_description":
@@ -346,7 +347,7 @@ def _described(world: World, page: Page, mismatch: Mismatch | None) -> Page:
 
 
 def _made_odd(text: str) -> str:
-    """Add what a crawler must clear up: line breaks, no-break spaces, decomposed letters."""
+    """Add line breaks, no-break spaces and decomposed letters, which a crawler must normalise."""
     decomposed = unicodedata.normalize("NFD", text)
     middle = len(decomposed) // 2
     while unicodedata.combining(decomposed[middle]) or "\u1100" <= decomposed[middle] <= "\u11ff":

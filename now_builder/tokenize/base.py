@@ -7,16 +7,16 @@ from typing import Protocol, runtime_checkable
 from now_builder.formats.captions import SPECIALS, UNK
 
 UNKNOWN = SPECIALS[UNK]
-"""The token for a piece of text that a tokenizer has no token for."""
+"""The token of text for which a tokenizer has no token."""
 
 
 @runtime_checkable
 class CaptionTokenizer(Protocol):
-    """A tokenizer that is ready to use, here or, pickled, in a worker process.
+    """A tokenizer that is ready to use; it can be pickled for a worker process.
 
     Attributes:
-        source: description of where the tokens come from, stored with the vocabulary.
-        vocabulary: all tokens in order, or ``None`` to use those that occur in the train pool.
+        source: Origin of the tokens, stored with the vocabulary.
+        vocabulary: All tokens in order, or ``None`` for those that occur in the train pool.
     """
 
     name: str
@@ -24,9 +24,9 @@ class CaptionTokenizer(Protocol):
     vocabulary: list[str] | None
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
-        """Cut a stream of captions into tokens: content only, nothing put around them."""
+        """Cut a stream of captions into tokens, without start and end tokens."""
         ...
 
     def save(self, path: Path) -> None:
-        """Store what others need to cut new text; nothing where the library alone is enough."""
+        """Write a file to cut new text with; nothing if the library alone can."""
         ...

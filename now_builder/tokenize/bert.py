@@ -1,4 +1,4 @@
-"""BERT's WordPiece: the multilingual vocabulary by name, a folder's, or one learned here."""
+"""BERT's WordPiece: a vocabulary from the hub, from a folder, or learned here."""
 
 import logging
 import urllib.error
@@ -26,12 +26,16 @@ _FILES = ["vocab.txt", "tokenizer.json", "tokenizer_config.json"]
 def make_bert(
     choice: str, captions: Iterable[str], vocabulary: int, min_frequency: int
 ) -> LibraryTokenizer:
-    """Load the tokenizer that was asked for, or learn one as :func:`learn_wordpiece` does.
+    """Load or learn (:func:`learn_wordpiece`) a BERT tokenizer.
 
-    The choice is ``auto``, ``learn``, a hub name or a folder.
+    Args:
+        choice: ``auto``, ``learn``, a hub name or a folder.
+        captions: Captions to learn on.
+        vocabulary: Maximum size of a learned vocabulary.
+        min_frequency: Minimum occurrences of a pair of pieces to be merged.
 
     Raises:
-        ConfigError: If a name or folder was asked for and cannot be had.
+        ConfigError: If a named tokenizer cannot be loaded.
     """
     if choice == "learn":
         return learn_wordpiece(captions, vocabulary, min_frequency)
@@ -50,10 +54,10 @@ def make_bert(
 
 
 def load_bert(choice: str) -> LibraryTokenizer:
-    """Load the tokenizer of a local folder, else of the hub (from its cache, if it is there).
+    """Load the tokenizer of a local folder, else of the hub's cache, else of the hub.
 
     Raises:
-        ConfigError: If there is none, or what is there is not a WordPiece tokenizer.
+        ConfigError: If there is no tokenizer, or it is not a WordPiece tokenizer.
     """
     folder = Path(choice) if Path(choice).is_dir() else _from_hub(choice)
     if not any((folder / name).is_file() for name in _FILES[:2]):
@@ -73,11 +77,10 @@ def load_bert(choice: str) -> LibraryTokenizer:
 
 
 def _within_limit(splitter: PreTokenizer | None, model: models.WordPiece) -> PreTokenizer:
-    """Cut what a splitter takes for words into pieces that a model looks at, between letters.
+    """Cut a splitter's words, between letters, into pieces within the model's length limit.
 
-    To WordPiece a longer word is unknown as a whole: in scripts that set no spaces a sentence, of
-    which only its length would be left. Raising the limit would not do, since its time grows by
-    the cube of a word's length.
+    WordPiece takes a longer word for unknown as a whole; in scripts without spaces that is a
+    sentence. A higher limit does not help: the time grows with the cube of a word's length.
     """
     longest = f".{{1,{model.max_input_chars_per_word}}}"
     pieces = pre_tokenizers.Split(Regex(rf"{longest}\y|{longest}"), behavior="isolated")
@@ -103,7 +106,7 @@ def _from_hub(name: str) -> Path:
         if any((cached / file).is_file() for file in _FILES[:2]):
             return cached
     except (HFValidationError, OSError, ValueError):
-        pass  # not in the cache; what is wrong with the name is said below
+        pass  # not in the cache; the errors below say what is wrong with the name
     if constants.HF_HUB_OFFLINE:
         raise ConfigError(f"bert: {name} is neither a folder nor in the hub's cache (offline)")
     try:
@@ -121,15 +124,15 @@ def learn_wordpiece(
 ) -> LibraryTokenizer:
     """Learn a cased WordPiece vocabulary; Chinese characters are words of their own.
 
-    A character that is not among the most frequent ones is unknown by itself, not with its word:
-    in scripts that set no spaces that would be the sentence. Of pieces that no caption is cut
-    into, steps on the way to longer ones, only single letters stay: elsewhere the longest piece
-    would win over shorter ones that are known, and is in no vocabulary.
+    A character outside the alphabet is unknown by itself, not together with its word, which in
+    scripts without spaces is a sentence. Pieces that no caption is cut into (steps on the way to
+    longer ones) are dropped but for single letters: in new text such a piece would win over
+    shorter ones, and it is in no vocabulary.
 
     Args:
-        captions: Captions of the train pool; gone through three times.
-        vocabulary: Most tokens.
-        min_frequency: How often a pair of pieces must occur to be merged.
+        captions: Captions of the train pool; iterated three times.
+        vocabulary: Maximum size.
+        min_frequency: Minimum occurrences of a pair of pieces to be merged.
 
     Differs:
         The trainer numbers the characters inside words in the order of a randomly seeded hash map,
@@ -159,10 +162,10 @@ def learn_wordpiece(
         show_progress=False,
     )
     learner.train_from_iterator(captions, trainer)
-    found = learner.get_vocab()
+    learned = learner.get_vocab()
     used = {token for each in encoded(learner, captions, "bert") for token in each.tokens}
-    used |= {_UNK, *(token for token in found if len(token.removeprefix("##")) == 1)}
-    kept = sorted(used.intersection(found), key=found.__getitem__)
+    used |= {_UNK, *(token for token in learned if len(token.removeprefix("##")) == 1)}
+    kept = sorted(used.intersection(learned), key=learned.__getitem__)
     numbered = {token: number for number, token in enumerate(kept)}
     backend = tokenizers.Tokenizer(models.WordPiece(numbered, unk_token=_UNK))
     backend.normalizer, backend.pre_tokenizer = normalizer, splitter

@@ -11,7 +11,7 @@ from now_builder.formats.captions import SPECIALS
 from now_builder.tokenize.library import LibraryTokenizer, alphabet
 
 LONGEST = 16
-"""Most characters in a token: a sentence repeated on every page of a site is not a word."""
+"""Maximum characters of a token: a sentence repeated on every page of a site is not a word."""
 
 _CJK = r"\p{Han}\p{Hiragana}\p{Katakana}\x{30FC}\x{3005}"
 _PIECE = (
@@ -31,10 +31,10 @@ def learn_bpe(captions: Iterable[str], vocabulary: int, min_frequency: int) -> L
     Joined and with bytes decoded, the tokens of a caption are the caption.
 
     Args:
-        captions: Captions of the train pool; gone through twice.
-        vocabulary: Most tokens: specials, the 256 bytes, up to half of it characters (the most
-            frequent ones), and merges.
-        min_frequency: How often a pair must occur to be merged.
+        captions: Captions of the train pool; iterated twice.
+        vocabulary: Maximum size: special tokens, the 256 bytes, the most frequent characters (up
+            to half of it), and merges.
+        min_frequency: Minimum occurrences of a pair to be merged.
 
     Source:
         Sennrich, Haddow and Birch (ACL 2016); byte fallback as in SentencePiece.

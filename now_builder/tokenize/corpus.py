@@ -11,7 +11,7 @@ from now_builder.formats.text import mend
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The captions of a crawl, streamed shard by shard each time it is gone through."""
+    """The captions of a crawl, streamed shard by shard in each iteration."""
 
     captures: Path
     split: SplitPlan
@@ -25,7 +25,7 @@ class Corpus:
                 yield key, caption, self.split.pool_of(site, key)
 
     def __iter__(self) -> Iterator[tuple[str, str, Split]]:
-        """Yield those of all shards."""
+        """Yield key, caption and pool of the pages of all shards."""
         for shard in complete_shards(self.captures):
             yield from self.of_shard(shard)
 
@@ -35,8 +35,8 @@ class TrainCaptions:
     """The captions of the train pool, for as many passes as a learner needs.
 
     Attributes:
-        total: number of captions in the train pool.
-        at_most: most captions to yield, since a learner's memory grows with them.
+        total: Number of captions in the train pool.
+        at_most: Maximum number of captions to yield; a learner's memory grows with them.
     """
 
     corpus: Corpus
@@ -44,7 +44,7 @@ class TrainCaptions:
     at_most: int
 
     def __iter__(self) -> Iterator[str]:
-        """Yield each caption of the train pool, or as many as are wanted, evenly spread."""
+        """Yield the captions of the train pool, or ``at_most`` of them, evenly spread."""
         wanted = min(self.at_most, self.total)
         train = (caption for _, caption, pool in self.corpus if pool == "train")
         for number, caption in enumerate(train):

@@ -1,4 +1,4 @@
-"""Jieba: dictionary and HMM segmentation of Chinese, as ``jieba.lcut`` does it."""
+"""Jieba: segmentation of Chinese by dictionary and HMM, as in ``jieba.lcut``."""
 
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
@@ -8,7 +8,7 @@ from now_builder.encode import cut_words
 
 
 class JiebaTokenizer:
-    """Jieba's default mode with its own dictionary, see :func:`cut_words`; it learns nothing."""
+    """Jieba in its default mode with its own dictionary (:func:`cut_words`); learns nothing."""
 
     name = "jieba"
     vocabulary: list[str] | None = None
@@ -19,10 +19,10 @@ class JiebaTokenizer:
         self.source = f"jieba {version('jieba')}, default dictionary, HMM on, {kept}"
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
-        """Cut a stream of captions; the dictionary is loaded once a process."""
+        """Cut a stream of captions."""
         for caption in captions:
             tokens = cut_words(caption)
             yield tokens if self.white_space else [item for item in tokens if item.strip()]
 
     def save(self, path: Path) -> None:
-        """Do nothing: the library and its version, named in ``source``, are enough."""
+        """Do nothing: library and version, named in ``source``, suffice."""

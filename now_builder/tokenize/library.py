@@ -19,37 +19,45 @@ BATCH = 1000
 
 @dataclass(slots=True)
 class LibraryTokenizer:
-    """A tokenizer of the library that was learned here or loaded.
+    """A tokenizer of the library, learned here or loaded.
 
     Args:
-        control: Its tokens that stand for no text, besides those that it calls special.
+        control: Tokens that stand for no text, besides those that the tokenizer calls special.
+        file: A user's file that it was read from, whose vocabulary is used as it is.
     """
 
     name: str
     source: str
     backend: tokenizers.Tokenizer
     control: InitVar[Iterable[str]] = ()
+    file: Path | None = None
     vocabulary: list[str] | None = None
     _tokens: dict[int, str] = field(init=False, repr=False)
 
     def __post_init__(self, control: Iterable[str]) -> None:
         self._tokens = text_tokens(self.backend, control)
+        if self.file is not None:
+            self.vocabulary = [token for token in self._tokens.values() if token != UNKNOWN]
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
         """Cut a stream of captions; special tokens that a caption spells out are unknown."""
-        for encoding in encoded(self.backend, captions, self.source):
+        for encoding in encoded(self.backend, captions, self.file or self.source):
+            # By id, not by encoding.tokens: for an unknown token some models give the text.
             yield [self._tokens[number] for number in encoding.ids]
 
     def save(self, path: Path) -> None:
-        """Store the raw tokenizer: ``tokenizers.Tokenizer.from_file`` reads it."""
-        write_text(path, self.backend.to_str(pretty=False) + "\n")
+        """Write a file that ``tokenizers.Tokenizer.from_file`` reads; a user's file unchanged."""
+        if self.file is not None:
+            write_text(path, self.file.read_bytes().decode())
+        else:
+            write_text(path, self.backend.to_str(pretty=False) + "\n")
 
 
 def text_tokens(backend: tokenizers.Tokenizer, control: Iterable[str]) -> dict[int, str]:
-    """Return the token of each id, in their order; ``<unk>`` for those that stand for no text.
+    """Return the token of each id, in order; ``<unk>`` for tokens that stand for no text.
 
-    These are the ones that the tokenizer calls special, ours, and those of ``control``: a caption
-    that spells one out must not get it.
+    Those are the tokenizer's special tokens, our own specials and ``control``: a caption that
+    contains one of them as text must not get its id.
     """
     added = backend.get_added_tokens_decoder().values()
     outside = {*SPECIALS, *control, *(token.content for token in added if token.special)}
@@ -60,10 +68,10 @@ def text_tokens(backend: tokenizers.Tokenizer, control: Iterable[str]) -> dict[i
 def encoded(
     backend: tokenizers.Tokenizer, captions: Iterable[str], origin: Path | str
 ) -> Iterator[tokenizers.Encoding]:
-    """Encode a stream of captions in batches; nothing is put around them.
+    """Encode a stream of captions in batches, without start and end tokens.
 
     Raises:
-        FormatError: If the tokenizer, whose file or source is ``origin``, fails at a caption.
+        FormatError: If the tokenizer fails on a caption; ``origin`` is its file or source.
     """
     stream = iter(captions)
     while batch := list(islice(stream, BATCH)):

@@ -31,16 +31,22 @@ from now_builder.tokenize.workers import ShardCutter, renumbered
 
 _log = logging.getLogger(__name__)
 
+_LEARN_FROM = 100_000
+"""Captions, evenly spread over the train pool, that merges are learned on: about 1 GB of memory.
+Which tokens occur is counted in the whole pool."""
+_MIN_FREQUENCY = 2
+"""A pair of pieces that occurs only once is not merged: it would be a token of one caption."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenizeSummary:
     """Outcome of ``tokenize``.
 
     Attributes:
-        pages: number of captions encoded.
-        learned_on: number of captions of the train pool.
-        sizes: number of tokens of each vocabulary, specials included.
-        made: names of the tokenizers that were run now; the others were finished before.
+        pages: Number of captions encoded.
+        learned_on: Number of captions in the train pool.
+        sizes: Number of tokens of each vocabulary, special tokens included.
+        made: Names of the tokenizers run now; the others were finished before.
     """
 
     pages: int
@@ -66,19 +72,19 @@ def tokenize(
     settings: TokenizeSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> TokenizeSummary:
-    """Write ids and vocabulary of each tokenizer; one that stands and fits is left alone.
+    """Write ids and vocabulary of each tokenizer, except where both exist and are up to date.
 
     Args:
         captures: Folder made by ``crawl``.
         captions: Folder to write: ``jieba.txt``, ``jieba.vocab.json`` and so on, and the raw
             ``bpe.tokenizer.json`` and ``bert.tokenizer.json``. Other raw tokenizers in it, from
             ``settings.with_`` of this run or of earlier ones, are used besides the three.
-        settings: Sizes and choices; what is not given is as the folder was made.
-        force: Make all of them again, with the defaults for what is not given.
+        settings: Sizes and choices; those not given stay as the folder was made.
+        force: Run every tokenizer again, with the defaults for settings not given.
 
     Raises:
-        FormatError: If the captures are missing or torn, or a tokenizer's file is none.
-        ConfigError: If the train pool has no caption, a named BERT cannot be had, a file's name
+        FormatError: If the captures are missing or torn, or a tokenizer's file cannot be read.
+        ConfigError: If the train pool has no caption, a named BERT cannot be loaded, a file's name
             cannot be a tokenizer's, or a worker process was killed.
     """
     files = _files(captions, settings)
@@ -97,7 +103,7 @@ def tokenize(
     for name in (*TOKENIZERS, *sorted(files)):
         own = _own_settings(name, chosen)
         inputs = _inputs(name, own, files, content)
-        vocabulary = None if force else _standing(captions, name, inputs, own)
+        vocabulary = None if force else _finished(captions, name, inputs, own)
         if vocabulary is None:
             made.append(name)
             job = _Job(captions, inputs, own, pages, learned_on, settings.processes)
@@ -117,21 +123,21 @@ class _Job:
 
 
 def _files(captions: Path, settings: TokenizeSettings) -> dict[str, Path]:
-    """Find the files of tokenizers that were brought along, now or earlier, and try a new one."""
+    """Return the users' own tokenizer files, of this run and of earlier ones; check a new one."""
     ending = ".tokenizer.json"
     standing = {p.name.removesuffix(ending): p for p in captions.glob(f"[!.]*{ending}")}
     files = {name: path for name, path in standing.items() if name not in TOKENIZERS}
     if settings.with_ is not None:
-        from now_builder.tokenize.custom import CustomTokenizer, custom_name
+        from now_builder.tokenize.custom import custom_name, read_custom
 
         name = custom_name(settings.with_)
-        CustomTokenizer(name, settings.with_)
+        read_custom(settings.with_, name)  # a file that cannot be read ends the run before any work
         files[name] = settings.with_
     return files
 
 
 def _survey(corpus: Corpus) -> tuple[int, int, str]:
-    """Count captions and train captions, and hash what every tokenizer depends on."""
+    """Count captions and train captions, and hash the input of every tokenizer."""
     digest = hashlib.sha256(corpus.split.model_dump_json().encode())
     if corpus.mended:
         digest.update(MENDED.encode())
@@ -150,8 +156,8 @@ def _survey(corpus: Corpus) -> tuple[int, int, str]:
 
 _OWN = {
     "jieba": ("jieba_white_space",),
-    "bpe": ("bpe_vocabulary", "min_frequency", "learn_from"),
-    "bert": ("bert", "bert_vocabulary", "min_frequency", "learn_from"),
+    "bpe": ("bpe_vocabulary",),
+    "bert": ("bert", "bert_vocabulary"),
 }
 """The settings that a tokenizer depends on."""
 
@@ -161,7 +167,7 @@ def _own_settings(name: str, chosen: ChosenSettings) -> dict[str, Any]:
 
 
 def _as_it_was(captions: Path) -> ChosenSettings:
-    """Read the settings that the tokenizers of a folder were made with; defaults for the others."""
+    """Read the settings that a folder's tokenizers were made with; defaults for the others."""
     tree: dict[str, Any] = {}
     for name in reversed(TOKENIZERS):  # after a kill the first, made first, is the newest
         path = captions / f"{name}.vocab.json"
@@ -173,15 +179,15 @@ def _as_it_was(captions: Path) -> ChosenSettings:
 
 
 def _inputs(name: str, own: Mapping[str, Any], files: Mapping[str, Path], content: str) -> str:
-    """Hash what one tokenizer's output depends on: its settings, this version, the captions."""
+    """Hash all inputs of one tokenizer: its settings, this version, the captions."""
     listed = [*own.values()] or [sha256_of(files[name])]
     return hashlib.sha256(f"{__version__}\n{name}\n{listed}\n{content}".encode()).hexdigest()
 
 
-def _standing(folder: Path, name: str, inputs: str, own: Mapping[str, Any]) -> Vocabulary | None:
-    """Read a finished vocabulary, if it was made from the same inputs and its ids are beside.
+def _finished(folder: Path, name: str, inputs: str, own: Mapping[str, Any]) -> Vocabulary | None:
+    """Read a finished vocabulary if it was made from the same inputs, with its ids.
 
-    One that was made from others, and so will be replaced, is named on stderr.
+    A vocabulary made from other inputs, which will be replaced, is named on stderr.
     """
     path, ids = folder / f"{name}.vocab.json", folder / f"{name}.txt"
     if not path.is_file() or not ids.is_file():
@@ -195,7 +201,7 @@ def _standing(folder: Path, name: str, inputs: str, own: Mapping[str, Any]) -> V
         for field, value in own.items()
         if extra.get(field, str(value)) != str(value)
     ]
-    why = ", ".join(changed) or "captions, pools or files are not those that it was made of"
+    why = ", ".join(changed) or "captions, pools or files have changed"
     _log.warning("%s: %s: cut anew, its ids change (%s)", folder, name, why)
     return None
 
@@ -241,12 +247,12 @@ def _tokenizer(
 ) -> CaptionTokenizer:
     # Late: each tokenizer's library is loaded only when it runs.
     if name in files:
-        from now_builder.tokenize.custom import CustomTokenizer
+        from now_builder.tokenize.custom import read_custom
 
         _log.info("%s: the vocabulary of %s as it is; nothing is learned", name, files[name])
-        return CustomTokenizer(name, files[name])
+        return read_custom(files[name], name)
     _log.info("%s: learning from %d captions of the train pool", name, job.learned_on)
-    train = TrainCaptions(corpus, job.learned_on, settings.learn_from)
+    train = TrainCaptions(corpus, job.learned_on, _LEARN_FROM)
     if name == "jieba":
         from now_builder.tokenize.jieba import JiebaTokenizer
 
@@ -254,9 +260,9 @@ def _tokenizer(
     if name == "bpe":
         from now_builder.tokenize.bpe import learn_bpe
 
-        return learn_bpe(train, settings.bpe_vocabulary, settings.min_frequency)
+        return learn_bpe(train, settings.bpe_vocabulary, _MIN_FREQUENCY)
     from now_builder.tokenize.bert import make_bert
 
     folder = job.folder / settings.bert
     choice = str(folder) if folder.is_dir() else settings.bert
-    return make_bert(choice, train, settings.bert_vocabulary, settings.min_frequency)
+    return make_bert(choice, train, settings.bert_vocabulary, _MIN_FREQUENCY)

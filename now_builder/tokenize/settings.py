@@ -1,4 +1,4 @@
-"""What a user can set in tokenising captions."""
+"""Settings of the stage ``tokenize``."""
 
 from pathlib import Path
 
@@ -8,72 +8,55 @@ from now_builder.config import Strict
 
 
 class TokenizeSettings(Strict):
-    """Settings of ``tokenize``; what is not given is as the folder was made, if it was."""
+    """Settings of ``tokenize``; those not given stay as the folder was made."""
 
     bpe_vocabulary: int | None = Field(
         None,
         ge=300,
-        description="Tokens of the BPE vocabulary at most, the four specials among; 10000 for a "
-        "new folder.",
+        description="Maximum size of the BPE vocabulary, the four special tokens included; 10000 "
+        "for a new folder.",
     )
     bert: str | None = Field(
         None,
-        description="learn: a WordPiece vocabulary trained here on the train pool; a hub name or a "
-        "folder: that BERT tokenizer; auto, for a new folder: bert-base-multilingual-cased where "
-        "the hub or its cache has it, else learn, which is said on stderr and in the vocabulary "
-        "file.",
+        description="BERT tokenizer. learn: train a WordPiece vocabulary on the train pool; a hub "
+        "name or a folder: use that tokenizer; auto, for a new folder: "
+        "bert-base-multilingual-cased where the hub or its cache has it, else learn, which stderr "
+        "and the vocabulary file then say.",
     )
     bert_vocabulary: int | None = Field(
         None,
         ge=100,
-        description="Tokens of a WordPiece vocabulary trained here, at most; 32000 for a new "
-        "folder.",
-    )
-    min_frequency: int | None = Field(
-        None,
-        ge=1,
-        description="How often a pair of pieces must occur to be merged (BPE, WordPiece); 2 for a "
-        "new folder.",
-    )
-    learn_from: int | None = Field(
-        None,
-        ge=1,
-        description="Captions of the train pool, evenly spread, that merges (BPE, WordPiece) are "
-        "learned on, at most; 100000, which take about 1 GB, for a new folder. Which tokens occur "
-        "is counted in all of it.",
+        description="Maximum size of a learned WordPiece vocabulary; 32000 for a new folder.",
     )
     jieba_white_space: bool | None = Field(
         None,
-        description="Keep the space between words as a token of its own, as jieba.lcut gives it "
-        "and as the authors' captions have it, and as a new folder does; without it captions are "
-        "about a quarter shorter.",
+        description="Keep the space between words as a token of its own, as jieba.lcut and the "
+        "authors' captions do; the default of a new folder. Without it captions are about a "
+        "quarter shorter.",
     )
     mend: bool | None = Field(
         None,
-        description="Mend captions first: entities that were escaped twice, tags, zero-width "
-        "characters and bidi controls; package takes the same. Not for a new folder.",
+        description="Mend captions first: entities escaped twice, tags, zero-width characters and "
+        "bidi controls; package then mends them too. Off for a new folder.",
     )
     with_: Path | None = Field(
         None,
-        description="A tokenizer of your own besides the three: any file of the tokenizers library "
-        "(mine.json). It is used as it is, called what its file is called, and stays one of the "
-        "folder's from then on.",
+        description="Additional tokenizer: any file of the tokenizers library (mine.json), used "
+        "unchanged, named after the file, and kept in the folder for later runs.",
     )
     processes: int = Field(
         0,
         ge=0,
-        description="Worker processes; 0 takes all cores once it is worth it. The files are the "
-        "same, byte for byte, whatever their number.",
+        description="Worker processes; 0: one a core where that is faster. The files do not depend "
+        "on it.",
     )
 
 
 class ChosenSettings(Strict):
-    """Settings that decide what is written, with nothing left open; vocabularies keep their own."""
+    """Settings that decide what is written, all with values; vocabularies store their own."""
 
     bpe_vocabulary: int = 10_000
     bert: str = "auto"
     bert_vocabulary: int = 32_000
-    min_frequency: int = 2
-    learn_from: int = 100_000
     jieba_white_space: bool = True
     mend: bool = False

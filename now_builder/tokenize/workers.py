@@ -1,4 +1,4 @@
-"""Captions are cut a shard at a time, by as many processes as are wanted, into files on disk."""
+"""Cut captions into tokens, shard by shard, in worker processes, into files on disk."""
 
 import json
 import multiprocessing
@@ -22,7 +22,7 @@ from now_builder.tokenize.base import CaptionTokenizer
 from now_builder.tokenize.corpus import Corpus
 
 PARALLEL_FROM = 5_000
-"""Captions below which starting processes costs more than it saves."""
+"""Number of captions from which worker processes save more time than their start takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class ShardCutter:
     """Cut the captions of a corpus shard by shard, here or in worker processes.
 
     Attributes:
-        parts: folder with a file for each shard: its distinct tokens as JSON, then a line for each
-            caption, with its key and the positions of its tokens in that list.
+        parts: Folder for one file a shard: the shard's distinct tokens as JSON, then a line for
+            each caption with its key and the positions of its tokens in that list.
     """
 
     corpus: Corpus
@@ -39,10 +39,10 @@ class ShardCutter:
     parts: Path
 
     def cut_all(self, pages: int, processes: int) -> Counter[str]:
-        """Cut all shards, and count the tokens of the train pool, whatever the order of the shards.
+        """Cut all shards and count the tokens of the train pool.
 
-        In memory are a shard a process, and these tokens. With 0 ``processes`` there is one a
-        core, or this one for a small corpus.
+        Memory holds one shard a process, and the counted tokens. 0 ``processes`` means one a core,
+        or only this one for a small corpus.
 
         Raises:
             ConfigError: If a process was killed.
@@ -76,7 +76,7 @@ class ShardCutter:
         return stack.enter_context(pool).map(_cut_shard, shards)
 
     def cut_shard(self, shard: int) -> tuple[int, Counter[str]]:
-        """Write the file of a shard; count its captions, and tokens of those in the train pool."""
+        """Write a shard's file; return its number of captions and its tokens in the train pool."""
         captions = list(self.corpus.of_shard(shard))
         places: defaultdict[str, int] = defaultdict()
         places.default_factory = places.__len__
@@ -93,7 +93,7 @@ class ShardCutter:
 
 
 def renumbered(parts: Path, word2idx: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
-    """Read the files of all shards in order; yield key and ids of each caption, ids as text."""
+    """Yield key and ids (as text) of each caption, from the files of all shards in order."""
     for part in sorted(parts.iterdir()):
         with part.open(encoding="utf-8") as lines:
             tokens = json.loads(next(lines))
@@ -105,11 +105,11 @@ def renumbered(parts: Path, word2idx: Mapping[str, int]) -> Iterator[tuple[str, 
 
 
 _joined: list[ShardCutter] = []
-"""What this worker process cuts with."""
+"""The cutter of this worker process."""
 
 
 def _join(cutter: ShardCutter) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # processes are as many as are wanted already
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads as well would be too many
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops it
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     _joined[:] = [cutter]

@@ -47,7 +47,7 @@ def test_the_tests_are_a_part_and_pass(tmp_path):
     assert None not in figures.values()
 
 
-def test_every_part_comes_to_a_good_end(rehearsed):
+def test_every_part_comes_to_a_good_end_and_measures_all_that_it_names(rehearsed):
     out, asked, done = rehearsed
     assert done.returncode == 0, done.stderr[-3000:]
     parts = json.loads((out / "gpu-check.json").read_text())["parts"]
@@ -59,11 +59,6 @@ def test_every_part_comes_to_a_good_end(rehearsed):
         assert all(figure["command"].endswith(f"gpu_check.sh {number}")
                    for number, own in parts.items() for figure in own["figures"])  # fmt: skip
         assert part["tables"] or part["title"].startswith("Epochs")
-
-
-def test_a_rehearsal_measures_all_that_it_names(rehearsed):
-    out, asked, _ = rehearsed
-    parts = json.loads((out / "gpu-check.json").read_text())["parts"]
     missing = [figure["name"] for part in parts.values() for figure in part["figures"]
                if figure["value"] is None]  # fmt: skip
     assert not missing
@@ -72,10 +67,6 @@ def test_a_rehearsal_measures_all_that_it_names(rehearsed):
     if asked == MEASURES:
         assert figures["features on the device, bf16: projected full run"]["goal"] == "≤ 2"
     assert not [name for name, figure in figures.items() if figure["met"] is not None]
-
-
-def test_the_table_names_the_parts_and_their_figures(rehearsed):
-    out, asked, _ = rehearsed
     lines = (out / "gpu-check.md").read_text().splitlines()
     assert len([line for line in lines if line.startswith("## ")]) == len(asked)
     if asked == MEASURES:

@@ -66,6 +66,12 @@ def runnable(page: Path) -> list[str]:
     return [line for line in lines(page) if not any(re.search(item, line) for item in ONLY_PARSED)]
 
 
+def command(program: str, *arguments: str | Path) -> list[str]:
+    """Return a call of a program for another process, whether or not it is installed."""
+    code = f"from {MAINS[program]} import main; main()"
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
 def run(line: str, smaller: dict[str, str]) -> None:
     """Run a command in this process with the options of each pattern that it has."""
     more = " ".join(options for pattern, options in smaller.items() if re.search(pattern, line))

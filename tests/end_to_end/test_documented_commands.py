@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 from PIL import Image
 
 from now_builder.formats.features import open_features
@@ -52,12 +53,6 @@ PROGRAM = re.compile(r"^```python\n# (\S+)\n(.*?)^```", re.DOTALL | re.MULTILINE
 PACK = "now-leaderboard pack --release out/release --track jieba"
 
 
-def add_bert(release: Path) -> None:
-    """Add a track of BERT to a release, its tokens those of Jieba."""
-    for path in [*release.rglob("*jieba.txt"), *release.rglob("*jieba.json")]:
-        shutil.copy(path, path.with_name(path.name.replace("jieba", "bert")))
-
-
 def publish(release: Path, folder: Path) -> None:
     """Write a release as the authors' archive has it."""
     (data := folder / "now100k_precomp").mkdir(parents=True)
@@ -69,20 +64,14 @@ def publish(release: Path, folder: Path) -> None:
             np.save(data / f"{split}_ims.npy", features.dataset[:])
 
 
-def write_tokenizer(path: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    own = Tokenizer(models.WordLevel({"<unk>": 0, "news": 1, "music": 2, "cars": 3}, "<unk>"))
-    own.pre_tokenizer = pre_tokenizers.Whitespace()
-    own.save(str(path))
-
-
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     """A release of random pages, 24 of them in its test split."""
     plan = Plan(train=32, dev=8, test=24, topics=4, details=0, vocabulary=0, words=6, noise=0.3)
     release = plant(tmp_path_factory.mktemp("planted") / "release", plan)
-    add_bert(release)
+    # A track of BERT whose tokens are those of Jieba.
+    for path in [*release.rglob("*jieba.txt"), *release.rglob("*jieba.json")]:
+        shutil.copy(path, path.with_name(path.name.replace("jieba", "bert")))
     return release
 
 
@@ -133,16 +122,11 @@ def write_captures(release: Path, captures: Path) -> None:
     write_shard(captures, 0, rows, shots)
 
 
-def rename_word(release: Path, old: str, new: str) -> None:
-    """Rename a token of the Jieba vocabulary."""
-    [path] = (release / "vocab").glob("*jieba.json")
-    path.write_text(path.read_text().replace(f'"{old}"', f'"{new}"'))
-
-
 @pytest.mark.slow
 def test_train_and_compare(folder):
     write_captures(folder / "out/release", folder / "captures")
-    rename_word(folder / "out/release", "w0", "birthday")
+    [path] = Path("out/release/vocab").glob("*jieba.json")  # a word that the page searches for
+    path.write_text(path.read_text().replace('"w0"', '"birthday"'))
     run_page("how-to/train")
     assert "data:image/jpeg" in (folder / "page.html").read_text()
     assert (folder / "both.zip").exists()
@@ -194,7 +178,10 @@ def test_a_tokenizer_of_ones_own(folder):
     write_small_crawl(folder / "captures", pages=60)
     keys = [f"{shard:05d}_{place:04d}" for shard in range(4) for place in range(15)]
     write_small_features(folder / "features.h5", keys)
-    write_tokenizer(folder / "mine.json")
+    words = {"<unk>": 0, "news": 1, "music": 2, "cars": 3}
+    mine = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "<unk>"))
+    mine.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    mine.save("mine.json")
     run_page("how-to/tokenizer")
     assert (folder / f"release/{DATA_FOLDER}/test_caps_mine.txt").exists()
 

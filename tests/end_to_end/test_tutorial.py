@@ -9,15 +9,15 @@ import shlex
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from tests.end_to_end.documented import DOCS, MAINS, run, runnable
+from tests.end_to_end.documented import DOCS, command, run, runnable
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -34,31 +34,17 @@ SMALLER = {
 """Options that are added, so that it takes seconds."""
 
 
-def start(line: str, log: Path) -> subprocess.Popen[bytes]:
-    program, *rest = shlex.split(line)
-    code = f"from {MAINS[program]} import main; main()"
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            [sys.executable, "-c", code, *rest], cwd=log.parent, stdout=file, stderr=file
-        )
-
-
-def run_page(name: str, folder: Path, changed: dict[str, str]) -> None:
-    """Run a page's commands, with some words of them changed; a server until the page's end."""
-    servers = []
-    try:
+def run_page(name: str, port: str = "") -> None:
+    """Run a page's commands, with another port; a server until the page's end."""
+    with ExitStack() as stack:
         for line in runnable(DOCS / f"{name}.md"):
-            for word, other in changed.items():
-                line = line.replace(word, other)  # noqa: PLW2901 - the line as it is run
             if line.endswith("&"):
-                servers.append(start(line.removesuffix("&"), folder / "server.txt"))
-                wait_for(int(changed["8765"]))
+                call = command(*shlex.split(line.removesuffix("&").replace("8765", port)))
+                server = stack.enter_context(subprocess.Popen(call))
+                stack.callback(server.terminate)
+                wait_for(int(port))
             else:
-                run(line, SMALLER)
-    finally:
-        for server in servers:
-            server.terminate()
-            server.wait(20)
+                run(line.replace("8765", port or "8765"), SMALLER)
 
 
 def wait_for(port: int) -> None:
@@ -81,7 +67,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     try:
-        run_page("tutorial", folder, {"8765": port})
+        run_page("tutorial", port)
         yield folder
     finally:
         os.chdir(before)
@@ -108,6 +94,6 @@ def test_rebuilding_and_shares_go_on_from_there(walked: Path) -> None:
     for name in ("judged", "dev", "test"):
         judged.to_csv(walked / f"{name}.csv", index=False)
     (walked / "unseen.txt").write_text(f"{pairs.site[0]}\n{pairs.site.iloc[-1]}\n")
-    run_page("how-to/rebuild-now", walked, {})
-    run_page("how-to/cluster", walked, {})
+    run_page("how-to/rebuild-now")
+    run_page("how-to/cluster")
     assert (walked / "out/release/manifest.json").exists()

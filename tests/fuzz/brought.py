@@ -1,30 +1,24 @@
 """The readers of what a user brings: lists, tables, tokenizers, labels, settings."""
 
 import json
-import tempfile
 from pathlib import Path
 
 import pandas as pd
 import tokenizers
-from kinds import LONGEST, Kinds
+from kinds import Kinds
 from tokenizers.models import WordLevel
 
 from now_builder.crawl.plan.urls import read_hosts, read_urls
 from now_builder.detect.labels.coco import read_coco
 from now_builder.detect.labels.mapping import read_mapping
-from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.beliefs import read_beliefs
 from now_builder.formats.shard import Planned
 from now_builder.package.judgements import read_judgements
-from now_builder.tokenize.custom import CustomTokenizer
+from now_builder.tokenize.custom import read_custom
 from now_builder.urls import canonical, site_of
 from pc2_baseline.analysis.truth import read_truth
 from pc2_baseline.config import read_settings
 
-__all__ = ["ERRORS", "LONGEST", "mutate", "read", "seeds"]
-
-ERRORS = (ConfigError, FormatError)
-_FOLDER = Path(tempfile.mkdtemp(prefix="now-fuzz-"))
 _KEYS = ["0_0", "0_1", "0_2"]
 _PLAN = [Planned(key, 0, f"http://a/{key}", f"http://a/{key}", "a") for key in _KEYS]
 _TABLES = {
@@ -63,31 +57,26 @@ def _read_urls(path: Path) -> None:
             site_of(found)
 
 
-def _cut(folder: Path) -> None:
-    tokenizer = CustomTokenizer("own", folder / "own.tokenizer.json")
-    list(tokenizer.cut(["hello", "\u4f60\u597d world", ""]))
+def _cut(path: Path) -> None:
+    list(read_custom(path, "own").cut(["hello", "\u4f60\u597d world", ""]))
 
 
-_write_all(_FOLDER)
-_KINDS = Kinds(
-    _FOLDER,
+READER = Kinds(
+    _write_all,
     {
-        "judgements.csv": lambda folder: read_judgements([folder / "judgements.csv"], _PLAN),
-        "judgements.parquet": lambda folder: read_judgements(
-            [folder / "judgements.parquet"], _PLAN
-        ),
-        "truth.csv": lambda folder: read_truth(folder / "truth.csv", {"key": _KEYS}),
-        "truth.parquet": lambda folder: read_truth(folder / "truth.parquet", {"key": _KEYS}),
-        "beliefs.csv": lambda folder: read_beliefs(folder / "beliefs.csv", folder),
-        "beliefs.parquet": lambda folder: read_beliefs(folder / "beliefs.parquet", folder),
-        "urls.csv": lambda folder: _read_urls(folder / "urls.csv"),
-        "urls.parquet": lambda folder: _read_urls(folder / "urls.parquet"),
-        "urls.txt": lambda folder: _read_urls(folder / "urls.txt"),
-        "hosts.txt": lambda folder: read_hosts(folder / "hosts.txt"),
+        "judgements.csv": lambda path: read_judgements([path], _PLAN),
+        "judgements.parquet": lambda path: read_judgements([path], _PLAN),
+        "truth.csv": lambda path: read_truth(path, {"key": _KEYS}),
+        "truth.parquet": lambda path: read_truth(path, {"key": _KEYS}),
+        "beliefs.csv": lambda path: read_beliefs(path, path.parent),
+        "beliefs.parquet": lambda path: read_beliefs(path, path.parent),
+        "urls.csv": _read_urls,
+        "urls.parquet": _read_urls,
+        "urls.txt": _read_urls,
+        "hosts.txt": read_hosts,
         "own.tokenizer.json": _cut,
-        "coco.json": lambda folder: read_coco(folder / "coco.json"),
-        "mapping.toml": lambda folder: read_mapping(folder / "mapping.toml"),
-        "settings.toml": lambda folder: read_settings(str(folder / "settings.toml"), []),
+        "coco.json": read_coco,
+        "mapping.toml": read_mapping,
+        "settings.toml": lambda path: read_settings(str(path), []),
     },
 )
-seeds, read, mutate = _KINDS.seeds, _KINDS.read, _KINDS.mutate

@@ -1,4 +1,4 @@
-"""A reader of many kinds of files: a small folder of which one file is changed at a time.
+"""Readers of many kinds of files: a small folder in which one file is changed at a time.
 
 The first byte of an input says which file it is; the others are its content.
 """
@@ -6,6 +6,7 @@ The first byte of an input says which file it is; the others are its content.
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import mkdtemp
 
 from changes import (
     Change,
@@ -17,15 +18,36 @@ from changes import (
     change_zip,
 )
 
-LONGEST = 2**14
+from now_builder.errors import ConfigError, FormatError
+
+Readers = Mapping[str, Callable[[Path], object]]
 
 
 class Kinds:
-    """Files of a folder and what reads each of them."""
+    """Files of a folder and their readers.
 
-    def __init__(self, folder: Path, readers: Mapping[str, Callable[[Path], object]]) -> None:
-        self._folder, self._readers, self._names = folder, readers, list(readers)
-        self._whole = {name: (folder / name).read_bytes() for name in readers}
+    Args:
+        write: Writes every file into a folder.
+        files: Readers that take the path of the file, by its name.
+        folders: Readers that take the folder.
+        errors: What a reader may raise.
+        longest: Maximum bytes of an input.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Path], None],
+        files: Readers,
+        folders: Readers | None = None,
+        *,
+        errors: tuple[type[Exception], ...] = (ConfigError, FormatError),
+        longest: int = 2**14,
+    ) -> None:
+        self.ERRORS, self.LONGEST = errors, longest
+        self._folder, self._files, self._folders = Path(mkdtemp()), files, folders or {}
+        self._names = [*self._files, *self._folders]
+        write(self._folder)
+        self._whole = {name: (self._folder / name).read_bytes() for name in self._names}
 
     def seeds(self) -> list[bytes]:
         """Return each file unchanged."""
@@ -37,7 +59,10 @@ class Kinds:
         path = self._folder / name
         path.write_bytes(content[1:])
         try:
-            self._readers[name](self._folder)
+            if name in self._files:
+                self._files[name](path)
+            else:
+                self._folders[name](self._folder)
         finally:
             path.write_bytes(self._whole[name])
 
@@ -60,6 +85,7 @@ class Kinds:
             ".parquet": lambda old: change_table(chance, old),
             ".tar": lambda old: change_tar(chance, old, inside),
             ".gz": lambda old: change_gzip(chance, old, inside("")),
+            ".zip": lambda old: change_zip(chance, old, inside),
             ".pt": lambda old: change_zip(chance, old, inside),
             ".checkpoint": lambda old: change_zip(chance, old, inside),
             ".safetensors": lambda old: change_tensors(old, inside(".json")),

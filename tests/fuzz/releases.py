@@ -1,14 +1,12 @@
 """The readers of releases and captures: one small file of each kind, mutated."""
 
 import io
-import tempfile
 from pathlib import Path
 
 import numpy as np
-from kinds import LONGEST, Kinds
+from kinds import Kinds
 from PIL import Image
 
-from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import (
     make_vocabulary,
     read_captions,
@@ -51,10 +49,6 @@ from now_builder.formats.split import Shares, SplitPlan, read_split, write_split
 from now_builder.formats.verdicts import COLUMNS, read_verdicts
 from now_builder.formats.warc import read_exchanges, write_warc
 
-__all__ = ["ERRORS", "LONGEST", "mutate", "read", "seeds"]
-
-ERRORS = (FormatError, ConfigError)
-_FOLDER = Path(tempfile.mkdtemp(prefix="now-fuzz-"))
 _AT = "2026-01-02T03:04:05.678+00:00"
 _PLAN = SplitPlan(shares=Shares(train=0.5, dev=0.25, test=0.25))
 
@@ -114,9 +108,16 @@ def _read_archive(folder: Path) -> None:
     read_image_identities(folder / "archive", "test")
 
 
-_write_all(_FOLDER)
-_KINDS = Kinds(
-    _FOLDER,
+READER = Kinds(
+    _write_all,
+    {
+        "bert.vocab.json": read_vocabulary,
+        "bert.txt": read_captions,
+        "split.toml": read_split,
+        "noise.npy": lambda path: read_noise(path, 2, 2),
+        "verdicts.csv": read_verdicts,
+        "field.tsv": read_field_texts,
+    },
     {
         "pairs.parquet": read_pairs,
         "rejects.parquet": read_rejects,
@@ -125,14 +126,7 @@ _KINDS = Kinds(
         "00000.tar": _read_tar,
         "00000.warc.gz": lambda folder: read_exchanges(folder, 0),
         "manifest.json": check_files,
-        "bert.vocab.json": lambda folder: read_vocabulary(folder / "bert.vocab.json"),
-        "bert.txt": lambda folder: read_captions(folder / "bert.txt"),
-        "split.toml": lambda folder: read_split(folder / "split.toml"),
-        "noise.npy": lambda folder: read_noise(folder / "noise.npy", 2, 2),
         "archive/test_ims.npy": _read_archive,
         "archive/test_caps_bert.txt": _read_archive,
-        "verdicts.csv": lambda folder: read_verdicts(folder / "verdicts.csv"),
-        "field.tsv": lambda folder: read_field_texts(folder / "field.tsv"),
     },
 )
-seeds, read, mutate = _KINDS.seeds, _KINDS.read, _KINDS.mutate

@@ -1,18 +1,17 @@
 """The fuzzed readers read what nobody mutated."""
 
-import importlib
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz.fuzz import READERS
+from tests.fuzz.fuzz import READERS, load
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_every_seed_is_read(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    reader = importlib.import_module(name)
+    reader = load(name)
     try:
         for seed in reader.seeds():
             reader.read(seed)

@@ -1,7 +1,6 @@
 """The readers of what trainings leave: runs and their divisions, checkpoints, weights."""
 
 import shutil
-import tempfile
 from pathlib import Path
 
 import torch
@@ -14,7 +13,6 @@ from now_builder.detect.training.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
-from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.beliefs import read_beliefs
 from now_builder.formats.release import read_manifest
 from pc2_baseline.analysis.truth import report
@@ -28,11 +26,6 @@ from pc2_baseline.training.checkpoint import (
 )
 from pc2_baseline.training.run_folder import ReleaseRecord, RunRecord, read_run, start_run
 
-__all__ = ["ERRORS", "LONGEST", "mutate", "read", "seeds"]
-
-ERRORS = (ConfigError, FormatError)
-LONGEST = 2**17
-_FOLDER = Path(tempfile.mkdtemp(prefix="now-fuzz-"))
 _PAIRS = 8
 _PLAN = Plan(train=_PAIRS, dev=2, test=2, topics=2, details=0, vocabulary=0)
 _WEIGHTS = "detector.safetensors"
@@ -68,21 +61,19 @@ def _believe(folder: Path) -> None:
     read_beliefs(folder / "believed", folder / "release")
 
 
-_write_all(_FOLDER)
-_KINDS = Kinds(
-    _FOLDER,
+READER = Kinds(
+    _write_all,
     {
-        "run/run.toml": _read_run,
-        "run/best/state.json": _read_run,
-        "run/divisions/00000.safetensors": _read_run,
-        "believed/run.toml": _believe,
-        "believed/best/state.json": _believe,
-        "believed/divisions/00000.safetensors": _believe,
-        "run/last/state.json": lambda folder: read_tensors(folder / "run" / "last"),
-        "run/last/networks.00000.safetensors": lambda folder: read_tensors(folder / "run" / "last"),
-        _CHECKPOINT: lambda folder: load_checkpoint(folder / _WEIGHTS, {"a": 1}),
-        "clip.pt": lambda folder: load_clip(_TOWER, str(folder / "clip.pt")),
-        "clip.safetensors": lambda folder: load_clip(_TOWER, str(folder / "clip.safetensors")),
+        _CHECKPOINT: lambda path: load_checkpoint(path.with_name(_WEIGHTS), {"a": 1}),
+        "clip.pt": lambda path: load_clip(_TOWER, str(path)),
+        "clip.safetensors": lambda path: load_clip(_TOWER, str(path)),
+        "run/last/state.json": lambda path: read_tensors(path.parent),
+        "run/last/networks.00000.safetensors": lambda path: read_tensors(path.parent),
     },
+    {
+        f"{folder}/{name}": reader
+        for folder, reader in {"run": _read_run, "believed": _believe}.items()
+        for name in ("run.toml", "best/state.json", "divisions/00000.safetensors")
+    },
+    longest=2**17,
 )
-seeds, read, mutate = _KINDS.seeds, _KINDS.read, _KINDS.mutate

@@ -25,81 +25,18 @@ from now_builder.formats.shard import (
 from now_builder.formats.split import Shares, SplitPlan, write_split
 
 _WORDS = {
-    "zh": [
-        "手机",
-        "网站",
-        "新闻",
-        "天气",
-        "电影",
-        "音乐",
-        "旅游",
-        "美食",
-        "汽车",
-        "房产",
-        "健康",
-        "教育",
-    ],
-    "en": [
-        "phones",
-        "website",
-        "news",
-        "weather",
-        "films",
-        "music",
-        "travel",
-        "food",
-        "cars",
-        "houses",
-        "health",
-        "schools",
-    ],
-    "ja": [
-        "電話",
-        "サイト",
-        "ニュース",
-        "天気",
-        "映画",
-        "音楽",
-        "旅行",
-        "料理",
-        "自動車",
-        "住宅",
-        "健康",
-        "教育",
-    ],
-    "ru": [
-        "телефоны",
-        "сайт",
-        "новости",
-        "погода",
-        "фильмы",
-        "музыка",
-        "поездки",
-        "еда",
-        "машины",
-        "дома",
-        "школа",
-    ],
-    "ko": [
-        "전화",
-        "사이트",
-        "뉴스",
-        "날씨",
-        "영화",
-        "음악",
-        "여행",
-        "음식",
-        "자동차",
-        "주택",
-        "건강",
-        "교육",
-    ],
+    "zh": "手机 网站 新闻 天气 电影 音乐 旅游 美食 汽车 房产 健康 教育",
+    "en": "phones website news weather films music travel food cars houses health schools",
+    "ja": "電話 サイト ニュース 天気 映画 音楽 旅行 料理 自動車 住宅 健康 教育",
+    "ru": "телефоны сайт новости погода фильмы музыка поездки еда машины дома школа",
+    "ko": "전화 사이트 뉴스 날씨 영화 음악 여행 음식 자동차 주택 건강 교육",
 }
 _SHARDS = 4
 
 
 def _caption(lang: str, draw: random.Random) -> str:
-    words = [draw.choice(_WORDS[lang]) for _ in range(draw.randint(4, 14))]
+    known = _WORDS[lang].split()
+    words = [draw.choice(known) for _ in range(draw.randint(4, 14))]
     joint = "" if lang in {"zh", "ja"} else " "
     return joint.join(words) + f"{joint}{draw.randint(1, 40)}" + ("。" if not joint else ".")
 
@@ -125,23 +62,13 @@ def _row(line: Planned, page: int, draw: random.Random) -> tuple[CaptureRow, Cap
     if page % 31 == 9:
         return CaptureRow(*place, "duplicate", caption=caption, duplicate_of="00000_0000"), None
     picture = _screenshot(page if page % 13 else 0)
+    sha256 = hashlib.sha256(picture).hexdigest()
     row = CaptureRow(
-        *place,
-        "ok",
-        final_url=line.url,
-        http_status=200,
-        title=f"page {page}",
-        caption=caption,
-        caption_source=None if caption is None else ("name" if page % 5 else "og"),
-        lang=lang,
-        fetched_at=f"2026-03-{1 + page % 28:02d}T10:00:00Z",
-        sha256=hashlib.sha256(picture).hexdigest(),
-        phash=hashlib.sha256(picture).hexdigest()[:16],
-        ink=0.25,
-        ink_middle=0.5,
-        attempts=1,
-        elapsed_s=0.5,
-    )
+        *place, "ok", final_url=line.url, http_status=200, title=f"page {page}", caption=caption,
+        caption_source=None if caption is None else ("name" if page % 5 else "og"), lang=lang,
+        fetched_at=f"2026-03-{1 + page % 28:02d}T10:00:00Z", sha256=sha256, phash=sha256[:16],
+        ink=0.25, ink_middle=0.5, attempts=1, elapsed_s=0.5,
+    )  # fmt: skip
     html = f"<html><title>page {page}</title>".encode()
     return row, Capture(line.key, picture, html, [Element((0.0, 0.0, 720.0, 1280.0), "body")])
 
@@ -159,16 +86,12 @@ def write_small_crawl(
         url = f"http://{site}/page/{page}"
         plan.append(Planned(f"{shard:05d}_{place:04d}", shard, url, url, address or site))
     plan.sort(key=lambda line: line.key)
-    write_split(
-        captures / "split.toml", SplitPlan(seed=0, shares=Shares(train=0.5, dev=0.2, test=0.3))
-    )
+    shares = Shares(train=0.5, dev=0.2, test=0.3)
+    write_split(captures / "split.toml", SplitPlan(seed=0, shares=shares))
     write_plan(captures, plan)
     for shard in range(_SHARDS):
-        made = [
-            _row(line, int(line.url.rsplit("/", 1)[1]), draw)
-            for line in plan
-            if line.shard == shard
-        ]
+        own = (line for line in plan if line.shard == shard)
+        made = [_row(line, int(line.url.rsplit("/", 1)[1]), draw) for line in own]
         rows, members = [row for row, _ in made], [capture for _, capture in made if capture]
         write_shard(captures, shard, rows, members)
 
@@ -236,11 +159,9 @@ def small_captions(small_crawl: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def small_release(
-    small_crawl: Path,
-    small_features: Path,
-    small_captions: Path,
+    small_crawl: Path, small_features: Path, small_captions: Path,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
+) -> Path:  # fmt: skip
     """The small crawl packaged, under a name that needs quotes; read only."""
     from now_builder.package.run import package
     from now_builder.package.settings import PackageSettings

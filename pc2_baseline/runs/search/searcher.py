@@ -29,7 +29,7 @@ from pc2_baseline.runs.open_run import OpenRun, open_run
 from pc2_baseline.training.run_folder import refuse_round
 
 if TYPE_CHECKING:
-    from now_builder.describe import Describer
+    from now_builder.extract import RegionExtractor
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Searcher:
         """Find the pages whose captions are nearest to a picture.
 
         Args:
-            content: A PNG, JPEG or WebP file, as :class:`~now_builder.describe.Describer` takes it.
+            content: A PNG, JPEG or WebP file.
             name: What messages call it.
             count: Most pages to return; of equal similarities the lower row goes first.
 
@@ -135,16 +135,16 @@ class Searcher:
         return self._found(name, [], self._opened.method.similarity(asked)[0], count)
 
     @cached_property
-    def describe(self) -> "Describer":
+    def describe(self) -> "RegionExtractor":
         """The detector that described the pages of the split."""
-        from now_builder.describe import Describer
+        from now_builder.extract import RegionExtractor
 
         path = data_folder(self._opened.release) / f"{self._split}.h5"
         if not path.is_file():
             raise FormatError(path, "no such file, without which no picture can be described alike")
         with open_features(path) as features:
             attributes = dict(features.attributes)
-        return Describer(attributes, self._weights, str(self._opened.device))
+        return RegionExtractor(attributes, self._weights, str(self._opened.device))
 
     @property
     def _reads_letters(self) -> bool:

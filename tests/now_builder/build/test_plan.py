@@ -21,23 +21,21 @@ NO_GPU = doctor.Finding(doctor.GPU, found=False, detail="none", remedy="buy one"
 @pytest.fixture
 def machine(monkeypatch):
     """A machine of four cores; call it to say what the doctor finds and what disk is free."""
+    usage = shutil.disk_usage("/")
 
-    def of(gpu=NO_GPU, free=10**15):
+    def has(gpu=NO_GPU, free=10**15):
         monkeypatch.setattr(doctor, "check", lambda: [gpu])
         monkeypatch.setattr(planning.os, "sched_getaffinity", lambda _: set(range(4)))
-        usage = shutil.disk_usage("/")._replace(free=free)
-        monkeypatch.setattr(planning.shutil, "disk_usage", lambda _: usage)
+        monkeypatch.setattr(planning.shutil, "disk_usage", lambda _: usage._replace(free=free))
 
-    of()
-    return of
+    has()
+    return has
 
 
 def listed(tmp_path, *, hosts, each):
-    path = tmp_path / "urls.txt"
-    path.write_text(
-        "".join(f"https://h{h}.example.org/{p}\n" for h in range(hosts) for p in range(each))
-    )
-    return path
+    urls = [f"https://h{h}.example.org/{p}\n" for h in range(hosts) for p in range(each)]
+    (tmp_path / "urls.txt").write_text("".join(urls))
+    return tmp_path / "urls.txt"
 
 
 def plan(tmp_path, preset=None, *overrides, hosts=10, each=5):
@@ -79,14 +77,12 @@ def test_what_is_lacking_is_said_with_its_remedy(machine, tmp_path):
 def test_a_list_whose_total_suffices_can_lack_pairs_of_a_pool(machine, tmp_path):
     """51 of 60 pairs of train are too few for 55, though 60 in all are as many as are wanted."""
     sizes = ["package.train=55", "package.dev=4", "package.test=1", 'crawl.split_by="domain"']
-    lacks = "\n".join(
-        plan(tmp_path, None, *sizes, 'crawl.split_shares="0.85,0.1,0.05"', each=10).lacks
-    )
-    assert "URLs: about 51 of 55 pairs of train are to be expected; list about 1,000" in lacks
-    lacks = "\n".join(
-        plan(tmp_path, None, *sizes, 'crawl.split_shares="0.95,0,0.05"', each=10).lacks
-    )
-    assert "0 of 4 pairs of dev are to be expected; choose other crawl.split_shares" in lacks
+    for shares, line in {
+        "0.85,0.1,0.05": "URLs: about 51 of 55 pairs of train are to be expected; list about 1,000",
+        "0.95,0,0.05": "0 of 4 pairs of dev are to be expected; choose other crawl.split_shares",
+    }.items():
+        given = (*sizes, f'crawl.split_shares="{shares}"')
+        assert line in "\n".join(plan(tmp_path, None, *given, each=10).lacks)
 
 
 def test_of_the_published_size_each_pool_has_enough(machine, tmp_path):
@@ -120,9 +116,8 @@ def test_the_command_prints_the_plan_and_writes_nothing(tmp_path):
         [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=True
     )
     found = json.loads(done.stdout)
-    assert [stage["stage"] for stage in found["stages"]] == [
-        "crawl", "detect", "tokenize", "package",
-    ]  # fmt: skip
+    stages = ["crawl", "detect", "tokenize", "package"]
+    assert [stage["stage"] for stage in found["stages"]] == stages
     assert "user_agent_url=https://example.org/a" in found["stages"][0]["changed"]
     assert any("Chromium" in line for line in found["lacks"])
     assert not (tmp_path / "out").exists()

@@ -3,7 +3,6 @@
 import io
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -12,10 +11,10 @@ import pytest
 from PIL import Image
 
 from now_builder.simweb.draw import TOPICS, draw
-from now_builder.simweb.make import make, read_world
+from now_builder.simweb.make import make
 from now_builder.simweb.serve import serving
 from now_builder.simweb.settings import SimwebSettings
-from now_builder.simweb.world import World
+from now_builder.simweb.world import World, build_world
 
 pytestmark = pytest.mark.browser
 playwright = pytest.importorskip("playwright.sync_api")
@@ -29,18 +28,17 @@ PICTURES = """() => [...document.querySelectorAll('.pic')].filter(e => {
 
 
 @pytest.fixture(scope="module")
-def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, str]]:
-    folder: Path = tmp_path_factory.mktemp("simweb")
-    make(folder, SimwebSettings(pages=400))
-    with serving(folder) as address:
-        yield read_world(folder), address
+def world() -> World:
+    return build_world(SimwebSettings(pages=400))
 
 
 @pytest.fixture(scope="module")
-def context(web: tuple[World, str]) -> Iterator[object]:
+def context(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    folder = tmp_path_factory.mktemp("served")
+    make(folder, world.settings)
     path = shutil.which("chromium-headless-shell")
-    rules = f"--host-resolver-rules=MAP *.test {web[1]}"
-    with playwright.sync_playwright() as driver:
+    with serving(folder) as address, playwright.sync_playwright() as driver:
+        rules = f"--host-resolver-rules=MAP *.test {address}"
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", rules])
         yield browser.new_context(
             viewport={"width": 360, "height": 640}, device_scale_factor=2, is_mobile=True
@@ -49,9 +47,8 @@ def context(web: tuple[World, str]) -> Iterator[object]:
 
 
 def test_pages_show_large_pictures_of_their_topic_without_a_script_error(
-    web: tuple[World, str], context: Any
+    world: World, context: Any
 ) -> None:
-    world = web[0]
     chosen = {page.site: page for page in world.pages if page.kind == "page"}
     counts = []
     for page in list(chosen.values())[:16]:
@@ -70,10 +67,7 @@ def test_pages_show_large_pictures_of_their_topic_without_a_script_error(
     assert np.mean(counts) >= 2
 
 
-def test_a_browser_reads_legacy_pages_and_scripted_descriptions(
-    web: tuple[World, str], context: Any
-) -> None:
-    world = web[0]
+def test_a_browser_reads_legacy_pages_and_scripted_descriptions(world: World, context: Any) -> None:
     kinds = ("legacy_header", "legacy_meta", "legacy_late", "legacy_conflict", "script_description")
     pages = [page for page in world.pages if page.kind in kinds]
     assert {page.kind for page in pages} == set(kinds)
@@ -89,15 +83,13 @@ def test_a_browser_reads_legacy_pages_and_scripted_descriptions(
 def test_a_linear_probe_tells_the_topics_apart(context: Any) -> None:
     """24 x 24 px of a picture, any variant, are enough for more than 85 % of twelve topics."""
     linear_model = pytest.importorskip("sklearn.linear_model")
-    topics = sorted(Random("0/world").sample(sorted(TOPICS), 12))
+    topics = sorted(Random("0/world").sample(TOPICS, 12))
     tab = context.new_page()
     features, labels = [], []
-    for number in range(180):
+    style = ' style="width:60px;height:46px;display:block;float:left"'
+    for number in range(60):
         pictures = [
-            draw(topic, Random(f"{topic}/{number}"), 130).to_svg(
-                ' style="width:60px;height:46px;display:block;float:left"'
-            )
-            for topic in topics
+            draw(topic, Random(f"{topic}/{number}"), 130, attributes=style) for topic in topics
         ]
         phone = "<meta name=viewport content=width=device-width>"
         tab.set_content(f"{phone}<body style='margin:0'>{''.join(pictures)}")

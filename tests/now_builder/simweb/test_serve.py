@@ -7,7 +7,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from threading import Thread
 
@@ -25,199 +28,168 @@ class Response:
 
     def __init__(self, raw: bytes) -> None:
         head, _, self.body = raw.partition(b"\r\n\r\n")
-        lines = head.decode("latin-1").split("\r\n")
-        self.status = int(lines[0].split()[1])
-        self.headers = {
-            line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in lines[1:]
-        }
+        status, *lines = head.decode("latin-1").split("\r\n")
+        self.status = int(status.split()[1])
+        pairs = (line.partition(":") for line in lines)
+        self.headers = {name.lower(): value.strip() for name, _, value in pairs}
+        self.text = self.body.decode("latin-1")
 
 
-Get = Callable[..., Response]
+@dataclass
+class Web:
+    """A simulated web that is being served."""
 
+    world: World
+    address: tuple[str, int]
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("simweb") / "web"
-    make(folder, SimwebSettings(pages=300, awkward=60))
-    return read_world(folder)
+    def page(self, kind: str) -> Page:
+        return next(page for page in self.world.pages if page.kind == kind)
 
+    def at(self, page: Page, target: str) -> str:
+        return f"http://{self.world.sites[page.site].host}{target}"
 
-@pytest.fixture(scope="module")
-def address(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    folder = tmp_path_factory.mktemp("served")
-    make(folder, world.settings)
-    with serving(folder) as listening:
-        host, _, port = listening.partition(":")
-        yield host, int(port)
-
-
-@pytest.fixture
-def get(address: tuple[str, int]) -> Get:
-    def fetch(url: str, *, most: int = 1 << 26, wait: float = 10, more: str = "") -> Response:
-        host, _, path = url.removeprefix("http://").partition("/")
-        request = f"GET /{path.partition('#')[0]} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
-        with socket.create_connection(address, timeout=wait) as connection:
-            connection.sendall(f"{request}{more}\r\n".encode())
+    def send(self, text: str, *, most: int = 1 << 26, wait: float = 10) -> Response:
+        with socket.create_connection(self.address, timeout=wait) as connection:
+            connection.sendall(f"{text}\r\nConnection: close\r\n\r\n".encode())
             raw = b""
             while len(raw) < most and (part := connection.recv(1 << 16)):
                 raw += part
         return Response(raw)
 
-    return fetch
+    def get(self, url: str, more: str = "", **options: float) -> Response:
+        """Get a URL, or the first page of a kind."""
+        url = url if ":" in url else self.page(url).url
+        host, _, path = url.removeprefix("http://").partition("/")
+        lines = f"GET /{path.partition('#')[0]} HTTP/1.1\r\nHost: {host}{more}"
+        return self.send(lines, **options)
 
 
-def of_kind(world: World, kind: str) -> Page:
-    return next(page for page in world.pages if page.kind == kind)
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    folder = tmp_path_factory.mktemp("simweb")
+    make(folder, SimwebSettings(pages=300, awkward=60))
+    with serving(folder) as listening:
+        host, _, port = listening.partition(":")
+        yield Web(read_world(folder), (host, int(port)))
 
 
-def host_of(page: Page, world: World) -> str:
-    return world.sites[page.site].host
-
-
-def test_a_page_is_served_whole_with_its_length(world: World, get: Get) -> None:
-    page = of_kind(world, "page")
-    answer = get(page.url)
+def test_a_page_is_served_whole_by_its_own_host(web: Web) -> None:
+    page = web.page("page")
+    answer = web.get(page.url)
     assert answer.status == 200
     assert answer.headers["content-type"].startswith("text/html")
     assert int(answer.headers["content-length"]) == len(answer.body)
-    assert b'name="viewport"' in answer.body
+    assert 'name="viewport"' in answer.text
+    other = next(site.host for site in web.world.sites if site.number != page.site)
+    assert web.get(f"http://{other}{page.target}").status == 404
+    assert web.get("http://elsewhere.test/").status == 421
 
 
-def test_sites_are_told_apart_by_the_host_header(world: World, get: Get) -> None:
-    page = of_kind(world, "page")
-    other = next(site.host for site in world.sites if site.number != page.site)
-    assert get(page.url.replace(host_of(page, world), other)).status == 404
-    assert get("http://elsewhere.test/").status == 421
-
-
-def test_pages_are_compressed_only_for_those_who_ask(world: World, get: Get) -> None:
-    page = next(p for p in world.pages if p.kind == "page" and world.sites[p.site].gzip)
-    plain, packed = get(page.url), get(page.url, more="Accept-Encoding: gzip, br\r\n")
+def test_pages_are_compressed_only_for_those_who_ask(web: Web) -> None:
+    page = next(p for p in web.world.pages if p.kind == "page" and web.world.sites[p.site].gzip)
+    plain, packed = web.get(page.url), web.get(page.url, "\r\nAccept-Encoding: gzip, br")
     assert "content-encoding" not in plain.headers
     assert packed.headers["content-encoding"] == "gzip"
     assert gzip.decompress(packed.body) == plain.body
 
 
-def test_pictures_of_a_page_can_be_fetched_and_name_no_topic(world: World, get: Get) -> None:
-    for page in (page for page in world.pages if page.kind == "page"):
-        body = get(page.url).body.decode("latin-1")
-        if 'src="/pic/' in body:
-            target = body.split('src="')[1].split('"')[0]
-            answer = get(f"http://{host_of(page, world)}{target}")
-            assert answer.headers["content-type"] == "image/svg+xml"
-            assert answer.body.startswith(b"<svg ")
-            assert get(f"http://{host_of(page, world)}{target[:6]}{target[7:]}").status == 404
-            return
-    pytest.fail("no page with an image file")
+def test_pictures_of_a_page_can_be_fetched(web: Web) -> None:
+    pages = ((page, web.get(page.url).text) for page in web.world.pages if page.kind == "page")
+    page, text = next(pair for pair in pages if 'src="/pic/' in pair[1])
+    target = text.split('src="')[1].split('"')[0]
+    answer = web.get(web.at(page, target))
+    assert answer.headers["content-type"] == "image/svg+xml"
+    assert answer.text.startswith("<svg ")
+    assert web.get(web.at(page, target[:6] + target[7:])).status == 404
 
 
-def test_redirects_lead_to_a_page_in_one_hop_and_in_several(world: World, get: Get) -> None:
-    for kind, hops in (("redirect", 1), ("redirect_chain", 4)):
-        page = of_kind(world, kind)
-        target = page.target
-        for _ in range(hops):
-            answer = get(f"http://{host_of(page, world)}{target}")
-            assert answer.status in {301, 302, 303, 307, 308}
-            target = answer.headers["location"]
-        assert get(f"http://{host_of(page, world)}{target}").status == 200
+@pytest.mark.parametrize(("kind", "hops"), [("redirect", 1), ("redirect_chain", 4)])
+def test_redirects_lead_to_a_page_in_one_hop_and_in_several(web: Web, kind: str, hops: int) -> None:
+    page = web.page(kind)
+    target = page.target
+    for _ in range(hops):
+        answer = web.get(web.at(page, target))
+        assert answer.status in {301, 302, 303, 307, 308}
+        target = answer.headers["location"]
+    assert web.get(web.at(page, target)).status == 200
 
 
-def test_a_redirect_loop_comes_back_to_its_start(world: World, get: Get) -> None:
-    page = of_kind(world, "redirect_loop")
+def test_a_redirect_loop_comes_back_to_its_start(web: Web) -> None:
+    page = web.page("redirect_loop")
     target, seen = page.target, []
     while target not in seen:
         seen.append(target)
-        target = get(f"http://{host_of(page, world)}{target}").headers["location"]
+        target = web.get(web.at(page, target)).headers["location"]
     assert target == page.target
     assert len(seen) == 3
 
 
-@pytest.mark.parametrize(("kind", "status"), [("not_found", 404), ("server_error", 500)])
-def test_errors_come_with_their_status(kind: str, status: int, world: World, get: Get) -> None:
-    assert get(of_kind(world, kind).url).status == status
-
-
-def test_no_content_has_no_body(world: World, get: Get) -> None:
-    answer = get(of_kind(world, "no_content").url)
-    assert answer.status == 204
-    assert not answer.body
-    assert "content-length" not in answer.headers
-
-
-def test_a_download_is_an_attachment_and_a_pdf_is_one(world: World, get: Get) -> None:
-    download = get(of_kind(world, "download").url)
-    assert download.headers["content-disposition"].startswith("attachment")
-    pdf = get(of_kind(world, "pdf").url)
+def test_errors_and_answers_that_are_no_page_say_so(web: Web) -> None:
+    assert web.get("not_found").status == 404
+    assert web.get("server_error").status == 500
+    empty = web.get("no_content")
+    assert (empty.status, empty.body) == (204, b"")
+    assert "content-length" not in empty.headers
+    assert web.get("download").headers["content-disposition"].startswith("attachment")
+    pdf = web.get("pdf")
     assert pdf.headers["content-type"] == "application/pdf"
     assert pdf.body.startswith(b"%PDF-")
     assert pdf.body.endswith(b"%%EOF\n")
 
 
-def test_a_slow_page_takes_one_to_two_seconds(world: World, get: Get) -> None:
+def test_a_slow_page_takes_one_to_two_seconds_and_a_hanging_page_never_answers(web: Web) -> None:
     begun = time.monotonic()
-    assert get(of_kind(world, "slow").url).status == 200
+    assert web.get("slow").status == 200
     assert 1 <= time.monotonic() - begun < 4
-
-
-def test_a_hanging_page_never_answers(world: World, get: Get) -> None:
     with pytest.raises(TimeoutError):
-        get(of_kind(world, "hanging").url, wait=1.5)
+        web.get("hanging", wait=1.5)
 
 
-def test_an_endless_body_goes_on_after_the_page(world: World, get: Get) -> None:
-    page = of_kind(world, "endless")
-    first = get(page.url, most=5000)
+def test_an_endless_body_goes_on_a_truncated_one_breaks_off_a_huge_one_ends(web: Web) -> None:
+    first = web.get("endless", most=5000)
     assert "content-length" not in first.headers
-    assert len(get(page.url, most=len(first.body) + 60_000).body) > len(first.body) + 40_000
+    further = web.get("endless", most=len(first.body) + 60_000)
+    assert len(further.body) > len(first.body) + 40_000
+    broken = web.get("truncated")
+    assert len(broken.body) < int(broken.headers["content-length"])
+    assert "</html>" not in broken.text
+    assert "escription" in broken.text
+    huge = web.get("huge")
+    assert len(huge.body) > 2_000_000
+    assert huge.text.count("<li>") > 5000
 
 
-def test_a_truncated_body_breaks_off(world: World, get: Get) -> None:
-    answer = get(of_kind(world, "truncated").url)
-    assert len(answer.body) < int(answer.headers["content-length"])
-    assert b"</html>" not in answer.body
-    assert b"escription" in answer.body
-
-
-def test_robots_txt_forbids_what_the_robots_pages_are(world: World, get: Get) -> None:
-    page = of_kind(world, "robots")
-    rules = get(f"http://{host_of(page, world)}/robots.txt").body.decode()
+def test_robots_txt_forbids_what_the_robots_pages_are(web: Web) -> None:
+    page = web.page("robots")
+    rules = web.get(web.at(page, "/robots.txt")).text
     assert rules.splitlines()[0] == "User-agent: *"
     assert page.target.startswith(rules.split("Disallow: ")[1].strip())
-    assert get(page.url).status == 200
+    assert web.get(page.url).status == 200
 
 
-def test_duplicates_are_other_spellings_of_a_page(world: World, get: Get) -> None:
-    duplicates = [page for page in world.pages if page.kind == "duplicate"]
+def test_duplicates_are_other_spellings_of_a_page(web: Web) -> None:
+    duplicates = [page for page in web.world.pages if page.kind == "duplicate"]
     assert duplicates
     for page in duplicates:
-        original = world.pages[page.original]
+        original = web.world.pages[page.original]
         assert page.url != original.url
         assert page.caption == original.caption
-        assert get(page.url).body == get(original.url).body
+        assert web.get(page.url).body == web.get(original.url).body
 
 
-def test_a_refresh_leads_once_to_the_same_page_without_one(world: World, get: Get) -> None:
-    page = of_kind(world, "meta_refresh")
-    first = get(page.url).body.decode("latin-1")
+def test_a_refresh_leads_once_to_the_same_page_without_one(web: Web) -> None:
+    page = web.page("meta_refresh")
+    first = web.get(page.url).text
     target = first.split('http-equiv="refresh" content="0;url=')[1].split('"')[0]
-    second = get(f"http://{host_of(page, world)}{target}").body.decode("latin-1")
+    second = web.get(web.at(page, target)).text
     assert "refresh" not in second
     assert second.split("<body>")[1] == first.split("<body>")[1]
 
 
-def test_a_huge_page_has_megabytes_and_many_elements(world: World, get: Get) -> None:
-    body = get(of_kind(world, "huge").url).body
-    assert len(body) > 2_000_000
-    assert body.count(b"<li>") > 5000
-
-
-def test_descriptions_stand_where_their_kind_says(world: World, get: Get) -> None:
-    body = {
-        kind: get(of_kind(world, kind).url).body.decode("latin-1")
-        for kind in ("body_description", "late_description", "og_only", "no_description", "dialog",
-                     "script_loop", "legacy_late", "empty_description")
-    }  # fmt: skip
-    low = {kind: text.lower() for kind, text in body.items()}
+def test_descriptions_stand_where_their_kind_says(web: Web) -> None:
+    kinds = ("body_description", "late_description", "og_only", "no_description", "dialog",
+             "script_loop", "legacy_late", "empty_description")  # fmt: skip
+    low = {kind: web.get(kind).text.lower() for kind in kinds}
     assert low["body_description"].index("description") > low["body_description"].index("<body>")
     late = low["late_description"]
     assert 1024 < late.index("description") < late.index("<body>")
@@ -230,60 +202,39 @@ def test_descriptions_stand_where_their_kind_says(world: World, get: Get) -> Non
     assert 'content=""' in low["empty_description"]
 
 
-def test_a_connection_is_kept_for_further_requests(world: World, address: tuple[str, int]) -> None:
-    page = of_kind(world, "page")
-    request = f"GET {page.target} HTTP/1.1\r\nHost: {host_of(page, world)}\r\n\r\n".encode()
-    with socket.create_connection(address, timeout=10) as connection:
-        sizes = []
+def test_a_connection_is_kept_for_further_requests(web: Web) -> None:
+    page = web.page("page")
+    with closing(HTTPConnection(*web.address, timeout=10)) as connection:
+        sockets, bodies = set(), set()
         for _ in range(3):
-            connection.sendall(request)
-            raw = connection.recv(1 << 16)
-            while b"\r\n\r\n" not in raw:
-                raw += connection.recv(1 << 16)
-            answer = Response(raw)
-            left = int(answer.headers["content-length"]) - len(answer.body)
-            while left > 0:
-                left -= len(connection.recv(min(left, 1 << 16)))
-            sizes.append(answer.headers["content-length"])
-    assert len(set(sizes)) == 1
+            host = web.world.sites[page.site].host
+            connection.request("GET", page.target, headers={"Host": host})
+            bodies.add(connection.getresponse().read())
+            sockets.add(connection.sock)
+    assert len(sockets) == len(bodies) == 1
 
 
-def test_head_gives_the_head_alone_and_other_methods_are_refused(
-    world: World, address: tuple[str, int]
+@pytest.mark.parametrize(
+    ("line", "status"), [("HEAD / HTTP/1.1", 200), ("DELETE / HTTP/1.1", 405), ("hello", 400)]
+)
+def test_other_requests_than_get_are_answered_without_a_body(
+    web: Web, line: str, status: int
 ) -> None:
-    page = of_kind(world, "page")
-    for method, status in (("HEAD", 200), ("DELETE", 405)):
-        with socket.create_connection(address, timeout=10) as connection:
-            connection.sendall(
-                f"{method} {page.target} HTTP/1.1\r\nHost: {host_of(page, world)}\r\n"
-                "Connection: close\r\n\r\n".encode()
-            )
-            raw = b""
-            while part := connection.recv(1 << 16):
-                raw += part
-        assert Response(raw).status == status
-        assert not Response(raw).body
+    answer = web.send(f"{line}\r\nHost: site00.test")
+    assert (answer.status, answer.body) == (status, b"")
 
 
-def test_a_request_that_is_no_http_is_answered_with_400(address: tuple[str, int]) -> None:
-    with socket.create_connection(address, timeout=10) as connection:
-        connection.sendall(b"hello\r\n\r\n")
-        assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
-
-
-def test_hundreds_of_connections_are_served_while_others_hang(world: World, get: Get) -> None:
-    """A page is fetched by many at once; hanging connections hold nobody up."""
-    hanging, page = of_kind(world, "hanging").url, of_kind(world, "page").url
+def test_hundreds_of_connections_are_served_while_others_hang(web: Web) -> None:
     statuses: list[int] = []
 
     def hang() -> None:
         with pytest.raises(TimeoutError):
-            get(hanging, wait=3)
+            web.get("hanging", wait=3)
 
-    threads = [Thread(target=hang) for _ in range(60)]
-    threads += [
-        Thread(target=lambda: statuses.append(get(page, wait=100).status)) for _ in range(300)
-    ]
+    def fetch() -> None:
+        statuses.append(web.get("page", wait=100).status)
+
+    threads = [Thread(target=do) for do in [hang] * 60 + [fetch] * 300]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -298,10 +249,9 @@ def test_serve_says_when_it_listens_and_stops_when_told(tmp_path: Path) -> None:
         "at = Path(sys.argv[1])\n"
         "serve(at, 0, ready_file=at / 'address', latency_s=0.5, access_log=at / 'requests.txt')"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    try:
+    call = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as process, ExitStack() as stack:
+        stack.callback(process.kill)
         deadline = time.monotonic() + 60
         while not (tmp_path / "address").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -315,10 +265,6 @@ def test_serve_says_when_it_listens_and_stops_when_told(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(20) == 0
         assert f"{host}:{port}" in process.stdout.read()
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def test_a_port_that_is_taken_is_the_users_mistake(tmp_path: Path) -> None:

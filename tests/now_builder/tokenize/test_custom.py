@@ -1,6 +1,7 @@
 """A tokenizer that the user brings: its own ids, moved up by four, under its file's name."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,22 +12,25 @@ import tokenizers
 import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from now_builder.cli import main
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.captions import SPECIALS, UNK, read_captions, read_vocabulary
+from now_builder.formats.captions import SPECIALS, read_captions, read_vocabulary
 from now_builder.formats.release import read_manifest
-from now_builder.formats.shard import CaptureRow, read_rows, rows_path, write_shard
+from now_builder.formats.shard import read_rows, rows_path
 from now_builder.formats.split import read_split, write_split
 from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
 from now_builder.package.verify import verify
-from now_builder.tokenize.custom import CustomTokenizer, custom_name
+from now_builder.tokenize.custom import custom_name, read_custom
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
 from pc2_baseline.config import DataSettings
 from pc2_baseline.data.pairs import open_pairs
 
 LEARN = TokenizeSettings(bert="learn", processes=1)
+
+
+def learn(with_: Path) -> TokenizeSettings:
+    return LEARN.model_copy(update={"with_": with_})
 
 
 def make_bpe(path: Path) -> Path:
@@ -50,20 +54,16 @@ def make_bpe(path: Path) -> Path:
     return path
 
 
-def make_unigram(path: Path) -> Path:
-    made = tokenizers.Tokenizer(
-        models.Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -2.0), ("ab", -1.5)], unk_id=0)
-    )
-    made.save(str(path))
-    return path
-
-
 def make_words(path: Path) -> Path:
     words = {"[UNK]": 0, "phones": 1, "news": 2, "<end>": 3}
     made = tokenizers.Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     made.normalizer, made.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.WhitespaceSplit()
     made.save(str(path))
     return path
+
+
+def cut(path: Path, caption: str) -> list[str]:
+    return next(read_custom(path, "mine").cut([caption]))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def captions(small_crawl: Path, mine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokenized") / "captions"
-    summary = tokenize(small_crawl, folder, LEARN.model_copy(update={"with_": mine}))
+    summary = tokenize(small_crawl, folder, learn(mine))
     assert summary.made == ["jieba", "bpe", "bert", "mine"]
     assert f"mine: the {summary.sizes['mine']} tokens of its file" in str(summary)
     return folder
@@ -107,18 +107,16 @@ def test_its_vocabulary_is_its_files_and_is_learned_nowhere(mine: Path, captions
     assert (captions / "mine.tokenizer.json").read_bytes() == mine.read_bytes()
 
 
-def test_what_the_model_or_the_format_does_not_know_is_unknown(tmp_path: Path) -> None:
-    unigram = CustomTokenizer("u", make_unigram(tmp_path / "u.json"))
-    assert list(unigram.cut(["abzb"])) == [["ab", "<unk>", "b"]]
-    assert unigram.vocabulary == ["a", "b", "ab"]
-    words = CustomTokenizer("w", make_words(tmp_path / "w.json"))
-    assert list(words.cut(["News on <end> PHONES"])) == [["news", "<unk>", "<unk>", "phones"]]
-    assert words.vocabulary == ["phones", "news"]
-
-
-def test_specials_that_a_caption_spells_out_are_unknown(mine: Path) -> None:
-    tokens = next(CustomTokenizer("mine", mine).cut(["a<pad>b</s>"]))
-    assert tokens == ["a", "<unk>", "b", "<unk>"]
+def test_what_the_model_or_the_format_does_not_know_is_unknown(mine: Path, tmp_path: Path) -> None:
+    pieces = [("<unk>", 0.0), ("a", -1.0), ("b", -2.0), ("ab", -1.5)]
+    path = tmp_path / "unigram.json"
+    tokenizers.Tokenizer(models.Unigram(pieces, unk_id=0)).save(str(path))
+    assert cut(path, "abzb") == ["ab", "<unk>", "b"]
+    assert read_custom(path, "u").vocabulary == ["a", "b", "ab"]
+    path = make_words(tmp_path / "w.json")
+    assert cut(path, "News on <end> PHONES") == ["news", "<unk>", "<unk>", "phones"]
+    assert read_custom(path, "w").vocabulary == ["phones", "news"]
+    assert cut(mine, "a<pad>b</s>") == ["a", "<unk>", "b", "<unk>"], "specials in a caption"
 
 
 @pytest.mark.parametrize("around", [
@@ -133,9 +131,7 @@ def test_what_a_file_puts_around_a_text_is_unknown_within_it(
     made = tokenizers.Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     made.pre_tokenizer, made.post_processor = pre_tokenizers.WhitespaceSplit(), around
     made.save(str(tmp_path / "mine.json"))
-    own = CustomTokenizer("mine", tmp_path / "mine.json")
-    assert list(own.cut(["<sep> news <cls>"])) == [["<unk>", "news", "<unk>"]]
-    assert own.vocabulary == ["news"]
+    assert cut(tmp_path / "mine.json", "<sep> news <cls>") == ["<unk>", "news", "<unk>"]
 
 
 def test_it_stays_until_its_file_goes_and_is_made_again_for_new_pages(
@@ -145,18 +141,19 @@ def test_it_stays_until_its_file_goes_and_is_made_again_for_new_pages(
     captures.mkdir()
     write_split(captures / "split.toml", read_split(small_crawl / "split.toml"))
     rows_path(captures, 0).write_bytes(rows_path(small_crawl, 0).read_bytes())
-    tokenize(captures, folder, LEARN.model_copy(update={"with_": mine}))
+    tokenize(captures, folder, learn(mine))
     assert tokenize(captures, folder, LEARN).made == []
     (folder / "mine.vocab.json").unlink()
     assert tokenize(captures, folder, LEARN).made == ["mine"]
     for shard in (1, 2, 3):
         rows_path(captures, shard).write_bytes(rows_path(small_crawl, shard).read_bytes())
-    assert "mine" in tokenize(captures, folder, LEARN).made
+    summary = tokenize(captures, folder, LEARN)
+    assert summary.made == ["jieba", "bpe", "bert", "mine"], "new pages change all"
+    assert str(summary).startswith(f"{summary.pages} captions;")
     for name in ("mine.txt", "mine.vocab.json"):
         assert (folder / name).read_bytes() == (captions / name).read_bytes()
     make_words(tmp_path / "mine.json")
-    again = LEARN.model_copy(update={"with_": tmp_path / "mine.json"})
-    assert tokenize(captures, folder, again).made == ["mine"]
+    assert tokenize(captures, folder, learn(tmp_path / "mine.json")).made == ["mine"]
     for path in folder.glob("mine.*"):
         path.unlink()
     assert "mine" not in tokenize(captures, folder, LEARN).sizes
@@ -167,11 +164,8 @@ def test_it_stays_until_its_file_goes_and_is_made_again_for_new_pages(
              ".json", "-x.json", "网.json", f"{'x' * 41}.json"]
 )  # fmt: skip
 def test_names_that_are_taken_or_unsafe_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="rename the file"):
+    with pytest.raises(ConfigError, match=r"--with /some/where/.*rename the file"):
         custom_name(Path("/some/where") / name)
-
-
-def test_names_come_from_the_file() -> None:
     assert custom_name(Path("/a/my-own_1.json")) == "my-own_1"
     assert custom_name(Path("/a/mine.tokenizer.json")) == "mine"
 
@@ -184,36 +178,8 @@ def test_a_file_of_something_else_is_one_clear_line_before_any_work(
     if content is not None:
         path.write_text(content, encoding="utf-8")
     with pytest.raises(FormatError, match=r"mine\.json: not a file of tokenizers"):
-        tokenize(small_crawl, tmp_path / "out", LEARN.model_copy(update={"with_": path}))
+        tokenize(small_crawl, tmp_path / "out", learn(path))
     assert not (tmp_path / "out").exists()
-
-
-def test_the_command_has_the_option(
-    small_crawl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    words = ["tokenize", small_crawl, tmp_path / "out", "--with", tmp_path / "bert.json"]
-    monkeypatch.setattr(sys, "argv", ["now-builder", *map(str, words)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    assert capsys.readouterr().err.startswith("error: --with ")
-
-
-def test_dev_and_test_reach_it_as_little_as_train_does(
-    small_crawl: Path, captions: Path, mine: Path, tmp_path: Path
-) -> None:
-    write_split(tmp_path / "split.toml", read_split(small_crawl / "split.toml"))
-    rows = [
-        CaptureRow(row.key, row.url, row.url_canonical, row.site, "ok", caption=f"龘 {row.key}")
-        for row in read_rows(small_crawl)
-    ]
-    write_shard(tmp_path, 0, rows, [])
-    tokenize(tmp_path, tmp_path / "out", LEARN.model_copy(update={"with_": mine}))
-    first, second = (read_vocabulary(folder / "mine.vocab.json").word2idx
-                     for folder in (captions, tmp_path / "out"))  # fmt: skip
-    assert first == second
-    assert UNK not in {number for line in read_captions(captions / "mine.txt").values()
-                       for number in line}  # fmt: skip
 
 
 def test_a_release_has_it_as_another_track_and_can_be_trained_on(
@@ -227,41 +193,29 @@ def test_a_release_has_it_as_another_track_and_can_be_trained_on(
     assert verify(release) == []
     manifest = read_manifest(release)
     assert {*manifest.fingerprints["test"]} == {"jieba", "bpe", "bert", "mine"}
-    for name in (
-        "now100k_precomp/test_caps_mine.txt",
-        "vocab/now100k_precomp_vocab_mine.json",
-        "vocab/mine.tokenizer.json",
-    ):
-        assert name in manifest.files
+    vocabularies = {"vocab/now100k_precomp_vocab_mine.json", "vocab/mine.tokenizer.json"}
+    assert {"now100k_precomp/test_caps_mine.txt", *vocabularies} <= manifest.files.keys()
     assert "| mine |" in (release / "DATASET_CARD.md").read_text(encoding="utf-8")
     data = DataSettings(tokenizer="mine")
     with open_pairs(release, "train", data, torch.device("cpu")) as pairs:
         assert pairs.fingerprint == manifest.fingerprints["train"]["mine"]
         assert len(pairs.batch(np.arange(3)).lengths) == 3
-    _break(release)
+    print_ = manifest.fingerprints["train"]["mine"]
+    path = release / "manifest.json"
+    path.write_text(path.read_text(encoding="utf-8").replace(print_, "0" * 64), encoding="utf-8")
     assert any("train_caps_mine.txt" in problem for problem in verify(release))
-    for path in (three := tmp_path / "three", three / "captions"):
-        path.mkdir()
-    for path in captions.iterdir():
-        if not path.name.startswith("mine."):
-            (three / "captions" / path.name).write_bytes(path.read_bytes())
-    package(small_crawl, features, three / "captions", release, settings)
+    three = tmp_path / "captions"
+    shutil.copytree(captions, three, ignore=shutil.ignore_patterns("mine.*"))
+    package(small_crawl, features, three, release, settings)
     assert not [*release.rglob("*mine*")]
     assert verify(release) == []
-
-
-def _break(release: Path) -> None:
-    """Let the manifest vouch for a line that is not the fingerprint's."""
-    manifest = json.loads((release / "manifest.json").read_text(encoding="utf-8"))
-    manifest["fingerprints"]["train"]["mine"] = "0" * 64
-    (release / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 def test_a_caption_that_its_model_cannot_cut_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     tokenizers.Tokenizer(models.WordLevel({"news": 0}, unk_token="?")).save(str(path))
     with pytest.raises(FormatError, match=r"mine\.json: cannot cut a caption"):
-        list(CustomTokenizer("mine", path).cut(["news of phones"]))
+        cut(path, "news of phones")
 
 
 def test_an_id_that_is_far_off_costs_no_memory(tmp_path: Path) -> None:
@@ -273,9 +227,9 @@ def test_an_id_that_is_far_off_costs_no_memory(tmp_path: Path) -> None:
     program = f"""
 import resource
 from pathlib import Path
-from now_builder.tokenize.custom import CustomTokenizer
+from now_builder.tokenize.custom import read_custom
 resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))
-print(list(CustomTokenizer("mine", Path({str(path)!r})).cut(["news phones"])))
+print(list(read_custom(Path({str(path)!r}), "mine").cut(["news phones"])))
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False

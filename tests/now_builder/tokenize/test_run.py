@@ -15,13 +15,10 @@ from now_builder.formats.captions import SPECIALS, UNK, read_captions, read_voca
 from now_builder.formats.shard import (
     CaptureRow,
     read_rows,
-    rows_path,
     write_shard,
 )
 from now_builder.formats.split import Shares, SplitPlan, read_split, write_split
 from now_builder.tokenize.corpus import Corpus, TrainCaptions
-from now_builder.tokenize.jieba import JiebaTokenizer
-from now_builder.tokenize.library import LibraryTokenizer
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
 from tests.kill_at_rename import run_until_rename
@@ -53,30 +50,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def captions(small_crawl: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tokenized") / "captions"
-    tokenize(small_crawl, folder, LEARN)
-    return folder
-
-
-@pytest.fixture
-def wordpiece_folder(tmp_path: Path) -> Path:
-    (tmp_path / "bert").mkdir()
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "news", "##s", "a", "##a"]
-    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    return tmp_path / "bert"
-
-
-@pytest.fixture
-def mine(tmp_path: Path) -> Path:
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0, "news": 1}, unk_token="?"))
-    made.save(str(tmp_path / "mine.json"))
-    return tmp_path / "mine.json"
-
-
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    caplog.clear()
+    return found
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -87,60 +64,28 @@ def encoded(captures: Path) -> dict[str, CaptureRow]:
     return {row.key: row for row in read_rows(captures) if row.status == "ok" and row.caption}
 
 
-def test_every_captured_page_with_a_caption_is_encoded_and_no_other(
-    small_crawl: Path, captions: Path
+@pytest.mark.parametrize("name", NAMES)
+def test_every_caption_is_encoded_as_content_ids_numbered_without_gaps(
+    small_crawl: Path, small_captions: Path, name: str
 ) -> None:
     expected = list(encoded(small_crawl))
     assert len(expected) < len(read_rows(small_crawl))
-    for name in NAMES:
-        assert list(read_captions(captions / f"{name}.txt")) == expected
+    ids = read_captions(small_captions / f"{name}.txt")
+    assert list(ids) == expected
+    vocabulary = read_vocabulary(small_captions / f"{name}.vocab.json")
+    assert [vocabulary.idx2word[str(number)] for number in range(4)] == list(SPECIALS)
+    assert sorted(vocabulary.word2idx.values()) == list(range(vocabulary.idx))
+    written = {number for line in ids.values() for number in line}
+    assert {*range(4, vocabulary.idx)} <= written <= {*range(UNK, vocabulary.idx)}
+    assert vocabulary.tokenizer == name
+    assert ("jieba 0." if name == "jieba" else "learned here") in vocabulary.source
+    assert "train pool" in vocabulary.learned_on
 
 
-def test_ids_are_numbered_from_the_specials_without_gaps(captions: Path) -> None:
-    for name in NAMES:
-        vocabulary = read_vocabulary(captions / f"{name}.vocab.json")
-        assert [vocabulary.idx2word[str(number)] for number in range(4)] == list(SPECIALS)
-        assert sorted(vocabulary.word2idx.values()) == list(range(vocabulary.idx))
-        ids = read_captions(captions / f"{name}.txt")
-        assert {*range(4, vocabulary.idx)} <= {number for line in ids.values() for number in line}
-        assert all(UNK <= number < vocabulary.idx for line in ids.values() for number in line)
-
-
-def test_content_ids_alone_are_written(captions: Path) -> None:
-    for name in NAMES:
-        lines = read_captions(captions / f"{name}.txt").values()
-        assert not {0, 1, 2} & {number for line in lines for number in line}
-
-
-def test_ids_are_those_of_the_tokens_of_the_library(small_crawl: Path, captions: Path) -> None:
-    rows = encoded(small_crawl)
-    tools = {
-        "jieba": JiebaTokenizer(),
-        "bpe": LibraryTokenizer(
-            "bpe", "", tokenizers.Tokenizer.from_file(str(captions / "bpe.tokenizer.json"))
-        ),
-    }
-    for name, tool in tools.items():
-        word2idx = read_vocabulary(captions / f"{name}.vocab.json").word2idx
-        ids = read_captions(captions / f"{name}.txt")
-        cut = tool.cut(row.caption for row in rows.values())
-        for key, tokens in zip(rows, cut, strict=True):
-            assert ids[key] == [word2idx.get(token, UNK) for token in tokens]
-
-
-def test_the_vocabulary_file_says_what_it_is(captions: Path) -> None:
-    for name, word in (("jieba", "jieba 0."), ("bpe", "learned here"), ("bert", "learned here")):
-        vocabulary = read_vocabulary(captions / f"{name}.vocab.json")
-        assert vocabulary.tokenizer == name
-        assert word in vocabulary.source
-        assert "train pool" in vocabulary.learned_on
-
-
-def test_merges_are_learned_on_no_more_captions_than_asked_for_evenly_spread(
-    small_crawl: Path, tmp_path: Path
+def test_merges_are_learned_on_a_limited_number_of_captions_evenly_spread(
+    small_crawl: Path, small_captions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    split = read_split(small_crawl / "split.toml")
-    corpus = Corpus(small_crawl, split)
+    corpus = Corpus(small_crawl, read_split(small_crawl / "split.toml"))
     train = [caption for _, caption, pool in corpus if pool == "train"]
     assert list(TrainCaptions(corpus, len(train), 100_000)) == train
     few = list(TrainCaptions(corpus, len(train), 7))
@@ -149,13 +94,13 @@ def test_merges_are_learned_on_no_more_captions_than_asked_for_evenly_spread(
     assert places == sorted(places)
     assert places[0] < len(train) // 4
     assert places[-1] > len(train) // 2
-    folder = tmp_path / "captions"
-    tokenize(small_crawl, folder, LEARN)
-    made = tokenize(small_crawl, folder, LEARN.model_copy(update={"learn_from": 7})).made
-    assert made == ["bpe", "bert"]
-    tokens = read_vocabulary(folder / "bpe.vocab.json")
-    assert max(map(len, tokens.word2idx)) <= 16
-    assert "train pool alone" in tokens.learned_on
+    monkeypatch.setattr("now_builder.tokenize.run._LEARN_FROM", 7)
+    tokenize(small_crawl, tmp_path / "captions", LEARN)
+    few, all_ = (contents(folder) for folder in (tmp_path / "captions", small_captions))
+    assert {name for name in all_ if few[name] != all_[name]} == {
+        f"{name}.{end}" for name in ("bpe", "bert")
+        for end in ("txt", "vocab.json", "tokenizer.json")
+    }  # fmt: skip
 
 
 def test_words_outside_the_train_pool_do_not_reach_any_vocabulary(
@@ -190,28 +135,21 @@ def test_words_outside_the_train_pool_do_not_reach_any_vocabulary(
         assert all(lines[key] == others[key] for key in train)
 
 
-def test_the_same_input_is_the_same_bytes(
-    small_crawl: Path, captions: Path, tmp_path: Path
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_same_input_is_the_same_bytes_whatever_the_number_of_processes(
+    small_crawl: Path, small_captions: Path, tmp_path: Path, processes: int
 ) -> None:
-    tokenize(small_crawl, tmp_path / "again", LEARN)
-    assert contents(tmp_path / "again") == contents(captions)
-
-
-def test_the_same_bytes_whatever_the_number_of_processes(
-    small_crawl: Path, captions: Path, tmp_path: Path
-) -> None:
-    tokenize(small_crawl, tmp_path / "two", LEARN.model_copy(update={"processes": 2}))
-    assert contents(tmp_path / "two") == contents(captions)
+    tokenize(small_crawl, tmp_path / "two", LEARN.model_copy(update={"processes": processes}))
+    assert contents(tmp_path / "two") == contents(small_captions)
 
 
 def test_killed_with_workers_it_leaves_none_and_ends_as_if_nothing_had_happened(
-    small_crawl: Path, captions: Path, tmp_path: Path
+    small_crawl: Path, small_captions: Path, tmp_path: Path
 ) -> None:
     folder, script = tmp_path / "captions", tmp_path / "main.py"
     script.write_text(WITH_WORKERS, encoding="utf-8")
     command = subprocess.Popen([sys.executable, script, small_crawl, folder])
     parent = psutil.Process(command.pid)
-    workers: list[psutil.Process] = []
     while not any(folder.glob(".jieba.*.tmp/at-work-*")):
         assert command.poll() is None
         time.sleep(0.02)
@@ -221,7 +159,7 @@ def test_killed_with_workers_it_leaves_none_and_ends_as_if_nothing_had_happened(
     assert workers
     assert psutil.wait_procs(workers, timeout=20)[1] == []
     tokenize(small_crawl, folder, LEARN)
-    assert contents(folder) == contents(captions)
+    assert contents(folder) == contents(small_captions)
 
 
 def test_a_worker_that_is_killed_is_one_clear_line(small_crawl: Path, tmp_path: Path) -> None:
@@ -237,66 +175,53 @@ def test_a_worker_that_is_killed_is_one_clear_line(small_crawl: Path, tmp_path: 
     assert [path.name for path in folder.iterdir()] == []
 
 
-def test_what_stands_is_left_alone_and_what_changed_is_made_again(
-    small_crawl: Path, tmp_path: Path
+def test_what_stands_is_left_alone_and_what_changed_is_cut_anew_with_the_reason(
+    small_crawl: Path, small_captions: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "captions"
     tokenize(small_crawl, folder, LEARN)
     times = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert tokenize(small_crawl, folder, LEARN).made == []
     assert times == {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    smaller = LEARN.model_copy(update={"bpe_vocabulary": 320})
-    assert tokenize(small_crawl, folder, smaller).made == ["bpe"]
     (folder / "bert.txt").write_text("", encoding="utf-8")
-    assert tokenize(small_crawl, folder, smaller).made == ["bert"]
     (folder / "jieba.txt").unlink()
-    assert tokenize(small_crawl, folder, smaller).made == ["jieba"]
-    assert tokenize(small_crawl, folder, smaller, force=True).made == list(NAMES)
-    again = tmp_path / "again"
-    tokenize(small_crawl, again, smaller)
-    assert contents(folder) == contents(again)
-
-
-def test_a_tokenizer_added_later_leaves_the_others_as_they_were_made(
-    small_crawl: Path, wordpiece_folder: Path, mine: Path, tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    folder = tmp_path / "captions"
-    chosen = TokenizeSettings(
-        bert=str(wordpiece_folder), bpe_vocabulary=320, min_frequency=3, learn_from=50,
-        jieba_white_space=False, mend=True,
-    )  # fmt: skip
-    tokenize(small_crawl, folder, chosen)
-    before = contents(folder)
-    assert not any(str(tmp_path).encode() in content for content in before.values())
-    assert tokenize(small_crawl, folder, TokenizeSettings(with_=mine)).made == ["mine"]
-    assert tokenize(small_crawl, folder, TokenizeSettings(min_frequency=3)).made == []
-    assert before.items() <= contents(folder).items()
-    assert warned(caplog) == []
-
-
-def test_a_tokenizer_that_is_cut_anew_is_named_with_the_reason(
-    small_crawl: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "captions"
-    tokenize(small_crawl, folder, LEARN)
+    assert tokenize(small_crawl, folder, LEARN).made == ["jieba", "bert"]
+    assert contents(folder) == contents(small_captions)
+    caplog.clear()
     assert tokenize(small_crawl, folder, TokenizeSettings(bpe_vocabulary=320)).made == ["bpe"]
     (line,) = warned(caplog)
     assert line.startswith(f"{folder}: bpe: cut anew")
     assert "bpe_vocabulary is 320, was 10000" in line
-    caplog.clear()
     assert tokenize(small_crawl, folder, TokenizeSettings(mend=True)).made == list(NAMES)
     assert [line.split(": ")[1] for line in warned(caplog)] == list(NAMES)
-    caplog.clear()
-    tokenize(small_crawl, folder, LEARN, force=True)
+    assert tokenize(small_crawl, folder, LEARN, force=True).made == list(NAMES)
     assert warned(caplog) == []
-    fresh = tmp_path / "fresh"
-    tokenize(small_crawl, fresh, LEARN)
-    assert contents(folder) == contents(fresh), "--force begins with the defaults"
+    assert contents(folder) == contents(small_captions), "--force begins with the defaults"
+
+
+def test_a_tokenizer_added_later_leaves_the_others_as_they_were_made(
+    small_crawl: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, bert, mine = (tmp_path / name for name in ("captions", "bert", "mine.json"))
+    bert.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "news", "##s", "a", "##a"]
+    (bert / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0, "news": 1}, unk_token="?"))
+    made.save(str(mine))
+    chosen = TokenizeSettings(
+        bert=str(bert), bpe_vocabulary=320, jieba_white_space=False, mend=True
+    )
+    tokenize(small_crawl, folder, chosen)
+    before = contents(folder)
+    assert not any(str(tmp_path).encode() in content for content in before.values())
+    assert tokenize(small_crawl, folder, TokenizeSettings(with_=mine)).made == ["mine"]
+    assert tokenize(small_crawl, folder, TokenizeSettings(bpe_vocabulary=320)).made == []
+    assert before.items() <= contents(folder).items()
+    assert warned(caplog) == []
 
 
 def test_stopped_with_other_settings_the_old_ones_find_no_foreign_tokenizer(
-    small_crawl: Path, captions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_crawl: Path, small_captions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "captions"
     tokenize(small_crawl, folder, LEARN)
@@ -310,23 +235,11 @@ def test_stopped_with_other_settings_the_old_ones_find_no_foreign_tokenizer(
         with pytest.raises(KeyboardInterrupt):
             tokenize(small_crawl, folder, smaller)
     assert tokenize(small_crawl, folder, LEARN).made == ["bpe"]
-    assert contents(folder) == contents(captions)
-
-
-def test_new_pages_make_everything_again(small_crawl: Path, tmp_path: Path) -> None:
-    captures, folder = tmp_path / "captures", tmp_path / "captions"
-    captures.mkdir()
-    write_split(captures / "split.toml", read_split(small_crawl / "split.toml"))
-    for shard in (0, 1):
-        rows_path(captures, shard).write_bytes(rows_path(small_crawl, shard).read_bytes())
-        summary = tokenize(captures, folder, LEARN)
-        assert summary.made == list(NAMES)
-    assert summary.pages == len(encoded(captures))
-    assert str(summary.pages) in str(summary)
+    assert contents(folder) == contents(small_captions)
 
 
 def test_killed_at_every_rename_it_ends_as_if_nothing_had_happened(
-    small_crawl: Path, captions: Path, tmp_path: Path
+    small_crawl: Path, small_captions: Path, tmp_path: Path
 ) -> None:
     folder, kills = tmp_path / "captions", 0
     for point in (1, 2, 1, 2, 3, 1):
@@ -334,10 +247,10 @@ def test_killed_at_every_rename_it_ends_as_if_nothing_had_happened(
         kills += done.returncode == -signal.SIGKILL
     assert kills >= 5
     tokenize(small_crawl, folder, LEARN)
-    assert contents(folder) == contents(captions)
+    assert contents(folder) == contents(small_captions)
 
 
-def test_an_empty_train_pool_is_one_clear_line(tmp_path: Path) -> None:
+def test_an_empty_train_pool_and_missing_captures_are_one_clear_line(tmp_path: Path) -> None:
     write_split(tmp_path / "split.toml", SplitPlan(shares=Shares(train=0.01, dev=0.01, test=0.98)))
     url = "http://a.test/"
     write_shard(tmp_path, 0, [CaptureRow("00000_0000", url, url, "a.test", "ok", caption="x")], [])
@@ -345,8 +258,5 @@ def test_an_empty_train_pool_is_one_clear_line(tmp_path: Path) -> None:
         tokenize(tmp_path, tmp_path / "captions", LEARN)
     assert "test 1" in str(caught.value)
     assert not (tmp_path / "captions").exists()
-
-
-def test_missing_captures_are_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="crawl"):
         tokenize(tmp_path / "none", tmp_path / "captions", LEARN)

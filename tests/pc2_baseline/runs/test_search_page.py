@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from now_builder.describe import Describer
 from now_builder.detect.run import detect
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError, FormatError
+from now_builder.extract import RegionExtractor
 from now_builder.formats.features import open_features, write_features
 from now_builder.formats.release import DATA_FOLDER, Pair, read_pairs, write_pairs
 from now_builder.formats.shard import read_captures, read_rows
@@ -220,7 +220,7 @@ def test_a_picture_without_the_detectors_packages_is_answered_in_a_line(world, m
     def describe(*_):
         raise missing
 
-    monkeypatch.setattr(Describer, "__init__", describe)
+    monkeypatch.setattr(RegionExtractor, "__init__", describe)
     with open_search(world.run) as searcher, serving(searcher, None, 5, 0) as url:
         status, text = post(url, world.screenshots[world.pages[0].key])
     assert status == 400

@@ -1,4 +1,4 @@
-"""A new picture as the regions of a release, found by the detector that described its pages."""
+"""The regions of a new picture, by the detector of a release's features."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,20 +18,20 @@ from now_builder.errors import ConfigError
 _IDENTIFYING = ("weights_sha256", "embed_sha256", "regions_sha256")
 
 
-class Describer:
-    """The detector of a feature file, loaded, for pictures that are not in it.
+class RegionExtractor:
+    """The detector of a feature file, loaded, for pictures that are not in the file.
 
-    A picture has no DOM: its texts are unknown, and where the file's regions come from the DOM, its
-    own are the detector's proposals.
+    A picture has no DOM: its texts are unknown, and its regions are the detector's proposals even
+    where those of the file come from the DOM.
 
     Args:
         attributes: Attributes of the feature file.
-        weights: The detector's weights; ``None``: those that come with the package.
+        weights: The detector's weights; ``None`` for the shipped ones.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
 
     Raises:
         ConfigError: If the features come from other weights, another detector, or a model that
-            cannot be had.
+            cannot be loaded.
         FormatError: If the weights are torn.
     """
 
@@ -41,34 +41,33 @@ class Describer:
         if attributes.get("detector") != "apt-style":
             raise ConfigError(
                 f"the release's features come from the detector {attributes.get('detector')!r:.60},"
-                " expected 'apt-style' of `now-builder detect`: no other describes a new picture"
+                " expected 'apt-style' of `now-builder detect`, which alone reads a new picture"
             )
         settings = _settings(attributes, weights, device)
-        found = attributes_of(settings)
+        own = attributes_of(settings)
         for name in _IDENTIFYING:
-            _check_same(name, attributes.get(name), found.get(name), weights)
-        self._detector = load(settings, tuple(found.items()))
+            _check_same(name, attributes.get(name), own.get(name), weights)
+        self._detector = load(settings, tuple(own.items()))
 
     def __call__(self, content: bytes, name: str) -> Float[ndarray, "36 768"]:
-        """Describe a picture; one of another shape than a screenshot is fitted into its corner.
+        """Return a picture's regions; other shapes than a screenshot's are fitted into its corner.
 
         Args:
             content: A PNG, JPEG or WebP file.
-            name: What messages call it.
+            name: Its name in error messages.
 
         Raises:
             FormatError: If it is not such a picture, or has too many pixels.
         """
         pixels = to_batch([decode_screenshot(content, self._detector.input_size, name)])
-        found = self._detector.extract([Page(name)], pixels)
-        regions: Float[ndarray, "36 768"] = found.regions[0]
+        regions: Float[ndarray, "36 768"] = self._detector.extract([Page(name)], pixels).regions[0]
         return regions
 
 
 def _settings(attributes: Mapping[str, Any], weights: Path | None, device: str) -> DetectSettings:
-    """Return the settings of ``detect`` that a feature file was made with, but for the precision.
+    """Return the settings of ``detect`` of a feature file, except precision and source of texts.
 
-    Texts are left out: they change only which regions are kept.
+    Texts change only which regions are kept.
     """
     settings = DetectSettings(
         weights=weights,
