@@ -36,11 +36,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file into a plain tree.
-
-    Raises:
-        ConfigError: If the file is missing or is not TOML.
-    """
+    """Read a TOML file into a plain tree."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

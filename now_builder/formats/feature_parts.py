@@ -65,11 +65,7 @@ def read_parts(path: Path, prefix: str = "") -> list[Path]:
 
 
 def read_part(part: Path) -> tuple[FeatureBatch, dict[str, str]]:
-    """Read a finished batch and its attributes.
-
-    Raises:
-        FormatError: If it is torn.
-    """
+    """Read a finished batch and its attributes."""
     try:
         with safe_open(part, "numpy") as file:
             metadata = file.metadata()

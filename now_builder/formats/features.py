@@ -258,19 +258,11 @@ class Features:
         return self._data["regions"]
 
     def column(self, name: str, rows: slice) -> Shaped[np.ndarray, "pages ..."]:
-        """Read one dataset of :data:`LAYOUT` of some pages, and none of the others.
-
-        Raises:
-            FormatError: If they cannot be read.
-        """
+        """Read one dataset of :data:`LAYOUT` of some pages, and none of the others."""
         return np.array(self._data[name][rows])
 
     def read(self, rows: slice | Integer[np.ndarray, " rows"]) -> FeatureBatch:
-        """Read some rows, in the order asked for.
-
-        Raises:
-            FormatError: If they cannot be read.
-        """
+        """Read some rows, in the order asked for."""
         numbers = np.arange(len(self.keys))[rows]
         order, back = np.unique(numbers, return_inverse=True)
         index: Any = order if len(order) else slice(0)

@@ -43,10 +43,6 @@ def read_noise(path: Path, captions: int, images: int) -> Int[np.ndarray, " capt
         path: A ``.npy`` file of as many integers as captions.
         captions: Captions of the training split, a multiple of ``images``.
         images: Images of the training split.
-
-    Raises:
-        FormatError: If it is missing or torn, has another length or type, or names an image
-            that is not there.
     """
     stored = map_array(path, "no such noise file; `pc2-baseline make-noise` makes one")
     if stored.ndim != 1 or stored.dtype.kind not in "iu":

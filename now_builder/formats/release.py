@@ -119,11 +119,7 @@ def read_pairs(release: Path) -> list[Pair]:
 
 
 def stream_pairs(release: Path) -> Iterator[Pair]:
-    """Read ``RELEASE/pairs.parquet`` a few rows at a time, for releases of any size.
-
-    Raises:
-        FormatError: If it is missing or lacks a column.
-    """
+    """Read ``RELEASE/pairs.parquet`` a few rows at a time, for releases of any size."""
     return (Pair(**row) for row in stream_rows(release / "pairs.parquet", Pair, _LATER, _ROWS))
 
 
@@ -150,11 +146,7 @@ def write_manifest(release: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(release: Path, name: str = "manifest.json") -> Manifest:
-    """Read ``RELEASE/manifest.json``.
-
-    Raises:
-        FormatError: If it is missing (the release is unfinished) or is not a manifest.
-    """
+    """Read ``RELEASE/manifest.json``."""
     path = release / name
     tree = read_json(path, "no manifest: the release is unfinished or not ours")
     if not isinstance(tree, dict) or tree.get("format") != FORMAT:
@@ -217,11 +209,7 @@ class Captions:
 
 
 def data_folder(release: Path) -> Path:
-    """Find the folder of arrays in a release, under the published names.
-
-    Raises:
-        FormatError: If there is none.
-    """
+    """Find the folder of arrays in a release, under the published names."""
     if not release.is_dir():
         raise FormatError(release, "no such release folder")
     for folder in [*(release / name for name in NOW_NAMES), release]:
@@ -236,11 +224,7 @@ def is_ours(release: Path) -> bool:
 
 
 def check_split(split: str) -> Split:
-    """Check the name of a split.
-
-    Raises:
-        FormatError: If it is not one of the three.
-    """
+    """Check the name of a split."""
     for name in SPLITS:
         if split == name:
             return name
@@ -248,11 +232,7 @@ def check_split(split: str) -> Split:
 
 
 def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions:
-    """Read keys and caption ids of a split; no features are read.
-
-    Raises:
-        FormatError: If a file is missing, or line counts disagree.
-    """
+    """Read keys and caption ids of a split; no features are read."""
     found = Captions([], [])
     for key, ids in stream_split_captions(release, split, tokenizer):
         found.keys.append(key)
@@ -300,9 +280,6 @@ def read_image_identities(release: Path, split: Split) -> list[str]:
     """Read a hash of each pair's region features: equal entries mean identical images.
 
     Of the authors' archive, which stores no hashes, all features of the split are read.
-
-    Raises:
-        FormatError: If a file is missing or torn.
     """
     if is_ours(release):
         return [pair.regions_sha256 for pair in stream_pairs(release) if pair.split == split]
@@ -316,11 +293,7 @@ def hash_of(regions: Shaped[np.ndarray, "36 dim"]) -> str:
 
 
 def read_published_regions(path: Path) -> Shaped[np.ndarray, "pairs regions dim"]:
-    """Map ``{split}_ims.npy`` into memory, unread.
-
-    Raises:
-        FormatError: If it is missing, torn, or no array of floats with three axes.
-    """
+    """Map ``{split}_ims.npy`` into memory, unread."""
     regions: Shaped[np.ndarray, "pairs regions dim"]
     regions = map_array(path, "no such file, and no .h5 of that split")
     if regions.ndim != 3 or regions.dtype.kind != "f":
@@ -356,11 +329,7 @@ _NO_ARRAY = (
 
 @contextmanager
 def open_regions(release: Path, split: Split) -> Iterator[Any]:
-    """Open a split's regions for reading: an array-like (pairs, 36, dim), unread.
-
-    Raises:
-        FormatError: If neither ``{split}.h5`` nor ``{split}_ims.npy`` can be read.
-    """
+    """Open a split's regions for reading: an array-like (pairs, 36, dim), unread."""
     folder = data_folder(release)
     if (folder / f"{split}.h5").exists():
         from now_builder.formats.features import open_features
@@ -372,11 +341,7 @@ def open_regions(release: Path, split: Split) -> Iterator[Any]:
 
 
 def region_attributes(release: Path, split: Split) -> dict[str, str]:
-    """Return what the feature file of a split says of its detector; nothing of the authors' arrays.
-
-    Raises:
-        FormatError: If it cannot be read.
-    """
+    """Return what the feature file of a split says of its detector; nothing of the authors' arrays."""
     path = data_folder(release) / f"{split}.h5"
     if not path.exists():
         return {}
@@ -390,9 +355,6 @@ def features_hashes(release: Path) -> dict[Split, str]:
     """Return the hash of each split's feature file, as the manifest has it; nothing is read of it.
 
     Empty for releases that have no manifest.
-
-    Raises:
-        FormatError: If the manifest cannot be read.
     """
     if not is_ours(release):
         return {}
@@ -402,11 +364,7 @@ def features_hashes(release: Path) -> dict[Split, str]:
 
 
 def read_release_vocabulary(release: Path, tokenizer: str, path: Path | None = None) -> Vocabulary:
-    """Read the vocabulary of a tokenizer from ``RELEASE/vocab`` (or ``path``).
-
-    Raises:
-        FormatError: If there is none.
-    """
+    """Read the vocabulary of a tokenizer from ``RELEASE/vocab`` (or ``path``)."""
     if path is not None:
         return read_vocabulary(path)
     folders = [release / "vocab", data_folder(release).parent / "vocab", data_folder(release)]

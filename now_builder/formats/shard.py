@@ -244,11 +244,7 @@ def write_plan(captures: Path, plan: Sequence[Planned]) -> None:
 
 
 def read_plan(captures: Path) -> list[Planned]:
-    """Read ``plan.parquet``.
-
-    Raises:
-        FormatError: If it is missing or torn.
-    """
+    """Read ``plan.parquet``."""
     return [Planned(**line) for line in _read(plan_path(captures), Planned, _PLAN)]
 
 
@@ -313,11 +309,7 @@ def complete_shards(captures: Path) -> list[int]:
 
 
 def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:
-    """Read the rows of one shard or of all complete shards, in the order of the keys.
-
-    Raises:
-        FormatError: If there is no complete shard, or one is torn.
-    """
+    """Read the rows of one shard or of all complete shards, in the order of the keys."""
     return list(stream_rows(captures, shard))
 
 
@@ -334,11 +326,7 @@ def stream_rows(captures: Path, shard: int | None = None) -> Iterator[CaptureRow
 
 
 def read_texts(captures: Path, shard: int) -> list[tuple[str, str, str]]:
-    """Read key, site and caption of the pages of one shard that were captured and have a caption.
-
-    Raises:
-        FormatError: If the shard is missing or torn.
-    """
+    """Read key, site and caption of the pages of one shard that were captured and have a caption."""
     rows = read_columns(captures, shard, ("key", "site", "status", "caption"))
     return [
         (row["key"], row["site"], row["caption"])
@@ -348,11 +336,7 @@ def read_texts(captures: Path, shard: int) -> list[tuple[str, str, str]]:
 
 
 def read_columns(captures: Path, shard: int, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Read some columns of one shard's rows: :func:`read_rows` takes ten times as long.
-
-    Raises:
-        FormatError: If the shard is missing or torn.
-    """
+    """Read some columns of one shard's rows: :func:`read_rows` takes ten times as long."""
     import pyarrow as pa
 
     whole = schema_of(CaptureRow, _CAPTURES)
@@ -363,21 +347,13 @@ def read_columns(captures: Path, shard: int, names: Sequence[str]) -> list[dict[
 def read_captures(
     captures: Path, skip: frozenset[str] = frozenset(), shards: Iterable[int] | None = None
 ) -> Iterator[Capture]:
-    """Stream the captures of some shards, or all, in the order of the tars, but for keys to skip.
-
-    Raises:
-        FormatError: If a tar is missing, torn, or has a member of an unknown form.
-    """
+    """Stream the captures of some shards, or all, in the order of the tars, but for keys to skip."""
     for shard in complete_shards(captures) if shards is None else shards:
         yield from read_members(members_path(captures, shard), skip)
 
 
 def read_members(path: Path, skip: frozenset[str] = frozenset()) -> Iterator[Capture]:
-    """Stream the captures of one tar.
-
-    Raises:
-        FormatError: If it is missing, torn, or has a member of an unknown form.
-    """
+    """Stream the captures of one tar."""
     parts: dict[str, bytes] = {}
     current = ""
     with _opened(path) as tar:
@@ -397,11 +373,7 @@ def read_members(path: Path, skip: frozenset[str] = frozenset()) -> Iterator[Cap
 def stream_elements(
     captures: Path, keys: frozenset[str], shards: Iterable[int]
 ) -> Iterator[tuple[str, list[Element]]]:
-    """Yield key and elements of some pages, passing over their pictures and sources.
-
-    Raises:
-        FormatError: If a tar is missing, torn, or has elements of an unknown form.
-    """
+    """Yield key and elements of some pages, passing over their pictures and sources."""
     for path in (members_path(captures, shard) for shard in shards):
         with _opened(path) as tar:
             for member in tar:
@@ -420,11 +392,7 @@ class Place:
 
 
 def locate_screenshots(captures: Path, shard: int) -> dict[str, Place]:
-    """Find the screenshots of one shard without reading them, by key, in the order of the tar.
-
-    Raises:
-        FormatError: If the tar is missing or torn.
-    """
+    """Find the screenshots of one shard without reading them, by key, in the order of the tar."""
     path = members_path(captures, shard)
     try:
         with tarfile.open(path, "r:") as tar:
@@ -483,11 +451,7 @@ def _content(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes
 
 
 def from_members(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
-    """Read a capture from the bytes of its members, by ending; ``path`` is for messages.
-
-    Raises:
-        FormatError: If one is missing or is not what its ending says.
-    """
+    """Read a capture from the bytes of its members, by ending; ``path`` is for messages."""
     screenshot = parts.get("png") or parts.get("webp")
     if screenshot is None or "html.gz" not in parts or "elements.json" not in parts:
         found = f"page {key}: found members {sorted(parts)}"

@@ -138,9 +138,6 @@ def choose_shares(given: str | None, pages: int) -> Shares:
     Args:
         given: Shares of train, dev and test.
         pages: URLs of the list.
-
-    Raises:
-        ConfigError: If these are not three shares that add up to 1.
     """
     if given is None:
         return default_shares(pages)

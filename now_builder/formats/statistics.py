@@ -144,11 +144,7 @@ class TokenStatistics:
         return 100 * sum(self.unknown) / max(1, sum(self.lengths))
 
     def read(self, path: Path, pairs: int) -> Iterator[list[int]]:
-        """Read a caption file line by line; each caption is counted before it is yielded.
-
-        Raises:
-            FormatError: If it cannot be read or has another number of lines than pairs.
-        """
+        """Read a caption file line by line; each caption is counted before it is yielded."""
         lines = stream_lines(path, "no such file")
         for number, line in enumerate(islice(lines, pairs), 1):
             ids = from_line(path, number, line)
@@ -194,12 +190,7 @@ class SplitStatistics:
         self.sources: Counter[int] = Counter()
 
     def add_pair(self, pair: Pair) -> None:
-        """Count a pair.
-
-        Raises:
-            ValueError: If its perceptual hash is no hexadecimal number.
-            OverflowError: If its perceptual hash has more than 64 bits.
-        """
+        """Count a pair."""
         if pair.phash:
             self.phashes.add_number(int(pair.phash, 16))
         self.pairs += 1
@@ -282,11 +273,7 @@ class ReleaseStatistics:
         return ranked(sum((split.flags for split in self.splits.values()), Counter()))
 
     def read_pairs(self, release: Path) -> Iterator[Pair]:
-        """Read ``pairs.parquet`` row by row; each pair is counted before it is yielded.
-
-        Raises:
-            FormatError: If it cannot be read, or a row has no such split or perceptual hash.
-        """
+        """Read ``pairs.parquet`` row by row; each pair is counted before it is yielded."""
         path, splits = release / "pairs.parquet", {str(name): s for name, s in self.splits.items()}
         for pair in stream_pairs(release):
             if pair.split not in splits:
@@ -302,22 +289,14 @@ class ReleaseStatistics:
     def read_tokens(
         self, release: Path, split: Split, track: str, unknown_id: int | None = UNK
     ) -> Iterator[list[int]]:
-        """Read the captions of a split under one tokenizer, counting each; pairs come first.
-
-        Raises:
-            FormatError: If the file cannot be read, or holds more or fewer captions than pairs.
-        """
+        """Read the captions of a split under one tokenizer, counting each; pairs come first."""
         statistics = self.splits[split]
         found = statistics.tracks[track] = TokenStatistics(unknown_id)
         path = data_folder(release) / f"{split}_caps_{track}.txt"
         return found.read(path, statistics.pairs)
 
     def read_regions(self, release: Path, split: Split) -> None:
-        """Count the regions of a split by their sources; no embedding is read.
-
-        Raises:
-            FormatError: If the file cannot be read, or holds more or fewer pages than pairs.
-        """
+        """Count the regions of a split by their sources; no embedding is read."""
         from now_builder.formats.features import REGIONS, open_features
 
         path, statistics = release / DATA_FOLDER / f"{split}.h5", self.splits[split]

@@ -59,9 +59,6 @@ def read_rows(
 
     The columns are read and checked whole before the first row. See :func:`upgrade` for the
     arguments.
-
-    Raises:
-        FormatError: If it is missing, torn, of another format, or as :func:`upgrade` says.
     """
     import pyarrow.parquet as pq
 
@@ -81,9 +78,6 @@ def stream_rows(
     """Yield the rows of a table, whatever its size, holding a block of them at a time.
 
     Fields of the dataclass that are of type ``str`` and ``int`` may not be empty.
-
-    Raises:
-        FormatError: If it is missing, torn, or as :func:`upgrade` says.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

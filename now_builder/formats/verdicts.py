@@ -62,9 +62,6 @@ def verdict_of(path: Path, number: int, value: object) -> Verdict:
         path: The table, for the message.
         number: Line of the cell.
         value: The cell; an empty one is unsure.
-
-    Raises:
-        FormatError: If it is no verdict.
     """
     word = "" if value is None else str(value).strip().lower()
     if word not in _WORDS:
@@ -99,11 +96,7 @@ class VerdictFile:
         self.judged.append(verdict)
 
     def undo(self) -> Judged | None:
-        """Remove the last verdict and return it, ``None`` if there is none.
-
-        Raises:
-            FormatError: If the last line is not as it was written here.
-        """
+        """Remove the last verdict and return it, ``None`` if there is none."""
         if not self.judged:
             return None
         line = to_row(self.judged[-1]).encode()
@@ -154,22 +147,14 @@ def open_verdicts(path: Path) -> Iterator[VerdictFile]:
 
 
 def read_verdicts(path: Path) -> list[Judged]:
-    """Read a file of verdicts; a last line without its end is not read.
-
-    Raises:
-        FormatError: If it is missing or a line is not a verdict.
-    """
+    """Read a file of verdicts; a last line without its end is not read."""
     read_lines(path, "no such file; `now-builder audit` writes it")
     content = path.read_bytes().replace(b"\r\n", b"\n")
     return check_verdicts(path, content[: content.rfind(b"\n") + 1])
 
 
 def check_verdicts(path: Path, content: bytes) -> list[Judged]:
-    """Read the bytes of whole lines.
-
-    Raises:
-        FormatError: Naming the first line that is not a verdict.
-    """
+    """Read the bytes of whole lines."""
     (_, header), *rows = read_records(path, content)
     if tuple(header) != COLUMNS:
         raise FormatError(path, f"columns {header!s:.200}, expected {','.join(COLUMNS)}")

@@ -101,11 +101,7 @@ def prepare(
 
 
 def account(settings: PublishSettings) -> str:
-    """Return the name of the hub's user, whose token its own client finds.
-
-    Raises:
-        NowError: If there is no valid token, or the hub cannot be reached.
-    """
+    """Return the name of the hub's user, whose token its own client finds."""
     from huggingface_hub import HfApi
 
     with hub_errors("publish"):
@@ -143,11 +139,7 @@ def send(upload: Upload) -> str:
 def _commit(
     name: str, endpoint: str | None, add: Mapping[str, Path | bytes], remove: Sequence[str]
 ) -> None:
-    """Send files as one commit, by a process of its own: Xet's client hears no signal.
-
-    Raises:
-        NowError: If the hub cannot be reached or refuses.
-    """
+    """Send files as one commit, by a process of its own: Xet's client hears no signal."""
     from huggingface_hub.utils._runtime import is_xet_available
 
     context = multiprocessing.get_context("spawn")

@@ -27,9 +27,6 @@ def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
 
     The draw depends on seed and keys alone: a larger sample begins with the smaller one, and two
     judges with one seed see the same pairs in the same order.
-
-    Raises:
-        FormatError: If the release has no manifest, or no pair of the split.
     """
     read_manifest(release)
     pairs = stream_pairs(release)
@@ -43,13 +40,7 @@ def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
 
 @contextmanager
 def serving(release: Path, settings: AuditSettings) -> Iterator[str]:
-    """Serve the audit on 127.0.0.1 while the context is open; give the page's URL.
-
-    Raises:
-        FormatError: If release, captures or the file of verdicts cannot be read.
-        ConfigError: If the file of verdicts is another judge's, or is being written, or the port
-            is taken.
-    """
+    """Serve the audit on 127.0.0.1 while the context is open; give the page's URL."""
     sample = sample_of(release, settings)
     screenshots = find_screenshots(settings.captures, sample)
     with open_verdicts(settings.output) as verdicts:
@@ -78,12 +69,7 @@ def _check_judge(verdicts: VerdictFile, settings: AuditSettings) -> None:
 
 
 def audit(release: Path, settings: AuditSettings, say: Callable[[str], None]) -> None:
-    """Serve the audit until interrupted, or write it as a page that works by itself.
-
-    Raises:
-        FormatError: If release, captures or the file of verdicts cannot be read.
-        ConfigError: If settings cannot be met.
-    """
+    """Serve the audit until interrupted, or write it as a page that works by itself."""
     if settings.html is not None:
         say(_write_page(release, settings, settings.html))
         return

@@ -108,9 +108,6 @@ def descriptions(
     """Read every ``<meta name=description>`` of a page that is not empty, none twice.
 
     Without the encoding of the bytes, or if they are not in it, BeautifulSoup guesses.
-
-    Raises:
-        ConfigError: If beautifulsoup4 is not installed.
     """
     bs4 = _import_bs4()
     encoding = _CODECS.get(charset, charset) if charset and isinstance(source, bytes) else None

@@ -146,11 +146,7 @@ def _with_beliefs(
 
 
 def read_rest(release: Path, manifest: Manifest, statistics: ReleaseStatistics) -> None:
-    """Count the captions and regions of a release whose pairs have been counted.
-
-    Raises:
-        FormatError: If a file is missing, torn, or has another number of pairs.
-    """
+    """Count the captions and regions of a release whose pairs have been counted."""
     for split, found in statistics.splits.items():
         if found.pairs != manifest.counts.get(split, 0) or not found.pairs:
             raise FormatError(

@@ -41,9 +41,6 @@ def read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
         path: Text, in which ``#`` begins a comment; CSV or Parquet, with a column ``site`` or
             ``url``.
         plan: The crawl's plan.
-
-    Raises:
-        FormatError: If it cannot be read, a line is no host name, or none has a page.
     """
     sites = dict.fromkeys(_site(path, number, name) for number, name in _names(path))
     crawled = {name for line in plan for name in names_above(line.site)}

@@ -32,11 +32,7 @@ _PAGE = 0.6
 
 
 def find_consent_walls(captures: Path, keys: frozenset[str]) -> frozenset[str]:
-    """Return which pages show a consent wall; reads their elements, and no picture.
-
-    Raises:
-        FormatError: If a shard is torn.
-    """
+    """Return which pages show a consent wall; reads their elements, and no picture."""
     plan = read_plan(captures)
     shards = sorted({line.shard for line in plan if line.key in keys})
     pages = stream_elements(captures, keys, shards)

@@ -31,11 +31,7 @@ _BATCH = 256
 
 
 def verify(release: Path) -> list[str]:
-    """Check a release; give one line per problem, none if it is whole.
-
-    Raises:
-        FormatError: If there is no manifest, so that nothing can be checked.
-    """
+    """Check a release; give one line per problem, none if it is whole."""
     manifest = read_manifest(release)
     problems = check_files(release)
     if problems:

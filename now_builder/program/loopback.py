@@ -107,9 +107,6 @@ def listening(handler: type[LoopbackHandler], port: int, **attributes: Any) -> I
         handler: What answers; a new object for each request.
         port: Port on 127.0.0.1; 0 picks a free one.
         **attributes: Attributes of the handler.
-
-    Raises:
-        ConfigError: If the port is taken.
     """
     root = f"/{secrets.token_urlsafe(24)}/"
     own = type("Handler", (handler,), {**attributes, "root": root})
