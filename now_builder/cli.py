@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         TrainDetectorSettings,
         TrainWordsSettings,
     )
-    from now_builder.hub.settings import FetchSettings, PublishSettings
+    from now_builder.hub.settings import PublishSettings
     from now_builder.inspect.settings import AuditSettings, ReportSettings
     from now_builder.package.settings import PackageSettings, ParquetSettings
     from now_builder.simweb.settings import SimwebSettings
@@ -295,7 +295,10 @@ def _ask(question: str) -> None:
 @app.command("fetch-now", kept="what was downloaded is kept")
 def _fetch_now(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write.")],
-    settings: Annotated["FetchSettings", Fields("now_builder.hub.settings:FetchSettings")],
+    endpoint: Annotated[
+        str | None,
+        typer.Option(help="Address of the hub, such as a mirror's; by default HF_ENDPOINT."),
+    ] = None,
     force: Force = False,
 ) -> None:
     """Fetch NoW as its authors published it (3.5 GB): download, check, unpack.
@@ -304,7 +307,7 @@ def _fetch_now(
     """
     from now_builder.hub.fetch import fetch_now
 
-    typer.echo(fetch_now(folder, settings, force))
+    typer.echo(fetch_now(folder, endpoint, force))
 
 
 @app.command("build", kept="finished stages and pages are kept")

@@ -341,7 +341,7 @@ def open_regions(release: Path, split: Split) -> Iterator[Any]:
 
 
 def region_attributes(release: Path, split: Split) -> dict[str, str]:
-    """Return what the feature file of a split says of its detector; nothing of the authors' arrays."""
+    """Return the attributes of a split's feature file; none for the authors' arrays."""
     path = data_folder(release) / f"{split}.h5"
     if not path.exists():
         return {}

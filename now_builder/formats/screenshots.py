@@ -8,7 +8,7 @@ from pathlib import Path
 from now_builder.errors import FormatError
 from now_builder.formats.release import Pair
 from now_builder.formats.shard import (
-    Place,
+    ScreenshotPlace,
     complete_shards,
     locate_screenshots,
     read_place,
@@ -28,7 +28,7 @@ class Screenshot:
     """
 
     key: str
-    place: Place
+    place: ScreenshotPlace
     sha256: str | None
 
     def read(self) -> bytes:

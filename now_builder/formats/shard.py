@@ -326,7 +326,7 @@ def stream_rows(captures: Path, shard: int | None = None) -> Iterator[CaptureRow
 
 
 def read_texts(captures: Path, shard: int) -> list[tuple[str, str, str]]:
-    """Read key, site and caption of the pages of one shard that were captured and have a caption."""
+    """Read key, site and caption of the captured pages of one shard that have a caption."""
     rows = read_columns(captures, shard, ("key", "site", "status", "caption"))
     return [
         (row["key"], row["site"], row["caption"])
@@ -347,7 +347,7 @@ def read_columns(captures: Path, shard: int, names: Sequence[str]) -> list[dict[
 def read_captures(
     captures: Path, skip: frozenset[str] = frozenset(), shards: Iterable[int] | None = None
 ) -> Iterator[Capture]:
-    """Stream the captures of some shards, or all, in the order of the tars, but for keys to skip."""
+    """Stream the captures of some shards, or all, in the order of the tars, without some keys."""
     for shard in complete_shards(captures) if shards is None else shards:
         yield from read_members(members_path(captures, shard), skip)
 
@@ -383,7 +383,7 @@ def stream_elements(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScreenshotPlace:
     """The bytes of a screenshot in a tar, so that it can be read alone."""
 
     path: Path
@@ -391,13 +391,15 @@ class Place:
     size: int
 
 
-def locate_screenshots(captures: Path, shard: int) -> dict[str, Place]:
+def locate_screenshots(captures: Path, shard: int) -> dict[str, ScreenshotPlace]:
     """Find the screenshots of one shard without reading them, by key, in the order of the tar."""
     path = members_path(captures, shard)
     try:
         with tarfile.open(path, "r:") as tar:
             return {
-                member.name.partition(".")[0]: Place(path, member.offset_data, member.size)
+                member.name.partition(".")[0]: ScreenshotPlace(
+                    path, member.offset_data, member.size
+                )
                 for member in tar
                 if member.name.endswith((".png", ".webp"))
             }
@@ -405,7 +407,7 @@ def locate_screenshots(captures: Path, shard: int) -> dict[str, Place]:
         raise torn(path, f"not a readable tar ({error})") from None
 
 
-def read_place(place: Place) -> bytes:
+def read_place(place: ScreenshotPlace) -> bytes:
     """Read the bytes of one screenshot."""
     with place.path.open("rb") as file:
         file.seek(place.offset)

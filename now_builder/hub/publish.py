@@ -16,7 +16,7 @@ from now_builder.hub.client import NO_XET, hub_errors, size_text
 from now_builder.hub.settings import PublishSettings
 from now_builder.package.croissant import SPDX
 from now_builder.package.parquet import PLACEHOLDER, export_parquet
-from now_builder.package.settings import ParquetSettings
+from now_builder.package.settings import ExportSettings, ParquetSettings
 from now_builder.package.verify import verify
 
 _LONG_S = 30.0
@@ -27,7 +27,7 @@ _SHARD = re.compile(r"data/(train|dev|test)-\d{5}-of-\d{5}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class DatasetUpload:
     """What would be published, and where.
 
     Attributes:
@@ -63,7 +63,7 @@ def prepare(
     repository: str,
     settings: PublishSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
-) -> Upload:
+) -> DatasetUpload:
     """Export a release as ``export-parquet`` does, and list the files; nothing is sent.
 
     Args:
@@ -87,17 +87,13 @@ def prepare(
     problems = verify(release)
     if problems:
         raise FormatError(release, "; ".join(problems))
-    folder = settings.folder or release.with_name(f"{release.name}-hub")
+    folder = release.with_name(f"{release.name}-hub")
     pictures = settings.captures is not None
-    wanted = ParquetSettings(
-        captures=settings.captures,
-        images=pictures,
-        tokens=settings.tokens,
-        regions=settings.regions,
-    )
+    shared = settings.model_dump(include={*ExportSettings.model_fields})
+    wanted = ParquetSettings(images=pictures, **shared)
     names = [*export_parquet(release, folder, wanted, force), "croissant.json", "README.md"]
     files = {name: folder / name for name in names}
-    return Upload(repository, files, licence, pictures, settings)
+    return DatasetUpload(repository, files, licence, pictures, settings)
 
 
 def account(settings: PublishSettings) -> str:
@@ -108,7 +104,7 @@ def account(settings: PublishSettings) -> str:
         return str(HfApi(endpoint=settings.endpoint).whoami()["name"])
 
 
-def send(upload: Upload) -> str:
+def send(upload: DatasetUpload) -> str:
     """Make the data set if there is none, and send all files as one commit.
 
     A rerun after a stop sends only what the hub does not have. Parquet files of an earlier release

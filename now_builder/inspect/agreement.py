@@ -1,4 +1,4 @@
-"""How far verdicts, beliefs and chance agree: shares with intervals, accuracy, AUROC, kappa."""
+"""Agreement of verdicts, methods and chance: shares with intervals, AUROC, Cohen's kappa."""
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -12,7 +12,7 @@ _Z95 = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Proportion:
     """The share of cases that are hits, with its 95 % interval, all in [0, 1]."""
 
     hits: int
@@ -22,7 +22,7 @@ class Share:
     high: float
 
 
-def wilson(hits: int, of: int) -> Share | None:
+def wilson(hits: int, of: int) -> Proportion | None:
     """Return a share and its interval; ``None`` if ``of`` is 0.
 
     Source:
@@ -35,7 +35,7 @@ def wilson(hits: int, of: int) -> Share | None:
     half = _Z95 / (1 + z2 / of) * sqrt(share * (1 - share) / of + z2 / (4 * of**2))
     low = 0.0 if hits == 0 else middle - half
     high = 1.0 if hits == of else middle + half
-    return Share(hits, of, share, low, high)
+    return Proportion(hits, of, share, low, high)
 
 
 def mean_interval(values: Float[np.ndarray, " values"]) -> tuple[float, float, float]:
@@ -46,7 +46,7 @@ def mean_interval(values: Float[np.ndarray, " values"]) -> tuple[float, float, f
 
 
 def kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float | None:
-    """Agreement of two raters beyond chance; ``None`` where chance alone would agree always.
+    """Return the agreement of two raters beyond chance; ``None`` where chance always agrees.
 
     Source:
         Cohen, A Coefficient of Agreement for Nominal Scales, 1960.
@@ -60,13 +60,13 @@ def kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float | None
     return (seen - by_chance) / (1 - by_chance) if by_chance < 1 else None
 
 
-def auroc(belief: Float[np.ndarray, " cases"], matched: Bool[np.ndarray, " cases"]) -> float | None:
-    """Chance that a matched case has the higher belief, ties half; ``None`` of one kind alone.
+def auroc(score: Float[np.ndarray, " cases"], matched: Bool[np.ndarray, " cases"]) -> float | None:
+    """Return the area under the ROC curve, ties as half; ``None`` where all cases are of one kind.
 
     Source:
         Mann and Whitney, 1947; Hanley and McNeil, 1982.
     """
-    good, bad = np.sort(belief[matched]), belief[~matched]
+    good, bad = np.sort(score[matched]), score[~matched]
     if not len(good) or not len(bad):
         return None
     above = len(good) - np.searchsorted(good, bad, "right")

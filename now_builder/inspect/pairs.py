@@ -26,7 +26,7 @@ _TRIES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownPair:
     """A pair on a page.
 
     Attributes:
@@ -53,7 +53,9 @@ def drawn(pairs: Iterable[Pair], count: int, seed: int) -> list[Pair]:
     return nsmallest(count, pairs, key=lambda pair: draw_order(seed, pair.key))
 
 
-def show(release: Path, captures: Path, pairs: Sequence[Pair], budget: float) -> dict[str, Shown]:
+def show(
+    release: Path, captures: Path, pairs: Sequence[Pair], budget: float
+) -> dict[str, ShownPair]:
     """Make pictures, of at most ``budget`` bytes each, and outlines of some pairs, none twice."""
     screenshots = find_screenshots(captures, pairs)
     with ExitStack() as stack:
@@ -62,7 +64,7 @@ def show(release: Path, captures: Path, pairs: Sequence[Pair], budget: float) ->
             for split in sorted({pair.split for pair in pairs})
         }
         return {
-            pair.key: Shown(
+            pair.key: ShownPair(
                 pair,
                 link_of(pair),
                 language_of(pair),

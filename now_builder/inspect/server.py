@@ -12,7 +12,7 @@ from now_builder.errors import NowError
 from now_builder.formats.release import Pair
 from now_builder.formats.screenshots import Screenshot
 from now_builder.formats.shard import image_kind
-from now_builder.formats.verdicts import VERDICTS, Judged, VerdictFile, one_line
+from now_builder.formats.verdicts import VERDICTS, VerdictFile, VerdictRow, one_line
 from now_builder.inspect.pairs import language_of
 from now_builder.program.loopback import LoopbackHandler
 
@@ -46,7 +46,7 @@ class Audit:
             seconds = request.get("seconds")
             looked = seconds if isinstance(seconds, int | float) else 0.0
             self.verdicts.append(
-                Judged(
+                VerdictRow(
                     pair.key, pair.url, pair.split, language_of(pair) or "", verdict, self.judge,
                     datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
                     round(float(looked), 1) if 0 <= looked < 86_400 else 0.0,

@@ -17,7 +17,7 @@ _POLL_S = 5.0
 
 
 @dataclass(slots=True)
-class Outcome(Generic[Task]):
+class TaskResults(Generic[Task]):
     """The results of all tasks.
 
     Attributes:
@@ -72,9 +72,9 @@ class RayEngine(Generic[Task]):
         self._queue: deque[tuple[Task, int]] = deque()
         self._running: dict[Any, _Running[Task]] = {}
         self._idle: list[Any] = []
-        self._outcome: Outcome[Task] = Outcome()
+        self._outcome: TaskResults[Task] = TaskResults()
 
-    def run(self, tasks: Sequence[Task], on_report: Callable[[Any], object]) -> Outcome[Task]:
+    def run(self, tasks: Sequence[Task], on_report: Callable[[Any], object]) -> TaskResults[Task]:
         """Run all tasks, then stop the workers.
 
         Args:

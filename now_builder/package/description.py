@@ -21,7 +21,7 @@ from now_builder.formats.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class ReleaseDescription:
     """Everything that is said of a release.
 
     Attributes:

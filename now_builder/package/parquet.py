@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import sys
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -39,8 +39,10 @@ from now_builder.package.croissant import describe_parquet
 from now_builder.package.settings import ParquetSettings
 from now_builder.program.progress import watched
 
+_log = logging.getLogger(__name__)
+
 _GROUP = 100
-"""Rows that are read at once by whoever wants one of them; the hub's own measure for pictures."""
+"""Rows of a group, which is read whole; the hub's own measure for pictures."""
 _DIGEST = b"now_export"
 PLACEHOLDER = "OWNER/NAME"
 """What stands in the card for the data set's name on the hub, until it has one."""
@@ -49,7 +51,7 @@ _TEXTS = ("url", "site", "lang", "caption", "caption_source")
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _ParquetFile:
     """One Parquet file to be.
 
     Attributes:
@@ -63,7 +65,7 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _Exported:
     """All that is read.
 
     Attributes:
@@ -115,7 +117,7 @@ def export_parquet(
     return {file.name: file.stop - file.start for file in files}
 
 
-def _read(release: Path, settings: ParquetSettings) -> _Source:
+def _read(release: Path, settings: ParquetSettings) -> _Exported:
     if settings.images and settings.captures is None:
         raise ConfigError(
             "--captures is not given: the folder that the release was packaged from, for its "
@@ -131,10 +133,10 @@ def _read(release: Path, settings: ParquetSettings) -> _Source:
         split: {name: read_split_captions(release, split, name).captions for name in tracks}
         for split in SPLITS
     }
-    return _Source(release, pairs, screenshots, tokens, settings)
+    return _Exported(release, pairs, screenshots, tokens, settings)
 
 
-def _cut(source: _Source, split: Split) -> Iterator[_File]:
+def _cut(source: _Exported, split: Split) -> Iterator[_ParquetFile]:
     """Cut a split into as few files as the size allows, of nearly equal bytes, in pair order."""
     other = 4096 + (REGIONS * DIMENSION * 4 if source.settings.regions else 0)
     sizes = [
@@ -147,10 +149,10 @@ def _cut(source: _Source, split: Split) -> Iterator[_File]:
     starts = sorted({0, *(int(bound) for bound in bounds), len(sizes)})
     for number, (start, stop) in enumerate(pairwise(starts)):
         name = f"data/{split}-{number:05d}-of-{len(starts) - 1:05d}.parquet"
-        yield _File(name, split, start, stop)
+        yield _ParquetFile(name, split, start, stop)
 
 
-def _digest(source: _Source, files: Sequence[_File]) -> str:
+def _digest(source: _Exported, files: Sequence[_ParquetFile]) -> str:
     """Identify what is exported, and how."""
     settings = source.settings.model_dump(exclude={"captures"})
     tree = [
@@ -161,7 +163,7 @@ def _digest(source: _Source, files: Sequence[_File]) -> str:
     return hashlib.sha256(json.dumps(tree).encode()).hexdigest()
 
 
-def _make_room(out: Path, files: Sequence[_File], digest: str, *, force: bool) -> None:
+def _make_room(out: Path, files: Sequence[_ParquetFile], digest: str, *, force: bool) -> None:
     """Drop what a killed run left half-written and, by force, an export of something else."""
     names = {file.name for file in files}
     remove_leftovers(out)
@@ -225,7 +227,7 @@ def _array(width: int, kind: str) -> tuple[pa.DataType, dict[str, Any]]:
     return pa.list_(row, REGIONS), whole
 
 
-def _write(path: Path, file: _File, source: _Source, digest: str) -> None:
+def _write(path: Path, file: _ParquetFile, source: _Exported, digest: str) -> None:
     with ExitStack() as stack:
         h5 = source.release / DATA_FOLDER / f"{file.split}.h5"
         features = stack.enter_context(open_features(h5))
@@ -248,7 +250,7 @@ def _write(path: Path, file: _File, source: _Source, digest: str) -> None:
         for start in range(file.start, file.stop, _GROUP):
             rows = slice(start, min(start + _GROUP, file.stop))
             writer.write_table(_table(source, file.split, features, rows, schema))
-        sys.stderr.write(f"{path}: {file.stop - file.start} pairs\n")
+        _log.info("%s: %d pairs", path, file.stop - file.start)
 
 
 def _leaf(schema: pa.Schema, name: str) -> str:
@@ -262,7 +264,7 @@ def _leaf(schema: pa.Schema, name: str) -> str:
 
 
 def _table(
-    source: _Source, split: Split, features: Features, rows: slice, schema: pa.Schema
+    source: _Exported, split: Split, features: Features, rows: slice, schema: pa.Schema
 ) -> pa.Table:
     pairs = source.pairs[split][rows]
     columns: dict[str, Any] = {
@@ -295,12 +297,12 @@ def _innermost(kind: pa.DataType) -> pa.DataType:
     return _innermost(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
 
 
-def _picture(source: _Source, key: str) -> dict[str, Any]:
+def _picture(source: _Exported, key: str) -> dict[str, Any]:
     content = source.screenshots[key].read()
     return {"bytes": content, "path": f"{key}.{image_kind(content)}"}
 
 
-def _describe(release: Path, out: Path, files: Sequence[_File], source: _Source) -> None:
+def _describe(release: Path, out: Path, files: Sequence[_ParquetFile], source: _Exported) -> None:
     schema = pq.read_schema(out / files[0].name)
     tree = read_json(release / "croissant.json", "no such file; package the release again")
     described = describe_parquet(tree, schema.names, images=source.settings.images)

@@ -1,6 +1,6 @@
 """The pools that a release is drawn from: those of the crawl, or others chosen afterwards."""
 
-import sys
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,15 +8,17 @@ from now_builder.errors import FormatError
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import Split, SplitPlan, names_above, suffix_list
 from now_builder.formats.tables import read_frame
-from now_builder.package.settings import ReleaseSettings
+from now_builder.package.settings import PackageSettings
 from now_builder.urls import canonical, site_of
+
+_log = logging.getLogger(__name__)
 
 _TABLES = (".csv", ".parquet")
 _SHOWN = 5
 """Sites that a warning names."""
 
 
-def choose_pools(learned: SplitPlan, settings: ReleaseSettings, sites: list[str]) -> SplitPlan:
+def choose_pools(learned: SplitPlan, settings: PackageSettings, sites: list[str]) -> SplitPlan:
     """Return the pools of a release.
 
     Args:
@@ -50,7 +52,7 @@ def read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
     if missing:
         rest = len(missing) - _SHOWN
         named = ", ".join(missing[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
-        sys.stderr.write(f"warning: {path}: no page in the crawl of {named}\n")
+        _log.warning("%s: no page in the crawl of %s", path, named)
     return sorted({*sites}.difference(missing))
 
 

@@ -71,7 +71,7 @@ class Program(typer.Typer):
         super().__init__(
             name=name,
             help=help,
-            cls=_Group,
+            cls=_PanelGroup,
             context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
             no_args_is_help=True,
             pretty_exceptions_enable=False,
@@ -117,7 +117,7 @@ class Program(typer.Typer):
         return register
 
 
-class _Group(TyperGroup):
+class _PanelGroup(TyperGroup):
     """A group that lists its commands by panel, each with the first paragraph of its help."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -175,10 +175,17 @@ def _gathering(
 
     name, model = settings
 
-    def command(**values: Any) -> None:
+    def command(*, typer_context: typer.Context, **values: Any) -> None:
         tree = {item: values.pop(item) for item in model.model_fields}
+        # So that the model knows which were given: package takes the others from the release.
+        source_of: Any = typer_context.get_parameter_source
+        tree = {item: tree[item] for item in tree if source_of(item).name != "DEFAULT"}
         function(**values, **{name: build(model, tree, origin)})
 
+    context = inspect.Parameter(
+        "typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+    )
+    parameters = [context, *parameters]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in parameters}
     command.__doc__ = function.__doc__

@@ -13,7 +13,7 @@ from now_builder.crawl.plan.urls import read_hosts, read_urls
 from now_builder.detect.labels.coco import read_coco
 from now_builder.detect.labels.mapping import read_mapping
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.beliefs import read_beliefs
+from now_builder.formats.pair_statistics import read_clean_prob
 from now_builder.formats.shard import Planned
 from now_builder.package.judgements import read_judgements
 from now_builder.tokenize.custom import CustomTokenizer
@@ -78,8 +78,8 @@ _KINDS = Kinds(
         ),
         "truth.csv": lambda folder: read_truth(folder / "truth.csv", {"key": _KEYS}),
         "truth.parquet": lambda folder: read_truth(folder / "truth.parquet", {"key": _KEYS}),
-        "beliefs.csv": lambda folder: read_beliefs(folder / "beliefs.csv", folder),
-        "beliefs.parquet": lambda folder: read_beliefs(folder / "beliefs.parquet", folder),
+        "beliefs.csv": lambda folder: read_clean_prob(folder / "beliefs.csv", folder),
+        "beliefs.parquet": lambda folder: read_clean_prob(folder / "beliefs.parquet", folder),
         "urls.csv": lambda folder: _read_urls(folder / "urls.csv"),
         "urls.parquet": lambda folder: _read_urls(folder / "urls.parquet"),
         "urls.txt": lambda folder: _read_urls(folder / "urls.txt"),

@@ -68,12 +68,12 @@ class TrainPages:
 
     Attributes:
         held_out: Pages of other sites (of the same train pool), to measure on.
-        walls: Number of pages left out because a dialog covers them.
+        dialog_pages: Number of pages left out because a dialog covers them.
     """
 
     learn: list[TrainPage]
     held_out: list[TrainPage]
-    walls: int
+    dialog_pages: int
     mapping: ClassMapping = DEFAULT
 
     @property
@@ -103,11 +103,11 @@ def read_train_pages(
     Raises:
         TrainingError: If fewer than two pages are left.
     """
-    pages, walls = read_pool(captures, "train", mapping)
+    pages, dialog_pages = read_pool(captures, "train", mapping)
     for folder in also:
         more, covered = read_pool(folder, "train", mapping)
-        pages, walls = pages + more, walls + covered
-    return _hold_out(captures, pages, held_out, walls, mapping)
+        pages, dialog_pages = pages + more, dialog_pages + covered
+    return _hold_out(captures, pages, held_out, dialog_pages, mapping)
 
 
 def read_pool(
@@ -115,14 +115,14 @@ def read_pool(
 ) -> tuple[list[TrainPage], int]:
     """Read the pages of a pool that have labels, and count those behind a wall."""
     pages: list[TrainPage] = []
-    walls = 0
+    dialog_pages = 0
     for site, place, capture in _captured(captures, pool):
         labels = label(capture.elements, mapping)
-        walls += labels is None
+        dialog_pages += labels is None
         if labels is not None and labels.boxes:
             texts = dom_text_boxes(capture.elements)
             pages.append(TrainPage(capture.key, site, place, labels, texts))
-    return pages, walls
+    return pages, dialog_pages
 
 
 def _captured(captures: Path, pool: Split) -> Iterator[tuple[str, Place, Capture]]:
@@ -201,7 +201,7 @@ def _fitted(page: CocoPage) -> Labels:
 
 
 def _hold_out(
-    path: Path, pages: Sequence[TrainPage], share: float, walls: int, mapping: ClassMapping
+    path: Path, pages: Sequence[TrainPage], share: float, dialog_pages: int, mapping: ClassMapping
 ) -> TrainPages:
     if len(pages) < 2:
         raise TrainingError(
@@ -217,7 +217,7 @@ def _hold_out(
     return TrainPages(
         [page for page, name in zip(pages, names, strict=True) if name not in aside],
         [page for page, name in zip(pages, names, strict=True) if name in aside],
-        walls,
+        dialog_pages,
         mapping,
     )
 

@@ -27,7 +27,7 @@ from now_builder.formats.release import read_pairs
 from now_builder.formats.shard import read_captures, read_rows, write_shard
 from now_builder.formats.verdicts import (
     COLUMNS,
-    Judged,
+    VerdictRow,
     one_line,
     open_verdicts,
     read_verdicts,
@@ -45,7 +45,7 @@ COMMAND = [sys.executable, "-c", "from now_builder.cli import main; main()"]
 
 def judged(key, matched="match", judge="ann", note="", split="train"):
     at = "2026-03-01T10:00:00Z"
-    return Judged(key, f"http://a.test/{key}", split, "en", matched, judge, at, 1.5, note)
+    return VerdictRow(key, f"http://a.test/{key}", split, "en", matched, judge, at, 1.5, note)
 
 
 def write(path, lines):

@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.beliefs import believer, read_beliefs
 from now_builder.formats.captions import TOKENIZERS, UNK
 from now_builder.formats.features import open_features
+from now_builder.formats.pair_statistics import origin_of_run, read_clean_prob
 from now_builder.formats.release import (
     read_manifest,
     read_pairs,
@@ -29,7 +29,7 @@ from now_builder.formats.release import (
 from now_builder.formats.shard import CaptureRow, read_captures, read_rows, write_shard
 from now_builder.formats.split import SPLITS
 from now_builder.formats.statistics import ReleaseStatistics, ceiling
-from now_builder.formats.verdicts import Judged, Verdict, open_verdicts
+from now_builder.formats.verdicts import Verdict, VerdictRow, open_verdicts
 from now_builder.inspect.histograms import Histogram, draw, histogram_of
 from now_builder.inspect.pairs import data_uri, drawn
 from now_builder.inspect.report import commonest_captions, lengths_of, read_rest, report
@@ -217,7 +217,7 @@ def test_a_run_adds_its_noise_and_its_most_telling_pairs(world, tmp_path, run):
     """41 rising probabilities: as many at most one half as above; 0, the middle and 1 are shown."""
     text, seen = look(world, tmp_path, pairs=1, extremes=3, run=run)
     train = [pair for pair in read_pairs(world.release) if pair.split == "train"]
-    beliefs = read_beliefs(run, world.release)
+    beliefs = read_clean_prob(run, world.release)
     assert beliefs == dict(
         zip((p.key for p in train), np.linspace(0, 1, len(train)).tolist(), strict=True)
     )
@@ -233,7 +233,7 @@ def test_a_run_adds_its_noise_and_its_most_telling_pairs(world, tmp_path, run):
     assert f"(the run <code>{tmp_path.name}/run</code>: the division of the epoch that was" in text
     table = tmp_path / "beliefs.csv"
     pd.DataFrame({"key": keys, "clean_prob": beliefs.values()}).to_csv(table, index=False)
-    assert read_beliefs(table, world.release) == pytest.approx(beliefs)
+    assert read_clean_prob(table, world.release) == pytest.approx(beliefs)
     text, _ = look(world, tmp_path, pairs=1, extremes=1, run=table)
     assert "<h3>As <code>beliefs.csv</code> believes</h3>" in text
     assert "a method's belief, which may be far off" in text
@@ -246,7 +246,7 @@ def test_a_run_that_does_not_name_its_method_is_called_by_its_folder(run, method
     path.write_text(known if method.startswith("m") else known + method)
     if method.startswith("m"):
         path.write_text(known.replace("[settings.data]", f"[settings]\n{method}[settings.data]"))
-    assert believer(run) == ("run", f"{run.parent.name}/run")
+    assert origin_of_run(run) == ("run", f"{run.parent.name}/run")
 
 
 def test_audits_add_the_noise_that_was_measured(world, tmp_path, run):
@@ -256,7 +256,7 @@ def test_audits_add_the_noise_that_was_measured(world, tmp_path, run):
     path = tmp_path / "audit.csv"
     with open_verdicts(path) as file:
         for pair, word in zip(train, words, strict=False):
-            file.append(Judged(pair.key, pair.url, "train", "", word, "ann", "", 1.0))
+            file.append(VerdictRow(pair.key, pair.url, "train", "", word, "ann", "", 1.0))
     text, _ = look(world, tmp_path, pairs=1, audit=[path])
     assert "As judged by 1 person" in text
     assert re.search(r"44\.4 %</td><td class=\"num\">18\.9 % to 73\.3 %", text)
@@ -276,21 +276,21 @@ def test_beliefs_that_do_not_fit_are_refused(world, tmp_path, run):
     ):  # fmt: skip
         numpy.save_file({"clean_prob": values}, division)
         with pytest.raises(FormatError, match=message):
-            read_beliefs(run, world.release)
+            read_clean_prob(run, world.release)
     division.write_bytes(whole[:100])
     with pytest.raises(FormatError, match="not a readable tensor file"):
-        read_beliefs(run, world.release)
+        read_clean_prob(run, world.release)
     division.unlink()
     with pytest.raises(FormatError, match="divides nothing"):
-        read_beliefs(run, world.release)
+        read_clean_prob(run, world.release)
     text = (run / "run.toml").read_text()
     (run / "run.toml").write_text(re.sub('train = "..', 'train = "no', text))
     with pytest.raises(FormatError, match="another release"):
-        read_beliefs(run, world.release)
+        read_clean_prob(run, world.release)
     table = tmp_path / "beliefs.csv"
     table.write_text("key,clean\na,0.5\n")
     with pytest.raises(FormatError, match="clean_prob"):
-        read_beliefs(table, world.release)
+        read_clean_prob(table, world.release)
 
 
 def test_captures_of_another_release_and_a_page_too_large_are_one_line(

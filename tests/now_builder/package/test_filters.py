@@ -12,15 +12,15 @@ from now_builder.errors import FormatError
 from now_builder.formats.captions import UNK
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import Shares, SplitPlan
-from now_builder.package.filters import Pages, Selection, select
+from now_builder.package.filters import CrawledPages, Selection, select
 from now_builder.package.judgements import read_judgements
-from now_builder.package.settings import ReleaseSettings
+from now_builder.package.settings import PackageSettings
 
 SPLIT = SplitPlan(shares=Shares(train=0.5, dev=0.2, test=0.3))
 
 
-def chosen(**settings) -> ReleaseSettings:
-    return ReleaseSettings(seed=0, by="site", **settings)
+def chosen(**settings) -> PackageSettings:
+    return PackageSettings(seed=0, by="site", **settings)
 
 
 def line(number: int, site: str = "") -> Planned:
@@ -28,7 +28,7 @@ def line(number: int, site: str = "") -> Planned:
     return Planned(f"00000_{number:04d}", 0, url, url, f"{site or f'site{number}'}.test")
 
 
-def pages(count: int, **changes) -> Pages:
+def pages(count: int, **changes) -> CrawledPages:
     plan = [line(number) for number in range(count)]
     rows = {
         item.key: CaptureRow(item.key, item.url, item.url, item.site, "ok", caption="a")
@@ -37,7 +37,7 @@ def pages(count: int, **changes) -> Pages:
     keys = frozenset(rows)
     ids = {name: {key: [4] for key in rows} for name in ("jieba", "bpe", "bert")}
     found = {"plan": plan, "rows": rows, "features": keys, "ids": ids} | changes
-    return Pages(**found)
+    return CrawledPages(**found)
 
 
 @settings(max_examples=30)
@@ -89,7 +89,7 @@ def test_what_nobody_judged_is_not_in_dev_or_test() -> None:
     assert {*details.values()} == {"judged mismatch", "judged by nobody"}
 
 
-def world(captions: dict[int, str], **columns: dict[int, str | None]) -> Pages:
+def world(captions: dict[int, str], **columns: dict[int, str | None]) -> CrawledPages:
     """Pages with these captions; further columns of their rows by name and page."""
     found = pages(len(captions))
     rows = {
@@ -166,7 +166,7 @@ def test_visits_that_ended_nowhere_or_at_their_own_url_are_no_duplicates() -> No
     ],
 )
 def test_of_duplicates_one_stays_test_before_dev_before_train(
-    filters: ReleaseSettings, reason: str
+    filters: PackageSettings, reason: str
 ) -> None:
     """Sixty pages of three kinds: of each kind one stays, in the test split."""
     texts = ["Bread, cakes and coffee from a small bakery", "Фотографии и карты города", "天气预报"]

@@ -66,7 +66,7 @@ class World:
         )
 
     def kill(self, release: Path, point: int, *flags: str, **settings) -> bool:
-        chosen = PackageSettings(**settings).model_dump_json(exclude_none=True)
+        chosen = PackageSettings(**settings).model_dump_json(exclude_unset=True)
         inputs = (self.captures, self.features, self.captions, release, chosen)
         done = run_until_rename(point, KILLED, *inputs, *flags)
         assert done.returncode in {0, -signal.SIGKILL}, done.stderr
@@ -275,10 +275,10 @@ def test_a_smaller_size_takes_a_part_of_the_same_draw(world: World, tmp_path: Pa
 
 
 def test_sizes_that_cannot_be_had_are_cut_with_a_warning(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     manifest = world.package(tmp_path / "release")
-    assert f"train {manifest.counts['train']} of 98000" in capsys.readouterr().err
+    assert f"train {manifest.counts['train']} of 98000" in caplog.text
     assert "over_size" not in manifest.rejects
 
 
@@ -298,11 +298,12 @@ def test_half_stores_float16_and_hashes_what_is_stored(world: World, tmp_path: P
 
 @pytest.mark.parametrize("chosen", [{"by": "page"}, {"by": "domain"}, {"seed": 4}])
 def test_pools_are_chosen_anew_and_what_was_learned_on_the_old_ones_is_said(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], chosen: dict[str, object]
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture, chosen: dict[str, object]
 ) -> None:
     release, learned = tmp_path / "release", read_split(world.captures / "split.toml")
     manifest = world.package(release, **chosen)
-    told = capsys.readouterr().err
+    told = caplog.text
+    caplog.clear()
     pairs = [pair for pair in read_pairs(release) if pair.split != "train"]
     assert all(manifest.split.pool_of(pair.site, pair.key) == pair.split for pair in pairs)
     assert manifest.learned_split == learned
@@ -313,7 +314,7 @@ def test_pools_are_chosen_anew_and_what_was_learned_on_the_old_ones_is_said(
         assert f"{seen[split]} pairs of {split}" in card
     assert "train pool alone" not in card.partition("| tokenizer |")[0]
     assert world.package(release) == manifest, "kept without a flag"
-    assert capsys.readouterr().err == ""
+    assert caplog.text == ""
     assert verify(release) == []
     back = world.package(release, by=learned.by, seed=learned.seed)
     assert (back.split, back.learned_split) == (learned, None)
@@ -333,7 +334,7 @@ def test_a_release_of_captures_that_were_crawled_anew_with_other_pools_is_kept(
 
 
 def test_the_sites_of_a_list_are_test_and_no_others(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sites = sorted({line.site for line in read_plan(world.captures)})
     listed = tmp_path / "sites.txt"
@@ -341,7 +342,7 @@ def test_the_sites_of_a_list_are_test_and_no_others(
     listed.write_text(some, encoding="utf-8")
     release = tmp_path / "release"
     manifest = world.package(release, test_sites=listed)
-    assert f"{listed}: no page in the crawl of elsewhere.example\n" in capsys.readouterr().err
+    assert f"{listed}: no page in the crawl of elsewhere.example\n" in caplog.text
     assert {pair.site for pair in read_pairs(release) if pair.split == "test"} == {*sites[:2]}
     split = read_split(world.captures / "split.toml")
     dev = {pair.site for pair in read_pairs(release) if pair.split == "dev"}
@@ -386,7 +387,7 @@ def test_a_full_disk_ends_in_one_line_that_names_the_file(world: World, tmp_path
 
 
 def test_a_release_that_is_replaced_by_another_is_named_and_what_changes_of_it(
-    world: World, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World, release: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old, captions = tmp_path / "old", tmp_path / "captions"
     shutil.copytree(release, old)
@@ -394,16 +395,16 @@ def test_a_release_that_is_replaced_by_another_is_named_and_what_changes_of_it(
     inputs = (world.captures, world.features, captions, old)
     judged = PackageSettings(matched=[world.truth])
     package(*inputs, judged)
-    assert "fingerprints" not in capsys.readouterr().err, "the same release once more"
+    assert "fingerprints" not in caplog.text, "the same release once more"
     tokenize(world.captures, captions, TokenizeSettings(bpe_vocabulary=320, processes=1))
-    capsys.readouterr()
+    caplog.clear()
     package(*inputs, judged, force=True)
-    assert "fingerprints" not in capsys.readouterr().err, "--force asks for it"
+    assert "fingerprints" not in caplog.text, "--force asks for it"
     shutil.rmtree(old)
     shutil.copytree(release, old)
     package(*inputs, judged)
-    told = capsys.readouterr().err
-    assert f"{old}: the release that stands there is replaced" in told
+    told = caplog.text
+    assert f"{old}: the release there is replaced" in told
     assert "the fingerprints of train (bpe), dev (bpe), test (bpe) change" in told
 
 
@@ -593,7 +594,7 @@ def test_filters_are_kept_counted_and_taken_back(world: World, tmp_path: Path) -
 
 
 def test_blank_pages_are_left_out_and_other_flags_of_the_screen_on_request(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     captures = tmp_path / "captures"
     shutil.copytree(world.captures, captures)
@@ -621,9 +622,10 @@ def test_blank_pages_are_left_out_and_other_flags_of_the_screen_on_request(
         return pairs, {r.key: r.reason for r in read_rejects(release) if "flag:" in r.reason}
 
     assert flagged(tmp_path / "one") == ({}, {blank: "flag:blank"})
-    assert "1 of 174 pages were crawled before" in capsys.readouterr().err
+    assert "1 of 174 pages were crawled before" in caplog.text
+    caplog.clear()
     assert flagged(tmp_path / "two", drop="none") == ({blank: "blank"}, {})
-    assert "crawled before" not in capsys.readouterr().err
+    assert "crawled before" not in caplog.text
     assert flagged(tmp_path / "three", drop="blank,consent_wall") == (
         {}, {blank: "flag:blank", wall: "flag:consent_wall"},
     )  # fmt: skip
