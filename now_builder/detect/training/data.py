@@ -27,7 +27,7 @@ from now_builder.formats.shard import (
     WIDTH,
     Box,
     Capture,
-    Place,
+    ScreenshotPlace,
     complete_shards,
     locate_screenshots,
     members_path,
@@ -52,7 +52,7 @@ class TrainPage:
 
     key: str
     site: str
-    place: Place
+    place: ScreenshotPlace
     labels: Labels
     text_boxes: list[TextBox]
 
@@ -125,7 +125,7 @@ def read_pool(
     return pages, dialog_pages
 
 
-def _captured(captures: Path, pool: Split) -> Iterator[tuple[str, Place, Capture]]:
+def _captured(captures: Path, pool: Split) -> Iterator[tuple[str, ScreenshotPlace, Capture]]:
     """Stream the captures of a pool, each with its site and the place of its screenshot."""
     plan = read_split(captures / "split.toml")
     for shard in watched(complete_shards(captures), f"read the {pool} pool", "shard"):
@@ -178,7 +178,7 @@ def _image(folder: Path, page: CocoPage) -> TrainPage:
     try:
         with Image.open(path, formats=PICTURES) as image:
             size = image.size
-        place = Place(path, 0, path.stat().st_size)
+        place = ScreenshotPlace(path, 0, path.stat().st_size)
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
         raise FormatError(path, f"not a readable image ({error})") from None
     if size != (page.width, page.height):
@@ -234,7 +234,7 @@ class Screenshots:
     def __init__(self, size: tuple[int, int], cache_mib: int, threads: int) -> None:
         self._size = size
         self._free_bytes = cache_mib * 2**20
-        self._kept: dict[Place, np.ndarray] = {}
+        self._kept: dict[ScreenshotPlace, np.ndarray] = {}
         self._pool = ThreadPoolExecutor(threads)
 
     def read(self, pages: Sequence[TrainPage]) -> UInt8[Tensor, "pages 3 height width"]:
