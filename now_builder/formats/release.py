@@ -104,8 +104,8 @@ class Manifest(Strict):
         return list(next(iter(self.fingerprints.values()), {}))
 
 
-_LATER = {"flags": ""}
-"""Columns that older releases lack, and what stands for them."""
+_OPTIONAL = {"flags"}
+"""Columns that the first releases lack."""
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
@@ -120,7 +120,7 @@ def read_pairs(release: Path) -> list[Pair]:
 
 def stream_pairs(release: Path) -> Iterator[Pair]:
     """Read ``RELEASE/pairs.parquet`` a few rows at a time, for releases of any size."""
-    return (Pair(**row) for row in stream_rows(release / "pairs.parquet", Pair, _LATER, _ROWS))
+    return (Pair(**row) for row in stream_rows(release / "pairs.parquet", Pair, _OPTIONAL, _ROWS))
 
 
 def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
@@ -135,9 +135,7 @@ def read_rejects(release: Path) -> list[Reject]:
 
 def stream_rejects(release: Path) -> Iterator[Reject]:
     """Read ``RELEASE/rejects.parquet`` a few rows at a time."""
-    return (
-        Reject(**row) for row in stream_rows(release / "rejects.parquet", Reject, _LATER, _ROWS)
-    )
+    return (Reject(**row) for row in stream_rows(release / "rejects.parquet", Reject, (), _ROWS))
 
 
 def write_manifest(release: Path, manifest: Manifest) -> None:

@@ -214,12 +214,8 @@ def image_kind(screenshot: bytes) -> Literal["png", "webp"]:
 _ELEMENTS_FORMAT = "now-elements/1"
 _PLAN, _CAPTURES = "now-plan/1", "now-captures/1"
 _ROWS = re.compile(r"(\d{5})\.parquet", re.ASCII)
-_LATER: dict[str, Any] = {
-    "lot": -1, "timings": None, "overlays": [], "charset_browser": None, "ink": None,
-    "ink_middle": None,
-}  # fmt: skip
-"""Columns that older files lack, and their values for these."""
-
+_OPTIONAL = {"lot", "timings", "overlays", "charset_browser", "ink", "ink_middle"}
+"""Columns that the first captures lack."""
 _REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
 
 
@@ -506,7 +502,7 @@ def _read(path: Path, kind: type, version: str) -> Iterator[dict[str, Any]]:
 
 def _read_schema(path: Path, schema: Any) -> Iterator[dict[str, Any]]:
     try:
-        yield from read_table(path, schema, _LATER, _REQUIRED)
+        yield from read_table(path, schema, _OPTIONAL, _REQUIRED)
     except UnreadableError as error:
         raise torn(path, error.problem) from None
 
