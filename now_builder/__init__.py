@@ -36,15 +36,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Captions",
-    "Manifest",
-    "NowError",
-    "Pair",
-    "Release",
-    "Vocabulary",
-    "open_release",
-]
+__all__ = ["Captions", "Manifest", "NowError", "Pair", "Release", "Vocabulary", "open_release"]
 
 _MODULES = {
     "Captions": "formats.release",

@@ -80,11 +80,6 @@ def _value(text: str) -> Any:
 def build(model: type[Model], tree: dict[str, Any], origin: str) -> Model:
     """Build a settings object from a tree.
 
-    Args:
-        model: The settings class.
-        tree: Plain values.
-        origin: Where the values came from, for the message.
-
     Raises:
         ConfigError: Naming each field that is unknown, missing or of the wrong kind.
     """
@@ -122,13 +117,7 @@ _LEAD = re.compile(
 def expected_by(
     item: Mapping[str, Any], model: type[BaseModel] | None = None, tree: Any = None
 ) -> str:
-    """Return what a validation error of pydantic expected, as it follows the word "expected".
-
-    Args:
-        item: The error.
-        model: The class of the settings, to name the field that is nearest to an unknown one.
-        tree: The plain values, with ``model``.
-    """
+    """Return what a validation error of pydantic expected, as it follows the word "expected"."""
     text = _PLAIN.get(item["type"], "").format(**item.get("ctx", {}))
     if model is not None and item["type"] == "extra_forbidden":
         text += _nearest_field(place_of(item, tree), fields_of(model, tree))

@@ -29,13 +29,7 @@ class Noise(Strict):
 
 
 def read_noise(path: Path, captions: int, images: int) -> Int[np.ndarray, " captions"]:
-    """Read the image of each training caption; nothing is ever created.
-
-    Args:
-        path: A ``.npy`` file of as many integers as captions.
-        captions: Captions of the training split, a multiple of ``images``.
-        images: Images of the training split.
-    """
+    """Read the image of each training caption; nothing is ever created."""
     stored = map_array(path, "no such noise file; `pc2-baseline make-noise` makes one")
     if stored.ndim != 1 or stored.dtype.kind not in "iu":
         raise FormatError(

@@ -19,9 +19,9 @@ def read_clean_prob(run: Path, release: Path) -> dict[str, float]:
     """Read the clean probability of pairs, by key.
 
     Args:
-        run: The folder of a run, of which the division of the selected epoch is read; or a CSV or
-            Parquet file with columns ``key`` and ``clean_prob``, from any other method.
-        release: What the run was trained on.
+        run: Folder of a run, whose division of the selected epoch is read; or a CSV or Parquet
+            file with columns ``key`` and ``clean_prob``, from any other method.
+        release: Release that the run was trained on.
 
     Raises:
         FormatError: If a file is missing, is not what its format says, belongs to another
@@ -45,9 +45,9 @@ def read_clean_prob(run: Path, release: Path) -> dict[str, float]:
 
 
 def origin_of_run(run: Path) -> tuple[str, str | None]:
-    """Return who holds the beliefs: a run's method, and its folder; or a table, and ``None``.
+    """Return the name of a run's method and its folder; or of a table, and ``None``.
 
-    A run's settings are those of a file that :func:`read_clean_prob` has read.
+    The run is one that :func:`read_clean_prob` has read.
     """
     path = run.resolve()
     if not run.is_dir():

@@ -60,11 +60,7 @@ class Release:
         return read_release_vocabulary(self.path, tokenizer)
 
     def pairs(self, split: str | None = None) -> Iterator[Pair]:
-        """Stream URL, text, language and the like of each pair, in pair order.
-
-        Args:
-            split: Split to read; ``None`` for all.
-        """
+        """Stream URL, text, language and the like of each pair, in pair order."""
         wanted = None if split is None else check_split(split)
         return (pair for pair in stream_pairs(self.path) if wanted in {None, pair.split})
 
@@ -81,9 +77,6 @@ class Release:
 
 def open_release(path: Path | str) -> Release:
     """Open a release for reading.
-
-    Args:
-        path: Folder made by ``now-builder package``, or the authors' archive.
 
     Raises:
         FormatError: If it is neither, or its manifest cannot be read.

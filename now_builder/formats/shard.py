@@ -333,11 +333,7 @@ def read_texts(captures: Path, shard: int) -> list[tuple[str, str, str]]:
 
 def read_columns(captures: Path, shard: int, names: Sequence[str]) -> list[dict[str, Any]]:
     """Read some columns of one shard's rows: :func:`read_rows` takes ten times as long."""
-    import pyarrow as pa
-
-    whole = schema_of(CaptureRow, _CAPTURES)
-    schema = pa.schema([whole.field(name) for name in names], metadata=whole.metadata)
-    return list(_read_schema(rows_path(captures, shard), schema))
+    return list(_read(rows_path(captures, shard), CaptureRow, _CAPTURES, names))
 
 
 def read_captures(
@@ -496,11 +492,15 @@ def _box(numbers: list[Any]) -> Box:  # JSON has whole numbers, too
     return left, top, right, bottom
 
 
-def _read(path: Path, kind: type, version: str) -> Iterator[dict[str, Any]]:
-    return _read_schema(path, schema_of(kind, version))
+def _read(
+    path: Path, kind: type, version: str, names: Sequence[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Read rows, or some of their columns."""
+    schema = schema_of(kind, version)
+    if names is not None:
+        import pyarrow as pa
 
-
-def _read_schema(path: Path, schema: Any) -> Iterator[dict[str, Any]]:
+        schema = pa.schema([schema.field(name) for name in names], metadata=schema.metadata)
     try:
         yield from read_table(path, schema, _OPTIONAL, _REQUIRED)
     except UnreadableError as error:
@@ -517,10 +517,6 @@ def torn(path: Path, problem: str) -> FormatError:
 
 def open_screenshot(content: bytes, name: str) -> Image.Image:
     """Decode a stored screenshot, or another picture of :data:`PICTURES`, to RGB.
-
-    Args:
-        content: The file's bytes.
-        name: What messages call it.
 
     Raises:
         FormatError: If the bytes are not such a picture, or it has more than :data:`MOST_PIXELS`.

@@ -209,9 +209,7 @@ class SplitStatistics:
         self.columns["image"].add(regions_sha256)
 
     def add_regions(
-        self,
-        n_regions: Integer[np.ndarray, " pages"],
-        source: Integer[np.ndarray, "pages regions"],
+        self, n_regions: Integer[np.ndarray, " pages"], source: Integer[np.ndarray, "pages regions"]
     ) -> None:
         """Count the regions of some pages by their sources.
 
@@ -250,7 +248,7 @@ class ReleaseStatistics:
     @property
     def languages(self) -> dict[str, int]:
         """Pairs by language over all splits, the commonest first."""
-        return ranked(sum((split.languages for split in self.splits.values()), Counter()))
+        return self._summed("languages")
 
     def unknown_percents(self, track: str) -> dict[str, float]:
         """Return the share of ``<unk>`` among one tokenizer's tokens, in percent, by language."""
@@ -265,12 +263,15 @@ class ReleaseStatistics:
     @property
     def caption_sources(self) -> dict[str, int]:
         """Pairs by where the caption stood in the page, over all splits."""
-        return ranked(sum((split.caption_sources for split in self.splits.values()), Counter()))
+        return self._summed("caption_sources")
 
     @property
     def flags(self) -> dict[str, int]:
         """Pairs by flag over all splits, the commonest first."""
-        return ranked(sum((split.flags for split in self.splits.values()), Counter()))
+        return self._summed("flags")
+
+    def _summed(self, counter: str) -> dict[str, int]:
+        return ranked(sum((getattr(split, counter) for split in self.splits.values()), Counter()))
 
     def read_pairs(self, release: Path) -> Iterator[Pair]:
         """Read ``pairs.parquet`` row by row; each pair is counted before it is yielded."""
@@ -326,10 +327,6 @@ def ceiling(images: Sequence[Hashable], captions: Sequence[Hashable]) -> Ceiling
     :math:`m_b` pairs, of which :math:`n_{ab}` have this image, so that over the queries with
     image :math:`a` it gains at most :math:`\max_b n_{ab} / m_b`. With distinct images the sum is
     the number of distinct captions. The other direction is its mirror.
-
-    Args:
-        images: Identity of each pair's image.
-        captions: Identity of each pair's caption.
     """
     both = Counter(zip(images, captions, strict=True))
     of_image, of_caption = Counter(images), Counter(captions)

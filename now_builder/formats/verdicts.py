@@ -56,13 +56,7 @@ _HEADER = (",".join(COLUMNS) + "\n").encode()
 
 
 def verdict_of(path: Path, number: int, value: object) -> Verdict:
-    """Read a cell of a column ``matched``: a truth's, or what a person judged.
-
-    Args:
-        path: The table, for the message.
-        number: Line of the cell.
-        value: The cell; an empty one is unsure.
-    """
+    """Read a cell of a column ``matched``: a truth's, or what a person judged."""
     word = "" if value is None else str(value).strip().lower()
     if word not in _WORDS:
         raise FormatError(

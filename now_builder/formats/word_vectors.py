@@ -141,11 +141,7 @@ _COLUMNS = re.compile(rf"{re.escape(FORMAT)} ([0-9]{{1,4}}):([0-9]{{1,4}})")
 
 
 def read_columns(attributes: Mapping[str, str]) -> slice | None:
-    """Return which columns of a feature file's regions hold words in these vectors, if any do.
-
-    Args:
-        attributes: Root attributes of the file; ``words`` is such as ``now-words/1 512:768``.
-    """
+    """Return which columns of a feature file's regions hold words in these vectors, if any do."""
     found = _COLUMNS.fullmatch(str(attributes.get("words", "")))
     if found is None:
         return None

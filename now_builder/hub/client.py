@@ -18,9 +18,6 @@ _ANSWERS = {
 def hub_errors(what: str) -> Iterator[None]:
     """Make one line of what the hub's client raises.
 
-    Args:
-        what: What was asked for, which begins the line.
-
     Raises:
         NowError: If the hub cannot be reached, or refuses.
     """

@@ -11,13 +11,7 @@ from urllib.parse import urlsplit
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError, NowError
 from now_builder.formats.benchmarks import NOW_NAMES
-from now_builder.formats.io import (
-    read_json,
-    remove_leftovers,
-    replacing,
-    sha256_of,
-    write_json,
-)
+from now_builder.formats.io import read_json, remove_leftovers, replacing, sha256_of, write_json
 from now_builder.formats.reader import open_release
 from now_builder.formats.split import SPLITS
 from now_builder.hub.client import hub_errors, size_text
@@ -67,11 +61,6 @@ def fetch_now(
     """Download the authors' archive, check and unpack it, and write ``fetched.json`` last.
 
     A download that was cut goes on where it was. The archive is removed when it is unpacked.
-
-    Args:
-        folder: Folder to write; ``pc2-baseline train`` takes it as a release.
-        endpoint: Address of the hub; ``None`` leaves it to the hub's own client.
-        force: Fetch again what stands.
 
     Returns:
         One line on what is there.

@@ -66,12 +66,6 @@ def prepare(
 ) -> DatasetUpload:
     """Export a release as ``export-parquet`` does, and list the files; nothing is sent.
 
-    Args:
-        release: Folder made by ``package``; it is verified.
-        repository: ``USER/NAME`` on the hub.
-        settings: What the user chose.
-        force: Replace an export of something else.
-
     Raises:
         ConfigError: If the name is none, or the licence does not let others have pictures.
         FormatError: If the release is torn or changed.
@@ -168,11 +162,7 @@ def _send_commit(
     remove: Sequence[str],
 ) -> None:
     """Send a commit; tell the line of an error that the hub's client raises."""
-    from huggingface_hub import (
-        CommitOperationAdd,
-        CommitOperationDelete,
-        HfApi,
-    )
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     changes: list[CommitOperationAdd | CommitOperationDelete] = [

@@ -9,8 +9,7 @@ class PublishSettings(ExportSettings):
     """Settings of ``publish``."""
 
     private: bool = Field(
-        False,  # noqa: FBT003 - a field
-        description="Create the data set as private: visible to its owner only.",
+        False, description="Create the data set as private: visible to its owner only."
     )
     endpoint: str | None = Field(
         None,

@@ -20,6 +20,8 @@ from now_builder.inspect.settings import AuditSettings
 from now_builder.program.loopback import listening
 
 _WIDEST = 720
+_MAX_MB = 40
+"""Size in megabytes of a page that works by itself; pictures shrink to fit in."""
 
 
 def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
@@ -84,17 +86,17 @@ def _write_page(release: Path, settings: AuditSettings, path: Path) -> str:
         raise ConfigError(f"--html {path}: expected a name that ends in .html")
     sample = sample_of(release, settings)
     screenshots = find_screenshots(settings.captures, sample)
-    budget = 0.9 * settings.max_mb * 1e6 / len(sample)
+    budget = 0.9 * _MAX_MB * 1e6 / len(sample)
     items = [
         _item(pair, data_uri(pair.key, screenshots[pair.key].read(), budget, _WIDEST))
         for pair in sample
     ]
     page = _page(settings, items, None)
     size = len(page.encode()) / 1e6
-    if size > settings.max_mb:
+    if size > _MAX_MB:
         raise ConfigError(
-            f"{path}: {size:.1f} MB with {len(sample)} pairs, allowed are {settings.max_mb:g}; "
-            "a smaller --sample, or a larger --max-mb"
+            f"{path}: {size:.1f} MB with {len(sample)} pairs, expected at most {_MAX_MB}; give a "
+            "smaller --sample"
         )
     write_text(path, page)
     return f"{path}: {len(sample)} pairs to judge, {size:.1f} MB; open it in a browser"

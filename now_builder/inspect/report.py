@@ -34,6 +34,10 @@ from now_builder.program.html import template_environment
 _CAPTION = 400
 """Characters of a caption that are shown."""
 _COMMONEST = 5
+_EXTREMES = 12
+"""Pairs shown of each kind: least clean, doubtful, cleanest."""
+_MAX_MB = 10
+"""Size of the page in megabytes, which a mail may carry; pictures shrink to fit in."""
 
 _REASONS = {
     "not_crawled": "its shard is not finished",
@@ -107,7 +111,7 @@ def report(release: Path, settings: ReportSettings) -> str:
     pairs = {pair.key: pair for pair in sample}
     if extremes:
         pairs |= {pair.key: pair for pair in stream_pairs(release) if pair.key in extremes}
-    limit = settings.max_mb * 1e6
+    limit = _MAX_MB * 1e6
     share = 0.8 * limit / (len(sample) + len(wanted))
     shown = show(release, settings.captures, list(pairs.values()), share)
     page = render(
@@ -129,8 +133,8 @@ def report(release: Path, settings: ReportSettings) -> str:
     size = f"{len(page.encode()) / 1e6:.1f} MB"
     if len(page.encode()) > limit:
         raise ConfigError(
-            f"{settings.output}: {size} with {len(pairs)} pairs, allowed are {settings.max_mb:g}; "
-            "show fewer (--pairs, --extremes) or raise --max-mb"
+            f"{settings.output}: {size} with {len(pairs)} pairs, expected at most {_MAX_MB}; "
+            "show fewer (--pairs)"
         )
     write_text(settings.output, page)
     return f"{settings.output}: {statistics.pairs} pairs, {len(pairs)} of them shown, {size}"
@@ -213,12 +217,7 @@ def _noise(settings: ReportSettings, known: Mapping[str, float]) -> EstimatedNoi
         raise FormatError(settings.run or "--run", "no clean probability of a pair of this release")
     counts = np.bincount(np.minimum((values * 20).astype(int), 19), minlength=20)
     order, doubt = np.argsort(values, kind="stable"), np.argsort(abs(values - 0.5), kind="stable")
-    some = settings.extremes
-    rows = {
-        "Least clean": order[:some],
-        "Nearest to one half": doubt[:some],
-        "Cleanest": order[::-1][:some],
-    }
+    rows = {"Least clean": order, "Nearest to one half": doubt, "Cleanest": order[::-1]}
     return EstimatedNoise(
         *origin_of_run(settings.run),
         len(values),
@@ -226,7 +225,7 @@ def _noise(settings: ReportSettings, known: Mapping[str, float]) -> EstimatedNoi
         mean_interval(1 - values),
         Histogram([place / 20 for place in range(20)], counts.tolist(), 0.05),
         [
-            (title, [(keys[row], float(values[row])) for row in found])
+            (title, [(keys[row], float(values[row])) for row in found[:_EXTREMES]])
             for title, found in rows.items()
         ],
     )
@@ -249,9 +248,7 @@ def render(template: str, **values: object) -> str:
 def _templates() -> Environment:
     templates = template_environment("now_builder.inspect")
     templates.filters.update(
-        thousands=lambda value: f"{value:,}",
-        cut=_cut,
-        percent=lambda share: f"{100 * share:.1f} %",
+        thousands=lambda value: f"{value:,}", cut=_cut, percent=lambda share: f"{100 * share:.1f} %"
     )
     templates.globals.update(
         version=__version__,

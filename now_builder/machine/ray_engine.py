@@ -75,12 +75,7 @@ class RayEngine(Generic[Task]):
         self._outcome: TaskResults[Task] = TaskResults()
 
     def run(self, tasks: Sequence[Task], on_report: Callable[[Any], object]) -> TaskResults[Task]:
-        """Run all tasks, then stop the workers.
-
-        Args:
-            tasks: The tasks; largest first is best.
-            on_report: Called with what each task returned.
-        """
+        """Run all tasks, then stop the workers."""
         self._queue.extend((task, 1) for task in tasks)
         workers = min(self._settings.workers or self._capacity(), len(tasks))
         try:

@@ -39,12 +39,6 @@ def write_images(
 ) -> list[str]:
     """Copy the features of some pages, a few at a time, in the order of ``keys``.
 
-    Args:
-        features: The open feature file.
-        keys: Pages of the split in pair order; all have features.
-        files: Where to write, and whether as float16.
-        statistics: Statistics of the split, which count the regions.
-
     Returns:
         Hash of each page's regions as stored.
 

@@ -87,13 +87,7 @@ def _landed(row: CaptureRow) -> str:
 def count_pairs(
     statistics: SplitStatistics, pairs: Sequence[Pair], ids: Mapping[str, Mapping[str, list[int]]]
 ) -> None:
-    """Count the pairs of a split and their captions.
-
-    Args:
-        statistics: Statistics of the split, whose images have been counted.
-        pairs: In pair order.
-        ids: Content ids by tokenizer and key.
-    """
+    """Count the pairs of a split and their captions."""
     for pair in pairs:
         statistics.add_pair(pair)
     for name, captions in ids.items():

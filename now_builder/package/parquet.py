@@ -91,12 +91,6 @@ def export_parquet(
     Files that stand are kept, so a run that was killed goes on; the same release, captures and
     settings give the same bytes.
 
-    Args:
-        release: Folder made by ``package``.
-        out: Folder to write.
-        settings: What the user chose.
-        force: Replace an export of something else.
-
     Returns:
         Pairs by file.
 

@@ -19,13 +19,7 @@ _SHOWN = 5
 
 
 def choose_pools(learned: SplitPlan, settings: PackageSettings, sites: list[str]) -> SplitPlan:
-    """Return the pools of a release.
-
-    Args:
-        learned: Those of the crawl, which the stages before learned on.
-        settings: Seed and what is kept together.
-        sites: The sites that are test; none: as in the pools of the crawl.
-    """
+    """Return the pools of a release."""
     suffixes = (learned.suffixes or suffix_list()) if settings.by == "domain" else None
     chosen = {"seed": settings.seed, "by": settings.by, "suffixes": suffixes}
     if (settings.seed, settings.by) == (learned.seed, learned.by):

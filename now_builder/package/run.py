@@ -24,13 +24,7 @@ from now_builder.formats.captions import (
     write_vocabulary,
 )
 from now_builder.formats.features import OF_FILE, Features, check_captures, open_features
-from now_builder.formats.io import (
-    remove_leftovers,
-    replacing,
-    sha256_of,
-    write_json,
-    write_text,
-)
+from now_builder.formats.io import remove_leftovers, replacing, sha256_of, write_json, write_text
 from now_builder.formats.release import (
     DATA_FOLDER,
     FileEntry,
@@ -109,14 +103,6 @@ def package(
     the draw of dev and test, which depends on nothing but the inputs and the seed. What is replaced
     by a release of other pairs or captions is named on stderr.
 
-    Args:
-        captures: Folder made by ``crawl``.
-        features: File made by ``detect``.
-        captions: Folder made by ``tokenize``.
-        release: Folder to write.
-        settings: What the user chose.
-        force: Write it again even if nothing changed.
-
     Raises:
         FormatError: If an input is missing, torn or unfinished, or features are of other captures.
         ConfigError: If the captures were crawled anew with other pools, or a split would be empty.
@@ -141,7 +127,9 @@ def package(
         )
         _warn_of_missing_ink(resolved, inputs.rows)
         if "consent_wall" in resolved.dropped_flags:
-            pages = _add_consent_walls(captures, pages)
+            usable = frozenset(n.key for n in pages.plan if unusable(pages, n.key) is None)
+            walls = find_consent_walls(captures, usable)
+            pages = replace(pages, flags=_with_flag(pages.flags, "consent_wall", walls))
         selection = select(pages, inputs.split, resolved, inputs.judged)
         _check_sizes(selection, resolved, release)
         if before is not None and not force:
@@ -209,13 +197,6 @@ def _mended(captions: Path, vocabularies: Mapping[str, Vocabulary]) -> bool:
         names = ", ".join(name for name, mended in found.items() if mended)
         raise FormatError(captions, f"captions mended for {names} alone; run tokenize again")
     return found["jieba"]
-
-
-def _add_consent_walls(captures: Path, pages: CrawledPages) -> CrawledPages:
-    """Add the flag for which elements are read, of pages that can be pairs."""
-    keys = frozenset(line.key for line in pages.plan if unusable(pages, line.key) is None)
-    walls = find_consent_walls(captures, keys)
-    return replace(pages, flags=_with_flag(pages.flags, "consent_wall", walls))
 
 
 def _with_flag(

@@ -6,13 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt64
 
-from now_builder.formats.shard import (
-    HEIGHT,
-    WIDTH,
-    Element,
-    read_plan,
-    stream_elements,
-)
+from now_builder.formats.shard import HEIGHT, WIDTH, Element, read_plan, stream_elements
 from now_builder.package.flags import consent_words
 from now_builder.program.progress import watched
 
@@ -41,11 +35,7 @@ def find_consent_walls(captures: Path, keys: frozenset[str]) -> frozenset[str]:
 
 
 def has_consent_wall(elements: Sequence[Element]) -> bool:
-    """Whether a box over the page asks for consent, and takes most of the screen or hides the rest.
-
-    Args:
-        elements: Elements of the page in document order; each is followed by what it contains.
-    """
+    """Whether a box over the page asks for consent, and takes or hides most of the screen."""
     if not consent_words().search(_said(elements)):
         return False
     return any(

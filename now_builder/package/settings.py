@@ -84,13 +84,12 @@ class PackageSettings(Strict):
         "perceptual hashes of 64 bits; screenshots that look alike have 0 to 4; -1 drops none.",
     )
     mend: bool = Field(
-        False,  # noqa: FBT003 - a field
+        False,
         description="Mend entities, tags and zero-width characters of captions. Must be as "
         "tokenize was run, which is the default.",
     )
     npy: bool = Field(
-        False,  # noqa: FBT003 - a field
-        description="Also write {split}_ims.npy, which the authors' loader reads.",
+        False, description="Also write {split}_ims.npy, which the authors' loader reads."
     )
     half: bool | None = Field(
         None, description="Store regions as float16; by default as they are in FEATURES."
@@ -151,21 +150,12 @@ class ExportSettings(Strict):
         description="Folder that the release was packaged from, for its screenshots. publish "
         "refuses them unless the release's licence lets others have copies.",
     )
-    tokens: bool = Field(
-        False,  # noqa: FBT003 - a field
-        description="Add the token ids of the three tokenizers.",
-    )
-    regions: bool = Field(
-        False,  # noqa: FBT003 - a field
-        description="Add the 36 x 768 region features.",
-    )
+    tokens: bool = Field(False, description="Add the token ids of the three tokenizers.")
+    regions: bool = Field(False, description="Add the 36 x 768 region features.")
 
 
 class ParquetSettings(ExportSettings):
     """Settings of ``export-parquet``."""
 
-    images: bool = Field(
-        True,  # noqa: FBT003 - a field
-        description="Include the screenshots, which takes --captures.",
-    )
+    images: bool = Field(True, description="Include the screenshots, which takes --captures.")
     file_mb: int = Field(500, ge=1, description="Approximate size of a file in megabytes.")

@@ -57,10 +57,6 @@ class Program(typer.Typer):
     It is used as ``typer.Typer`` is; listing the commands reads only their docstrings. A parameter
     marked with ``Fields`` becomes an option for each field of a settings class. Help is plain text,
     since Rich takes twice as long as all the rest.
-
-    Args:
-        name: What messages call it.
-        help: What it is for.
     """
 
     def __init__(

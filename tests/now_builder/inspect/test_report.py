@@ -213,9 +213,10 @@ def test_hostile_captions_are_shown_as_text(hostile, tmp_path):
     assert len(text.encode()) < 10e6
 
 
-def test_a_run_adds_its_noise_and_its_most_telling_pairs(world, tmp_path, run):
+def test_a_run_adds_its_noise_and_its_most_telling_pairs(world, tmp_path, run, monkeypatch):
     """41 rising probabilities: as many at most one half as above; 0, the middle and 1 are shown."""
-    text, seen = look(world, tmp_path, pairs=1, extremes=3, run=run)
+    monkeypatch.setattr("now_builder.inspect.report._EXTREMES", 3)
+    text, seen = look(world, tmp_path, pairs=1, run=run)
     train = [pair for pair in read_pairs(world.release) if pair.split == "train"]
     beliefs = read_clean_prob(run, world.release)
     assert beliefs == dict(
@@ -234,7 +235,7 @@ def test_a_run_adds_its_noise_and_its_most_telling_pairs(world, tmp_path, run):
     table = tmp_path / "beliefs.csv"
     pd.DataFrame({"key": keys, "clean_prob": beliefs.values()}).to_csv(table, index=False)
     assert read_clean_prob(table, world.release) == pytest.approx(beliefs)
-    text, _ = look(world, tmp_path, pairs=1, extremes=1, run=table)
+    text, _ = look(world, tmp_path, pairs=1, run=table)
     assert "<h3>As <code>beliefs.csv</code> believes</h3>" in text
     assert "a method's belief, which may be far off" in text
 
@@ -261,11 +262,11 @@ def test_audits_add_the_noise_that_was_measured(world, tmp_path, run):
     assert "As judged by 1 person" in text
     assert re.search(r"44\.4 %</td><td class=\"num\">18\.9 % to 73\.3 %", text)
     assert "1 judged pairs are left out" in text
-    text, _ = look(world, tmp_path, pairs=1, audit=[path], run=run, extremes=1)
+    text, _ = look(world, tmp_path, pairs=1, audit=[path], run=run)
     assert "On 9 decided pairs the run below is right in 44.4 %, with AUROC 1.000" in text
 
 
-def test_beliefs_that_do_not_fit_are_refused(world, tmp_path, run):
+def test_clean_probabilities_that_do_not_fit_are_refused(world, tmp_path, run):
     numpy = pytest.importorskip("safetensors.numpy")
     division = run / "divisions" / "00003.safetensors"
     whole = division.read_bytes()
@@ -294,13 +295,14 @@ def test_beliefs_that_do_not_fit_are_refused(world, tmp_path, run):
 
 
 def test_captures_of_another_release_and_a_page_too_large_are_one_line(
-    world, tmp_path, make_crawl, run
+    world, tmp_path, make_crawl, run, monkeypatch
 ):
     make_crawl(tmp_path / "other", 12)
     with pytest.raises(FormatError, match="not the captures that the release"):
         look(world, tmp_path, captures=tmp_path / "other")
+    monkeypatch.setattr("now_builder.inspect.report._MAX_MB", 0.05)
     with pytest.raises(ConfigError, match="show fewer"):
-        look(world, tmp_path, pairs=9, max_mb=0.05, run=run, extremes=2)
+        look(world, tmp_path, pairs=9, run=run)
     with pytest.raises(ConfigError, match=r"\.html"):
         report(world.release, ReportSettings(captures=world.captures, output=tmp_path / "a.csv"))
 

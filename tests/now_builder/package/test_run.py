@@ -1,7 +1,7 @@
 """The stage: the layout, who becomes a pair and who a reject, reruns, kills and mistakes."""
 
+import copy
 import json
-import os
 import re
 import shutil
 import signal
@@ -13,7 +13,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from now_builder.config import build
@@ -196,47 +195,26 @@ def test_arrays_captions_and_keys_are_in_pair_order(world: World, release: Path)
             assert captions.fingerprint == read_manifest(release).fingerprints[split][track]
 
 
-class AuthorsLoader:
-    """What the authors' data loader does with the files, written down plainly."""
-
-    def __init__(self, folder: str, split: str, vocabulary: str) -> None:
-        with open(vocabulary) as file:  # noqa: PTH123 - as plain as can be
-            tree = json.load(file)
-        self.word2idx, self.size = tree["word2idx"], tree["idx"]
-        self.captions = []
-        with open(os.path.join(folder, vocabulary_track(vocabulary, split))) as file:  # noqa: PTH118, PTH123
-            for line in file:
-                self.captions.append(line.strip().split(","))
-        self.images = np.load(os.path.join(folder, f"{split}_ims.npy"))  # noqa: PTH118
-
-    def __getitem__(self, index: int):
-        caption = [self.word2idx["<start>"]]
-        caption.extend(int(field) for field in self.captions[index] if field)
-        caption.append(self.word2idx["<end>"])
-        return self.images[index], caption
-
-
-def vocabulary_track(vocabulary: str, split: str) -> str:
-    return f"{split}_caps_{vocabulary.rsplit('_', 1)[1].removesuffix('.json')}.txt"
+def authors_loader(folder: Path, split: str, track: str) -> tuple[np.ndarray, list[list[int]], int]:
+    """What the authors' data loader makes of the files: images, captions, number of words."""
+    tree = json.loads((folder.parent / "vocab" / f"{DATA}_vocab_{track}.json").read_text())
+    captions = []
+    for line in (folder / f"{split}_caps_{track}.txt").read_text().splitlines():
+        ids = [int(field) for field in line.strip().split(",") if field]
+        captions.append([tree["word2idx"]["<start>"], *ids, tree["word2idx"]["<end>"]])
+    return np.load(folder / f"{split}_ims.npy"), captions, tree["idx"]
 
 
 @pytest.mark.parametrize("track", TRACKS)
 def test_the_authors_loader_reads_the_release_unchanged(release: Path, track: str) -> None:
     for split in SPLITS:
-        vocabulary = str(release / "vocab" / f"{DATA}_vocab_{track}.json")
-        loader = AuthorsLoader(str(release / DATA), split, vocabulary)
+        images, texts, words = authors_loader(release / DATA, split, track)
         captions = read_split_captions(release, split, track)
-        assert loader.images.dtype == np.float32
-        assert len(loader.captions) == len(loader.images) == len(captions.keys)
+        assert images.dtype == np.float32
+        assert texts == [[1, *ids, 2] for ids in captions.captions]
+        assert max(map(max, texts)) < words
         with open_regions(release, split) as regions:
-            for index, ids in enumerate(captions.captions):
-                image, caption = loader[index]
-                assert np.array_equal(image, regions[index])
-                assert caption == [1, *ids, 2]
-                assert max(caption) < loader.size
-
-
-def test_a_whole_release_verifies(release: Path) -> None:
+            assert np.array_equal(images, regions)
     assert verify(release) == []
 
 
@@ -440,26 +418,21 @@ def test_two_judges_are_two_files_and_what_they_differ_on_is_in_no_test(
         world.package(release)
 
 
-def test_features_that_are_not_finite_are_refused(world: World, tmp_path: Path) -> None:
-    features = tmp_path / "features.h5"
-    shutil.copy(world.features, features)
-    with h5py.File(features, "a") as file:
-        file["regions"][7, 3, 5] = np.nan
+@pytest.mark.parametrize(
+    ("value", "settings", "problem"),
+    [(np.nan, {}, ": regions not finite"), (1e6, {"half": True}, ".*float16")],
+)
+def test_features_that_are_not_finite_as_stored_are_refused(
+    world: World, tmp_path: Path, value: float, settings: dict[str, bool], problem: str
+) -> None:
+    changed = copy.copy(world)
+    changed.features = Path(shutil.copy(world.features, tmp_path / "features.h5"))
+    with h5py.File(changed.features, "a") as file:
+        file["regions"][7, 3, 5] = value
         key = file["keys"].asstr()[7]
-    with pytest.raises(FormatError, match=f"{key}: regions not finite"):
-        package(world.captures, features, world.captions, tmp_path / "r", PackageSettings())
+    with pytest.raises(FormatError, match=key + problem):
+        changed.package(tmp_path / "r", **settings)
     assert not (tmp_path / "r" / "manifest.json").exists()
-
-
-def test_features_too_large_for_float16_are_refused(world: World, tmp_path: Path) -> None:
-    features = tmp_path / "features.h5"
-    shutil.copy(world.features, features)
-    with h5py.File(features, "a") as file:
-        file["regions"][7, 3, 5] = 1e6
-    with pytest.raises(FormatError, match="float16"):
-        package(
-            world.captures, features, world.captions, tmp_path / "r", PackageSettings(half=True)
-        )
 
 
 def test_ids_of_another_tokenize_run_are_refused(world: World, tmp_path: Path) -> None:
@@ -663,22 +636,13 @@ def test_captions_are_mended_for_both_stages_or_for_none(world: World, tmp_path:
     assert verify(tmp_path / "r") == []
 
 
-def test_a_flag_that_there_is_not_is_one_clear_line() -> None:
-    for settings, word in (
-        ({"drop": "blank,nonsense"}, "nonsense"),
-        ({"languages": "Chinese"}, ""),
-    ):
-        with pytest.raises(ConfigError, match=f"{next(iter(settings))}.*{word}") as caught:
-            build(PackageSettings, settings, "now-builder package")
-        assert "\n" not in str(caught.value)
-
-
-def test_a_release_from_before_flags_is_read(world: World, release: Path, tmp_path: Path) -> None:
-    table = pq.read_table(release / "pairs.parquet")
-    pq.write_table(table.drop_columns(["flags"]), tmp_path / "pairs.parquet")
-    pairs = read_pairs(tmp_path)
-    assert pairs == read_pairs(release)
-    assert {pair.flags for pair in pairs} == {""}
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [({"drop": "blank,nonsense"}, "drop.*nonsense"), ({"languages": "Chinese"}, "languages")],
+)
+def test_a_setting_that_there_is_not_is_one_clear_line(settings, problem) -> None:
+    with pytest.raises(ConfigError, match=rf"^now-builder package: {problem}[^\n]*$"):
+        build(PackageSettings, settings, "now-builder package")
 
 
 def test_a_single_site_by_address_is_split_by_page(
