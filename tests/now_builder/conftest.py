@@ -25,81 +25,17 @@ from now_builder.formats.shard import (
 from now_builder.formats.split import Shares, SplitPlan, write_split
 
 _WORDS = {
-    "zh": [
-        "手机",
-        "网站",
-        "新闻",
-        "天气",
-        "电影",
-        "音乐",
-        "旅游",
-        "美食",
-        "汽车",
-        "房产",
-        "健康",
-        "教育",
-    ],
-    "en": [
-        "phones",
-        "website",
-        "news",
-        "weather",
-        "films",
-        "music",
-        "travel",
-        "food",
-        "cars",
-        "houses",
-        "health",
-        "schools",
-    ],
-    "ja": [
-        "電話",
-        "サイト",
-        "ニュース",
-        "天気",
-        "映画",
-        "音楽",
-        "旅行",
-        "料理",
-        "自動車",
-        "住宅",
-        "健康",
-        "教育",
-    ],
-    "ru": [
-        "телефоны",
-        "сайт",
-        "новости",
-        "погода",
-        "фильмы",
-        "музыка",
-        "поездки",
-        "еда",
-        "машины",
-        "дома",
-        "школа",
-    ],
-    "ko": [
-        "전화",
-        "사이트",
-        "뉴스",
-        "날씨",
-        "영화",
-        "음악",
-        "여행",
-        "음식",
-        "자동차",
-        "주택",
-        "건강",
-        "교육",
-    ],
+    "zh": "手机 网站 新闻 天气 电影 音乐 旅游 美食 汽车 房产 健康 教育",
+    "en": "phones website news weather films music travel food cars houses health schools",
+    "ja": "電話 サイト ニュース 天気 映画 音楽 旅行 料理 自動車 住宅 健康 教育",
+    "ru": "телефоны сайт новости погода фильмы музыка поездки еда машины дома школа",
+    "ko": "전화 사이트 뉴스 날씨 영화 음악 여행 음식 자동차 주택 건강 교육",
 }
 _SHARDS = 4
 
 
 def _caption(lang: str, draw: random.Random) -> str:
-    words = [draw.choice(_WORDS[lang]) for _ in range(draw.randint(4, 14))]
+    words = [draw.choice(_WORDS[lang].split()) for _ in range(draw.randint(4, 14))]
     joint = "" if lang in {"zh", "ja"} else " "
     return joint.join(words) + f"{joint}{draw.randint(1, 40)}" + ("。" if not joint else ".")
 

@@ -26,7 +26,7 @@ from now_builder.formats.release import (
     write_manifest,
     write_pairs,
 )
-from now_builder.formats.shard import CaptureRow, read_captures, read_rows, write_shard
+from now_builder.formats.shard import CaptureRow, read_captures, write_shard
 from now_builder.formats.split import SPLITS
 from now_builder.formats.statistics import ReleaseStatistics, ceiling
 from now_builder.formats.verdicts import Verdict, VerdictRow, open_verdicts
@@ -268,30 +268,27 @@ def test_audits_add_the_noise_that_was_measured(world, tmp_path, run):
 
 def test_clean_probabilities_that_do_not_fit_are_refused(world, tmp_path, run):
     numpy = pytest.importorskip("safetensors.numpy")
-    division = run / "divisions" / "00003.safetensors"
-    whole = division.read_bytes()
+    division, settings, table = run / "divisions" / "00003.safetensors", run / "run.toml", "a.csv"
+    whole, train = division.read_bytes(), read_manifest(world.release).counts["train"]
+
+    def refused(message, source=run):
+        with pytest.raises(FormatError, match=message):
+            read_clean_prob(source, world.release)
+
     for values, message in (
         (np.zeros(3), "3 probabilities"), (np.full((2, 2), 0.5), "expected a list"),
-        (np.full(read_manifest(world.release).counts["train"], 1.5), "expected 0 to 1"),
-        (np.full(read_manifest(world.release).counts["train"], np.nan), "expected 0 to 1"),
+        (np.full(train, 1.5), "expected 0 to 1"), (np.full(train, np.nan), "expected 0 to 1"),
     ):  # fmt: skip
         numpy.save_file({"clean_prob": values}, division)
-        with pytest.raises(FormatError, match=message):
-            read_clean_prob(run, world.release)
+        refused(message)
     division.write_bytes(whole[:100])
-    with pytest.raises(FormatError, match="not a readable tensor file"):
-        read_clean_prob(run, world.release)
+    refused("not a readable tensor file")
     division.unlink()
-    with pytest.raises(FormatError, match="divides nothing"):
-        read_clean_prob(run, world.release)
-    text = (run / "run.toml").read_text()
-    (run / "run.toml").write_text(re.sub('train = "..', 'train = "no', text))
-    with pytest.raises(FormatError, match="another release"):
-        read_clean_prob(run, world.release)
-    table = tmp_path / "beliefs.csv"
-    table.write_text("key,clean\na,0.5\n")
-    with pytest.raises(FormatError, match="clean_prob"):
-        read_clean_prob(table, world.release)
+    refused("divides nothing")
+    settings.write_text(re.sub('train = "..', 'train = "no', settings.read_text()))
+    refused("another release")
+    (tmp_path / table).write_text("key,clean\na,0.5\n")
+    refused("clean_prob", tmp_path / table)
 
 
 def test_captures_of_another_release_and_a_page_too_large_are_one_line(
@@ -305,17 +302,6 @@ def test_captures_of_another_release_and_a_page_too_large_are_one_line(
         look(world, tmp_path, pairs=9, run=run)
     with pytest.raises(ConfigError, match=r"\.html"):
         report(world.release, ReportSettings(captures=world.captures, output=tmp_path / "a.csv"))
-
-
-def test_pictures_of_another_crawl_under_the_same_keys_are_refused(world, tmp_path):
-    captures = tmp_path / "captures"
-    shutil.copytree(world.captures, captures)
-    for shard in range(4):
-        pages = list(read_captures(captures, shards=[shard]))
-        rows = [replace(row, phash="0" * 16) for row in read_rows(captures, shard)]
-        write_shard(captures, shard, rows, pages)
-    with pytest.raises(FormatError, match="no screenshot of 7 of 7 pairs"):
-        look(world, tmp_path, captures=captures, pairs=7)
 
 
 def test_pictures_shrink_to_their_budget(world, tmp_path):
