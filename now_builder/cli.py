@@ -237,7 +237,7 @@ def _export_parquet(
 def _publish(
     release: Release,
     name: Annotated[str, typer.Argument(metavar="USER/NAME", help="Data set on the hub.")],
-    settings: Annotated[Any, Fields("now_builder.hub.settings:PublishSettings")],
+    settings: Annotated[Any, Fields("now_builder.package.settings:PublishSettings")],
     yes: Annotated[bool, typer.Option("--yes", help="Send without asking.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Export, list files and bytes; send nothing.")

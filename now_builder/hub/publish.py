@@ -13,10 +13,9 @@ from pathlib import Path
 from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.formats.release import read_manifest
 from now_builder.hub.client import NO_XET, hub_errors, size_text
-from now_builder.hub.settings import PublishSettings
 from now_builder.package.croissant import SPDX
 from now_builder.package.parquet import PLACEHOLDER, export_parquet
-from now_builder.package.settings import ExportSettings, ParquetSettings
+from now_builder.package.settings import ExportSettings, ParquetSettings, PublishSettings
 from now_builder.package.verify import verify
 
 _LONG_S = 30.0

@@ -159,3 +159,16 @@ class ParquetSettings(ExportSettings):
 
     images: bool = Field(True, description="Include the screenshots, which takes --captures.")
     file_mb: int = Field(500, ge=1, description="Approximate size of a file in megabytes.")
+
+
+class PublishSettings(ExportSettings):
+    """Settings of ``publish``."""
+
+    private: bool = Field(
+        False, description="Create the data set as private: visible to its owner only."
+    )
+    endpoint: str | None = Field(
+        None,
+        description="Address of the hub, such as a mirror's; by default HF_ENDPOINT, or "
+        "https://huggingface.co.",
+    )

@@ -11,7 +11,7 @@ import yaml
 from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.formats.io import write_json
 from now_builder.hub.publish import prepare, send
-from now_builder.hub.settings import PublishSettings
+from now_builder.package.settings import PublishSettings
 
 NAME = "somebody/small"
 
