@@ -1,7 +1,7 @@
 """Makes the dataset: URL list, captures, region features, captions, release.
 
-What reads a release, each imported at its first use (here a release with 42 pairs in its test
-split):
+The names that read a release are imported at their first use (here a release with 42 pairs in its
+test split):
 
 >>> import now_builder
 >>> release = now_builder.open_release(folder)
@@ -25,11 +25,11 @@ split):
 A user's mistake, such as a folder that holds no release, raises a :class:`NowError`.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from now_builder.errors import NowError
+
 if TYPE_CHECKING:
-    from now_builder.errors import NowError
     from now_builder.formats.captions import Vocabulary
     from now_builder.formats.reader import Release, open_release
     from now_builder.formats.release import Captions, Manifest, Pair
@@ -38,18 +38,10 @@ __version__ = "0.1.0"
 
 __all__ = ["Captions", "Manifest", "NowError", "Pair", "Release", "Vocabulary", "open_release"]
 
-_MODULES = {
-    "Captions": "formats.release",
-    "Manifest": "formats.release",
-    "NowError": "errors",
-    "Pair": "formats.release",
-    "Release": "formats.reader",
-    "Vocabulary": "formats.captions",
-    "open_release": "formats.reader",
-}
-
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    from now_builder.formats import reader
+
+    return getattr(reader, name)

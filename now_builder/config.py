@@ -111,7 +111,7 @@ _PLAIN = {
 _LEAD = re.compile(
     r"^(?:Value error, )?(?:expected |[A-Z]\w*(?: input)? should (?:be|have|match) )?"
 )
-"""What messages of pydantic and of our own checks begin with."""
+"""Beginning of the messages of pydantic and of our own checks."""
 
 
 def expected_by(

@@ -1,1 +1,1 @@
-"""The formats on disk, a module each; readers raise FormatError for what is missing or damaged."""
+"""The formats on disk, a module each; readers raise FormatError for missing or damaged files."""

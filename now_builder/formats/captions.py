@@ -33,7 +33,7 @@ _PICKLED = (
 )
 
 MENDED = "mended"
-"""What ``extra["captions"]`` of a vocabulary says if the captions were mended before."""
+"""Value of ``extra["captions"]`` in a vocabulary of mended captions."""
 
 
 class Vocabulary(Strict):
@@ -73,7 +73,7 @@ def make_vocabulary(
 
 
 def find_tokenizers(captions: Path) -> list[str]:
-    """Name the tokenizers of a captions folder: the three, then others that stand there."""
+    """Return the tokenizers of a captions folder: the three, then all others in it."""
     others = {path.name.removesuffix(_ENDING) for path in captions.glob(f"[!.]*{_ENDING}")}
     return [*TOKENIZERS, *sorted(others.difference(TOKENIZERS))]
 

@@ -17,7 +17,7 @@ from now_builder.formats.features import LAYOUT, FeatureBatch, open_features, wr
 from now_builder.formats.io import replacing
 
 _SUFFIX = ".safetensors"
-_TORN = "torn: not as long as it was, or not what was written"
+_TORN = "torn: cut off or changed since it was written"
 _UNREADABLE = (SafetensorError, OSError, ValueError, KeyError, TypeError)
 """Errors of reading a part that is torn."""
 

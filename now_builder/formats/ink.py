@@ -1,4 +1,4 @@
-"""How much there is to see on a screenshot."""
+"""The share of a screenshot that shows something."""
 
 from collections.abc import Iterator, Sequence
 

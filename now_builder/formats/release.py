@@ -33,7 +33,7 @@ class Pair:
     Attributes:
         pair_index: Row of the split.
         regions_sha256: Hash of the pair's region features: equal for identical images.
-        flags: What is noteworthy, with commas between, in the order of the alphabet.
+        flags: Names of flags, with commas between, in the order of the alphabet.
     """
 
     key: str
@@ -80,7 +80,7 @@ class Manifest(Strict):
         fingerprints: Per split and tokenizer, see :func:`fingerprint`.
         settings: The packaging settings, to be taken again by a later run.
         versions: Versions of this toolkit and of the libraries that shape the data.
-        inputs: Hashes of what the release was made from.
+        inputs: Hashes of the files that the release was made from.
         files: By path relative to the release.
     """
 
@@ -300,7 +300,7 @@ def map_array(path: Path, missing: str) -> Any:
     """Map a ``.npy`` file into memory, unread; not by np.load, which also takes zips and pickles.
 
     Raises:
-        FormatError: If it is torn or is none; ``missing`` is what is said if it is not there.
+        FormatError: If it cannot be read; ``missing`` is the message if there is no such file.
     """
     try:
         return np.lib.format.open_memmap(path, mode="r")

@@ -408,7 +408,7 @@ def read_place(place: ScreenshotPlace) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tarfile.TarFile]:
-    """Open a shard's tar, and tell what is wrong with it."""
+    """Open a shard's tar; a damaged one is a FormatError."""
     try:
         _check_end(path)
         with tarfile.open(path, "r:") as tar:

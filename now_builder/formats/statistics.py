@@ -42,7 +42,7 @@ _PAGES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How a count varies over pairs."""
+    """Distribution of a count over pairs."""
 
     mean: float
     median: float
@@ -204,7 +204,7 @@ class SplitStatistics:
             self.columns[name].add(value(pair))
 
     def add_image(self, regions_sha256: str) -> None:
-        """Count a pair of which only the image is known, as in the authors' archive."""
+        """Count a pair whose image alone is known, as in the authors' archive."""
         self.pairs += 1
         self.columns["image"].add(regions_sha256)
 

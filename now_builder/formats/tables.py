@@ -214,7 +214,7 @@ def _mend_of(error: csv.Error) -> str:
 
 
 _NAME = re.compile(r"\s*(https?://|\d{5}_\d{4}\s*$)", re.IGNORECASE)
-"""What begins a URL, or is a key."""
+"""Beginning of a URL, or a key."""
 
 
 def _holds_record(cells: list[str], header: list[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Verdicts: what one person judged of pairs, a line each, on the disk before the next is asked."""
+"""Verdicts of one person on pairs: a line each, synced before the next pair is asked."""
 
 import csv
 import fcntl

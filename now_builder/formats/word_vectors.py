@@ -1,4 +1,4 @@
-"""Vectors of text by its letters: what the detector reads off pixels, what captions are made of.
+"""Vectors of text by its letters, for the detector's word reader and for captions.
 
 Both sides of a retrieval use them: the detector learns to say, of the pixels of a letter, the
 vector of that letter among its neighbours; a method computes the same of a caption's tokens. Sums

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Fetched(Strict):
-    """``fetched.json``: written last; it says what was fetched.
+    """``fetched.json``: identifies the archive; written last.
 
     Attributes:
         revision: Commit of the data set.
@@ -63,7 +63,7 @@ def fetch_now(
     A download that was cut goes on where it was. The archive is removed when it is unpacked.
 
     Returns:
-        One line on what is there.
+        One line about the content.
 
     Raises:
         NowError: If the hub cannot be reached or refuses, or the disk is too small.
@@ -168,7 +168,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def _place(member: zipfile.ZipInfo) -> Path | None:
-    """Return where a file of the archive belongs; ``None`` for what is none of NoW's.
+    """Return the place of a file of the archive; ``None`` if it is none of NoW's.
 
     What the names begin with, such as ``NoW/``, is left out, so nothing leads out of the folder.
     """
@@ -180,7 +180,7 @@ def _place(member: zipfile.ZipInfo) -> Path | None:
 
 
 def _described(folder: Path) -> str:
-    """Read captions and vocabularies as a training would, and say what is there."""
+    """Read captions and vocabularies as a training does; return their numbers in a line."""
     release = open_release(folder)
     tokenizers = release.tokenizers("train")
     for name in tokenizers:

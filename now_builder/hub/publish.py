@@ -19,7 +19,7 @@ from now_builder.package.settings import ExportSettings, ParquetSettings, Publis
 from now_builder.package.verify import verify
 
 _LONG_S = 30.0
-"""After so long people are told what helps where Xet hangs."""
+"""Seconds until a warning says what helps where Xet hangs."""
 
 _log = logging.getLogger(__name__)
 _SHARD = re.compile(r"data/(train|dev|test)-\d{5}-of-\d{5}\.parquet")
@@ -27,7 +27,7 @@ _SHARD = re.compile(r"data/(train|dev|test)-\d{5}-of-\d{5}\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class DatasetUpload:
-    """What would be published, and where.
+    """A data set to publish.
 
     Attributes:
         repository: ``USER/NAME``.

@@ -10,7 +10,7 @@ _BINS = 30
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How a number varies over pairs: lower ends of bins, pairs in each, and the bins' width."""
+    """Distribution of a number over pairs: lower ends of bins, pairs in each, width of a bin."""
 
     edges: list[float]
     counts: list[int]

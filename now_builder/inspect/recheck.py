@@ -25,7 +25,7 @@ _INERT = frozenset(
     {"noscript", "template", "textarea", "title", "iframe", "noembed", "noframes", "xmp", "style",
      "script", "plaintext"}
 )  # fmt: skip
-"""What stands in these is no element of the page for a browser that runs scripts."""
+"""Elements whose content a browser that runs scripts does not parse."""
 
 _CODECS = {
     "big5": "big5hkscs",
@@ -59,7 +59,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """What was read again, and where the two readers disagree."""
+    """Number of pages read again, and those on which the two readers disagree."""
 
     pages: int
     disagreements: list[Disagreement]

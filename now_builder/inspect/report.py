@@ -78,7 +78,7 @@ class EstimatedNoise:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long captions are in characters or a tokenizer's tokens, ``unknown`` percent of them."""
+    """Lengths of captions in characters or in tokens, ``unknown`` percent of them ``<unk>``."""
 
     unit: str
     histogram: Histogram

@@ -1,4 +1,4 @@
-"""What the audit's server answers: the page, its pictures, one verdict at a time."""
+"""The audit's server: the page, its pictures, one verdict at a time."""
 
 import json
 import threading
@@ -37,7 +37,7 @@ class Audit:
             return self.page()
 
     def judged(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Store a verdict on a pair of the sample that has none, and return what is done then."""
+        """Store a verdict on a pair of the sample that has none, and return the judged keys."""
         with self._lock:
             pair = self.sample.get(str(request.get("key")))
             verdict = next((word for word in VERDICTS if word == request.get("matched")), None)
@@ -56,7 +56,7 @@ class Audit:
             return {"done": self._done()}
 
     def undone(self) -> dict[str, Any]:
-        """Take the last verdict back, if it was on this sample; give it and what is done then."""
+        """Take back the last verdict if it was on this sample; return it and the judged keys."""
         with self._lock:
             last = self.verdicts.judged[-1] if self.verdicts.judged else None
             if last is not None and last.key in self.sample:

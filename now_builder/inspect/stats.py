@@ -46,7 +46,7 @@ class JudgeSummary:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """How far two judges agree: pairs that both saw, and of these those on which both decided."""
+    """Agreement of two judges, on the pairs that both decided."""
 
     first: str
     second: str

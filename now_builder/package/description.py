@@ -1,4 +1,4 @@
-"""What the card and the metadata of a release say of it, besides its settings."""
+"""The contents of a release's card and metadata, besides its settings."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from now_builder.formats.verdicts import Verdict
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDescription:
-    """Everything that is said of a release.
+    """Numbers and facts of a release, for its card and metadata.
 
     Attributes:
         statistics: Numbers of its pairs, with the columns of :func:`capture_columns`.
@@ -62,7 +62,7 @@ class ReleaseDescription:
 
 
 def capture_columns(rows: Mapping[str, CaptureRow]) -> dict[str, Column]:
-    """Return what is compared between pairs besides what the statistics always compare.
+    """Return the columns that are compared between pairs besides those of the statistics.
 
     Returns:
         ``casefolded`` (caption without regard to case), ``screenshot`` (its bytes), ``domain``

@@ -1,4 +1,4 @@
-"""Which pages become pairs of which split, and for what reason the others do not."""
+"""Selection of the pairs of each split; every other page gets a reason."""
 
 import hashlib
 from collections import Counter
@@ -20,7 +20,7 @@ from now_builder.urls import canonical
 
 @dataclass(frozen=True, slots=True)
 class CrawledPages:
-    """All that is known of the pages of a crawl, by key.
+    """The pages of a crawl, by key.
 
     Attributes:
         rows: The outcome; a URL whose shard is not finished has none.
@@ -143,7 +143,7 @@ class _Taken:
         self._looks = PhashIndex(bits) if bits >= 0 else None
 
     def twin_of(self, key: str) -> tuple[str, str] | None:
-        """Return of which page one is a duplicate (reason and detail), else ``None``."""
+        """Return why a page is a duplicate of another (reason and detail), else ``None``."""
         row = self._rows[key]
         first = self._landed.get(_landed(row)) if self._landed is not None else None
         if first is not None:

@@ -1,4 +1,4 @@
-"""What is noteworthy about a page, by its row: flags that a release carries or drops."""
+"""Flags of a page by its row, such as ``email`` or ``blank``; a release keeps or drops it."""
 
 import re
 import tomllib

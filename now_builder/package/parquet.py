@@ -45,7 +45,7 @@ _GROUP = 100
 """Rows of a group, which is read whole; the hub's own measure for pictures."""
 _DIGEST = b"now_export"
 PLACEHOLDER = "OWNER/NAME"
-"""What stands in the card for the data set's name on the hub, until it has one."""
+"""Name of the data set in its card, until it has one on the hub."""
 
 _TEXTS = ("url", "site", "lang", "caption", "caption_source")
 
@@ -66,7 +66,7 @@ class _ParquetFile:
 
 @dataclass(frozen=True, slots=True)
 class _Exported:
-    """All that is read.
+    """The inputs of an export.
 
     Attributes:
         screenshots: By key; empty without pictures.
@@ -147,7 +147,7 @@ def _cut(source: _Exported, split: Split) -> Iterator[_ParquetFile]:
 
 
 def _digest(source: _Exported, files: Sequence[_ParquetFile]) -> str:
-    """Identify what is exported, and how."""
+    """Hash the content and the settings of an export."""
     settings = source.settings.model_dump(exclude={"captures"})
     tree = [
         sha256_of(source.release / "manifest.json"), settings, [asdict(file) for file in files],
@@ -306,7 +306,7 @@ def _describe(release: Path, out: Path, files: Sequence[_ParquetFile], source: _
 
 
 def _card(card: str, schema: pa.Schema, *, images: bool) -> str:
-    """Make the release's card that of the export: where the files are, and what is in them."""
+    """Return the card of the export: the release's, with its files and columns."""
     _, head, body = card.split("---\n", 2)
     lines = ["configs:", "  - config_name: default", "    data_files:"]
     for split in SPLITS:
@@ -334,7 +334,7 @@ _ABOUT = {
     "lang": "language told from caption and page; und if undecided",
     "caption": "meta description",
     "caption_source": "where in the page it stood",
-    "flags": "what is noteworthy, told by rules that err",
+    "flags": "such as email or blank, by rules that err",
     "boxes": "36 regions, best first: left, top, right, bottom, in px of the screenshot",
     "scores": "of the regions, in [0, 1]",
     "classes": "of the regions: index into the detector's `classes` below, −1 for none",

@@ -1,4 +1,4 @@
-"""The pools that a release is drawn from: those of the crawl, or others chosen afterwards."""
+"""The pools of a release: those of the crawl, or others chosen afterwards."""
 
 import logging
 from collections.abc import Mapping, Sequence

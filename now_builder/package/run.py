@@ -75,7 +75,7 @@ _LIBRARIES = ("datasketch", "h5py", "numpy", "phonenumberslite", "pyarrow", "tld
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """All that packaging reads, read."""
+    """The inputs of packaging."""
 
     split: SplitPlan
     learned: SplitPlan
@@ -359,7 +359,7 @@ def _warn_of_replacing(
 
 
 def _count_learned(release: Path, inputs: _Inputs, selection: Selection) -> dict[Split, int]:
-    """Count, and say on stderr, what was learned on pairs of dev and test, if pools are new."""
+    """Count pairs of dev and test in the train pool of the crawl, and warn, if pools are new."""
     if inputs.split == inputs.learned:
         return {}
     found = count_learned(inputs.learned, inputs.rows, selection.splits)

@@ -1,4 +1,4 @@
-"""What is told from elements and perceptual hashes: consent walls, screenshots that look alike."""
+"""Consent walls, by a page's elements; similar screenshots, by perceptual hashes."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ _LANDMARKS = frozenset({"main", "article", "nav", "navigation"})
 _FIELDS = frozenset({"text", "email", "password", "tel", "search", "number", "url"})
 
 _TALL = 0.35
-"""What a wall says spans so much of the screen's height: its edges and gaps come on top."""
+"""Minimum share of the screen's height that the text of a wall spans, without its edges."""
 _WALL, _BESIDE, _CENTRE = 0.5, 0.2, 0.2
 """Or it covers so much of the screen, and hides what is beneath but for so little beside its own
 text, or stands so near the centre."""

@@ -31,7 +31,7 @@ _BATCH = 256
 
 
 def verify(release: Path) -> list[str]:
-    """Check a release; give one line per problem, none if it is whole."""
+    """Return the problems of a release, a line each; none if it is whole."""
     manifest = read_manifest(release)
     problems = check_files(release)
     if problems:
@@ -67,11 +67,7 @@ def verify(release: Path) -> list[str]:
 
 @dataclass(slots=True)
 class _SplitRows:
-    """What is compared of the rows of a split: a few hundred bytes a pair.
-
-    Attributes:
-        numbered: Whether they are numbered 0, 1, 2 …
-    """
+    """The compared columns of a split's rows; ``numbered`` if by 0, 1, 2 and so on."""
 
     keys: list[str] = field(default_factory=list)
     hashes: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""How the three programs read a command line: late commands, settings as options, exit codes."""
+"""The command line of the three programs: late commands, settings as options, exit codes."""
 
 import inspect
 import logging
@@ -205,7 +205,7 @@ def _option(name: str, item: Any, short: str | None) -> inspect.Parameter:
 
 
 class _Stderr(logging.Handler):
-    """Print a record as a line on what is standard error at that moment; say what is a warning."""
+    """Print a record as a line on the current standard error, with the level of a warning."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""

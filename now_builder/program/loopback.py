@@ -16,7 +16,7 @@ _PIECE = 2**20
 
 
 class LoopbackHandler(BaseHTTPRequestHandler):
-    """What answers requests; a subclass has ``do_GET`` and ``do_POST``.
+    """Answers requests; a subclass has ``do_GET`` and ``do_POST``.
 
     Attributes:
         root: The secret path, with a slash at both ends; set by :func:`listening`.
