@@ -25,11 +25,11 @@ test split):
 A user's mistake, such as a folder that holds no release, raises a :class:`NowError`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from now_builder.errors import NowError
-
 if TYPE_CHECKING:
+    from now_builder.errors import NowError
     from now_builder.formats.captions import Vocabulary
     from now_builder.formats.reader import Release, open_release
     from now_builder.formats.release import Captions, Manifest, Pair
@@ -42,6 +42,5 @@ __all__ = ["Captions", "Manifest", "NowError", "Pair", "Release", "Vocabulary", 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from now_builder.formats import reader
-
-    return getattr(reader, name)
+    module = "errors" if name == "NowError" else "formats.reader"
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -171,10 +171,10 @@ def _gathering(
 
     name, model = settings
 
-    def command(*, typer_context: typer.Context, **values: Any) -> None:
+    def command(*, typer_context: Any, **values: Any) -> None:
         tree = {item: values.pop(item) for item in model.model_fields}
         # So that the model knows which were given: package takes the others from the release.
-        source_of: Any = typer_context.get_parameter_source
+        source_of = typer_context.get_parameter_source
         tree = {item: tree[item] for item in tree if source_of(item).name != "DEFAULT"}
         function(**values, **{name: build(model, tree, origin)})
 
