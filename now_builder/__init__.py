@@ -1,7 +1,7 @@
 """Makes the dataset: URL list, captures, region features, captions, release.
 
-What reads a release, each imported at its first use (here a release with 42 pairs in its test
-split):
+The names that read a release are imported at their first use (here a release with 42 pairs in its
+test split):
 
 >>> import now_builder
 >>> release = now_builder.open_release(folder)
@@ -36,28 +36,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Captions",
-    "Manifest",
-    "NowError",
-    "Pair",
-    "Release",
-    "Vocabulary",
-    "open_release",
-]
-
-_MODULES = {
-    "Captions": "formats.release",
-    "Manifest": "formats.release",
-    "NowError": "errors",
-    "Pair": "formats.release",
-    "Release": "formats.reader",
-    "Vocabulary": "formats.captions",
-    "open_release": "formats.reader",
-}
+__all__ = ["Captions", "Manifest", "NowError", "Pair", "Release", "Vocabulary", "open_release"]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    module = "errors" if name == "NowError" else "formats.reader"
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -4,27 +4,13 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from now_builder.build import presets
 from now_builder.errors import FormatError, NowError
 from now_builder.program.command_line import Fields, Program, run, say_version
-
-if TYPE_CHECKING:
-    from now_builder.crawl.settings import CrawlSettings
-    from now_builder.detect.settings import (
-        DetectSettings,
-        LabelSettings,
-        TrainDetectorSettings,
-        TrainWordsSettings,
-    )
-    from now_builder.hub.settings import FetchSettings, PublishSettings
-    from now_builder.inspect.settings import AuditSettings, ReportSettings
-    from now_builder.package.settings import PackageSettings, ParquetSettings
-    from now_builder.simweb.settings import SimwebSettings
-    from now_builder.tokenize.settings import TokenizeSettings
 
 app = Program(
     name="now-builder",
@@ -36,19 +22,18 @@ simweb = Program(
     help="A simulated web, served on loopback, whose true correspondence is known.",
 )
 app.add_typer(simweb, name="simweb")
+app.callback(invoke_without_command=True)(say_version)
 
 Captures = Annotated[Path, typer.Argument(metavar="CAPTURES", help="Folder made by crawl.")]
 Release = Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder made by package.")]
-
-
-def _listed(found: dict[str, str]) -> str:
-    return " ".join(f"{name}: {line}" for name, line in found.items())
-
-
 Force = Annotated[bool, typer.Option("--force", help="Start over instead of going on.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-app.callback(invoke_without_command=True)(say_version)
+def _print(found: Any, *, as_json: bool, **more: object) -> None:
+    """Print a result as text, or as JSON with further values."""
+    text = json.dumps(asdict(found) | more, ensure_ascii=False) if as_json else str(found)
+    typer.echo(text)
 
 
 @app.command("crawl", kept="pages that were done are kept")
@@ -57,7 +42,7 @@ def _crawl(
         Path,
         typer.Argument(
             metavar="URLS",
-            help="Text file (one URL a line; # comments; what follows a tab is left out), or "
+            help="Text file (one URL a line; # comments; text after a tab is left out), or "
             "CSV/Parquet with a column url.",
         ),
     ],
@@ -69,7 +54,7 @@ def _crawl(
             "or the URL of one, such as s3://bucket/now.",
         ),
     ],
-    settings: Annotated["CrawlSettings", Fields("now_builder.crawl.settings:CrawlSettings")],
+    settings: Annotated[Any, Fields("now_builder.crawl.settings:CrawlSettings")],
     force: Force = False,
 ) -> None:
     """Visit each URL with a phone: screenshot of 720 x 1280 px, meta description, DOM elements.
@@ -86,14 +71,13 @@ def _status(
     captures: Annotated[
         str, typer.Argument(help="Folder of a crawl, running or not, or its URL (s3://...).")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Say how far a crawl is, from its files alone: done, to do, rate, time left, reasons."""
+    """Show the progress of a crawl from its files: done, to do, rate, time left, reasons."""
     from now_builder.crawl.status import crawl_status
 
     found = crawl_status(captures)
-    derived = {"to_do": found.to_do, "left_s": found.left_s}
-    typer.echo(json.dumps(asdict(found) | derived) if as_json else str(found))
+    _print(found, as_json=as_json, to_do=found.to_do, left_s=found.left_s)
 
 
 @app.command("label")
@@ -106,7 +90,7 @@ def _label(
             help="Folder to write: labels.json (COCO), statistics.json, report.html.",
         ),
     ],
-    settings: Annotated["LabelSettings", Fields("now_builder.detect.settings:LabelSettings")],
+    settings: Annotated[Any, Fields("now_builder.detect.settings:LabelSettings")],
     force: Force = False,
 ) -> None:
     """Label the elements of each page as COCO JSON, with statistics and a page that shows them."""
@@ -133,9 +117,7 @@ def _train_detector(
             "line an epoch) and .pictures/.",
         ),
     ],
-    settings: Annotated[
-        "TrainDetectorSettings", Fields("now_builder.detect.settings:TrainDetectorSettings")
-    ],
+    settings: Annotated[Any, Fields("now_builder.detect.settings:TrainDetectorSettings")],
     force: Force = False,
 ) -> None:
     """Train the APT-style detector: the browser's own elements are the labels, or a COCO file."""
@@ -154,9 +136,7 @@ def _train_words(
             "appears its .json.",
         ),
     ],
-    settings: Annotated[
-        "TrainWordsSettings", Fields("now_builder.detect.settings:TrainWordsSettings")
-    ],
+    settings: Annotated[Any, Fields("now_builder.detect.settings:TrainWordsSettings")],
     force: Force = False,
 ) -> None:
     """Teach a detector to read: words of 200 languages, drawn in the fonts of this machine."""
@@ -170,25 +150,25 @@ def _measure_detector(
     captures: Annotated[Path, typer.Argument(help="Folder made by crawl.")],
     weights: Annotated[Path, typer.Argument(help="Weights made by train-detector, or tiny-web.")],
     pool: Annotated[
-        Literal["train", "dev", "test"], typer.Option(help="Whose pages are measured.")
+        Literal["train", "dev", "test"], typer.Option(help="Pool of the pages to measure.")
     ] = "test",
-    seed: Annotated[int, typer.Option(min=0, help="Changes the random boxes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random boxes.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 takes all cores.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure a detector on a pool (AP50, recall@36) between DOM boxes above and random below."""
     from now_builder.detect.training.bounds import measure_detector
 
     found = measure_detector(captures, weights, pool, seed=seed, device=device, threads=threads)
-    typer.echo(json.dumps(asdict(found), ensure_ascii=False) if as_json else str(found))
+    _print(found, as_json=as_json)
 
 
 @app.command("detect", kept="pages that have features are kept")
 def _detect(
     captures: Captures,
     features: Annotated[Path, typer.Argument(metavar="FEATURES", help="HDF5 file to write.")],
-    settings: Annotated["DetectSettings", Fields("now_builder.detect.settings:DetectSettings")],
+    settings: Annotated[Any, Fields("now_builder.detect.settings:DetectSettings")],
     force: Force = False,
 ) -> None:
     """Store 36 regions of 768 numbers for each page: visual only, never the page's text."""
@@ -201,14 +181,12 @@ def _detect(
 def _tokenize(
     captures: Captures,
     captions: Annotated[Path, typer.Argument(metavar="CAPTIONS", help="Folder to write.")],
-    settings: Annotated[
-        "TokenizeSettings", Fields("now_builder.tokenize.settings:TokenizeSettings")
-    ],
+    settings: Annotated[Any, Fields("now_builder.tokenize.settings:TokenizeSettings")],
     force: Force = False,
 ) -> None:
     """Turn captions into ids three ways: Jieba, BPE, BERT. Vocabularies see the train pool only.
 
-    Run it again to go on after a stop: what stands and fits is left alone.
+    Run it again to go on after a stop: finished tokenizers of the same settings are kept.
     """
     from now_builder.tokenize.run import tokenize
 
@@ -222,7 +200,7 @@ def _package(
     captions: Annotated[Path, typer.Argument(metavar="CAPTIONS", help="Folder made by tokenize.")],
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder to write.")],
     settings: Annotated[
-        "PackageSettings",
+        Any,
         Fields(
             "now_builder.package.settings:PackageSettings",
             {"by": "--split-by", "seed": "--split-seed"},  # as crawl calls them
@@ -230,7 +208,10 @@ def _package(
     ],
     force: Force = False,
 ) -> None:
-    """Filter, split and write the published layout, with card, Croissant metadata and manifest."""
+    """Filter, split and write the published layout, with card, Croissant metadata and manifest.
+
+    An option that is not given keeps the value of the release in the folder, if there is one.
+    """
     from now_builder.package.run import package
 
     manifest = package(captures, features, captions, release, settings, force)
@@ -242,7 +223,7 @@ def _package(
 def _export_parquet(
     release: Release,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write, ready for the hub.")],
-    settings: Annotated["ParquetSettings", Fields("now_builder.package.settings:ParquetSettings")],
+    settings: Annotated[Any, Fields("now_builder.package.settings:ParquetSettings")],
     force: Force = False,
 ) -> None:
     """Write a release as Parquet that `datasets.load_dataset(OUT)` reads, screenshots included."""
@@ -256,8 +237,8 @@ def _export_parquet(
 def _publish(
     release: Release,
     name: Annotated[str, typer.Argument(metavar="USER/NAME", help="Data set on the hub.")],
-    settings: Annotated["PublishSettings", Fields("now_builder.hub.settings:PublishSettings")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before it is sent.")] = False,
+    settings: Annotated[Any, Fields("now_builder.package.settings:PublishSettings")],
+    yes: Annotated[bool, typer.Option("--yes", help="Send without asking.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Export, list files and bytes; send nothing.")
     ] = False,
@@ -265,8 +246,8 @@ def _publish(
 ) -> None:
     """Put a release on the Hugging Face hub: card, Croissant, Parquet as of export-parquet.
 
-    The token is the hub's own business: hf auth login, or the environment variable HF_TOKEN.
-    Screenshots go only with --captures, and only where the release's licence lets others have them.
+    The hub's client finds the token: hf auth login, or the environment variable HF_TOKEN.
+    Screenshots are sent with --captures only, if the release's licence lets others have them.
     """
     from now_builder.hub.publish import account, prepare, send
 
@@ -275,36 +256,29 @@ def _publish(
     typer.echo(upload, err=not dry_run)
     if dry_run:
         return
-    if not yes:
-        _ask(f"Send this to {name} as {user}?")
+    if not yes and not sys.stdin.isatty():
+        raise NowError("nobody is there to answer, and --yes is not given; nothing was sent")
+    if not yes and not typer.confirm(f"Send this to {name} as {user}?", err=True):
+        raise NowError("nothing was sent")
     typer.echo(send(upload))
 
 
-def _ask(question: str) -> None:
-    """Go on only if the user says so.
-
-    Raises:
-        NowError: If the answer is no, or nobody is there to answer.
-    """
-    if not sys.stdin.isatty():
-        raise NowError("nobody is there to answer, and --yes is not given; nothing was sent")
-    if not typer.confirm(question, err=True):
-        raise NowError("nothing was sent")
-
-
-@app.command("fetch-now", kept="what was downloaded is kept")
+@app.command("fetch-now", kept="downloaded bytes are kept")
 def _fetch_now(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write.")],
-    settings: Annotated["FetchSettings", Fields("now_builder.hub.settings:FetchSettings")],
+    endpoint: Annotated[
+        str | None,
+        typer.Option(help="Address of the hub, such as a mirror's; by default HF_ENDPOINT."),
+    ] = None,
     force: Force = False,
 ) -> None:
     """Fetch NoW as its authors published it (3.5 GB): download, check, unpack.
 
-    Train on it with: pc2-baseline train DIR RUN. A download that was cut goes on where it was.
+    Train on it with: pc2-baseline train DIR RUN. Run it again to go on after a stop.
     """
     from now_builder.hub.fetch import fetch_now
 
-    typer.echo(fetch_now(folder, settings, force))
+    typer.echo(fetch_now(folder, endpoint, force))
 
 
 @app.command("build", kept="finished stages and pages are kept")
@@ -312,22 +286,24 @@ def _build(
     urls: Annotated[Path, typer.Argument(help="URL list, as for crawl.")],
     out: Annotated[Path, typer.Argument(help="Folder for captures, features, captions, release.")],
     weights: Annotated[
-        Path | None,
-        typer.Option(help="Detector weights; tiny-web, which come with the package, if not given."),
+        Path | None, typer.Option(help="Detector weights; by default tiny-web, of the package.")
     ] = None,
     matched: Annotated[
-        list[Path] | None, typer.Option(help="Judged pairs, as for package: dev and test match.")
+        list[Path] | None, typer.Option(help="Judged pairs for dev and test, as for package.")
     ] = None,
     user_agent_url: Annotated[
         str | None,
-        typer.Option(help="Where a site's owner learns who crawls, as for crawl. Give yours."),
+        typer.Option(help="Your page that tells a site's owner who crawls, as for crawl."),
     ] = None,
     allow_private: Annotated[
         bool, typer.Option("--allow-private", help="Visit private addresses, as for crawl.")
     ] = False,
     preset: Annotated[
         str | None,
-        typer.Option(help="Settings that come with the package. " + _listed(presets())),
+        typer.Option(
+            help="Settings that come with the package. "
+            + " ".join(f"{name}: {line}" for name, line in presets().items())
+        ),
     ] = None,
     config: Annotated[
         Path | None,
@@ -341,8 +317,8 @@ def _build(
         bool,
         typer.Option(
             "--dry-run",
-            help="Build nothing: say what each stage would do, for how long, and what this "
-            "machine lacks.",
+            help="Build nothing: list the work and time of each stage, and the programs that "
+            "this machine lacks.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON.")] = False,
@@ -359,8 +335,7 @@ def _build(
     if dry_run:
         from now_builder.build.plan import plan_build
 
-        plan = plan_build(urls, out, settings)
-        typer.echo(json.dumps(asdict(plan), ensure_ascii=False) if as_json else str(plan))
+        _print(plan_build(urls, out, settings), as_json=as_json)
         return
     build_release(urls, out, settings, force)
 
@@ -376,10 +351,10 @@ def _verify(
     ] = False,
     sample: Annotated[
         int | None,
-        typer.Option(help="Pages to read again, drawn at random; all by default.", min=1),
+        typer.Option(help="Number of random pages to read again; all by default.", min=1),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Changes which pages are drawn.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random pages.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Check a release: hashes, counts, shapes, ids, fingerprints. Or the captions of captures."""
     if recheck:
@@ -402,8 +377,7 @@ def _recheck(captures: Path, sample: int | None, seed: int, *, as_json: bool) ->
     if as_json:
         typer.echo(json.dumps(asdict(found), ensure_ascii=False, indent=2))
     else:
-        for one in found.disagreements:
-            typer.echo(one)
+        typer.echo("".join(f"{one}\n" for one in found.disagreements), nl=False)
     if found.disagreements:
         raise FormatError(
             captures, f"{len(found.disagreements)} of {found.pages} captions are read differently"
@@ -416,10 +390,10 @@ def _recheck(captures: Path, sample: int | None, seed: int, *, as_json: bool) ->
 def _report(
     release: Release,
     settings: Annotated[
-        "ReportSettings", Fields("now_builder.inspect.settings:ReportSettings", {"output": "-o"})
+        Any, Fields("now_builder.inspect.settings:ReportSettings", {"output": "-o"})
     ],
 ) -> None:
-    """Write one HTML page to look at a release: its numbers, and random pairs as pictures."""
+    """Write one HTML page about a release: its numbers, and random pairs as pictures."""
     from now_builder.inspect.report import report
 
     typer.echo(report(release, settings))
@@ -429,12 +403,12 @@ def _report(
 def _audit(
     release: Release,
     settings: Annotated[
-        "AuditSettings", Fields("now_builder.inspect.settings:AuditSettings", {"output": "-o"})
+        Any, Fields("now_builder.inspect.settings:AuditSettings", {"output": "-o"})
     ],
 ) -> None:
     """Judge a random sample of pairs by hand, on a page served on 127.0.0.1 until interrupted.
 
-    package --matched reads the CSV; audit-stats tells what it says.
+    package --matched reads the CSV; audit-stats computes the mismatch.
     """
     from now_builder.inspect.audit import audit
 
@@ -457,20 +431,19 @@ def _audit_stats(
         Path | None,
         typer.Option(help="Run folder, or CSV/Parquet with key and clean_prob, to compare with."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Say what judges found: the share of mismatched pairs, and who agrees with whom."""
+    """Compute the share of mismatched pairs by judge, and the agreement between judges."""
     from now_builder.inspect.stats import audit_stats
 
-    found = audit_stats(audits, release, run)
-    typer.echo(json.dumps(asdict(found)) if as_json else str(found))
+    _print(audit_stats(audits, release, run), as_json=as_json)
 
 
 @app.command("doctor")
 def _doctor(
     mend: Annotated[bool, typer.Option(help="Install what may be installed here.")] = False,
 ) -> None:
-    """Say what this machine lacks for each stage, and how to get it."""
+    """List what this machine lacks for each stage, and how to get it."""
     from now_builder.machine import doctor
 
     findings = doctor.mend() if mend else doctor.check()
@@ -488,7 +461,7 @@ def _simweb_make(
             metavar="FOLDER", help="Folder to write urls.txt, truth.parquet and simweb.toml into."
         ),
     ],
-    settings: Annotated["SimwebSettings", Fields("now_builder.simweb.settings:SimwebSettings")],
+    settings: Annotated[Any, Fields("now_builder.simweb.settings:SimwebSettings")],
     _force: Force = False,
 ) -> None:
     """Draw a simulated web: URL list and truth."""
@@ -502,11 +475,11 @@ def _simweb_serve(
     folder: Annotated[Path, typer.Argument(help="Folder made by simweb make.")],
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.")] = 8765,
     ready_file: Annotated[
-        Path | None, typer.Option(help="Write ADDRESS:PORT here once it listens.")
+        Path | None, typer.Option(help="File to write ADDRESS:PORT into once it listens.")
     ] = None,
-    latency_ms: Annotated[int, typer.Option(min=0, help="Wait before every answer.")] = 0,
+    latency_ms: Annotated[int, typer.Option(min=0, help="Delay of every answer.")] = 0,
     access_log: Annotated[
-        Path | None, typer.Option(help="Append a line HOST/PATH for each request.")
+        Path | None, typer.Option(help="File to append a line HOST/PATH to for each request.")
     ] = None,
 ) -> None:
     """Serve a simulated web on loopback until interrupted.
@@ -516,13 +489,8 @@ def _simweb_serve(
     """
     from now_builder.simweb.serve import serve
 
-    serve(
-        folder,
-        port,
-        ready_file=ready_file,
-        latency_s=latency_ms / 1000,
-        access_log=access_log,
-    )
+    latency_s = latency_ms / 1000
+    serve(folder, port, ready_file=ready_file, latency_s=latency_s, access_log=access_log)
 
 
 def main() -> None:

@@ -36,11 +36,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file into a plain tree.
-
-    Raises:
-        ConfigError: If the file is missing or is not TOML.
-    """
+    """Read a TOML file into a plain tree."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -84,11 +80,6 @@ def _value(text: str) -> Any:
 def build(model: type[Model], tree: dict[str, Any], origin: str) -> Model:
     """Build a settings object from a tree.
 
-    Args:
-        model: The settings class.
-        tree: Plain values.
-        origin: Where the values came from, for the message.
-
     Raises:
         ConfigError: Naming each field that is unknown, missing or of the wrong kind.
     """
@@ -120,19 +111,13 @@ _PLAIN = {
 _LEAD = re.compile(
     r"^(?:Value error, )?(?:expected |[A-Z]\w*(?: input)? should (?:be|have|match) )?"
 )
-"""What messages of pydantic and of our own checks begin with."""
+"""Beginning of the messages of pydantic and of our own checks."""
 
 
 def expected_by(
     item: Mapping[str, Any], model: type[BaseModel] | None = None, tree: Any = None
 ) -> str:
-    """Return what a validation error of pydantic expected, as it follows the word "expected".
-
-    Args:
-        item: The error.
-        model: The class of the settings, to name the field that is nearest to an unknown one.
-        tree: The plain values, with ``model``.
-    """
+    """Return what a validation error of pydantic expected, as it follows the word "expected"."""
     text = _PLAIN.get(item["type"], "").format(**item.get("ctx", {}))
     if model is not None and item["type"] == "extra_forbidden":
         text += _nearest_field(place_of(item, tree), fields_of(model, tree))

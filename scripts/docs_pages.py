@@ -170,13 +170,11 @@ def escaped(text: str) -> str:
 def python_page(package: str) -> str:
     """Return the page that mkdocstrings fills: a package, then what it exports."""
     module = import_module(package)
-    exports = vars(module).get("_FROM") or {
-        name: f"{where}:{name}" for name, where in vars(module)["_MODULES"].items()
-    }
     own = {"members": False, "show_root_heading": False, "show_root_toc_entry": False}
     text = f"# {package}\n\n" + directive(package, own)
     for name in sorted(module.__all__, key=lambda name: (name[0].isupper(), name.lower())):
-        path = f"{package}.{exports[name].replace(':', '.')}"
+        exported = getattr(module, name)
+        path = f"{exported.__module__}.{exported.__qualname__}"
         text += directive(path, {"heading": name, "toc_label": name})
     return text
 

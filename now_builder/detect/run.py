@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from now_builder.detect.base import Detector, Page
 from now_builder.detect.labels.elements import dom_boxes
@@ -258,8 +257,8 @@ def _detect_on_ray(
         settings,
         gpus=settings.worker_gpus,
     )
-    with tqdm(total=len(shards), desc="detect", unit="shard", disable=None) as bar:
-        poison = engine.run(shards, lambda _: bar.update()).poison
+    with Progress("detect", len(shards), "shard") as progress:
+        poison = engine.run(shards, lambda _: progress.add()).poison
     if poison:
         given_up = [shard for shard, _ in poison]
         raise FormatError(
@@ -360,7 +359,7 @@ class Pipeline:
             Progress("detect", left) as progress,
             calls_in_background(self._write, _UNWRITTEN) as write,
         ):
-            progress.say(f"detect: {left} pages to do, {done} done")
+            _log.info("detect: %d pages to do, %d done", left, done)
             for found in self._extracted(batches, lanes):
                 start = time.perf_counter()
                 write(found)

@@ -1,1 +1,1 @@
-"""The contracts: one file here is one on-disk format with its reader, writer and check."""
+"""The formats on disk, a module each; readers raise FormatError for missing or damaged files."""

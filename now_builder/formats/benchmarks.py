@@ -55,7 +55,7 @@ BENCHMARKS: Mapping[FieldTrack, Benchmark] = {
 
 @dataclass(frozen=True, slots=True)
 class BoardFacts:
-    """What a leaderboard's board is about.
+    """Subject of one board of the leaderboard.
 
     Attributes:
         about: One sentence on its data.

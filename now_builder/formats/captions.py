@@ -33,7 +33,7 @@ _PICKLED = (
 )
 
 MENDED = "mended"
-"""What ``extra["captions"]`` of a vocabulary says if the captions were mended before."""
+"""Value of ``extra["captions"]`` in a vocabulary of mended captions."""
 
 
 class Vocabulary(Strict):
@@ -73,7 +73,7 @@ def make_vocabulary(
 
 
 def find_tokenizers(captions: Path) -> list[str]:
-    """Name the tokenizers of a captions folder: the three, then others that stand there."""
+    """Return the tokenizers of a captions folder: the three, then all others in it."""
     others = {path.name.removesuffix(_ENDING) for path in captions.glob(f"[!.]*{_ENDING}")}
     return [*TOKENIZERS, *sorted(others.difference(TOKENIZERS))]
 
@@ -84,11 +84,7 @@ def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Read a vocabulary of ours or of the published archive (which has the first three fields).
-
-    Raises:
-        FormatError: If it is missing, is not JSON, or ``idx`` is not the number of tokens.
-    """
+    """Read a vocabulary of ours or of the published archive (which has the first three fields)."""
     try:
         tree = read_json(path, "no such vocabulary")
     except FormatError as error:
@@ -143,11 +139,7 @@ class CaptionIds(Mapping[str, list[int]]):
 
 
 def read_captions(path: Path) -> CaptionIds:
-    """Read ``key<TAB>1,2,3`` lines.
-
-    Raises:
-        FormatError: Naming the line that is not of that form, repeats a key or has too large an id.
-    """
+    """Read ``key<TAB>1,2,3`` lines."""
     captions = CaptionIds()
     missing = "no such file; `now-builder tokenize` writes it"
     for number, line in enumerate(stream_lines(path, missing), 1):
@@ -174,11 +166,7 @@ def to_line(ids: Iterable[int | str]) -> str:
 
 
 def from_line(path: Path, number: int, line: str) -> list[int]:
-    """Split comma-separated ids, skipping empty fields as the authors' loader does.
-
-    Raises:
-        FormatError: Naming the line with a field that is not a number from 0.
-    """
+    """Split comma-separated ids, skipping empty fields as the authors' loader does."""
     try:
         ids = [_number(field) for field in line.split(",") if field.strip()]
     except ValueError:

@@ -17,7 +17,7 @@ from now_builder.formats.features import LAYOUT, FeatureBatch, open_features, wr
 from now_builder.formats.io import replacing
 
 _SUFFIX = ".safetensors"
-_TORN = "torn: not as long as it was, or not what was written"
+_TORN = "torn: cut off or changed since it was written"
 _UNREADABLE = (SafetensorError, OSError, ValueError, KeyError, TypeError)
 """Errors of reading a part that is torn."""
 
@@ -65,11 +65,7 @@ def read_parts(path: Path, prefix: str = "") -> list[Path]:
 
 
 def read_part(part: Path) -> tuple[FeatureBatch, dict[str, str]]:
-    """Read a finished batch and its attributes.
-
-    Raises:
-        FormatError: If it is torn.
-    """
+    """Read a finished batch and its attributes."""
     try:
         with safe_open(part, "numpy") as file:
             metadata = file.metadata()

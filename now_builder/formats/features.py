@@ -21,9 +21,9 @@ FORMAT = "now-features/1"
 REGIONS, DIMENSION = 36, 768
 
 CAPTURES = "captures_sha256"
-"""The attribute that tells which screenshots the regions were made from: :func:`captures_hash`."""
+"""Attribute that identifies the screenshots of the regions: :func:`captures_hash`."""
 OF_FILE = frozenset({"format", "complete", CAPTURES})
-"""Attributes that say nothing of the detector."""
+"""Attributes that do not describe the detector."""
 
 SOURCES = ("detector", "relaxed", "grid", "dom", "external")
 """Meaning of the values of ``/source``."""
@@ -91,8 +91,8 @@ def write_features(
         batches: Streamed; keys must not repeat.
         attributes: Root attributes: ``detector``, ``weights_sha256`` …
         half: Store regions as float16.
-        pages: How many the batches hold, where that is known: each dataset then lies in one piece,
-            which readers map into memory; otherwise in chunks, of which single pages are read
+        pages: Number of pages of all batches, if known: each dataset is then contiguous, and
+            readers map it into memory; otherwise it has chunks, from which single pages are read
             about a hundred times slower.
 
     Returns:
@@ -128,7 +128,7 @@ def write_features(
 class _Disk(io.FileIO):
     """A file whose errors HDF5 does not see: it crashes when it closes one that it could not write.
 
-    What is written after an error is dropped, and read as zeros; the end raises the error.
+    Bytes written after an error are dropped, and read as zeros; the end raises the error.
     """
 
     _error: OSError | None = None
@@ -258,19 +258,11 @@ class Features:
         return self._data["regions"]
 
     def column(self, name: str, rows: slice) -> Shaped[np.ndarray, "pages ..."]:
-        """Read one dataset of :data:`LAYOUT` of some pages, and none of the others.
-
-        Raises:
-            FormatError: If they cannot be read.
-        """
+        """Read one dataset of :data:`LAYOUT` of some pages, and none of the others."""
         return np.array(self._data[name][rows])
 
     def read(self, rows: slice | Integer[np.ndarray, " rows"]) -> FeatureBatch:
-        """Read some rows, in the order asked for.
-
-        Raises:
-            FormatError: If they cannot be read.
-        """
+        """Read some rows, in the order asked for."""
         numbers = np.arange(len(self.keys))[rows]
         order, back = np.unique(numbers, return_inverse=True)
         index: Any = order if len(order) else slice(0)
@@ -364,7 +356,7 @@ def check_captures(
 _HOSTILE = (
     OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError, OverflowError,
 )  # fmt: skip
-"""What h5py raises on a file that is torn or made to do harm."""
+"""Errors of h5py on a file that is torn or made to do harm."""
 
 _PAGES, _PIECES, _ATTRIBUTES, _KEY = 2**24, 64, 256, 1024
 """At most: pages, chunks a page, attributes, bytes of a key."""
@@ -431,7 +423,7 @@ def _check_lengths(path: Path, file: h5py.File, data: h5py.Dataset) -> None:
 
 
 def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
-    """Take a dataset by a hard link only, stored inside the file, of a plain type."""
+    """Return a dataset: a hard link only, stored inside the file, of a plain type."""
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
         raise FormatError(path, f"/{name}: missing, or a soft or external link")
     data = file[name]

@@ -1,4 +1,4 @@
-"""How much there is to see on a screenshot."""
+"""The share of a screenshot that shows something."""
 
 from collections.abc import Iterator, Sequence
 
@@ -25,10 +25,6 @@ def ink_shares(picture: Image.Image, elements: Sequence[Element] = ()) -> tuple[
     text, lines and photos; not on a ground of one colour or a gradient, on pale boxes in place of
     content, and on what has hardly begun to fade in. The middle is without the upper and the lower
     fifth, where headers, footers and bars stand, but for the page's own text in them.
-
-    Args:
-        picture: The screenshot.
-        elements: Elements of the page in document order, which tell its own text from bars'.
     """
     light = np.asarray(picture.convert("L"))
     rows, columns = (side // _SQUARE for side in light.shape)

@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and renamed to ``path``.
 
-    The name survives a power cut only if it is ``durable``; what is in the file always does. Who
-    may read it is for ``mode`` or else the process's ``umask`` to say, whatever wrote it:
-    safetensors writes for its owner alone. Any error of the disk names ``path``.
+    The name survives a power cut only if it is ``durable``; the content always does. The file has
+    the permissions ``mode``, or those of the ``umask``: safetensors writes for its owner alone. Any
+    error of the disk names ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(path, "tmp")
@@ -55,7 +55,7 @@ _IN_WORDS = {
     "OSError": re.compile(r"Not enough free space to write|requested and \d+ written"),  # numpy
     "RuntimeError": re.compile(r"inline_container\.cc.* unexpected pos|PytorchStreamWriter failed"),
 }
-"""How libraries say without a number that a file could not be written, by type of the error."""
+"""Messages of libraries that could not write a file and give no number, by type of the error."""
 
 
 def _number_of(error: Exception) -> int | None:
@@ -146,7 +146,7 @@ _NO_LOCKS = {
 
 @contextmanager
 def locking(path: Path) -> Iterator[None]:
-    """Take a lock on ``path`` inside, or go on without it, with a warning, where there are none.
+    """Take a lock on ``path`` inside, or warn and go on without it on file systems without locks.
 
     Network file systems may be mounted without locks; any other error is raised.
     """
@@ -160,7 +160,7 @@ def locking(path: Path) -> Iterator[None]:
 
 @cache
 def _warn_of_locks(path: Path, problem: str) -> None:
-    """Say it once for each file."""
+    """Warn once for each file."""
     _log.warning(
         "%s: %s on this file system; start no second command that writes here", path, problem
     )
@@ -236,12 +236,12 @@ _MARKUP = re.compile(r"\s*<([!?]|/?[a-z][\w:-]*[\s/>])", re.IGNORECASE)
 
 
 def decode_text(path: Path, content: bytes, expected: str) -> str:
-    """Decode lines that a user brings: UTF-8, with or without a byte order mark.
+    """Decode the lines of a user's file: UTF-8, with or without a byte order mark.
 
     Args:
         path: The file, for messages.
         content: Its bytes.
-        expected: What it should be, for messages.
+        expected: Kind of file that is expected, for messages.
 
     Raises:
         FormatError: If it is packed, binary, JSON, HTML or XML, or not UTF-8.

@@ -1,11 +1,11 @@
 """Noise files: which image each training caption is given; read as they are, never made here."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Bool, Int
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
@@ -27,27 +27,9 @@ class Noise(Strict):
     sha256: Sha256
     mismatch: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
-    @model_validator(mode="before")
-    @classmethod
-    def _rename_ratio(cls, tree: Any) -> Any:
-        """Read records of before the field ``ratio`` was renamed."""
-        if not isinstance(tree, dict) or "ratio" not in tree or "mismatch" in tree:
-            return tree
-        return {"mismatch" if key == "ratio" else key: value for key, value in tree.items()}
-
 
 def read_noise(path: Path, captions: int, images: int) -> Int[np.ndarray, " captions"]:
-    """Read the image of each training caption; nothing is ever created.
-
-    Args:
-        path: A ``.npy`` file of as many integers as captions.
-        captions: Captions of the training split, a multiple of ``images``.
-        images: Images of the training split.
-
-    Raises:
-        FormatError: If it is missing or torn, has another length or type, or names an image
-            that is not there.
-    """
+    """Read the image of each training caption; nothing is ever created."""
     stored = map_array(path, "no such noise file; `pc2-baseline make-noise` makes one")
     if stored.ndim != 1 or stored.dtype.kind not in "iu":
         raise FormatError(

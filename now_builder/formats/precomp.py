@@ -11,11 +11,7 @@ from now_builder.formats.split import Split
 
 
 def precomp_folder(release: Path, name: str) -> Path:
-    """Find the folder of a data set: ``RELEASE/{name}`` or RELEASE itself.
-
-    Raises:
-        FormatError: If neither holds its caption files.
-    """
+    """Find the folder of a data set: ``RELEASE/{name}`` or RELEASE itself."""
     pattern = f"*_caps{benchmark_of(name).captions_suffix}"
     for folder in (release / name, release):
         if any(folder.glob(pattern)):
@@ -37,11 +33,7 @@ def captions_path(release: Path, split: Split, name: str) -> Path:
 
 
 def benchmark_of(name: str) -> Benchmark:
-    """Return the data set of a layout.
-
-    Raises:
-        KeyError: If it is not a layout of the field.
-    """
+    """Return the data set of a layout."""
     return {str(benchmark.folder): benchmark for benchmark in BENCHMARKS.values()}[name]
 
 

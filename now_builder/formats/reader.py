@@ -52,47 +52,24 @@ class Release:
         return tuple(sorted(path.stem.removeprefix(head) for path in paths))
 
     def captions(self, split: str, tokenizer: str = "jieba") -> Captions:
-        """Read keys and token ids of a split, in pair order.
-
-        Raises:
-            FormatError: If there is no such split or tokenizer, or line counts disagree.
-        """
+        """Read keys and token ids of a split, in pair order."""
         return read_split_captions(self.path, check_split(split), tokenizer)
 
     def vocabulary(self, tokenizer: str = "jieba") -> Vocabulary:
-        """Read the vocabulary of a tokenizer.
-
-        Raises:
-            FormatError: If there is none.
-        """
+        """Read the vocabulary of a tokenizer."""
         return read_release_vocabulary(self.path, tokenizer)
 
     def pairs(self, split: str | None = None) -> Iterator[Pair]:
-        """Stream URL, text, language and the like of each pair, in pair order.
-
-        Args:
-            split: Split to read; ``None`` for all.
-
-        Raises:
-            FormatError: If ``pairs.parquet`` is missing, as in the authors' archive.
-        """
+        """Stream URL, text, language and the like of each pair, in pair order."""
         wanted = None if split is None else check_split(split)
         return (pair for pair in stream_pairs(self.path) if wanted in {None, pair.split})
 
     def regions(self, split: str) -> AbstractContextManager[Any]:
-        """Open the region features of a split: an array-like (pairs, 36, 768), unread.
-
-        Raises:
-            FormatError: If they cannot be read.
-        """
+        """Open the region features of a split: an array-like (pairs, 36, 768), unread."""
         return open_regions(self.path, check_split(split))
 
     def features(self, split: str) -> AbstractContextManager["Features"]:
-        """Open the whole feature file of a split: regions, boxes, scores, classes and sources.
-
-        Raises:
-            FormatError: If there is none, as in the authors' archive, or it cannot be read.
-        """
+        """Open the whole feature file of a split: regions, boxes, scores, classes and sources."""
         from now_builder.formats.features import open_features
 
         return open_features(data_folder(self.path) / f"{check_split(split)}.h5")
@@ -100,9 +77,6 @@ class Release:
 
 def open_release(path: Path | str) -> Release:
     """Open a release for reading.
-
-    Args:
-        path: Folder made by ``now-builder package``, or the authors' archive.
 
     Raises:
         FormatError: If it is neither, or its manifest cannot be read.

@@ -33,7 +33,7 @@ class Pair:
     Attributes:
         pair_index: Row of the split.
         regions_sha256: Hash of the pair's region features: equal for identical images.
-        flags: What is noteworthy, with commas between, in the order of the alphabet.
+        flags: Names of flags, with commas between, in the order of the alphabet.
     """
 
     key: str
@@ -80,7 +80,7 @@ class Manifest(Strict):
         fingerprints: Per split and tokenizer, see :func:`fingerprint`.
         settings: The packaging settings, to be taken again by a later run.
         versions: Versions of this toolkit and of the libraries that shape the data.
-        inputs: Hashes of what the release was made from.
+        inputs: Hashes of the files that the release was made from.
         files: By path relative to the release.
     """
 
@@ -104,8 +104,8 @@ class Manifest(Strict):
         return list(next(iter(self.fingerprints.values()), {}))
 
 
-_LATER = {"flags": ""}
-"""Columns that older releases lack, and what stands for them."""
+_OPTIONAL = {"flags"}
+"""Columns that the first releases lack."""
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
@@ -119,12 +119,8 @@ def read_pairs(release: Path) -> list[Pair]:
 
 
 def stream_pairs(release: Path) -> Iterator[Pair]:
-    """Read ``RELEASE/pairs.parquet`` a few rows at a time, for releases of any size.
-
-    Raises:
-        FormatError: If it is missing or lacks a column.
-    """
-    return (Pair(**row) for row in stream_rows(release / "pairs.parquet", Pair, _LATER, _ROWS))
+    """Read ``RELEASE/pairs.parquet`` a few rows at a time, for releases of any size."""
+    return (Pair(**row) for row in stream_rows(release / "pairs.parquet", Pair, _OPTIONAL, _ROWS))
 
 
 def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
@@ -139,9 +135,7 @@ def read_rejects(release: Path) -> list[Reject]:
 
 def stream_rejects(release: Path) -> Iterator[Reject]:
     """Read ``RELEASE/rejects.parquet`` a few rows at a time."""
-    return (
-        Reject(**row) for row in stream_rows(release / "rejects.parquet", Reject, _LATER, _ROWS)
-    )
+    return (Reject(**row) for row in stream_rows(release / "rejects.parquet", Reject, (), _ROWS))
 
 
 def write_manifest(release: Path, manifest: Manifest) -> None:
@@ -150,11 +144,7 @@ def write_manifest(release: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(release: Path, name: str = "manifest.json") -> Manifest:
-    """Read ``RELEASE/manifest.json``.
-
-    Raises:
-        FormatError: If it is missing (the release is unfinished) or is not a manifest.
-    """
+    """Read ``RELEASE/manifest.json``."""
     path = release / name
     tree = read_json(path, "no manifest: the release is unfinished or not ours")
     if not isinstance(tree, dict) or tree.get("format") != FORMAT:
@@ -217,11 +207,7 @@ class Captions:
 
 
 def data_folder(release: Path) -> Path:
-    """Find the folder of arrays in a release, under the published names.
-
-    Raises:
-        FormatError: If there is none.
-    """
+    """Find the folder of arrays in a release, under the published names."""
     if not release.is_dir():
         raise FormatError(release, "no such release folder")
     for folder in [*(release / name for name in NOW_NAMES), release]:
@@ -236,11 +222,7 @@ def is_ours(release: Path) -> bool:
 
 
 def check_split(split: str) -> Split:
-    """Check the name of a split.
-
-    Raises:
-        FormatError: If it is not one of the three.
-    """
+    """Check the name of a split."""
     for name in SPLITS:
         if split == name:
             return name
@@ -248,11 +230,7 @@ def check_split(split: str) -> Split:
 
 
 def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions:
-    """Read keys and caption ids of a split; no features are read.
-
-    Raises:
-        FormatError: If a file is missing, or line counts disagree.
-    """
+    """Read keys and caption ids of a split; no features are read."""
     found = Captions([], [])
     for key, ids in stream_split_captions(release, split, tokenizer):
         found.keys.append(key)
@@ -292,7 +270,7 @@ def stream_split_captions(
 
 
 def _row_numbers(path: Path) -> Iterator[str]:
-    """Count the images of the authors' archive, of which the header alone is read."""
+    """Count the images of the authors' archive, late: missing captions are the first error."""
     yield from map(str, range(len(read_published_regions(path))))
 
 
@@ -300,9 +278,6 @@ def read_image_identities(release: Path, split: Split) -> list[str]:
     """Read a hash of each pair's region features: equal entries mean identical images.
 
     Of the authors' archive, which stores no hashes, all features of the split are read.
-
-    Raises:
-        FormatError: If a file is missing or torn.
     """
     if is_ours(release):
         return [pair.regions_sha256 for pair in stream_pairs(release) if pair.split == split]
@@ -316,11 +291,7 @@ def hash_of(regions: Shaped[np.ndarray, "36 dim"]) -> str:
 
 
 def read_published_regions(path: Path) -> Shaped[np.ndarray, "pairs regions dim"]:
-    """Map ``{split}_ims.npy`` into memory, unread.
-
-    Raises:
-        FormatError: If it is missing, torn, or no array of floats with three axes.
-    """
+    """Map ``{split}_ims.npy`` into memory, unread."""
     regions: Shaped[np.ndarray, "pairs regions dim"]
     regions = map_array(path, "no such file, and no .h5 of that split")
     if regions.ndim != 3 or regions.dtype.kind != "f":
@@ -334,7 +305,7 @@ def map_array(path: Path, missing: str) -> Any:
     """Map a ``.npy`` file into memory, unread; not by np.load, which also takes zips and pickles.
 
     Raises:
-        FormatError: If it is torn or is none; ``missing`` is what is said if it is not there.
+        FormatError: If it cannot be read; ``missing`` is the message if there is no such file.
     """
     try:
         return np.lib.format.open_memmap(path, mode="r")
@@ -356,11 +327,7 @@ _NO_ARRAY = (
 
 @contextmanager
 def open_regions(release: Path, split: Split) -> Iterator[Any]:
-    """Open a split's regions for reading: an array-like (pairs, 36, dim), unread.
-
-    Raises:
-        FormatError: If neither ``{split}.h5`` nor ``{split}_ims.npy`` can be read.
-    """
+    """Open a split's regions for reading: an array-like (pairs, 36, dim), unread."""
     folder = data_folder(release)
     if (folder / f"{split}.h5").exists():
         from now_builder.formats.features import open_features
@@ -372,11 +339,7 @@ def open_regions(release: Path, split: Split) -> Iterator[Any]:
 
 
 def region_attributes(release: Path, split: Split) -> dict[str, str]:
-    """Return what the feature file of a split says of its detector; nothing of the authors' arrays.
-
-    Raises:
-        FormatError: If it cannot be read.
-    """
+    """Return the attributes of a split's feature file; none for the authors' arrays."""
     path = data_folder(release) / f"{split}.h5"
     if not path.exists():
         return {}
@@ -390,9 +353,6 @@ def features_hashes(release: Path) -> dict[Split, str]:
     """Return the hash of each split's feature file, as the manifest has it; nothing is read of it.
 
     Empty for releases that have no manifest.
-
-    Raises:
-        FormatError: If the manifest cannot be read.
     """
     if not is_ours(release):
         return {}
@@ -402,11 +362,7 @@ def features_hashes(release: Path) -> dict[Split, str]:
 
 
 def read_release_vocabulary(release: Path, tokenizer: str, path: Path | None = None) -> Vocabulary:
-    """Read the vocabulary of a tokenizer from ``RELEASE/vocab`` (or ``path``).
-
-    Raises:
-        FormatError: If there is none.
-    """
+    """Read the vocabulary of a tokenizer from ``RELEASE/vocab`` (or ``path``)."""
     if path is not None:
         return read_vocabulary(path)
     folders = [release / "vocab", data_folder(release).parent / "vocab", data_folder(release)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from now_builder.errors import FormatError
 from now_builder.formats.release import Pair
 from now_builder.formats.shard import (
-    Place,
+    ScreenshotPlace,
     complete_shards,
     locate_screenshots,
     read_place,
@@ -28,15 +28,11 @@ class Screenshot:
     """
 
     key: str
-    place: Place
+    place: ScreenshotPlace
     sha256: str | None
 
     def read(self) -> bytes:
-        """Read the bytes.
-
-        Raises:
-            FormatError: If they are not what they were when captured.
-        """
+        """Read the bytes."""
         content = read_place(self.place)
         if self.sha256 is not None and hashlib.sha256(content).hexdigest() != self.sha256:
             raise torn(self.place.path, f"screenshot of {self.key} differs from its sha256")
@@ -63,11 +59,7 @@ def find_screenshots(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screens
 
 
 def some_screenshots(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screenshot]:
-    """Find those screenshots of pairs that are there, by key, and make sure that there are some.
-
-    Raises:
-        FormatError: If there is none, there is no such folder, or a shard cannot be read.
-    """
+    """Find those screenshots of pairs that are there, by key, and make sure that there are some."""
     wanted = list(pairs)
     found = screenshots_there(captures, wanted)
     if not found:
@@ -80,11 +72,7 @@ def some_screenshots(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screens
 
 
 def screenshots_there(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screenshot]:
-    """Find those screenshots of pairs that are there, by key, as :func:`find_screenshots` does.
-
-    Raises:
-        FormatError: If there is no such folder, or a shard cannot be read.
-    """
+    """Find those screenshots of pairs that are there, by key, as :func:`find_screenshots` does."""
     if not captures.is_dir():
         raise FormatError(captures, "no such captures folder; `now-builder crawl` makes it")
     wanted = {pair.key: pair for pair in pairs}

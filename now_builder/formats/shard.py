@@ -214,12 +214,8 @@ def image_kind(screenshot: bytes) -> Literal["png", "webp"]:
 _ELEMENTS_FORMAT = "now-elements/1"
 _PLAN, _CAPTURES = "now-plan/1", "now-captures/1"
 _ROWS = re.compile(r"(\d{5})\.parquet", re.ASCII)
-_LATER: dict[str, Any] = {
-    "lot": -1, "timings": None, "overlays": [], "charset_browser": None, "ink": None,
-    "ink_middle": None,
-}  # fmt: skip
-"""Columns that older files lack, and their values for these."""
-
+_OPTIONAL = {"lot", "timings", "overlays", "charset_browser", "ink", "ink_middle"}
+"""Columns that the first captures lack."""
 _REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
 
 
@@ -244,11 +240,7 @@ def write_plan(captures: Path, plan: Sequence[Planned]) -> None:
 
 
 def read_plan(captures: Path) -> list[Planned]:
-    """Read ``plan.parquet``.
-
-    Raises:
-        FormatError: If it is missing or torn.
-    """
+    """Read ``plan.parquet``."""
     return [Planned(**line) for line in _read(plan_path(captures), Planned, _PLAN)]
 
 
@@ -313,11 +305,7 @@ def complete_shards(captures: Path) -> list[int]:
 
 
 def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:
-    """Read the rows of one shard or of all complete shards, in the order of the keys.
-
-    Raises:
-        FormatError: If there is no complete shard, or one is torn.
-    """
+    """Read the rows of one shard or of all complete shards, in the order of the keys."""
     return list(stream_rows(captures, shard))
 
 
@@ -334,11 +322,7 @@ def stream_rows(captures: Path, shard: int | None = None) -> Iterator[CaptureRow
 
 
 def read_texts(captures: Path, shard: int) -> list[tuple[str, str, str]]:
-    """Read key, site and caption of the pages of one shard that were captured and have a caption.
-
-    Raises:
-        FormatError: If the shard is missing or torn.
-    """
+    """Read key, site and caption of the captured pages of one shard that have a caption."""
     rows = read_columns(captures, shard, ("key", "site", "status", "caption"))
     return [
         (row["key"], row["site"], row["caption"])
@@ -348,36 +332,20 @@ def read_texts(captures: Path, shard: int) -> list[tuple[str, str, str]]:
 
 
 def read_columns(captures: Path, shard: int, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Read some columns of one shard's rows: :func:`read_rows` takes ten times as long.
-
-    Raises:
-        FormatError: If the shard is missing or torn.
-    """
-    import pyarrow as pa
-
-    whole = schema_of(CaptureRow, _CAPTURES)
-    schema = pa.schema([whole.field(name) for name in names], metadata=whole.metadata)
-    return list(_read_schema(rows_path(captures, shard), schema))
+    """Read some columns of one shard's rows: :func:`read_rows` takes ten times as long."""
+    return list(_read(rows_path(captures, shard), CaptureRow, _CAPTURES, names))
 
 
 def read_captures(
     captures: Path, skip: frozenset[str] = frozenset(), shards: Iterable[int] | None = None
 ) -> Iterator[Capture]:
-    """Stream the captures of some shards, or all, in the order of the tars, but for keys to skip.
-
-    Raises:
-        FormatError: If a tar is missing, torn, or has a member of an unknown form.
-    """
+    """Stream the captures of some shards, or all, in the order of the tars, without some keys."""
     for shard in complete_shards(captures) if shards is None else shards:
         yield from read_members(members_path(captures, shard), skip)
 
 
 def read_members(path: Path, skip: frozenset[str] = frozenset()) -> Iterator[Capture]:
-    """Stream the captures of one tar.
-
-    Raises:
-        FormatError: If it is missing, torn, or has a member of an unknown form.
-    """
+    """Stream the captures of one tar."""
     parts: dict[str, bytes] = {}
     current = ""
     with _opened(path) as tar:
@@ -397,11 +365,7 @@ def read_members(path: Path, skip: frozenset[str] = frozenset()) -> Iterator[Cap
 def stream_elements(
     captures: Path, keys: frozenset[str], shards: Iterable[int]
 ) -> Iterator[tuple[str, list[Element]]]:
-    """Yield key and elements of some pages, passing over their pictures and sources.
-
-    Raises:
-        FormatError: If a tar is missing, torn, or has elements of an unknown form.
-    """
+    """Yield key and elements of some pages, passing over their pictures and sources."""
     for path in (members_path(captures, shard) for shard in shards):
         with _opened(path) as tar:
             for member in tar:
@@ -411,7 +375,7 @@ def stream_elements(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScreenshotPlace:
     """The bytes of a screenshot in a tar, so that it can be read alone."""
 
     path: Path
@@ -419,17 +383,15 @@ class Place:
     size: int
 
 
-def locate_screenshots(captures: Path, shard: int) -> dict[str, Place]:
-    """Find the screenshots of one shard without reading them, by key, in the order of the tar.
-
-    Raises:
-        FormatError: If the tar is missing or torn.
-    """
+def locate_screenshots(captures: Path, shard: int) -> dict[str, ScreenshotPlace]:
+    """Find the screenshots of one shard without reading them, by key, in the order of the tar."""
     path = members_path(captures, shard)
     try:
         with tarfile.open(path, "r:") as tar:
             return {
-                member.name.partition(".")[0]: Place(path, member.offset_data, member.size)
+                member.name.partition(".")[0]: ScreenshotPlace(
+                    path, member.offset_data, member.size
+                )
                 for member in tar
                 if member.name.endswith((".png", ".webp"))
             }
@@ -437,7 +399,7 @@ def locate_screenshots(captures: Path, shard: int) -> dict[str, Place]:
         raise torn(path, f"not a readable tar ({error})") from None
 
 
-def read_place(place: Place) -> bytes:
+def read_place(place: ScreenshotPlace) -> bytes:
     """Read the bytes of one screenshot."""
     with place.path.open("rb") as file:
         file.seek(place.offset)
@@ -446,7 +408,7 @@ def read_place(place: Place) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tarfile.TarFile]:
-    """Open a shard's tar, and tell what is wrong with it."""
+    """Open a shard's tar; a damaged one is a FormatError."""
     try:
         _check_end(path)
         with tarfile.open(path, "r:") as tar:
@@ -483,11 +445,7 @@ def _content(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes
 
 
 def from_members(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
-    """Read a capture from the bytes of its members, by ending; ``path`` is for messages.
-
-    Raises:
-        FormatError: If one is missing or is not what its ending says.
-    """
+    """Read a capture from the bytes of its members, by ending; ``path`` is for messages."""
     screenshot = parts.get("png") or parts.get("webp")
     if screenshot is None or "html.gz" not in parts or "elements.json" not in parts:
         found = f"page {key}: found members {sorted(parts)}"
@@ -534,13 +492,17 @@ def _box(numbers: list[Any]) -> Box:  # JSON has whole numbers, too
     return left, top, right, bottom
 
 
-def _read(path: Path, kind: type, version: str) -> Iterator[dict[str, Any]]:
-    return _read_schema(path, schema_of(kind, version))
+def _read(
+    path: Path, kind: type, version: str, names: Sequence[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Read rows, or some of their columns."""
+    schema = schema_of(kind, version)
+    if names is not None:
+        import pyarrow as pa
 
-
-def _read_schema(path: Path, schema: Any) -> Iterator[dict[str, Any]]:
+        schema = pa.schema([schema.field(name) for name in names], metadata=schema.metadata)
     try:
-        yield from read_table(path, schema, _LATER, _REQUIRED)
+        yield from read_table(path, schema, _OPTIONAL, _REQUIRED)
     except UnreadableError as error:
         raise torn(path, error.problem) from None
 
@@ -555,10 +517,6 @@ def torn(path: Path, problem: str) -> FormatError:
 
 def open_screenshot(content: bytes, name: str) -> Image.Image:
     """Decode a stored screenshot, or another picture of :data:`PICTURES`, to RGB.
-
-    Args:
-        content: The file's bytes.
-        name: What messages call it.
 
     Raises:
         FormatError: If the bytes are not such a picture, or it has more than :data:`MOST_PIXELS`.

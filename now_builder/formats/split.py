@@ -94,9 +94,6 @@ def registrable_domain(site: str) -> str:
     is a domain of its own. A host that is a suffix itself, a name without a dot and an address are
     their own domain; under an unknown top level it is the last two names.
 
-    Args:
-        site: Host name, lower case, IDNA-encoded or not.
-
     Source:
         The Public Suffix List, https://publicsuffix.org/list/, "Formal Algorithm".
     """
@@ -133,15 +130,7 @@ def pool(name: str, seed: int, shares: Shares) -> Split:
 
 
 def choose_shares(given: str | None, pages: int) -> Shares:
-    """Read shares as a setting has them: ``0.7,0.12,0.18``; by default they follow the list.
-
-    Args:
-        given: Shares of train, dev and test.
-        pages: URLs of the list.
-
-    Raises:
-        ConfigError: If these are not three shares that add up to 1.
-    """
+    """Read shares as a setting has them: ``0.7,0.12,0.18``; by default they follow the list."""
     if given is None:
         return default_shares(pages)
     try:

@@ -42,7 +42,7 @@ _PAGES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How a count varies over pairs."""
+    """Distribution of a count over pairs."""
 
     mean: float
     median: float
@@ -144,11 +144,7 @@ class TokenStatistics:
         return 100 * sum(self.unknown) / max(1, sum(self.lengths))
 
     def read(self, path: Path, pairs: int) -> Iterator[list[int]]:
-        """Read a caption file line by line; each caption is counted before it is yielded.
-
-        Raises:
-            FormatError: If it cannot be read or has another number of lines than pairs.
-        """
+        """Read a caption file line by line; each caption is counted before it is yielded."""
         lines = stream_lines(path, "no such file")
         for number, line in enumerate(islice(lines, pairs), 1):
             ids = from_line(path, number, line)
@@ -194,12 +190,7 @@ class SplitStatistics:
         self.sources: Counter[int] = Counter()
 
     def add_pair(self, pair: Pair) -> None:
-        """Count a pair.
-
-        Raises:
-            ValueError: If its perceptual hash is no hexadecimal number.
-            OverflowError: If its perceptual hash has more than 64 bits.
-        """
+        """Count a pair."""
         if pair.phash:
             self.phashes.add_number(int(pair.phash, 16))
         self.pairs += 1
@@ -213,14 +204,12 @@ class SplitStatistics:
             self.columns[name].add(value(pair))
 
     def add_image(self, regions_sha256: str) -> None:
-        """Count a pair of which only the image is known, as in the authors' archive."""
+        """Count a pair whose image alone is known, as in the authors' archive."""
         self.pairs += 1
         self.columns["image"].add(regions_sha256)
 
     def add_regions(
-        self,
-        n_regions: Integer[np.ndarray, " pages"],
-        source: Integer[np.ndarray, "pages regions"],
+        self, n_regions: Integer[np.ndarray, " pages"], source: Integer[np.ndarray, "pages regions"]
     ) -> None:
         """Count the regions of some pages by their sources.
 
@@ -259,7 +248,7 @@ class ReleaseStatistics:
     @property
     def languages(self) -> dict[str, int]:
         """Pairs by language over all splits, the commonest first."""
-        return ranked(sum((split.languages for split in self.splits.values()), Counter()))
+        return self._summed("languages")
 
     def unknown_percents(self, track: str) -> dict[str, float]:
         """Return the share of ``<unk>`` among one tokenizer's tokens, in percent, by language."""
@@ -274,19 +263,18 @@ class ReleaseStatistics:
     @property
     def caption_sources(self) -> dict[str, int]:
         """Pairs by where the caption stood in the page, over all splits."""
-        return ranked(sum((split.caption_sources for split in self.splits.values()), Counter()))
+        return self._summed("caption_sources")
 
     @property
     def flags(self) -> dict[str, int]:
         """Pairs by flag over all splits, the commonest first."""
-        return ranked(sum((split.flags for split in self.splits.values()), Counter()))
+        return self._summed("flags")
+
+    def _summed(self, counter: str) -> dict[str, int]:
+        return ranked(sum((getattr(split, counter) for split in self.splits.values()), Counter()))
 
     def read_pairs(self, release: Path) -> Iterator[Pair]:
-        """Read ``pairs.parquet`` row by row; each pair is counted before it is yielded.
-
-        Raises:
-            FormatError: If it cannot be read, or a row has no such split or perceptual hash.
-        """
+        """Read ``pairs.parquet`` row by row; each pair is counted before it is yielded."""
         path, splits = release / "pairs.parquet", {str(name): s for name, s in self.splits.items()}
         for pair in stream_pairs(release):
             if pair.split not in splits:
@@ -302,22 +290,14 @@ class ReleaseStatistics:
     def read_tokens(
         self, release: Path, split: Split, track: str, unknown_id: int | None = UNK
     ) -> Iterator[list[int]]:
-        """Read the captions of a split under one tokenizer, counting each; pairs come first.
-
-        Raises:
-            FormatError: If the file cannot be read, or holds more or fewer captions than pairs.
-        """
+        """Read the captions of a split under one tokenizer, counting each; pairs come first."""
         statistics = self.splits[split]
         found = statistics.tracks[track] = TokenStatistics(unknown_id)
         path = data_folder(release) / f"{split}_caps_{track}.txt"
         return found.read(path, statistics.pairs)
 
     def read_regions(self, release: Path, split: Split) -> None:
-        """Count the regions of a split by their sources; no embedding is read.
-
-        Raises:
-            FormatError: If the file cannot be read, or holds more or fewer pages than pairs.
-        """
+        """Count the regions of a split by their sources; no embedding is read."""
         from now_builder.formats.features import REGIONS, open_features
 
         path, statistics = release / DATA_FOLDER / f"{split}.h5", self.splits[split]
@@ -347,10 +327,6 @@ def ceiling(images: Sequence[Hashable], captions: Sequence[Hashable]) -> Ceiling
     :math:`m_b` pairs, of which :math:`n_{ab}` have this image, so that over the queries with
     image :math:`a` it gains at most :math:`\max_b n_{ab} / m_b`. With distinct images the sum is
     the number of distinct captions. The other direction is its mirror.
-
-    Args:
-        images: Identity of each pair's image.
-        captions: Identity of each pair's caption.
     """
     both = Counter(zip(images, captions, strict=True))
     of_image, of_caption = Counter(images), Counter(captions)

@@ -6,7 +6,7 @@ pyarrow is imported by the functions that need it: 45 MB that a training or a GP
 import csv
 import io
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -53,86 +53,67 @@ def write_rows(path: Path, rows: Sequence[Any], schema: Any) -> None:
 
 
 def read_rows(
-    path: Path, schema: Any, later: Mapping[str, Any], required: Collection[str]
+    path: Path, schema: Any, optional: Collection[str], required: Collection[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield all rows of a versioned table, of all columns that ``schema`` has.
+    """Yield all rows of a versioned table, read and checked whole before the first of them.
 
-    The columns are read and checked whole before the first row. See :func:`upgrade` for the
-    arguments.
-
-    Raises:
-        FormatError: If it is missing, torn, of another format, or as :func:`upgrade` says.
+    Args:
+        path: The file.
+        schema: The columns, and the version of the format.
+        optional: Columns that the file may lack; the rows then lack them.
+        required: Columns in which no cell may be empty.
     """
     import pyarrow.parquet as pq
 
     with _readable(path), pq.ParquetFile(path) as file:
-        there = [name for name in schema.names if name in file.schema_arrow.names]
+        there = _columns(path, file, schema, optional)
         table = file.read(columns=there, use_threads=False)  # a shard's rows: threads cost more
         found, expected = (table.schema.metadata or {}).get(b"format"), schema.metadata[b"format"]
         if found != expected:
             raise FormatError(path, f"format {found!r:.60}, expected {expected.decode()!r}")
-        for batch in upgrade(path, table, schema, later, required).to_batches(_BLOCK):
+        for batch in _checked(path, table, schema, required).to_batches(_BLOCK):
             yield from batch.to_pylist()
 
 
 def stream_rows(
-    path: Path, kind: type, later: Mapping[str, Any], block: int
+    path: Path, kind: type, optional: Collection[str], block: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table, whatever its size, holding a block of them at a time.
 
     Fields of the dataclass that are of type ``str`` and ``int`` may not be empty.
-
-    Raises:
-        FormatError: If it is missing, torn, or as :func:`upgrade` says.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema, required = schema_of(kind), {f.name for f in fields(kind) if f.type in {str, int}}
     with _readable(path), pq.ParquetFile(path, buffer_size=_BUFFER) as file:
-        there = [name for name in schema.names if name in file.schema_arrow.names]
-        _check_names(path, there, schema, later)
+        there = _columns(path, file, schema, optional)
         for batch in file.iter_batches(block, columns=there):
-            table = pa.Table.from_batches([batch])
-            yield from upgrade(path, table, schema, later, required).to_pylist()
+            yield from _checked(path, pa.Table.from_batches([batch]), schema, required).to_pylist()
 
 
-def upgrade(
-    path: Path, table: Any, schema: Any, later: Mapping[str, Any], required: Collection[str]
-) -> Any:
-    """Bring a table, maybe of an older version, to the current schema.
+def _columns(path: Path, file: Any, schema: Any, optional: Collection[str]) -> list[str]:
+    """Return the columns of a schema that a file has."""
+    there = [name for name in schema.names if name in file.schema_arrow.names]
+    missing = [name for name in schema.names if name not in {*there, *optional}]
+    if missing:
+        raise FormatError(path, f"missing columns {missing}")
+    return there
 
-    Args:
-        path: The file, for messages.
-        table: Rows as read, a pyarrow table.
-        schema: The current schema.
-        later: Values of the columns that older versions lack.
-        required: Columns in which no cell may be empty.
 
-    Raises:
-        FormatError: If a column is missing or of another type, or a required cell is empty.
-    """
+def _checked(path: Path, table: Any, schema: Any, required: Collection[str]) -> Any:
+    """Return a table with the types of a schema."""
     import pyarrow as pa
 
-    _check_names(path, table.column_names, schema, later)
-    for field in schema:
-        if field.name not in table.column_names:
-            cells = pa.array([later[field.name]] * len(table), field.type)
-            table = table.append_column(field.name, cells)
+    kinds = [field for field in schema if field.name in table.column_names]
     try:
-        table = table.select(schema.names).cast(schema)
+        table = table.select([field.name for field in kinds]).cast(pa.schema(kinds))
     except (pa.ArrowException, ValueError, KeyError) as error:  # a name twice is a KeyError
         raise FormatError(path, f"columns of another type ({error!s:.200})") from None
-    for name in schema.names:
+    for name in table.column_names:
         if name in required and table[name].null_count:
             raise FormatError(path, f"column {name} has {table[name].null_count} empty cells")
     return table
-
-
-def _check_names(path: Path, there: Collection[str], schema: Any, later: Mapping[str, Any]) -> None:
-    missing = [name for name in schema.names if name not in there and name not in later]
-    if missing:
-        raise FormatError(path, f"missing columns {missing}")
 
 
 def read_frame(path: Path) -> Any:
@@ -233,7 +214,7 @@ def _mend_of(error: csv.Error) -> str:
 
 
 _NAME = re.compile(r"\s*(https?://|\d{5}_\d{4}\s*$)", re.IGNORECASE)
-"""What begins a URL, or is a key."""
+"""Beginning of a URL, or a key."""
 
 
 def _holds_record(cells: list[str], header: list[str]) -> bool:

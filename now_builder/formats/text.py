@@ -1,4 +1,4 @@
-"""The text of a caption: how it is cleaned, what is odd about it, and how that can be mended."""
+"""The text of a caption: cleaning, oddities, mending."""
 
 import html
 import re
@@ -70,10 +70,10 @@ _CODE = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
-"""What a style sheet or a script begins with."""
+"""Beginnings of style sheets and scripts."""
 
 ODDITIES = ("double_escaped", "tags", "zero_width", "bidi", "replacement", "placeholder")
-"""What :func:`oddities` may find; all but the last two can be mended."""
+"""Results of :func:`oddities`; all but the last two can be mended."""
 
 
 def clean(text: str) -> str:
@@ -95,7 +95,7 @@ def is_placeholder(text: str) -> bool:
 
 
 def oddities(text: str) -> frozenset[str]:
-    """Find what is odd about a caption.
+    """Return the oddities of a caption.
 
     Returns:
         Names from :data:`ODDITIES`: entities that were escaped twice, HTML tags, zero-width

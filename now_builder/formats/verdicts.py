@@ -1,4 +1,4 @@
-"""Verdicts: what one person judged of pairs, a line each, on the disk before the next is asked."""
+"""Verdicts of one person on pairs: a line each, synced before the next pair is asked."""
 
 import csv
 import fcntl
@@ -29,7 +29,7 @@ _NOTE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class VerdictRow:
     """A line of a file of verdicts; its fields are the columns, in this order.
 
     Attributes:
@@ -51,21 +51,12 @@ class Judged:
     note: str = ""
 
 
-COLUMNS = tuple(field.name for field in fields(Judged))
+COLUMNS = tuple(field.name for field in fields(VerdictRow))
 _HEADER = (",".join(COLUMNS) + "\n").encode()
 
 
 def verdict_of(path: Path, number: int, value: object) -> Verdict:
-    """Read a cell of a column ``matched``: a truth's, or what a person judged.
-
-    Args:
-        path: The table, for the message.
-        number: Line of the cell.
-        value: The cell; an empty one is unsure.
-
-    Raises:
-        FormatError: If it is no verdict.
-    """
+    """Read a cell of a column ``matched``: a truth's, or what a person judged."""
     word = "" if value is None else str(value).strip().lower()
     if word not in _WORDS:
         raise FormatError(
@@ -87,23 +78,19 @@ class VerdictFile:
         judged: Its verdicts, in order.
     """
 
-    def __init__(self, file: BinaryIO, judged: list[Judged]) -> None:
+    def __init__(self, file: BinaryIO, judged: list[VerdictRow]) -> None:
         self._file = file
         self.judged = judged
 
-    def append(self, verdict: Judged) -> None:
+    def append(self, verdict: VerdictRow) -> None:
         """Store a verdict."""
         self._file.seek(0, os.SEEK_END)
         self._file.write(to_row(verdict).encode())
         _sync(self._file)
         self.judged.append(verdict)
 
-    def undo(self) -> Judged | None:
-        """Remove the last verdict and return it, ``None`` if there is none.
-
-        Raises:
-            FormatError: If the last line is not as it was written here.
-        """
+    def undo(self) -> VerdictRow | None:
+        """Remove the last verdict and return it, ``None`` if there is none."""
         if not self.judged:
             return None
         line = to_row(self.judged[-1]).encode()
@@ -153,30 +140,22 @@ def open_verdicts(path: Path) -> Iterator[VerdictFile]:
         yield VerdictFile(file, check_verdicts(path, whole or _HEADER))
 
 
-def read_verdicts(path: Path) -> list[Judged]:
-    """Read a file of verdicts; a last line without its end is not read.
-
-    Raises:
-        FormatError: If it is missing or a line is not a verdict.
-    """
+def read_verdicts(path: Path) -> list[VerdictRow]:
+    """Read a file of verdicts; a last line without its end is not read."""
     read_lines(path, "no such file; `now-builder audit` writes it")
     content = path.read_bytes().replace(b"\r\n", b"\n")
     return check_verdicts(path, content[: content.rfind(b"\n") + 1])
 
 
-def check_verdicts(path: Path, content: bytes) -> list[Judged]:
-    """Read the bytes of whole lines.
-
-    Raises:
-        FormatError: Naming the first line that is not a verdict.
-    """
+def check_verdicts(path: Path, content: bytes) -> list[VerdictRow]:
+    """Read the bytes of whole lines."""
     (_, header), *rows = read_records(path, content)
     if tuple(header) != COLUMNS:
         raise FormatError(path, f"columns {header!s:.200}, expected {','.join(COLUMNS)}")
     return [_judged(path, line, row) for line, row in rows]
 
 
-def _judged(path: Path, number: int, row: list[str]) -> Judged:
+def _judged(path: Path, number: int, row: list[str]) -> VerdictRow:
     cells: dict[str, Any] = dict(zip(COLUMNS, row, strict=False))
     verdict = next((word for word in VERDICTS if word == cells.get("matched")), None)
     try:
@@ -186,10 +165,10 @@ def _judged(path: Path, number: int, row: list[str]) -> Judged:
     if len(row) != len(COLUMNS) or verdict is None or seconds is None or not cells["key"]:
         wanted = f"{','.join(COLUMNS)} with matched one of {', '.join(VERDICTS)}"
         raise FormatError(path, f"line {number}: {','.join(row)[:120]!r}, expected {wanted}")
-    return Judged(**cells | {"matched": verdict, "seconds": seconds})
+    return VerdictRow(**cells | {"matched": verdict, "seconds": seconds})
 
 
-def to_row(verdict: Judged) -> str:
+def to_row(verdict: VerdictRow) -> str:
     """Write a verdict as one line of CSV, its end included."""
     file = io.StringIO(newline="")
     # A line of the file is a line of the text, so that the last one can be found and taken back.

@@ -60,11 +60,7 @@ def write_warc(captures: Path, shard: int, pages: Iterable[tuple[CaptureRow, Cap
 
 
 def read_exchanges(captures: Path, shard: int) -> dict[str, tuple[Exchange, ...]]:
-    """Read the exchanges of the pages of a shard, by key.
-
-    Raises:
-        FormatError: If the WARC is torn.
-    """
+    """Read the exchanges of the pages of a shard, by key."""
     path = warc_path(captures, shard)
     if not path.exists():
         return {}

@@ -1,4 +1,4 @@
-"""Vectors of text by its letters: what the detector reads off pixels, what captions are made of.
+"""Vectors of text by its letters, for the detector's word reader and for captions.
 
 Both sides of a retrieval use them: the detector learns to say, of the pixels of a letter, the
 vector of that letter among its neighbours; a method computes the same of a caption's tokens. Sums
@@ -141,11 +141,7 @@ _COLUMNS = re.compile(rf"{re.escape(FORMAT)} ([0-9]{{1,4}}):([0-9]{{1,4}})")
 
 
 def read_columns(attributes: Mapping[str, str]) -> slice | None:
-    """Return which columns of a feature file's regions hold words in these vectors, if any do.
-
-    Args:
-        attributes: Root attributes of the file; ``words`` is such as ``now-words/1 512:768``.
-    """
+    """Return which columns of a feature file's regions hold words in these vectors, if any do."""
     found = _COLUMNS.fullmatch(str(attributes.get("words", "")))
     if found is None:
         return None

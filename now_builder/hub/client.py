@@ -18,16 +18,13 @@ _ANSWERS = {
 def hub_errors(what: str) -> Iterator[None]:
     """Make one line of what the hub's client raises.
 
-    Args:
-        what: What was asked for, which begins the line.
-
     Raises:
         NowError: If the hub cannot be reached, or refuses.
     """
     try:
         yield
     except Exception as error:
-        # A failed upload of one of several files is told as another error's cause.
+        # The error of one of several files is the cause of another.
         inner = error.__cause__ if isinstance(error, RuntimeError) else None
         line = _describe(inner or error)
         if line is None:
@@ -36,7 +33,7 @@ def hub_errors(what: str) -> Iterator[None]:
 
 
 def _describe(error: BaseException) -> str | None:
-    """Say in one line what the hub's client met; ``None`` if it is none of its errors."""
+    """Return the line for an error of the hub's client; ``None`` for any other."""
     from httpx2 import HTTPError
     from huggingface_hub.errors import (
         HfHubHTTPError,

@@ -11,19 +11,13 @@ from urllib.parse import urlsplit
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError, NowError
 from now_builder.formats.benchmarks import NOW_NAMES
-from now_builder.formats.io import (
-    read_json,
-    remove_leftovers,
-    replacing,
-    sha256_of,
-    write_json,
-)
+from now_builder.formats.io import read_json, remove_leftovers, replacing, sha256_of, write_json
 from now_builder.formats.reader import open_release
 from now_builder.formats.split import SPLITS
 from now_builder.hub.client import hub_errors, size_text
-from now_builder.hub.settings import FetchSettings
 
-ARCHIVE = "NoW.zip"
+REPOSITORY, ARCHIVE = "NJUyued/NoW", "NoW.zip"
+"""The authors' data set on the hub, and its one large file."""
 MARKER = "fetched.json"
 _UNPACKED = 3.2
 """Bytes unpacked for a byte of the archive: 11.1 GB of float32 features in 3.53 GB."""
@@ -32,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Fetched(Strict):
-    """``fetched.json``: written last; it says what was fetched.
+    """``fetched.json``: identifies the archive; written last.
 
     Attributes:
         revision: Commit of the data set.
@@ -61,20 +55,15 @@ class _Remote:
 
 def fetch_now(
     folder: Path,
-    settings: FetchSettings,
+    endpoint: str | None = None,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> str:
     """Download the authors' archive, check and unpack it, and write ``fetched.json`` last.
 
     A download that was cut goes on where it was. The archive is removed when it is unpacked.
 
-    Args:
-        folder: Folder to write; ``pc2-baseline train`` takes it as a release.
-        settings: What the user chose.
-        force: Fetch again what stands.
-
     Returns:
-        One line on what is there.
+        One line about the content.
 
     Raises:
         NowError: If the hub cannot be reached or refuses, or the disk is too small.
@@ -82,8 +71,7 @@ def fetch_now(
     """
     marker = folder / MARKER
     if marker.exists() and not force:
-        before = build(Fetched, read_json(marker, "no such file"), str(marker))
-        _check_same(marker, before, settings)
+        build(Fetched, read_json(marker, "no such file"), str(marker))
         return f"{folder}: there already, {_described(folder)}"
     if (folder / "manifest.json").exists():
         raise FormatError(folder, "a release made by package, expected another folder")
@@ -93,7 +81,7 @@ def fetch_now(
         marker.unlink()
         for name in (*NOW_NAMES, "vocab"):
             shutil.rmtree(folder / name, ignore_errors=True)
-    remote = _find(settings)
+    remote = _find(endpoint)
     archive = folder / f".{ARCHIVE}.{(remote.fetched.sha256 or remote.fetched.revision)[:12]}.part"
     _download(remote, archive)
     _unpack(archive, folder)
@@ -103,34 +91,22 @@ def fetch_now(
     return f"{folder}: {described}"
 
 
-def _check_same(marker: Path, before: Fetched, settings: FetchSettings) -> None:
-    asked = settings.revision or before.revision
-    if before.repository != settings.repository or not before.revision.startswith(asked):
-        raise FormatError(
-            marker,
-            f"{before.repository} at {before.revision} is there, expected {settings.repository} "
-            f"at {asked}; --force replaces it",
-        )
-
-
-def _find(settings: FetchSettings) -> _Remote:
+def _find(endpoint: str | None) -> _Remote:
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-    name = settings.repository
-    with hub_errors(f"{name}/{ARCHIVE}"):
-        url = hf_hub_url(
-            name, ARCHIVE, repo_type="dataset", revision=settings.revision,
-            endpoint=settings.endpoint,
-        )  # fmt: skip
+    with hub_errors(f"{REPOSITORY}/{ARCHIVE}"):
+        url = hf_hub_url(REPOSITORY, ARCHIVE, repo_type="dataset", endpoint=endpoint)
         headers = build_hf_headers()
-        found = get_hf_file_metadata(url, headers=headers, endpoint=settings.endpoint)
+        found = get_hf_file_metadata(url, headers=headers, endpoint=endpoint)
     if found.size is None or found.commit_hash is None:
         raise NowError(f"{url}: no size or no commit in the answer: not a hub")
     if urlsplit(found.location).netloc != urlsplit(url).netloc:
         headers.pop("authorization", None)
     sha256 = found.etag if found.etag and len(found.etag) == 64 else None
-    fetched = Fetched(repository=name, revision=found.commit_hash, bytes=found.size, sha256=sha256)
+    fetched = Fetched(
+        repository=REPOSITORY, revision=found.commit_hash, bytes=found.size, sha256=sha256
+    )
     return _Remote(found.location, headers, fetched)
 
 
@@ -192,7 +168,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def _place(member: zipfile.ZipInfo) -> Path | None:
-    """Return where a file of the archive belongs; ``None`` for what is none of NoW's.
+    """Return the place of a file of the archive; ``None`` if it is none of NoW's.
 
     What the names begin with, such as ``NoW/``, is left out, so nothing leads out of the folder.
     """
@@ -204,7 +180,7 @@ def _place(member: zipfile.ZipInfo) -> Path | None:
 
 
 def _described(folder: Path) -> str:
-    """Read captions and vocabularies as a training would, and say what is there."""
+    """Read captions and vocabularies as a training does; return their numbers in a line."""
     release = open_release(folder)
     tokenizers = release.tokenizers("train")
     for name in tokenizers:

@@ -13,22 +13,21 @@ from pathlib import Path
 from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.formats.release import read_manifest
 from now_builder.hub.client import NO_XET, hub_errors, size_text
-from now_builder.hub.settings import PublishSettings
 from now_builder.package.croissant import SPDX
 from now_builder.package.parquet import PLACEHOLDER, export_parquet
-from now_builder.package.settings import ParquetSettings
+from now_builder.package.settings import ExportSettings, ParquetSettings, PublishSettings
 from now_builder.package.verify import verify
 
 _LONG_S = 30.0
-"""After so long people are told what helps where Xet hangs."""
+"""Seconds until a warning says what helps where Xet hangs."""
 
 _log = logging.getLogger(__name__)
 _SHARD = re.compile(r"data/(train|dev|test)-\d{5}-of-\d{5}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
-    """What would be published, and where.
+class DatasetUpload:
+    """A data set to publish.
 
     Attributes:
         repository: ``USER/NAME``.
@@ -63,14 +62,8 @@ def prepare(
     repository: str,
     settings: PublishSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
-) -> Upload:
+) -> DatasetUpload:
     """Export a release as ``export-parquet`` does, and list the files; nothing is sent.
-
-    Args:
-        release: Folder made by ``package``; it is verified.
-        repository: ``USER/NAME`` on the hub.
-        settings: What the user chose.
-        force: Replace an export of something else.
 
     Raises:
         ConfigError: If the name is none, or the licence does not let others have pictures.
@@ -87,32 +80,24 @@ def prepare(
     problems = verify(release)
     if problems:
         raise FormatError(release, "; ".join(problems))
-    folder = settings.folder or release.with_name(f"{release.name}-hub")
+    folder = release.with_name(f"{release.name}-hub")
     pictures = settings.captures is not None
-    wanted = ParquetSettings(
-        captures=settings.captures,
-        images=pictures,
-        tokens=settings.tokens,
-        regions=settings.regions,
-    )
+    shared = settings.model_dump(include={*ExportSettings.model_fields})
+    wanted = ParquetSettings(images=pictures, **shared)
     names = [*export_parquet(release, folder, wanted, force), "croissant.json", "README.md"]
     files = {name: folder / name for name in names}
-    return Upload(repository, files, licence, pictures, settings)
+    return DatasetUpload(repository, files, licence, pictures, settings)
 
 
 def account(settings: PublishSettings) -> str:
-    """Return the name of the hub's user, whose token its own client finds.
-
-    Raises:
-        NowError: If there is no valid token, or the hub cannot be reached.
-    """
+    """Return the name of the hub's user, whose token its own client finds."""
     from huggingface_hub import HfApi
 
     with hub_errors("publish"):
         return str(HfApi(endpoint=settings.endpoint).whoami()["name"])
 
 
-def send(upload: Upload) -> str:
+def send(upload: DatasetUpload) -> str:
     """Make the data set if there is none, and send all files as one commit.
 
     A rerun after a stop sends only what the hub does not have. Parquet files of an earlier release
@@ -143,11 +128,7 @@ def send(upload: Upload) -> str:
 def _commit(
     name: str, endpoint: str | None, add: Mapping[str, Path | bytes], remove: Sequence[str]
 ) -> None:
-    """Send files as one commit, by a process of its own: Xet's client hears no signal.
-
-    Raises:
-        NowError: If the hub cannot be reached or refuses.
-    """
+    """Send files as one commit, by a process of its own: Xet's client hears no signal."""
     from huggingface_hub.utils._runtime import is_xet_available
 
     context = multiprocessing.get_context("spawn")
@@ -180,11 +161,7 @@ def _send_commit(
     remove: Sequence[str],
 ) -> None:
     """Send a commit; tell the line of an error that the hub's client raises."""
-    from huggingface_hub import (
-        CommitOperationAdd,
-        CommitOperationDelete,
-        HfApi,
-    )
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     changes: list[CommitOperationAdd | CommitOperationDelete] = [

@@ -1,4 +1,4 @@
-"""How far verdicts, beliefs and chance agree: shares with intervals, accuracy, AUROC, kappa."""
+"""Agreement of verdicts, methods and chance: shares with intervals, AUROC, Cohen's kappa."""
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -12,7 +12,7 @@ from now_builder.program import intervals
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Proportion:
     """The share of cases that are hits, with its 95 % interval, all in [0, 1]."""
 
     hits: int
@@ -22,9 +22,9 @@ class Share:
     high: float
 
 
-def wilson(hits: int, of: int) -> Share | None:
+def wilson(hits: int, of: int) -> Proportion | None:
     """Return a share and its interval; ``None`` if ``of`` is 0."""
-    return Share(hits, of, hits / of, *intervals.wilson(float(hits), of)) if of else None
+    return Proportion(hits, of, hits / of, *intervals.wilson(float(hits), of)) if of else None
 
 
 def mean_interval(values: Float[np.ndarray, " values"]) -> tuple[float, float, float]:
@@ -35,7 +35,7 @@ def mean_interval(values: Float[np.ndarray, " values"]) -> tuple[float, float, f
 
 
 def kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float | None:
-    """Agreement of two raters beyond chance; ``None`` where chance alone would agree always.
+    """Return the agreement of two raters beyond chance; ``None`` where chance always agrees.
 
     Source:
         Cohen, A Coefficient of Agreement for Nominal Scales, 1960.
@@ -49,13 +49,13 @@ def kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float | None
     return (seen - by_chance) / (1 - by_chance) if by_chance < 1 else None
 
 
-def auroc(belief: Float[np.ndarray, " cases"], matched: Bool[np.ndarray, " cases"]) -> float | None:
-    """Chance that a matched case has the higher belief, ties half; ``None`` of one kind alone.
+def auroc(score: Float[np.ndarray, " cases"], matched: Bool[np.ndarray, " cases"]) -> float | None:
+    """Return the area under the ROC curve, ties as half; ``None`` where all cases are of one kind.
 
     Source:
         Mann and Whitney, 1947; Hanley and McNeil, 1982.
     """
-    good, bad = np.sort(belief[matched]), belief[~matched]
+    good, bad = np.sort(score[matched]), score[~matched]
     if not len(good) or not len(bad):
         return None
     above = len(good) - np.searchsorted(good, bad, "right")

@@ -20,6 +20,8 @@ from now_builder.inspect.settings import AuditSettings
 from now_builder.program.loopback import listening
 
 _WIDEST = 720
+_MAX_MB = 40
+"""Size in megabytes of a page that works by itself; pictures shrink to fit in."""
 
 
 def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
@@ -27,9 +29,6 @@ def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
 
     The draw depends on seed and keys alone: a larger sample begins with the smaller one, and two
     judges with one seed see the same pairs in the same order.
-
-    Raises:
-        FormatError: If the release has no manifest, or no pair of the split.
     """
     read_manifest(release)
     pairs = stream_pairs(release)
@@ -43,13 +42,7 @@ def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
 
 @contextmanager
 def serving(release: Path, settings: AuditSettings) -> Iterator[str]:
-    """Serve the audit on 127.0.0.1 while the context is open; give the page's URL.
-
-    Raises:
-        FormatError: If release, captures or the file of verdicts cannot be read.
-        ConfigError: If the file of verdicts is another judge's, or is being written, or the port
-            is taken.
-    """
+    """Serve the audit on 127.0.0.1 while the context is open; give the page's URL."""
     sample = sample_of(release, settings)
     screenshots = find_screenshots(settings.captures, sample)
     with open_verdicts(settings.output) as verdicts:
@@ -78,12 +71,7 @@ def _check_judge(verdicts: VerdictFile, settings: AuditSettings) -> None:
 
 
 def audit(release: Path, settings: AuditSettings, say: Callable[[str], None]) -> None:
-    """Serve the audit until interrupted, or write it as a page that works by itself.
-
-    Raises:
-        FormatError: If release, captures or the file of verdicts cannot be read.
-        ConfigError: If settings cannot be met.
-    """
+    """Serve the audit until interrupted, or write it as a page that works by itself."""
     if settings.html is not None:
         say(_write_page(release, settings, settings.html))
         return
@@ -98,17 +86,17 @@ def _write_page(release: Path, settings: AuditSettings, path: Path) -> str:
         raise ConfigError(f"--html {path}: expected a name that ends in .html")
     sample = sample_of(release, settings)
     screenshots = find_screenshots(settings.captures, sample)
-    budget = 0.9 * settings.max_mb * 1e6 / len(sample)
+    budget = 0.9 * _MAX_MB * 1e6 / len(sample)
     items = [
         _item(pair, data_uri(pair.key, screenshots[pair.key].read(), budget, _WIDEST))
         for pair in sample
     ]
     page = _page(settings, items, None)
     size = len(page.encode()) / 1e6
-    if size > settings.max_mb:
+    if size > _MAX_MB:
         raise ConfigError(
-            f"{path}: {size:.1f} MB with {len(sample)} pairs, allowed are {settings.max_mb:g}; "
-            "a smaller --sample, or a larger --max-mb"
+            f"{path}: {size:.1f} MB with {len(sample)} pairs, expected at most {_MAX_MB}; give a "
+            "smaller --sample"
         )
     write_text(path, page)
     return f"{path}: {len(sample)} pairs to judge, {size:.1f} MB; open it in a browser"

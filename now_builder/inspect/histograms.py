@@ -10,7 +10,7 @@ _BINS = 30
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How a number varies over pairs: lower ends of bins, pairs in each, and the bins' width."""
+    """Distribution of a number over pairs: lower ends of bins, pairs in each, width of a bin."""
 
     edges: list[float]
     counts: list[int]
@@ -32,7 +32,7 @@ def histogram_of(counts: Integer[np.ndarray, " pairs"]) -> Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class HistogramBars:
     """A histogram in the numbers that SVG wants, 300 wide and 90 tall.
 
     Attributes:
@@ -44,7 +44,7 @@ class Drawing:
     ticks: list[tuple[float, str, str]]
 
 
-def draw(histogram: Histogram, *, open_end: bool = False, decimals: int = 0) -> Drawing:
+def draw(histogram: Histogram, *, open_end: bool = False, decimals: int = 0) -> HistogramBars:
     """Draw a histogram, whose last bin holds all from there on if it has an open end."""
     step, top = 300 / len(histogram.counts), max(1, *histogram.counts)
 
@@ -72,4 +72,4 @@ def draw(histogram: Histogram, *, open_end: bool = False, decimals: int = 0) -> 
         (round(middle * step, 2), "start", label(histogram.edges[middle])),
         (300.0, "end", last),
     ]
-    return Drawing(bars, ticks)
+    return HistogramBars(bars, ticks)

@@ -26,7 +26,7 @@ _TRIES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownPair:
     """A pair on a page.
 
     Attributes:
@@ -53,12 +53,10 @@ def drawn(pairs: Iterable[Pair], count: int, seed: int) -> list[Pair]:
     return nsmallest(count, pairs, key=lambda pair: draw_order(seed, pair.key))
 
 
-def show(release: Path, captures: Path, pairs: Sequence[Pair], budget: float) -> dict[str, Shown]:
-    """Make pictures, of at most ``budget`` bytes each, and outlines of some pairs, none twice.
-
-    Raises:
-        FormatError: If a picture or a region cannot be read, or a picture is not of its pair.
-    """
+def show(
+    release: Path, captures: Path, pairs: Sequence[Pair], budget: float
+) -> dict[str, ShownPair]:
+    """Make pictures, of at most ``budget`` bytes each, and outlines of some pairs, none twice."""
     screenshots = find_screenshots(captures, pairs)
     with ExitStack() as stack:
         features = {
@@ -66,7 +64,7 @@ def show(release: Path, captures: Path, pairs: Sequence[Pair], budget: float) ->
             for split in sorted({pair.split for pair in pairs})
         }
         return {
-            pair.key: Shown(
+            pair.key: ShownPair(
                 pair,
                 link_of(pair),
                 language_of(pair),
@@ -89,11 +87,7 @@ def language_of(pair: Pair) -> str | None:
 
 
 def data_uri(key: str, screenshot: bytes, budget: float, widest: int = 360) -> str:
-    """Shrink a screenshot until its data URI has at most ``budget`` bytes, if it ever has.
-
-    Raises:
-        FormatError: If it is not a readable picture.
-    """
+    """Shrink a screenshot until its data URI has at most ``budget`` bytes, if it ever has."""
     whole = open_screenshot(screenshot, key)
     text = ""
     for width, quality in _TRIES:

@@ -25,7 +25,7 @@ _INERT = frozenset(
     {"noscript", "template", "textarea", "title", "iframe", "noembed", "noframes", "xmp", "style",
      "script", "plaintext"}
 )  # fmt: skip
-"""What stands in these is no element of the page for a browser that runs scripts."""
+"""Elements whose content a browser that runs scripts does not parse."""
 
 _CODECS = {
     "big5": "big5hkscs",
@@ -59,7 +59,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """What was read again, and where the two readers disagree."""
+    """Number of pages read again, and those on which the two readers disagree."""
 
     pages: int
     disagreements: list[Disagreement]
@@ -108,9 +108,6 @@ def descriptions(
     """Read every ``<meta name=description>`` of a page that is not empty, none twice.
 
     Without the encoding of the bytes, or if they are not in it, BeautifulSoup guesses.
-
-    Raises:
-        ConfigError: If beautifulsoup4 is not installed.
     """
     bs4 = _import_bs4()
     encoding = _CODECS.get(charset, charset) if charset and isinstance(source, bytes) else None

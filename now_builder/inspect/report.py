@@ -16,15 +16,15 @@ from markupsafe import Markup
 
 from now_builder import __version__
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.beliefs import believer, read_beliefs
 from now_builder.formats.benchmarks import TOKENIZER_TITLES
 from now_builder.formats.features import REGIONS, SOURCES, source_name
 from now_builder.formats.io import write_text
+from now_builder.formats.pair_statistics import origin_of_run, read_clean_prob
 from now_builder.formats.release import Manifest, Pair, read_manifest, stream_pairs
 from now_builder.formats.shard import HEIGHT, WIDTH
 from now_builder.formats.split import SPLITS
 from now_builder.formats.statistics import ReleaseStatistics, Summary, identity, ranked, summarize
-from now_builder.inspect.agreement import Share, mean_interval, wilson
+from now_builder.inspect.agreement import Proportion, mean_interval, wilson
 from now_builder.inspect.histograms import Histogram, draw, histogram_of
 from now_builder.inspect.pairs import drawn, show
 from now_builder.inspect.settings import ReportSettings
@@ -34,6 +34,10 @@ from now_builder.program.html import template_environment
 _CAPTION = 400
 """Characters of a caption that are shown."""
 _COMMONEST = 5
+_EXTREMES = 12
+"""Pairs shown of each kind: least clean, doubtful, cleanest."""
+_MAX_MB = 10
+"""Size of the page in megabytes, which a mail may carry; pictures shrink to fit in."""
 
 _REASONS = {
     "not_crawled": "its shard is not finished",
@@ -50,14 +54,14 @@ _REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
-    """What a run believes of the pairs.
+class EstimatedNoise:
+    """Noise that a method estimates.
 
     Attributes:
-        origin: The run's method, or the file of beliefs.
-        folder: The run's folder; ``None`` of a file.
-        known: Pairs of the release that it has a belief on.
-        noisy: Those of them that it calls noisy: clean probability of at most one half.
+        origin: Name of the method, or of the file of clean probabilities.
+        folder: Folder of the run, if there is one.
+        known: Number of pairs that have a clean probability.
+        noisy: Share of them with a clean probability of at most one half.
         mean: Mean of one minus the clean probability, with the ends of its interval.
         histogram: Clean probabilities by twentieths.
         extremes: Title, and keys with their clean probability: least clean, doubtful, cleanest.
@@ -66,7 +70,7 @@ class Noise:
     origin: str
     folder: str | None
     known: int
-    noisy: Share
+    noisy: Proportion
     mean: tuple[float, float, float]
     histogram: Histogram
     extremes: list[tuple[str, list[tuple[str, float]]]]
@@ -74,7 +78,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long captions are in characters or a tokenizer's tokens, ``unknown`` percent of them."""
+    """Lengths of captions in characters or in tokens, ``unknown`` percent of them ``<unk>``."""
 
     unit: str
     histogram: Histogram
@@ -94,10 +98,10 @@ def report(release: Path, settings: ReportSettings) -> str:
     if settings.output.suffix.lower() not in {".html", ".htm"}:
         raise ConfigError(f"--output {settings.output}: expected a name that ends in .html")
     manifest = read_manifest(release)
-    beliefs = read_beliefs(settings.run, release) if settings.run else {}
+    clean_prob = read_clean_prob(settings.run, release) if settings.run else {}
     statistics = ReleaseStatistics()
     known: dict[str, float] = {}
-    stream = _with_beliefs(statistics.read_pairs(release), beliefs, known)
+    stream = _noting(statistics.read_pairs(release), clean_prob, known)
     sample = drawn(stream, settings.pairs, settings.seed)
     read_rest(release, manifest, statistics)
     noise = _noise(settings, known) if settings.run else None
@@ -107,7 +111,7 @@ def report(release: Path, settings: ReportSettings) -> str:
     pairs = {pair.key: pair for pair in sample}
     if extremes:
         pairs |= {pair.key: pair for pair in stream_pairs(release) if pair.key in extremes}
-    limit = settings.max_mb * 1e6
+    limit = _MAX_MB * 1e6
     share = 0.8 * limit / (len(sample) + len(wanted))
     shown = show(release, settings.captures, list(pairs.values()), share)
     page = render(
@@ -129,28 +133,24 @@ def report(release: Path, settings: ReportSettings) -> str:
     size = f"{len(page.encode()) / 1e6:.1f} MB"
     if len(page.encode()) > limit:
         raise ConfigError(
-            f"{settings.output}: {size} with {len(pairs)} pairs, allowed are {settings.max_mb:g}; "
-            "show fewer (--pairs, --extremes) or raise --max-mb"
+            f"{settings.output}: {size} with {len(pairs)} pairs, expected at most {_MAX_MB}; "
+            "show fewer (--pairs)"
         )
     write_text(settings.output, page)
     return f"{settings.output}: {statistics.pairs} pairs, {len(pairs)} of them shown, {size}"
 
 
-def _with_beliefs(
-    pairs: Iterable[Pair], beliefs: Mapping[str, float], known: dict[str, float]
+def _noting(
+    pairs: Iterable[Pair], clean_prob: Mapping[str, float], known: dict[str, float]
 ) -> Iterator[Pair]:
     for pair in pairs:
-        if pair.key in beliefs:
-            known[pair.key] = beliefs[pair.key]
+        if pair.key in clean_prob:
+            known[pair.key] = clean_prob[pair.key]
         yield pair
 
 
 def read_rest(release: Path, manifest: Manifest, statistics: ReleaseStatistics) -> None:
-    """Count the captions and regions of a release whose pairs have been counted.
-
-    Raises:
-        FormatError: If a file is missing, torn, or has another number of pairs.
-    """
+    """Count the captions and regions of a release whose pairs have been counted."""
     for split, found in statistics.splits.items():
         if found.pairs != manifest.counts.get(split, 0) or not found.pairs:
             raise FormatError(
@@ -210,27 +210,22 @@ def commonest_captions(release: Path, statistics: ReleaseStatistics) -> list[tup
     return [(texts[name], count) for name, count in wanted.items()]
 
 
-def _noise(settings: ReportSettings, known: Mapping[str, float]) -> Noise:
+def _noise(settings: ReportSettings, known: Mapping[str, float]) -> EstimatedNoise:
     keys, values = list(known), np.fromiter(known.values(), np.float64)
     noisy = wilson(int((values <= 0.5).sum()), len(values))
     if noisy is None or settings.run is None:
-        raise FormatError(settings.run or "--run", "no belief on any pair of this release")
+        raise FormatError(settings.run or "--run", "no clean probability of a pair of this release")
     counts = np.bincount(np.minimum((values * 20).astype(int), 19), minlength=20)
     order, doubt = np.argsort(values, kind="stable"), np.argsort(abs(values - 0.5), kind="stable")
-    some = settings.extremes
-    rows = {
-        "Least clean": order[:some],
-        "Nearest to one half": doubt[:some],
-        "Cleanest": order[::-1][:some],
-    }
-    return Noise(
-        *believer(settings.run),
+    rows = {"Least clean": order, "Nearest to one half": doubt, "Cleanest": order[::-1]}
+    return EstimatedNoise(
+        *origin_of_run(settings.run),
         len(values),
         noisy,
         mean_interval(1 - values),
         Histogram([place / 20 for place in range(20)], counts.tolist(), 0.05),
         [
-            (title, [(keys[row], float(values[row])) for row in found])
+            (title, [(keys[row], float(values[row])) for row in found[:_EXTREMES]])
             for title, found in rows.items()
         ],
     )
@@ -253,9 +248,7 @@ def render(template: str, **values: object) -> str:
 def _templates() -> Environment:
     templates = template_environment("now_builder.inspect")
     templates.filters.update(
-        thousands=lambda value: f"{value:,}",
-        cut=_cut,
-        percent=lambda share: f"{100 * share:.1f} %",
+        thousands=lambda value: f"{value:,}", cut=_cut, percent=lambda share: f"{100 * share:.1f} %"
     )
     templates.globals.update(
         version=__version__,

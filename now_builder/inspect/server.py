@@ -1,4 +1,4 @@
-"""What the audit's server answers: the page, its pictures, one verdict at a time."""
+"""The audit's server: the page, its pictures, one verdict at a time."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ from now_builder.errors import NowError
 from now_builder.formats.release import Pair
 from now_builder.formats.screenshots import Screenshot
 from now_builder.formats.shard import image_kind
-from now_builder.formats.verdicts import VERDICTS, Judged, VerdictFile, one_line
+from now_builder.formats.verdicts import VERDICTS, VerdictFile, VerdictRow, one_line
 from now_builder.inspect.pairs import language_of
 from now_builder.program.loopback import LoopbackHandler
 
@@ -37,7 +37,7 @@ class Audit:
             return self.page()
 
     def judged(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Store a verdict on a pair of the sample that has none, and return what is done then."""
+        """Store a verdict on a pair of the sample that has none, and return the judged keys."""
         with self._lock:
             pair = self.sample.get(str(request.get("key")))
             verdict = next((word for word in VERDICTS if word == request.get("matched")), None)
@@ -46,7 +46,7 @@ class Audit:
             seconds = request.get("seconds")
             looked = seconds if isinstance(seconds, int | float) else 0.0
             self.verdicts.append(
-                Judged(
+                VerdictRow(
                     pair.key, pair.url, pair.split, language_of(pair) or "", verdict, self.judge,
                     datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
                     round(float(looked), 1) if 0 <= looked < 86_400 else 0.0,
@@ -56,7 +56,7 @@ class Audit:
             return {"done": self._done()}
 
     def undone(self) -> dict[str, Any]:
-        """Take the last verdict back, if it was on this sample; give it and what is done then."""
+        """Take back the last verdict if it was on this sample; return it and the judged keys."""
         with self._lock:
             last = self.verdicts.judged[-1] if self.verdicts.judged else None
             if last is not None and last.key in self.sample:

@@ -9,26 +9,26 @@ from pathlib import Path
 import numpy as np
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.beliefs import read_beliefs
+from now_builder.formats.pair_statistics import read_clean_prob
 from now_builder.formats.release import stream_pairs
 from now_builder.formats.split import SPLITS
 from now_builder.formats.tables import read_frame
 from now_builder.formats.verdicts import (
     COLUMNS,
     VERDICTS,
-    Judged,
     Verdict,
+    VerdictRow,
     read_verdicts,
     verdict_of,
 )
-from now_builder.inspect.agreement import Share, auroc, kappa, wilson
+from now_builder.inspect.agreement import Proportion, auroc, kappa, wilson
 
 _KINDS = 12
 """Kinds of mismatch that are printed; the JSON has all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class JudgeSummary:
     """The verdicts of one file: their counts, and the mismatches among those that are decided.
 
     Attributes:
@@ -39,34 +39,34 @@ class Judge:
 
     name: str
     counts: dict[str, int]
-    noise: Share | None
-    by_split: dict[str, Share | None]
+    noise: Proportion | None
+    by_split: dict[str, Proportion | None]
     kinds: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """How far two judges agree: pairs that both saw, and of these those on which both decided."""
+    """Agreement of two judges, on the pairs that both decided."""
 
     first: str
     second: str
     both: int
     decided: int
-    agree: Share | None
+    agree: Proportion | None
     kappa: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class WithRun:
-    """How far a run's belief agrees with the judges together, on the pairs with both.
+    """Agreement of a run with the judges together, on the pairs that both decided.
 
     A pair is called clean above a clean probability of one half; ``auroc`` is that of the
     probability, the other figures are those of the calls.
     """
 
     decided: int
-    accuracy: Share | None
-    called_noisy: Share | None
+    accuracy: Proportion | None
+    called_noisy: Proportion | None
     auroc: float | None
     kappa: float | None
 
@@ -79,8 +79,8 @@ class AuditStats:
         together: All judges as one: a pair on which two differ is unsure, as ``package`` reads it.
     """
 
-    judges: list[Judge]
-    together: Judge
+    judges: list[JudgeSummary]
+    together: JudgeSummary
     between: list[Between]
     with_run: WithRun | None
 
@@ -102,7 +102,7 @@ class AuditStats:
         return "\n".join(lines)
 
 
-def _judge_lines(judge: Judge) -> list[str]:
+def _judge_lines(judge: JudgeSummary) -> list[str]:
     counts = ", ".join(f"{word} {judge.counts[word]}" for word in VERDICTS)
     lines = [f"{judge.name}: {counts}; mismatched {percent(judge.noise)}"]
     if len(judge.by_split) > 1:
@@ -113,7 +113,7 @@ def _judge_lines(judge: Judge) -> list[str]:
     return lines
 
 
-def percent(share: Share | None) -> str:
+def percent(share: Proportion | None) -> str:
     """Write a share with its 95 % interval."""
     if share is None:
         return "undefined (none decided)"
@@ -131,7 +131,7 @@ def figure(value: float | None) -> str:
 def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) -> AuditStats:
     """Compute the statistics of audits, files of verdicts of one judge each.
 
-    A run is given as to :func:`now_builder.formats.beliefs.read_beliefs`.
+    A run is given as to :func:`now_builder.formats.pair_statistics.read_clean_prob`.
 
     Args:
         audits: CSV made by ``audit``, or CSV or Parquet with ``key`` or ``url``, and ``matched``.
@@ -155,7 +155,7 @@ def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) 
     by_judge = {
         names[path]: {line.key or line.url: line for line in lines} for path, lines in files.items()
     }
-    together: dict[str, Judged] = {}
+    together: dict[str, VerdictRow] = {}
     verdicts: dict[str, Verdict] = {}
     for lines in by_judge.values():
         for key, line in lines.items():
@@ -170,11 +170,11 @@ def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) 
             _between(first, second, _verdicts(by_judge[first]), _verdicts(by_judge[second]))
             for first, second in combinations(by_judge, 2)
         ],
-        None if run is None else _with_run(verdicts, read_beliefs(run, release or run)),
+        None if run is None else _with_run(verdicts, read_clean_prob(run, release or run)),
     )
 
 
-def _read_audit(path: Path, release: Path | None) -> list[Judged]:
+def _read_audit(path: Path, release: Path | None) -> list[VerdictRow]:
     """Read what ``audit`` wrote, or any table of pairs; those judged in two ways are unsure."""
     try:
         with path.open("rb") as file:
@@ -189,7 +189,7 @@ def _read_audit(path: Path, release: Path | None) -> list[Judged]:
         found = [str(name) for name in table.columns]
         raise FormatError(path, f"columns {found}, expected key or url, and matched")
     pairs = {getattr(pair, column): pair for pair in (stream_pairs(release) if release else ())}
-    lines: dict[str, Judged] = {}
+    lines: dict[str, VerdictRow] = {}
     for number, row in enumerate(table.to_dict("records"), 2):
         line = _line_of(row, column, verdict_of(path, number, row["matched"]))
         name = line.key or line.url
@@ -205,15 +205,15 @@ def _read_audit(path: Path, release: Path | None) -> list[Judged]:
     return list(lines.values())
 
 
-def _line_of(row: Mapping[str, object], column: str, verdict: Verdict) -> Judged:
+def _line_of(row: Mapping[str, object], column: str, verdict: Verdict) -> VerdictRow:
     """Make a line of a table's row; ``column`` names the pair."""
     texts = {name: "" if (cell := row.get(name)) is None else str(cell).strip() for name in COLUMNS}
     key, url = (texts["key"], "") if column == "key" else ("", texts["url"])
     split, judge, note = texts["split"], texts["judge"], texts["note"]
-    return Judged(key, url, split, "", verdict, judge, at="", seconds=0.0, note=note)
+    return VerdictRow(key, url, split, "", verdict, judge, at="", seconds=0.0, note=note)
 
 
-def _names(files: Mapping[Path, Sequence[Judged]]) -> dict[Path, str]:
+def _names(files: Mapping[Path, Sequence[VerdictRow]]) -> dict[Path, str]:
     judges = {path: ", ".join(sorted({line.judge for line in files[path]})) for path in files}
     often = Counter(judges.values())
     return {
@@ -222,11 +222,13 @@ def _names(files: Mapping[Path, Sequence[Judged]]) -> dict[Path, str]:
     }
 
 
-def _verdicts(lines: Mapping[str, Judged]) -> dict[str, Verdict]:
+def _verdicts(lines: Mapping[str, VerdictRow]) -> dict[str, Verdict]:
     return {key: line.matched for key, line in lines.items()}
 
 
-def _judge(name: str, lines: Mapping[str, Judged], verdicts: Mapping[str, Verdict]) -> Judge:
+def _judge(
+    name: str, lines: Mapping[str, VerdictRow], verdicts: Mapping[str, Verdict]
+) -> JudgeSummary:
     found: dict[str, Counter[Verdict]] = defaultdict(Counter)
     for key, line in lines.items():
         found[line.split][verdicts[key]] += 1
@@ -237,7 +239,7 @@ def _judge(name: str, lines: Mapping[str, Judged], verdicts: Mapping[str, Verdic
         for key, line in lines.items()
         if line.note and verdicts[key] == "mismatch"
     )
-    return Judge(
+    return JudgeSummary(
         name,
         {word: counts[word] for word in VERDICTS},
         _noise_ratio(counts),
@@ -246,7 +248,7 @@ def _judge(name: str, lines: Mapping[str, Judged], verdicts: Mapping[str, Verdic
     )
 
 
-def _noise_ratio(counts: Mapping[Verdict, int]) -> Share | None:
+def _noise_ratio(counts: Mapping[Verdict, int]) -> Proportion | None:
     return wilson(counts["mismatch"], counts["mismatch"] + counts["match"])
 
 
@@ -266,15 +268,15 @@ def _between(
     )
 
 
-def _with_run(verdicts: Mapping[str, Verdict], beliefs: Mapping[str, float]) -> WithRun:
-    keys = [key for key, verdict in verdicts.items() if verdict != "unsure" and key in beliefs]
-    belief = np.array([beliefs[key] for key in keys], np.float64)
+def _with_run(verdicts: Mapping[str, Verdict], clean_prob: Mapping[str, float]) -> WithRun:
+    keys = [key for key, verdict in verdicts.items() if verdict != "unsure" and key in clean_prob]
+    probs = np.array([clean_prob[key] for key in keys], np.float64)
     matched = np.array([verdicts[key] == "match" for key in keys], np.bool_)
-    clean = belief > 0.5
+    clean = probs > 0.5
     return WithRun(
         len(keys),
         wilson(int((clean == matched).sum()), len(keys)),
         wilson(int((~clean).sum()), len(keys)),
-        auroc(belief, matched),
+        auroc(probs, matched),
         kappa(clean.tolist(), matched.tolist()),
     )

@@ -1,1 +1,1 @@
-"""What a machine must have: a browser, OCR data, a distribution's packages, a Ray cluster."""
+"""Requirements on a machine: a browser, OCR data, a distribution's packages, a Ray cluster."""

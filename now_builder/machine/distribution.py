@@ -29,11 +29,7 @@ class DistributedSettings(Strict):
 
 
 def read_share(text: str) -> tuple[int, int]:
-    """Read ``K/N``, the K-th of N shares of the shards, counted from 0.
-
-    Raises:
-        ConfigError: If the text is not of that form, or K is not below N.
-    """
+    """Read ``K/N``, the K-th of N shares of the shards, counted from 0."""
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
     share = (int(found[1]), int(found[2])) if found else (1, 0)
     if share[0] >= share[1]:

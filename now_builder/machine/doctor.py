@@ -28,7 +28,7 @@ class Finding:
 
     Attributes:
         found: Whether it is there and works.
-        detail: What was found, or what its absence means.
+        detail: Version and place, or the consequence of its absence.
         remedy: How to get it.
         packages: Debian packages that bring it; the first that is available is enough.
         needed: Whether the crawl needs it.
@@ -42,7 +42,7 @@ class Finding:
     needed: bool = False
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Return one line."""
         state = "ok     " if self.found else "MISSING" if self.needed else "absent "
         remedy = "" if self.found or not self.remedy else f"; {self.remedy}"
         return f"{state} {self.name}: {self.detail}{remedy}"
@@ -84,7 +84,7 @@ GPU = "GPU"
 """Name of the finding about one."""
 
 _READ = (("chi_sim", "Chinese"), ("eng", "English"))
-"""What `detect --text-source ocr` reads by default."""
+"""Languages that `detect --text-source ocr` reads by default."""
 
 _PROBE = """<meta charset=utf-8><body><script>
 const draw = (text) => {

@@ -17,7 +17,7 @@ _POLL_S = 5.0
 
 
 @dataclass(slots=True)
-class Outcome(Generic[Task]):
+class TaskResults(Generic[Task]):
     """The results of all tasks.
 
     Attributes:
@@ -72,15 +72,10 @@ class RayEngine(Generic[Task]):
         self._queue: deque[tuple[Task, int]] = deque()
         self._running: dict[Any, _Running[Task]] = {}
         self._idle: list[Any] = []
-        self._outcome: Outcome[Task] = Outcome()
+        self._outcome: TaskResults[Task] = TaskResults()
 
-    def run(self, tasks: Sequence[Task], on_report: Callable[[Any], object]) -> Outcome[Task]:
-        """Run all tasks, then stop the workers.
-
-        Args:
-            tasks: The tasks; largest first is best.
-            on_report: Called with what each task returned.
-        """
+    def run(self, tasks: Sequence[Task], on_report: Callable[[Any], object]) -> TaskResults[Task]:
+        """Run all tasks, then stop the workers."""
         self._queue.extend((task, 1) for task in tasks)
         workers = min(self._settings.workers or self._capacity(), len(tasks))
         try:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from tqdm import tqdm
 
 from now_builder.errors import FormatError
 from now_builder.formats.features import (
@@ -21,6 +20,7 @@ from now_builder.formats.features import (
 from now_builder.formats.io import replacing
 from now_builder.formats.release import hash_of
 from now_builder.formats.statistics import SplitStatistics
+from now_builder.program.progress import watched
 
 _BATCH = 128
 
@@ -38,12 +38,6 @@ def write_images(
     features: Features, keys: Sequence[str], files: ArrayFiles, statistics: SplitStatistics
 ) -> list[str]:
     """Copy the features of some pages, a few at a time, in the order of ``keys``.
-
-    Args:
-        features: The open feature file.
-        keys: Pages of the split in pair order; all have features.
-        files: Where to write, and whether as float16.
-        statistics: Statistics of the split, which count the regions.
 
     Returns:
         Hash of each page's regions as stored.
@@ -66,7 +60,7 @@ def write_images(
 
         def batches() -> Iterator[FeatureBatch]:
             starts = range(0, len(rows), _BATCH)
-            for start in tqdm(starts, desc=files.h5.stem, unit="batch", disable=None):
+            for start in watched(starts, files.h5.stem, "batch"):
                 batch = _as_stored(features, features.read(rows[start : start + _BATCH]), files)
                 if npy is not None:
                     npy.write(batch.regions.astype(kind, copy=False).tobytes())

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from now_builder.formats.release import DATA_FOLDER
 from now_builder.formats.split import SplitPlan
 from now_builder.formats.statistics import ALIKE, SplitStatistics, ranked, summarize
-from now_builder.package.description import Description
-from now_builder.package.settings import FLAGS, ReleaseSettings
+from now_builder.package.description import ReleaseDescription
+from now_builder.package.settings import FLAGS, PackageSettings
 from now_builder.program.html import template_environment
 
 _SIZES = (
@@ -25,7 +25,7 @@ _FILTERS = (
 )  # fmt: skip
 
 
-def write_card(about: Description, settings: ReleaseSettings, plan: SplitPlan) -> str:
+def write_card(about: ReleaseDescription, settings: PackageSettings, plan: SplitPlan) -> str:
     """Fill the card: a YAML head as the Hugging Face hub reads it, then Markdown."""
     environment = template_environment("now_builder.package")
     environment.filters |= {
@@ -34,7 +34,7 @@ def write_card(about: Description, settings: ReleaseSettings, plan: SplitPlan) -
         "quoted": lambda value: json.dumps(value, ensure_ascii=False),
         "thousands": "{:,}".format,
     }
-    default = ReleaseSettings(seed=settings.seed, by=settings.by)
+    default = PackageSettings()
     splits = about.splits
     card = environment.get_template("card.md.j2").render(
         about=about,

@@ -7,8 +7,8 @@ from typing import Any
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.release import DATA_FOLDER, FileEntry, Pair
 from now_builder.package.card import as_counts, language_codes
-from now_builder.package.description import Description
-from now_builder.package.settings import ReleaseSettings
+from now_builder.package.description import ReleaseDescription
+from now_builder.package.settings import PackageSettings
 
 _TERMS = (
     "@language", "@vocab", "arrayShape", "citeAs", "column", "conformsTo", "containedIn", "cr",
@@ -61,7 +61,7 @@ _SPLITS = {"train": "cr:TrainingSplit", "dev": "cr:ValidationSplit", "test": "cr
 
 
 def make_croissant(
-    about: Description, settings: ReleaseSettings, files: Mapping[str, FileEntry]
+    about: ReleaseDescription, settings: PackageSettings, files: Mapping[str, FileEntry]
 ) -> dict[str, Any]:
     """Describe a release as JSON-LD.
 
@@ -206,7 +206,7 @@ def _field(records: str, name: str, kind: str, **properties: Any) -> dict[str, A
     return {"@type": "cr:Field", **identity, **properties}
 
 
-def _responsible(about: Description, settings: ReleaseSettings) -> dict[str, Any]:
+def _responsible(about: ReleaseDescription, settings: PackageSettings) -> dict[str, Any]:
     contact = settings.contact or "no contact was given when this was made"
     return {
         "rai:dataCollection": f"{about.listed} listed URLs were visited by a browser set up as a "

@@ -1,4 +1,4 @@
-"""What the card and the metadata of a release say of it, besides its settings."""
+"""The contents of a release's card and metadata, besides its settings."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ from now_builder.formats.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
-    """Everything that is said of a release.
+class ReleaseDescription:
+    """Numbers and facts of a release, for its card and metadata.
 
     Attributes:
         statistics: Numbers of its pairs, with the columns of :func:`capture_columns`.
@@ -62,7 +62,7 @@ class Description:
 
 
 def capture_columns(rows: Mapping[str, CaptureRow]) -> dict[str, Column]:
-    """Return what is compared between pairs besides what the statistics always compare.
+    """Return the columns that are compared between pairs besides those of the statistics.
 
     Returns:
         ``casefolded`` (caption without regard to case), ``screenshot`` (its bytes), ``domain``
@@ -87,13 +87,7 @@ def _landed(row: CaptureRow) -> str:
 def count_pairs(
     statistics: SplitStatistics, pairs: Sequence[Pair], ids: Mapping[str, Mapping[str, list[int]]]
 ) -> None:
-    """Count the pairs of a split and their captions.
-
-    Args:
-        statistics: Statistics of the split, whose images have been counted.
-        pairs: In pair order.
-        ids: Content ids by tokenizer and key.
-    """
+    """Count the pairs of a split and their captions."""
     for pair in pairs:
         statistics.add_pair(pair)
     for name, captions in ids.items():

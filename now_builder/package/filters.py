@@ -1,4 +1,4 @@
-"""Which pages become pairs of which split, and for what reason the others do not."""
+"""Selection of the pairs of each split; every other page gets a reason."""
 
 import hashlib
 from collections import Counter
@@ -13,14 +13,14 @@ from now_builder.formats.statistics import ranked
 from now_builder.formats.verdicts import Verdict
 from now_builder.package.duplicates import NearCaptions, SameCaptions
 from now_builder.package.screenshots import PhashIndex
-from now_builder.package.settings import ReleaseSettings
+from now_builder.package.settings import PackageSettings
 from now_builder.program.progress import watched
 from now_builder.urls import canonical
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
-    """All that is known of the pages of a crawl, by key.
+class CrawledPages:
+    """The pages of a crawl, by key.
 
     Attributes:
         rows: The outcome; a URL whose shard is not finished has none.
@@ -48,7 +48,7 @@ class Selection:
         return ranked(Counter(reject.reason for reject in self.rejects))
 
 
-def unusable(pages: Pages, key: str) -> tuple[str, str | None] | None:
+def unusable(pages: CrawledPages, key: str) -> tuple[str, str | None] | None:
     """Return why a page cannot be a pair (reason and detail), ``None`` if it can."""
     row = pages.rows.get(key)
     if row is None:
@@ -72,9 +72,9 @@ def _says_nothing(tokenizer: str, ids: Sequence[int]) -> bool:
 
 
 def select(
-    pages: Pages,
+    pages: CrawledPages,
     split: SplitPlan,
-    settings: ReleaseSettings,
+    settings: PackageSettings,
     judged: Mapping[str, Verdict] | None = None,
 ) -> Selection:
     """Assign each usable page to the split of its pool, as far as filters and sizes allow.
@@ -130,7 +130,7 @@ def select(
 class _Taken:
     """The pages taken so far, searched for duplicates."""
 
-    def __init__(self, pages: Pages, settings: ReleaseSettings) -> None:
+    def __init__(self, pages: CrawledPages, settings: PackageSettings) -> None:
         self._rows = pages.rows
         self._splits: dict[str, Split] = {}
         self._landed: dict[str, str] | None = {} if settings.duplicate_pages == "drop" else None
@@ -143,7 +143,7 @@ class _Taken:
         self._looks = PhashIndex(bits) if bits >= 0 else None
 
     def twin_of(self, key: str) -> tuple[str, str] | None:
-        """Return of which page one is a duplicate (reason and detail), else ``None``."""
+        """Return why a page is a duplicate of another (reason and detail), else ``None``."""
         row = self._rows[key]
         first = self._landed.get(_landed(row)) if self._landed is not None else None
         if first is not None:
@@ -175,7 +175,9 @@ def _landed(row: CaptureRow) -> str:
     return canonical(row.final_url or row.url) or row.url
 
 
-def _filtered(pages: Pages, key: str, settings: ReleaseSettings) -> tuple[str, str | None] | None:
+def _filtered(
+    pages: CrawledPages, key: str, settings: PackageSettings
+) -> tuple[str, str | None] | None:
     row = pages.rows[key]
     length = len(row.caption or "")
     if length < settings.min_characters:

@@ -1,4 +1,4 @@
-"""What is noteworthy about a page, by its row: flags that a release carries or drops."""
+"""Flags of a page by its row, such as ``email`` or ``blank``; a release keeps or drops it."""
 
 import re
 import tomllib
@@ -82,13 +82,7 @@ def _passed_over(row: CaptureRow) -> set[str]:
 
 
 def has_phone(text: str, site: str, lang: str | None) -> bool:
-    """Whether a valid telephone number stands in a text.
-
-    Args:
-        text: A caption.
-        site: Its host; a country's top level tells where numbers without a country's code belong.
-        lang: Language of the page.
-    """
+    """Whether a valid telephone number stands in a text."""
     text = text[:_LONGEST]
     if sum(map(str.isdigit, text)) < _DIGITS:
         return False

@@ -63,6 +63,6 @@ def _verdicts(
         raise FormatError(path, f"none of its {len(table)} lines names a {what} of the plan")
 
 
-def relative(path: Path, release: Path) -> str:
+def relative(name: str, release: Path) -> str:
     """Name a file from the release folder: the manifest then tells no home folder."""
-    return os.path.relpath(path.resolve(), release.resolve())
+    return os.path.relpath(Path(name).resolve(), release.resolve())

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import sys
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -39,17 +39,19 @@ from now_builder.package.croissant import describe_parquet
 from now_builder.package.settings import ParquetSettings
 from now_builder.program.progress import watched
 
+_log = logging.getLogger(__name__)
+
 _GROUP = 100
-"""Rows that are read at once by whoever wants one of them; the hub's own measure for pictures."""
+"""Rows of a group, which is read whole; the hub's own measure for pictures."""
 _DIGEST = b"now_export"
 PLACEHOLDER = "OWNER/NAME"
-"""What stands in the card for the data set's name on the hub, until it has one."""
+"""Name of the data set in its card, until it has one on the hub."""
 
 _TEXTS = ("url", "site", "lang", "caption", "caption_source")
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _ParquetFile:
     """One Parquet file to be.
 
     Attributes:
@@ -63,8 +65,8 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """All that is read.
+class _Exported:
+    """The inputs of an export.
 
     Attributes:
         screenshots: By key; empty without pictures.
@@ -89,12 +91,6 @@ def export_parquet(
     Files that stand are kept, so a run that was killed goes on; the same release, captures and
     settings give the same bytes.
 
-    Args:
-        release: Folder made by ``package``.
-        out: Folder to write.
-        settings: What the user chose.
-        force: Replace an export of something else.
-
     Returns:
         Pairs by file.
 
@@ -115,7 +111,7 @@ def export_parquet(
     return {file.name: file.stop - file.start for file in files}
 
 
-def _read(release: Path, settings: ParquetSettings) -> _Source:
+def _read(release: Path, settings: ParquetSettings) -> _Exported:
     if settings.images and settings.captures is None:
         raise ConfigError(
             "--captures is not given: the folder that the release was packaged from, for its "
@@ -131,10 +127,10 @@ def _read(release: Path, settings: ParquetSettings) -> _Source:
         split: {name: read_split_captions(release, split, name).captions for name in tracks}
         for split in SPLITS
     }
-    return _Source(release, pairs, screenshots, tokens, settings)
+    return _Exported(release, pairs, screenshots, tokens, settings)
 
 
-def _cut(source: _Source, split: Split) -> Iterator[_File]:
+def _cut(source: _Exported, split: Split) -> Iterator[_ParquetFile]:
     """Cut a split into as few files as the size allows, of nearly equal bytes, in pair order."""
     other = 4096 + (REGIONS * DIMENSION * 4 if source.settings.regions else 0)
     sizes = [
@@ -147,11 +143,11 @@ def _cut(source: _Source, split: Split) -> Iterator[_File]:
     starts = sorted({0, *(int(bound) for bound in bounds), len(sizes)})
     for number, (start, stop) in enumerate(pairwise(starts)):
         name = f"data/{split}-{number:05d}-of-{len(starts) - 1:05d}.parquet"
-        yield _File(name, split, start, stop)
+        yield _ParquetFile(name, split, start, stop)
 
 
-def _digest(source: _Source, files: Sequence[_File]) -> str:
-    """Identify what is exported, and how."""
+def _digest(source: _Exported, files: Sequence[_ParquetFile]) -> str:
+    """Hash the content and the settings of an export."""
     settings = source.settings.model_dump(exclude={"captures"})
     tree = [
         sha256_of(source.release / "manifest.json"), settings, [asdict(file) for file in files],
@@ -161,7 +157,7 @@ def _digest(source: _Source, files: Sequence[_File]) -> str:
     return hashlib.sha256(json.dumps(tree).encode()).hexdigest()
 
 
-def _make_room(out: Path, files: Sequence[_File], digest: str, *, force: bool) -> None:
+def _make_room(out: Path, files: Sequence[_ParquetFile], digest: str, *, force: bool) -> None:
     """Drop what a killed run left half-written and, by force, an export of something else."""
     names = {file.name for file in files}
     remove_leftovers(out)
@@ -225,7 +221,7 @@ def _array(width: int, kind: str) -> tuple[pa.DataType, dict[str, Any]]:
     return pa.list_(row, REGIONS), whole
 
 
-def _write(path: Path, file: _File, source: _Source, digest: str) -> None:
+def _write(path: Path, file: _ParquetFile, source: _Exported, digest: str) -> None:
     with ExitStack() as stack:
         h5 = source.release / DATA_FOLDER / f"{file.split}.h5"
         features = stack.enter_context(open_features(h5))
@@ -248,7 +244,7 @@ def _write(path: Path, file: _File, source: _Source, digest: str) -> None:
         for start in range(file.start, file.stop, _GROUP):
             rows = slice(start, min(start + _GROUP, file.stop))
             writer.write_table(_table(source, file.split, features, rows, schema))
-        sys.stderr.write(f"{path}: {file.stop - file.start} pairs\n")
+        _log.info("%s: %d pairs", path, file.stop - file.start)
 
 
 def _leaf(schema: pa.Schema, name: str) -> str:
@@ -262,7 +258,7 @@ def _leaf(schema: pa.Schema, name: str) -> str:
 
 
 def _table(
-    source: _Source, split: Split, features: Features, rows: slice, schema: pa.Schema
+    source: _Exported, split: Split, features: Features, rows: slice, schema: pa.Schema
 ) -> pa.Table:
     pairs = source.pairs[split][rows]
     columns: dict[str, Any] = {
@@ -295,12 +291,12 @@ def _innermost(kind: pa.DataType) -> pa.DataType:
     return _innermost(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
 
 
-def _picture(source: _Source, key: str) -> dict[str, Any]:
+def _picture(source: _Exported, key: str) -> dict[str, Any]:
     content = source.screenshots[key].read()
     return {"bytes": content, "path": f"{key}.{image_kind(content)}"}
 
 
-def _describe(release: Path, out: Path, files: Sequence[_File], source: _Source) -> None:
+def _describe(release: Path, out: Path, files: Sequence[_ParquetFile], source: _Exported) -> None:
     schema = pq.read_schema(out / files[0].name)
     tree = read_json(release / "croissant.json", "no such file; package the release again")
     described = describe_parquet(tree, schema.names, images=source.settings.images)
@@ -310,7 +306,7 @@ def _describe(release: Path, out: Path, files: Sequence[_File], source: _Source)
 
 
 def _card(card: str, schema: pa.Schema, *, images: bool) -> str:
-    """Make the release's card that of the export: where the files are, and what is in them."""
+    """Return the card of the export: the release's, with its files and columns."""
     _, head, body = card.split("---\n", 2)
     lines = ["configs:", "  - config_name: default", "    data_files:"]
     for split in SPLITS:
@@ -338,7 +334,7 @@ _ABOUT = {
     "lang": "language told from caption and page; und if undecided",
     "caption": "meta description",
     "caption_source": "where in the page it stood",
-    "flags": "what is noteworthy, told by rules that err",
+    "flags": "such as email or blank, by rules that err",
     "boxes": "36 regions, best first: left, top, right, bottom, in px of the screenshot",
     "scores": "of the regions, in [0, 1]",
     "classes": "of the regions: index into the detector's `classes` below, −1 for none",

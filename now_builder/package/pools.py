@@ -1,6 +1,6 @@
-"""The pools that a release is drawn from: those of the crawl, or others chosen afterwards."""
+"""The pools of a release: those of the crawl, or others chosen afterwards."""
 
-import sys
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,22 +8,18 @@ from now_builder.errors import FormatError
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import Split, SplitPlan, names_above, suffix_list
 from now_builder.formats.tables import read_frame
-from now_builder.package.settings import ReleaseSettings
+from now_builder.package.settings import PackageSettings
 from now_builder.urls import canonical, site_of
+
+_log = logging.getLogger(__name__)
 
 _TABLES = (".csv", ".parquet")
 _SHOWN = 5
 """Sites that a warning names."""
 
 
-def choose_pools(learned: SplitPlan, settings: ReleaseSettings, sites: list[str]) -> SplitPlan:
-    """Return the pools of a release.
-
-    Args:
-        learned: Those of the crawl, which the stages before learned on.
-        settings: Seed and what is kept together.
-        sites: The sites that are test; none: as in the pools of the crawl.
-    """
+def choose_pools(learned: SplitPlan, settings: PackageSettings, sites: list[str]) -> SplitPlan:
+    """Return the pools of a release."""
     suffixes = (learned.suffixes or suffix_list()) if settings.by == "domain" else None
     chosen = {"seed": settings.seed, "by": settings.by, "suffixes": suffixes}
     if (settings.seed, settings.by) == (learned.seed, learned.by):
@@ -41,9 +37,6 @@ def read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
         path: Text, in which ``#`` begins a comment; CSV or Parquet, with a column ``site`` or
             ``url``.
         plan: The crawl's plan.
-
-    Raises:
-        FormatError: If it cannot be read, a line is no host name, or none has a page.
     """
     sites = dict.fromkeys(_site(path, number, name) for number, name in _names(path))
     crawled = {name for line in plan for name in names_above(line.site)}
@@ -53,7 +46,7 @@ def read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
     if missing:
         rest = len(missing) - _SHOWN
         named = ", ".join(missing[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
-        sys.stderr.write(f"warning: {path}: no page in the crawl of {named}\n")
+        _log.warning("%s: no page in the crawl of %s", path, named)
     return sorted({*sites}.difference(missing))
 
 

@@ -1,6 +1,7 @@
 """Package a crawl as a release in the published layout; ``manifest.json`` comes last."""
 
 import hashlib
+import logging
 import os
 import platform
 import sys
@@ -23,13 +24,7 @@ from now_builder.formats.captions import (
     write_vocabulary,
 )
 from now_builder.formats.features import OF_FILE, Features, check_captures, open_features
-from now_builder.formats.io import (
-    remove_leftovers,
-    replacing,
-    sha256_of,
-    write_json,
-    write_text,
-)
+from now_builder.formats.io import remove_leftovers, replacing, sha256_of, write_json, write_text
 from now_builder.formats.release import (
     DATA_FOLDER,
     FileEntry,
@@ -58,19 +53,21 @@ from now_builder.package.arrays import ArrayFiles, write_images
 from now_builder.package.card import write_card
 from now_builder.package.croissant import make_croissant
 from now_builder.package.description import (
-    Description,
+    ReleaseDescription,
     capture_columns,
     count_pairs,
     count_verdicts,
     fetch_times,
 )
-from now_builder.package.filters import Pages, Selection, select, unusable
+from now_builder.package.filters import CrawledPages, Selection, select, unusable
 from now_builder.package.flags import flags_of, same_screenshots
 from now_builder.package.judgements import read_judgements, relative
 from now_builder.package.pools import choose_pools, count_learned, read_test_sites
 from now_builder.package.screenshots import find_consent_walls
-from now_builder.package.settings import PackageSettings, ReleaseSettings
+from now_builder.package.settings import PackageSettings
 from now_builder.program.progress import watched
+
+_log = logging.getLogger(__name__)
 
 _PREVIOUS = ".previous-manifest.json"
 _LIBRARIES = ("datasketch", "h5py", "numpy", "phonenumberslite", "pyarrow", "tldextract")
@@ -78,7 +75,7 @@ _LIBRARIES = ("datasketch", "h5py", "numpy", "phonenumberslite", "pyarrow", "tld
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """All that packaging reads, read."""
+    """The inputs of packaging."""
 
     split: SplitPlan
     learned: SplitPlan
@@ -106,14 +103,6 @@ def package(
     the draw of dev and test, which depends on nothing but the inputs and the seed. What is replaced
     by a release of other pairs or captions is named on stderr.
 
-    Args:
-        captures: Folder made by ``crawl``.
-        features: File made by ``detect``.
-        captions: Folder made by ``tokenize``.
-        release: Folder to write.
-        settings: What the user chose.
-        force: Write it again even if nothing changed.
-
     Raises:
         FormatError: If an input is missing, torn or unfinished, or features are of other captures.
         ConfigError: If the captures were crawled anew with other pools, or a split would be empty.
@@ -133,10 +122,14 @@ def package(
         inputs.hashes["features"] = _hash_of_features(features, opened)
         if not force and before is not None and _stands(release, before, resolved, inputs):
             return before
-        pages = Pages(inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids, inputs.flags)
+        pages = CrawledPages(
+            inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids, inputs.flags
+        )
         _warn_of_missing_ink(resolved, inputs.rows)
         if "consent_wall" in resolved.dropped_flags:
-            pages = _add_consent_walls(captures, pages)
+            usable = frozenset(n.key for n in pages.plan if unusable(pages, n.key) is None)
+            walls = find_consent_walls(captures, usable)
+            pages = replace(pages, flags=_with_flag(pages.flags, "consent_wall", walls))
         selection = select(pages, inputs.split, resolved, inputs.judged)
         _check_sizes(selection, resolved, release)
         if before is not None and not force:
@@ -153,7 +146,7 @@ def resolve_settings(
     release: Path,
     *,
     mended: bool,
-) -> ReleaseSettings:
+) -> PackageSettings:
     """Decide every setting: as given, else as the release was made (``before``), else the default.
 
     Raises:
@@ -164,13 +157,13 @@ def resolve_settings(
     if before is not None:
         tree |= before.settings
     tree["mend"] = mended
-    given = settings.model_dump(exclude_none=True, exclude={"matched", "test_sites"})
-    if settings.matched:
-        given["matched"] = [relative(path, release) for path in settings.matched if _is_file(path)]
-    if settings.test_sites is not None:
-        path = settings.test_sites
-        given["test_sites"] = relative(path, release) if _is_file(path) else ""
-    resolved = ReleaseSettings.model_validate(tree | given)
+    given = settings.model_dump(exclude_unset=True, exclude_none=True)
+    if given.get("matched"):
+        files = [name for name in settings.matched if name != "none"]
+        given["matched"] = [relative(name, release) for name in files]
+    if name := given.get("test_sites"):
+        given["test_sites"] = "" if name == "none" else relative(name, release)
+    resolved = PackageSettings.model_validate(tree | given)
     if resolved.mend != mended:
         raise ConfigError(
             f"--{'' if resolved.mend else 'no-'}mend, but the captions were tokenised "
@@ -180,16 +173,12 @@ def resolve_settings(
     for name in ("seed", "by"):
         wanted, fixed = getattr(resolved, name), getattr(split, name)
         chosen_before = before is not None and before.learned_split is not None
-        if wanted != fixed and getattr(settings, name) is None and not chosen_before:
+        if wanted != fixed and name not in given and not chosen_before:
             raise ConfigError(
                 f"{release}: {name} is {wanted}, but split.toml of the captures says {fixed}: they "
                 f"were crawled anew; give --{name}, or choose another release folder"
             )
     return resolved
-
-
-def _is_file(path: Path) -> bool:
-    return str(path) != "none"
 
 
 def _before(release: Path) -> Manifest | None:
@@ -210,34 +199,27 @@ def _mended(captions: Path, vocabularies: Mapping[str, Vocabulary]) -> bool:
     return found["jieba"]
 
 
-def _add_consent_walls(captures: Path, pages: Pages) -> Pages:
-    """Add the flag for which elements are read, of pages that can be pairs."""
-    keys = frozenset(line.key for line in pages.plan if unusable(pages, line.key) is None)
-    walls = find_consent_walls(captures, keys)
-    return replace(pages, flags=_with_flag(pages.flags, "consent_wall", walls))
-
-
 def _with_flag(
     flags: Mapping[str, frozenset[str]], name: str, keys: Iterable[str]
 ) -> dict[str, frozenset[str]]:
     return {**flags, **{key: flags.get(key, frozenset()) | {name} for key in keys}}
 
 
-def _warn_of_missing_ink(settings: ReleaseSettings, rows: Mapping[str, CaptureRow]) -> None:
+def _warn_of_missing_ink(settings: PackageSettings, rows: Mapping[str, CaptureRow]) -> None:
     captured = [row for row in rows.values() if row.status == "ok"]
     count = sum(row.ink_middle is None for row in captured)
     if count and "blank" in settings.dropped_flags:
-        sys.stderr.write(
-            f"warning: {count:,} of {len(captured):,} pages were crawled before rows said how much "
-            "there is to see on a screenshot (ink_middle): none of them is taken for blank\n"
-        )
+        _log.warning(
+            "%d of %d pages were crawled before rows said how much there is to see on a screenshot "
+            "(ink_middle): none of them is taken for blank", count, len(captured),
+        )  # fmt: skip
 
 
 def _read(
     captures: Path,
     captions: Path,
     release: Path,
-    settings: ReleaseSettings,
+    settings: PackageSettings,
     split: SplitPlan,
     vocabularies: dict[str, Vocabulary],
 ) -> _Inputs:
@@ -318,7 +300,7 @@ def _hash_of_features(path: Path, features: Features) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _stands(release: Path, before: Manifest, settings: ReleaseSettings, inputs: _Inputs) -> bool:
+def _stands(release: Path, before: Manifest, settings: PackageSettings, inputs: _Inputs) -> bool:
     """Whether a release is complete and would come out the same."""
     return (
         (release / "manifest.json").exists()
@@ -333,7 +315,7 @@ def _stands(release: Path, before: Manifest, settings: ReleaseSettings, inputs: 
     )
 
 
-def _check_sizes(selection: Selection, settings: ReleaseSettings, release: Path) -> None:
+def _check_sizes(selection: Selection, settings: PackageSettings, release: Path) -> None:
     counts = ", ".join(f"{name} {len(keys)}" for name, keys in selection.splits.items())
     empty = [name for name, keys in selection.splits.items() if not keys]
     if empty:
@@ -347,10 +329,7 @@ def _check_sizes(selection: Selection, settings: ReleaseSettings, release: Path)
     cut = [f"{name} {len(keys)} of {sizes[name]}" for name, keys in selection.splits.items()
            if len(keys) < sizes[name]]  # fmt: skip
     if cut:
-        sys.stderr.write(
-            f"warning: the pools hold fewer pairs than asked for, all of them are taken: "
-            f"{', '.join(cut)}\n"
-        )
+        _log.warning("the pools hold fewer pairs than asked for, all are taken: %s", ", ".join(cut))
 
 
 def _fingerprints(selection: Selection, inputs: _Inputs) -> dict[str, dict[str, str]]:
@@ -372,24 +351,24 @@ def _warn_of_replacing(
     }
     named = [f"{split} ({', '.join(names)})" for split, names in lost.items() if names]
     if named:
-        sys.stderr.write(
-            f"warning: {release}: the release that stands there is replaced by one with other "
-            f"pairs or captions: the fingerprints of {', '.join(named)} change; runs and "
-            "submissions made with it do not fit the new one\n"
-        )
+        _log.warning(
+            "%s: the release there is replaced by one with other pairs or captions: the "
+            "fingerprints of %s change; runs and submissions made with it do not fit the new one",
+            release, ", ".join(named),
+        )  # fmt: skip
 
 
 def _count_learned(release: Path, inputs: _Inputs, selection: Selection) -> dict[Split, int]:
-    """Count, and say on stderr, what was learned on pairs of dev and test, if pools are new."""
+    """Count pairs of dev and test in the train pool of the crawl, and warn, if pools are new."""
     if inputs.split == inputs.learned:
         return {}
     found = count_learned(inputs.learned, inputs.rows, selection.splits)
     counts = [f"{n} of {len(selection.splits[name])} pairs of {name}" for name, n in found.items()]
-    sys.stderr.write(
-        f"warning: {release}: its pools are not those of split.toml, on whose train pool the "
-        "vocabularies were learned, and detector weights if they were trained on these captures "
-        f"(tiny-web was not): {' and '.join(counts)} were in it; the manifest and the card say so\n"
-    )
+    _log.warning(
+        "%s: its pools are not those of split.toml, on whose train pool the vocabularies were "
+        "learned, and detector weights if they were trained on these captures (tiny-web was not): "
+        "%s were in it; the manifest and the card say so", release, " and ".join(counts),
+    )  # fmt: skip
     return found
 
 
@@ -410,7 +389,7 @@ def _write(
     features: Features,
     inputs: _Inputs,
     selection: Selection,
-    settings: ReleaseSettings,
+    settings: PackageSettings,
 ) -> Manifest:
     statistics = ReleaseStatistics(capture_columns(inputs.rows))
     pairs: dict[Split, list[Pair]] = {}
@@ -428,7 +407,7 @@ def _write(
     shapes |= dict.fromkeys(_write_texts(release, inputs, selection))
     write_pairs(release / "pairs.parquet", [pair for split in SPLITS for pair in pairs[split]])
     write_rejects(release / "rejects.parquet", selection.rejects)
-    description = Description(
+    description = ReleaseDescription(
         statistics,
         inputs.vocabularies,
         len(inputs.plan),
@@ -483,9 +462,9 @@ def _write_texts(release: Path, inputs: _Inputs, selection: Selection) -> list[s
 def _describe(
     release: Path,
     inputs: _Inputs,
-    settings: ReleaseSettings,
+    settings: PackageSettings,
     selection: Selection,
-    description: Description,
+    description: ReleaseDescription,
     shapes: dict[str, list[int] | None],
 ) -> Manifest:
     """Write card, metadata and, last, the manifest; ``shapes`` has the files written so far."""

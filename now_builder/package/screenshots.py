@@ -1,4 +1,4 @@
-"""What is told from elements and perceptual hashes: consent walls, screenshots that look alike."""
+"""Consent walls, by a page's elements; similar screenshots, by perceptual hashes."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -6,13 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt64
 
-from now_builder.formats.shard import (
-    HEIGHT,
-    WIDTH,
-    Element,
-    read_plan,
-    stream_elements,
-)
+from now_builder.formats.shard import HEIGHT, WIDTH, Element, read_plan, stream_elements
 from now_builder.package.flags import consent_words
 from now_builder.program.progress import watched
 
@@ -21,7 +15,7 @@ _LANDMARKS = frozenset({"main", "article", "nav", "navigation"})
 _FIELDS = frozenset({"text", "email", "password", "tel", "search", "number", "url"})
 
 _TALL = 0.35
-"""What a wall says spans so much of the screen's height: its edges and gaps come on top."""
+"""Minimum share of the screen's height that the text of a wall spans, without its edges."""
 _WALL, _BESIDE, _CENTRE = 0.5, 0.2, 0.2
 """Or it covers so much of the screen, and hides what is beneath but for so little beside its own
 text, or stands so near the centre."""
@@ -32,11 +26,7 @@ _PAGE = 0.6
 
 
 def find_consent_walls(captures: Path, keys: frozenset[str]) -> frozenset[str]:
-    """Return which pages show a consent wall; reads their elements, and no picture.
-
-    Raises:
-        FormatError: If a shard is torn.
-    """
+    """Return which pages show a consent wall; reads their elements, and no picture."""
     plan = read_plan(captures)
     shards = sorted({line.shard for line in plan if line.key in keys})
     pages = stream_elements(captures, keys, shards)
@@ -45,11 +35,7 @@ def find_consent_walls(captures: Path, keys: frozenset[str]) -> frozenset[str]:
 
 
 def has_consent_wall(elements: Sequence[Element]) -> bool:
-    """Whether a box over the page asks for consent, and takes most of the screen or hides the rest.
-
-    Args:
-        elements: Elements of the page in document order; each is followed by what it contains.
-    """
+    """Whether a box over the page asks for consent, and takes or hides most of the screen."""
     if not consent_words().search(_said(elements)):
         return False
     return any(

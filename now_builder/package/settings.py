@@ -1,4 +1,4 @@
-"""What a user can set in packaging, and what is taken where nothing is given."""
+"""Settings of ``package`` and of the exports of a release."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -14,178 +14,117 @@ FLAGS = (
     *ODDITIES, "email", "phone", "adult", "error_page", "garbled_screenshot", "blank",
     "same_screenshot", "consent_wall",
 )  # fmt: skip
-"""What may be noteworthy about a pair."""
+"""Flags that a pair may have."""
 
 
 class PackageSettings(Strict):
-    """Settings of ``package``; what is not given is taken from the release as it was, if it was."""
+    """Settings of ``package``; ``manifest.json`` keeps them with nothing left open.
 
-    train: int | None = Field(
-        None,
-        ge=1,
-        description=f"Pairs of train at most; {NOW_TRAIN} for a new release, as published.",
-    )
-    dev: int | None = Field(
-        None, ge=1, description=f"Pairs of dev at most; {NOW_DEV}, as published."
-    )
-    test: int | None = Field(
-        None, ge=1, description=f"Pairs of test at most; {NOW_TEST}, as published."
-    )
+    A setting that is not given is that of the release being replaced, if there is one: which were
+    given is known by ``model_fields_set``. In the manifest, paths are relative to the release.
+    """
+
+    train: int = Field(NOW_TRAIN, ge=1, description="Maximum pairs of train.")
+    dev: int = Field(NOW_DEV, ge=1, description="Maximum pairs of dev.")
+    test: int = Field(NOW_TEST, ge=1, description="Maximum pairs of test.")
     seed: int | None = Field(
-        None, description="Changes the pools and the draw from them; the crawl's for a new release."
+        None, description="Seed of the pools and of the draw from them; by default the crawl's."
     )
     by: By | None = Field(
         None,
-        description="What is kept together in one of train, dev, test; as the crawl's for a new "
-        "release. With other pools than the crawl's, what was learned on those is said.",
+        description="Unit that is kept together in one of train, dev, test; by default the "
+        "crawl's. The card counts test pairs that were in the crawl's train pool.",
     )
-    test_sites: Path | None = Field(
-        None,
+    test_sites: str = Field(
+        "",
         description="Text file (a host name or URL a line), or CSV/Parquet with a column site or "
         "url: these sites, with the hosts below them, are the pool of test, all others are train "
         "or dev. none: no file.",
     )
-    matched: list[Path] = Field(
+    matched: list[str] = Field(
         default_factory=list,
         description="CSV or Parquet with a column url or key and a column matched (true, false, "
         "match, mismatch, unsure): dev and test are drawn from pairs that match. May be repeated, "
         "once a judge: a pair they differ on counts as unsure. none: no file.",
     )
-    min_characters: int | None = Field(
-        None, ge=0, description="Least characters of a caption; 0 sets no limit."
+    min_characters: int = Field(0, ge=0, description="Minimum characters of a caption.")
+    max_characters: int = Field(
+        0, ge=0, description="Maximum characters of a caption; 0 sets no limit."
     )
-    max_characters: int | None = Field(
-        None, ge=0, description="Most characters of a caption; 0 sets no limit."
-    )
-    languages: str | None = Field(
-        None,
+    languages: str = Field(
+        "all",
         pattern=r"^all$|^[a-z]{2,3}(,[a-z]{2,3})*$",
         description="Languages to keep, such as zh,en (und: undecided); all keeps all.",
     )
-    drop: str | None = Field(
-        None,
-        description="Flags whose pages are left out, such as blank,error_page; none drops none; "
-        f"blank for a new release. There are: {', '.join(FLAGS)}. For consent_wall the elements "
-        "of all pages are read.",
+    drop: str = Field(
+        "blank",
+        description="Flags whose pages are left out, such as blank,error_page; none drops none. "
+        f"Flags: {', '.join(FLAGS)}. consent_wall takes reading the elements of all pages.",
     )
-    duplicate_pages: Literal["keep", "drop"] | None = Field(
-        None,
-        description="drop: of listed URLs that led to one page, as redirects do, only one stays; "
-        "drop for a new release.",
+    duplicate_pages: Literal["keep", "drop"] = Field(
+        "drop", description="drop: keep one of the listed URLs that led to one page by redirects."
     )
-    duplicate_captions: Literal["keep", "exact", "near"] | None = Field(
-        None,
-        description="exact: of captions equal after case folding only one stays; near: also of "
-        "similar ones.",
+    duplicate_captions: Literal["keep", "exact", "near"] = Field(
+        "keep",
+        description="exact: keep one of the captions equal after case folding; near: also one of "
+        "similar captions.",
     )
-    similarity: float | None = Field(
-        None,
+    similarity: float = Field(
+        0.8,
         gt=0,
         le=1,
-        description="From which captions are near: Jaccard similarity of their runs of three "
-        "characters; 0.8 for a new release.",
+        description="Minimum Jaccard similarity of near captions, over their runs of three "
+        "characters.",
     )
-    duplicate_looks: int | None = Field(
-        None,
+    duplicate_looks: int = Field(
+        -1,
         ge=-1,
         le=32,
-        description="Of screenshots whose perceptual hashes differ in so many of 64 bits at most, "
-        "only one stays; -1 keeps all. Alike are 0 to 4.",
+        description="Drop screenshots within this Hamming distance of another, by their "
+        "perceptual hashes of 64 bits; screenshots that look alike have 0 to 4; -1 drops none.",
     )
-    mend: bool | None = Field(
-        None,
-        description="Captions with entities, tags and zero-width characters mended; must be what "
-        "tokenize was told, which is taken when this is not given.",
+    mend: bool = Field(
+        False,
+        description="Mend entities, tags and zero-width characters of captions. Must be as "
+        "tokenize was run, which is the default.",
     )
-    npy: bool | None = Field(
-        None, description="Also write {split}_ims.npy, which the authors' loader reads."
+    npy: bool = Field(
+        False, description="Also write {split}_ims.npy, which the authors' loader reads."
     )
     half: bool | None = Field(
-        None, description="Store regions as float16; without the flag as they are in FEATURES."
+        None, description="Store regions as float16; by default as they are in FEATURES."
     )
-    name: str | None = Field(None, min_length=1, description="Name of the dataset, for its card.")
-    licence: str | None = Field(
-        None,
+    name: str = Field(
+        "Rebuilt Noise of Web", min_length=1, description="Name of the dataset, for its card."
+    )
+    licence: str = Field(
+        "other",
         pattern=r"^[a-z0-9][a-z0-9.+-]*$",
         description="Licence id as the hub writes it, in lower case (cc-by-nc-4.0, other …).",
     )
-    homepage: str | None = Field(None, description="Where the release is published, for its card.")
-    contact: str | None = Field(
-        None, description="Where a site's owner can ask for removal, for the card."
+    homepage: str = Field("", description="Address of the published release, for its card.")
+    contact: str = Field(
+        "", description="Address where a site's owner can ask for removal, for the card."
     )
 
     @field_validator("matched", mode="before")
     @classmethod
-    def _one_is_a_list(cls, matched: Any) -> Any:
-        return [matched] if isinstance(matched, str | Path) else matched
+    def _as_list(cls, matched: Any) -> Any:
+        names = [matched] if isinstance(matched, str | Path) else matched
+        return [*map(cls._as_text, names)] if isinstance(names, list) else names
+
+    @field_validator("test_sites", mode="before")
+    @classmethod
+    def _as_text(cls, path: Any) -> Any:
+        return str(path) if isinstance(path, Path) else path
 
     @field_validator("drop")
     @classmethod
-    def _are_flags(cls, drop: str | None) -> str | None:
-        unknown = set(_names(drop or "none", "none")) - set(FLAGS)
+    def _are_flags(cls, drop: str) -> str:
+        unknown = _names(drop, "none") - set(FLAGS)
         if unknown:
             raise ValueError(f"no such flag: {', '.join(sorted(unknown))}")
         return drop
-
-
-class ParquetSettings(Strict):
-    """Settings of ``export-parquet``."""
-
-    captures: Path | None = Field(
-        None,
-        description="Folder that the release was packaged from, for its screenshots; needed but "
-        "with --no-images.",
-    )
-    images: bool = Field(
-        True,  # noqa: FBT003 - a field
-        description="Put the screenshots in; without them where a publication may not ship pixels.",
-    )
-    tokens: bool = Field(
-        False,  # noqa: FBT003 - a field
-        description="Add the token ids of the three tokenizers.",
-    )
-    regions: bool = Field(
-        False,  # noqa: FBT003 - a field
-        description="Add the 36 x 768 region features.",
-    )
-    file_mb: int = Field(500, ge=1, description="Megabytes of a file, about.")
-
-
-class ReleaseSettings(Strict):
-    """Settings of a release with nothing left open; ``manifest.json`` keeps them.
-
-    Attributes:
-        matched: Paths relative to the release folder, as is ``test_sites``.
-    """
-
-    train: int = NOW_TRAIN
-    dev: int = NOW_DEV
-    test: int = NOW_TEST
-    seed: int
-    by: By
-    test_sites: str = ""
-    matched: list[str] = Field(default_factory=list)
-    min_characters: int = 0
-    max_characters: int = 0
-    languages: str = "all"
-    drop: str = "blank"
-    duplicate_pages: Literal["keep", "drop"] = "drop"
-    duplicate_captions: Literal["keep", "exact", "near"] = "keep"
-    similarity: float = 0.8
-    duplicate_looks: int = -1
-    mend: bool = False
-    npy: bool = False
-    half: bool | None = None
-    name: str = "Rebuilt Noise of Web"
-    licence: str = "other"
-    homepage: str = ""
-    contact: str = ""
-
-    @field_validator("matched", mode="before")
-    @classmethod
-    def _as_it_was(cls, matched: Any) -> Any:
-        """Read the setting of a release that knew one file at most."""
-        return [matched] if isinstance(matched, str) else matched or []
 
     @property
     def kept_languages(self) -> frozenset[str]:
@@ -199,5 +138,37 @@ class ReleaseSettings(Strict):
 
 
 def _names(text: str, empty: str) -> frozenset[str]:
-    """Take a list apart; a word of its own stands for the empty one."""
+    """Split a list at its commas; the word ``empty`` is the empty list."""
     return frozenset() if text == empty else frozenset(text.split(","))
+
+
+class ExportSettings(Strict):
+    """Settings that ``export-parquet`` and ``publish`` share."""
+
+    captures: Path | None = Field(
+        None,
+        description="Folder that the release was packaged from, for its screenshots. publish "
+        "refuses them unless the release's licence lets others have copies.",
+    )
+    tokens: bool = Field(False, description="Add the token ids of the three tokenizers.")
+    regions: bool = Field(False, description="Add the 36 x 768 region features.")
+
+
+class ParquetSettings(ExportSettings):
+    """Settings of ``export-parquet``."""
+
+    images: bool = Field(True, description="Include the screenshots, which takes --captures.")
+    file_mb: int = Field(500, ge=1, description="Approximate size of a file in megabytes.")
+
+
+class PublishSettings(ExportSettings):
+    """Settings of ``publish``."""
+
+    private: bool = Field(
+        False, description="Create the data set as private: visible to its owner only."
+    )
+    endpoint: str | None = Field(
+        None,
+        description="Address of the hub, such as a mirror's; by default HF_ENDPOINT, or "
+        "https://huggingface.co.",
+    )

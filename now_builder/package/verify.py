@@ -31,11 +31,7 @@ _BATCH = 256
 
 
 def verify(release: Path) -> list[str]:
-    """Check a release; give one line per problem, none if it is whole.
-
-    Raises:
-        FormatError: If there is no manifest, so that nothing can be checked.
-    """
+    """Return the problems of a release, a line each; none if it is whole."""
     manifest = read_manifest(release)
     problems = check_files(release)
     if problems:
@@ -58,7 +54,7 @@ def verify(release: Path) -> list[str]:
     if len({key for found in pairs.values() for key in found.keys}) != sum(counted.values()):
         problems.append("pairs.parquet: a key is in two rows")
     for split in (split for split in SPLITS if split in manifest.counts):
-        own = pairs.get(split, _Pairs())
+        own = pairs.get(split, _SplitRows())
         if not own.numbered:
             problems.append(f"pairs.parquet: pair_index of {split} is not 0, 1, 2 …")
         try:
@@ -70,20 +66,16 @@ def verify(release: Path) -> list[str]:
 
 
 @dataclass(slots=True)
-class _Pairs:
-    """What is compared of the rows of a split: a few hundred bytes a pair.
-
-    Attributes:
-        numbered: Whether they are numbered 0, 1, 2 …
-    """
+class _SplitRows:
+    """The compared columns of a split's rows; ``numbered`` if by 0, 1, 2 and so on."""
 
     keys: list[str] = field(default_factory=list)
     hashes: list[str] = field(default_factory=list)
     numbered: bool = True
 
 
-def _read_pairs(release: Path) -> dict[str, _Pairs]:
-    found = defaultdict[str, _Pairs](_Pairs)
+def _read_pairs(release: Path) -> dict[str, _SplitRows]:
+    found = defaultdict[str, _SplitRows](_SplitRows)
     for pair in stream_pairs(release):
         own = found[pair.split]
         own.numbered &= pair.pair_index == len(own.keys)
@@ -117,7 +109,7 @@ def _check_captions(
     return problems
 
 
-def _check_images(release: Path, split: Split, pairs: _Pairs) -> list[str]:
+def _check_images(release: Path, split: Split, pairs: _SplitRows) -> list[str]:
     problems = []
     npy = release / DATA_FOLDER / f"{split}_ims.npy"
     matrix = read_published_regions(npy) if npy.exists() else None

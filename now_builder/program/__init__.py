@@ -1,1 +1,1 @@
-"""What the three programs share: command line, interruption, missing packages, progress, pages."""
+"""Shared by the three programs: command line, interruption, missing packages, progress, pages."""

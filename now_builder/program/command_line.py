@@ -1,4 +1,4 @@
-"""How the three programs read a command line: late commands, settings as options, exit codes."""
+"""The command line of the three programs: late commands, settings as options, exit codes."""
 
 import inspect
 import logging
@@ -57,10 +57,6 @@ class Program(typer.Typer):
     It is used as ``typer.Typer`` is; listing the commands reads only their docstrings. A parameter
     marked with ``Fields`` becomes an option for each field of a settings class. Help is plain text,
     since Rich takes twice as long as all the rest.
-
-    Args:
-        name: What messages call it.
-        help: What it is for.
     """
 
     def __init__(
@@ -71,7 +67,7 @@ class Program(typer.Typer):
         super().__init__(
             name=name,
             help=help,
-            cls=_Group,
+            cls=_PanelGroup,
             context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
             no_args_is_help=True,
             pretty_exceptions_enable=False,
@@ -117,7 +113,7 @@ class Program(typer.Typer):
         return register
 
 
-class _Group(TyperGroup):
+class _PanelGroup(TyperGroup):
     """A group that lists its commands by panel, each with the first paragraph of its help."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -175,10 +171,17 @@ def _gathering(
 
     name, model = settings
 
-    def command(**values: Any) -> None:
+    def command(*, typer_context: Any, **values: Any) -> None:
         tree = {item: values.pop(item) for item in model.model_fields}
+        # So that the model knows which were given: package takes the others from the release.
+        source_of = typer_context.get_parameter_source
+        tree = {item: tree[item] for item in tree if source_of(item).name != "DEFAULT"}
         function(**values, **{name: build(model, tree, origin)})
 
+    context = inspect.Parameter(
+        "typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+    )
+    parameters = [context, *parameters]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in parameters}
     command.__doc__ = function.__doc__
@@ -202,7 +205,7 @@ def _option(name: str, item: Any, short: str | None) -> inspect.Parameter:
 
 
 class _Stderr(logging.Handler):
-    """Print a record as a line on what is standard error at that moment; say what is a warning."""
+    """Print a record as a line on the current standard error, with the level of a warning."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""

@@ -16,7 +16,7 @@ _PIECE = 2**20
 
 
 class LoopbackHandler(BaseHTTPRequestHandler):
-    """What answers requests; a subclass has ``do_GET`` and ``do_POST``.
+    """Answers requests; a subclass has ``do_GET`` and ``do_POST``.
 
     Attributes:
         root: The secret path, with a slash at both ends; set by :func:`listening`.
@@ -58,14 +58,7 @@ class LoopbackHandler(BaseHTTPRequestHandler):
     def answer(
         self, status: HTTPStatus, kind: str, content: bytes, caching: str = "no-store"
     ) -> None:
-        """Answer with content that no other page may frame or load.
-
-        Args:
-            status: The status.
-            kind: Media type.
-            content: The body.
-            caching: The header ``Cache-Control``.
-        """
+        """Answer with content that no other page may frame or load."""
         self.send_response(status)
         for name, value in (
             ("Content-Type", kind),
@@ -101,16 +94,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def listening(handler: type[LoopbackHandler], port: int, **attributes: Any) -> Iterator[str]:
-    """Serve while the context is open; yield the URL, whose path nobody can guess.
-
-    Args:
-        handler: What answers; a new object for each request.
-        port: Port on 127.0.0.1; 0 picks a free one.
-        **attributes: Attributes of the handler.
-
-    Raises:
-        ConfigError: If the port is taken.
-    """
+    """Serve while the context is open; yield the URL, whose path nobody can guess."""
     root = f"/{secrets.token_urlsafe(24)}/"
     own = type("Handler", (handler,), {**attributes, "root": root})
     try:

@@ -28,7 +28,7 @@ _OURS = {"all", "dev"}  # which repeat the others
 
 
 def describe_missing(error: ModuleNotFoundError, words: Sequence[str]) -> str | None:
-    """Say which extra brings a missing package.
+    """Return the line that names the extra of a missing package.
 
     Args:
         error: What the import raised.

@@ -21,7 +21,7 @@ class CommandStopped(BaseException):
     """A command that was stopped; no library takes it for its own KeyboardInterrupt.
 
     Args:
-        line: What is printed.
+        line: Line to print.
         code: Exit code: 128 and the number of the signal.
     """
 
@@ -63,7 +63,7 @@ def stoppable(function: Callable[..., None], kept: str | None) -> Callable[..., 
 
 
 def how_to_go_on(kept: str | None) -> str:
-    """Return the line for a stopped command: what is kept, and what goes on."""
+    """Return the line for a stopped command."""
     return f"stopped: {_again(kept)}"
 
 

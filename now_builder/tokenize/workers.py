@@ -13,11 +13,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import UNK, to_line
 from now_builder.formats.shard import complete_shards
+from now_builder.program.progress import Progress
 from now_builder.tokenize.base import CaptionTokenizer
 from now_builder.tokenize.corpus import Corpus
 
@@ -49,12 +48,11 @@ class ShardCutter:
         """
         train: Counter[str] = Counter()
         name = self.tokenizer.name
-        bar = tqdm(total=pages, desc=name, unit="caption", disable=None)
-        with bar, ExitStack() as stack:
+        with Progress(name, pages, "caption") as progress, ExitStack() as stack:
             try:
                 for count, tokens in self.outcomes(pages, processes, stack):
                     train.update(tokens)
-                    bar.update(count)
+                    progress.add(count)
             except BrokenProcessPool:
                 raise ConfigError(
                     f"{name}: a worker process was killed (out of memory?); run tokenize again to "

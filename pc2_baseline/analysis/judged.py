@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from now_builder.formats.beliefs import read_beliefs
+from now_builder.formats.pair_statistics import read_clean_prob
 from pc2_baseline.analysis.truth import Truth
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.training.checkpoint import read_state
@@ -65,7 +65,7 @@ def read_surest(run: Path, release: Path, truth: Truth | None, count: int) -> Su
     epoch = read_state(run / BEST).best_epoch
     if not (run / DIVISIONS / f"{epoch:05d}.safetensors").exists():
         return None
-    clean_prob = np.array(list(read_beliefs(run, release).values()))
+    clean_prob = np.array(list(read_clean_prob(run, release).values()))
     return Surest(epoch, *ends(clean_prob, truth, count))
 
 

@@ -34,6 +34,14 @@ def test_the_documentation_shows_commands_of_all_three_programs() -> None:
     assert len(SHOWN) > 100
 
 
+def test_no_line_of_prose_is_longer_than_160_characters() -> None:
+    """Tables and code excepted."""
+    for path in [*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        text = re.sub(r"(?ms)^( *)```.*?^\1```$", "", path.read_text("utf-8"))
+        long = [line for line in text.splitlines() if len(line) > 160 and line.lstrip()[0] != "|"]
+        assert not long, path
+
+
 def test_the_makefile_has_the_two_commands() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert {"demo", "test"} <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))

@@ -11,7 +11,7 @@ from tokenizers.models import WordLevel
 from now_builder.crawl.plan.urls import read_hosts, read_urls
 from now_builder.detect.labels.coco import read_coco
 from now_builder.detect.labels.mapping import read_mapping
-from now_builder.formats.beliefs import read_beliefs
+from now_builder.formats.pair_statistics import read_clean_prob
 from now_builder.formats.shard import Planned
 from now_builder.package.judgements import read_judgements
 from now_builder.tokenize.custom import read_custom
@@ -68,8 +68,8 @@ READER = Kinds(
         "judgements.parquet": lambda path: read_judgements([path], _PLAN),
         "truth.csv": lambda path: read_truth(path, {"key": _KEYS}),
         "truth.parquet": lambda path: read_truth(path, {"key": _KEYS}),
-        "beliefs.csv": lambda path: read_beliefs(path, path.parent),
-        "beliefs.parquet": lambda path: read_beliefs(path, path.parent),
+        "beliefs.csv": lambda path: read_clean_prob(path, path.parent),
+        "beliefs.parquet": lambda path: read_clean_prob(path, path.parent),
         "urls.csv": _read_urls,
         "urls.parquet": _read_urls,
         "urls.txt": _read_urls,

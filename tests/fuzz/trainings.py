@@ -13,7 +13,7 @@ from now_builder.detect.training.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
-from now_builder.formats.beliefs import read_beliefs
+from now_builder.formats.pair_statistics import read_clean_prob
 from now_builder.formats.release import read_manifest
 from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import Plan, read_settings
@@ -58,7 +58,7 @@ def _read_run(folder: Path) -> None:
 
 
 def _believe(folder: Path) -> None:
-    read_beliefs(folder / "believed", folder / "release")
+    read_clean_prob(folder / "believed", folder / "release")
 
 
 READER = Kinds(

@@ -35,8 +35,7 @@ _SHARDS = 4
 
 
 def _caption(lang: str, draw: random.Random) -> str:
-    known = _WORDS[lang].split()
-    words = [draw.choice(known) for _ in range(draw.randint(4, 14))]
+    words = [draw.choice(_WORDS[lang].split()) for _ in range(draw.randint(4, 14))]
     joint = "" if lang in {"zh", "ja"} else " "
     return joint.join(words) + f"{joint}{draw.randint(1, 40)}" + ("。" if not joint else ".")
 

@@ -19,7 +19,7 @@ from leaderboard.metrics import recalls
 from leaderboard.submission.archive import open_submission
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError
-from now_builder.formats.beliefs import read_beliefs
+from now_builder.formats.pair_statistics import read_clean_prob
 from now_builder.formats.release import read_split_captions
 from pc2_baseline.cli import main
 from pc2_baseline.config import Settings, presets, read_settings
@@ -153,7 +153,7 @@ def test_the_builder_reads_what_a_run_believes(trained, tiny):
     file = trained / "divisions" / f"{state['best_epoch']:05d}.safetensors"
     keys = (tiny / "now100k_precomp" / "train_ids.txt").read_text().split()
     expected = dict(zip(keys, load_file(file)["clean_prob"].tolist(), strict=True))
-    assert read_beliefs(trained, tiny) == expected
+    assert read_clean_prob(trained, tiny) == expected
 
 
 def test_division_in_words_has_a_line_an_epoch_on_request(trained, tiny):

@@ -19,7 +19,7 @@ from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Resolver, parse_mapping
 from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.crawl.politeness.site_rules import SiteRules
-from now_builder.crawl.progress import Progress
+from now_builder.crawl.progress import CrawlProgress
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.locks import lock_shards
 from now_builder.crawl.storage.own_files import sweep
@@ -130,7 +130,8 @@ async def _visit_pending(
             settings.per_host_concurrency,
             resolver.is_local,
         )
-        progress = stack.enter_context(Progress(len(tracker.pending), tracker.total))
+        progress = CrawlProgress(len(tracker.pending), tracker.total)
+        stack.enter_context(progress)
         ranks = tracker.ranks() if settings.per_host_quota else {}
         visitor = PageVisitor(settings, browsers, rules, scheduler, ranks, pool)
         workers = Workers(visitor, tracker, scheduler, progress, settings, pool)

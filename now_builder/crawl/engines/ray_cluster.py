@@ -2,15 +2,12 @@
 
 import json
 import os
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from now_builder.crawl.engines.local import crawl_shards
 from now_builder.crawl.plan.host_groups import host_groups, join_into_tasks
@@ -20,6 +17,7 @@ from now_builder.errors import CrawlError
 from now_builder.formats.io import write_json
 from now_builder.formats.shard import Planned, read_rows
 from now_builder.machine.ray_engine import RayEngine
+from now_builder.program.progress import Progress
 
 POISON = "poison.json"
 _LOCK_WAIT_S = 60.0
@@ -66,12 +64,10 @@ def crawl_on_ray(
         settings,
         attempts=settings.task_attempts,
     )
-    with tqdm(total=sum(pages.values()), unit="page", desc="crawl", disable=None) as bar:
+    with Progress("crawl", sum(pages.values())) as progress:
 
         def on_report(report: _Report) -> None:
-            bar.update(sum(pages[shard] for shard in report.shards))
-            if bar.disable:
-                sys.stderr.write(f"crawl: {len(report.shards)} shards done on a worker\n")
+            progress.add(sum(pages[shard] for shard in report.shards))
 
         outcome = engine.run(tasks, on_report)
     _note_poison(storage, outcome.poison)

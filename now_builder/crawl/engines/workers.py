@@ -11,7 +11,7 @@ from now_builder.crawl.browser.visit import BUSY, TRANSIENT, VisitRecord
 from now_builder.crawl.engines.page import Attempt, PageVisitor
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.scheduler import Scheduler
-from now_builder.crawl.progress import Progress
+from now_builder.crawl.progress import CrawlProgress
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.shard_tracker import ShardTracker
 from now_builder.crawl.timings import StepTimer
@@ -34,7 +34,7 @@ class Workers:
     visitor: PageVisitor
     tracker: ShardTracker
     scheduler: Scheduler
-    progress: Progress
+    progress: CrawlProgress
     settings: CrawlSettings
     pool: ThreadPoolExecutor
     _finishing: asyncio.Lock = field(default_factory=asyncio.Lock)

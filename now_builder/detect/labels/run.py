@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from tqdm import tqdm
 
 from now_builder import __version__
 from now_builder.detect.labels.coco import CocoWriter, scratch
@@ -28,6 +27,7 @@ from now_builder.formats.shard import (
     read_rows,
 )
 from now_builder.formats.split import SPLITS, SplitPlan, read_split
+from now_builder.program.progress import watched
 
 _FORMAT = "now-labels/1"
 
@@ -90,7 +90,7 @@ def label_captures(
     with scratch(labels) as images, scratch(labels) as annotations:
         writer = CocoWriter(images, annotations, mapping)
         captured = _captured(captures)
-        for each in tqdm(captured, total=pages, desc="label", unit="page", disable=None):
+        for each in watched(captured, "label", total=pages):
             labeller.take(*each, writer)
         found = labeller.statistics(inputs)
         write_text(labels / "report.html", render_report(found, labeller.gallery, mapping))

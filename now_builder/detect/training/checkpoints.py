@@ -1,6 +1,6 @@
 """Checkpoints of unfinished trainings, beside the weights to be."""
 
-import sys
+import logging
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,8 @@ import torch
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import replacing
+
+_log = logging.getLogger(__name__)
 
 
 def checkpoint_path(weights: Path) -> Path:
@@ -53,5 +55,5 @@ def load_checkpoint(
 
 
 def report_resumed(command: str, step: int) -> None:
-    """Say on the terminal from which step a training goes on."""
-    sys.stderr.write(f"{command}: goes on from step {step}\n")
+    """Log from which step a training goes on."""
+    _log.info("%s: goes on from step %d", command, step)

@@ -27,7 +27,7 @@ from now_builder.formats.shard import (
     WIDTH,
     Box,
     Capture,
-    Place,
+    ScreenshotPlace,
     complete_shards,
     locate_screenshots,
     members_path,
@@ -52,7 +52,7 @@ class TrainPage:
 
     key: str
     site: str
-    place: Place
+    place: ScreenshotPlace
     labels: Labels
     text_boxes: list[TextBox]
 
@@ -68,12 +68,12 @@ class TrainPages:
 
     Attributes:
         held_out: Pages of other sites (of the same train pool), to measure on.
-        walls: Number of pages left out because a dialog covers them.
+        dialog_pages: Number of pages left out because a dialog covers them.
     """
 
     learn: list[TrainPage]
     held_out: list[TrainPage]
-    walls: int
+    dialog_pages: int
     mapping: ClassMapping = DEFAULT
 
     @property
@@ -103,11 +103,11 @@ def read_train_pages(
     Raises:
         TrainingError: If fewer than two pages are left.
     """
-    pages, walls = read_pool(captures, "train", mapping)
+    pages, dialog_pages = read_pool(captures, "train", mapping)
     for folder in also:
         more, covered = read_pool(folder, "train", mapping)
-        pages, walls = pages + more, walls + covered
-    return _hold_out(captures, pages, held_out, walls, mapping)
+        pages, dialog_pages = pages + more, dialog_pages + covered
+    return _hold_out(captures, pages, held_out, dialog_pages, mapping)
 
 
 def read_pool(
@@ -115,17 +115,17 @@ def read_pool(
 ) -> tuple[list[TrainPage], int]:
     """Read the pages of a pool that have labels, and count those behind a wall."""
     pages: list[TrainPage] = []
-    walls = 0
+    dialog_pages = 0
     for site, place, capture in _captured(captures, pool):
         labels = label(capture.elements, mapping)
-        walls += labels is None
+        dialog_pages += labels is None
         if labels is not None and labels.boxes:
             texts = dom_text_boxes(capture.elements)
             pages.append(TrainPage(capture.key, site, place, labels, texts))
-    return pages, walls
+    return pages, dialog_pages
 
 
-def _captured(captures: Path, pool: Split) -> Iterator[tuple[str, Place, Capture]]:
+def _captured(captures: Path, pool: Split) -> Iterator[tuple[str, ScreenshotPlace, Capture]]:
     """Stream the captures of a pool, each with its site and the place of its screenshot."""
     plan = read_split(captures / "split.toml")
     for shard in watched(complete_shards(captures), f"read the {pool} pool", "shard"):
@@ -178,7 +178,7 @@ def _image(folder: Path, page: CocoPage) -> TrainPage:
     try:
         with Image.open(path, formats=PICTURES) as image:
             size = image.size
-        place = Place(path, 0, path.stat().st_size)
+        place = ScreenshotPlace(path, 0, path.stat().st_size)
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
         raise FormatError(path, f"not a readable image ({error})") from None
     if size != (page.width, page.height):
@@ -201,7 +201,7 @@ def _fitted(page: CocoPage) -> Labels:
 
 
 def _hold_out(
-    path: Path, pages: Sequence[TrainPage], share: float, walls: int, mapping: ClassMapping
+    path: Path, pages: Sequence[TrainPage], share: float, dialog_pages: int, mapping: ClassMapping
 ) -> TrainPages:
     if len(pages) < 2:
         raise TrainingError(
@@ -217,7 +217,7 @@ def _hold_out(
     return TrainPages(
         [page for page, name in zip(pages, names, strict=True) if name not in aside],
         [page for page, name in zip(pages, names, strict=True) if name in aside],
-        walls,
+        dialog_pages,
         mapping,
     )
 
@@ -234,7 +234,7 @@ class Screenshots:
     def __init__(self, size: tuple[int, int], cache_mib: int, threads: int) -> None:
         self._size = size
         self._free_bytes = cache_mib * 2**20
-        self._kept: dict[Place, np.ndarray] = {}
+        self._kept: dict[ScreenshotPlace, np.ndarray] = {}
         self._pool = ThreadPoolExecutor(threads)
 
     def read(self, pages: Sequence[TrainPage]) -> UInt8[Tensor, "pages 3 height width"]:

@@ -1,11 +1,9 @@
 """The steps and epochs of a training, and its checkpoints."""
 
 import os
-import sys
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.callbacks import History, remove_history
@@ -20,6 +18,7 @@ from now_builder.detect.training.learner import Learner
 from now_builder.detect.training.recipe import identity, learning_rate, resolve_recipe
 from now_builder.detect.training.sampling import RepeatSampler, repeat_factors
 from now_builder.errors import ConfigError
+from now_builder.program.progress import Progress
 
 _MEASUREMENTS = 12
 """Measurements during a training, where ``measure_every`` is not set."""
@@ -55,18 +54,12 @@ class Training:
         """
         self.resume()
         total = self.recipe.steps
-        with tqdm(
-            total=total, initial=self.step, desc="train-detector", unit="step", disable=None
-        ) as bar:
+        with Progress("train-detector", total, "step", self.step) as progress:
             while self.step < total:
                 losses = self.take_step()
                 self.history.on_step_end(losses)
                 self._end_epoch()
-                bar.update()
-                bar.set_postfix({name: f"{value:.3f}" for name, value in losses.items()})
-                if self.step % max(1, total // 10) == 0 and bar.disable:
-                    values = ", ".join(f"{name} {value:.3f}" for name, value in losses.items())
-                    sys.stderr.write(f"train-detector: step {self.step}/{total}: {values}\n")
+                progress.add(1, ", ".join(f"{k} {value:.3f}" for k, value in losses.items()))
                 if self.step % self.settings.checkpoint_every == 0 and self.step < total:
                     self.save()
 

@@ -1,6 +1,6 @@
 """Train the detector: on a crawl's own train pool, the browser's elements as labels, or on COCO."""
 
-import sys
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,8 @@ from now_builder.detect.training.loop import Training
 from now_builder.detect.training.measure import ClassMeasures, Measures
 from now_builder.detect.training.recipe import class_mapping, identity
 from now_builder.errors import ConfigError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,10 @@ def train_detector(
         return _summarize(weights, settings)
     pages = _read_pages(captures, settings)
     started = time.perf_counter()
-    sys.stderr.write(
-        f"train-detector: {len(pages.learn)} pages to learn from, {len(pages.held_out)} held out, "
-        f"{pages.walls} behind a wall\n"
-    )
+    _log.info(
+        "train-detector: %d pages to learn from, %d held out, %d behind a dialog",
+        len(pages.learn), len(pages.held_out), pages.dialog_pages,
+    )  # fmt: skip
     training = Training(weights, settings, pages)
     training.run()
     measures = finish(weights, training.learner, pages)

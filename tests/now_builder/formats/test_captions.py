@@ -76,12 +76,9 @@ def test_a_damaged_caption_file_is_one_line(tmp_path: Path, content: bytes, word
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_caption_file_says_what_writes_it(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="tokenize"):
+def test_no_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="`now-builder tokenize` writes it"):
         read_captions(tmp_path / "jieba.txt")
-
-
-def test_a_folder_in_place_of_a_file_is_one_line(tmp_path: Path) -> None:
     for read in (read_captions, read_vocabulary):
         with pytest.raises(FormatError, match="not"):
             read(tmp_path)

@@ -21,6 +21,7 @@ from now_builder.formats.feature_parts import (
 )
 from now_builder.formats.features import FeatureBatch, open_features, write_features
 
+SHAPE = (15, 36, 768)
 LAYOUT = ("regions", "boxes", "scores", "classes", "source", "n_regions")
 
 
@@ -237,15 +238,15 @@ def refused(path: Path, *words: str) -> None:
     assert all(word in message for word in words), message
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    refused(tmp_path / "none.h5", "no such file")
-
-
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.7, 0.999])
 def test_a_torn_file_is_one_line(path: Path, share: float) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     refused(path)
+    path.write_text("not at all\n" * 100, encoding="utf-8")
+    refused(path, "HDF5")
+    path.unlink()
+    refused(path, "no such file")
 
 
 @pytest.mark.parametrize("pages", [15, 0])
@@ -264,11 +265,6 @@ def test_rows_that_cannot_be_read_are_the_files_error(tmp_path: Path, pages: int
         ):
             with pytest.raises(FormatError, match=r"torn: /.*cannot be read"):
                 read()
-
-
-def test_text_instead_of_hdf5_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "f.h5").write_text("not at all\n" * 100, encoding="utf-8")
-    refused(tmp_path / "f.h5", "HDF5")
 
 
 def test_an_unfinished_file_is_refused(path: Path) -> None:
@@ -290,107 +286,59 @@ def replaced(path: Path, name: str, make) -> None:
         make(file)
 
 
-def test_external_storage_is_refused(path: Path, tmp_path: Path) -> None:
-    secret = tmp_path / "secret.bin"
-    secret.write_bytes(bytes(15 * 36 * 768 * 4))
-    replaced(
-        path,
-        "regions",
-        lambda file: file.create_dataset(
-            "regions", (15, 36, 768), "f4", external=[(str(secret), 0, h5py.h5f.UNLIMITED)]
-        ),
-    )
-    refused(path, "/regions", "not a dataset stored in this file")
+def test_data_outside_the_file_are_refused(path: Path, tmp_path: Path) -> None:
+    other, whole = tmp_path / "other.h5", path.read_bytes()
+    other.write_bytes(whole)
+    outside = [(str(other), 0, h5py.h5f.UNLIMITED)]
+    layout = h5py.VirtualLayout(SHAPE, "f4")
+    layout[:] = h5py.VirtualSource(other, "regions", SHAPE)
 
-
-@pytest.mark.parametrize("name", ["keys", "regions", "n_regions"])
-def test_an_external_link_is_refused(path: Path, tmp_path: Path, name: str) -> None:
-    other = tmp_path / "other.h5"
-    other.write_bytes(path.read_bytes())
-    replaced(path, name, lambda file: file.__setitem__(name, h5py.ExternalLink(other, name)))
-    refused(path, f"/{name}", "external link")
-
-
-def test_a_soft_link_is_refused(path: Path) -> None:
-    def link(file: h5py.File) -> None:
-        file["elsewhere/regions"] = np.zeros((15, 36, 768), "f4")
+    def soft(file: h5py.File) -> None:
+        file["elsewhere/regions"] = np.zeros(SHAPE, "f4")
         file["regions"] = h5py.SoftLink("/elsewhere/regions")
 
-    replaced(path, "regions", link)
-    refused(path, "/regions", "soft")
+    for make, word in (
+        (lambda file: file.create_dataset("regions", SHAPE, "f4", external=outside), "not a data"),
+        (lambda file: file.create_virtual_dataset("regions", layout), "not a dataset stored"),
+        (lambda file: file.__setitem__("regions", h5py.ExternalLink(other, "regions")), "external"),
+        (soft, "soft"),
+    ):
+        path.write_bytes(whole)
+        replaced(path, "regions", make)
+        refused(path, "/regions", word)
 
 
-def test_a_virtual_dataset_is_refused(path: Path, tmp_path: Path) -> None:
-    def virtual(file: h5py.File) -> None:
-        layout = h5py.VirtualLayout((15, 36, 768), "f4")
-        layout[:] = h5py.VirtualSource(tmp_path / "other.h5", "regions", (15, 36, 768))
-        file.create_virtual_dataset("regions", layout)
-
-    replaced(path, "regions", virtual)
-    refused(path, "/regions", "not a dataset stored in this file")
+MANY = {"maxshape": (None, 36, 768)}
 
 
-def test_a_group_in_place_of_a_dataset_is_refused(path: Path) -> None:
-    replaced(path, "boxes", lambda file: file.create_group("boxes"))
-    refused(path, "/boxes")
-
-
-def test_a_missing_dataset_is_refused(path: Path) -> None:
-    replaced(path, "scores", lambda file: None)
-    refused(path, "/scores", "missing")
-
-
-@pytest.mark.parametrize("shape", [(15, 35, 768), (14, 36, 768), (15, 36), (15, 36, 768, 1)])
-def test_a_wrong_shape_is_refused(path: Path, shape: tuple[int, ...]) -> None:
-    replaced(path, "regions", lambda file: file.create_dataset("regions", data=np.zeros(shape)))
-    refused(path, "/regions", "(15, 36, 768)")
-
-
-@pytest.mark.parametrize("kind", ["i4", "c8", "S4"])
-def test_values_of_another_kind_are_refused(path: Path, kind: str) -> None:
-    values = np.ones((15, 36, 768)).astype(kind)
-    replaced(path, "regions", lambda file: file.create_dataset("regions", data=values))
-    refused(path, "/regions", "values are")
-
-
-def test_a_shape_that_is_not_stored_is_refused(path: Path) -> None:
-    """An array of 320 GB of which nothing is stored would be filled in when read."""
-    replaced(
-        path,
-        "regions",
-        lambda file: file.create_dataset(
-            "regions", (3_000_000, 36, 768), "f4", chunks=(1, 36, 768)
-        ),
-    )
-    refused(path, "/regions", "stored")
-
-
-def test_keys_that_are_not_stored_are_refused(path: Path) -> None:
-    replaced(
-        path,
-        "keys",
-        lambda file: file.create_dataset("keys", (10**9,), h5py.string_dtype(), chunks=(1024,)),
-    )
-    refused(path, "/keys", "stored")
-
-
-def test_a_huge_chunk_is_refused(path: Path) -> None:
-    replaced(
-        path,
-        "regions",
-        lambda file: file.create_dataset(
-            "regions", (15, 36, 768), "f4", chunks=(4096, 36, 768), maxshape=(None, 36, 768)
-        ),
-    )  # fmt: skip
-    refused(path, "/regions", "64 MiB")
-
-
-@pytest.mark.parametrize("keys", [["a"] * 15, [f"{i}\n" for i in range(15)], [""] + ["b"] * 14])
-def test_keys_that_would_break_a_release_are_refused(path: Path, keys: list[str]) -> None:
-    replaced(path, "keys", lambda file: file.create_dataset("keys", data=keys))
-    refused(path, "/keys")
-
-
-def test_keys_that_are_numbers_are_refused(path: Path) -> None:
-    replaced(path, "keys", lambda file: file.create_dataset("keys", data=np.arange(15)))
-    refused(path, "/keys", "strings")
+@pytest.mark.parametrize(
+    ("name", "make", "word"),
+    [
+        ("keys", lambda file: file.__setitem__("keys", h5py.ExternalLink("o.h5", "keys")), "link"),
+        ("boxes", lambda file: file.create_group("boxes"), ""),
+        ("boxes", lambda file: file.__setitem__("boxes", np.dtype("f4")), "not a dataset"),
+        ("regions", lambda file: file.__setitem__("regions", file["/"]), "not a dataset"),
+        ("scores", lambda file: None, "missing"),
+        # An array of 320 GB of which nothing is stored would be filled in when read.
+        ("regions", lambda file: file.create_dataset(
+            "regions", (3_000_000, 36, 768), "f4", chunks=(1, 36, 768)), "stored"),
+        ("keys", lambda file: file.create_dataset(
+            "keys", (10**9,), h5py.string_dtype(), chunks=(1024,)), "stored"),
+        ("regions", lambda file: file.create_dataset(
+            "regions", SHAPE, "f4", chunks=(4096, 36, 768), **MANY), "64 MiB"),
+        ("regions", lambda file: file.create_dataset(
+            "regions", SHAPE, "f4", chunks=(1, 1, 1)), "414720 chunks"),
+        ("keys", lambda file: file.create_dataset("keys", data=np.arange(15)), "strings"),
+        *(("keys", lambda file, keys=keys: file.create_dataset("keys", data=keys), "")
+          for keys in (["a"] * 15, [f"{i}\n" for i in range(15)], [""] + ["b"] * 14)),
+        *(("regions", lambda file, shape=shape: file.create_dataset(
+            "regions", data=np.zeros(shape)), "(15, 36, 768)")
+          for shape in [(15, 35, 768), (14, 36, 768), (15, 36), (15, 36, 768, 1)]),
+        *(("regions", lambda file, kind=kind: file.create_dataset(
+            "regions", data=np.ones(SHAPE).astype(kind)), "values are")
+          for kind in ("i4", "c8", "S4")),
+    ],
+)  # fmt: skip
+def test_a_dataset_that_is_none_of_the_format_is_refused(path: Path, name, make, word) -> None:
+    replaced(path, name, make)
+    refused(path, f"/{name}", word)

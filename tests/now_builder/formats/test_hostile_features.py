@@ -188,23 +188,6 @@ def test_cycles_and_depths_beside_the_datasets_are_not_walked(path: Path) -> Non
         assert len(features) == PAGES
 
 
-def test_the_root_in_place_of_a_dataset_is_refused(path: Path) -> None:
-    changed(path, "regions", lambda file: file.__setitem__("regions", file["/"]))
-    refused(path, "/regions: not a dataset")
-
-
-def test_a_type_in_place_of_a_dataset_is_refused(path: Path) -> None:
-    changed(path, "boxes", lambda file: file.__setitem__("boxes", np.dtype("f4")))
-    refused(path, "/boxes: not a dataset")
-
-
-def test_chunks_of_single_numbers_are_refused(path: Path) -> None:
-    changed(
-        path, "regions", lambda file: file.create_dataset("regions", SHAPE, "f4", chunks=(1, 1, 1))
-    )
-    refused(path, "/regions: 414720 chunks")
-
-
 FILTERS = {
     "gzip": {"compression": "gzip"},
     "lzf": {"compression": "lzf"},

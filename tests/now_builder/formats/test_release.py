@@ -187,12 +187,7 @@ def test_pairs_and_rejects_survive_their_files(tmp_path_factory, caption, url, l
 
 @pytest.mark.parametrize(
     "columns",
-    [
-        {"key": ["a"]},
-        {"pair_index": ["first"]},
-        {"pair_index": [None]},
-        {"caption": [None]},
-    ],
+    [{"key": ["a"]}, {"pair_index": ["first"]}, {"pair_index": [None]}, {"caption": [None]}],
 )
 def test_damaged_tables_are_one_line(tmp_path: Path, columns: dict[str, list]) -> None:
     whole = [Pair("a", "dev", 0, "u", "s", "c", None, None, None, "f")]

@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.beliefs import believer, read_beliefs
 from now_builder.formats.captions import TOKENIZERS, UNK
 from now_builder.formats.features import open_features
+from now_builder.formats.pair_statistics import origin_of_run, read_clean_prob
 from now_builder.formats.release import (
     read_manifest,
     read_pairs,
@@ -26,10 +26,10 @@ from now_builder.formats.release import (
     write_manifest,
     write_pairs,
 )
-from now_builder.formats.shard import CaptureRow, read_captures, read_rows, write_shard
+from now_builder.formats.shard import CaptureRow, read_captures, write_shard
 from now_builder.formats.split import SPLITS
 from now_builder.formats.statistics import ReleaseStatistics, ceiling
-from now_builder.formats.verdicts import Judged, Verdict, open_verdicts
+from now_builder.formats.verdicts import Verdict, VerdictRow, open_verdicts
 from now_builder.inspect.histograms import Histogram, draw, histogram_of
 from now_builder.inspect.pairs import data_uri, drawn
 from now_builder.inspect.report import commonest_captions, lengths_of, read_rest, report
@@ -213,11 +213,12 @@ def test_hostile_captions_are_shown_as_text(hostile, tmp_path):
     assert len(text.encode()) < 10e6
 
 
-def test_a_run_adds_its_noise_and_its_most_telling_pairs(world, tmp_path, run):
+def test_a_run_adds_its_noise_and_its_most_telling_pairs(world, tmp_path, run, monkeypatch):
     """41 rising probabilities: as many at most one half as above; 0, the middle and 1 are shown."""
-    text, seen = look(world, tmp_path, pairs=1, extremes=3, run=run)
+    monkeypatch.setattr("now_builder.inspect.report._EXTREMES", 3)
+    text, seen = look(world, tmp_path, pairs=1, run=run)
     train = [pair for pair in read_pairs(world.release) if pair.split == "train"]
-    beliefs = read_beliefs(run, world.release)
+    beliefs = read_clean_prob(run, world.release)
     assert beliefs == dict(
         zip((p.key for p in train), np.linspace(0, 1, len(train)).tolist(), strict=True)
     )
@@ -233,8 +234,8 @@ def test_a_run_adds_its_noise_and_its_most_telling_pairs(world, tmp_path, run):
     assert f"(the run <code>{tmp_path.name}/run</code>: the division of the epoch that was" in text
     table = tmp_path / "beliefs.csv"
     pd.DataFrame({"key": keys, "clean_prob": beliefs.values()}).to_csv(table, index=False)
-    assert read_beliefs(table, world.release) == pytest.approx(beliefs)
-    text, _ = look(world, tmp_path, pairs=1, extremes=1, run=table)
+    assert read_clean_prob(table, world.release) == pytest.approx(beliefs)
+    text, _ = look(world, tmp_path, pairs=1, run=table)
     assert "<h3>As <code>beliefs.csv</code> believes</h3>" in text
     assert "a method's belief, which may be far off" in text
 
@@ -246,7 +247,7 @@ def test_a_run_that_does_not_name_its_method_is_called_by_its_folder(run, method
     path.write_text(known if method.startswith("m") else known + method)
     if method.startswith("m"):
         path.write_text(known.replace("[settings.data]", f"[settings]\n{method}[settings.data]"))
-    assert believer(run) == ("run", f"{run.parent.name}/run")
+    assert origin_of_run(run) == ("run", f"{run.parent.name}/run")
 
 
 def test_audits_add_the_noise_that_was_measured(world, tmp_path, run):
@@ -256,64 +257,51 @@ def test_audits_add_the_noise_that_was_measured(world, tmp_path, run):
     path = tmp_path / "audit.csv"
     with open_verdicts(path) as file:
         for pair, word in zip(train, words, strict=False):
-            file.append(Judged(pair.key, pair.url, "train", "", word, "ann", "", 1.0))
+            file.append(VerdictRow(pair.key, pair.url, "train", "", word, "ann", "", 1.0))
     text, _ = look(world, tmp_path, pairs=1, audit=[path])
     assert "As judged by 1 person" in text
     assert re.search(r"44\.4 %</td><td class=\"num\">18\.9 % to 73\.3 %", text)
     assert "1 judged pairs are left out" in text
-    text, _ = look(world, tmp_path, pairs=1, audit=[path], run=run, extremes=1)
+    text, _ = look(world, tmp_path, pairs=1, audit=[path], run=run)
     assert "On 9 decided pairs the run below is right in 44.4 %, with AUROC 1.000" in text
 
 
-def test_beliefs_that_do_not_fit_are_refused(world, tmp_path, run):
+def test_clean_probabilities_that_do_not_fit_are_refused(world, tmp_path, run):
     numpy = pytest.importorskip("safetensors.numpy")
-    division = run / "divisions" / "00003.safetensors"
-    whole = division.read_bytes()
+    division, settings, table = run / "divisions" / "00003.safetensors", run / "run.toml", "a.csv"
+    whole, train = division.read_bytes(), read_manifest(world.release).counts["train"]
+
+    def refused(message, source=run):
+        with pytest.raises(FormatError, match=message):
+            read_clean_prob(source, world.release)
+
     for values, message in (
         (np.zeros(3), "3 probabilities"), (np.full((2, 2), 0.5), "expected a list"),
-        (np.full(read_manifest(world.release).counts["train"], 1.5), "expected 0 to 1"),
-        (np.full(read_manifest(world.release).counts["train"], np.nan), "expected 0 to 1"),
+        (np.full(train, 1.5), "expected 0 to 1"), (np.full(train, np.nan), "expected 0 to 1"),
     ):  # fmt: skip
         numpy.save_file({"clean_prob": values}, division)
-        with pytest.raises(FormatError, match=message):
-            read_beliefs(run, world.release)
+        refused(message)
     division.write_bytes(whole[:100])
-    with pytest.raises(FormatError, match="not a readable tensor file"):
-        read_beliefs(run, world.release)
+    refused("not a readable tensor file")
     division.unlink()
-    with pytest.raises(FormatError, match="divides nothing"):
-        read_beliefs(run, world.release)
-    text = (run / "run.toml").read_text()
-    (run / "run.toml").write_text(re.sub('train = "..', 'train = "no', text))
-    with pytest.raises(FormatError, match="another release"):
-        read_beliefs(run, world.release)
-    table = tmp_path / "beliefs.csv"
-    table.write_text("key,clean\na,0.5\n")
-    with pytest.raises(FormatError, match="clean_prob"):
-        read_beliefs(table, world.release)
+    refused("divides nothing")
+    settings.write_text(re.sub('train = "..', 'train = "no', settings.read_text()))
+    refused("another release")
+    (tmp_path / table).write_text("key,clean\na,0.5\n")
+    refused("clean_prob", tmp_path / table)
 
 
 def test_captures_of_another_release_and_a_page_too_large_are_one_line(
-    world, tmp_path, make_crawl, run
+    world, tmp_path, make_crawl, run, monkeypatch
 ):
     make_crawl(tmp_path / "other", 12)
     with pytest.raises(FormatError, match="not the captures that the release"):
         look(world, tmp_path, captures=tmp_path / "other")
+    monkeypatch.setattr("now_builder.inspect.report._MAX_MB", 0.05)
     with pytest.raises(ConfigError, match="show fewer"):
-        look(world, tmp_path, pairs=9, max_mb=0.05, run=run, extremes=2)
+        look(world, tmp_path, pairs=9, run=run)
     with pytest.raises(ConfigError, match=r"\.html"):
         report(world.release, ReportSettings(captures=world.captures, output=tmp_path / "a.csv"))
-
-
-def test_pictures_of_another_crawl_under_the_same_keys_are_refused(world, tmp_path):
-    captures = tmp_path / "captures"
-    shutil.copytree(world.captures, captures)
-    for shard in range(4):
-        pages = list(read_captures(captures, shards=[shard]))
-        rows = [replace(row, phash="0" * 16) for row in read_rows(captures, shard)]
-        write_shard(captures, shard, rows, pages)
-    with pytest.raises(FormatError, match="no screenshot of 7 of 7 pairs"):
-        look(world, tmp_path, captures=captures, pairs=7)
 
 
 def test_pictures_shrink_to_their_budget(world, tmp_path):

@@ -12,7 +12,6 @@ from now_builder.config import build
 from now_builder.errors import ConfigError
 from now_builder.formats.io import sha256_of
 from now_builder.formats.release import read_manifest, read_pairs
-from now_builder.package.card import size_category
 from now_builder.package.settings import PackageSettings
 
 
@@ -50,14 +49,6 @@ def test_every_word_of_the_head_is_one_that_the_hub_knows(card: str) -> None:
         known = known.get(field.split("_")[0], known) if isinstance(known, dict) else known
         assert head[field], field
         assert {*head[field]} <= {*known}, field
-
-
-@pytest.mark.parametrize(
-    ("pairs", "word"),
-    [(999, "n<1K"), (1_000, "1K<n<10K"), (100_000, "100K<n<1M"), (10_000_000, "10M<n<100M")],
-)
-def test_a_size_has_its_word(pairs: int, word: str) -> None:
-    assert size_category(pairs) == word
 
 
 def test_the_hubs_loader_finds_the_tables_of_a_release(release: Path, tmp_path: Path) -> None:

@@ -61,24 +61,6 @@ def test_candidates_that_are_none_flag_nothing(candidates: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("charset", "browser", "garbled"),
-    [
-        ("utf-8", "windows-1252", True),
-        ("utf-8", "utf-8", False),
-        ("utf-8", None, False),
-        (None, None, False),
-    ],
-)
-def test_a_screenshot_in_another_encoding_is_flagged(
-    charset: str | None,
-    browser: str | None,
-    garbled: bool,  # noqa: FBT001
-) -> None:
-    flags = flags_of(row("Хлеб", charset=charset, charset_browser=browser))
-    assert flags == ({"garbled_screenshot"} if garbled else set())
-
-
-@pytest.mark.parametrize(
     ("text", "site", "lang", "there"),
     [
         ("咨询热线：010-62770334，欢迎来电", "a.test", "zh", True),
@@ -143,10 +125,22 @@ def test_titles_about_errors_are_not(title: str) -> None:
     assert not is_error(title, "A page about something.")
 
 
-def test_a_status_or_a_caption_makes_an_error_page_too() -> None:
-    assert flags_of(row("Welcome", http_status=404)) == {"error_page"}
-    assert flags_of(row("Page not found.", http_status=200)) == {"error_page"}
-    assert flags_of(row("Welcome", http_status=200, title="Welcome")) == set()
+@pytest.mark.parametrize(
+    ("caption", "columns", "flags"),
+    [
+        ("Welcome", {"http_status": 404}, {"error_page"}),
+        ("Page not found.", {"http_status": 200}, {"error_page"}),
+        ("Welcome", {"http_status": 200, "title": "Welcome"}, set()),
+        ("Хлеб", {"charset": "utf-8", "charset_browser": "windows-1252"}, {"garbled_screenshot"}),
+        ("Хлеб", {"charset": "utf-8", "charset_browser": "utf-8"}, set()),
+        ("Хлеб", {"charset": "utf-8", "charset_browser": None}, set()),
+        ("Bread", {"ink": 0.3, "ink_middle": 0.001}, {"blank"}),
+        ("Bread", {"ink": 0.02, "ink_middle": 0.03}, set()),
+        ("Bread", {}, set()),  # crawled before there were any
+    ],
+)
+def test_other_columns_of_a_row_have_their_flags(caption, columns, flags) -> None:
+    assert flags_of(row(caption, **columns)) == flags
 
 
 @pytest.mark.parametrize(
@@ -162,12 +156,6 @@ def test_no_caption_takes_long(caption: str) -> None:
     flags_of(row(caption, title=caption, lang="en"))
     NearCaptions(0.8).add("a", caption)
     assert time.process_time() - before < 5
-
-
-def test_a_page_is_blank_by_the_figures_of_its_row() -> None:
-    assert flags_of(row("Bread", ink=0.3, ink_middle=0.001)) == {"blank"}
-    assert not flags_of(row("Bread", ink=0.02, ink_middle=0.03))
-    assert not flags_of(row("Bread"))  # crawled before there were any
 
 
 def test_screenshots_are_the_same_where_the_captions_of_a_site_differ() -> None:

@@ -1,7 +1,7 @@
 """The stage: the layout, who becomes a pair and who a reject, reruns, kills and mistakes."""
 
+import copy
 import json
-import os
 import re
 import shutil
 import signal
@@ -13,7 +13,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from now_builder.config import build
@@ -66,7 +65,7 @@ class World:
         )
 
     def kill(self, release: Path, point: int, *flags: str, **settings) -> bool:
-        chosen = PackageSettings(**settings).model_dump_json(exclude_none=True)
+        chosen = PackageSettings(**settings).model_dump_json(exclude_unset=True)
         inputs = (self.captures, self.features, self.captions, release, chosen)
         done = run_until_rename(point, KILLED, *inputs, *flags)
         assert done.returncode in {0, -signal.SIGKILL}, done.stderr
@@ -114,16 +113,6 @@ def test_the_layout_is_the_published_one(release: Path) -> None:
     assert {*read_manifest(release).files} == expected
 
 
-def test_pairs_and_rejects_are_the_plan(world: World, release: Path) -> None:
-    plan = {line.key: line for line in read_plan(world.captures)}
-    pairs, rejects = read_pairs(release), read_rejects(release)
-    assert Counter([*(p.key for p in pairs), *(r.key for r in rejects)]) == Counter([*plan])
-    assert all(plan[item.key].url == item.url for item in [*pairs, *rejects])
-    manifest = read_manifest(release)
-    assert manifest.rejects == Counter(reject.reason for reject in rejects)
-    assert manifest.counts == Counter(pair.split for pair in pairs)
-
-
 def test_every_reject_has_the_reason_that_its_row_gives(world: World, release: Path) -> None:
     rows = {row.key: row for row in read_rows(world.captures)}
     with open_features(world.features) as features:
@@ -159,17 +148,6 @@ def test_a_page_is_in_the_split_of_its_pool_and_no_site_in_two(world: World, rel
     assert all(len(splits) == 1 for splits in sites.values())
 
 
-def test_dev_and_test_come_from_pairs_that_match_and_train_does_not_care(
-    world: World, release: Path
-) -> None:
-    truth = dict(pd.read_parquet(world.truth).itertuples(index=False))
-    verdicts = {
-        split: {truth[pair.url] for pair in read_pairs(release) if pair.split == split}
-        for split in SPLITS
-    }
-    assert verdicts == {"train": {True, False}, "dev": {True}, "test": {True}}
-
-
 def test_arrays_captions_and_keys_are_in_pair_order(world: World, release: Path) -> None:
     ids = {track: read_captions(world.captions / f"{track}.txt") for track in TRACKS}
     pairs = read_pairs(release)
@@ -196,47 +174,26 @@ def test_arrays_captions_and_keys_are_in_pair_order(world: World, release: Path)
             assert captions.fingerprint == read_manifest(release).fingerprints[split][track]
 
 
-class AuthorsLoader:
-    """What the authors' data loader does with the files, written down plainly."""
-
-    def __init__(self, folder: str, split: str, vocabulary: str) -> None:
-        with open(vocabulary) as file:  # noqa: PTH123 - as plain as can be
-            tree = json.load(file)
-        self.word2idx, self.size = tree["word2idx"], tree["idx"]
-        self.captions = []
-        with open(os.path.join(folder, vocabulary_track(vocabulary, split))) as file:  # noqa: PTH118, PTH123
-            for line in file:
-                self.captions.append(line.strip().split(","))
-        self.images = np.load(os.path.join(folder, f"{split}_ims.npy"))  # noqa: PTH118
-
-    def __getitem__(self, index: int):
-        caption = [self.word2idx["<start>"]]
-        caption.extend(int(field) for field in self.captions[index] if field)
-        caption.append(self.word2idx["<end>"])
-        return self.images[index], caption
-
-
-def vocabulary_track(vocabulary: str, split: str) -> str:
-    return f"{split}_caps_{vocabulary.rsplit('_', 1)[1].removesuffix('.json')}.txt"
+def authors_loader(folder: Path, split: str, track: str) -> tuple[np.ndarray, list[list[int]], int]:
+    """What the authors' data loader makes of the files: images, captions, number of words."""
+    tree = json.loads((folder.parent / "vocab" / f"{DATA}_vocab_{track}.json").read_text())
+    captions = []
+    for line in (folder / f"{split}_caps_{track}.txt").read_text().splitlines():
+        ids = [int(field) for field in line.strip().split(",") if field]
+        captions.append([tree["word2idx"]["<start>"], *ids, tree["word2idx"]["<end>"]])
+    return np.load(folder / f"{split}_ims.npy"), captions, tree["idx"]
 
 
 @pytest.mark.parametrize("track", TRACKS)
 def test_the_authors_loader_reads_the_release_unchanged(release: Path, track: str) -> None:
     for split in SPLITS:
-        vocabulary = str(release / "vocab" / f"{DATA}_vocab_{track}.json")
-        loader = AuthorsLoader(str(release / DATA), split, vocabulary)
+        images, texts, words = authors_loader(release / DATA, split, track)
         captions = read_split_captions(release, split, track)
-        assert loader.images.dtype == np.float32
-        assert len(loader.captions) == len(loader.images) == len(captions.keys)
+        assert images.dtype == np.float32
+        assert texts == [[1, *ids, 2] for ids in captions.captions]
+        assert max(map(max, texts)) < words
         with open_regions(release, split) as regions:
-            for index, ids in enumerate(captions.captions):
-                image, caption = loader[index]
-                assert np.array_equal(image, regions[index])
-                assert caption == [1, *ids, 2]
-                assert max(caption) < loader.size
-
-
-def test_a_whole_release_verifies(release: Path) -> None:
+            assert np.array_equal(images, regions)
     assert verify(release) == []
 
 
@@ -275,10 +232,10 @@ def test_a_smaller_size_takes_a_part_of_the_same_draw(world: World, tmp_path: Pa
 
 
 def test_sizes_that_cannot_be_had_are_cut_with_a_warning(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     manifest = world.package(tmp_path / "release")
-    assert f"train {manifest.counts['train']} of 98000" in capsys.readouterr().err
+    assert f"train {manifest.counts['train']} of 98000" in caplog.text
     assert "over_size" not in manifest.rejects
 
 
@@ -298,11 +255,12 @@ def test_half_stores_float16_and_hashes_what_is_stored(world: World, tmp_path: P
 
 @pytest.mark.parametrize("chosen", [{"by": "page"}, {"by": "domain"}, {"seed": 4}])
 def test_pools_are_chosen_anew_and_what_was_learned_on_the_old_ones_is_said(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], chosen: dict[str, object]
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture, chosen: dict[str, object]
 ) -> None:
     release, learned = tmp_path / "release", read_split(world.captures / "split.toml")
     manifest = world.package(release, **chosen)
-    told = capsys.readouterr().err
+    told = caplog.text
+    caplog.clear()
     pairs = [pair for pair in read_pairs(release) if pair.split != "train"]
     assert all(manifest.split.pool_of(pair.site, pair.key) == pair.split for pair in pairs)
     assert manifest.learned_split == learned
@@ -313,7 +271,7 @@ def test_pools_are_chosen_anew_and_what_was_learned_on_the_old_ones_is_said(
         assert f"{seen[split]} pairs of {split}" in card
     assert "train pool alone" not in card.partition("| tokenizer |")[0]
     assert world.package(release) == manifest, "kept without a flag"
-    assert capsys.readouterr().err == ""
+    assert caplog.text == ""
     assert verify(release) == []
     back = world.package(release, by=learned.by, seed=learned.seed)
     assert (back.split, back.learned_split) == (learned, None)
@@ -333,7 +291,7 @@ def test_a_release_of_captures_that_were_crawled_anew_with_other_pools_is_kept(
 
 
 def test_the_sites_of_a_list_are_test_and_no_others(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sites = sorted({line.site for line in read_plan(world.captures)})
     listed = tmp_path / "sites.txt"
@@ -341,7 +299,7 @@ def test_the_sites_of_a_list_are_test_and_no_others(
     listed.write_text(some, encoding="utf-8")
     release = tmp_path / "release"
     manifest = world.package(release, test_sites=listed)
-    assert f"{listed}: no page in the crawl of elsewhere.example\n" in capsys.readouterr().err
+    assert f"{listed}: no page in the crawl of elsewhere.example\n" in caplog.text
     assert {pair.site for pair in read_pairs(release) if pair.split == "test"} == {*sites[:2]}
     split = read_split(world.captures / "split.toml")
     dev = {pair.site for pair in read_pairs(release) if pair.split == "dev"}
@@ -386,7 +344,7 @@ def test_a_full_disk_ends_in_one_line_that_names_the_file(world: World, tmp_path
 
 
 def test_a_release_that_is_replaced_by_another_is_named_and_what_changes_of_it(
-    world: World, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World, release: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old, captions = tmp_path / "old", tmp_path / "captions"
     shutil.copytree(release, old)
@@ -394,16 +352,16 @@ def test_a_release_that_is_replaced_by_another_is_named_and_what_changes_of_it(
     inputs = (world.captures, world.features, captions, old)
     judged = PackageSettings(matched=[world.truth])
     package(*inputs, judged)
-    assert "fingerprints" not in capsys.readouterr().err, "the same release once more"
+    assert "fingerprints" not in caplog.text, "the same release once more"
     tokenize(world.captures, captions, TokenizeSettings(bpe_vocabulary=320, processes=1))
-    capsys.readouterr()
+    caplog.clear()
     package(*inputs, judged, force=True)
-    assert "fingerprints" not in capsys.readouterr().err, "--force asks for it"
+    assert "fingerprints" not in caplog.text, "--force asks for it"
     shutil.rmtree(old)
     shutil.copytree(release, old)
     package(*inputs, judged)
-    told = capsys.readouterr().err
-    assert f"{old}: the release that stands there is replaced" in told
+    told = caplog.text
+    assert f"{old}: the release there is replaced" in told
     assert "the fingerprints of train (bpe), dev (bpe), test (bpe) change" in told
 
 
@@ -439,26 +397,21 @@ def test_two_judges_are_two_files_and_what_they_differ_on_is_in_no_test(
         world.package(release)
 
 
-def test_features_that_are_not_finite_are_refused(world: World, tmp_path: Path) -> None:
-    features = tmp_path / "features.h5"
-    shutil.copy(world.features, features)
-    with h5py.File(features, "a") as file:
-        file["regions"][7, 3, 5] = np.nan
+@pytest.mark.parametrize(
+    ("value", "settings", "problem"),
+    [(np.nan, {}, ": regions not finite"), (1e6, {"half": True}, ".*float16")],
+)
+def test_features_that_are_not_finite_as_stored_are_refused(
+    world: World, tmp_path: Path, value: float, settings: dict[str, bool], problem: str
+) -> None:
+    changed = copy.copy(world)
+    changed.features = Path(shutil.copy(world.features, tmp_path / "features.h5"))
+    with h5py.File(changed.features, "a") as file:
+        file["regions"][7, 3, 5] = value
         key = file["keys"].asstr()[7]
-    with pytest.raises(FormatError, match=f"{key}: regions not finite"):
-        package(world.captures, features, world.captions, tmp_path / "r", PackageSettings())
+    with pytest.raises(FormatError, match=key + problem):
+        changed.package(tmp_path / "r", **settings)
     assert not (tmp_path / "r" / "manifest.json").exists()
-
-
-def test_features_too_large_for_float16_are_refused(world: World, tmp_path: Path) -> None:
-    features = tmp_path / "features.h5"
-    shutil.copy(world.features, features)
-    with h5py.File(features, "a") as file:
-        file["regions"][7, 3, 5] = 1e6
-    with pytest.raises(FormatError, match="float16"):
-        package(
-            world.captures, features, world.captions, tmp_path / "r", PackageSettings(half=True)
-        )
 
 
 def test_ids_of_another_tokenize_run_are_refused(world: World, tmp_path: Path) -> None:
@@ -593,7 +546,7 @@ def test_filters_are_kept_counted_and_taken_back(world: World, tmp_path: Path) -
 
 
 def test_blank_pages_are_left_out_and_other_flags_of_the_screen_on_request(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     captures = tmp_path / "captures"
     shutil.copytree(world.captures, captures)
@@ -621,9 +574,10 @@ def test_blank_pages_are_left_out_and_other_flags_of_the_screen_on_request(
         return pairs, {r.key: r.reason for r in read_rejects(release) if "flag:" in r.reason}
 
     assert flagged(tmp_path / "one") == ({}, {blank: "flag:blank"})
-    assert "1 of 174 pages were crawled before" in capsys.readouterr().err
+    assert "1 of 174 pages were crawled before" in caplog.text
+    caplog.clear()
     assert flagged(tmp_path / "two", drop="none") == ({blank: "blank"}, {})
-    assert "crawled before" not in capsys.readouterr().err
+    assert "crawled before" not in caplog.text
     assert flagged(tmp_path / "three", drop="blank,consent_wall") == (
         {}, {blank: "flag:blank", wall: "flag:consent_wall"},
     )  # fmt: skip
@@ -661,22 +615,13 @@ def test_captions_are_mended_for_both_stages_or_for_none(world: World, tmp_path:
     assert verify(tmp_path / "r") == []
 
 
-def test_a_flag_that_there_is_not_is_one_clear_line() -> None:
-    for settings, word in (
-        ({"drop": "blank,nonsense"}, "nonsense"),
-        ({"languages": "Chinese"}, ""),
-    ):
-        with pytest.raises(ConfigError, match=f"{next(iter(settings))}.*{word}") as caught:
-            build(PackageSettings, settings, "now-builder package")
-        assert "\n" not in str(caught.value)
-
-
-def test_a_release_from_before_flags_is_read(world: World, release: Path, tmp_path: Path) -> None:
-    table = pq.read_table(release / "pairs.parquet")
-    pq.write_table(table.drop_columns(["flags"]), tmp_path / "pairs.parquet")
-    pairs = read_pairs(tmp_path)
-    assert pairs == read_pairs(release)
-    assert {pair.flags for pair in pairs} == {""}
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [({"drop": "blank,nonsense"}, "drop.*nonsense"), ({"languages": "Chinese"}, "languages")],
+)
+def test_a_setting_that_there_is_not_is_one_clear_line(settings, problem) -> None:
+    with pytest.raises(ConfigError, match=rf"^now-builder package: {problem}[^\n]*$"):
+        build(PackageSettings, settings, "now-builder package")
 
 
 def test_a_single_site_by_address_is_split_by_page(

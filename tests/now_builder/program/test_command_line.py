@@ -34,7 +34,7 @@ SETTINGS = {
     "crawl": "crawl", "label": "detect", "train-detector": "detect", "train-words": "detect",
     "detect": "detect",
     "tokenize": "tokenize", "package": "package", "export-parquet": "package",
-    "publish": "hub", "fetch-now": "hub", "report": "inspect", "audit": "inspect",
+    "publish": "package", "report": "inspect", "audit": "inspect",
     "simweb make": "simweb",
 }  # fmt: skip
 """Commands of now-builder that have settings: whose."""

@@ -1,4 +1,4 @@
-"""Beliefs of a run: how probably each pair is clean, from its folder or from a table."""
+"""Clean probabilities of pairs, read from the folder of a run or from a table."""
 
 import json
 import tomllib
@@ -15,13 +15,13 @@ from now_builder.formats.tables import read_frame
 _RUN, _STATE = "pc2-run/1", "pc2-checkpoint/1"
 
 
-def read_beliefs(run: Path, release: Path) -> dict[str, float]:
+def read_clean_prob(run: Path, release: Path) -> dict[str, float]:
     """Read the clean probability of pairs, by key.
 
     Args:
-        run: The folder of a run, of which the division of the selected epoch is read; or a CSV or
-            Parquet file with columns ``key`` and ``clean_prob``, from any other method.
-        release: What the run was trained on.
+        run: Folder of a run, whose division of the selected epoch is read; or a CSV or Parquet
+            file with columns ``key`` and ``clean_prob``, from any other method.
+        release: Release that the run was trained on.
 
     Raises:
         FormatError: If a file is missing, is not what its format says, belongs to another
@@ -44,10 +44,10 @@ def read_beliefs(run: Path, release: Path) -> dict[str, float]:
     return dict(zip(keys, values.tolist(), strict=True))
 
 
-def believer(run: Path) -> tuple[str, str | None]:
-    """Return who holds the beliefs: a run's method, and its folder; or a table, and ``None``.
+def origin_of_run(run: Path) -> tuple[str, str | None]:
+    """Return the name of a run's method and its folder; or of a table, and ``None``.
 
-    A run's settings are those of a file that :func:`read_beliefs` has read.
+    The run is one that :func:`read_clean_prob` has read.
     """
     path = run.resolve()
     if not run.is_dir():
