@@ -347,9 +347,7 @@ class Pipeline:
         self.settings, self.batch_size = settings, batch_size
         self.device = choose_device(settings.device)
         self._waited = 0.0
-        self.read_text = make_text_source(
-            settings.text_source, settings.ocr_languages, settings.ocr_confidence
-        )
+        self.read_text = make_text_source(settings.text_source, settings.ocr_languages)
 
     def run(self, captures: Iterator[Capture], left: int, done: int) -> tuple[float, float]:
         """Extract pages; return the seconds spent waiting for screenshots and for the disk."""

@@ -238,17 +238,6 @@ class PatchFeatures(nn.Module):
         shapes = self.shapes(small, [boxes / _HALF for boxes in regions])
         return embedded, self.strokes(large, regions), shapes
 
-    def with_words(self, reader: WordReader) -> "PatchFeatures":
-        """Return features that have the words of a reader too; of the others the narrowest go."""
-        wider = PatchFeatures(words=True)
-        state = self.state_dict()
-        for name, share in zip(("network", "strokes", "shapes"), wider.shares, strict=True):
-            state[f"of_{name}.matrix"] = state[f"of_{name}.matrix"][:, :share].clone()
-        others = {name: value for name, value in state.items() if not name.startswith("words.")}
-        read = {f"words.{name}": value for name, value in reader.state_dict().items()}
-        wider.load_state_dict(others | read)
-        return wider
-
     def fit_patterns(self, pages: Sequence[UInt8[Tensor, "3 h w"]], seed: int) -> None:
         """Learn both kinds of pattern from screenshots."""
         self.strokes.fit((_scales(page[None])[0][0] for page in pages), seed)

@@ -33,21 +33,18 @@ TextSource = Callable[[Capture], Sequence[TextBox]]
 """Finds the strings of a page; called from several threads."""
 
 
-def make_text_source(
-    name: Literal["dom", "ocr", "none"], languages: str, confidence: float
-) -> TextSource:
+def make_text_source(name: Literal["dom", "ocr", "none"], languages: str) -> TextSource:
     """Make the source of a name.
 
     Args:
         name: The page's DOM record, its pixels, or nothing.
         languages: Languages of optical recognition: Tesseract's names, joined by ``+``.
-        confidence: Least confidence, in per cent, of recognised lines.
 
     Raises:
         ConfigError: If what optical recognition needs is missing.
     """
     if name == "ocr":
-        return Recognizer(languages, confidence)
+        return Recognizer(languages)
     if name == "dom":
         return lambda capture: dom_text_boxes(capture.elements)
     return lambda _: ()

@@ -57,10 +57,9 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
     Raises:
         ConfigError: If the weights are missing.
     """
-    reading = (settings.ocr_languages, settings.ocr_confidence)
     shared = {
         "text_source": settings.text_source,
-        **(ocr_attributes(*reading) if settings.text_source == "ocr" else {}),
+        **(ocr_attributes(settings.ocr_languages) if settings.text_source == "ocr" else {}),
         "precision": settings.precision,
         "storage": "float16" if settings.half else "float32",
         **(embed_attributes(settings.embed) if settings.embed else {}),
@@ -76,7 +75,6 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
         "classes": json.dumps(card.classes),
         "text_encoder": card.text_encoder,
         "input_size": f"{width}x{height}",
-        "apt_mode": card.model.mode,
         "proposals": str(settings.proposals),
         **({"words": columns_attribute(WORDS)} if _reads(settings, card) else {}),
         **source_attributes(settings.regions, settings.region_score),

@@ -1,6 +1,6 @@
 """What is trained, and one step of it: model, losses, optimiser, moving average."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -34,6 +34,9 @@ from now_builder.detect.training.losses import (
 from now_builder.detect.training.recipe import Recipe, learning_rate
 from now_builder.errors import ConfigError, TrainingError
 
+_CACHE_MIB = 2048
+"""Memory for decoded screenshots: 3,000 pages of the tiny size; beyond it they are decoded anew."""
+
 
 class Learner:
     """A detector in training.
@@ -63,7 +66,7 @@ class Learner:
         self.device = choose_device(settings.device)
         check_precision(settings.precision, self.device)
         self.encoder: TextEncoder = make_text_encoder(recipe.text_encoder, self.device)
-        self.screenshots = Screenshots(recipe.model.input_size, settings.cache_mib, threads)
+        self.screenshots = Screenshots(recipe.model.input_size, _CACHE_MIB, threads)
         self.model, self.appearance = self._build(pages.mapping)
         shown = [page.labels.classes for page in pages.learn]
         self.class_weights = class_weights(shown, len(pages.mapping.classes)).to(self.device)
@@ -90,8 +93,8 @@ class Learner:
         start, card = load_detector(weights, torch.device("cpu"))
         if card.model != self.recipe.model:
             raise ConfigError(
-                f"{weights}: size {card.model.size}, mode {card.model.mode}; expected "
-                f"{self.recipe.model.size}, {self.recipe.model.mode} and the same architecture"
+                f"{weights}: size {card.model.size}; expected {self.recipe.model.size} and the "
+                "same architecture"
             )
         model.load_state_dict({**start.state_dict(), "prompts": model.prompts})
 
@@ -126,15 +129,8 @@ class Learner:
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
 
-    def step(self, number: int, batches: Iterable[Sequence[TrainPage]]) -> dict[str, float]:
-        """Take one step on the mean gradient of some batches.
-
-        Args:
-            number: Number of the step, from 0.
-            batches: ``settings.accumulate`` batches.
-
-        Returns:
-            The mean of each weighted loss.
+    def step(self, number: int, pages: Sequence[TrainPage]) -> dict[str, float]:
+        """Take step ``number``, from 0, on a batch and return its weighted losses.
 
         Raises:
             TrainingError: If a loss is not finite.
@@ -144,16 +140,11 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
         self.optimizer.zero_grad(set_to_none=True)
-        parts = self.settings.accumulate
-        means: dict[str, float] = {}
-        for pages in batches:
-            losses = self.losses(pages, generator)
-            total = torch.stack(list(losses.values())).sum() / parts
-            if not bool(torch.isfinite(total)):
-                raise TrainingError(f"step {number}: the loss is not finite; try a smaller --lr")
-            self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
-            for name, value in losses.items():
-                means[name] = means.get(name, 0.0) + float(value.detach()) / parts
+        losses = self.losses(pages, generator)
+        total = torch.stack(list(losses.values())).sum()
+        if not bool(torch.isfinite(total)):
+            raise TrainingError(f"step {number}: the loss is not finite; try a smaller --lr")
+        self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(parameters, 5.0)
@@ -161,7 +152,7 @@ class Learner:
         self.scaler.update()
         if self.average is not None:
             self.average.update_parameters(self.model)
-        return means
+        return {name: float(value.detach()) for name, value in losses.items()}
 
     def _autocast(self) -> torch.autocast:
         kind = torch.float16 if self.settings.precision == "fp16" else torch.bfloat16
@@ -197,8 +188,8 @@ class Learner:
         return losses | self._appearance_losses(embedded, views, regions)
 
     def _targets(self, page: TrainPage, generator: torch.Generator) -> Targets:
-        size, hidden = self.recipe.model.input_size, self.settings.text_dropout
-        return to_targets(page, size, self.encoder, hidden, generator).to(self.device)
+        size = self.recipe.model.input_size
+        return to_targets(page, size, self.encoder, generator).to(self.device)
 
     @torch.no_grad()
     def _sample(

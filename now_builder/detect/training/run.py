@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from now_builder.detect.labels.mapping import DEFAULT
+from now_builder.detect.labels.mapping import DEFAULT, read_mapping
 from now_builder.detect.model.weights import card_path, read_card
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.callbacks import remove_history
@@ -14,7 +14,7 @@ from now_builder.detect.training.data import TrainPages, read_coco_pages, read_t
 from now_builder.detect.training.finish import finish
 from now_builder.detect.training.loop import Training
 from now_builder.detect.training.measure import ClassMeasures, Measures
-from now_builder.detect.training.recipe import class_mapping, identity
+from now_builder.detect.training.recipe import identity
 from now_builder.errors import ConfigError
 
 
@@ -91,7 +91,7 @@ def train_detector(
 
 
 def _read_pages(captures: Path, settings: TrainDetectorSettings) -> TrainPages:
-    mapping = class_mapping(settings)
+    mapping = read_mapping(settings.mapping) if settings.mapping else None
     if settings.coco and settings.also:
         raise ConfigError("--also adds captures folders; with --coco the labels are of one folder")
     if settings.coco:

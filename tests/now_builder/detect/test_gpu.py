@@ -148,7 +148,7 @@ def test_losses_and_gradients_are_those_of_the_cpu(pictured, device, tmp_path, f
     found = []
     for where in (CPU, device):
         training = training_of(tmp_path / f"{where.type}.safetensors", where, pictured)
-        pixels = training.learner.screenshots.read(training.batch(0)).to(where).float() / 255
+        pixels = training.learner.screenshots.read(training.batch()).to(where).float() / 255
         maps = training.learner.model.maps(pixels)
         objectness, deltas, _ = training.learner.model.rpn(maps)
         (objectness.square().mean() + deltas.square().mean()).backward()

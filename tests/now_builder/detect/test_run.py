@@ -88,7 +88,6 @@ def test_every_ok_page_and_no_other_has_its_rows(drawn, whole, weights):
     assert attributes["size"] == "tiny"
     assert attributes["text_encoder"] == "hash:0"
     assert attributes["input_size"] == "360x640"
-    assert attributes["apt_mode"] == "shift"
     assert attributes["text_source"] == "dom"
     assert '"navigation bar"' in attributes["classes"]
     assert np.isfinite(batch.regions).all()

@@ -17,7 +17,6 @@ from now_builder.detect.model.patch_features import (
     PatchFeatures,
     Patterns,
 )
-from now_builder.detect.model.word_reader import WordReader
 
 
 def striped(period: int, *, upright: bool, size: int = 96) -> torch.Tensor:
@@ -143,13 +142,8 @@ def test_learning_is_repeatable_and_depends_on_the_seed() -> None:
     assert torch.equal(made[0], made[1])
     assert not torch.equal(made[0], made[2])
     assert torch.allclose(made[0].norm(dim=1), torch.ones(PATTERNS), atol=1e-2)
-
-
-def test_too_few_patches_change_nothing() -> None:
-    patterns = Patterns(1)
-    before = patterns.centres.clone()
     patterns.fit([torch.zeros(3, 96, 96)], seed=0)
-    assert torch.equal(patterns.centres, before)
+    assert torch.equal(patterns.centres, made[2]), "too few patches change nothing"
 
 
 def test_a_block_evens_out_directions_and_keeps_the_widest() -> None:
@@ -165,33 +159,29 @@ def test_a_block_evens_out_directions_and_keeps_the_widest() -> None:
     assert torch.allclose(block(rows).norm(dim=1), torch.ones(4000), atol=1e-4)
 
 
-def test_a_reader_takes_the_last_columns_and_the_widest_of_the_others_stay(
+def test_words_stand_in_the_last_columns_and_are_zero_where_they_are_left_out(
     features: PatchFeatures,
 ) -> None:
     torch.manual_seed(0)
-    reads = features.with_words(WordReader()).eval()
-    assert reads.words is not None
+    reads = PatchFeatures(words=True).eval()
+    wider = features.state_dict()
+    for name, share in zip(("network", "strokes", "shapes"), SHARES_WITH_WORDS, strict=True):
+        wider[f"of_{name}.matrix"] = wider[f"of_{name}.matrix"][:, :share]
+    reads.load_state_dict(wider, strict=False)
     shots, boxes = pages(2), [torch.tensor([[0.0, 0, 30, 30], [4, 4, 44, 44]])] * 2
     embedded = torch.randn(4, 768)
     plain, found = features(embedded, shots, boxes), reads(embedded, shots, boxes)
-    before, after, start = plain.split(SHARES, dim=1), [], 0
-    for share in SHARES_WITH_WORDS:
-        after.append(found[:, start : start + share])
-        start += share
-    for kept, whole in zip(after, before, strict=True):
-        cut = whole[:, : kept.shape[1]]
-        cosines = torch.cosine_similarity(kept, cut, dim=1)
+    kept = found[:, : sum(SHARES_WITH_WORDS)].split(SHARES_WITH_WORDS, dim=1)
+    for part, whole in zip(kept, plain.split(SHARES, dim=1), strict=True):
+        cosines = torch.cosine_similarity(part, whole[:, : part.shape[1]], dim=1)
         assert torch.allclose(cosines, torch.ones(4), atol=1e-4)
+    assert reads.words is not None
+    assert slice(512, 768) == WORDS
     sums = reads.words(shots, boxes)
     slow = WORDS_LENGTH * sums / (sums.norm(dim=1, keepdim=True) + 24)
     energy = sum(weight**2 for weight in WEIGHTS)
     assert torch.allclose(found[:, WORDS], slow * (768 / energy) ** 0.5, atol=1e-4)
-
-
-def test_where_words_are_left_out_their_columns_are_zero(features: PatchFeatures) -> None:
-    reads = features.with_words(WordReader())
     reads.words = None
-    found = reads(torch.randn(1, 768), pages(1), [torch.tensor([[0.0, 0, 30, 30]])])
-    assert found.shape == (1, 768)
-    assert not found[:, WORDS].any()
-    assert found[:, : WORDS.start].any()
+    without = reads(embedded, shots, boxes)
+    assert not without[:, WORDS].any()
+    assert torch.equal(without[:, : WORDS.start], found[:, : WORDS.start])

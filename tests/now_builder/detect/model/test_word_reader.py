@@ -8,7 +8,6 @@ from torch.nn import functional
 
 from now_builder.detect.model import word_reader
 from now_builder.detect.model.inference import to_inference
-from now_builder.detect.model.patch_features import WORDS
 from now_builder.detect.model.weights import find_weights, load_detector
 from now_builder.detect.model.word_reader import (
     ACROSS,
@@ -153,7 +152,3 @@ def test_the_shipped_reader_tells_lines_apart(shipped, size, ink, back):
     cosines = read @ torch.stack([vector(line) for line in lines]).T
     assert cosines.argmax(1).tolist() == [0, 1, 2, 3, 4]
     assert cosines.diagonal().min() > 0.25
-
-
-def test_words_stand_in_the_last_columns():
-    assert (WORDS.start, WORDS.stop) == (512, 768)
