@@ -30,9 +30,6 @@ class Recognizer:
     Tesseract releases the GIL and uses one core a call. Each thread has an engine of its own, which
     is cleared after each page, so results do not depend on the pages before.
 
-    Args:
-        languages: Tesseract's names of languages, joined by ``+``.
-
     Raises:
         ConfigError: If the wrapper or the data of a language are missing or do not work.
     """

@@ -97,8 +97,7 @@ class TrainDetectorSettings(Strict):
         "CUDA.",
     )
     half: bool = Field(
-        default=False,
-        description="Write the weights as float16, half as large, and measure those.",
+        default=False, description="Write the weights as float16, half as large, and measure those."
     )
     checkpoint_every: int = Field(100, ge=1, description="Steps between checkpoints.")
 
@@ -125,7 +124,7 @@ class _SettingsOfOneMachine(Strict):
         "CPUs that have it, else fp32. A file holds pages of one precision.",
     )
     proposals: int = Field(
-        100, ge=36, description="Proposals a page to embed, of which 36 are kept."
+        100, ge=36, description="Proposals of a page that are embedded before 36 are kept."
     )
     shards_from: str = Field(
         "",

@@ -233,9 +233,9 @@ def make_batch(
         for (row, first, last), letter in placed:
             cells.append((number, row, int(draws.integers(first, last))))
             units.append(letter.unit)
-    page, row, column = torch.tensor(cells, dtype=torch.int64).reshape(-1, 3).unbind(dim=1)
+    at = torch.tensor(cells, dtype=torch.int64).reshape(-1, 3)
     grey = torch.from_numpy(pixels.clip(0, 1))[:, None]
-    return Batch(grey, torch.from_numpy(shown), (page, row, column), units)
+    return Batch(grey, torch.from_numpy(shown), (at[:, 0], at[:, 1], at[:, 2]), units)
 
 
 def _place(letter: Letter) -> tuple[int, int, int] | None:

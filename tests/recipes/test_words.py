@@ -1,5 +1,7 @@
 """The recipe of the word reader: one small run, stopped and gone on with."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -22,6 +24,8 @@ def small(monkeypatch):
     monkeypatch.setattr(train_words, "read_lexicon", lambda: few)
     for name, value in {"BLOCK": 32, "MEASURED": 16, "CHECKPOINT_EVERY": 2}.items():
         monkeypatch.setattr(train_words, name, value)
+    # A process that draws would take longer to start than it has to draw.
+    monkeypatch.setattr(train_words, "ProcessPoolExecutor", ThreadPoolExecutor)
 
 
 @pytest.mark.usefixtures("small")

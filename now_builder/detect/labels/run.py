@@ -59,10 +59,10 @@ def label_captures(
         captures: The captures folder.
         labels: Folder to write; it is complete when it has ``labels.json``.
         settings: Settings.
-        force: Throw away what is there and start over.
+        force: Throw away existing labels and start over.
 
     Raises:
-        ConfigError: If the mapping is wrong, or what is there is of other captures or settings.
+        ConfigError: If the mapping is wrong, or existing labels are of other captures or settings.
         FormatError: If the captures are missing or torn, or a file that is there is not ours.
     """
     mapping = read_mapping(settings.mapping) if settings.mapping else DEFAULT
@@ -108,7 +108,7 @@ def _survey(
     )
     pages = 0
     if not captures.is_dir() or not complete_shards(captures):
-        read_rows(captures)  # says what is missing
+        read_rows(captures)  # names the missing file
     for shard in complete_shards(captures):
         path = members_path(captures, shard)
         digest.update(f"{shard}\t{path.stat().st_size if path.exists() else -1}\n".encode())

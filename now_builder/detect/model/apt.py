@@ -117,13 +117,7 @@ class PromptTuner(nn.Module):
         text: Float[Tensor, "n d"],
         prompts: Float[Tensor, "classes d"],
     ) -> Float[Tensor, "n classes"]:
-        """Return the cosine of each region with each of its tuned prompts.
-
-        Args:
-            visual: Unit vectors.
-            text: Unit vectors, or zero where a region has no text.
-            prompts: Unit vectors, frozen.
-        """
+        """Return the cosine of each region with each of its tuned prompts; all are unit vectors."""
         shift = self.expand(F.relu(self.reduce(torch.cat([visual, text], dim=1))))
         # |t + β|² and v·(t + β) in matrix products, without a tensor of regions x classes x d.
         squared = (
@@ -138,10 +132,6 @@ class PromptTuner(nn.Module):
 
 class AptDetector(nn.Module):
     """The whole model; its backbone's parameters are named ``visual.*`` as in OpenAI's CLIP.
-
-    Args:
-        config: The architecture.
-        prompts: Frozen class prompts, unit vectors.
 
     Source:
         APT (Gu et al., CVPR 2023); region branch and classifier as in RegionCLIP (Zhong et al.,
@@ -213,13 +203,7 @@ class AptDetector(nn.Module):
         text: Float[Tensor, "n 768"],
         boxes: Float[Tensor, "n 4"],
     ) -> Float[Tensor, "n kinds"]:
-        """Return class logits of regions; the last is the background's, always zero.
-
-        Args:
-            embedded: Projected regions.
-            text: Embeddings of their strings.
-            boxes: Where they are, in input px.
-        """
+        """Return class logits of projected regions; the last is the background's, always zero."""
         placed = embedded + self.placing(geometry.describe(boxes, self.config.input_size))
         cosines = self.tuner(F.normalize(placed, dim=1), text, self.prompts)
         return F.pad(cosines / self.config.temperature, (0, 1))
@@ -230,14 +214,9 @@ class AptDetector(nn.Module):
         screenshots: UInt8[Tensor, "n 3 h w"],
         regions: Sequence[Float[Tensor, "_ 4"]],
     ) -> Float[Tensor, "all 768"]:
-        """Map projected regions to the features that are stored, from pixels only.
+        """Map the projected regions of all pages to the features that are stored, from pixels only.
 
         The map was fitted in training on the train pool's regions.
-
-        Args:
-            embedded: Projected regions of all pages in a row.
-            screenshots: Screenshots of the input size.
-            regions: Boxes of each page, in input px.
         """
         if self.patches is None:
             stored: Tensor = (embedded - self.centre) @ self.whiten

@@ -85,13 +85,6 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
     returns the projected embedding of each region, not yet its logits: which strings belong to a
     region depends on where it is, which only the methods know that take the proposals too.
 
-    Args:
-        input_shape: Shape of a region's features, as the box head returns them.
-        prompts: Frozen class prompts, unit vectors.
-        temperature: Divisor of the cosines.
-        background_weight: Weight of the background in the cross-entropy.
-        passed_on: Arguments of detectron2's own predictor.
-
     Source:
         APT (Gu et al., CVPR 2023); classifier and its loss as in RegionCLIP (Zhong et al., CVPR
         2022).

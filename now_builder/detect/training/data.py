@@ -61,7 +61,7 @@ class TrainPage:
 
     @property
     def known(self) -> Page:
-        """What a detector may know of it: its strings, and the boxes that the browser laid out."""
+        """The page as detectors take it: its strings, and the boxes that the browser laid out."""
         return Page(self.key, self.text_boxes, [*self.labels.boxes, *self.labels.ignored])
 
 
@@ -89,10 +89,7 @@ class TrainPages:
 
 
 def read_train_pages(
-    captures: Path,
-    held_out: float,
-    mapping: ClassMapping = DEFAULT,
-    also: Sequence[Path] = (),
+    captures: Path, held_out: float, mapping: ClassMapping = DEFAULT, also: Sequence[Path] = ()
 ) -> TrainPages:
     """Read labels and text boxes of all pages of the train pool that have labels.
 
@@ -226,13 +223,7 @@ def _hold_out(
 
 
 class Screenshots:
-    """Decoded screenshots of one size, cached in memory as far as they fit.
-
-    Args:
-        size: Width and height, px.
-        cache_mib: Memory of the cache, MiB.
-        threads: Number of decoding threads.
-    """
+    """Decoded screenshots of one size, cached in memory as far as they fit."""
 
     def __init__(self, size: tuple[int, int], cache_mib: int, threads: int) -> None:
         self._size = size
@@ -257,19 +248,9 @@ class Screenshots:
 
 
 def to_targets(
-    page: TrainPage,
-    size: tuple[int, int],
-    encoder: TextEncoder,
-    generator: torch.Generator,
+    page: TrainPage, size: tuple[int, int], encoder: TextEncoder, generator: torch.Generator
 ) -> Targets:
-    """Scale a page's labels to input px and embed the text boxes that are not hidden.
-
-    Args:
-        page: The page.
-        size: Width and height of the input, px.
-        encoder: Frozen text encoder.
-        generator: Source of randomness.
-    """
+    """Scale a page's labels to input px and embed the text boxes that are not hidden."""
     scale = (size[0] / WIDTH, size[1] / HEIGHT)
     factors = torch.tensor([*scale, *scale])
     draws = torch.rand(len(page.text_boxes) + 1, generator=generator).tolist()

@@ -1,4 +1,4 @@
-"""What is trained, and one step of it: model, losses, optimiser, moving average."""
+"""A detector in training and one step of it: model, losses, optimiser, moving average."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +23,7 @@ from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.augmentation import jitter, recolour, zoom
 from now_builder.detect.training.data import Screenshots, TrainPage, TrainPages, to_targets
 from now_builder.detect.training.losses import (
+    THUMBNAIL,
     Appearance,
     Sample,
     Targets,
@@ -34,6 +35,8 @@ from now_builder.detect.training.losses import (
 from now_builder.detect.training.recipe import Recipe, learning_rate
 from now_builder.errors import ConfigError, TrainingError
 
+_PAINT, _VIEW = 4.0, 2.0
+"""Weights of the painting and the view loss."""
 _CACHE_MIB = 2048
 """Memory for decoded screenshots: 3,000 pages of the tiny size; beyond it they are decoded anew."""
 
@@ -41,14 +44,8 @@ _CACHE_MIB = 2048
 class Learner:
     """A detector in training.
 
-    What a step draws is a pure function of the seed and the step's number, so a checkpoint needs no
-    state of random generators.
-
-    Args:
-        settings: Settings of the training.
-        recipe: Recipe of the size.
-        pages: Pages to learn from, for the weights of their classes.
-        threads: Threads that decode screenshots.
+    Random draws of a step are a pure function of the seed and the step's number, so a checkpoint
+    needs no state of random generators.
 
     Raises:
         ConfigError: If the device, the precision on it, the text encoder or CLIP's weights cannot
@@ -56,11 +53,7 @@ class Learner:
     """
 
     def __init__(
-        self,
-        settings: TrainDetectorSettings,
-        recipe: Recipe,
-        pages: TrainPages,
-        threads: int,
+        self, settings: TrainDetectorSettings, recipe: Recipe, pages: TrainPages, threads: int
     ) -> None:
         self.settings, self.recipe = settings, recipe
         self.device = choose_device(settings.device)
@@ -111,7 +104,7 @@ class Learner:
         return cast(AptDetector, self.average.module) if self.average else self.model
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {
             "model": self.model.state_dict(),
             "appearance": self.appearance.state_dict(),
@@ -232,12 +225,12 @@ class Learner:
         views: Float[Tensor, "n 3 h w"],
         regions: Sequence[Float[Tensor, "_ 4"]],
     ) -> dict[str, Float[Tensor, ""]]:
-        thumbnails = roi_align(views, list(regions), self.appearance.thumbnail, sampling_ratio=2)
+        thumbnails = roi_align(views, list(regions), THUMBNAIL, sampling_ratio=2)
         normed = F.layer_norm(embedded, embedded.shape[1:])
-        losses = {"paint": self.recipe.paint * self.appearance.painting_loss(normed, thumbnails)}
+        losses = {"paint": _PAINT * self.appearance.painting_loss(normed, thumbnails)}
         if self.recipe.views > 1:
             one, two = normed.chunk(2)
-            losses["view"] = self.recipe.view * self.appearance.view_loss(one, two)
+            losses["view"] = _VIEW * self.appearance.view_loss(one, two)
         return losses
 
 

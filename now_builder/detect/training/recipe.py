@@ -19,11 +19,9 @@ class Recipe:
     Attributes:
         batch: Pages in memory at once.
         fewest: Minimum number of steps where neither epochs nor steps are set.
-        lr: Highest learning rate of what is trained from scratch; a loaded backbone takes a tenth.
+        lr: Highest learning rate from scratch; a loaded backbone takes a tenth.
         regions: Regions drawn per page for the region losses.
         views: Recoloured copies of each page in a batch: 1, or 2 for the view loss.
-        paint: Weight of the painting loss.
-        view: Weight of the view loss.
     """
 
     model: ModelConfig
@@ -35,8 +33,6 @@ class Recipe:
     fewest: int = 1
     steps: int = 0
     views: int = 1
-    paint: float = 4.0
-    view: float = 2.0
 
 
 _RECIPES = {

@@ -20,7 +20,7 @@ from now_builder.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class TrainSummary:
-    """What a training did.
+    """Counts and figures of a training.
 
     Attributes:
         steps: Steps taken, those of earlier runs included.
@@ -62,7 +62,7 @@ def train_detector(
             may be a folder of images.
         weights: The safetensors file to write; its JSON, history and pictures appear beside it.
         settings: What to train, and how.
-        force: Throw away what is there and start over.
+        force: Throw away existing weights and start over.
 
     Raises:
         ConfigError: If weights or a checkpoint of other settings are there.

@@ -1,6 +1,5 @@
 """What is stored for a box comes from its pixels: a page's text cannot change it."""
 
-import ast
 import inspect
 import string
 from collections import defaultdict
@@ -12,10 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from now_builder.detect.base import Page, TextBox
-from now_builder.detect.model import apt, patch_features
 from now_builder.detect.model.apt import TINY, AptDetector
 from now_builder.detect.model.text_encoder import HashedNgrams
-from now_builder.detect.regions import extraction as extract
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.regions.sources import DomBoxes, ExternalBoxes
 
@@ -155,40 +152,3 @@ def test_no_path_of_the_computation_leads_from_text_to_what_is_exported(source, 
     assert not screenshots.requires_grad
     assert not any(boxes.requires_grad for boxes in regions)
     assert not stored.requires_grad
-
-
-def _names(tree):
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {
-        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
-    }
-
-
-def test_what_exports_takes_and_names_pixels_and_boxes_only():
-    assert list(inspect.signature(AptDetector.export).parameters) == [
-        "self", "embedded", "screenshots", "regions"
-    ]  # fmt: skip
-    assert list(inspect.signature(patch_features.PatchFeatures.forward).parameters) == [
-        "self", "embedded", "screenshots", "regions"
-    ]  # fmt: skip
-    words = {"text", "texts", "text_boxes", "encoder", "prompts", "tuner", "classify", "linked"}
-    whole = ast.parse(inspect.getsource(apt)).body
-    detector = next(n for n in whole if isinstance(n, ast.ClassDef) and n.name == "AptDetector")
-    for function in detector.body:
-        if isinstance(function, ast.FunctionDef) and function.name in ("export", "pool", "maps"):
-            assert not _names(function) & words, function.name
-    assert not _names(ast.parse(inspect.getsource(patch_features))) & (words - {"text"})
-
-
-def test_one_call_exports_and_it_is_given_no_text():
-    tree = ast.parse(inspect.getsource(extract))
-    calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "export"
-    ]
-    (call,) = calls
-    assert _names(call) - {"self", "model", "export", "torch", "cat", "page", "rows"} == {
-        "embedded", "screenshots", "seen"
-    }  # fmt: skip
