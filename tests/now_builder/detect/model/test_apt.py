@@ -9,7 +9,6 @@ from now_builder.detect.base import Detector, Page, TextBox
 from now_builder.detect.model.apt import TINY, AptDetector, PromptTuner
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.regions.extraction import AptExtractor
-from now_builder.detect.regions.sources import DomBoxes
 from now_builder.formats.features import SOURCES
 
 SMALL = TINY.model_copy(update={"input_size": (180, 320)})
@@ -106,17 +105,3 @@ def test_extraction_is_deterministic_and_pages_do_not_leak_into_each_other(extra
 def test_the_extractor_is_a_detector(extractor):
     assert isinstance(extractor, Detector)
     assert extractor.input_size == (180, 320)
-
-
-def test_dom_boxes_come_first_exact_and_the_detectors_own_fill_up(extractor):
-    dom = [(40.0, 100.0, 680.0, 180.0), (40.0, 300.0, 360.0, 700.0), (400.0, 300.0, 700.0, 500.0)]
-    detector = AptExtractor(extractor.model, extractor.encoder, {}, DomBoxes())
-    batch = detector.extract([Page("a", boxes=dom), Page("b")], noise(2))
-    first = batch.source[0] == SOURCES.index("dom")
-    assert first.tolist() == [True] * 3 + [False] * 33
-    assert batch.n_regions.tolist() == [3, 0]
-    assert {tuple(box) for box in batch.boxes[0][first].tolist()} == set(dom)
-    rest = {"detector", "relaxed", "grid"}
-    assert {SOURCES[code] for code in batch.source[0][3:]} <= rest
-    assert {SOURCES[code] for code in batch.source[1]} <= rest
-    assert (np.abs(batch.regions).sum(axis=2) > 0).all()
