@@ -73,7 +73,7 @@ def test_of_the_cells_that_show_a_letter_every_third_is_read():
 
 def test_a_region_sums_the_letters_whose_cells_it_contains(reader, monkeypatch):
     """Against a loop over the cells, at both scales; each counts for one and a half."""
-    monkeypatch.setattr(word_reader, "_CHUNK", 64)
+    monkeypatch.setattr(word_reader, "_CHUNK", 512)
     monkeypatch.setattr(word_reader, "_FEWEST", 16)
     generator = torch.Generator().manual_seed(1)
     page = torch.randint(0, 256, (1, 3, 640, 360), dtype=torch.uint8, generator=generator)
