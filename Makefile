@@ -39,7 +39,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy benchmarks scripts docs/figures $(NOT_RUN)
+	$(BIN)/mypy benchmarks recipes scripts docs/figures $(NOT_RUN)
 	$(BIN)/lint-imports
 
 docs: setup ## the documentation as a site, links checked: site-docs/index.html

@@ -87,13 +87,13 @@ def _label(
         Path,
         typer.Argument(
             metavar="LABELS",
-            help="Folder to write: labels.json (COCO), statistics.json, report.html.",
+            help="Folder to write: labels.json (COCO).",
         ),
     ],
     settings: Annotated[Any, Fields("now_builder.detect.settings:LabelSettings")],
     force: Force = False,
 ) -> None:
-    """Label the elements of each page as COCO JSON, with statistics and a page that shows them."""
+    """Label the elements of each page as COCO JSON, for any trainer of detectors."""
     from now_builder.detect.labels.run import label_captures
 
     typer.echo(label_captures(captures, labels, settings, force))
@@ -124,25 +124,6 @@ def _train_detector(
     from now_builder.detect.training.run import train_detector
 
     typer.echo(train_detector(captures, weights, settings, force))
-
-
-@app.command("train-words", kept="the last checkpoint is kept")
-def _train_words(
-    weights: Annotated[
-        Path,
-        typer.Argument(
-            metavar="WEIGHTS",
-            help="File to write (.safetensors): the detector of --from with its reader; beside it "
-            "appears its .json.",
-        ),
-    ],
-    settings: Annotated[Any, Fields("now_builder.detect.settings:TrainWordsSettings")],
-    force: Force = False,
-) -> None:
-    """Teach a detector to read: words of 200 languages, drawn in the fonts of this machine."""
-    from now_builder.detect.training.words.run import train_words
-
-    typer.echo(train_words(weights, settings, force))
 
 
 @app.command("measure-detector")

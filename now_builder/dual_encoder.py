@@ -23,16 +23,15 @@ TowerPrecision = Literal["fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _SMALL = ("*.json", "*.txt", "*.model")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-_FILES = (*_SMALL, *_WEIGHTS)
 _TOWERS = ("get_image_features", "get_text_features")
 _UNUSABLE = (
     OSError, ValueError, TypeError, RuntimeError, ImportError, KeyError, AttributeError,
     SafetensorError,
 )  # fmt: skip
 _NO_LIMIT = 10**6
-"""Tokens from which a tokenizer's limit says that it has none."""
+"""Tokens from which on a tokenizer's limit means that it has none."""
 _SIDE = 512
-"""Side of squeezed pictures at most, px: no less than what towers take."""
+"""Maximum side of squeezed pictures, px: no less than towers take."""
 
 
 class DualEncoder:
@@ -45,9 +44,9 @@ class DualEncoder:
     Args:
         name: Folder, or name on the hub, from which the model is downloaded unless it has been.
         device: Device that it runs on.
-        precision: What it computes in; vectors are always float32.
+        precision: Precision of the towers; vectors are always float32.
         revision: Branch, tag or commit on the hub.
-        max_text_tokens: Cut texts to so many tokens; 0: to what the text tower takes.
+        max_text_tokens: Maximum tokens of a text; 0: as many as the text tower takes.
 
     Attributes:
         name: Its name on the hub, or that of its folder, without the path.
@@ -55,7 +54,7 @@ class DualEncoder:
         revision: Its commit on the hub, where that is known.
         sha256: Hash of weights, configuration, processor and tokenizer.
         parameters: Number of values of the network.
-        text_limit: Most tokens of a text, those that mark its beginning and end included.
+        text_limit: Maximum tokens of a text, marks of beginning and end included.
         scale: Factor of the cosine, from the model's own ``logit_scale``; 1 without one.
         bias: Added to it, from SigLIP's ``logit_bias``; else 0.
 
@@ -80,27 +79,27 @@ class DualEncoder:
         self.name, self.on_hub = encoder_name(name), not Path(name).is_dir()
         self.revision = folder.name if re.fullmatch(r"[0-9a-f]{40}", folder.name) else None
         self.sha256 = hash_of_encoder(folder)
-        self._model, self._processor = _load(name, folder, _DTYPES[precision])
-        self._model = self._model.to(device)
         self._device, self._dtype = device, _DTYPES[precision]
+        self._model, self._processor = _load(name, folder, self._dtype)
+        self._model = self._model.to(device)
         self.parameters = sum(values.numel() for values in self._model.parameters())
         self.scale = _number(self._model, "logit_scale", torch.exp, 1.0)
         self.bias = _number(self._model, "logit_bias", torch.clone, 0.0)
         limit = self._limit(max_text_tokens)
         self.text_limit = max_text_tokens or limit
-        # SigLIP pools the last place, so that what stands there must be as it was in its training.
+        # SigLIP pools the last place, so that it must be padded as in its training.
         self._full_length = limit if "siglip" in self._model.config.model_type else 0
 
     @torch.inference_mode()
     def images(
         self, pictures: Sequence[Image.Image], *, squeeze: bool = False
     ) -> Float[Tensor, "n width"]:
-        """Embed pictures as unit vectors on the CPU.
+        """Embed RGB pictures of any size as unit vectors on the CPU.
 
         Args:
-            pictures: RGB pictures of any size; the model's own processor brings them to its size.
-            squeeze: Resize each to a square first, whatever its shape, so that a processor that
-                crops to a square (CLIP's) cuts nothing off.
+            pictures: Pictures; the model's own processor brings them to its size.
+            squeeze: Resize each to a square first, so that a processor that crops to a square
+                (CLIP's) cuts nothing off.
 
         Raises:
             ConfigError: If the vectors are not finite, or the model gives no vector a picture.
@@ -129,15 +128,18 @@ class DualEncoder:
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return how many tokens each text has before it is cut."""
-        found = self._processor.tokenizer(list(texts), verbose=False)
-        return [len(ids) for ids in found["input_ids"]]
+        encoded = self._processor.tokenizer(list(texts), verbose=False)
+        return [len(ids) for ids in encoded["input_ids"]]
 
     def _features(self, tower: str, inputs: Mapping[str, Any]) -> Float[Tensor, "n width"]:
         method: Callable[..., Any] = getattr(self._model, tower)
         known = inspect.signature(method).parameters  # some tokenizers return more than is taken
-        given = {name: self._placed(value) for name, value in inputs.items() if name in known}
-        found = method(**given)
-        vectors = found if isinstance(found, Tensor) else getattr(found, "pooler_output", None)
+        output = method(**{
+            name: values.to(self._device, self._dtype if values.is_floating_point() else None)
+            for name, values in inputs.items()
+            if name in known
+        })  # fmt: skip
+        vectors = output if isinstance(output, Tensor) else getattr(output, "pooler_output", None)
         if vectors is None or vectors.ndim != 2:
             raise _refused(self.name, f"{tower} returns no single vector for each")
         vectors = vectors.float().cpu()
@@ -145,47 +147,40 @@ class DualEncoder:
             raise _refused(self.name, f"{tower} is not finite in {self._dtype}; fp32 may be")
         return F.normalize(vectors, dim=1)
 
-    def _placed(self, values: Tensor) -> Tensor:
-        kind = self._dtype if values.is_floating_point() else values.dtype
-        return values.to(self._device, kind)
-
     def _limit(self, wanted: int) -> int:
         own = [self._processor.tokenizer.model_max_length, _positions(self._model)]
         limit = min((count for count in own if count < _NO_LIMIT), default=wanted)
         if not limit:
-            raise _refused(self.name, "says no greatest length of a text; --max-text-tokens does")
+            raise _refused(self.name, "has no maximum length of a text; set --max-text-tokens")
         if wanted and not 2 < wanted <= limit:
             raise ConfigError(f"--max-text-tokens {wanted}: expected 3 to {limit} of {self.name}")
         return limit
 
 
 def find_encoder(name: str, revision: str | None = None) -> Path:
-    """Return the folder of a dual encoder, downloaded if need be; weights only of what is one.
+    """Return the folder of a dual encoder, downloaded if need be.
 
     Raises:
-        ConfigError: If `transformers` is missing, there is no such model, it lacks a file, or it
-            is no dual encoder.
+        ConfigError: If `transformers` is missing, there is no such model, or it lacks a file.
     """
     if find_spec("transformers") is None:
         raise ConfigError("transformers is missing; pip install 'noise-of-web[zero-shot]'")
-    folder = _fetch(name, _SMALL, revision)
-    if not (folder / "config.json").is_file():
-        raise _refused(name, f"config.json is missing in {folder}{_advice(name, folder)}")
-    _check_kind(name, folder)
+    advice = f"where there is a network, `hf download {name or 'NAME'}` brings all of it"
     for pattern in _WEIGHTS:  # pickled ones, which are read as plain values, only where need be
-        folder = _fetch(name, [pattern], revision)
+        try:
+            folder = find_model(name, (*_SMALL, pattern), revision)
+        except ConfigError as error:
+            raise _refused(name, f"{advice} ({error})") from None
+        if not (folder / "config.json").is_file():
+            raise _refused(name, f"config.json is missing in {folder}")
         if any(folder.glob(pattern)):
             return folder
-    raise _refused(name, f"model.safetensors is missing in {folder}{_advice(name, folder)}")
+    raise _refused(name, f"model.safetensors is missing in {folder}; {advice}")
 
 
 def hash_of_encoder(folder: Path) -> str:
-    """Hash what a dual encoder's vectors depend on: weights, configuration, processor, tokenizer.
-
-    Args:
-        folder: Folder as :func:`find_encoder` returns it.
-    """
-    return hash_of_files(folder, _FILES)
+    """Hash weights, configuration, processor and tokenizer of a dual encoder."""
+    return hash_of_files(folder, (*_SMALL, *_WEIGHTS))
 
 
 def encoder_name(name: str) -> str:
@@ -193,56 +188,25 @@ def encoder_name(name: str) -> str:
     return Path(name).resolve().name if Path(name).is_dir() else name
 
 
-def _fetch(name: str, files: Sequence[str], revision: str | None) -> Path:
-    try:
-        return find_model(name, files, revision)
-    except ConfigError as error:
-        raise _refused(name, f"{_advice(name, None).removeprefix('; ')} ({error})") from None
-
-
-def _advice(name: str, folder: Path | None) -> str:
-    """Say how to have a model before there is no network; nothing of a folder of one's own."""
-    if folder is not None and folder == Path(name):
-        return ""
-    return f"; where there is a network, `hf download {name or 'NAME'}` brings all of it"
-
-
-def _check_kind(name: str, folder: Path) -> None:
-    """Refuse a model of another kind by its configuration, before its weights are downloaded."""
-    from transformers import MODEL_MAPPING, AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        kind = MODEL_MAPPING[type(config)]
-    except _UNUSABLE as error:
-        raise _refused(name, str(error)) from None
-    missing = [tower for tower in _TOWERS if not hasattr(kind, tower)]
-    if missing:
-        raise _refused(
-            name, f"{config.model_type} is no dual encoder: it has no {' and no '.join(missing)}"
-        )
-
-
 def _load(name: str, folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Load network and processor; nothing may be missing, as it would be random."""
+    """Load network and processor; no parameter may be missing, as it would be random."""
     from transformers import AutoModel, AutoProcessor
 
+    processors: Any = AutoProcessor  # untyped
+    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         model, loading = AutoModel.from_pretrained(
-            folder,
-            dtype=dtype,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
+            folder, dtype=dtype, output_loading_info=True, **local
         )
-        processors: Any = AutoProcessor  # untyped
-        processor = processors.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
+        missing = [tower for tower in _TOWERS if not hasattr(model, tower)]
+        if missing:
+            kind = model.config.model_type
+            raise _refused(name, f"{kind} is no dual encoder: it has no {' and no '.join(missing)}")
+        processor = processors.from_pretrained(folder, **local)
     except UnpicklingError:
         raise _refused(name, "its weights are a pickle of more than tensors") from None
     except _UNUSABLE as error:
-        raise _refused(name, f"{error}{_advice(name, folder)}") from None
+        raise _refused(name, str(error)) from None
     if loading["missing_keys"]:
         missing = sorted(loading["missing_keys"])
         raise _refused(name, f"{len(missing)} parameters missing: {missing[:3]}")
@@ -253,15 +217,15 @@ def _load(name: str, folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
 
 
 def _positions(model: Any) -> int:
-    """Return how many places the text tower has for tokens."""
-    places = getattr(getattr(model.config, "text_config", None), "max_position_embeddings", None)
+    """Return the number of positions that the text tower has for tokens."""
     for name, module in model.named_modules():
         own = "text" in name and name.endswith("position_embeddings")
         if own and isinstance(module, nn.Embedding):
-            # RoBERTa counts places from behind that of padding.
+            # RoBERTa counts positions from behind that of padding.
             first = 0 if module.padding_idx is None else module.padding_idx + 1
             return module.num_embeddings - first
-    return _NO_LIMIT if places is None else int(places)
+    text = getattr(model.config, "text_config", None)
+    return int(getattr(text, "max_position_embeddings", _NO_LIMIT))
 
 
 def _number(model: Any, name: str, function: Callable[[Tensor], Tensor], default: float) -> float:

@@ -55,7 +55,6 @@ try_none() {
   fails_in_one_line "$lacks[crawl]'" now-builder crawl urls.txt captures
   fails_in_one_line "$lacks[detect]'" now-builder detect "$tiny/captures" f.h5
   fails_in_one_line "$lacks[detect]'" now-builder train-detector "$tiny/captures" w.safetensors
-  fails_in_one_line "$lacks[detect]'" now-builder train-words w.safetensors
   fails_in_one_line "$lacks[tokenize]'" now-builder tokenize "$tiny/captures" captions
   fails_in_one_line "$lacks[package]'" now-builder package "$tiny/captures" "$tiny/features.h5" "$tiny/captions" release
   fails_in_one_line "$lacks[crawl]'" now-builder build urls.txt out
@@ -102,11 +101,10 @@ try_server() {
   ready python -c 'import urllib.request as r; r.urlopen("http://127.0.0.1:8371/healthz")'
   python -c 'import urllib.request as r; assert b"<html" in r.urlopen("http://127.0.0.1:8371/").read()'
 }
-try_words() { now-builder train-words w.safetensors --steps 1 --threads 1 && test -s w.safetensors; }
 try_postgres() { python -c 'import psycopg'; }
 
 if [ $# = 0 ]; then
-  set -- none crawl cluster detect tokenize package baseline zero-shot hub ocr server postgres words
+  set -- none crawl cluster detect tokenize package baseline zero-shot hub ocr server postgres
 fi
 for extra in "$@"; do
   begun=$SECONDS

@@ -1,4 +1,4 @@
-"""The interface of detectors: screenshots and what else is known of pages in, 36 regions out."""
+"""The interface of detectors: screenshots, strings and boxes of pages in, 36 regions out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class TextBox:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is known of a page besides its pixels.
+    """A page's key, strings and element boxes, beside its pixels.
 
     Attributes:
         text_boxes: Visible strings; they may change which regions are kept, never their features.
@@ -64,14 +64,7 @@ class Detector(Protocol):
         ...
 
     def extract(
-        self,
-        pages: Sequence[Page],
-        screenshots: UInt8[Tensor, "pages 3 height width"],
+        self, pages: Sequence[Page], screenshots: UInt8[Tensor, "pages 3 height width"]
     ) -> FeatureBatch:
-        """Find and embed 36 regions a page; boxes are in image px of the full screenshot.
-
-        Args:
-            pages: What is known of each page.
-            screenshots: RGB screenshots of :attr:`input_size`.
-        """
+        """Find and embed 36 regions a page in RGB screenshots; boxes are in image px."""
         ...

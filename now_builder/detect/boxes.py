@@ -61,18 +61,9 @@ def clip(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Float[Tensor, "n
 
 
 def select(
-    boxes: Float[Tensor, "n 4"],
-    scores: Float[Tensor, " n"],
-    count: int,
-    threshold: float = 0.5,
+    boxes: Float[Tensor, "n 4"], scores: Float[Tensor, " n"], count: int, threshold: float = 0.5
 ) -> tuple[Int64[Tensor, " kept"], Bool[Tensor, " kept"]]:
-    """Keep the best boxes after class-agnostic suppression, relaxed until there are enough.
-
-    Args:
-        boxes: Candidate boxes.
-        scores: Their scores; higher is better.
-        count: Number of boxes to keep; fewer are returned only if there are fewer candidates.
-        threshold: Overlap (IoU) above which the lower-scored box is dropped at first.
+    """Keep the best ``count`` boxes after class-agnostic suppression, relaxed if too few are left.
 
     Returns:
         Indices of candidates by falling score, those kept at ``threshold`` before those that only a
@@ -110,13 +101,7 @@ def windows(size: tuple[int, int]) -> Float[Tensor, "windows 4"]:
 def anchors(
     grid: tuple[int, int], stride: int, shapes: Float[Tensor, "shapes 2"]
 ) -> Float[Tensor, "anchors 4"]:
-    """Lay anchor boxes over a feature map: row by row, column by column, shape by shape.
-
-    Args:
-        grid: Rows and columns of the map.
-        stride: Input px per cell.
-        shapes: Widths and heights in input px.
-    """
+    """Lay anchors of some shapes (px) over a map's cells: row by row, column by column."""
     rows, columns = grid
     y = (torch.arange(rows, device=shapes.device) + 0.5) * stride
     x = (torch.arange(columns, device=shapes.device) + 0.5) * stride
@@ -126,11 +111,7 @@ def anchors(
 
 
 def describe(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Float[Tensor, "n 8"]:
-    """Describe where boxes lie and how large they are, in eight numbers of about one.
-
-    Args:
-        boxes: Boxes in px.
-        size: Width and height of the screen, px.
+    """Describe boxes on a screen, both in px, by eight numbers of about one.
 
     Returns:
         Edges as shares of the screen; logarithms of the shares of its width and height, of the

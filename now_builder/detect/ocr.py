@@ -14,6 +14,9 @@ from now_builder.machine.tessdata import debian_package, find_tessdata
 _SPARSE = 11
 """Tesseract's page segmentation for text that stands anywhere, in no order."""
 
+CONFIDENCE = 60.0
+"""Minimum confidence of a line, in per cent: smudges and pictures are below it."""
+
 _DPI = 192
 """Resolution of screenshots of two image px per CSS px."""
 
@@ -27,15 +30,11 @@ class Recognizer:
     Tesseract releases the GIL and uses one core a call. Each thread has an engine of its own, which
     is cleared after each page, so results do not depend on the pages before.
 
-    Args:
-        languages: Tesseract's names of languages, joined by ``+``.
-        confidence: Least confidence, in per cent, of the lines that are kept.
-
     Raises:
         ConfigError: If the wrapper or the data of a language are missing or do not work.
     """
 
-    def __init__(self, languages: str, confidence: float) -> None:
+    def __init__(self, languages: str) -> None:
         self._tesseract = _tesserocr()
         names = [name for name in languages.split("+") if name]
         folder = find_tessdata(names) if names else None
@@ -46,7 +45,7 @@ class Recognizer:
                 f"ocr_languages {languages!r}: no folder has their .traineddata; "
                 f"apt install {packages or 'tesseract-ocr-eng'}, or set TESSDATA_PREFIX to theirs"
             )
-        self._folder, self._languages, self._confidence = folder, "+".join(names), confidence
+        self._folder, self._languages = folder, "+".join(names)
         self._engines = threading.local()
         self._engine()
 
@@ -60,7 +59,7 @@ class Recognizer:
         lines = [
             TextBox(text, box, "ocr")
             for text, confidence, box in self._lines(engine)
-            if text and confidence >= self._confidence
+            if text and confidence >= CONFIDENCE
         ]
         engine.Clear()
         return lines
@@ -93,10 +92,10 @@ class Recognizer:
         return self._engines.own
 
 
-def ocr_attributes(languages: str, confidence: float) -> dict[str, str]:
+def ocr_attributes(languages: str) -> dict[str, str]:
     """Return the attributes of the feature file that identify the recognition."""
     version = _tesserocr().tesseract_version().split()[1]
-    return {"ocr": f"tesseract {version}, {languages}, from {confidence:g} %"}
+    return {"ocr": f"tesseract {version}, {languages}, from {CONFIDENCE:g} %"}
 
 
 def _tesserocr() -> Any:

@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 def ahead(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
     """Map in some threads, in order, at most ``4 * threads`` items ahead of the consumer.
 
-    What has not begun when the consumer stops is never done.
+    Work that has not begun when the consumer stops is never done.
     """
     waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(threads) as pool:

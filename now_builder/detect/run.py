@@ -27,8 +27,13 @@ from now_builder.detect.pixels import (
     in_background,
     to_batch,
 )
-from now_builder.detect.regions.by_name import absolute
-from now_builder.detect.regions.loading import attributes_of, load, resolve_settings, threads_of
+from now_builder.detect.regions.loading import (
+    absolute,
+    attributes_of,
+    load,
+    resolve_settings,
+    threads_of,
+)
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.feature_parts import (
@@ -45,13 +50,7 @@ from now_builder.formats.features import (
     check_captures,
     open_features,
 )
-from now_builder.formats.shard import (
-    Capture,
-    CaptureRow,
-    complete_shards,
-    read_captures,
-    read_rows,
-)
+from now_builder.formats.shard import Capture, CaptureRow, complete_shards, read_captures, read_rows
 from now_builder.machine.distribution import read_share
 from now_builder.machine.ray_engine import RayEngine
 from now_builder.program.progress import Progress
@@ -73,7 +72,7 @@ _Batch = tuple[list[Page], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class DetectSummary:
-    """What a run of ``detect`` did.
+    """Counts of a run of ``detect``.
 
     Attributes:
         fresh: Pages extracted in this run.
@@ -85,9 +84,9 @@ class DetectSummary:
     features: Path
     pages: int
     fresh: int
-    seconds: float
-    waiting_s: float
-    writing_s: float
+    seconds: float = 0.0
+    waiting_s: float = 0.0
+    writing_s: float = 0.0
     missing: int = 0
 
     def __str__(self) -> str:
@@ -118,12 +117,12 @@ def detect(
         captures: The captures folder.
         features: The HDF5 file; finished batches wait beside it until it is complete.
         settings: What to run, and how.
-        force: Throw away what is there and start over.
+        force: Throw away existing features and start over.
 
     Raises:
-        ConfigError: If there is neither a trained detector nor a detectron2 model, or what is
-            there was made by other weights or settings.
-        FormatError: If captures, weights or features are missing or torn, or what is there was
+        ConfigError: If there is neither a trained detector nor a detectron2 model, or existing
+            features were made by other weights or settings.
+        FormatError: If captures, weights or features are missing or torn, or the features were
             made from other screenshots.
     """
     share = _share(settings)
@@ -147,7 +146,7 @@ def detect(
         done, tied = _keys_done(features, attributes, screenshots)
         left = len(mine - done)
         if features.exists() and wanted <= done and not read_parts(features):
-            return DetectSummary(features, len(done), 0, 0.0, 0.0, 0.0)
+            return DetectSummary(features, len(done), 0)
     started = time.perf_counter()
     waiting = writing = 0.0
     if left and settings.engine == "ray":
@@ -194,10 +193,8 @@ def _alone(features: Path, share: tuple[int, int]) -> Iterator[None]:
         yield
 
 
-def detect_shards(
-    captures: Path, features: Path, settings: DetectSettings, shards: Sequence[int]
-) -> None:
-    """Extract what is missing of some shards into parts, in a worker; it may be called again."""
+def detect_shards(captures: Path, features: Path, settings: DetectSettings, *shards: int) -> None:
+    """Extract the missing pages of some shards into parts, in a worker; it may be called again."""
     settings = resolve_settings(settings)
     screenshots = _screenshots(row for shard in shards for row in read_rows(captures, shard))
     done, _ = _keys_done(features, attributes_of(settings), screenshots, shards)
@@ -205,11 +202,7 @@ def detect_shards(
 
 
 def _extract(
-    captures: Path,
-    features: Path,
-    settings: DetectSettings,
-    shards: Sequence[int],
-    done: set[str],
+    captures: Path, features: Path, settings: DetectSettings, shards: Sequence[int], done: set[str]
 ) -> tuple[float, float]:
     """Return the seconds spent waiting for decoded screenshots and for the disk."""
     screenshots = _screenshots(row for shard in shards for row in read_rows(captures, shard))
@@ -251,7 +244,7 @@ def _detect_on_ray(
     elsewhere = {"weights": weights, "regions": absolute(settings.regions), "embed": embed}
     for_worker = settings.model_copy(update={"threads": threads, **elsewhere})
     engine: RayEngine[int] = RayEngine(
-        partial(_detect_shard, captures.resolve(), features.resolve(), for_worker),
+        partial(detect_shards, captures.resolve(), features.resolve(), for_worker),
         lambda _: _SHARD_LIMIT_S,
         lambda shard: [shard],
         settings,
@@ -266,10 +259,6 @@ def _detect_on_ray(
             f"shards {given_up} failed on every worker ({poison[0][1]:.200}); all others are done, "
             "and the same command tries these again",
         )
-
-
-def _detect_shard(captures: Path, features: Path, settings: DetectSettings, shard: int) -> None:
-    detect_shards(captures, features, settings, [shard])
 
 
 def _screenshots(rows: Iterable[CaptureRow]) -> dict[str, str | None]:
@@ -289,7 +278,7 @@ def _keys_done(
     removed, so that their pages are done again.
 
     Returns:
-        The keys, and whether file and parts all tell of which screenshots they are.
+        The keys, and whether file and parts all name their screenshots.
     """
     done: set[str] = set()
     tied = True
@@ -329,8 +318,8 @@ class Pipeline:
     all four run at once. Threads decode as fast as processes do, since Pillow releases the GIL,
     and nothing has to be sent between them.
 
-    Parts are written beside ``features``, the file to be. They tell of which screenshots they are,
-    where the sha256 of each is given.
+    Parts are written beside ``features``, the file to be. They name their screenshots where the
+    sha256 of each is given.
     """
 
     def __init__(
@@ -346,9 +335,7 @@ class Pipeline:
         self.settings, self.batch_size = settings, batch_size
         self.device = choose_device(settings.device)
         self._waited = 0.0
-        self.read_text = make_text_source(
-            settings.text_source, settings.ocr_languages, settings.ocr_confidence
-        )
+        self.read_text = make_text_source(settings.text_source, settings.ocr_languages)
 
     def run(self, captures: Iterator[Capture], left: int, done: int) -> tuple[float, float]:
         """Extract pages; return the seconds spent waiting for screenshots and for the disk."""
@@ -392,7 +379,7 @@ class Pipeline:
             torch.set_num_threads(threads)
 
     def _timed(self, batches: Iterator[_Batch]) -> Iterator[_Batch]:
-        """Add up what the next batch is waited for."""
+        """Add up the time that the next batch is waited for."""
         while True:
             start = time.perf_counter()
             batch = next(batches, None)

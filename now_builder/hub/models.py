@@ -12,11 +12,6 @@ from now_builder.hub.client import NO_XET, of_xet
 def find_model(name: str, files: Sequence[str], revision: str | None = None) -> Path:
     """Return the folder of a model: the one named, or the hub's, downloaded if need be.
 
-    Args:
-        name: Folder, or name on the hub such as ``openai/clip-vit-base-patch32``.
-        files: Patterns of the files to download; others stay on the hub.
-        revision: Branch, tag or commit on the hub; default: its main branch.
-
     Raises:
         ConfigError: If it is neither a folder nor can be had from the hub.
     """
@@ -38,12 +33,7 @@ def find_model(name: str, files: Sequence[str], revision: str | None = None) -> 
 
 
 def hash_of_files(folder: Path, files: Sequence[str]) -> str:
-    """Hash the names and contents of a folder's files.
-
-    Args:
-        folder: Folder of a model.
-        files: Patterns of the files that count.
-    """
+    """Hash the names and contents of a folder's files that match some patterns."""
     found = sorted({path for pattern in files for path in folder.glob(pattern)})
     lines = "".join(f"{path.name} {sha256_of(path)}\n" for path in found)
     return hashlib.sha256(lines.encode()).hexdigest()

@@ -136,10 +136,7 @@ def _renumbered(page: CocoPage, mapped: Sequence[int | None]) -> CocoPage:
 
 
 def _checked(path: Path, file: _File) -> CocoData:
-    categories = sorted(
-        (item for item in _by_id(path, "categories", file.categories).values()),
-        key=lambda item: item.id,
-    )
+    categories = [item for _, item in sorted(_by_id(path, "categories", file.categories).items())]
     named = tuple(
         (item.name, item.name_zh or item.name) for item in categories if item.name != IGNORE
     )
@@ -212,20 +209,25 @@ class CocoWriter:
         images: Open, empty text file for the images.
         annotations: Open, empty text file for the annotations.
         mapping: Mapping whose classes become the categories, and after them ``ignore``.
+
+    Attributes:
+        pages: Number of pages written.
+        labelled: Number of their boxes that have a class.
     """
 
     def __init__(self, images: IO[str], annotations: IO[str], mapping: ClassMapping) -> None:
         self._images, self._annotations = images, annotations
         self._classes = (*mapping.classes, (IGNORE, "忽略"))
-        self._pages = self._boxes = 0
+        self.pages = self.labelled = self._boxes = 0
 
     def add(self, file_name: str, labels: Labels, **more: str) -> None:
         """Append a page of the screen's size; ``more`` are further fields of the image."""
-        self._pages += 1
-        image = {"id": self._pages, "file_name": file_name, "width": WIDTH, "height": HEIGHT}
-        self._images.write(",\n" * (self._pages > 1) + _line({**image, **more}))
+        self.pages += 1
+        image = {"id": self.pages, "file_name": file_name, "width": WIDTH, "height": HEIGHT}
+        self._images.write(",\n" * (self.pages > 1) + _line({**image, **more}))
         for box, number in zip(labels.boxes, labels.classes, strict=True):
             self._annotate(box, number + 1, crowd=0)
+        self.labelled += len(labels.boxes)
         for box in labels.ignored:
             self._annotate(box, len(self._classes), crowd=1)
 
@@ -234,7 +236,7 @@ class CocoWriter:
         width, height = round(box[2] - box[0], 2), round(box[3] - box[1], 2)
         annotation = {
             "id": self._boxes,
-            "image_id": self._pages,
+            "image_id": self.pages,
             "category_id": category,
             "bbox": [round(box[0], 2), round(box[1], 2), width, height],
             "area": round(width * height, 2),

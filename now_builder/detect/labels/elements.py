@@ -26,32 +26,6 @@ _SAME = 0.9
 _CAP = 40
 _WALL = 0.6
 
-DROPPED = {
-    "hidden": "not visible: hidden, transparent, off screen or wholly covered",
-    "clipped": f"less than {_SEEN:.0%} on screen and not covered",
-    "broken": "a box that is not a box",
-    "no class": "a plain block: no known kind, nothing drawn, nothing to use",
-    "wrapper": f"more than {_WRAPPER:.0%} of the screen",
-    "small": "less than 6 CSS px wide or high, or less than 64 CSS px²",
-    "same place": f"coincides (IoU > {_SAME}) with one of a more specific class",
-}
-"""Why an element is no label but background."""
-
-IGNORED = {
-    "unknown": "seen, but of no known kind",
-    "unloaded": "a picture without pixels",
-    "mapping": "of a class that the mapping ignores or lacks",
-    "over cap": f"beyond {_CAP} of a class on a page",
-}
-"""Why an element is neither a class nor background."""
-
-PAGES_DROPPED = {
-    "wall": "a dialog over most of the screen: consent, log-in, a robot's check",
-    "nothing": "no element is a label",
-    "unsettled": "never came to rest, and --settled-only",
-}
-"""Why a captured page is not in the label file."""
-
 
 @dataclass(frozen=True, slots=True)
 class Labels:
@@ -68,61 +42,41 @@ class Labels:
     ignored: list[Box]
 
 
-@dataclass(frozen=True, slots=True)
-class Sifted:
-    """The labels of a page, and why other elements are not among them.
-
-    Attributes:
-        labels: Labels; ``None`` for a page behind a wall (a dialog over most of it).
-        reasons: Number of elements by key of :data:`DROPPED` and :data:`IGNORED`.
-    """
-
-    labels: Labels | None
-    reasons: Counter[str]
-
-
 def label(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Labels | None:
     """Label one page; return ``None`` for a page behind a wall (a dialog over most of it).
 
-    Dropped: what cannot be seen or is clipped to less than 40 %; what is smaller than 6 CSS px or
+    Dropped: hidden elements and those clipped to less than 40 %; those smaller than 6 CSS px or
     64 CSS px²; wrappers of more than 80 % of the screen; of boxes that coincide (IoU > 0.9) all but
     the most specific. Ignored: pictures without pixels; unknown kinds; beyond 40 of a class.
     """
-    return sift(elements, mapping).labels
+    page = _Page(elements, _children(elements), mapping)
+    labelled: list[_Labelled] = []
+    ignored: list[Box] = []
+    for index, element in enumerate(elements):
+        if not _seen(element):
+            continue
+        kind = _kind(page, index)
+        box = _cut(_tight(page, index, kind))
+        if box is None:
+            continue
+        if kind == "dialog" and _area(box) > _WALL * WIDTH * HEIGHT:
+            return None
+        if _is_background(element, kind, box):
+            continue
+        unloaded = not element.loaded and kind in ("image", "icon", "media")
+        if kind is None or unloaded or mapping.final(kind) == IGNORE:
+            ignored.append(box)
+        else:
+            labelled.append((box, kind))
+    kept, over = _capped([(box, mapping.final(kind)) for box, kind in _distinct(labelled)])
+    number = {name: place for place, name in enumerate(mapping.class_names)}
+    return Labels([box for box, _ in kept], [number[name] for _, name in kept], ignored + over)
 
 
 def dom_boxes(elements: Sequence[Element]) -> list[Box]:
     """Return the boxes of visible elements, labelled or ignored; none of a page behind a wall."""
     labels = label(elements)
     return [] if labels is None else [*labels.boxes, *labels.ignored]
-
-
-def sift(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Sifted:
-    """Label one page as :func:`label` does, and count why other elements are not labelled."""
-    page = _Page(elements, _children(elements), mapping)
-    found: list[_Found] = []
-    ignored: list[Box] = []
-    reasons: Counter[str] = Counter()
-    for index, element in enumerate(elements):
-        if not _seen(element):
-            reasons["clipped" if element.visible else "hidden"] += 1
-            continue
-        kind = _kind(page, index)
-        box = _cut(_tight(page, index, kind))
-        if kind == "dialog" and box and _area(box) > _WALL * WIDTH * HEIGHT:
-            return Sifted(None, reasons)
-        reason = _reason(element, kind, box, mapping)
-        if reason in IGNORED and box:
-            ignored.append(box)
-        elif not reason and box and kind:
-            found.append((box, kind))
-        reasons[reason] += bool(reason)
-    distinct = _distinct(found)
-    kept, over = _capped([(box, mapping.final(kind)) for box, kind in distinct])
-    reasons += Counter({"same place": len(found) - len(distinct), "over cap": len(over)})
-    number = {name: place for place, name in enumerate(mapping.class_names)}
-    labels = Labels([box for box, _ in kept], [number[name] for _, name in kept], ignored + over)
-    return Sifted(labels, +reasons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,27 +92,22 @@ class _Page:
         return any(_plain_kind(item, self.mapping) == "image" for item in elements)
 
 
-_Found = tuple[Box, str]
+_Labelled = tuple[Box, str]
 
 
 def _seen(element: Element) -> bool:
     return element.visible and element.visible_fraction >= _SEEN
 
 
-def _reason(element: Element, kind: str | None, box: Box | None, mapping: ClassMapping) -> str:
-    """Return why a visible element is not labelled; empty if it is."""
-    noteworthy = element.role or element.interactive or element.background
-    if box is None or (kind is None and not noteworthy):
-        return "no class" if box else "broken"
-    if _area(box) > _WRAPPER * WIDTH * HEIGHT:
-        return "wrapper"
-    if min(_sides(box)) < SMALLEST or _area(box) < _AREA:
-        return "small"
-    if kind is None:
-        return "unknown"
-    if not element.loaded and kind in ("image", "icon", "media"):
-        return "unloaded"
-    return "mapping" if mapping.final(kind) == IGNORE else ""
+def _is_background(element: Element, kind: str | None, box: Box) -> bool:
+    """Return whether a visible element is neither labelled nor ignored."""
+    plain = not (element.role or element.interactive or element.background)
+    return (
+        (kind is None and plain)
+        or _area(box) > _WRAPPER * WIDTH * HEIGHT
+        or min(_sides(box)) < SMALLEST
+        or _area(box) < _AREA
+    )
 
 
 def _kind(page: _Page, index: int) -> str | None:
@@ -262,14 +211,14 @@ def _cut(box: Box) -> Box | None:
     return max(left, 0.0), max(top, 0.0), min(right, float(WIDTH)), min(bottom, float(HEIGHT))
 
 
-def _distinct(found: Sequence[_Found]) -> list[_Found]:
+def _distinct(labelled: Sequence[_Labelled]) -> list[_Labelled]:
     """Drop all but the most specific of boxes that coincide; keep document order."""
-    order = sorted(range(len(found)), key=lambda i: (_rank(found[i][1]), i))
+    order = sorted(range(len(labelled)), key=lambda i: (_rank(labelled[i][1]), i))
     kept: list[int] = []
     for i in order:
-        if all(_iou(found[i][0], found[k][0]) <= _SAME for k in kept):
+        if all(_iou(labelled[i][0], labelled[k][0]) <= _SAME for k in kept):
             kept.append(i)
-    return [found[i] for i in sorted(kept)]
+    return [labelled[i] for i in sorted(kept)]
 
 
 def _rank(kind: str) -> int:
@@ -277,12 +226,12 @@ def _rank(kind: str) -> int:
     return _SPECIFIC.index(kind) if kind in _SPECIFIC else -1
 
 
-def _capped(found: Sequence[_Found]) -> tuple[list[_Found], list[Box]]:
+def _capped(labelled: Sequence[_Labelled]) -> tuple[list[_Labelled], list[Box]]:
     """Separate the first boxes of each class from those beyond the cap."""
     counts: Counter[str] = Counter()
-    kept: list[_Found] = []
+    kept: list[_Labelled] = []
     over: list[Box] = []
-    for box, name in found:
+    for box, name in labelled:
         counts[name] += 1
         if counts[name] <= _CAP:
             kept.append((box, name))

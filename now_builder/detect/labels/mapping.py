@@ -110,7 +110,7 @@ class ClassMapping(Strict):
         return renamed if renamed in self.class_names else IGNORE
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong in the fields that were set: field, found, expected."""
+        """Yield the problems of the fields that were set: field, found, expected."""
         names = self.class_names
         for place, name in enumerate(names):
             if name in ("", IGNORE) or name in names[:place]:

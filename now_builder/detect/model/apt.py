@@ -1,7 +1,6 @@
 """The APT-style detector: proposals, region embeddings, prompts tuned by pixels and text."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
@@ -37,8 +36,7 @@ class ModelConfig(Strict):
         proposals: Boxes kept after suppression in training.
         temperature: Divisor of the cosines.
         patches: Whether stored features have :class:`PatchFeatures` beside the embedding.
-        words: Whether these have the words that a reader sees.
-        mode: How prompts are tuned.
+        words: Whether these have the words that the detector reads.
     """
 
     size: str
@@ -56,11 +54,10 @@ class ModelConfig(Strict):
     temperature: float = 0.01
     patches: bool = False
     words: bool = False
-    mode: Literal["shift", "film", "attn"] = "shift"
 
 
 PROPOSALS = 100
-"""Boxes a page that are embedded, unless a user says otherwise."""
+"""Default number of boxes a page that are embedded."""
 
 PAPER = ModelConfig(
     size="paper",
@@ -97,30 +94,22 @@ TINY = ModelConfig(
 class PromptTuner(nn.Module):
     r"""Cosines between regions and class prompts that each region tunes by its pixels and its text.
 
-    ``shift`` adds one vector per region, :math:`\hat t = t + W_2 \mathrm{ReLU}(W_1 [v; o])`;
-    ``film`` scales and shifts, :math:`\hat t = \gamma \odot t + \beta`; ``attn`` lets each prompt
-    ask a memory of the two tokens ``v`` and ``o``. All begin as the untuned prompts.
+    To each prompt ``t`` it adds one vector per region,
+    :math:`\hat t = t + W_2 \mathrm{ReLU}(W_1 [v; o])`, which begins as zero.
 
     Source:
         APT (Gu et al., CVPR 2023): frozen prompts adjusted by visual and OCR embeddings.
 
     Differs:
-        APT's formula is not public in a form we could read; these three are ours.
+        APT's formula is not public in a form we could read; this one is ours.
     """
 
-    def __init__(self, mode: Literal["shift", "film", "attn"], dimension: int = DIMENSION) -> None:
+    def __init__(self, dimension: int = DIMENSION) -> None:
         super().__init__()
-        self.mode = mode
-        hidden = dimension // 4
-        outputs = {"shift": dimension, "film": 2 * dimension, "attn": dimension}[mode]
-        inputs = dimension if mode == "attn" else 2 * dimension
-        self.reduce = nn.Linear(inputs, hidden)
-        self.expand = nn.Linear(hidden, outputs)
+        self.reduce = nn.Linear(2 * dimension, dimension // 4)
+        self.expand = nn.Linear(dimension // 4, dimension)
         nn.init.zeros_(self.expand.weight)
         nn.init.zeros_(self.expand.bias)
-        if mode == "attn":
-            self.query = nn.Linear(dimension, hidden)
-            self.key = nn.Linear(dimension, hidden)
 
     def forward(
         self,
@@ -128,51 +117,21 @@ class PromptTuner(nn.Module):
         text: Float[Tensor, "n d"],
         prompts: Float[Tensor, "classes d"],
     ) -> Float[Tensor, "n classes"]:
-        """Return the cosine of each region with each of its tuned prompts.
-
-        Args:
-            visual: Unit vectors.
-            text: Unit vectors, or zero where a region has no text.
-            prompts: Unit vectors, frozen.
-        """
-        if self.mode == "attn":
-            return self._attend(visual, text, prompts)
-        tuned = self.expand(F.relu(self.reduce(torch.cat([visual, text], dim=1))))
-        if self.mode == "film":
-            scale, shift = tuned.chunk(2, dim=1)
-            scale = 1 + scale
-        else:
-            scale, shift = torch.ones_like(tuned), tuned
-        # |γ⊙t + β|² and v·(γ⊙t + β) in matrix products, without a tensor of regions x classes x d.
+        """Return the cosine of each region with each of its tuned prompts; all are unit vectors."""
+        shift = self.expand(F.relu(self.reduce(torch.cat([visual, text], dim=1))))
+        # |t + β|² and v·(t + β) in matrix products, without a tensor of regions x classes x d.
         squared = (
-            scale.square() @ prompts.square().T
-            + 2 * (scale * shift) @ prompts.T
+            torch.ones_like(shift) @ prompts.square().T
+            + 2 * shift @ prompts.T
             + shift.square().sum(dim=1, keepdim=True)
         )
-        inner = (visual * scale) @ prompts.T + (visual * shift).sum(dim=1, keepdim=True)
+        inner = visual @ prompts.T + (visual * shift).sum(dim=1, keepdim=True)
         cosines: Tensor = inner / squared.clamp(min=1e-8).sqrt()
         return cosines
-
-    def _attend(
-        self,
-        visual: Float[Tensor, "n d"],
-        text: Float[Tensor, "n d"],
-        prompts: Float[Tensor, "classes d"],
-    ) -> Float[Tensor, "n classes"]:
-        memory = torch.stack([visual, text], dim=1)
-        weights = torch.einsum("ch,nmh->ncm", self.query(prompts), self.key(memory))
-        weights = (weights / self.query.out_features**0.5).softmax(dim=2)
-        values = self.expand(F.relu(self.reduce(memory)))
-        tuned = F.normalize(prompts + torch.einsum("ncm,nmd->ncd", weights, values), dim=2)
-        return torch.einsum("nd,ncd->nc", visual, tuned)
 
 
 class AptDetector(nn.Module):
     """The whole model; its backbone's parameters are named ``visual.*`` as in OpenAI's CLIP.
-
-    Args:
-        config: The architecture.
-        prompts: Frozen class prompts, unit vectors.
 
     Source:
         APT (Gu et al., CVPR 2023); region branch and classifier as in RegionCLIP (Zhong et al.,
@@ -207,7 +166,7 @@ class AptDetector(nn.Module):
         self.regression = nn.Linear(config.outputs, 4)
         nn.init.normal_(self.regression.weight, std=0.001)
         nn.init.zeros_(self.regression.bias)
-        self.tuner = PromptTuner(config.mode)
+        self.tuner = PromptTuner()
         self.register_buffer("prompts", prompts.clone())
         self.register_buffer("centre", torch.zeros(DIMENSION))
         self.register_buffer("whiten", torch.eye(DIMENSION))
@@ -244,13 +203,7 @@ class AptDetector(nn.Module):
         text: Float[Tensor, "n 768"],
         boxes: Float[Tensor, "n 4"],
     ) -> Float[Tensor, "n kinds"]:
-        """Return class logits of regions; the last is the background's, always zero.
-
-        Args:
-            embedded: Projected regions.
-            text: Embeddings of their strings.
-            boxes: Where they are, in input px.
-        """
+        """Return class logits of projected regions; the last is the background's, always zero."""
         placed = embedded + self.placing(geometry.describe(boxes, self.config.input_size))
         cosines = self.tuner(F.normalize(placed, dim=1), text, self.prompts)
         return F.pad(cosines / self.config.temperature, (0, 1))
@@ -261,14 +214,9 @@ class AptDetector(nn.Module):
         screenshots: UInt8[Tensor, "n 3 h w"],
         regions: Sequence[Float[Tensor, "_ 4"]],
     ) -> Float[Tensor, "all 768"]:
-        """Map projected regions to the features that are stored, from pixels only.
+        """Map the projected regions of all pages to the features that are stored, from pixels only.
 
         The map was fitted in training on the train pool's regions.
-
-        Args:
-            embedded: Projected regions of all pages in a row.
-            screenshots: Screenshots of the input size.
-            regions: Boxes of each page, in input px.
         """
         if self.patches is None:
             stored: Tensor = (embedded - self.centre) @ self.whiten

@@ -94,13 +94,6 @@ class AttentionPool(nn.Module):
 class ModifiedResNet(nn.Module):
     """CLIP's image tower as a detection backbone: C4 features, and a head for pooled regions.
 
-    Args:
-        layers: Blocks in each of the four layers.
-        width: Channels behind the stem; 64 is RN50.
-        outputs: Width of the pooled embedding; 1024 is RN50.
-        side: Cells a side behind layer 4; 7 is RN50 at 224 px.
-        layer3_stride: 2 as published (C4 at stride 16); 1 keeps C4 at stride 8 for small inputs.
-
     Source:
         CLIP (Radford et al., ICML 2021); C4 with layer 4 on regions as in RegionCLIP
         (Zhong et al., CVPR 2022).

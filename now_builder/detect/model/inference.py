@@ -22,20 +22,14 @@ _CPU_HAS_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 def choose_precision(
     name: Precision, device: torch.device, size: str, *, reads: bool = False
 ) -> Computed:
-    """Turn ``auto`` into what is quicker.
+    """Turn ``auto`` into the quicker precision, ``mixed`` into ``fp32`` where no words are read.
 
     It is ``bf16`` on GPUs that have it and, at the paper's size, on CPUs that have it. On those the
     tiny size is hardly quicker in it, but its reading of words is twice as quick: ``mixed`` leaves
     all else, and so the regions, as they are in ``fp32``.
 
-    Args:
-        name: What is asked for.
-        device: Device of the detector.
-        size: Name of the detector's size.
-        reads: Whether it stores words; without, ``mixed`` is ``fp32``.
-
     Raises:
-        ConfigError: If the device cannot compute in what is asked for.
+        ConfigError: If the device cannot compute in a precision.
     """
     if device.type != "cuda" and name == "fp16":
         raise ConfigError(

@@ -54,12 +54,7 @@ class Block(nn.Module):
         return unit
 
     def fit(self, rows: Float[Tensor, "n inputs"], floor: float = 1e-4) -> None:
-        """Fit to the widest directions of some rows, each divided by the root of its deviation.
-
-        Args:
-            rows: Features of regions of the train pool.
-            floor: Share of the widest variance that is added to every variance.
-        """
+        """Fit to the widest directions of some rows, each divided by the root of its deviation."""
         wide = rows.double()
         centre = wide.mean(dim=0)
         spread, axes = torch.linalg.eigh((wide - centre).T @ (wide - centre) / len(wide))
@@ -72,9 +67,6 @@ class Block(nn.Module):
 
 class Patterns(nn.Module):
     """Small patterns, learned from screenshots, and how often each occurs in a region.
-
-    Args:
-        channels: 1 for grey values, 3 for colours.
 
     Source:
         Patterns: k-means features (Coates, Ng and Lee, AISTATS 2011); counts: bags of visual words
@@ -92,12 +84,7 @@ class Patterns(nn.Module):
     def forward(
         self, pages: Float[Tensor, "n 3 h w"], regions: Sequence[Float[Tensor, "_ 4"]]
     ) -> Float[Tensor, "all patterns"]:
-        """Return the root of each pattern's share among the patches of each region.
-
-        Args:
-            pages: Values in [0, 1].
-            regions: Boxes of each page, in its px.
-        """
+        """Return the root of each pattern's share among the patches of each region."""
         rows = []
         for page, boxes in zip(pages, regions, strict=True):
             seen = self._nearest(page)
@@ -175,12 +162,9 @@ class PatchFeatures(nn.Module):
     """Features of regions from their pixels alone, beside the embedding of a small network.
 
     A network of some hundred thousand parameters, trained for minutes on a few hundred pages,
-    forgets what its losses do not ask for. Grey patterns of the screenshot keep the strokes of the
-    writing, and so its script; colour patterns of one half as large keep the shapes of what is
-    drawn; and a reader (:class:`WordReader`), if there is one, keeps the words.
-
-    Args:
-        words: Whether there is a reader.
+    forgets whatever its losses do not ask for. Grey patterns of the screenshot keep the strokes of
+    the writing, and so its script; colour patterns of one half as large keep the shapes of
+    pictures; and a reader (:class:`WordReader`), if there is one, keeps the words.
 
     Differs:
         APT has nothing of the kind: its backbone is pre-trained by CLIP. The paper size goes
@@ -210,11 +194,6 @@ class PatchFeatures(nn.Module):
         """Join the kinds of features of each region.
 
         Without words, rows have a mean square of 1 per number; those add to it.
-
-        Args:
-            embedded: Embeddings by the network of all pages' regions in a row.
-            screenshots: RGB screenshots of the network's input size.
-            regions: Boxes of each page, in their px.
         """
         described = self.describe(embedded, screenshots, regions)
         parts = [
@@ -238,28 +217,13 @@ class PatchFeatures(nn.Module):
         shapes = self.shapes(small, [boxes / _HALF for boxes in regions])
         return embedded, self.strokes(large, regions), shapes
 
-    def with_words(self, reader: WordReader) -> "PatchFeatures":
-        """Return features that have the words of a reader too; of the others the narrowest go."""
-        wider = PatchFeatures(words=True)
-        state = self.state_dict()
-        for name, share in zip(("network", "strokes", "shapes"), wider.shares, strict=True):
-            state[f"of_{name}.matrix"] = state[f"of_{name}.matrix"][:, :share].clone()
-        others = {name: value for name, value in state.items() if not name.startswith("words.")}
-        read = {f"words.{name}": value for name, value in reader.state_dict().items()}
-        wider.load_state_dict(others | read)
-        return wider
-
     def fit_patterns(self, pages: Sequence[UInt8[Tensor, "3 h w"]], seed: int) -> None:
         """Learn both kinds of pattern from screenshots."""
         self.strokes.fit((_scales(page[None])[0][0] for page in pages), seed)
         self.shapes.fit((_scales(page[None])[1][0] for page in pages), seed)
 
     def fit_blocks(self, described: Sequence[Float[Tensor, "all _"]]) -> None:
-        """Fit the maps of the three kinds of features.
-
-        Args:
-            described: Features of regions of the train pool, as :meth:`describe` returns them.
-        """
+        """Fit the maps to features of the train pool's regions by :meth:`describe`."""
         for block, rows in zip(self.blocks, described, strict=True):
             block.fit(rows)
 

@@ -29,7 +29,7 @@ class PageMaps(NamedTuple):
     """Feature maps of pages.
 
     Attributes:
-        regions: C4 with its surroundings added, of which regions are embedded.
+        regions: C4 with its surroundings added, from which regions are embedded.
         levels: Maps at one, two and four times the stride of C4, on which boxes are proposed.
     """
 
@@ -63,7 +63,7 @@ def _convolution(inputs: int, outputs: int, stride: int = 1, side: int = 3) -> n
 
 
 class Pyramid(nn.Module):
-    """Maps at several strides from C4, each knowing what the coarser ones see.
+    """Maps at several strides from C4, each with the coarser ones added.
 
     Source:
         Feature pyramid networks (Lin et al., CVPR 2017).
@@ -96,13 +96,6 @@ class Pyramid(nn.Module):
 class RegionProposals(nn.Module):
     """Propose boxes: of every anchor, how well its box will lie on an element, and that box.
 
-    Args:
-        width: Channels of the pyramid.
-        input_size: Width and height of the input, px.
-        stride: Stride of the finest level, px.
-        candidates: Anchors kept before suppression.
-        overlap: IoU above which suppression drops the weaker of two boxes.
-
     Source:
         Faster R-CNN (Ren et al., NeurIPS 2015), Sec. 3.1; the quality of a box as its objectness:
         generalized focal loss (Li et al., NeurIPS 2020).
@@ -113,12 +106,7 @@ class RegionProposals(nn.Module):
     """
 
     def __init__(
-        self,
-        width: int,
-        input_size: tuple[int, int],
-        stride: int,
-        candidates: int,
-        overlap: float,
+        self, width: int, input_size: tuple[int, int], stride: int, candidates: int, overlap: float
     ) -> None:
         super().__init__()
         self.size, self.stride = input_size, stride

@@ -33,21 +33,14 @@ TextSource = Callable[[Capture], Sequence[TextBox]]
 """Finds the strings of a page; called from several threads."""
 
 
-def make_text_source(
-    name: Literal["dom", "ocr", "none"], languages: str, confidence: float
-) -> TextSource:
-    """Make the source of a name.
-
-    Args:
-        name: The page's DOM record, its pixels, or nothing.
-        languages: Languages of optical recognition: Tesseract's names, joined by ``+``.
-        confidence: Least confidence, in per cent, of recognised lines.
+def make_text_source(name: Literal["dom", "ocr", "none"], languages: str) -> TextSource:
+    """Make a source of strings; ``languages`` are Tesseract's names, joined by ``+``.
 
     Raises:
         ConfigError: If what optical recognition needs is missing.
     """
     if name == "ocr":
-        return Recognizer(languages, confidence)
+        return Recognizer(languages)
     if name == "dom":
         return lambda capture: dom_text_boxes(capture.elements)
     return lambda _: ()
@@ -74,13 +67,7 @@ def linked_embeddings(
 def embed_text_boxes(
     encoder: TextEncoder, boxes: Sequence[TextBox], scale: tuple[float, float]
 ) -> tuple[Float[Tensor, "texts 4"], Float[Tensor, "texts 768"]]:
-    """Return the boxes (in detector input px) and embeddings of a page's text boxes.
-
-    Args:
-        encoder: Frozen text encoder.
-        boxes: Text boxes in image px.
-        scale: Detector input px per image px, across and down.
-    """
+    """Return boxes, scaled from image px to detector input px, and embeddings of text boxes."""
     places = torch.tensor([box.box for box in boxes], dtype=torch.float32).reshape(-1, 4)
     factors = torch.tensor([*scale, *scale], dtype=torch.float32)
     return places * factors, encoder.encode([box.text for box in boxes])
@@ -92,14 +79,7 @@ def page_text(
     regions: Sequence[Float[Tensor, "_ 4"]],
     size: tuple[int, int],
 ) -> Float[Tensor, "all 768"]:
-    """Average the embeddings of the strings linked to each region of some pages.
-
-    Args:
-        encoder: Frozen text encoder.
-        pages: The pages.
-        regions: Boxes of each page, in detector input px.
-        size: Width and height, in px, of the detector's input.
-    """
+    """Average the embeddings of the strings linked to each region (in detector input px)."""
     rows = []
     for page, boxes in zip(pages, regions, strict=True):
         scale = (size[0] / WIDTH, size[1] / HEIGHT)

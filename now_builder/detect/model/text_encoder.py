@@ -33,9 +33,6 @@ class HashedNgrams:
     Strings that share characters are near each other; nothing is known of meaning. Every n-gram of
     one to three characters adds a sign to four places chosen by a seeded hash.
 
-    Args:
-        seed: Changes every vector.
-
     Source:
         Feature hashing (Weinberger et al., ICML 2009).
     """
@@ -60,23 +57,16 @@ class HashedNgrams:
             for start in range(len(padded) - length + 1) if content else ():
                 gram = padded[start : start + length]
                 if not gram.isspace():
-                    _add(vector, f"{self.seed}\n{gram}")
+                    seeded = f"{self.seed}\n{gram}".encode()
+                    digest = hashlib.blake2b(seeded, digest_size=16).digest()
+                    for word in np.frombuffer(digest, dtype="<u4"):
+                        vector[int(word >> 1) % DIMENSION] += 1.0 if word & 1 else -1.0
         norm = float(np.linalg.norm(vector))
         return vector / norm if norm else vector
 
 
-def _add(vector: np.ndarray, gram: str) -> None:
-    words = np.frombuffer(hashlib.blake2b(gram.encode(), digest_size=16).digest(), dtype="<u4")
-    for word in words:
-        vector[int(word >> 1) % DIMENSION] += 1.0 if word & 1 else -1.0
-
-
 class HubEncoder:
     """A pretrained transformer by hub name or folder; masked mean of its last layer.
-
-    Args:
-        name: For example ``bert-base-multilingual-cased``.
-        device: Device that it runs on.
 
     Raises:
         ConfigError: If the model cannot be had or its width is not 768.
@@ -134,12 +124,7 @@ TEMPLATES = ("{english}", "a {english} in a mobile web page", "网页中的{chin
 def embed_prompts(
     encoder: TextEncoder, names: Sequence[tuple[str, str]]
 ) -> Float[Tensor, "classes 768"]:
-    """Embed class prompts: the mean over templates in English and Chinese, of unit length.
-
-    Args:
-        encoder: Frozen text encoder.
-        names: English and Chinese name of each class.
-    """
+    """Embed class prompts: the mean over templates in English and Chinese, of unit length."""
     texts = [t.format(english=english, chinese=zh) for english, zh in names for t in TEMPLATES]
     vectors = encoder.encode(texts).reshape(len(names), len(TEMPLATES), DIMENSION)
     return F.normalize(vectors.mean(dim=1), dim=1)

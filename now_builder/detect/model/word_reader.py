@@ -31,7 +31,7 @@ _CHUNK, _FEWEST = 4096, 256
 
 
 class WordReader(nn.Module):
-    """A map of where letters are, and vectors of which letters these are.
+    """Map the places of letters on a page, and return a vector for each letter.
 
     A page is seen by its local contrast. Convolutions make a map with a cell for each 8 × 2 px; a
     letter is where a cell's logit is positive, and two further layers turn such a cell and its
@@ -66,11 +66,7 @@ class WordReader(nn.Module):
     def maps(
         self, pages: Float[Tensor, "n 1 height width"]
     ) -> tuple[Float[Tensor, "n channels rows columns"], Float[Tensor, "n rows columns"]]:
-        """Compute the map of each page, and the logit of a letter in each cell.
-
-        Args:
-            pages: Grey values in [0, 1]; sides are multiples of 8 px.
-        """
+        """Compute the map of each page of grey values, and the logit of a letter in each cell."""
         seen = local_contrast(pages).contiguous(memory_format=torch.channels_last)
         maps = self.trunk(seen.to(self.gate.weight.dtype))
         return maps, self.gate(maps)[:, 0]
@@ -80,12 +76,7 @@ class WordReader(nn.Module):
         maps: Float[Tensor, "n channels rows columns"],
         cells: tuple[Int64[Tensor, " cells"], Int64[Tensor, " cells"], Int64[Tensor, " cells"]],
     ) -> Float[Tensor, "cells 256"]:
-        """Return the unit vector of the letter in each of some cells.
-
-        Args:
-            maps: As :meth:`maps` returns them.
-            cells: Page, row and column of each.
-        """
+        """Return the unit vector of the letter in each of some cells: page, row and column."""
         page, row, column = cells
         flat = maps.permute(0, 2, 3, 1).flatten(0, 2)
         across = column[:, None] + torch.tensor(TAPS, device=maps.device)
@@ -102,12 +93,7 @@ class WordReader(nn.Module):
         screenshots: UInt8[Tensor, "n 3 height width"],
         regions: Sequence[Float[Tensor, "_ 4"]],
     ) -> Float[Tensor, "all 256"]:
-        """Sum the vectors of the letters in each region; zero where there are none.
-
-        Args:
-            screenshots: RGB screenshots of the detector's input size.
-            regions: Boxes of each page, in their px.
-        """
+        """Sum the vectors of the letters in each region; zero where there are none."""
         grey = screenshots.float().mean(dim=1, keepdim=True) / 255
         sums = [boxes.new_zeros(len(boxes), word_vectors.WIDTH) for boxes in regions]
         for scale in _SCALES:
@@ -165,7 +151,7 @@ def _box_mean(values: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n 1 h w"]:
 
 
 def _shrink(pages: Float[Tensor, "n 1 h w"], scale: int) -> Float[Tensor, "n 1 i j"]:
-    """Shrink pages, then cut or fill what is no whole number of cells at the bottom and right."""
+    """Shrink pages, then fill them at the bottom and right to a whole number of cells."""
     shrunk = pages if scale == 1 else F.avg_pool2d(pages, scale)
     down, across = -shrunk.shape[2] % DOWN, -shrunk.shape[3] % ACROSS
     return F.pad(shrunk, (0, across, 0, down), mode="replicate") if down or across else shrunk

@@ -26,8 +26,7 @@ from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page, Proposals
 from now_builder.detect.model.text_boxes import embed_text_boxes
 from now_builder.detect.model.text_encoder import make_text_encoder
-from now_builder.detect.regions.rows import DETECTOR, NMS, RELAXED, Rows, to_batch
-from now_builder.detect.regions.sources import PageBatch
+from now_builder.detect.regions.rows import DETECTOR, NMS, RELAXED, PageRegions, to_batch
 from now_builder.detect.regions.width import PROJECTION, to_768
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import REGIONS, FeatureBatch
@@ -125,7 +124,7 @@ def read_model_spec(regions: str) -> ModelSpec:
     if config.INPUT.FORMAT not in ("BGR", "RGB"):
         raise ConfigError(f"{path}: INPUT.FORMAT {config.INPUT.FORMAT!r}, expected BGR or RGB")
     weights = _weights_file(path, given, str(config.MODEL.WEIGHTS))
-    # Where the weights lie and what is switched off for speed is no part of what the model is.
+    # The place of the weights and heads that are not needed are no part of a model's identity.
     config.MODEL.WEIGHTS = ""
     config.MODEL.MASK_ON = config.MODEL.KEYPOINT_ON = False
     return ModelSpec(f"{PREFIX}{path.name}@{weights.name if weights else _RANDOM}", config, weights)
@@ -234,8 +233,7 @@ def _load_checkpoint(model: Any, path: Path) -> None:
     lacking += [name for keys in found for name, *_ in keys.incorrect_shapes]
     if lacking:
         raise FormatError(
-            path,
-            f"not of this config: none that fit {lacking[0]} ({len(lacking)} parameters lack)",
+            path, f"not of this config: none that fit {lacking[0]} ({len(lacking)} parameters lack)"
         )
 
 
@@ -253,7 +251,7 @@ def _numpy_globals() -> list[Any]:
 class Detectron2Boxes:
     """The detections of a detectron2 model of any architecture, whatever their class.
 
-    Its own settings decide what is a detection (``SCORE_THRESH_TEST`` and so on). Of overlapping
+    Its own settings define a detection (``SCORE_THRESH_TEST`` and so on). Of overlapping
     detections of several classes the best is kept.
     """
 
@@ -262,10 +260,11 @@ class Detectron2Boxes:
     def __init__(self, network: Network) -> None:
         self._network = network
 
-    def propose(self, batch: PageBatch) -> list[Proposals]:
+    def propose(
+        self, pages: Sequence[Page], screenshots: UInt8[Tensor, "n 3 h w"], size: tuple[int, int]
+    ) -> list[Proposals]:
         """Return the boxes of each page."""
-        pages = zip(batch.pages, batch.screenshots, strict=True)
-        return [self._page(page, screenshot, batch.size) for page, screenshot in pages]
+        return [self._page(*each, size) for each in zip(pages, screenshots, strict=True)]
 
     def _page(
         self, page: Page, screenshot: UInt8[Tensor, "3 h w"], size: tuple[int, int]
@@ -283,16 +282,11 @@ class Detectron2Boxes:
 class Detectron2Detector:
     """Boxes, scores, classes and features of a detectron2 model alone.
 
-    A region's feature is what the model's box head gives its box predictor: two fully connected
+    A region's feature is the output of the model's box head: two fully connected
     layers on an FPN level (1,024), the mean of res5 on C4 (2,048), or CLIP's attention pooling
     where the heads have it (1,024), brought to 768 by :func:`to_768`; that of our
     ``AptPredictor`` is its own projection to 768. Features are those of proposals; boxes are
     regressed.
-
-    Args:
-        network: Model with a Fast R-CNN box predictor.
-        attributes: Attributes of the feature file.
-        autocast: Compute in bfloat16.
 
     Raises:
         ConfigError: If the model has no such predictor.
@@ -330,7 +324,7 @@ class Detectron2Detector:
         regions = torch.stack([page.embedded for page in rows])
         return to_batch(pages, rows, regions, self.input_size, DETECTOR)
 
-    def _page(self, page: Page, screenshot: UInt8[Tensor, "3 h w"]) -> Rows:
+    def _page(self, page: Page, screenshot: UInt8[Tensor, "3 h w"]) -> PageRegions:
         model, image = self._network.model, self._network.image(screenshot)
         # detectron2's input px to image px, and back.
         size = (image.shape[2], image.shape[1])
@@ -379,7 +373,7 @@ class Detectron2Detector:
         boxes: Float[Tensor, "n offsets"],
         regions: Float[Tensor, "n 768"],
         scale: Float[Tensor, "4"],
-    ) -> Rows:
+    ) -> PageRegions:
         scores, classes = probabilities[:, :-1].max(dim=1)
         each = boxes.reshape(len(boxes), boxes.shape[1] // 4, 4)
         own = classes if each.shape[1] > 1 else torch.zeros_like(classes)
@@ -389,7 +383,7 @@ class Detectron2Detector:
         scores, classes, regions = scores[finite], classes[finite], regions[finite]
         kept, strict = geometry.select(best, scores, REGIONS, NMS)
         source = torch.where(strict, DETECTOR, RELAXED)
-        return Rows(best[kept], scores[kept], classes[kept], regions[kept], source)
+        return PageRegions(best[kept], scores[kept], classes[kept], regions[kept], source)
 
     def _instances(self, boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Any:
         structures = detectron2_module("detectron2.structures")

@@ -7,7 +7,7 @@ settings are those of :func:`add_apt_config` under ``MODEL.APT``.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
@@ -45,14 +45,13 @@ def add_apt_config(config: Any) -> None:
     """Add ``MODEL.APT`` to a detectron2 config, before a file is merged into it.
 
     ``CARD``: weights of ``train-detector`` whose frozen prompts and text encoder are taken. Without
-    them ``TEXT_ENCODER`` embeds ``CLASSES``, a list of English and Chinese names. ``MODE``: how
-    prompts are tuned (``shift``, ``film``, ``attn``). ``TEMPERATURE`` divides the cosines.
+    them ``TEXT_ENCODER`` embeds ``CLASSES``, a list of English and Chinese names. ``TEMPERATURE``
+    divides the cosines.
     """
     config.MODEL.APT = CfgNode({
         "CARD": "",
         "TEXT_ENCODER": "hash:0",
         "CLASSES": [list(names) for names in CLASSES],
-        "MODE": "shift",
         "TEMPERATURE": 0.01,
         "BACKGROUND_WEIGHT": BACKGROUND_WEIGHT,
     })  # fmt: skip
@@ -86,14 +85,6 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
     returns the projected embedding of each region, not yet its logits: which strings belong to a
     region depends on where it is, which only the methods know that take the proposals too.
 
-    Args:
-        input_shape: Shape of a region's features, as the box head returns them.
-        prompts: Frozen class prompts, unit vectors.
-        mode: How they are tuned.
-        temperature: Divisor of the cosines.
-        background_weight: Weight of the background in the cross-entropy.
-        passed_on: Arguments of detectron2's own predictor.
-
     Source:
         APT (Gu et al., CVPR 2023); classifier and its loss as in RegionCLIP (Zhong et al., CVPR
         2022).
@@ -108,7 +99,6 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
         input_shape: Any,
         *,
         prompts: Float[Tensor, "classes 768"],
-        mode: Literal["shift", "film", "attn"] = "shift",
         temperature: float = 0.01,
         background_weight: float = BACKGROUND_WEIGHT,
         **passed_on: Any,
@@ -118,7 +108,7 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
         )
         self.projection = nn.Linear(self.bbox_pred.in_features, DIMENSION)
         del self.cls_score
-        self.tuner = PromptTuner(mode)
+        self.tuner = PromptTuner()
         self.temperature = temperature
         weights = torch.ones(len(prompts) + 1)
         weights[-1] = background_weight
@@ -136,14 +126,10 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
                 f"MODEL.APT: prompts of {len(prompts)} classes, but MODEL.ROI_HEADS.NUM_CLASSES "
                 f"is {expected}"
             )
-        mode = cfg.MODEL.APT.MODE
-        if mode not in ("shift", "film", "attn"):
-            raise ConfigError(f"MODEL.APT.MODE {mode!r}: expected shift, film or attn")
         base = super().from_config(cfg, input_shape)
         return {
             **{name: base[name] for name in _PASSED_ON},
             "prompts": prompts,
-            "mode": mode,
             "temperature": float(cfg.MODEL.APT.TEMPERATURE),
             "background_weight": float(cfg.MODEL.APT.BACKGROUND_WEIGHT),
         }

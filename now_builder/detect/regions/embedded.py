@@ -21,9 +21,6 @@ from now_builder.formats.shard import HEIGHT, WIDTH
 def embed_attributes(name: str) -> dict[str, str]:
     """Return the attributes of a feature file that identify a picture tower.
 
-    Args:
-        name: Hub name, or folder, of a dual encoder.
-
     Raises:
         ConfigError: If it cannot be had or is no dual encoder.
     """
@@ -38,11 +35,6 @@ class EmbeddedRegions:
     screenshot, squeezed to a square, and embedded; the unit vector is brought to 768 numbers by
     :func:`~now_builder.detect.regions.width.to_768` (which keeps inner products exactly from fewer
     numbers, and in expectation from more) with a mean square of 1 each, as the detector's are.
-
-    Args:
-        detector: Finds the regions.
-        encoder: Describes them.
-        attributes: Attributes of the feature file.
 
     Source:
         Crops resized to the tower's input, whatever their shape: R-CNN (Girshick et al., CVPR

@@ -32,16 +32,12 @@ def find_external(name: str) -> Path:
 
 
 def fingerprint(folder: Path) -> str:
-    """Hash what a detector's boxes depend on: weights, configuration, processor."""
+    """Hash weights, configuration and processor of a detector."""
     return hash_of_files(folder, _FILES)
 
 
 class ExternalDetector:
     """A detector with its image processor, in float32, for boxes of any class.
-
-    Args:
-        name: Hub name, such as ``ustc-community/dfine-small-coco``, or folder.
-        device: Device that it runs on.
 
     Raises:
         ConfigError: If it cannot be had, is no object detector, or lacks weights.
@@ -49,10 +45,7 @@ class ExternalDetector:
 
     def __init__(self, name: str, device: torch.device) -> None:
         # Late, because transformers is slow to import.
-        from transformers import (
-            AutoImageProcessor,
-            AutoModelForObjectDetection,
-        )
+        from transformers import AutoImageProcessor, AutoModelForObjectDetection
 
         folder = find_external(name)
         try:

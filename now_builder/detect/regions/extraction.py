@@ -10,10 +10,11 @@ from torch import Tensor
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page, Proposals
 from now_builder.detect.model.apt import PROPOSALS, AptDetector
+from now_builder.detect.model.proposals import PageMaps
 from now_builder.detect.model.text_boxes import page_text
 from now_builder.detect.model.text_encoder import TextEncoder
-from now_builder.detect.regions.rows import DETECTOR, NMS, RELAXED, Rows, to_batch
-from now_builder.detect.regions.sources import OwnProposals, PageBatch, RegionSource
+from now_builder.detect.regions.rows import DETECTOR, NMS, RELAXED, PageRegions, to_batch
+from now_builder.detect.regions.sources import RegionSource
 from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
 
 
@@ -32,16 +33,7 @@ class Candidates:
 
 
 class AptExtractor:
-    """Extract 36 regions a page with a trained detector.
-
-    Args:
-        model: Trained model; it is set to evaluation mode.
-        encoder: Encoder of the text boxes that the model was trained with.
-        attributes: Attributes of the feature file.
-        source: Source of regions, by default the model's own proposals, which also follow where
-            another source finds too few.
-        proposals: Boxes a page to embed, of which 36 are kept.
-    """
+    """Extract 36 regions a page with a trained detector, which is set to evaluation mode."""
 
     def __init__(
         self,
@@ -53,7 +45,8 @@ class AptExtractor:
     ) -> None:
         self.model = model.eval()
         self.encoder = encoder
-        self.source: RegionSource = source or OwnProposals(model)
+        self.source = source
+        self._kind = SOURCES.index(source.kind) if source else DETECTOR
         self.attributes: Mapping[str, str] = dict(attributes)
         self._limit = proposals
 
@@ -68,7 +61,7 @@ class AptExtractor:
     ) -> FeatureBatch:
         """Find and embed 36 regions a page.
 
-        Rows are ranked by the geometric mean of class probability and the source's score, after
+        Regions are ranked by the geometric mean of class probability and the source's score, after
         class-agnostic suppression at 0.5, which is relaxed until 36 are left; where there are too
         few candidates, windows of a grid follow. Features are those of the candidates; boxes of the
         model's own proposals are regressed, as in bottom-up attention and RegionCLIP, those of
@@ -77,7 +70,7 @@ class AptExtractor:
         device, size = self.model.centre.device, self.model.config.input_size
         screenshots = screenshots.to(device)
         maps = self.model.maps(screenshots)
-        candidates = self._candidates(PageBatch(pages, screenshots, maps, size, self._limit))
+        candidates = self._candidates(pages, screenshots, maps)
         pooled = self.model.pool(maps, [page.boxes for page in candidates]).float()
         windows = geometry.windows(size).to(device)
         ranked, kept = zip(*self._rank(candidates, pooled, pages), strict=True)
@@ -88,21 +81,22 @@ class AptExtractor:
         rows = [page.fill(*more) for page, *more in zip(ranked, missing, fill, strict=True)]
         seen = [torch.cat(boxes) for boxes in zip(kept, missing, strict=True)]
         regions = self.model.export(torch.cat([page.embedded for page in rows]), screenshots, seen)
-        own = SOURCES.index(self.source.kind)
-        return to_batch(pages, rows, regions.reshape(len(rows), REGIONS, -1), size, own)
+        return to_batch(pages, rows, regions.reshape(len(rows), REGIONS, -1), size, self._kind)
 
-    def _candidates(self, batch: PageBatch) -> list[Candidates]:
-        found = self.source.propose(batch)
-        kind = SOURCES.index(self.source.kind)
-        if kind == DETECTOR:
-            return [_candidates((page, kind)) for page in found]
-        limit = batch.limit
-        more = self.model.propose(batch.maps, limit)
+    def _candidates(
+        self, pages: Sequence[Page], screenshots: UInt8[Tensor, "n 3 h w"], maps: PageMaps
+    ) -> list[Candidates]:
+        """Return the boxes of the source, and after too few of them the model's own proposals."""
+        own = self.model.propose(maps, self._limit)
+        if self.source is None:
+            return [_candidates((page, DETECTOR)) for page in own]
+        found = self.source.propose(pages, screenshots, self.model.config.input_size)
         return [
             _candidates(
-                (_first(page, limit), kind), (_first(own, limit - len(page.boxes)), DETECTOR)
+                (_first(page, self._limit), self._kind),
+                (_first(more, self._limit - len(page.boxes)), DETECTOR),
             )
-            for page, own in zip(found, more, strict=True)
+            for page, more in zip(found, own, strict=True)
         ]
 
     def _rank(
@@ -110,7 +104,7 @@ class AptExtractor:
         candidates: Sequence[Candidates],
         pooled: Float[Tensor, "all outputs"],
         pages: Sequence[Page],
-    ) -> list[tuple[Rows, Tensor]]:
+    ) -> list[tuple[PageRegions, Tensor]]:
         counts = [len(page.boxes) for page in candidates]
         size = self.model.config.input_size
         embedded = self.model.projection(pooled)
@@ -153,10 +147,10 @@ def _candidates(*found: tuple[Proposals, int]) -> Candidates:
 
 def _select(
     boxes: Tensor, scores: Tensor, classes: Tensor, embedded: Tensor, seen: Tensor, origin: Tensor
-) -> tuple[Rows, Tensor]:
+) -> tuple[PageRegions, Tensor]:
     """Return the rows of a page, and the boxes whose pixels were embedded."""
     priority = scores + (origin != DETECTOR)
     kept, strict = geometry.select(boxes, priority, REGIONS, NMS)
     source = torch.where(strict, origin[kept], RELAXED)
-    rows = Rows(boxes[kept], scores[kept], classes[kept], embedded[kept], source)
+    rows = PageRegions(boxes[kept], scores[kept], classes[kept], embedded[kept], source)
     return rows, seen[kept]

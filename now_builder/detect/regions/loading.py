@@ -3,6 +3,7 @@
 import json
 import os
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 
@@ -19,13 +20,16 @@ from now_builder.detect.model.weights import (
 )
 from now_builder.detect.ocr import ocr_attributes
 from now_builder.detect.regions import detectron2 as detectron
-from now_builder.detect.regions.by_name import make_source, source_attributes
 from now_builder.detect.regions.embedded import EmbeddedRegions, embed_attributes
+from now_builder.detect.regions.external import ExternalDetector, find_external, fingerprint
 from now_builder.detect.regions.extraction import AptExtractor
+from now_builder.detect.regions.sources import DomBoxes, ExternalBoxes, RegionSource
 from now_builder.detect.settings import DetectSettings
 from now_builder.dual_encoder import DualEncoder
 from now_builder.errors import ConfigError
 from now_builder.formats.word_vectors import columns_attribute
+
+_HUB = "hf:"
 
 
 def resolve_settings(settings: DetectSettings) -> DetectSettings:
@@ -57,10 +61,9 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
     Raises:
         ConfigError: If the weights are missing.
     """
-    reading = (settings.ocr_languages, settings.ocr_confidence)
     shared = {
         "text_source": settings.text_source,
-        **(ocr_attributes(*reading) if settings.text_source == "ocr" else {}),
+        **(ocr_attributes(settings.ocr_languages) if settings.text_source == "ocr" else {}),
         "precision": settings.precision,
         "storage": "float16" if settings.half else "float32",
         **(embed_attributes(settings.embed) if settings.embed else {}),
@@ -76,22 +79,16 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
         "classes": json.dumps(card.classes),
         "text_encoder": card.text_encoder,
         "input_size": f"{width}x{height}",
-        "apt_mode": card.model.mode,
         "proposals": str(settings.proposals),
         **({"words": columns_attribute(WORDS)} if _reads(settings, card) else {}),
-        **source_attributes(settings.regions, settings.region_score),
+        **_source_attributes(settings.regions, settings.region_score),
         **shared,
     }
 
 
 @lru_cache(maxsize=1)
 def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> Detector:
-    """Load the detector; a worker keeps it from task to task.
-
-    Args:
-        settings: Settings as :func:`resolve_settings` returns them.
-        attributes: Items of :func:`attributes_of`.
-    """
+    """Load the detector; a worker keeps it from task to task."""
     torch.set_num_threads(threads_of(settings))
     device = choose_device(settings.device)
     if device.type == "cuda":
@@ -121,7 +118,7 @@ def _load_detector(
         model.patches.words = None
     model = to_inference(model, precision)
     encoder = make_text_encoder(card.text_encoder, device)
-    source = make_source(settings.regions, model, settings.region_score)
+    source = _make_source(settings.regions, device, settings.region_score)
     return AptExtractor(model, encoder, attributes, source, settings.proposals)
 
 
@@ -143,3 +140,52 @@ def _by_detectron2(settings: DetectSettings) -> bool:
 
 def _card(settings: DetectSettings) -> DetectorCard:
     return read_card(find_weights(settings.weights))
+
+
+def _make_source(name: str, device: torch.device, least: float) -> RegionSource | None:
+    """Make a source: ``proposals``, ``dom``, ``hf:MODEL`` or ``detectron2:CONFIG[@WEIGHTS]``.
+
+    Raises:
+        ConfigError: If there is no such source, or it cannot be had.
+    """
+    if name == "proposals":
+        return None  # the model's own
+    if name == "dom":
+        return DomBoxes()
+    if name.startswith(_HUB):
+        return ExternalBoxes(ExternalDetector(name.removeprefix(_HUB), device), least)
+    if name.startswith(detectron.PREFIX):
+        return detectron.Detectron2Boxes(detectron.Network(detectron.read_model_spec(name), device))
+    raise ConfigError(
+        f"regions {name!r}: expected proposals, dom, hf:NAME_OR_FOLDER or "
+        "detectron2:CONFIG[@WEIGHTS]"
+    )
+
+
+def _source_attributes(name: str, least: float) -> dict[str, str]:
+    """Return the attributes of a feature file that identify a source.
+
+    A folder is named without its path; its hash distinguishes it from others.
+
+    Raises:
+        ConfigError: If an external detector cannot be had.
+    """
+    if name.startswith(detectron.PREFIX):
+        return detectron.source_attributes(name)
+    if not name.startswith(_HUB):
+        return {"regions": name}
+    external = name.removeprefix(_HUB)
+    local = Path(external).is_dir()
+    return {
+        "regions": _HUB + (Path(external).resolve().name if local else external),
+        "regions_sha256": fingerprint(find_external(external)),
+        "region_score": str(least),
+    }
+
+
+def absolute(name: str) -> str:
+    """Return the name of a source with absolute paths, for processes in other folders."""
+    if name.startswith(detectron.PREFIX):
+        return detectron.with_absolute_paths(name)
+    folder = Path(name.removeprefix(_HUB))
+    return f"{_HUB}{folder.resolve()}" if name.startswith(_HUB) and folder.is_dir() else name

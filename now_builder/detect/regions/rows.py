@@ -18,7 +18,7 @@ DETECTOR, RELAXED, GRID = (SOURCES.index(name) for name in ("detector", "relaxed
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class PageRegions:
     """Regions of one page."""
 
     boxes: Float[Tensor, "n 4"]
@@ -27,10 +27,12 @@ class Rows:
     embedded: Float[Tensor, "n 768"]
     source: Tensor
 
-    def fill(self, windows: Float[Tensor, "m 4"], embedded: Float[Tensor, "m 768"]) -> "Rows":
+    def fill(
+        self, windows: Float[Tensor, "m 4"], embedded: Float[Tensor, "m 768"]
+    ) -> "PageRegions":
         """Append windows of a grid, which have neither score nor class."""
         count = len(windows)
-        return Rows(
+        return PageRegions(
             torch.cat([self.boxes, windows]),
             torch.cat([self.scores, self.scores.new_zeros(count)]),
             torch.cat([self.classes, self.classes.new_full((count,), -1)]),
@@ -41,20 +43,12 @@ class Rows:
 
 def to_batch(
     pages: Sequence[Page],
-    rows: Sequence[Rows],
+    rows: Sequence[PageRegions],
     regions: Float[Tensor, "pages 36 768"],
     size: tuple[int, int],
     own: int,
 ) -> FeatureBatch:
-    """Join the rows of some pages, with boxes in image px.
-
-    Args:
-        pages: The pages.
-        rows: 36 of each page.
-        regions: Features as they are stored.
-        size: Width and height, in px, of the screen on which the boxes of the rows lie.
-        own: Index into ``SOURCES`` of the rows that count as the detector's.
-    """
+    """Join the rows of some pages; their boxes, on a screen of ``size``, become image px."""
     factors = torch.tensor([WIDTH / size[0], HEIGHT / size[1]]).repeat(2)
 
     def stack(name: str) -> Tensor:

@@ -1,7 +1,6 @@
-"""Sources of regions: the model itself, the page's DOM, or an external detector."""
+"""Sources of regions other than the model itself: the page's DOM, or an external detector."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -10,28 +9,7 @@ from torch import Tensor
 
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page, Proposals
-from now_builder.detect.model.apt import PROPOSALS, AptDetector
-from now_builder.detect.model.proposals import PageMaps
 from now_builder.formats.shard import HEIGHT, WIDTH
-
-
-@dataclass(frozen=True, slots=True)
-class PageBatch:
-    """A batch of pages as a source of regions takes it, all on the detector's device.
-
-    Attributes:
-        pages: What is known of each page.
-        screenshots: RGB screenshots of the extractor's ``input_size``.
-        maps: Feature maps of the screenshots.
-        size: Width and height, in px, of the detector's input, in which boxes are returned.
-        limit: Number of boxes a page that will be embedded; a source need not return more.
-    """
-
-    pages: Sequence[Page]
-    screenshots: UInt8[Tensor, "n 3 h w"]
-    maps: PageMaps
-    size: tuple[int, int]
-    limit: int = PROPOSALS
 
 
 @runtime_checkable
@@ -43,25 +21,14 @@ class RegionSource(Protocol):
         """Value of ``/source`` of its rows: one of ``formats.features.SOURCES``."""
         ...
 
-    def propose(self, batch: PageBatch) -> list[Proposals]:
-        """Find the boxes of each page, in detector input px, inside the screen, best first.
+    def propose(
+        self, pages: Sequence[Page], screenshots: UInt8[Tensor, "n 3 h w"], size: tuple[int, int]
+    ) -> list[Proposals]:
+        """Find boxes in px of a screen of ``size``, inside it, best first.
 
-        There may be any number; after too few, the detector's own proposals follow.
+        There may be any number; the detector's own proposals follow where there are too few.
         """
         ...
-
-
-class OwnProposals:
-    """The detector's own region proposals; their boxes are regressed later."""
-
-    kind = "detector"
-
-    def __init__(self, model: AptDetector) -> None:
-        self._model = model
-
-    def propose(self, batch: PageBatch) -> list[Proposals]:
-        """Return the boxes of each page."""
-        return self._model.propose(batch.maps, batch.limit)
 
 
 class DomBoxes:
@@ -69,14 +36,15 @@ class DomBoxes:
 
     kind = "dom"
 
-    def propose(self, batch: PageBatch) -> list[Proposals]:
+    def propose(
+        self, pages: Sequence[Page], screenshots: UInt8[Tensor, "n 3 h w"], size: tuple[int, int]
+    ) -> list[Proposals]:
         """Return the boxes of each page."""
-        device = batch.screenshots.device
-        factors = torch.tensor([batch.size[0] / WIDTH, batch.size[1] / HEIGHT]).repeat(2)
+        factors = torch.tensor([size[0] / WIDTH, size[1] / HEIGHT]).repeat(2)
         found = []
-        for page in batch.pages:
+        for page in pages:
             boxes = torch.tensor(page.boxes, dtype=torch.float32).reshape(-1, 4) * factors
-            boxes = geometry.clip(boxes, batch.size).to(device)
+            boxes = geometry.clip(boxes, size).to(screenshots.device)
             found.append(Proposals(boxes, boxes.new_ones(len(boxes))))
         return found
 
@@ -86,7 +54,7 @@ class ExternalBoxes:
 
     Args:
         detector: Returns boxes, in shares of width and height, and scores of some screenshots.
-        least: Least score of the boxes that are kept.
+        least: Minimum score of the boxes that are kept.
     """
 
     kind = "external"
@@ -96,11 +64,14 @@ class ExternalBoxes:
     ) -> None:
         self._detector, self._least = detector, least
 
-    def propose(self, batch: PageBatch) -> list[Proposals]:
+    def propose(
+        self, pages: Sequence[Page], screenshots: UInt8[Tensor, "n 3 h w"], size: tuple[int, int]
+    ) -> list[Proposals]:
         """Return the boxes of each page."""
-        boxes, scores = self._detector(batch.screenshots)
-        boxes = boxes * boxes.new_tensor(batch.size).repeat(2)
-        return [self._best(*page, batch.size) for page in zip(boxes, scores, strict=True)]
+        del pages  # pixels alone
+        boxes, scores = self._detector(screenshots)
+        boxes = boxes * boxes.new_tensor(size).repeat(2)
+        return [self._best(*page, size) for page in zip(boxes, scores, strict=True)]
 
     def _best(
         self, boxes: Float[Tensor, "all 4"], scores: Float[Tensor, " all"], size: tuple[int, int]

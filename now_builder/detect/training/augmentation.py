@@ -28,10 +28,6 @@ def recolour(
 
     Stronger changes (swapped channels, inversion, grey) teach the embedding to ignore colour, and
     with it much of what a picture shows. Never flips: text would become another script.
-
-    Args:
-        pixels: Values in [0, 1].
-        generator: Source of randomness.
     """
     count = len(pixels)
     gain = torch.cat([_between(0.85, 1.15, count, generator) for _ in range(3)], dim=1)
@@ -68,15 +64,9 @@ def zoom(
     """Shrink or magnify half of the pages by a random factor, at a random place of the screen.
 
     The factor's logarithm is uniform between ``1 / largest`` and the root of ``largest``: pages
-    that were made for wide screens come shrunk. What a shrunk page leaves free repeats its edges.
-    Elements of which too little is left, or that get too small to be labelled, become ignored
-    ones; strings of which as little is left go.
-
-    Args:
-        pixels: Screenshots.
-        targets: Targets of each, in px of the screenshots.
-        largest: 1 or more.
-        generator: Source of randomness.
+    that were made for wide screens come shrunk. The space around a shrunk page repeats its edges.
+    Elements that are cut off too far, or get too small to be labelled, become ignored ones; strings
+    that are cut off as far are dropped.
     """
     height, width = pixels.shape[2:]
     screen = torch.tensor([float(width), float(height)])

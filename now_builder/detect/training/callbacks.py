@@ -35,12 +35,6 @@ class History:
 
     Nothing here changes the training. The records are part of the checkpoint, so a training that
     was killed and goes on has the same history as one that never stopped, each epoch once.
-
-    Args:
-        weights: Weights of the training; history and pictures appear beside them.
-        pages: Pages, of which at most 200 held-out ones are measured, and three of them drawn.
-        encoder: Encoder of the text boxes.
-        screenshots: Screenshots at the size of the model's input.
     """
 
     def __init__(
@@ -54,7 +48,7 @@ class History:
         self._steps = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
+        """Return the records for a checkpoint."""
         return {"lines": self._lines, "sums": self._sums, "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

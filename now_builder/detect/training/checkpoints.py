@@ -19,13 +19,7 @@ def checkpoint_path(weights: Path) -> Path:
 
 
 def save_checkpoint(weights: Path, state: dict[str, Any], identity: dict[str, Any]) -> None:
-    """Write a checkpoint, whole or not at all.
-
-    Args:
-        weights: Weights of the training.
-        state: What the training goes on from; ``step``, the number of steps taken, is in it.
-        identity: The settings that change the outcome.
-    """
+    """Write a checkpoint, whole or not at all, with the settings that change the outcome."""
     with replacing(checkpoint_path(weights)) as temporary:
         torch.save({**state, "identity": repr(identity)}, temporary)
 

@@ -38,6 +38,9 @@ from now_builder.formats.shard import (
 from now_builder.formats.split import Split, read_split, registrable_domain
 from now_builder.program.progress import watched
 
+_HIDDEN = 0.4
+"""Share of text boxes hidden in training, so that the detector can do without."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainPage:
@@ -58,7 +61,7 @@ class TrainPage:
 
     @property
     def known(self) -> Page:
-        """What a detector may know of it: its strings, and the boxes that the browser laid out."""
+        """The page as detectors take it: its strings, and the boxes that the browser laid out."""
         return Page(self.key, self.text_boxes, [*self.labels.boxes, *self.labels.ignored])
 
 
@@ -86,10 +89,7 @@ class TrainPages:
 
 
 def read_train_pages(
-    captures: Path,
-    held_out: float,
-    mapping: ClassMapping = DEFAULT,
-    also: Sequence[Path] = (),
+    captures: Path, held_out: float, mapping: ClassMapping = DEFAULT, also: Sequence[Path] = ()
 ) -> TrainPages:
     """Read labels and text boxes of all pages of the train pool that have labels.
 
@@ -223,13 +223,7 @@ def _hold_out(
 
 
 class Screenshots:
-    """Decoded screenshots of one size, cached in memory as far as they fit.
-
-    Args:
-        size: Width and height, px.
-        cache_mib: Memory of the cache, MiB.
-        threads: Number of decoding threads.
-    """
+    """Decoded screenshots of one size, cached in memory as far as they fit."""
 
     def __init__(self, size: tuple[int, int], cache_mib: int, threads: int) -> None:
         self._size = size
@@ -254,30 +248,15 @@ class Screenshots:
 
 
 def to_targets(
-    page: TrainPage,
-    size: tuple[int, int],
-    encoder: TextEncoder,
-    hidden: float,
-    generator: torch.Generator,
+    page: TrainPage, size: tuple[int, int], encoder: TextEncoder, generator: torch.Generator
 ) -> Targets:
-    """Scale a page's labels to input px and embed the text boxes that are not hidden.
-
-    Args:
-        page: The page.
-        size: Width and height of the input, px.
-        encoder: Frozen text encoder.
-        hidden: Share of text boxes to hide; one page in ten loses all of them where it is not 0.
-        generator: Source of randomness.
-    """
+    """Scale a page's labels to input px and embed the text boxes that are not hidden."""
     scale = (size[0] / WIDTH, size[1] / HEIGHT)
     factors = torch.tensor([*scale, *scale])
     draws = torch.rand(len(page.text_boxes) + 1, generator=generator).tolist()
-    bare = hidden > 0 and draws[0] < 0.1
-    seen = [
-        box
-        for box, draw in zip(page.text_boxes, draws[1:], strict=True)
-        if not bare and draw >= hidden
-    ]
+    bare = draws[0] < 0.1  # one page in ten has no text at all
+    boxes = zip(page.text_boxes, draws[1:], strict=True)
+    seen = [box for box, draw in boxes if not bare and draw >= _HIDDEN]
     texts, vectors = embed_text_boxes(encoder, seen, scale)
     return Targets(
         boxes=torch.tensor(page.labels.boxes, dtype=torch.float32).reshape(-1, 4) * factors,

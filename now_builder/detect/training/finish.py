@@ -63,7 +63,7 @@ def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | Non
 def fix_scale(
     model: AptDetector, pages: Sequence[TrainPage], screenshots: Screenshots, seed: int
 ) -> None:
-    """Fit what is fixed in the stored features: their scale, and the patterns of the tiny size."""
+    """Fit the scale of the stored features, and the patterns of the tiny size."""
     if model.patches is not None:
         model.patches.fit_patterns([screenshots.read([page])[0] for page in pages], seed)
     batches = zip(*_descriptions(model, pages, screenshots), strict=True)
@@ -79,7 +79,7 @@ def fix_scale(
 def _descriptions(
     model: AptDetector, pages: Sequence[TrainPage], screenshots: Screenshots
 ) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the embeddings of the best proposals of some pages, and what else is stored of them."""
+    """Yield embeddings, and patch features if any, of the best proposals of some pages."""
     for start in range(0, len(pages), 8):
         shots = screenshots.read(pages[start : start + 8]).to(model.centre.device)
         maps = model.maps(shots)

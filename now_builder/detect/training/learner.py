@@ -1,6 +1,6 @@
-"""What is trained, and one step of it: model, losses, optimiser, moving average."""
+"""A detector in training and one step of it: model, losses, optimiser, moving average."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +23,7 @@ from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.augmentation import jitter, recolour, zoom
 from now_builder.detect.training.data import Screenshots, TrainPage, TrainPages, to_targets
 from now_builder.detect.training.losses import (
+    THUMBNAIL,
     Appearance,
     Sample,
     Targets,
@@ -34,18 +35,17 @@ from now_builder.detect.training.losses import (
 from now_builder.detect.training.recipe import Recipe, learning_rate
 from now_builder.errors import ConfigError, TrainingError
 
+_PAINT, _VIEW = 4.0, 2.0
+"""Weights of the painting and the view loss."""
+_CACHE_MIB = 2048
+"""Memory for decoded screenshots: 3,000 pages of the tiny size; beyond it they are decoded anew."""
+
 
 class Learner:
     """A detector in training.
 
-    What a step draws is a pure function of the seed and the step's number, so a checkpoint needs no
-    state of random generators.
-
-    Args:
-        settings: Settings of the training.
-        recipe: Recipe of the size.
-        pages: Pages to learn from, for the weights of their classes.
-        threads: Threads that decode screenshots.
+    Random draws of a step are a pure function of the seed and the step's number, so a checkpoint
+    needs no state of random generators.
 
     Raises:
         ConfigError: If the device, the precision on it, the text encoder or CLIP's weights cannot
@@ -53,17 +53,13 @@ class Learner:
     """
 
     def __init__(
-        self,
-        settings: TrainDetectorSettings,
-        recipe: Recipe,
-        pages: TrainPages,
-        threads: int,
+        self, settings: TrainDetectorSettings, recipe: Recipe, pages: TrainPages, threads: int
     ) -> None:
         self.settings, self.recipe = settings, recipe
         self.device = choose_device(settings.device)
         check_precision(settings.precision, self.device)
         self.encoder: TextEncoder = make_text_encoder(recipe.text_encoder, self.device)
-        self.screenshots = Screenshots(recipe.model.input_size, settings.cache_mib, threads)
+        self.screenshots = Screenshots(recipe.model.input_size, _CACHE_MIB, threads)
         self.model, self.appearance = self._build(pages.mapping)
         shown = [page.labels.classes for page in pages.learn]
         self.class_weights = class_weights(shown, len(pages.mapping.classes)).to(self.device)
@@ -90,8 +86,8 @@ class Learner:
         start, card = load_detector(weights, torch.device("cpu"))
         if card.model != self.recipe.model:
             raise ConfigError(
-                f"{weights}: size {card.model.size}, mode {card.model.mode}; expected "
-                f"{self.recipe.model.size}, {self.recipe.model.mode} and the same architecture"
+                f"{weights}: size {card.model.size}; expected {self.recipe.model.size} and the "
+                "same architecture"
             )
         model.load_state_dict({**start.state_dict(), "prompts": model.prompts})
 
@@ -108,7 +104,7 @@ class Learner:
         return cast(AptDetector, self.average.module) if self.average else self.model
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {
             "model": self.model.state_dict(),
             "appearance": self.appearance.state_dict(),
@@ -126,15 +122,8 @@ class Learner:
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
 
-    def step(self, number: int, batches: Iterable[Sequence[TrainPage]]) -> dict[str, float]:
-        """Take one step on the mean gradient of some batches.
-
-        Args:
-            number: Number of the step, from 0.
-            batches: ``settings.accumulate`` batches.
-
-        Returns:
-            The mean of each weighted loss.
+    def step(self, number: int, pages: Sequence[TrainPage]) -> dict[str, float]:
+        """Take step ``number``, from 0, on a batch and return its weighted losses.
 
         Raises:
             TrainingError: If a loss is not finite.
@@ -144,16 +133,11 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
         self.optimizer.zero_grad(set_to_none=True)
-        parts = self.settings.accumulate
-        means: dict[str, float] = {}
-        for pages in batches:
-            losses = self.losses(pages, generator)
-            total = torch.stack(list(losses.values())).sum() / parts
-            if not bool(torch.isfinite(total)):
-                raise TrainingError(f"step {number}: the loss is not finite; try a smaller --lr")
-            self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
-            for name, value in losses.items():
-                means[name] = means.get(name, 0.0) + float(value.detach()) / parts
+        losses = self.losses(pages, generator)
+        total = torch.stack(list(losses.values())).sum()
+        if not bool(torch.isfinite(total)):
+            raise TrainingError(f"step {number}: the loss is not finite; try a smaller --lr")
+        self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(parameters, 5.0)
@@ -161,7 +145,7 @@ class Learner:
         self.scaler.update()
         if self.average is not None:
             self.average.update_parameters(self.model)
-        return means
+        return {name: float(value.detach()) for name, value in losses.items()}
 
     def _autocast(self) -> torch.autocast:
         kind = torch.float16 if self.settings.precision == "fp16" else torch.bfloat16
@@ -197,8 +181,8 @@ class Learner:
         return losses | self._appearance_losses(embedded, views, regions)
 
     def _targets(self, page: TrainPage, generator: torch.Generator) -> Targets:
-        size, hidden = self.recipe.model.input_size, self.settings.text_dropout
-        return to_targets(page, size, self.encoder, hidden, generator).to(self.device)
+        size = self.recipe.model.input_size
+        return to_targets(page, size, self.encoder, generator).to(self.device)
 
     @torch.no_grad()
     def _sample(
@@ -241,12 +225,12 @@ class Learner:
         views: Float[Tensor, "n 3 h w"],
         regions: Sequence[Float[Tensor, "_ 4"]],
     ) -> dict[str, Float[Tensor, ""]]:
-        thumbnails = roi_align(views, list(regions), self.appearance.thumbnail, sampling_ratio=2)
+        thumbnails = roi_align(views, list(regions), THUMBNAIL, sampling_ratio=2)
         normed = F.layer_norm(embedded, embedded.shape[1:])
-        losses = {"paint": self.recipe.paint * self.appearance.painting_loss(normed, thumbnails)}
+        losses = {"paint": _PAINT * self.appearance.painting_loss(normed, thumbnails)}
         if self.recipe.views > 1:
             one, two = normed.chunk(2)
-            losses["view"] = self.recipe.view * self.appearance.view_loss(one, two)
+            losses["view"] = _VIEW * self.appearance.view_loss(one, two)
         return losses
 
 

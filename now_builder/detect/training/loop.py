@@ -16,7 +16,6 @@ from now_builder.detect.training.checkpoints import (
 from now_builder.detect.training.data import TrainPage, TrainPages
 from now_builder.detect.training.learner import Learner
 from now_builder.detect.training.recipe import identity, learning_rate, resolve_recipe
-from now_builder.detect.training.sampling import RepeatSampler, repeat_factors
 from now_builder.errors import ConfigError
 from now_builder.program.progress import Progress
 
@@ -37,9 +36,7 @@ class Training:
         self.weights, self.settings, self.pages = weights, settings, pages
         threads = settings.threads or os.cpu_count() or 1
         torch.set_num_threads(threads)
-        repeats = repeat_factors([p.labels.classes for p in pages.learn], settings.repeat_threshold)
-        self.sampler = RepeatSampler(repeats, settings.seed)
-        self.recipe = resolve_recipe(settings, len(pages.learn), len(self.sampler))
+        self.recipe = resolve_recipe(settings, len(pages.learn))
         self.learner = Learner(settings, self.recipe, pages, threads)
         self.history = History(weights, pages, self.learner.encoder, self.learner.screenshots)
         self.step = 0
@@ -65,26 +62,34 @@ class Training:
 
     def take_step(self) -> dict[str, float]:
         """Take the next step and return its weighted losses."""
-        batches = (self.batch(part) for part in range(self.settings.accumulate))
-        losses = self.learner.step(self.step, batches)
+        losses = self.learner.step(self.step, self.batch())
         self.step += 1
         return losses
 
-    def batch(self, part: int) -> list[TrainPage]:
-        """Return a batch of the next step: its ``part``-th, from 0."""
-        count = self.recipe.batch
-        first = (self.step * self.settings.accumulate + part) * count
-        return [self.pages.learn[self.sampler.page(place)] for place in range(first, first + count)]
+    def batch(self) -> list[TrainPage]:
+        """Return the pages of the next step."""
+        first = self.step * self.recipe.batch
+        return [self._page(place) for place in range(first, first + self.recipe.batch)]
+
+    def _page(self, place: int) -> TrainPage:
+        """Return the page at a place of the endless sequence of shuffled epochs.
+
+        The order is a pure function of seed and epoch, so a checkpoint need not keep it.
+        """
+        epoch, offset = divmod(place, len(self.pages.learn))
+        generator = torch.Generator().manual_seed(self.settings.seed * 7_919 + epoch)
+        order = torch.randperm(len(self.pages.learn), generator=generator)
+        return self.pages.learn[int(order[offset])]
 
     def _end_epoch(self) -> None:
         """Record the epoch if the last step ended it; the training's last step always does."""
-        step_pages = self.recipe.batch * self.settings.accumulate
-        before, now = ((self.step - back) * step_pages // len(self.sampler) for back in (1, 0))
+        batch, pages = self.recipe.batch, len(self.pages.learn)
+        before, now = ((self.step - back) * batch // pages for back in (1, 0))
         last = self.step == self.recipe.steps
         if now == before and not last:
             return
         epoch = max(now, before + 1)
-        epochs = -(-self.recipe.steps * step_pages // len(self.sampler))
+        epochs = -(-self.recipe.steps * batch // pages)
         every = self.settings.measure_every or -(-epochs // _MEASUREMENTS)
         rate = learning_rate(self.recipe, self.step - 1)
         due = last or epoch % every == 0

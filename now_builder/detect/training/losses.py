@@ -19,6 +19,9 @@ _NEAR_IGNORED = 0.4
 _SUREST, _WELL = 300, 0.7
 _BACKGROUND_WEIGHT = 0.4
 """Twice RegionCLIP's: more background among the 36 regions cost more than elements missed."""
+THUMBNAIL = 12
+"""Side of the thumbnails that are painted, px."""
+_TEMPERATURE = 0.1
 _RARE = 20
 """Elements of a class below which it is not weighed more."""
 
@@ -72,12 +75,6 @@ def proposal_loss(
     targets: Sequence[Targets],
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Compute the losses of the proposals, a positive anchor's mean share of each.
-
-    Args:
-        objectness: Logits; the views of the same pages one after the other.
-        deltas: Regression offsets.
-        anchors: Anchors of a page.
-        targets: One per page; used for each of its views.
 
     Returns:
         Quality focal loss of all anchors that count (the goal of a positive one is the overlap of
@@ -183,15 +180,7 @@ def sample_regions(
     background: int,
     generator: torch.Generator,
 ) -> Sample:
-    """Draw ``count`` regions, at most half of them on labelled elements.
-
-    Args:
-        proposals: Boxes in input px; the labelled boxes themselves are added.
-        targets: Targets of the page.
-        count: Number of regions to draw; fewer where there are fewer.
-        background: Class number that stands for background.
-        generator: Source of randomness.
-    """
+    """Draw ``count`` regions from proposals and labels, at most half on labelled elements."""
     everything = torch.cat([proposals, targets.boxes])
     overlap, element, ignored = match(everything, targets)
     positive = overlap >= _REGION_FOREGROUND
@@ -207,12 +196,7 @@ def sample_regions(
 
 
 def class_weights(classes: Sequence[Sequence[int]], count: int) -> Float[Tensor, " kinds"]:
-    """Weigh classes by the root of how rare they are; elements have a mean weight of 1.
-
-    Args:
-        classes: Classes of the elements on each page.
-        count: Number of classes; the background's weight follows theirs.
-    """
+    """Weigh classes by the root of how rare they are; elements have a mean weight of 1."""
     numbers = torch.tensor([number for page in classes for number in page], dtype=torch.int64)
     shown = torch.bincount(numbers, minlength=count).double()
     weights = (shown.sum() / shown.clamp(min=_RARE)).sqrt()
@@ -227,12 +211,6 @@ def region_loss(
     weights: Float[Tensor, " kinds"],
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Compute the losses of sampled regions.
-
-    Args:
-        logits: Class logits, the background's last.
-        offsets: Regression offsets.
-        sample: The regions.
-        weights: As :func:`class_weights` returns them.
 
     Returns:
         Weighted cross-entropy of all, and mean GIoU loss of those that are not background.
@@ -266,15 +244,14 @@ class Appearance(nn.Module):
         The contrast is InfoNCE (van den Oord et al., 2018) as in SimCLR (Chen et al., ICML 2020).
 
     Differs:
-        Not in APT. A detector trained on nothing but kinds of elements forgets what a picture
-        shows, and the retrieval model downstream needs just that. Pixels only, no text.
+        Not in APT. A detector trained on nothing but kinds of elements forgets the contents
+        of pictures, which the retrieval model downstream needs. Pixels only, no text.
     """
 
-    def __init__(self, thumbnail: int = 12, width: int = 128) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.thumbnail = thumbnail
-        self.paint = nn.Linear(DIMENSION, 3 * thumbnail**2)
-        self.view = nn.Linear(DIMENSION, width)
+        self.paint = nn.Linear(DIMENSION, 3 * THUMBNAIL**2)
+        self.view = nn.Linear(DIMENSION, 128)
 
     def painting_loss(
         self, embedded: Float[Tensor, "n 768"], thumbnails: Float[Tensor, "n 3 t t"]
@@ -284,10 +261,10 @@ class Appearance(nn.Module):
         return F.mse_loss(painted, thumbnails)
 
     def view_loss(
-        self, one: Float[Tensor, "n 768"], two: Float[Tensor, "n 768"], temperature: float = 0.1
+        self, one: Float[Tensor, "n 768"], two: Float[Tensor, "n 768"]
     ) -> Float[Tensor, ""]:
         """Compute InfoNCE in both directions between two views of the same regions."""
         left, right = F.normalize(self.view(one), dim=1), F.normalize(self.view(two), dim=1)
-        logits = left @ right.T / temperature
+        logits = left @ right.T / _TEMPERATURE
         goal = torch.arange(len(logits), device=logits.device)
         return (F.cross_entropy(logits, goal) + F.cross_entropy(logits.T, goal)) / 2

@@ -4,7 +4,7 @@ Source:
     COCO (Lin et al., ECCV 2014), as pycocotools computes it.
 
 Differs:
-    A page has 36 regions, whatever their scores, since that is what the feature file holds.
+    A page has 36 regions, whatever their scores, as in the feature file.
     COCO allows 100 detections, so these figures are lower than those of all of its detections.
 """
 
@@ -132,10 +132,6 @@ def measure(found: Sequence[Found], names: Sequence[str]) -> Measures | None:
     Average precision is computed on the regions' boxes, scores and classes as they are stored.
     Regions without a class (windows of the grid) count for recall alone; regions on an ignored
     element and on no labelled one count neither for nor against.
-
-    Args:
-        found: Regions of the pages.
-        names: Names of the classes, in the order of their numbers.
     """
     numbers = np.array([number for page in found for number in page.labels.classes], dtype=int)
     if not len(numbers):
@@ -181,7 +177,7 @@ def _overlap(labels: Sequence[Sequence[float]], boxes: np.ndarray) -> Float[Tens
 
 
 def _mean(precision: Float[np.ndarray, "..."]) -> float:
-    """Average what is not marked by −1 as undefined."""
+    """Average the values that are not marked as undefined by −1."""
     defined = precision[precision > -1]
     return float(defined.mean()) if defined.size else 0.0
 

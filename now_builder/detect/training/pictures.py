@@ -6,13 +6,13 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw, ImageFont
 
-from now_builder.detect.labels.report import IGNORED_COLOUR, colour
 from now_builder.detect.training.measure import Found
 from now_builder.formats.shard import HEIGHT, WIDTH, Box
 
 _SIZE = (WIDTH // 2, HEIGHT // 2)
 _BEST = 20
 _TITLE, _GAP, _BETWEEN_PAGES = 28, 8, 28
+_IGNORED = "#888"
 
 
 def draw_sheet(
@@ -41,9 +41,9 @@ def _panels(
     plain: Image.Image, page: Found, names: Sequence[str]
 ) -> tuple[Image.Image, Image.Image]:
     labels = plain.copy()
-    _draw(labels, ((box, IGNORED_COLOUR, "") for box in page.labels.ignored))
+    _draw(labels, ((box, _IGNORED, "") for box in page.labels.ignored))
     pairs = zip(page.labels.boxes, page.labels.classes, strict=True)
-    _draw(labels, ((box, colour(kind), names[kind]) for box, kind in pairs))
+    _draw(labels, ((box, _colour(kind), names[kind]) for box, kind in pairs))
     rows = [row for row in np.argsort(-page.scores, kind="stable") if page.classes[row] >= 0]
     _draw(plain, (_region(page, int(row), names) for row in reversed(rows[:_BEST])))
     return labels, plain
@@ -53,7 +53,12 @@ def _region(page: Found, row: int, names: Sequence[str]) -> tuple[Box, str, str]
     left, top, right, bottom = page.boxes[row].tolist()
     kind = int(page.classes[row])
     said = f"{names[kind]} {page.scores[row]:.2f}"
-    return (left, top, right, bottom), colour(kind), said
+    return (left, top, right, bottom), _colour(kind), said
+
+
+def _colour(kind: int) -> str:
+    """Return the colour of a class; neighbours differ in hue."""
+    return f"hsl({kind * 137.508 % 360:.0f}, 90%, {(38, 50)[kind % 2]}%)"
 
 
 def _draw(image: Image.Image, boxes: Iterable[tuple[Box, str, str]]) -> None:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from now_builder.detect.labels.mapping import ClassMapping, read_mapping
+from now_builder.detect.labels.mapping import read_mapping
 from now_builder.detect.model.apt import PAPER, TINY, ModelConfig
 from now_builder.detect.model.weights import find_weights, read_card
 from now_builder.detect.settings import TrainDetectorSettings
@@ -19,11 +19,9 @@ class Recipe:
     Attributes:
         batch: Pages in memory at once.
         fewest: Minimum number of steps where neither epochs nor steps are set.
-        lr: Highest learning rate of what is trained from scratch; a loaded backbone takes a tenth.
+        lr: Highest learning rate from scratch; a loaded backbone takes a tenth.
         regions: Regions drawn per page for the region losses.
         views: Recoloured copies of each page in a batch: 1, or 2 for the view loss.
-        paint: Weight of the painting loss.
-        view: Weight of the view loss.
     """
 
     model: ModelConfig
@@ -35,8 +33,6 @@ class Recipe:
     fewest: int = 1
     steps: int = 0
     views: int = 1
-    paint: float = 4.0
-    view: float = 2.0
 
 
 _RECIPES = {
@@ -45,22 +41,21 @@ _RECIPES = {
 }
 
 
-def resolve_recipe(settings: TrainDetectorSettings, pages: int, epoch_length: int) -> Recipe:
-    """Fill in what the settings leave to the size."""
+def resolve_recipe(settings: TrainDetectorSettings, pages: int) -> Recipe:
+    """Fill in the size's defaults where the settings have none, for so many pages to learn from."""
     recipe = _RECIPES[settings.size]
     batch = min(settings.batch_size or recipe.batch, pages)
     epochs = settings.epochs or recipe.epochs
     fewest = 1 if settings.epochs else recipe.fewest
-    step_pages = batch * settings.accumulate
     reads = settings.from_ is not None and read_card(find_weights(settings.from_)).model.words
     return replace(
         recipe,
-        model=recipe.model.model_copy(update={"mode": settings.mode, "words": reads}),
+        model=recipe.model.model_copy(update={"words": reads}),
         text_encoder=settings.text_encoder or recipe.text_encoder,
         batch=batch,
         epochs=epochs,
         lr=settings.lr or recipe.lr,
-        steps=settings.steps or max(fewest, epochs * epoch_length // step_pages),
+        steps=settings.steps or max(fewest, epochs * pages // batch),
     )
 
 
@@ -77,16 +72,10 @@ def learning_rate(recipe: Recipe, step: int) -> float:
     return recipe.lr * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-def class_mapping(settings: TrainDetectorSettings) -> ClassMapping | None:
-    """Return the user's class mapping, if one is set."""
-    return read_mapping(settings.mapping) if settings.mapping else None
-
-
 def identity(settings: TrainDetectorSettings) -> dict[str, Any]:
     """Return the settings that change the result."""
-    without = {"device", "threads", "checkpoint_every", "cache_mib", "measure_every", "also"}
-    mapping = class_mapping(settings)
-    content = mapping.model_dump(mode="json") if mapping else None
+    without = {"device", "threads", "checkpoint_every", "measure_every", "also"}
+    content = read_mapping(settings.mapping).model_dump(mode="json") if settings.mapping else None
     start = read_card(find_weights(settings.from_)).weights_sha256 if settings.from_ else None
     changed = {"mapping": content, "from_": start}
     return {**settings.model_dump(mode="json", exclude=without), **changed}

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from now_builder.detect.labels.mapping import DEFAULT
+from now_builder.detect.labels.mapping import DEFAULT, read_mapping
 from now_builder.detect.model.weights import card_path, read_card
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.callbacks import remove_history
@@ -14,7 +14,7 @@ from now_builder.detect.training.data import TrainPages, read_coco_pages, read_t
 from now_builder.detect.training.finish import finish
 from now_builder.detect.training.loop import Training
 from now_builder.detect.training.measure import ClassMeasures, Measures
-from now_builder.detect.training.recipe import class_mapping, identity
+from now_builder.detect.training.recipe import identity
 from now_builder.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TrainSummary:
-    """What a training did.
+    """Counts and figures of a training.
 
     Attributes:
         steps: Steps taken, those of earlier runs included.
@@ -64,7 +64,7 @@ def train_detector(
             may be a folder of images.
         weights: The safetensors file to write; its JSON, history and pictures appear beside it.
         settings: What to train, and how.
-        force: Throw away what is there and start over.
+        force: Throw away existing weights and start over.
 
     Raises:
         ConfigError: If weights or a checkpoint of other settings are there.
@@ -93,7 +93,7 @@ def train_detector(
 
 
 def _read_pages(captures: Path, settings: TrainDetectorSettings) -> TrainPages:
-    mapping = class_mapping(settings)
+    mapping = read_mapping(settings.mapping) if settings.mapping else None
     if settings.coco and settings.also:
         raise ConfigError("--also adds captures folders; with --coco the labels are of one folder")
     if settings.coco:

@@ -5,10 +5,8 @@ import copy
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from now_builder.detect.base import Page
-from now_builder.detect.model.apt import TINY, AptDetector
 from now_builder.detect.model.inference import to_inference
 from now_builder.detect.model.text_boxes import dom_text_boxes
 from now_builder.detect.model.text_encoder import HashedNgrams
@@ -29,18 +27,6 @@ CPU = torch.device("cpu")
 BOXES = torch.tensor([[10.0, 20, 90, 120], [0, 0, 180, 320], [50, 200, 75, 231]])
 
 
-def detector():
-    """A tiny model whose batch norms are not what they begin as."""
-    torch.manual_seed(0)
-    model = AptDetector(TINY, nn.functional.normalize(torch.randn(18, 768), dim=1)).eval()
-    for norm in (child for child in model.modules() if isinstance(child, nn.BatchNorm2d)):
-        nn.init.uniform_(norm.weight, 0.5, 1.5)
-        nn.init.normal_(norm.bias, std=0.2)
-        norm.running_mean.normal_(std=0.2)
-        norm.running_var.uniform_(0.5, 2)
-    return model
-
-
 def shipped():
     return load_detector(find_weights(None), CPU)[0]
 
@@ -59,10 +45,10 @@ def allowed(precision, device):
 
 @pytest.mark.parametrize(("precision", "near"), [("fp32", 1e-3), ("bf16", 0.05), ("fp16", 0.01)])
 def test_maps_and_pooled_regions_are_those_of_the_cpu(
-    captured, device, full_float32, precision, near
+    captured, device, full_float32, make_model, precision, near
 ):
-    exact = detector()
-    model = to_inference(detector().to(device), allowed(precision, device))
+    exact = make_model()
+    model = to_inference(make_model().to(device), allowed(precision, device))
     size = exact.config.input_size
     shots = to_batch([decode_screenshot(page.screenshot, size, "") for page in captured[:2]])
     with torch.inference_mode():
@@ -148,7 +134,7 @@ def test_losses_and_gradients_are_those_of_the_cpu(pictured, device, tmp_path, f
     found = []
     for where in (CPU, device):
         training = training_of(tmp_path / f"{where.type}.safetensors", where, pictured)
-        pixels = training.learner.screenshots.read(training.batch(0)).to(where).float() / 255
+        pixels = training.learner.screenshots.read(training.batch()).to(where).float() / 255
         maps = training.learner.model.maps(pixels)
         objectness, deltas, _ = training.learner.model.rpn(maps)
         (objectness.square().mean() + deltas.square().mean()).backward()

@@ -14,8 +14,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torchvision.ops import box_iou
 
-from now_builder.detect.model.text_boxes import embed_text_boxes, link, linked_embeddings
-from now_builder.detect.model.text_encoder import HashedNgrams
+from now_builder.detect import ocr
 from now_builder.detect.ocr import Recognizer
 from now_builder.detect.pixels import ahead
 from now_builder.detect.run import detect
@@ -65,7 +64,7 @@ def page():
 
 @pytest.fixture(scope="module")
 def read():
-    return Recognizer("chi_sim+eng", 60.0)
+    return Recognizer("chi_sim+eng")
 
 
 def test_english_and_chinese_lines_are_found_where_they_stand(read, page):
@@ -76,45 +75,28 @@ def test_english_and_chinese_lines_are_found_where_they_stand(read, page):
     assert overlap.diagonal().min() > 0.7
 
 
-def test_light_text_on_dark_ground_is_read(read):
+def test_light_text_is_read_a_blank_page_has_none_and_the_dom_record_is_not_looked_at(read):
     image, _ = picture((ENGLISH, (40, 200), 32, "white"), ground=(20, 30, 90))
-    assert [line.text for line in read(capture(image))] == [ENGLISH]
-
-
-def test_the_dom_record_is_not_looked_at(read, page):
     box = (0.0, 0.0, 300.0, 100.0)
     lying = [Element(box, "p", text="never on the screen", text_box=box)]
-    whole = Capture(page[0].key, page[0].screenshot, b"", lying)
-    assert read(whole) == read(page[0])
-
-
-def test_what_it_is_not_sure_of_is_left_out(page):
-    noise = np.random.default_rng(0).integers(0, 256, (HEIGHT // 16, WIDTH // 16, 3), np.uint8)
-    smudges = Image.fromarray(noise).resize((WIDTH, HEIGHT))
-    bold = Recognizer("chi_sim+eng", 0.0)(capture(smudges))
-    assert bold
-    assert len(Recognizer("chi_sim+eng", 60.0)(capture(smudges))) < len(bold)
-    assert Recognizer("chi_sim+eng", 100.0)(page[0]) == []
-
-
-def test_a_blank_page_has_no_text(read):
+    assert [line.text for line in read(capture(image, lying))] == [ENGLISH]
     assert read(capture(Image.new("RGB", (WIDTH, HEIGHT), "white"))) == []
 
 
-def test_lines_are_linked_to_regions_as_text_of_the_dom_is(read, page):
-    places, vectors = embed_text_boxes(HashedNgrams(0), read(page[0]), (0.5, 0.5))
-    left, top, right, bottom = page[1][1]
-    button = torch.tensor([[left - 20, top - 20, right + 20, bottom + 20], [0, 900, 720, 1280]]) / 2
-    assert link(button, places).tolist() == [[False, True, False], [False] * 3]
-    linked = linked_embeddings(button, places, vectors)
-    torch.testing.assert_close(linked[0], HashedNgrams(0).encode([CHINESE])[0])
-    assert not linked[1].any()
+def test_what_it_is_not_sure_of_is_left_out(read, page, monkeypatch):
+    noise = np.random.default_rng(0).integers(0, 256, (HEIGHT // 16, WIDTH // 16, 3), np.uint8)
+    smudges = Image.fromarray(noise).resize((WIDTH, HEIGHT))
+    sure = read(capture(smudges))
+    monkeypatch.setattr(ocr, "CONFIDENCE", 0.0)
+    assert len(sure) < len(read(capture(smudges)))
+    monkeypatch.setattr(ocr, "CONFIDENCE", 100.0)
+    assert read(page[0]) == []
 
 
 def test_threads_read_what_one_alone_reads_whatever_the_order(read, page):
     other, _ = picture((LIGHT, (40, 200), 48, "black"), (ENGLISH, (40, 900), 40, "navy"))
     pages = [page[0], capture(other)] * 4
-    alone = [Recognizer("chi_sim+eng", 60.0)(each) for each in pages[:2]]
+    alone = [Recognizer("chi_sim+eng")(each) for each in pages[:2]]
     assert list(ahead(read, pages, 3)) == alone * 4
 
 
@@ -169,19 +151,21 @@ def test_without_the_wrapper_one_line_says_what_to_install(drawn, weights, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("languages", "package"),
-    [("chi_sim+tlh_x", "install tesseract-ocr-tlh-x,"), ("+", "install tesseract-ocr-eng,")],
+    ("languages", "problem"),
+    [
+        ("chi_sim+tlh_x", "install tesseract-ocr-tlh-x,"),
+        ("+", "install tesseract-ocr-eng,"),
+        ("eng", "cannot read"),
+    ],
 )
-def test_a_language_that_is_not_there_is_named_with_its_package(languages, package):
-    with pytest.raises(ConfigError, match=package):
-        Recognizer(languages, 60.0)
-
-
-def test_torn_language_data_are_a_users_mistake(tmp_path, monkeypatch):
-    (tmp_path / "eng.traineddata").write_bytes(b"torn")
-    monkeypatch.setenv("TESSDATA_PREFIX", str(tmp_path))
-    with pytest.raises(ConfigError, match="cannot read"):
-        Recognizer("eng", 60.0)
+def test_language_data_that_are_missing_or_torn_are_a_users_mistake(
+    languages, problem, tmp_path, monkeypatch
+):
+    if languages == "eng":
+        (tmp_path / "eng.traineddata").write_bytes(b"torn")
+        monkeypatch.setenv("TESSDATA_PREFIX", str(tmp_path))
+    with pytest.raises(ConfigError, match=problem):
+        Recognizer(languages)
 
 
 def test_data_are_found_where_the_user_says(tmp_path, monkeypatch):

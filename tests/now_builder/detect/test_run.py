@@ -3,7 +3,6 @@
 import hashlib
 import io
 import os
-import random
 import re
 import shutil
 import signal
@@ -63,12 +62,6 @@ def whole(drawn, settings, tmp_path_factory):
     return features
 
 
-def same(a, b):
-    with h5py.File(a) as one, h5py.File(b) as two:
-        assert dict(one.attrs) == dict(two.attrs)
-    return same_values(a, b)
-
-
 def same_values(a, b):
     with h5py.File(a) as one, h5py.File(b) as two:
         assert set(one) == set(two)
@@ -88,7 +81,6 @@ def test_every_ok_page_and_no_other_has_its_rows(drawn, whole, weights):
     assert attributes["size"] == "tiny"
     assert attributes["text_encoder"] == "hash:0"
     assert attributes["input_size"] == "360x640"
-    assert attributes["apt_mode"] == "shift"
     assert attributes["text_source"] == "dom"
     assert '"navigation bar"' in attributes["classes"]
     assert np.isfinite(batch.regions).all()
@@ -96,23 +88,10 @@ def test_every_ok_page_and_no_other_has_its_rows(drawn, whole, weights):
     assert not parts_folder(whole).exists()
 
 
-def test_weights_that_are_not_there_are_refused(drawn, tmp_path):
-    missing = DetectSettings(weights=tmp_path / "none.safetensors")
-    with pytest.raises(ConfigError, match="no such weights"):
-        detect(drawn, tmp_path / "f.h5", missing)
-
-
-def test_a_complete_file_ends_the_stage_at_once(drawn, whole, settings):
-    before = whole.stat().st_mtime_ns
-    assert detect(drawn, whole, settings).fresh == 0
-    assert whole.stat().st_mtime_ns == before
-
-
 _PROGRAM = """
 import sys
 from pathlib import Path
 from now_builder.detect.settings import DetectSettings
-from now_builder.detect.model.weights import read_card, write_weights
 from now_builder.detect.run import detect
 detect(Path(sys.argv[1]), Path(sys.argv[2]),
     DetectSettings(weights=Path(sys.argv[3]), batch_size=3, threads=1, device="cpu"))
@@ -129,71 +108,33 @@ def program(captures, features, settings, **environment):
     )
 
 
-def test_a_kill_in_the_middle_changes_nothing(drawn, whole, settings, tmp_path):
+@pytest.mark.parametrize("moment", ["after two batches", "while parts are merged"])
+def test_a_kill_changes_nothing(drawn, whole, settings, tmp_path, moment):
     features = tmp_path / "features.h5"
     process = program(drawn, features, settings)
     deadline = time.monotonic() + 120
-    while len(read_parts(features)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert not features.exists()
-    left = 12 - 3 * len(read_parts(features))
-    assert detect(drawn, features, settings).fresh == left < 12
-    assert same(features, whole)
 
+    def reached():
+        if moment == "after two batches":
+            return len(read_parts(features)) >= 2
+        return list(tmp_path.glob(".features.h5.*.tmp"))
 
-@pytest.mark.slow
-def test_kills_at_random_moments_change_nothing(draw, settings, tmp_path):
-    """Killed while it starts, extracts or merges, a dozen times; then to the end."""
-    captures = tmp_path / "captures"
-    draw(captures, pages=90, sites=9, shards=3)
-    expected, features = tmp_path / "whole" / "f.h5", tmp_path / "f.h5"
-    detect(captures, expected, settings)
-    moments = random.Random(0)
-    for _ in range(12):
-        process, before = program(captures, features, settings), len(read_parts(features))
-        deadline = time.monotonic() + 60
-        while len(read_parts(features)) <= before and time.monotonic() < deadline:
-            time.sleep(0.002)
-            if process.poll() is not None:
-                break
-        time.sleep(moments.uniform(0, 0.6))
-        process.kill()
-        process.wait()
-    summary = detect(captures, features, settings)
-    assert summary.pages == 90
-    assert features.read_bytes() == expected.read_bytes()
-    assert not parts_folder(features).exists()
-    assert not list(tmp_path.glob(".*.tmp"))
-
-
-def test_a_kill_while_parts_are_merged_changes_nothing(drawn, whole, settings, tmp_path):
-    features = tmp_path / "features.h5"
-    process = program(drawn, features, settings)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob(".features.h5.*.tmp")) and time.monotonic() < deadline:
+    while not reached() and time.monotonic() < deadline:
         time.sleep(0.0005)
-    process.kill()
+    process.send_signal(signal.SIGKILL)
     process.wait()
-    assert detect(drawn, features, settings).pages == 12
+    left = 0 if features.exists() else 12 - 3 * len(read_parts(features))
+    summary = detect(drawn, features, settings)
+    assert (summary.pages, summary.fresh) == (12, left)
     assert features.read_bytes() == whole.read_bytes()
     assert not list(tmp_path.glob(".*"))
+    assert detect(drawn, features, settings).fresh == 0
 
 
-@pytest.fixture(scope="module")
-def parts(drawn, whole, settings, tmp_path_factory):
-    """All parts of a run that was killed just before it merged them."""
-    features = tmp_path_factory.mktemp("parts") / "features.h5"
-    detect_shards(drawn, features, settings, [0, 1])
-    assert len(read_parts(features)) == 4
-    return parts_folder(features)
-
-
-def test_torn_batches_are_named_and_done_again(drawn, whole, parts, settings, tmp_path, caplog):
+def test_torn_batches_are_named_and_done_again(drawn, whole, settings, tmp_path, caplog):
     """As after a power cut: empty, half there, of the right length with nothing in it."""
     features = tmp_path / "features.h5"
-    shutil.copytree(parts, parts_folder(features))
+    detect_shards(drawn, features, settings, 0, 1)
     torn = [read_parts(features)[number] for number in (0, 2, 3)]
     content = torn[1].read_bytes()
     torn[0].write_bytes(b"")
@@ -274,46 +215,14 @@ def test_without_locks_shares_are_refused_and_one_process_detects(drawn, whole, 
     assert (tmp_path / "f.h5").read_bytes() == whole.read_bytes()
 
 
-def test_pages_of_two_precisions_are_not_mixed(drawn, whole, settings, tmp_path):
-    with open_features(whole) as features:
-        usual = features.attributes["precision"]
-        assert usual in {"fp32", "mixed"}, "which one is the processor's"
-        assert features.attributes["proposals"] == "100"
-    path = tmp_path / "f.h5"
-    rough = settings.model_copy(update={"precision": "bf16"})
-    detect_shards(drawn, path, rough, [0])
-    with pytest.raises(ConfigError, match=rf"precision 'bf16', now '{usual}'.*--force"):
-        detect(drawn, path, settings)
-    assert detect(drawn, path, rough).pages == 12
-    with open_features(path) as features:
-        assert features.attributes["precision"] == "bf16"
-        assert features.attributes["size"] == "tiny"
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
 def test_workers_of_a_ray_cluster_write_what_one_process_does(drawn, whole, settings, tmp_path):
     features = tmp_path / "features.h5"
     on_ray = settings.model_copy(update={"engine": "ray", "workers": 2, "worker_cpus": 1.0})
     assert detect(drawn, features, on_ray).fresh == 12
-    assert same(features, whole)
+    assert same_values(features, whole)
     assert not parts_folder(features).exists()
-
-
-def test_pages_crawled_later_are_added(drawn, whole, settings, tmp_path):
-    """The first shard alone, then both: the same bytes as both at once."""
-    captures = tmp_path / "captures"
-    captures.mkdir()
-    for path in sorted(drawn.iterdir()):
-        if not path.name.startswith("00001"):
-            (captures / path.name).write_bytes(path.read_bytes())
-    features = tmp_path / "features.h5"
-    assert detect(captures, features, settings).pages == 6
-    for path in sorted(drawn.glob("00001*")):
-        (captures / path.name).write_bytes(path.read_bytes())
-    summary = detect(captures, features, settings)
-    assert (summary.pages, summary.fresh) == (12, 6)
-    assert features.read_bytes() == whole.read_bytes()
 
 
 def captured_again(captures, folder, changed=()):
@@ -342,13 +251,13 @@ def test_another_crawl_under_the_same_keys_asks_for_force(drawn, settings, tmp_p
         detect(new, features, settings)
     assert features.read_bytes() == before
     assert detect(new, features, settings, force=True).fresh == 12
-    detect_shards(old, tmp_path / "g.h5", settings, [0])
+    detect_shards(old, tmp_path / "g.h5", settings, 0)
     refused = r"00000_0000\.safetensors: not made from the screenshots"
     for one in (settings, settings.model_copy(update={"shards_from": "1/2"})):
         with pytest.raises(FormatError, match=refused):
             detect(new, tmp_path / "g.h5", one)
     with pytest.raises(FormatError, match=refused):
-        detect_shards(new, tmp_path / "g.h5", settings, [0])
+        detect_shards(new, tmp_path / "g.h5", settings, 0)
 
 
 def test_a_crawl_that_goes_on_does_not_ask_for_force(drawn, settings, tmp_path):
@@ -369,7 +278,6 @@ def test_a_crawl_that_goes_on_does_not_ask_for_force(drawn, settings, tmp_path):
     with open_features(features) as one, open_features(tmp_path / "expected.h5") as other:
         assert one.attributes == other.attributes
         assert set(one.keys) == set(other.keys)
-    assert detect(captures, features, settings).fresh == 0
 
 
 def test_features_that_do_not_tell_their_screenshots_are_read_and_never_tell(
@@ -396,14 +304,23 @@ def test_other_weights_or_settings_ask_for_force(drawn, whole, weights, settings
     state = load_file(weights)
     state["projection.bias"] += 1
     write_weights(other, state, read_card(weights))
-    changed = settings.model_copy(update={"weights": other})
-    with pytest.raises(ConfigError, match=r"weights_sha256.*--force"):
-        detect(drawn, features, changed)
-    with pytest.raises(ConfigError, match=r"text_source.*--force"):
-        detect(drawn, features, settings.model_copy(update={"text_source": "none"}))
-    assert detect(drawn, features, changed, force=True).fresh == 12
+    for name, changed in {
+        "weights_sha256": {"weights": other},
+        "text_source": {"text_source": "none"},
+        "precision": {"precision": "bf16"},
+        "proposals": {"proposals": 99},
+    }.items():
+        with pytest.raises(ConfigError, match=rf"made with {name} .*--force"):
+            detect(drawn, features, settings.model_copy(update=changed))
+    detect_shards(drawn, tmp_path / "parts.h5", settings.model_copy(update=changed), 0)
+    with pytest.raises(ConfigError, match=r"safetensors: made with proposals '99', now '100'"):
+        detect(drawn, tmp_path / "parts.h5", settings)
+    new = settings.model_copy(update={"weights": other})
+    assert detect(drawn, features, new, force=True).fresh == 12
     with open_features(features) as now:
         assert now.attributes["weights_sha256"] == sha256_of(other)
+    with pytest.raises(ConfigError, match="no such weights"):
+        detect(drawn, features, DetectSettings(weights=tmp_path / "none.safetensors"))
 
 
 def test_half_precision_halves_the_regions_only(drawn, whole, settings, tmp_path):

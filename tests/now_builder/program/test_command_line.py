@@ -23,7 +23,7 @@ from now_builder.program.command_line import Fields, Program, set_up_logging
 from now_builder.program.stopping import stoppable
 
 PROGRAMS = {
-    "now_builder": "crawl status label train-detector train-words measure-detector detect tokenize "
+    "now_builder": "crawl status label train-detector measure-detector detect tokenize "
     "package export-parquet publish fetch-now build verify report audit audit-stats doctor simweb",
     "leaderboard": "pack validate score recall compare verify schema submit reproduce check-store "
     "dataset-report export export-site blind keys serve status withdraw quota rebuild-db admin",
@@ -31,8 +31,7 @@ PROGRAMS = {
     "table presets plant",
 }
 SETTINGS = {
-    "crawl": "crawl", "label": "detect", "train-detector": "detect", "train-words": "detect",
-    "detect": "detect",
+    "crawl": "crawl", "label": "detect", "train-detector": "detect", "detect": "detect",
     "tokenize": "tokenize", "package": "package", "export-parquet": "package",
     "publish": "package", "report": "inspect", "audit": "inspect",
     "simweb make": "simweb",

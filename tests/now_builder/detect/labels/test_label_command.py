@@ -1,8 +1,8 @@
-"""The label folder: COCO JSON, statistics and report, the same of the same captures."""
+"""The label folder: COCO JSON, the same of the same captures."""
 
 import json
 import shutil
-from html.parser import HTMLParser
+from collections import Counter
 
 import pytest
 
@@ -23,12 +23,11 @@ from now_builder.formats.shard import (
 )
 from now_builder.formats.split import read_split
 
-FILES = ("labels.json", "statistics.json", "report.html")
 BOX = (100.0, 100.0, 300.0, 200.0)
 
 
-def contents(folder):
-    return {name: (folder / name).read_bytes() for name in FILES}
+def read(folder):
+    return json.loads((folder / "labels.json").read_text(encoding="utf-8"))
 
 
 def write_pages(captures, drawn, pages):
@@ -49,20 +48,27 @@ def write_pages(captures, drawn, pages):
 @pytest.fixture(scope="module")
 def labelled(drawn, tmp_path_factory):
     folder = tmp_path_factory.mktemp("labelled") / "labels"
-    return folder, label_captures(drawn, folder, LabelSettings(pages=3))
+    return folder, label_captures(drawn, folder, LabelSettings())
 
 
 def test_every_page_and_box_stands_in_the_coco_file(drawn, labelled):
     folder, summary = labelled
-    coco = json.loads((folder / "labels.json").read_text(encoding="utf-8"))
+    coco = read(folder)
     rows = {row.key: row for row in read_rows(drawn)}
     plan = read_split(drawn / "split.toml")
     assert len(coco["images"]) == summary.pages == summary.labelled == 24
+    assert (
+        coco["info"]["boxes"]
+        == summary.boxes
+        == sum(a["iscrowd"] == 0 for a in coco["annotations"])
+    )
     for image in coco["images"]:
         row = rows[image["key"]]
         assert image["file_name"] == f"{row.key}.png"
         assert (image["width"], image["height"], image["site"]) == (720, 1280, row.site)
         assert image["pool"] == plan.pool_of(row.site, row.key)
+    pools = {(image["site"], image["pool"]) for image in coco["images"]}
+    assert len(pools) == len({site for site, _ in pools}) > 1, "a site has one pool"
     assert [item["name"] for item in coco["categories"]] == [*NAMES, "ignore"]
     assert coco["categories"][3] == {
         "id": 4, "name": "button", "name_zh": "按钮", "supercategory": "control",
@@ -70,12 +76,6 @@ def test_every_page_and_box_stands_in_the_coco_file(drawn, labelled):
     for place, item in enumerate(coco["annotations"], 1):
         assert item["id"] == place
         assert item["area"] == pytest.approx(item["bbox"][2] * item["bbox"][3], abs=0.01)
-
-
-def test_all_pages_of_a_site_are_in_one_pool(labelled):
-    images = json.loads((labelled[0] / "labels.json").read_text(encoding="utf-8"))["images"]
-    pools = {(image["site"], image["pool"]) for image in images}
-    assert len(pools) == len({site for site, _ in pools}) > 1
 
 
 def test_the_file_read_back_has_the_labels_of_the_pages(drawn, labelled):
@@ -89,28 +89,6 @@ def test_the_file_read_back_has_the_labels_of_the_pages(drawn, labelled):
         assert len(page.ignored) == len(expected.ignored)
 
 
-def test_statistics_add_up(labelled):
-    folder, summary = labelled
-    found = json.loads((folder / "statistics.json").read_text(encoding="utf-8"))
-    by_class = sum(sum(pools.values()) for pools in found["boxes_by_class"].values())
-    assert by_class == found["boxes"] == summary.boxes > 0
-    assert sum(found["labelled_by_pool"].values()) == found["labelled"]
-    lost = [*found["elements_dropped"].values(), *found["elements_ignored"].values()]
-    assert found["elements"] == found["boxes"] + sum(lost)
-
-
-def test_the_same_captures_give_the_same_bytes_and_a_second_run_changes_nothing(
-    drawn, labelled, tmp_path
-):
-    folder, _ = labelled
-    again = label_captures(drawn, tmp_path / "again", LabelSettings(pages=3))
-    assert again.fresh
-    assert contents(tmp_path / "again") == contents(folder)
-    before = (folder / "labels.json").stat().st_mtime_ns
-    assert not label_captures(drawn, folder, LabelSettings(pages=3)).fresh
-    assert (folder / "labels.json").stat().st_mtime_ns == before
-
-
 def test_killed_half_way_there_is_no_label_file_and_the_next_run_makes_the_same(
     drawn, labelled, tmp_path, monkeypatch
 ):
@@ -120,88 +98,65 @@ def test_killed_half_way_there_is_no_label_file_and_the_next_run_makes_the_same(
         seen.append(elements)
         if len(seen) > 10:
             raise KeyboardInterrupt
-        return sift(elements, mapping)
+        return label(elements, mapping)
 
-    sift = labelling.sift
-    monkeypatch.setattr(labelling, "sift", killed)
+    monkeypatch.setattr(labelling, "label", killed)
     with pytest.raises(KeyboardInterrupt):
-        label_captures(drawn, tmp_path / "labels", LabelSettings(pages=3))
+        label_captures(drawn, tmp_path / "labels", LabelSettings())
     assert not list((tmp_path / "labels").iterdir())
     monkeypatch.undo()
-    label_captures(drawn, tmp_path / "labels", LabelSettings(pages=3))
-    assert contents(tmp_path / "labels") == contents(labelled[0])
+    assert label_captures(drawn, tmp_path / "labels", LabelSettings()).fresh
+    path, whole = tmp_path / "labels" / "labels.json", labelled[0] / "labels.json"
+    assert path.read_bytes() == whole.read_bytes()
 
 
-def test_other_settings_are_refused_unless_forced(drawn, tmp_path):
-    label_captures(drawn, tmp_path / "labels", LabelSettings(pages=0))
+def test_complete_labels_stay_and_other_settings_or_files_are_refused_unless_forced(
+    drawn, labelled, tmp_path
+):
+    folder = tmp_path / "labels"
+    shutil.copytree(labelled[0], folder)
+    before = (folder / "labels.json").stat().st_mtime_ns
+    again = label_captures(drawn, folder, LabelSettings())
+    assert (again.pages, again.labelled, again.boxes, again.fresh) == (
+        *(labelled[1].pages, labelled[1].labelled, labelled[1].boxes), False
+    )  # fmt: skip
+    assert (folder / "labels.json").stat().st_mtime_ns == before
+    other = LabelSettings(settled_only=True)
     with pytest.raises(ConfigError, match="--force"):
-        label_captures(drawn, tmp_path / "labels", LabelSettings(pages=1))
-    assert label_captures(drawn, tmp_path / "labels", LabelSettings(pages=1), force=True).fresh
+        label_captures(drawn, folder, other)
+    assert label_captures(drawn, folder, other, force=True).fresh
+    for text in ("", "{}", '{\n"info": {}}', "\xff"):
+        (folder / "labels.json").write_text(text, encoding="latin-1")
+        with pytest.raises(FormatError, match="not written by label"):
+            label_captures(drawn, folder, other)
 
 
-class _Reader(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.tags, self.links, self.text = [], [], ""
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.links += [value for name, value in attrs if name in ("src", "href")]
-
-    def handle_data(self, data):
-        self.text += data
-
-
-def test_the_report_shows_pages_with_boxes_and_loads_nothing(labelled):
-    reader = _Reader()
-    reader.feed((labelled[0] / "report.html").read_text(encoding="utf-8"))
-    assert reader.tags.count("figure") == 3
-    assert reader.tags.count("rect") > 20
-    assert "script" not in reader.tags
-    assert all(link.startswith("data:image/jpeg;base64,") for link in reader.links)
-    assert "page indicator 页面指示器" in reader.text
-
-
-def test_the_report_shows_other_pages_with_another_seed(drawn, labelled, tmp_path):
-    label_captures(drawn, tmp_path / "labels", LabelSettings(pages=3, seed=1))
-    other = contents(tmp_path / "labels")
-    assert other["report.html"] != contents(labelled[0])["report.html"]
-
-
-def test_what_a_page_says_of_itself_is_escaped_in_the_report(drawn, tmp_path):
-    hostile = {"url": "http://a.test/?<script>alert(1)</script>\"'"}
-    captures = write_pages(tmp_path / "captures", drawn, [([Element(BOX, "img")], hostile)])
-    label_captures(captures, tmp_path / "labels", LabelSettings())
-    report = (tmp_path / "labels" / "report.html").read_text(encoding="utf-8")
-    assert "<script" not in report
-    assert "&lt;script&gt;" in report
-
-
-def test_pages_without_labels_are_counted_with_a_reason(drawn, tmp_path):
+def test_pages_without_labels_are_left_out(drawn, tmp_path):
     wall = Element((0.0, 100.0, 720.0, 1200.0), "div", "dialog")
     image, lazy = Element(BOX, "img"), Element(BOX, "img", loaded=False)
     pages = [([wall], {}), ([lazy], {}), ([image], {}), ([image], {"load_state": "partial"})]
     captures = write_pages(tmp_path / "captures", drawn, pages)
-    label_captures(captures, tmp_path / "all", LabelSettings())
-    found = json.loads((tmp_path / "all" / "statistics.json").read_text(encoding="utf-8"))
-    assert (found["pages"], found["labelled"]) == (4, 2)
-    assert found["pages_dropped"] == {"wall": 1, "nothing": 1, "unsettled": 0}
-    label_captures(captures, tmp_path / "settled", LabelSettings(settled_only=True))
-    found = json.loads((tmp_path / "settled" / "statistics.json").read_text(encoding="utf-8"))
-    assert found["pages_dropped"] == {"wall": 1, "nothing": 1, "unsettled": 1}
+    for settled, keys in ((False, ["00000_0002", "00000_0003"]), (True, ["00000_0002"])):
+        folder = tmp_path / str(settled)
+        summary = label_captures(captures, folder, LabelSettings(settled_only=settled))
+        assert (summary.pages, summary.labelled) == (4, len(keys))
+        assert [image["key"] for image in read(folder)["images"]] == keys
 
 
 def test_ignored_boxes_are_crowds_of_a_category_of_their_own(drawn, tmp_path):
     elements = [Element(BOX, "img"), Element((0.0, 500.0, 300.0, 800.0), "div", "feed")]
     captures = write_pages(tmp_path / "captures", drawn, [(elements, {})])
     label_captures(captures, tmp_path / "labels", LabelSettings())
-    coco = json.loads((tmp_path / "labels" / "labels.json").read_text(encoding="utf-8"))
-    assert [(item["category_id"], item["iscrowd"]) for item in coco["annotations"]] == [
-        (6, 0),
-        (19, 1),
-    ]
+    kinds = [(a["category_id"], a["iscrowd"]) for a in read(tmp_path / "labels")["annotations"]]
+    assert kinds == [(6, 0), (19, 1)]
     (page,) = read_coco(tmp_path / "labels" / "labels.json").pages
     assert (page.boxes, page.ignored) == ([BOX], [elements[1].box])
+
+
+def count_classes(folder):
+    coco = read(folder)
+    names = {item["id"]: item["name"] for item in coco["categories"]}
+    return Counter(names[item["category_id"]] for item in coco["annotations"])
 
 
 def test_a_mapping_changes_the_classes_without_a_new_crawl(drawn, labelled, tmp_path):
@@ -212,16 +167,10 @@ def test_a_mapping_changes_the_classes_without_a_new_crawl(drawn, labelled, tmp_
         encoding="utf-8",
     )
     label_captures(drawn, tmp_path / "labels", LabelSettings(mapping=path))
-    found = json.loads((tmp_path / "labels" / "statistics.json").read_text(encoding="utf-8"))
-    before = json.loads((labelled[0] / "statistics.json").read_text(encoding="utf-8"))
-    total = {
-        name: sum(pools.values())
-        for stats in (found, before)
-        for name, pools in stats["boxes_by_class"].items()
-    }
-    assert total["press"] == total["button"] + total["link"]
-    assert total["look"] == total["image"] + total["icon"]
-    assert found["elements_ignored"]["mapping"] > 0
+    before, after = count_classes(labelled[0]), count_classes(tmp_path / "labels")
+    assert after["press"] == before["button"] + before["link"]
+    assert after["look"] == before["image"] + before["icon"]
+    assert after["ignore"] > before["ignore"]
     assert read_coco(tmp_path / "labels" / "labels.json").categories == ("press", "look")
 
 

@@ -10,7 +10,6 @@ from torchvision.ops import roi_align
 
 from now_builder.detect.base import Page
 from now_builder.detect.model import inference
-from now_builder.detect.model.apt import TINY, AptDetector
 from now_builder.detect.model.inference import choose_precision, to_inference
 from now_builder.detect.model.roi_align import align
 from now_builder.detect.model.text_encoder import HashedNgrams
@@ -21,18 +20,6 @@ from now_builder.errors import ConfigError
 CPU = torch.device("cpu")
 
 
-def detector():
-    """A tiny model whose batch norms are not what they begin as."""
-    torch.manual_seed(0)
-    model = AptDetector(TINY, nn.functional.normalize(torch.randn(18, 768), dim=1)).eval()
-    for norm in (child for child in model.modules() if isinstance(child, nn.BatchNorm2d)):
-        nn.init.uniform_(norm.weight, 0.5, 1.5)
-        nn.init.normal_(norm.bias, std=0.2)
-        norm.running_mean.normal_(std=0.2)
-        norm.running_var.uniform_(0.5, 2)
-    return model
-
-
 def screenshots(count=2):
     generator = torch.Generator().manual_seed(1)
     small = torch.randint(0, 256, (count, 3, 40, 22), generator=generator, dtype=torch.uint8)
@@ -40,8 +27,8 @@ def screenshots(count=2):
 
 
 @torch.inference_mode()
-def test_folded_batch_norms_give_the_same_numbers():
-    model, folded = detector(), to_inference(detector(), "fp32")
+def test_folded_batch_norms_give_the_same_numbers(make_model):
+    model, folded = make_model(), to_inference(make_model(), "fp32")
     assert not any(isinstance(child, nn.BatchNorm2d) for child in folded.modules())
     maps, ours = model.maps(screenshots()), folded.maps(screenshots())
     torch.testing.assert_close(ours.regions, maps.regions, atol=1e-4, rtol=1e-4)
@@ -51,8 +38,8 @@ def test_folded_batch_norms_give_the_same_numbers():
     )
 
 
-def test_a_model_in_bfloat16_keeps_its_pixel_statistics_and_stays_close():
-    exact, rough = detector(), to_inference(detector(), "bf16")
+def test_a_model_in_bfloat16_keeps_its_pixel_statistics_and_stays_close(make_model):
+    exact, rough = make_model(), to_inference(make_model(), "bf16")
     assert rough.visual.dtype == torch.bfloat16
     assert rough.visual.mean.dtype == rough.projection.weight.dtype == torch.float32
     pages = [Page("a"), Page("b")]

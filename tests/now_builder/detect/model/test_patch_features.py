@@ -17,7 +17,6 @@ from now_builder.detect.model.patch_features import (
     PatchFeatures,
     Patterns,
 )
-from now_builder.detect.model.word_reader import WordReader
 
 
 def striped(period: int, *, upright: bool, size: int = 96) -> torch.Tensor:
@@ -94,15 +93,6 @@ def test_grey_patterns_ignore_colour_and_colour_patterns_do_not() -> None:
         assert same is alike
 
 
-def test_brightness_does_not_change_the_counts() -> None:
-    page = pages(1)[0].float() / 255
-    patterns = Patterns(3)
-    patterns.fit([page, page.flip(2)], seed=0)
-    box = [torch.tensor([[4.0, 4, 90, 90]])]
-    darker = patterns((page * 0.5 + 0.4)[None], box)
-    assert torch.allclose(patterns(page[None], box), darker, atol=0.1)
-
-
 def test_a_region_outside_or_without_area_gives_a_finite_row() -> None:
     patterns = Patterns(1)
     boxes = [torch.tensor([[95.0, 95, 96, 96], [0, 0, 0, 0], [-5, -5, -1, -1]])]
@@ -114,7 +104,8 @@ def test_the_three_parts_have_their_lengths_and_a_row_a_mean_square_of_one(
 ) -> None:
     shots = pages(4)
     boxes = [torch.tensor([[0.0, 0, 30, 30], [4, 4, 44, 44]])] * 4
-    rows = features(torch.randn(8, 768), shots, boxes)
+    embedded = torch.randn(8, 768)
+    rows = features(embedded, shots, boxes)
     assert rows.shape == (8, 768)
     assert torch.allclose(rows.square().mean(dim=1), torch.ones(8), atol=1e-3)
     lengths = torch.stack([part.norm(dim=1) for part in rows.split(SHARES, dim=1)], dim=1)
@@ -122,15 +113,8 @@ def test_the_three_parts_have_their_lengths_and_a_row_a_mean_square_of_one(
     assert torch.allclose(
         lengths / lengths.norm(dim=1, keepdim=True), wanted.expand(8, 3), atol=1e-3
     )
-
-
-def test_a_page_does_not_change_anothers_rows(features: PatchFeatures) -> None:
-    shots = pages(4)
-    boxes = [torch.tensor([[0.0, 0, 30, 30]])] * 4
-    embedded = torch.randn(4, 768)
-    together = features(embedded, shots, boxes)
-    alone = features(embedded[2:3], shots[2:3], boxes[2:3])
-    assert torch.allclose(together[2:3], alone, atol=1e-5)
+    alone = features(embedded[4:6], shots[2:3], boxes[2:3])
+    assert torch.allclose(rows[4:6], alone, atol=1e-5), "a page does not change another's rows"
 
 
 def test_learning_is_repeatable_and_depends_on_the_seed() -> None:
@@ -143,13 +127,8 @@ def test_learning_is_repeatable_and_depends_on_the_seed() -> None:
     assert torch.equal(made[0], made[1])
     assert not torch.equal(made[0], made[2])
     assert torch.allclose(made[0].norm(dim=1), torch.ones(PATTERNS), atol=1e-2)
-
-
-def test_too_few_patches_change_nothing() -> None:
-    patterns = Patterns(1)
-    before = patterns.centres.clone()
     patterns.fit([torch.zeros(3, 96, 96)], seed=0)
-    assert torch.equal(patterns.centres, before)
+    assert torch.equal(patterns.centres, made[2]), "too few patches change nothing"
 
 
 def test_a_block_evens_out_directions_and_keeps_the_widest() -> None:
@@ -165,33 +144,29 @@ def test_a_block_evens_out_directions_and_keeps_the_widest() -> None:
     assert torch.allclose(block(rows).norm(dim=1), torch.ones(4000), atol=1e-4)
 
 
-def test_a_reader_takes_the_last_columns_and_the_widest_of_the_others_stay(
+def test_words_stand_in_the_last_columns_and_are_zero_where_they_are_left_out(
     features: PatchFeatures,
 ) -> None:
     torch.manual_seed(0)
-    reads = features.with_words(WordReader()).eval()
-    assert reads.words is not None
+    reads = PatchFeatures(words=True).eval()
+    wider = features.state_dict()
+    for name, share in zip(("network", "strokes", "shapes"), SHARES_WITH_WORDS, strict=True):
+        wider[f"of_{name}.matrix"] = wider[f"of_{name}.matrix"][:, :share]
+    reads.load_state_dict(wider, strict=False)
     shots, boxes = pages(2), [torch.tensor([[0.0, 0, 30, 30], [4, 4, 44, 44]])] * 2
     embedded = torch.randn(4, 768)
     plain, found = features(embedded, shots, boxes), reads(embedded, shots, boxes)
-    before, after, start = plain.split(SHARES, dim=1), [], 0
-    for share in SHARES_WITH_WORDS:
-        after.append(found[:, start : start + share])
-        start += share
-    for kept, whole in zip(after, before, strict=True):
-        cut = whole[:, : kept.shape[1]]
-        cosines = torch.cosine_similarity(kept, cut, dim=1)
+    kept = found[:, : sum(SHARES_WITH_WORDS)].split(SHARES_WITH_WORDS, dim=1)
+    for part, whole in zip(kept, plain.split(SHARES, dim=1), strict=True):
+        cosines = torch.cosine_similarity(part, whole[:, : part.shape[1]], dim=1)
         assert torch.allclose(cosines, torch.ones(4), atol=1e-4)
+    assert reads.words is not None
+    assert slice(512, 768) == WORDS
     sums = reads.words(shots, boxes)
     slow = WORDS_LENGTH * sums / (sums.norm(dim=1, keepdim=True) + 24)
     energy = sum(weight**2 for weight in WEIGHTS)
     assert torch.allclose(found[:, WORDS], slow * (768 / energy) ** 0.5, atol=1e-4)
-
-
-def test_where_words_are_left_out_their_columns_are_zero(features: PatchFeatures) -> None:
-    reads = features.with_words(WordReader())
     reads.words = None
-    found = reads(torch.randn(1, 768), pages(1), [torch.tensor([[0.0, 0, 30, 30]])])
-    assert found.shape == (1, 768)
-    assert not found[:, WORDS].any()
-    assert found[:, : WORDS.start].any()
+    without = reads(embedded, shots, boxes)
+    assert not without[:, WORDS].any()
+    assert torch.equal(without[:, : WORDS.start], found[:, : WORDS.start])

@@ -13,7 +13,7 @@ from now_builder.detect.regions.embedded import _whole_pixels
 from now_builder.detect.regions.width import orthonormal
 from now_builder.detect.run import detect
 from now_builder.detect.settings import DetectSettings
-from now_builder.dual_encoder import DualEncoder, hash_of_encoder
+from now_builder.dual_encoder import hash_of_encoder
 from now_builder.errors import ConfigError
 from now_builder.formats.features import LAYOUT, open_features
 from now_builder.formats.shard import open_screenshot, read_captures
@@ -75,26 +75,7 @@ def test_regions_are_the_detectors_own_but_for_their_features(
             expected = by_hand(clip, shots[key], found.boxes[row, place])
             np.testing.assert_allclose(found.regions[row, place], expected, atol=1e-4)
     np.testing.assert_allclose(np.square(found.regions).mean(axis=2), 1, atol=1e-4)
-
-
-def test_vectors_of_fewer_numbers_keep_their_cosines(captures, settings, clip, tmp_path):
-    detect(captures, tmp_path / "f.h5", settings)
-    batch, _ = read(tmp_path / "f.h5")
-    page = next(iter(read_captures(captures)))
-    picture = open_screenshot(page.screenshot, "")
-    crops = [picture.crop(_whole_pixels(box)) for box in batch.boxes[0].tolist()]
-    vectors = DualEncoder(str(clip), torch.device("cpu")).images(crops, squeeze=True).numpy()
-    products = batch.regions[0] @ batch.regions[0].T / 768
-    np.testing.assert_allclose(products, vectors @ vectors.T, atol=1e-5)
-
-
-def test_batches_change_no_feature_and_a_finished_file_stays(captures, settings, tmp_path):
-    assert detect(captures, tmp_path / "a.h5", settings).fresh == 3
-    detect(captures, tmp_path / "b.h5", settings.model_copy(update={"batch_size": 1}))
-    one, two = (read(tmp_path / f"{name}.h5")[0] for name in "ab")
-    np.testing.assert_allclose(one.boxes, two.boxes, atol=1e-3)
-    np.testing.assert_allclose(one.regions, two.regions, atol=1e-2)
-    assert detect(captures, tmp_path / "a.h5", settings).fresh == 0
+    assert detect(captures, tmp_path / "f.h5", chosen).fresh == 0
 
 
 def test_a_file_of_another_tower_or_of_none_is_refused(captures, settings, clip, tmp_path):

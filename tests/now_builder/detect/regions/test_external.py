@@ -10,11 +10,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from now_builder.detect.model.proposals import PageMaps
 from now_builder.detect.pixels import decode_screenshot, to_batch
-from now_builder.detect.regions.by_name import absolute
 from now_builder.detect.regions.external import ExternalDetector, fingerprint
-from now_builder.detect.regions.sources import ExternalBoxes, PageBatch
+from now_builder.detect.regions.loading import absolute
+from now_builder.detect.regions.sources import ExternalBoxes
 from now_builder.detect.run import detect
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError
@@ -44,30 +43,6 @@ def d_fine():
     )
     model = transformers.DFineForObjectDetection(config)
     return model, transformers.RTDetrImageProcessor(size=SIDE)
-
-
-def rt_detr_v2():
-    backbone = transformers.RTDetrResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 16, 16, 16], depths=[1] * 4, layer_type="basic",
-        out_features=["stage2", "stage3", "stage4"],
-    )  # fmt: skip
-    config = transformers.RTDetrV2Config(backbone_config=backbone, decoder_n_points=2, **_HYBRID)
-    model = transformers.RTDetrV2ForObjectDetection(config)
-    return model, transformers.RTDetrImageProcessor(size=SIDE)
-
-
-def rf_detr():
-    backbone = transformers.RfDetrDinov2Config(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, mlp_ratio=2, image_size=112,
-        num_windows=2, out_indices=[1, 2],
-    )  # fmt: skip
-    config = transformers.RfDetrConfig(
-        backbone_config=backbone, d_model=32, decoder_self_attention_heads=2,
-        decoder_cross_attention_heads=4, decoder_n_points=2, **_SMALL,
-    )  # fmt: skip
-    size = {"height": 112, "width": 112}
-    model = transformers.RfDetrForObjectDetection(config)
-    return model, transformers.RfDetrImageProcessor(size=size)
 
 
 def _resnet(*stages):
@@ -102,7 +77,7 @@ def deformable_detr():
     return model, transformers.DeformableDetrImageProcessor(size=EDGES)
 
 
-KINDS = (d_fine, rt_detr_v2, rf_detr, detr, deformable_detr)
+KINDS = (d_fine, detr, deformable_detr)
 
 
 @pytest.fixture(scope="module")
@@ -209,16 +184,6 @@ def test_boxes_below_the_least_score_give_way_to_the_detectors_own(
     assert (np.abs(none.regions).sum(axis=2) > 0).all()
 
 
-def test_the_same_pages_give_the_same_file(save, captures, settings, tmp_path):
-    chosen = with_regions(settings, save(rt_detr_v2))
-    for name in "ab":
-        detect(captures, tmp_path / f"{name}.h5", chosen)
-    one, two = (read(tmp_path / f"{name}.h5")[0] for name in "ab")
-    assert np.array_equal(one.regions, two.regions)
-    assert np.array_equal(one.boxes, two.boxes)
-    assert np.array_equal(one.scores, two.scores)
-
-
 def test_a_file_made_with_other_external_weights_is_refused(save, captures, settings, tmp_path):
     folder = tmp_path / "a" / "model"
     shutil.copytree(save(d_fine), folder)
@@ -239,65 +204,61 @@ def test_a_file_made_with_other_external_weights_is_refused(save, captures, sett
     assert detect(captures, features, chosen, force=True).fresh == 4
 
 
-def broken(folder, whole):
-    """Ways to be no detector, each from a whole one."""
-    shutil.copytree(whole, folder)
-    weights = folder / "model.safetensors"
-    state = load_file(weights)
+def classifier(folder):
+    transformers.ResNetForImageClassification(_resnet("stage4")).save_pretrained(folder)
 
-    def classifier():
-        config = _resnet("stage4")
-        transformers.ResNetForImageClassification(config).save_pretrained(folder)
 
-    def torn():
-        weights.write_bytes(weights.read_bytes()[:100])
+def torn(folder):
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[:100])
 
-    def headless():
-        kept = {name: value for name, value in state.items() if "class_embed" not in name}
-        save_file(kept, weights, {"format": "pt"})
 
-    return {
-        "classifier": (classifier, "AutoModelForObjectDetection"),
-        "torn": (torn, "not a usable detector"),
-        "headless": (headless, "parameters missing"),
-        "pickled": (weights.unlink, "no .safetensors"),
-        "no processor": ((folder / "preprocessor_config.json").unlink, "processor"),
-        "no config": (lambda: (folder / "config.json").write_text("{"), "JSON"),
-    }
+def headless(folder):
+    state = load_file(folder / "model.safetensors")
+    kept = {name: value for name, value in state.items() if "class_embed" not in name}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
 
 
 @pytest.mark.parametrize(
-    "how", ["classifier", "torn", "headless", "pickled", "no processor", "no config"]
+    ("spoil", "problem"),
+    [
+        (classifier, "AutoModelForObjectDetection"),
+        (torn, "not a usable detector"),
+        (headless, "parameters missing"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "no .safetensors"),
+        (lambda folder: (folder / "preprocessor_config.json").unlink(), "processor"),
+        (lambda folder: (folder / "config.json").write_text("{"), "JSON"),
+    ],
+    ids=["classifier", "torn", "headless", "pickled", "no processor", "no config"],
 )
-def test_what_is_no_detector_is_refused_in_one_line(save, captures, settings, tmp_path, how):
-    folder = tmp_path / "model"
-    spoil, problem = broken(folder, save(rt_detr_v2))[how]
-    spoil()
+def test_what_is_no_detector_is_refused_in_one_line(
+    save, captures, settings, tmp_path, spoil, problem
+):
+    folder = shutil.copytree(save(d_fine), tmp_path / "model")
+    spoil(folder)
     with pytest.raises(ConfigError, match=rf"regions 'hf:.*{problem}") as caught:
         detect(captures, tmp_path / "f.h5", with_regions(settings, folder))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "f.h5").exists()
 
 
-@pytest.mark.parametrize("name", ["no such name at all!", "/no/such/folder", ""])
-def test_a_name_that_cannot_be_had_is_refused_in_one_line(captures, settings, tmp_path, name):
-    with pytest.raises(ConfigError, match="neither a folder nor a name of the hub") as caught:
-        detect(captures, tmp_path / "f.h5", with_regions(settings, name))
-    assert "\n" not in str(caught.value)
-
-
-def test_without_internet_a_hub_name_is_refused_in_one_line(
-    captures, settings, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("regions", "problem"),
+    [
+        ("hf:no such name at all!", "neither a folder nor a name of the hub"),
+        ("hf:/no/such/folder", "neither a folder nor a name of the hub"),
+        ("hf:", "neither a folder nor a name of the hub"),
+        ("hf:now/none", "regions 'hf:now/none'.*hub"),
+        ("hg:x", "expected proposals, dom, hf:"),
+    ],
+)
+def test_a_source_that_cannot_be_had_is_refused_in_one_line(
+    captures, settings, tmp_path, monkeypatch, regions, problem
 ):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match=r"regions 'hf:now/none'.*hub") as caught:
-        detect(captures, tmp_path / "f.h5", with_regions(settings, "now/none"))
+    with pytest.raises(ConfigError, match=problem) as caught:
+        detect(captures, tmp_path / "f.h5", settings.model_copy(update={"regions": regions}))
     assert "\n" not in str(caught.value)
-
-
-def test_an_unknown_source_is_refused(captures, settings, tmp_path):
-    with pytest.raises(ConfigError, match="expected proposals, dom, hf:"):
-        detect(captures, tmp_path / "f.h5", settings.model_copy(update={"regions": "hg:x"}))
 
 
 def test_boxes_that_are_none_are_dropped_and_the_others_lie_on_the_screen():
@@ -305,9 +266,7 @@ def test_boxes_that_are_none_are_dropped_and_the_others_lie_on_the_screen():
     scores = torch.tensor([[0.4, 0.9, 0.6]])
     source = ExternalBoxes(lambda _: (boxes, scores), 0.3)
     pixels = torch.zeros(1, 3, 64, 32, dtype=torch.uint8)
-    (page,) = source.propose(
-        PageBatch([], pixels, PageMaps(torch.zeros(1, 1, 1, 1), ()), (100, 200))
-    )
+    (page,) = source.propose([], pixels, (100, 200))
     assert page.boxes.tolist() == [[0, 0, 50, 100], [0, 20, 50, 200]]
     assert page.scores.tolist() == pytest.approx([0.6, 0.4])
 
@@ -321,9 +280,14 @@ def test_a_model_that_gives_no_boxes_is_refused(save, monkeypatch):
         detector(torch.zeros(1, 3, 64, 32, dtype=torch.uint8))
 
 
-def test_workers_elsewhere_get_the_whole_way_to_a_folder(save, monkeypatch):
-    folder = save(detr)
-    monkeypatch.chdir(folder.parent)
-    assert absolute("hf:detr") == f"hf:{folder}"
-    assert absolute("hf:someone/detr") == "hf:someone/detr"
-    assert absolute("dom") == "dom"
+def test_workers_elsewhere_get_absolute_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "detr").mkdir()
+    for name in ("own.yaml", "own.pth"):
+        (tmp_path / name).touch()
+    assert absolute("hf:detr") == f"hf:{tmp_path / 'detr'}"
+    assert absolute("detectron2:own.yaml@own.pth") == (
+        f"detectron2:{tmp_path / 'own.yaml'}@{tmp_path / 'own.pth'}"
+    )
+    for same in ("hf:someone/detr", "dom", "detectron2:COCO-Detection/x.yaml@random"):
+        assert absolute(same) == same

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from now_builder.detect.labels.elements import SMALLEST
-from now_builder.detect.training.augmentation import zoom
+from now_builder.detect.training.augmentation import jitter, recolour, zoom
 from now_builder.detect.training.losses import Targets
 
 WIDTH, HEIGHT = 180, 320
@@ -90,3 +90,16 @@ def test_a_shrunk_page_repeats_its_edges() -> None:
     for seed in range(10):
         moved, _ = zoom(shots, [page()], 1.5, torch.Generator().manual_seed(seed))
         assert torch.allclose(moved, shots, atol=1e-5)
+
+
+def test_recolouring_keeps_pixels_in_range_and_jitter_keeps_boxes_on_screen() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.rand(8, 3, 20, 10, generator=generator)
+    views = recolour(pixels, generator)
+    assert 0 <= views.min() <= views.max() <= 1
+    assert not torch.equal(views, pixels)
+    boxes = torch.tensor([[0.0, 0, 180, 320], [100, 100, 110, 120]])
+    moved = jitter(boxes, (180, 320), generator)
+    assert (moved[:, :2] >= 0).all()
+    assert (moved[:, 2:] <= torch.tensor([180.0, 320.0])).all()
+    assert (moved - boxes)[1].abs().max() <= 2.0

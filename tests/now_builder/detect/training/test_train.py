@@ -22,8 +22,7 @@ from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.model.weights import card_path, load_detector, read_card
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.settings import TrainDetectorSettings
-from now_builder.detect.training.augmentation import jitter, recolour
-from now_builder.detect.training.callbacks import history_path
+from now_builder.detect.training.callbacks import history_path, pictures_path
 from now_builder.detect.training.checkpoints import checkpoint_path
 from now_builder.detect.training.data import Screenshots, read_train_pages
 from now_builder.detect.training.finish import fit_scale
@@ -35,7 +34,9 @@ from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import locate_screenshots, read_rows
 from now_builder.formats.split import read_split
 
-QUICK = {"steps": 4, "batch_size": 2, "checkpoint_every": 1, "threads": 1, "device": "cpu"}
+QUICK = {
+    "steps": 4, "batch_size": 2, "checkpoint_every": 1, "threads": 1, "device": "cpu", "ema": 0.9,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +47,9 @@ def whole(few, tmp_path_factory):
     return weights
 
 
-def test_the_loss_falls_in_forty_steps(trained):
-    _, totals = trained
-    assert sum(totals[-5:]) < 0.6 * sum(totals[:5])
-
-
 def test_a_trained_detector_finds_more_than_an_untrained_one(train_pages, trained):
-    weights, _ = trained
+    weights, totals = trained
+    assert sum(totals[-5:]) < 0.6 * sum(totals[:5])
     pages = train_pages
     screenshots = Screenshots((360, 640), 100, 1)
     training = Training(weights, TrainDetectorSettings(threads=1, device="cpu"), pages)
@@ -95,14 +92,12 @@ def test_stored_features_are_centred_spread_out_and_of_one_scale(train_pages, tr
     assert (unit.mean(dim=0).square().sum()).item() < 0.2  # the mean cosine of two rows
 
 
-def test_only_the_train_pool_is_read(drawn):
+def test_only_the_train_pool_is_read_and_sites_are_held_out_whole(drawn):
     plan = read_split(drawn / "split.toml")
-    sites = {row.key: row.site for row in read_rows(drawn)}
     pages = read_train_pages(drawn, 0.3)
-    everything = [*pages.learn, *pages.held_out]
-    assert {plan.pool_of(page.site, page.key) for page in everything} == {"train"}
-    ours = [key for key, site in sites.items() if plan.pool_of(site, key) == "train"]
-    assert {page.key for page in everything} == set(ours) - {"00000_9999", "00001_9999"}
+    rows = [row for row in read_rows(drawn) if row.status == "ok"]
+    ours = {row.key for row in rows if plan.pool_of(row.site, row.key) == "train"}
+    assert {page.key for page in [*pages.learn, *pages.held_out]} == ours
     assert not {p.site for p in pages.learn} & {p.site for p in pages.held_out}
 
 
@@ -124,13 +119,12 @@ def test_screenshots_outside_the_train_pool_do_not_change_the_weights(few, whole
     assert sha256_of(weights) == sha256_of(whole)
 
 
-_PROGRAM = """
+_PROGRAM = f"""
 import sys
 from pathlib import Path
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.run import train_detector
-train_detector(Path(sys.argv[1]), Path(sys.argv[2]),
-    TrainDetectorSettings(steps=4, batch_size=2, checkpoint_every=1, threads=1, device="cpu"))
+train_detector(Path(sys.argv[1]), Path(sys.argv[2]), TrainDetectorSettings(**{QUICK}))
 """
 
 
@@ -156,10 +150,23 @@ def test_a_kill_in_the_middle_changes_nothing(few, whole, tmp_path):
     assert history == history_path(whole).read_text(encoding="utf-8")
     one, other = (json.loads(card_path(path).read_text()) for path in (whole, weights))
     assert one == other
+    pictures, others = (sorted(pictures_path(path).iterdir()) for path in (whole, weights))
+    assert [p.read_bytes() for p in pictures] == [p.read_bytes() for p in others]
     again = train_detector(few, weights, settings)
     assert again.seconds == 0
     with pytest.raises(ConfigError, match="other seed; --force"):
         train_detector(few, weights, settings.model_copy(update={"seed": 5}))
+
+
+def test_each_epoch_shows_every_page_once_in_an_order_of_its_own(train_pages, tmp_path):
+    settings = TrainDetectorSettings(**{**QUICK, "batch_size": len(train_pages.learn)})
+    training = Training(tmp_path / "w.safetensors", settings, train_pages)
+    epochs = []
+    for training.step in (0, 1, 0):
+        epochs.append([page.key for page in training.batch()])
+    keys = [page.key for page in train_pages.learn]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(keys)
+    assert epochs[0] == epochs[2] != epochs[1]
 
 
 def test_a_checkpoint_of_other_settings_or_a_torn_one_is_refused(few, tmp_path):
@@ -195,20 +202,6 @@ def test_captures_without_labels_are_a_users_mistake(draw, tmp_path):
         train_detector(tmp_path / "c", tmp_path / "w.safetensors", TrainDetectorSettings())
     with pytest.raises(ConfigError, match="safetensors"):
         train_detector(tmp_path / "c", tmp_path / "w.pt", TrainDetectorSettings())
-
-
-def test_recolouring_keeps_pixels_in_range_and_jitter_keeps_boxes_on_screen():
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.rand(8, 3, 20, 10, generator=generator)
-    views = recolour(pixels, generator)
-    assert views.min() >= 0
-    assert views.max() <= 1
-    assert not torch.equal(views, pixels)
-    boxes = torch.tensor([[0.0, 0, 180, 320], [100, 100, 110, 120]])
-    moved = jitter(boxes, (180, 320), generator)
-    assert (moved[:, :2] >= 0).all()
-    assert (moved[:, 2:] <= torch.tensor([180.0, 320.0])).all()
-    assert (moved - boxes)[1].abs().max() <= 2.0
 
 
 def test_evening_out_gives_centred_rows_of_mean_square_one():

@@ -1,7 +1,7 @@
-"""What can be changed in a training: classes, labels, precision, averages, sampling, history."""
+"""Options of a training: classes, labels, precision, averages; its history and pictures."""
 
-import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,6 @@ from now_builder.detect.model.weights import load_detector, read_card
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.settings import LabelSettings, TrainDetectorSettings
 from now_builder.detect.training.callbacks import history_path, pictures_path
-from now_builder.detect.training.checkpoints import checkpoint_path
 from now_builder.detect.training.data import (
     Screenshots,
     _hold_out,
@@ -29,9 +28,7 @@ from now_builder.detect.training.finish import finish
 from now_builder.detect.training.learner import make_average
 from now_builder.detect.training.loop import Training
 from now_builder.detect.training.measure import find, measure
-from now_builder.detect.training.recipe import resolve_recipe
 from now_builder.detect.training.run import train_detector
-from now_builder.detect.training.sampling import repeat_factors
 from now_builder.errors import ConfigError, FormatError, TrainingError
 from now_builder.formats.io import sha256_of
 
@@ -62,11 +59,11 @@ def measured(few, tmp_path_factory):
     return weights
 
 
-def test_a_mapping_changes_classes_prompts_and_card(few, tmp_path):
+def test_other_classes_can_be_learned_from_trained_weights(few, weights, tmp_path):
     path = tmp_path / "m.toml"
     path.write_text(MAPPING, encoding="utf-8")
+    settings = TrainDetectorSettings(**{**QUICK, "steps": 1}, from_=weights, mapping=path)
     weights = tmp_path / "w.safetensors"
-    settings = TrainDetectorSettings(**QUICK, mapping=path)
     train_detector(few, weights, settings)
     model, card = load_detector(weights, torch.device("cpu"))
     assert card.classes == ["press", "picture"]
@@ -81,7 +78,7 @@ def test_a_mapping_changes_classes_prompts_and_card(few, tmp_path):
 
 
 def test_labels_written_by_label_teach_what_the_captures_teach(drawn, train_pages, tmp_path):
-    label_captures(drawn, tmp_path / "labels", LabelSettings(pages=0))
+    label_captures(drawn, tmp_path / "labels", LabelSettings())
     plain = train_pages
     coco = read_coco_pages(drawn, tmp_path / "labels" / "labels.json", 0.2)
     assert coco.mapping.classes == DEFAULT.classes
@@ -147,61 +144,26 @@ def test_a_mapping_brings_foreign_categories_to_its_classes(tmp_path):
 
 
 def test_a_foreign_image_that_is_missing_or_of_another_size_is_named(tmp_path):
-    coco = foreign(tmp_path, width=301)
-    with pytest.raises(FormatError, match=r"1\.jpg: found 300 x 400 px, expected 301 x 400"):
-        read_coco_pages(tmp_path, coco, 0.2)
-    (tmp_path / "shots" / "1.jpg").write_bytes(b"no image")
-    with pytest.raises(FormatError, match=r"1\.jpg: not a readable image"):
-        read_coco_pages(tmp_path, coco, 0.2)
-    (tmp_path / "shots" / "1.jpg").unlink()
-    with pytest.raises(FormatError, match=r"1\.jpg: not a readable image"):
-        read_coco_pages(tmp_path, coco, 0.2)
+    for change, problem in (
+        (lambda _: None, "found 300 x 400 px, expected 301 x 400"),
+        (lambda image: image.write_bytes(b"no image"), "not a readable image"),
+        (lambda image: image.unlink(), "not a readable image"),
+    ):
+        coco = foreign(tmp_path, width=301)
+        change(tmp_path / "shots" / "1.jpg")
+        with pytest.raises(FormatError, match=rf"1\.jpg: {problem}"):
+            read_coco_pages(tmp_path, coco, 0.2)
 
 
 def test_hosts_of_one_domain_are_held_out_together(train_pages):
-    page = train_pages.learn[0]
-    pages = []
-    for number in range(60):
-        host = f"h{number}.owner{number // 6}.co.uk"
-        changed = copy.copy(page)
-        object.__setattr__(changed, "site", host)
-        object.__setattr__(changed, "key", str(number))
-        pages.append(changed)
+    hosts = [f"h{number}.owner{number // 6}.co.uk" for number in range(60)]
+    pages = [replace(train_pages.learn[0], site=host, key=host) for host in hosts]
     cut = _hold_out(Path("captures"), pages, 0.3, 0, DEFAULT)
     learned, kept = (
         {page.site.split(".", 1)[1] for page in part} for part in (cut.learn, cut.held_out)
     )
     assert (len(learned), len(kept)) == (7, 3)
     assert not learned & kept
-
-
-def test_accumulated_batches_make_one_step_of_their_mean_gradient(
-    train_pages, tmp_path, monkeypatch
-):
-    pages = train_pages
-    settings = TrainDetectorSettings(**QUICK, accumulate=3)
-    training = Training(tmp_path / "w.safetensors", settings, pages)
-    drawn_pages = [training.batch(part) for part in range(3)]
-    order = [training.sampler.page(place) for place in range(6)]
-    assert [page for part in drawn_pages for page in part] == [pages.learn[i] for i in order]
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: None)
-    learner = training.learner
-    modules = (learner.model, learner.appearance)
-    before = [copy.deepcopy(module.state_dict()) for module in modules]
-    training.take_step()
-    named = [(name, p) for name, p in learner.model.named_parameters() if p.grad is not None]
-    taken = {name: parameter.grad.clone() for name, parameter in named}
-    assert len(taken) > 40
-    for module, state in zip(modules, before, strict=True):
-        module.load_state_dict(state)
-    generator = torch.Generator().manual_seed(0)
-    learner.model.zero_grad()
-    for part in drawn_pages:
-        (sum(learner.losses(part, generator).values()) / 3).backward()
-    for name, parameter in named:
-        assert torch.allclose(taken[name], parameter.grad, atol=1e-7), name
-    recipe = resolve_recipe(TrainDetectorSettings(epochs=4, batch_size=2, accumulate=3), 17, 30)
-    assert recipe.steps == 4 * 30 // 6
 
 
 def test_bf16_learns_on_the_cpu_and_keeps_fp32_parameters(few, tmp_path):
@@ -216,12 +178,6 @@ def test_bf16_learns_on_the_cpu_and_keeps_fp32_parameters(few, tmp_path):
     assert kinds == {torch.bfloat16}
     assert {p.dtype for p in training.learner.model.parameters()} == {torch.float32}
     assert sum(totals[-3:]) < 0.8 * sum(totals[:3])
-
-
-def test_fp16_without_cuda_is_refused(few, tmp_path):
-    settings = TrainDetectorSettings(**QUICK, precision="fp16")
-    with pytest.raises(ConfigError, match="precision: found fp16 on device cpu"):
-        train_detector(few, tmp_path / "w.safetensors", settings)
 
 
 def test_the_average_is_of_the_last_steps_also_early_on():
@@ -249,44 +205,15 @@ def test_the_average_is_of_the_last_steps_also_early_on():
 
 
 def test_the_average_is_what_is_written(few, tmp_path):
-    pages = read_train_pages(few, 0.2)
-    states = {}
-    for ema in (0.0, 0.9):
-        weights = tmp_path / f"{ema}.safetensors"
-        settings = TrainDetectorSettings(**{**QUICK, "steps": 3}, ema=ema)
-        training = Training(weights, settings, pages)
-        training.run()
-        states["last"] = training.learner.model.state_dict()["rpn.tower.0.weight"].clone()
-        finish(weights, training.learner, pages)
-        states[ema] = load_file(weights)["rpn.tower.0.weight"]
-    assert torch.equal(states[0.0], states["last"])  # the average does not change the training
-    assert not torch.equal(states[0.9], states["last"])
-
-
-def test_a_stop_leaves_no_trace_in_weights_history_and_pictures(few, tmp_path, monkeypatch):
-    made = {**QUICK, "steps": 4, "checkpoint_every": 2, "accumulate": 2}
-    settings = TrainDetectorSettings(**made, ema=0.9, repeat_threshold=0.5)
-    train_detector(few, tmp_path / "whole.safetensors", settings)
-    take = Training.take_step
-
-    def stopped(self):
-        if self.step == 3:
-            raise KeyboardInterrupt
-        return take(self)
-
-    weights = tmp_path / "stopped.safetensors"
-    with monkeypatch.context() as patch:
-        patch.setattr(Training, "take_step", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            train_detector(few, weights, settings)
-    assert checkpoint_path(weights).exists()
-    assert lines(weights)
-    train_detector(few, weights, settings)
-    whole = tmp_path / "whole.safetensors"
-    assert weights.read_bytes() == whole.read_bytes()
-    assert lines(weights) == lines(whole)
-    one, two = (sorted(pictures_path(w).iterdir()) for w in (weights, whole))
-    assert [(p.name, p.read_bytes()) for p in one] == [(p.name, p.read_bytes()) for p in two]
+    weights, name = tmp_path / "w.safetensors", "rpn.tower.0.weight"
+    settings = TrainDetectorSettings(**{**QUICK, "steps": 3}, ema=0.9)
+    training = Training(weights, settings, read_train_pages(few, 0.2))
+    training.run()
+    last = training.learner.model.state_dict()[name].clone()
+    finish(weights, training.learner, training.pages)
+    written = load_file(weights)[name]
+    assert torch.equal(written, training.learner.average.module.state_dict()[name])
+    assert not torch.equal(written, last)
 
 
 def test_the_history_has_a_line_an_epoch(few, measured):
@@ -303,17 +230,6 @@ def test_the_history_has_a_line_an_epoch(few, measured):
     assert found[-1]["losses"]["class"] < found[0]["losses"]["class"]
 
 
-def test_measures_while_training_can_be_rarer_and_change_nothing(few, measured, tmp_path):
-    made = {**QUICK, "steps": STEPS, "held_out": 0.2, "measure_every": 2}
-    weights = tmp_path / "w.safetensors"
-    train_detector(few, weights, TrainDetectorSettings(**made))
-    assert weights.read_bytes() == measured.read_bytes()
-    found = lines(weights)
-    with_measures = [line["epoch"] for line in found if "measured" in line]
-    assert with_measures == sorted({*range(2, len(found) + 1, 2), len(found)})
-    assert len(list(pictures_path(weights).iterdir())) == len(with_measures)
-
-
 def test_each_epoch_has_a_picture_of_the_same_pages(few, measured):
     shown = min(3, len(read_train_pages(few, 0.2).held_out))
     pictures = sorted(pictures_path(measured).iterdir())
@@ -325,36 +241,21 @@ def test_each_epoch_has_a_picture_of_the_same_pages(few, measured):
     assert not np.array_equal(sheets[0][:, 368:728], sheets[1][:, 368:728])
 
 
-def test_starting_over_removes_history_and_pictures(few, tmp_path):
+def test_starting_over_removes_history_and_pictures_and_fewer_measures_change_nothing(
+    few, measured, tmp_path
+):
     weights = tmp_path / "w.safetensors"
-    settings = TrainDetectorSettings(**QUICK)
     pictures_path(weights).mkdir()
     (pictures_path(weights) / "epoch-099.png").write_bytes(b"old")
     history_path(weights).write_text("{}\n" * 50, encoding="utf-8")
-    train_detector(few, weights, settings)
-    assert [path.name for path in pictures_path(weights).iterdir()] == ["epoch-001.png"]
-    assert len(lines(weights)) == 1
-
-
-def test_rare_classes_come_more_often_when_asked(train_pages, tmp_path):
-    pages = train_pages
-    shown = [set(page.labels.classes) for page in pages.learn]
-    kinds = {kind for page in shown for kind in page}
-    rare = min(kinds, key=lambda kind: sum(kind in page for page in shown))
-    shares = []
-    for threshold in (0.0, 1.0):
-        settings = TrainDetectorSettings(**QUICK, repeat_threshold=threshold)
-        training = Training(tmp_path / "w.safetensors", settings, pages)
-        drawn_pages = []
-        for training.step in range(200):
-            drawn_pages += training.batch(0)
-        shares.append(sum(rare in page.labels.classes for page in drawn_pages) / 400)
-    factors = repeat_factors([page.labels.classes for page in pages.learn], 1.0)
-    has = torch.tensor([rare in page for page in shown])
-    assert shares[0] == pytest.approx(has.double().mean().item(), abs=0.03)
-    expected = (factors[has].sum() / factors.sum()).item()
-    assert shares[1] == pytest.approx(expected, abs=0.03)
-    assert shares[1] > shares[0] + 0.04
+    made = {**QUICK, "steps": STEPS, "held_out": 0.2, "measure_every": 2}
+    train_detector(few, weights, TrainDetectorSettings(**made))
+    assert weights.read_bytes() == measured.read_bytes()
+    found = lines(weights)
+    with_measures = [line["epoch"] for line in found if "measured" in line]
+    assert with_measures == sorted({*range(2, len(found) + 1, 2), len(found)})
+    pictures = sorted(path.name for path in pictures_path(weights).iterdir())
+    assert pictures == [f"epoch-{epoch:03d}.png" for epoch in with_measures]
 
 
 def test_a_training_goes_on_from_other_weights(few, weights, tmp_path):
@@ -369,18 +270,19 @@ def test_a_training_goes_on_from_other_weights(few, weights, tmp_path):
         train_detector(few, tmp_path / "w.safetensors", scratch)
 
 
-def test_other_classes_can_be_learned_from_trained_weights(few, weights, tmp_path):
-    path = tmp_path / "m.toml"
-    path.write_text(MAPPING, encoding="utf-8")
-    settings = TrainDetectorSettings(**{**QUICK, "steps": 1}, from_=weights, mapping=path)
-    train_detector(few, tmp_path / "w.safetensors", settings)
-    assert load_detector(tmp_path / "w.safetensors", torch.device("cpu"))[0].prompts.shape[0] == 2
-
-
-def test_weights_of_another_architecture_are_refused(few, weights, tmp_path):
-    settings = TrainDetectorSettings(**QUICK, from_=weights, mode="film")
-    with pytest.raises(ConfigError, match="mode shift; expected tiny, film"):
-        train_detector(few, tmp_path / "w.safetensors", settings)
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"precision": "fp16"}, "precision: found fp16 on device cpu"),
+        ({"size": "paper", "text_encoder": "hash:0", "from_": "w"}, "size tiny; expected paper"),
+        ({"also": ["captures"], "coco": "labels.json"}, "--also"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(few, weights, tmp_path, more, problem):
+    if "from_" in more:
+        more = {**more, "from_": weights}
+    with pytest.raises(ConfigError, match=problem):
+        train_detector(few, tmp_path / "w.safetensors", TrainDetectorSettings(**QUICK, **more))
 
 
 def test_several_crawls_are_learned_from_together(few, drawn):
@@ -399,23 +301,12 @@ def test_several_crawls_are_learned_from_together(few, drawn):
     assert torch.equal(shots.read(twice), again)  # from memory
 
 
-def test_also_and_coco_exclude_each_other(few, tmp_path):
-    settings = TrainDetectorSettings(**QUICK, also=[few], coco=tmp_path / "labels.json")
-    with pytest.raises(ConfigError, match="--also"):
-        train_detector(few, tmp_path / "w.safetensors", settings)
-
-
-def test_half_weights_are_half_as_large_and_measured_as_they_are(few, tmp_path):
-    sizes = {}
-    for half in (False, True):
-        path = tmp_path / f"{half}.safetensors"
-        settings = TrainDetectorSettings(**{**QUICK, "held_out": 0.2}, half=half)
-        train_detector(few, path, settings)
-        sizes[half] = path.stat().st_size
-    assert sizes[True] < 0.52 * sizes[False]
-    stored = load_file(tmp_path / "True.safetensors")
-    assert {value.dtype for value in stored.values()} == {torch.float16, torch.int64}
-    model, card = load_detector(tmp_path / "True.safetensors", torch.device("cpu"))
+def test_half_weights_are_half_as_large_and_measured_as_they_are(few, measured, tmp_path):
+    path = tmp_path / "half.safetensors"
+    train_detector(few, path, TrainDetectorSettings(**QUICK, held_out=0.2, half=True))
+    assert path.stat().st_size < 0.52 * measured.stat().st_size
+    assert {value.dtype for value in load_file(path).values()} == {torch.float16, torch.int64}
+    model, card = load_detector(path, torch.device("cpu"))
     assert model.centre.dtype == torch.float32
     pages = read_train_pages(few, 0.2)
     found = find(

@@ -1,4 +1,4 @@
-"""Small drawn screens of words in many scripts, fonts and sizes, and what stands where on them."""
+"""Draw small screens of words in many scripts, fonts and sizes; make training batches of them."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -7,23 +7,25 @@ from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
-from jaxtyping import UInt8
+import torch
+from jaxtyping import Float, Int64, UInt8
 from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
 
-from now_builder.detect.training.words.fonts import Font
-from now_builder.detect.training.words.lexicon import Lexicon
+from now_builder.detect.model.word_reader import ACROSS, DOWN
 from now_builder.formats.word_vectors import Unit, is_unspaced, spans
+from recipes.words.lexicon import Font, Lexicon
 
 WIDTH, HEIGHT = 320, 96
+ROWS, COLUMNS = HEIGHT // DOWN, WIDTH // ACROSS
 SIZES = (10.0, 20.5)
-"""Font sizes, in px, that are to be read at the scale that they are drawn at; the maps of half and
-of twice the scale are for others."""
+"""Font sizes, in px, that the reader learns; others are read on a page of another scale."""
 
 _SCALE = 2
-"""Words are drawn as many times as large as they are seen, as a phone does."""
+"""Factor by which words are drawn larger than they are shown, as on a phone."""
 _RIGHT_TO_LEFT = frozenset({"ar", "ckb", "fa", "he", "ps", "sd", "ug", "ur", "yi"})
 _SHARES = {"latin": 0.32, "en": 0.12, "zh": 0.24, "ja": 0.12, "ko": 0.09, "cyrillic": 0.07}
-"""How often lines are of each kind; the rest is of any other language."""
+"""Share of lines of each kind; the rest is of any other language."""
 _LATIN = "it en de nl es sk fr pl cs pt da ro is tr bs sv hr sl fi az id hu et ca gl lt lv nb vi af"
 _CYRILLIC = "ru uk bg mk sr be kk"
 
@@ -51,14 +53,31 @@ class Canvas:
 
     Attributes:
         pixels: Grey values.
-        letters: What is to be read.
-        text: Boxes of all text, what is too large or too small to be read included, in px: left,
-            top, right, bottom.
+        letters: Letters to be read.
+        text: Boxes of all text, of any size, in px: left, top, right, bottom.
     """
 
     pixels: UInt8[np.ndarray, "height width"]
     letters: list[Letter] = field(default_factory=list)
     text: list[tuple[float, float, float, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Canvases to learn from.
+
+    Attributes:
+        pixels: Grey values in [0, 1].
+        shown: 1 where a cell shows a letter that is to be read, 0 where it shows none, and −1 where
+            it does not count: near the letters, and in text that is too large or too small.
+        cells: Canvas, row and column of the letters that are read.
+        units: Those letters.
+    """
+
+    pixels: Float[Tensor, "n 1 height width"]
+    shown: Float[Tensor, "n rows columns"]
+    cells: tuple[Int64[Tensor, " cells"], Int64[Tensor, " cells"], Int64[Tensor, " cells"]]
+    units: list[Unit]
 
 
 class Writer:
@@ -182,6 +201,63 @@ class _Page:
                 if end - begin > 1:  # no mark that stands above another letter
                     self.letters.append(Letter(unit, left + begin, left + end, centre))
         return width
+
+
+def make_batch(
+    canvases: Sequence[Canvas], draws: np.random.Generator, limit: int, *, varied: bool
+) -> Batch:
+    """Prepare canvases.
+
+    Args:
+        canvases: Drawn canvases.
+        draws: Source of randomness.
+        limit: Maximum letters of a canvas that are read, chosen at random.
+        varied: Whether pixels are inverted, faded, blurred or made noisy at random.
+    """
+    pixels = np.stack([canvas.pixels for canvas in canvases]).astype(np.float32) / 255
+    if varied:
+        for page in pixels:
+            _vary(page, draws)
+    shown = np.zeros((len(canvases), ROWS, COLUMNS), dtype=np.float32)
+    cells: list[tuple[int, int, int]] = []
+    units: list[Unit] = []
+    for number, canvas in enumerate(canvases):
+        for left, top, right, bottom in canvas.text:
+            down = slice(max(0, int(top // DOWN)), int(bottom // DOWN) + 1)
+            shown[number, down, max(0, int(left / ACROSS)) : int(right / ACROSS) + 1] = -1
+        placed = [(place, letter) for letter in canvas.letters if (place := _place(letter))]
+        for (row, first, last), _ in placed:
+            shown[number, row, first:last] = 1
+        if len(placed) > limit:
+            placed = [placed[i] for i in draws.choice(len(placed), limit, replace=False)]
+        for (row, first, last), letter in placed:
+            cells.append((number, row, int(draws.integers(first, last))))
+            units.append(letter.unit)
+    at = torch.tensor(cells, dtype=torch.int64).reshape(-1, 3)
+    grey = torch.from_numpy(pixels.clip(0, 1))[:, None]
+    return Batch(grey, torch.from_numpy(shown), (at[:, 0], at[:, 1], at[:, 2]), units)
+
+
+def _place(letter: Letter) -> tuple[int, int, int] | None:
+    """Return the row of a letter and the columns that it covers, unless it is cut off."""
+    if letter.left < 0 or letter.right > WIDTH or not 2 <= letter.centre <= HEIGHT - 2:
+        return None
+    first = round(letter.left / ACROSS)
+    last = min(COLUMNS, max(round(letter.right / ACROSS), first + 1))
+    return (int(letter.centre // DOWN), first, last) if last > first else None
+
+
+def _vary(page: Float[np.ndarray, "height width"], draws: np.random.Generator) -> None:
+    """Change the pixels of a page in place."""
+    if draws.random() < 0.35:
+        page[:] = 1 - page
+    contrast = draws.uniform(0.6, 1)
+    page[:] = (page - 0.5) * contrast + 0.5 + draws.uniform(-0.2, 0.2) * (1 - contrast)
+    if draws.random() < 0.25:
+        page += draws.standard_normal(page.shape, dtype=np.float32) * draws.uniform(0, 0.03)
+    if draws.random() < 0.2:
+        around = page[:-2, 1:-1] + page[2:, 1:-1] + page[1:-1, :-2] + page[1:-1, 2:]
+        page[1:-1, 1:-1] = (2 * page[1:-1, 1:-1] + around) / 6
 
 
 def _colours(draws: random.Random) -> tuple[int, int]:

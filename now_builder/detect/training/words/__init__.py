@@ -1,1 +1,0 @@
-"""Teach the detector to read: words drawn in the machine's fonts, and their vectors."""
