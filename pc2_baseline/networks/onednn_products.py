@@ -27,9 +27,6 @@ def fast_float32(width: int) -> Iterator[bool]:
     matrix tiles for it; then it is left alone. It is the whole process's, so it is put back at the
     end.
 
-    Args:
-        width: Width of the embedding that is trained or scored, ``model.embed_dim``.
-
     Returns:
         Whether it was turned on.
     """
