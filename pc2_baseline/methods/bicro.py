@@ -157,9 +157,6 @@ def consistency(
     The cosines of the images with those of clean pairs are :math:`x`, those of the captions
     :math:`y`.
 
-    Returns:
-        In [0, 1]: 1 where both halves are as similar as each other.
-
     Differs:
         A ratio with a negative cosine is 0; the released code adds it as it is, then clips.
     """

@@ -54,11 +54,7 @@ def active_complementary(
     The active term learns the pair in so far as it is believed; the complementary one only keeps
     the others away, and the less the pair is believed, the less it can cost.
 
-    Args:
-        similarity: As for :func:`~pc2_baseline.modules.contrastive.log_matches`.
-        confidence: :math:`y`, of each pair, in [0, 1].
-        temperature: As for :func:`~pc2_baseline.modules.contrastive.log_matches`.
-        weight: :math:`\lambda`.
+    :math:`y` is the confidence of each pair, in [0, 1]; ``weight`` is :math:`\lambda`.
     """
     by_image, by_caption = log_matches(similarity, temperature)
     costs = 2 * confidence * info_nce(similarity, temperature)

@@ -102,11 +102,7 @@ def learn_labelled(
     peer: int,
     labelling: Labelling,
 ) -> dict[str, float]:
-    """Train a peer on the pairs that the other calls clean, and on noisy ones beside them.
-
-    Returns:
-        Mean loss of a batch, and its noisy part, for the log.
-    """
+    """Train a peer on the pairs that the other calls clean, and on noisy ones beside them."""
     since, name = epoch - own.train.warmup_epochs, PEERS[peer]
     triplet = triplet_mean if since < method.mean_epochs else triplet_hardest
     division = own.teacher(peer).division

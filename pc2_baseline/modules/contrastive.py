@@ -55,12 +55,8 @@ def soft_info_nce(
 
     .. math:: -\sum_j T_{ij} \log P_{ij}
 
-    Args:
-        similarity: As for :func:`log_matches`.
-        temperature: As for :func:`log_matches`.
-        by_image: :math:`T`, how far each caption (column) belongs to each image (row); rows need
-            not sum to 1.
-        by_caption: The same as columns for each caption; images are rows, too.
+    ``by_image`` is :math:`T`: how far each caption (column) belongs to each image (row), with rows
+    that need not sum to 1; ``by_caption`` is the same with a column for each caption.
 
     Source:
         CREAM (Ma et al., TIP 2024).

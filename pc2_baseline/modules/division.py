@@ -64,9 +64,6 @@ def clean_posterior(
 ) -> Float[np.ndarray, " pairs"]:
     """Compute the posterior of the lower of two Gaussians fitted to a statistic.
 
-    Raises:
-        TrainingError: If the statistic is constant or not finite.
-
     Source:
         NCR (Huang et al., NeurIPS 2021): 10 iterations, tolerance 0.01, variance floor 5e-4.
 
@@ -90,11 +87,7 @@ def clean_posterior(
 
 
 def divide(statistic: Float[np.ndarray, " pairs"], seed: int) -> Division:
-    """Divide the pairs of a split by :func:`clean_posterior` and :func:`by_posterior`.
-
-    Raises:
-        TrainingError: If the statistic is constant or not finite.
-    """
+    """Divide the pairs of a split by :func:`clean_posterior` and :func:`by_posterior`."""
     return by_posterior(clean_posterior(statistic, seed), statistic)
 
 

@@ -82,9 +82,6 @@ def divide_by_fold(
     """Divide the pairs of each fold by a mixture of their own.
 
     A fold's statistic comes from a network of its own, so folds have no common scale.
-
-    Raises:
-        TrainingError: If the statistic of a fold is constant or not finite.
     """
     clean_prob = np.zeros(len(fold))
     is_clean = np.zeros(len(fold), dtype=bool)

@@ -198,12 +198,6 @@ class ImramSimilarity(ChunkedSimilarity):
     After a step, each query is renewed by what it attended to (:class:`Memory`); the cosine is
     always that of the query as it was encoded.
 
-    Args:
-        dim: Width of regions and words.
-        steps: Steps of matching.
-        temperature: Factor of the affinities in the softmax.
-        budget: Memory that a block may take, and its precision.
-
     Source:
         IMRAM (Chen et al., CVPR 2020), with both directions.
 

@@ -66,14 +66,8 @@ def local_nodes(
         local = unit(linear((context - words.flatten(0, 1)) ** 2, weight, bias))
         return cat([whole[:, :, None], local.unflatten(1, words.shape[:2])], 2)
 
-    Args:
-        whole: Global nodes.
-        regions: Unit vectors.
-        words: Unit vectors; zeros where there is no word.
-        weight: Weight of the projection.
-        bias: Bias of the projection.
-        attention: Temperature and slope.
-        settings: Type of the large products and of the result; rows done at once.
+    Words are zero where there is none. ``attention`` has temperature and slope; ``settings`` the
+    type of the large products and of the result, and the rows done at once.
     """
     nodes: Tensor = _LocalNodes.apply(whole, regions, words, weight, bias, attention, settings)
     return nodes

@@ -26,9 +26,6 @@ def fast_float32(width: int) -> Iterator[bool]:
     The switch that hands products to oneDNN also allows bfloat16 inside where a processor has
     matrix tiles for it; then it is left alone. It is the whole process's, so it is put back at the
     end.
-
-    Returns:
-        Whether it was turned on.
     """
     switch = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = switch.fp32_precision

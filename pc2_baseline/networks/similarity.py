@@ -77,9 +77,7 @@ class ChunkedSimilarity(BlockSimilarity):
 
     A subclass defines in :meth:`_block` the scores of a chunk, and in :meth:`_kept` what they keep.
 
-    Args:
-        width: Values that a chunk holds for each image and word; decides how many captions fit.
-        budget: Memory that a block may take, and its precision.
+    ``width`` is the number of values that a chunk holds for each image and word.
     """
 
     extra = 0
@@ -153,12 +151,6 @@ class ChunkedSimilarity(BlockSimilarity):
         self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
     ) -> Float[Tensor, "rows captions"]:
         """Score a chunk of captions.
-
-        Args:
-            images: Images of the block.
-            captions: Captions of the chunk.
-            kind: Type of the large products.
-            logits: Whether to return logits.
 
         Returns:
             A row an image, then :attr:`extra` rows of figures for :meth:`note`.

@@ -91,15 +91,7 @@ def locked(run: Path) -> Iterator[None]:
 
 
 class Trainer:
-    """Train a method epoch by epoch in an open run folder, from its last checkpoint on.
-
-    Args:
-        run: The run folder.
-        record: Its ``run.toml``.
-        method: The method to train.
-        judge: Adds figures of the method's outputs to the log, if given.
-        callbacks: Show each epoch, in the process that writes.
-    """
+    """Train a method epoch by epoch in an open run folder, from its last checkpoint on."""
 
     def __init__(
         self,

@@ -162,7 +162,7 @@ class Pc2(Pc2Peers):
             The loss, and its noisy part L^n.
         """
         method, net = self.method, own.net
-        pairs, images, _ = net.encode_split(own.train, clean, noisy)  # all images at once
+        pairs, images = net.encode_split(own.train, clean, noisy)  # all images at once
 
         # L^c, eq. 5: triplets of clean pairs, margins soft by their rectified correspondence y.
         y = torch.from_numpy(own.correspondence[clean]).float().to(self.device)
@@ -244,7 +244,7 @@ class Pc2(Pc2Peers):
         clean, *_ = clean_and_noisy_batches(
             own.division, train.batch, train.seed, train.warmup_epochs, peer, with_noisy=False
         )[0]
-        pairs, images, _ = own.net.encode_split(own.train, clean, noisy)
+        pairs, images = own.net.encode_split(own.train, clean, noisy)
         if self.method.search_in == "batch":
             asked, keys = (self.describe(own.net, codes) for codes in (images, pairs.images))
             found, searched = find_pseudo_captions(asked, keys), clean
@@ -314,10 +314,8 @@ def rectified(
 ) -> Float[np.ndarray, " pairs"]:
     r"""Correspondence of clean pairs: :math:`y = w + (1-w)\,w^\circ` where stable, else w.
 
-    Args:
-        clean_prob: :math:`w`.
-        stable_prob: :math:`w^\circ`, posterior of little oscillation.
-        is_stable: :math:`1(w^\circ \ge \tau)`.
+    ``clean_prob`` is :math:`w`, ``stable_prob`` :math:`w^\circ`, the posterior of little
+    oscillation.
     """
     return np.asarray(clean_prob + (1 - clean_prob) * np.where(is_stable, stable_prob, 0.0))
 

@@ -193,15 +193,11 @@ class Pcsr(Pc2Peers):
     def training_step(
         self, own: PeerEpoch, rows: tuple[Rows, ...], step: Step
     ) -> tuple[float, float]:
-        """Take one step down the sum of the losses of all kinds, whose images are encoded together.
-
-        Returns:
-            The loss, and its refinable part.
-        """
+        """Take one step down the sum of the losses of all kinds, whose images are encoded together."""
         method, net = self.method, own.net
         clean, refinable, ambiguous = rows
         whole = np.append(clean, ambiguous)
-        pairs, images, _ = net.encode_split(own.train, whole, refinable)
+        pairs, images = net.encode_split(own.train, whole, refinable)
         clean_pairs, ambiguous_pairs = pairs[: len(clean)], pairs[len(clean) :]
         refined = unclear = torch.zeros((), device=self.device)
         if len(refinable):
@@ -321,7 +317,7 @@ class Pcsr(Pc2Peers):
     def _search(self, own: PeerEpoch, peer: int, noisy: Rows) -> Searched:
         """Find the pseudo-captions of noisy pairs in the first clean batch of an epoch."""
         clean, *_ = self._batches(own.division, self.train.warmup_epochs, peer)[0]
-        pairs, images, _ = own.net.encode_split(own.train, clean, noisy)
+        pairs, images = own.net.encode_split(own.train, clean, noisy)
         found = self.find(own.net, images, pairs)
         is_counted = found.correspondence >= self.method.mismatch_threshold
         return Searched(found, clean, self.margins(found.correspondence), is_counted)

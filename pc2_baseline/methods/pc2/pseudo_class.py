@@ -121,16 +121,12 @@ class Pc2Network(nn.Module):
 
     def encode_split(
         self, train: PairSet, clean: Int[np.ndarray, " _"], noisy: Int[np.ndarray, " _"]
-    ) -> tuple[Encoded, ImageCodes, Int[Tensor, " noisy"]]:
-        """Encode clean pairs, and of noisy pairs the images alone; all images at once.
-
-        Returns:
-            The clean pairs, the noisy images, and the lengths of the noisy pairs' captions.
-        """
+    ) -> tuple[Encoded, ImageCodes]:
+        """Encode clean pairs, and of noisy pairs the images alone; all images at once."""
         batch, size = train.batch(np.append(clean, noisy)), len(clean)
         images = self.matching.encode_images(batch.regions)
         captions = self.matching.encode_captions(batch.tokens[:size], batch.lengths[:size])
-        return Encoded(images[:size], captions), images[size:], batch.lengths[size:]
+        return Encoded(images[:size], captions), images[size:]
 
     def predict(self, codes: ImageCodes | CaptionCodes) -> Float[Tensor, "batch classes"]:
         """Return pseudo-class predictions; rows sum to 1."""

@@ -230,7 +230,7 @@ class Pc2Released(Pc2Peers):
     def _search(self, own: PeerEpoch, peer: int, noisy: Rows) -> Searched:
         """Find the pseudo-captions of noisy pairs in the first clean batch."""
         clean, *_ = self._batches(own.division, self.train.warmup_epochs, peer)[0]
-        pairs, images, _ = own.net.encode_split(own.train, clean, noisy)
+        pairs, images = own.net.encode_split(own.train, clean, noisy)
         found = find_pseudo_captions(own.net.predict(images), own.net.predict(pairs.images))
         every = torch.ones_like(found.chosen, dtype=torch.bool)
         return Searched(found, clean, self.noisy_margins(found.correspondence), every)
