@@ -193,7 +193,7 @@ class Pcsr(Pc2Peers):
     def training_step(
         self, own: PeerEpoch, rows: tuple[Rows, ...], step: Step
     ) -> tuple[float, float]:
-        """Take one step down the sum of the losses of all kinds, whose images are encoded together."""
+        """Take one step down the sum of the losses of all kinds, encoding their images at once."""
         method, net = self.method, own.net
         clean, refinable, ambiguous = rows
         whole = np.append(clean, ambiguous)
