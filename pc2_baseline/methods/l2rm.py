@@ -183,13 +183,13 @@ class L2rm(OneNetwork[L2rmSettings]):
 
 
 def sinkhorn(
-    cost: Float[Tensor, "*batches rows columns"],
+    cost: Float[Tensor, "rows columns"],
     row_mass: Float[Tensor, " rows"],
     column_mass: Float[Tensor, " columns"],
     regularisation: float,
     allowed: Bool[Tensor, "rows columns"] | None = None,
     tolerance: float = 1e-6,
-) -> Float[Tensor, "*batches rows columns"]:
+) -> Float[Tensor, "rows columns"]:
     r"""Solve optimal transport with entropic regularisation by Sinkhorn's iterations.
 
     .. math::
@@ -200,17 +200,17 @@ def sinkhorn(
     underflows.
 
     Args:
-        cost: One problem, or several at once.
+        cost: Cost of each cell.
         row_mass: :math:`p`, above 0.
         column_mass: :math:`q`, above 0, with the same sum.
         regularisation: :math:`\varepsilon`, in units of cost.
         allowed: Cells that may hold mass; the others are 0 in the plan. Default: all.
-        tolerance: Stop where the masses of the rows of no plan are off by more, in sum,
-            or after 1000 iterations.
+        tolerance: Stop where the masses of the rows are off by no more than this, in sum, or after
+            1000 iterations.
 
     Returns:
-        The plans, in float64. The masses of their columns are exact, those of their rows are to
-        the tolerance where it was reached.
+        The plan, in float64. The masses of its columns are exact, those of its rows are to the
+        tolerance where it was reached.
 
     Raises:
         ValueError: If the masses differ in sum, or a row or column may hold none.
@@ -238,11 +238,11 @@ def sinkhorn(
 
 
 def partial_plan(
-    cost: Float[Tensor, "*batches images captions"],
+    cost: Float[Tensor, "images captions"],
     mass: float,
     regularisation: float,
     allowed: Bool[Tensor, "images captions"] | None = None,
-) -> Float[Tensor, "*batches images captions"]:
+) -> Float[Tensor, "images captions"]:
     r"""Move a share of the mass of the images to the captions at the lowest cost.
 
     Each of n images has 1/n of the mass and each of m captions takes 1/m. A dummy caption takes

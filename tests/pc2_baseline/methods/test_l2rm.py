@@ -285,13 +285,6 @@ def test_it_moves_what_is_cheapest():
     assert (plan * cost).sum() == pytest.approx(best, rel=0.01)
 
 
-def test_several_problems_at_once_are_as_one_by_one():
-    cost = torch.stack([costs(6, seed) for seed in range(3)])
-    together = partial_plan(cost, 0.1, 0.05, others(6))
-    for own, plan in zip(cost, together, strict=True):
-        assert torch.allclose(partial_plan(own, 0.1, 0.05, others(6)), plan, atol=1e-7)
-
-
 def test_a_plan_by_hand():
     """Two images, two captions, alike: half of the mass is a quarter of a half in each cell."""
     plan = partial_plan(torch.full((2, 2), 0.3, dtype=torch.float64), 0.5, 0.01)
