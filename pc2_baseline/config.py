@@ -16,7 +16,6 @@ from now_builder.config import Strict, build, nearest, read_toml, with_overrides
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import NowName, PrecompName
 from pc2_baseline.method_section import (
-    OLD_NAMES,
     MethodSection,
     Share,
     default_section,
@@ -322,7 +321,6 @@ def with_method(tree: dict[str, Any], name: str) -> dict[str, Any]:
         tree: Sections of values.
         name: Name of the new method.
     """
-    name = OLD_NAMES.get(name, name)
     known = method_fields(name)
     kept = {key: value for key, value in tree.get("method", {}).items() if key in known}
     return {**tree, "method": {**kept, "name": name}}

@@ -35,9 +35,6 @@ needs torch, ``--help`` does not."""
 GROUP = "pc2_baseline.methods"
 """Entry-point group of methods of other packages: the name, and the class of its settings."""
 
-OLD_NAMES = {"sgr": "triplet"}
-"""Names that methods had, which settings may still say."""
-
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -52,7 +49,7 @@ class MethodSettings(Strict):
         if cls is not MethodSettings:
             return cls
         name = str(tree.get("name", "pc2")) if isinstance(tree, Mapping) else "pc2"
-        return settings_class(OLD_NAMES.get(name, name))
+        return settings_class(name)
 
 
 Own = TypeVar("Own", bound=MethodSettings)
@@ -78,11 +75,6 @@ class SoftmaxSettings(MethodSettings):
         0.05,
         description="Temperature of the softmax losses, in units of similarity; lower: only the "
         "hardest negatives count.",
-    )
-    power: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.7,
-        description="Exponent q of generalised cross-entropy: near 0 InfoNCE, 1 the mean absolute "
-        "error.",
     )
 
 
@@ -152,9 +144,6 @@ def _outside() -> dict[str, type[OutsideSettings]]:
 
 def outside_settings(known: Mapping[str, object]) -> dict[str, type[OutsideSettings]]:
     """Load the settings of the methods of all installed packages, by name.
-
-    Args:
-        known: Names that are taken.
 
     Raises:
         ConfigError: If a name is taken, or an entry point does not name such settings.

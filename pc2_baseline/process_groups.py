@@ -93,11 +93,7 @@ class ProcessGroups:
 
 
 def join_process_groups(peers: int) -> ProcessGroups:
-    """Assign ranks to peers: an equal share each where that comes out even, else all to each.
-
-    Args:
-        peers: Number of networks trained side by side.
-    """
+    """Assign ranks to peers: an equal share each where that comes out even, else all to each."""
     everyone = tuple(range(peers))
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return ProcessGroups(everyone, (ALONE,) * peers)
@@ -120,9 +116,6 @@ def join_process_groups(peers: int) -> ProcessGroups:
 
 def start(device: str) -> None:
     """Join the other processes where ``torchrun`` started several.
-
-    Args:
-        device: ``train.device``; decides between NCCL and Gloo.
 
     Raises:
         ConfigError: If there are fewer GPUs than processes on this machine.

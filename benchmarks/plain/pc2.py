@@ -19,14 +19,8 @@ from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet, cut_full
 from pc2_baseline.method_section import own_section
 from pc2_baseline.methods.pc2.pseudo_class import Pc2Network
-from pc2_baseline.methods.pc2.released import Pc2ReleasedSettings
-from pc2_baseline.modules.coteaching import (
-    PEERS,
-    Rows,
-    dividing_batches,
-    full_batches,
-    warm_up_batches,
-)
+from pc2_baseline.methods.pc2.released import Pc2ReleasedSettings, full_batches
+from pc2_baseline.modules.coteaching import PEERS, Rows, dividing_batches, warm_up_batches
 from pc2_baseline.modules.division import Division, by_posterior, clean_posterior
 
 REGIONS = 36

@@ -17,11 +17,6 @@ from pc2_baseline.training.method import Method, Sizes
 def make_method(settings: Settings, sizes: Sizes, device: torch.device) -> Method:
     """Build the method of a run, freshly drawn.
 
-    Args:
-        settings: Settings of the run.
-        sizes: Sizes of the data.
-        device: Device of the networks.
-
     Raises:
         ConfigError: If the method is of another package and cannot be imported.
     """

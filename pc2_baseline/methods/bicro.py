@@ -154,15 +154,8 @@ def consistency(
         r_i = \frac{1}{2} \sum_{a} \frac{\min(x_{ia}, y_{ia})}{\max(x_{ia}, y_{ia})},\quad
         a \in \{\arg\max_a x_{ia}, \arg\max_a y_{ia}\}
 
-    Args:
-        images: :math:`x`, cosines of the images with those of clean pairs.
-        captions: :math:`y`, cosines of the captions with those of the same pairs.
-
-    Returns:
-        In [0, 1]: 1 where both halves are as similar as each other.
-
-    Source:
-        BiCro (Yang et al., CVPR 2023), bidirectional similarity consistency.
+    The cosines of the images with those of clean pairs are :math:`x`, those of the captions
+    :math:`y`.
 
     Differs:
         A ratio with a negative cosine is 0; the released code adds it as it is, then clips.

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_section import SoftmaxSettings, own_section
+from pc2_baseline.method_section import SoftmaxSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import contrastive_loss
 from pc2_baseline.modules.learner import Step, rate
@@ -28,7 +28,7 @@ class ContrastiveSettings(SoftmaxSettings):
     )
 
 
-class Contrastive(OneNetwork):
+class Contrastive(OneNetwork[ContrastiveSettings]):
     """One network and a softmax loss: each pair against all others of its batch, both ways.
 
     The warm-up is an epoch like the others: it only says from when on the rate's drop counts.
@@ -41,9 +41,8 @@ class Contrastive(OneNetwork):
     section = ContrastiveSettings
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        method = own_section(settings.method, ContrastiveSettings)
-        self.loss = contrastive_loss(method.loss, method.temperature, method.power)
         super().__init__(settings, sizes, device)
+        self.loss = contrastive_loss(self.method.loss, self.method.temperature)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Train for one epoch."""

@@ -5,13 +5,13 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from now_builder.errors import ConfigError
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_section import MethodSettings, Share, own_section
+from pc2_baseline.method_section import Share, SoftmaxSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import info_nce, log_matches
 from pc2_baseline.modules.coteaching import warm_up_batches
@@ -20,13 +20,10 @@ from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
 
 
-class CrclSettings(MethodSettings):
+class CrclSettings(SoftmaxSettings):
     """CRCL (Qin et al., NeurIPS 2023): active complementary loss, self-refined confidences."""
 
     name: Literal["crcl"] = "crcl"
-    temperature: PositiveFloat = Field(
-        0.05, description="Tau of the softmax over a batch, in units of similarity."
-    )
     momentum: Share = Field(
         0.8, description="Share of a pair's confidence that an epoch keeps; the rest is new."
     )
@@ -57,14 +54,7 @@ def active_complementary(
     The active term learns the pair in so far as it is believed; the complementary one only keeps
     the others away, and the less the pair is believed, the less it can cost.
 
-    Args:
-        similarity: As for :func:`~pc2_baseline.modules.contrastive.log_matches`.
-        confidence: :math:`y`, of each pair, in [0, 1].
-        temperature: As for :func:`~pc2_baseline.modules.contrastive.log_matches`.
-        weight: :math:`\lambda`.
-
-    Source:
-        CRCL (Qin et al., NeurIPS 2023) and its code.
+    :math:`y` is the confidence of each pair, in [0, 1]; ``weight`` is :math:`\lambda`.
     """
     by_image, by_caption = log_matches(similarity, temperature)
     costs = 2 * confidence * info_nce(similarity, temperature)
@@ -75,7 +65,7 @@ def active_complementary(
     return costs
 
 
-class Crcl(OneNetwork):
+class Crcl(OneNetwork[CrclSettings]):
     """One network that learns each pair as far as it is confident of it.
 
     In an epoch a pair's confidence moves towards the mean probability that its image finds its
@@ -98,7 +88,7 @@ class Crcl(OneNetwork):
     section = CrclSettings
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, CrclSettings)
+        super().__init__(settings, sizes, device)
         frozen = settings.train.warmup_epochs
         self.starts = [0]
         for epochs in self.method.schedules:
@@ -110,16 +100,10 @@ class Crcl(OneNetwork):
                 f"method.schedules = {list(self.method.schedules)} and a last one, each after "
                 f"train.warmup_epochs = {frozen}"
             )
-        super().__init__(settings, sizes, device)
         self._believe(torch.ones(sizes.pairs), torch.zeros(sizes.pairs))
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train for one epoch on all pairs, and refine their confidences on the way.
-
-        Args:
-            train: The training split.
-            epoch: From 0, all schedules counted through.
-        """
+        """Train for one epoch on all pairs, and refine their confidences on the way."""
         method, warmup = self.method, self.train.warmup_epochs
         schedule = sum(epoch >= start for start in self.starts) - 1
         since = epoch - self.starts[schedule]

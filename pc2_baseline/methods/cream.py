@@ -60,7 +60,7 @@ class CreamSettings(DivisionSettings):
     )
     lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(
         0.1,
-        description="What is left of the learning rate each time train.lr_drop_epoch epochs have "
+        description="Factor of the learning rate each time train.lr_drop_epoch epochs have "
         "passed since the warm-up.",
     )
 
@@ -71,8 +71,8 @@ class Cream(Peers[MatchingNetwork]):
     Every epoch ends with one evaluation pass, in which each peer divides the pairs by their InfoNCE
     and predicts how far their halves belong together. After the warm-up both train on the same
     clean pairs (which both call clean), later on hard ones (on which they differ), last on noisy
-    ones. A pair's target has its refined correspondence, and what is left of it for the negatives
-    that look like it.
+    ones. A pair's target is its refined correspondence; the rest goes to negatives that look like
+    it.
 
     Source:
         CREAM (Ma et al., TIP 2024); its formulas and schedule as in the authors' code.
@@ -131,9 +131,6 @@ class Cream(Peers[MatchingNetwork]):
         Here :math:`p` is the peer's own prediction, and :math:`w` the clean probability: of the
         other peer for clean pairs, the mean of both for hard ones. For noisy pairs :math:`y` is the
         mean of both predictions.
-
-        Args:
-            peer: The peer that trains.
         """
         own, other = (
             {name: values.numpy() for name, values in self.statistics[number].items()}
@@ -244,9 +241,6 @@ def mined_targets(
 
     Returns:
         Targets by image, and by caption; both have images as rows. No gradient flows through them.
-
-    Source:
-        CREAM (Ma et al., TIP 2024), as in the authors' code.
     """
     own = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
     others = similarity.detach().clamp(min=0.0).masked_fill(own, 0.0)

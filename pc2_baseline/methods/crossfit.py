@@ -48,7 +48,7 @@ class CrossFitSettings(DividingSettings, SoftmaxSettings):
 
 
 class CrossFit(Peers[MatchingNetwork]):
-    """K peers, each of which never trains on one of K folds and alone judges the pairs in it.
+    """K peers: each leaves one of K folds out of its training and alone judges the pairs in it.
 
     The warm-up trains each peer on all pairs outside its fold. Every epoch ends with one evaluation
     pass: the peer of a fold computes the losses of the fold's pairs, with negatives from the same
@@ -67,17 +67,8 @@ class CrossFit(Peers[MatchingNetwork]):
         besides, look and words, is in all folds.
 
     Source:
-        Estimating what a sample is judged by on the other samples, with the parts swapped, is
-        cross-fitting (Chernozhukov et al., Double/debiased machine learning, Econometrics Journal
-        2018). To find wrong labels: INCV (Chen et al., ICML 2019) trains on one half and keeps what
-        it predicts in the other; confident learning (Northcutt et al., JAIR 2021) takes its
-        probabilities from cross-validation. Networks that choose samples for each other are
-        co-teaching (Han et al., NeurIPS 2018); mixture, soft margin and warm-up are those of NCR
-        (Huang et al., NeurIPS 2021).
-
-    Differs:
-        In NCR and PC2 both peers train on all pairs in the warm-up and on each other's clean pairs
-        after it, so each pair is judged by networks that may have learned it by heart.
+        A method of our own; ``docs/departures.md`` names the works that it stands on, and how it
+        differs from PC2 and NCR.
     """
 
     section = CrossFitSettings
@@ -89,9 +80,7 @@ class CrossFit(Peers[MatchingNetwork]):
             names, settings, device, lambda group: make_network(settings.model, sizes, group)
         )
         self.contrast = (
-            None
-            if own.loss == "triplet"
-            else contrastive_loss(own.loss, own.temperature, own.power)
+            None if own.loss == "triplet" else contrastive_loss(own.loss, own.temperature)
         )
         self.statistics: dict[str, Tensor] = {}
 

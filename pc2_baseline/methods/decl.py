@@ -8,16 +8,14 @@ from jaxtyping import Bool, Float
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_section import MethodSettings, own_section
+from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.coteaching import Rows, dividing_batches
 from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.modules.losses import triplet_top
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import Sizes
 
 
 class DeclSettings(MethodSettings):
@@ -45,7 +43,7 @@ class DeclSettings(MethodSettings):
     )
 
 
-class Decl(OneNetwork):
+class Decl(OneNetwork[DeclSettings]):
     """One network that learns how much evidence there is for each match of a batch.
 
     Of every pair it learns a Dirichlet distribution over the captions, and over the images, of the
@@ -63,10 +61,6 @@ class Decl(OneNetwork):
     """
 
     section = DeclSettings
-
-    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, DeclSettings)
-        super().__init__(settings, sizes, device)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Train for one epoch, then divide the pairs anew."""
@@ -140,12 +134,7 @@ def evidence(
 ) -> Float[Tensor, "batch batch"]:
     r"""Turn logits of similarities into evidence :math:`e = \exp(\tanh(r) / \tau)`.
 
-    Args:
-        logits: :math:`r`, rows images, columns captions.
-        temperature: :math:`\tau`; the evidence lies between :math:`e^{-1/\tau}` and its inverse.
-
-    Source:
-        DECL (Qin et al., ACM MM 2022).
+    The evidence lies between :math:`e^{-1/\tau}` and its inverse.
     """
     return (logits.tanh() / temperature).exp()
 
@@ -156,9 +145,6 @@ def uniform_divergence(concentration: Float[Tensor, "rows classes"]) -> Float[Te
     .. math::
         \ln\Gamma(S) - \ln\Gamma(K) - \sum_j \ln\Gamma(\alpha_j)
         + \sum_j (\alpha_j - 1)(\psi(\alpha_j) - \psi(S)),\quad S = \sum_j \alpha_j
-
-    Args:
-        concentration: :math:`\alpha > 0`, a distribution a row.
     """
     total = concentration.sum(1)
     classes = total.new_tensor(float(concentration.shape[1]))
@@ -197,13 +183,7 @@ def evidential_loss(
 ) -> Float[Tensor, " batch"]:
     """Sum each pair's :func:`dirichlet_loss` as an image and as a caption.
 
-    Args:
-        evidence: Rows images, columns captions, the pairs on the diagonal.
-        is_clean: Pairs that are a match; of the others every match is wrong.
-        weight: As for :func:`dirichlet_loss`.
-
-    Source:
-        DECL (Qin et al., ACM MM 2022).
+    Of pairs that are not clean every match is wrong.
     """
     target = torch.diag(is_clean.to(evidence))
     by_image = dirichlet_loss(evidence, target, weight)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet, cut
-from pc2_baseline.method_section import MethodSettings, own_section
+from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import log_matches
 from pc2_baseline.modules.division import THRESHOLD, clean_posterior
@@ -50,12 +50,12 @@ class GscSettings(MethodSettings):
     )
     lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(
         0.2,
-        description="What is left of the learning rate each time train.lr_drop_epoch epochs have "
+        description="Factor of the learning rate each time train.lr_drop_epoch epochs have "
         "passed, the warm-up included.",
     )
 
 
-class Gsc(OneNetwork):
+class Gsc(OneNetwork[GscSettings]):
     """One network; each pair's loss has the weight of how well the pair fits what was learned.
 
     While it trains, the network predicts for each pair how far its halves belong together among the
@@ -81,9 +81,8 @@ class Gsc(OneNetwork):
     section = GscSettings
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, GscSettings)
-        self.compare = STRUCTURES[self.method.structures]
         super().__init__(settings, sizes, device)
+        self.compare = STRUCTURES[self.method.structures]
         ones = torch.ones(sizes.pairs)
         self.statistics = {"prediction": ones, "structure": ones, "clean_prob": ones}
 
@@ -162,14 +161,6 @@ def network_structures(
 
     Regions stand for words, and words for regions. It takes two more blocks of similarities.
 
-    Args:
-        net: The network.
-        images: Images of a batch.
-        captions: Their captions.
-
-    Source:
-        GSC (Zhao et al., CVPR 2024).
-
     Differs:
         The authors' code compares the regions of two images rank by rank; here each attends to
         those of the other, as words do. In it, a caption's padding is masked; here it is filled
@@ -179,7 +170,7 @@ def network_structures(
 
 
 def pooled_structures(_: MatchingNetwork, images: ImageCodes, captions: CaptionCodes) -> Structures:
-    """Compare images, and captions, by the cosines of their pooled vectors: next to no work.
+    """Compare images, and captions, by the cosines of their pooled vectors, at little cost.
 
     The arguments are those of :func:`network_structures`.
     """
@@ -216,12 +207,7 @@ def as_images(captions: CaptionCodes) -> ImageCodes:
 def structure_agreement(
     images: Float[Tensor, "batch batch"], captions: Float[Tensor, "batch batch"]
 ) -> Float[Tensor, " batch"]:
-    """Compute the cosine of each pair's two structures: high where its halves lie alike.
-
-    Args:
-        images: Structure of the images, a row each.
-        captions: Structure of their captions, a row each.
-    """
+    """Compute the cosine of each pair's two structures: high where its halves lie alike."""
     return functional.cosine_similarity(images, captions, dim=1)
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_section import DivisionSettings, TripletSettings, own_section
+from pc2_baseline.method_section import DivisionSettings, SoftmaxSettings, TripletSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.beta_mixture import divide_by_beta
 from pc2_baseline.modules.contrastive import log_matches, symmetric_cross_entropy
@@ -32,26 +32,18 @@ from pc2_baseline.modules.seeds import stream
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import TRAINING, Sizes, State
 
+COST_SHARE = 0.1
+"""Largest share of a clean batch that a step of the cost function takes."""
 _COST = "cost_function"
 _COST_STREAM = 3
 _FLOOR = 1e-10
 _ITERATIONS = 1000
 
 
-class L2rmSettings(TripletSettings, DivisionSettings):
+class L2rmSettings(TripletSettings, DivisionSettings, SoftmaxSettings):
     """L2RM (Han et al., CVPR 2024): noisy pairs are rematched by partial optimal transport."""
 
     name: Literal["l2rm"] = "l2rm"
-    mean_epochs: Annotated[int, Field(ge=0)] = Field(
-        0,
-        description="Epochs after the warm-up that learn clean pairs by mean negatives; then "
-        "hardest.",
-    )
-    temperature: PositiveFloat = Field(
-        0.05,
-        description="Tau of the softmax over a batch, in the warm-up and for noisy pairs, in units "
-        "of similarity.",
-    )
     mass: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.1, description="Rho: share of a noisy batch that is rematched."
     )
@@ -67,12 +59,9 @@ class L2rmSettings(TripletSettings, DivisionSettings):
     cost_lr: NonNegativeFloat = Field(
         2e-6, description="Adam's learning rate of the cost function; it drops as train.lr does."
     )
-    cost_share: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.1, description="Largest share of a clean batch that a step of the cost function takes."
-    )
 
 
-class L2rm(OneNetwork):
+class L2rm(OneNetwork[L2rmSettings]):
     """One network: clean pairs by triplets, noisy ones by the plan that rematches them.
 
     The warm-up learns all pairs by a symmetric cross-entropy. Every epoch ends with one evaluation
@@ -95,7 +84,6 @@ class L2rm(OneNetwork):
     section = L2rmSettings
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, L2rmSettings)
         super().__init__(settings, sizes, device)
         largest = max(3, self.train.batch)  # batches of two may take a third pair
         self.cost = CostFunction(largest).to(device)
@@ -180,7 +168,7 @@ class L2rm(OneNetwork):
         self, train: PairSet, clean: Rows, epoch: int, generator: np.random.Generator
     ) -> None:
         """Take a step of the cost function alone, down the costs of some clean pairs."""
-        most = max(1, int(self.method.cost_share * len(clean)))
+        most = max(1, int(COST_SHARE * len(clean)))
         chosen = generator.permutation(len(clean))[: generator.integers(1, most, endpoint=True)]
         self.net.eval()
         with torch.no_grad():
@@ -195,13 +183,13 @@ class L2rm(OneNetwork):
 
 
 def sinkhorn(
-    cost: Float[Tensor, "*batches rows columns"],
+    cost: Float[Tensor, "rows columns"],
     row_mass: Float[Tensor, " rows"],
     column_mass: Float[Tensor, " columns"],
     regularisation: float,
     allowed: Bool[Tensor, "rows columns"] | None = None,
     tolerance: float = 1e-6,
-) -> Float[Tensor, "*batches rows columns"]:
+) -> Float[Tensor, "rows columns"]:
     r"""Solve optimal transport with entropic regularisation by Sinkhorn's iterations.
 
     .. math::
@@ -212,17 +200,17 @@ def sinkhorn(
     underflows.
 
     Args:
-        cost: One problem, or several at once.
+        cost: Cost of each cell.
         row_mass: :math:`p`, above 0.
         column_mass: :math:`q`, above 0, with the same sum.
         regularisation: :math:`\varepsilon`, in units of cost.
         allowed: Cells that may hold mass; the others are 0 in the plan. Default: all.
-        tolerance: Stop where the masses of the rows of no plan are off by more, in sum,
-            or after 1000 iterations.
+        tolerance: Stop where the masses of the rows are off by no more than this, in sum, or after
+            1000 iterations.
 
     Returns:
-        The plans, in float64. The masses of their columns are exact, those of their rows are to
-        the tolerance where it was reached.
+        The plan, in float64. The masses of its columns are exact, those of its rows are to the
+        tolerance where it was reached.
 
     Raises:
         ValueError: If the masses differ in sum, or a row or column may hold none.
@@ -250,11 +238,11 @@ def sinkhorn(
 
 
 def partial_plan(
-    cost: Float[Tensor, "*batches images captions"],
+    cost: Float[Tensor, "images captions"],
     mass: float,
     regularisation: float,
     allowed: Bool[Tensor, "images captions"] | None = None,
-) -> Float[Tensor, "*batches images captions"]:
+) -> Float[Tensor, "images captions"]:
     r"""Move a share of the mass of the images to the captions at the lowest cost.
 
     Each of n images has 1/n of the mass and each of m captions takes 1/m. A dummy caption takes
@@ -276,7 +264,7 @@ def partial_plan(
 
     Differs:
         In the authors' code a dummy costs :math:`\xi = 100 \max C`, and :math:`2\xi + \max C` where
-        both meet. What a whole row or column costs more changes no plan, so here a dummy costs
+        both meet. A constant added to a whole row or column changes no plan, so here a dummy costs
         nothing, and :math:`\max C` where both meet: the same plan without the large numbers.
     """
     images, captions = cost.shape[-2:]
@@ -303,12 +291,9 @@ def rematching(
 
     Args:
         similarity: Rows images, columns captions.
-        plan: What is moved from which image to which caption; scaled here to sum to 1 for each
+        plan: Mass that is moved from each image to each caption; scaled here to sum to 1 for each
             image, and for each caption the other way, with a floor of 1e-10 before that.
         temperature: As for :func:`~pc2_baseline.modules.contrastive.log_matches`, which makes P.
-
-    Source:
-        L2RM (Han et al., CVPR 2024).
     """
     by_image, by_caption = log_matches(similarity, temperature)
     floored = plan.clamp(min=_FLOOR)
@@ -325,12 +310,6 @@ class CostFunction(nn.Module):
     .. math:: C = \max(S W^\top + b,\ 0)
 
     It starts as :math:`1 - S`, cut at 0.
-
-    Args:
-        size: Largest number of captions.
-
-    Source:
-        L2RM (Han et al., CVPR 2024) and its code.
 
     Differs:
         The authors drop smaller batches; here one of n captions uses the first n rows and columns.

@@ -124,9 +124,6 @@ def predicted_labels(
     Returns:
         In [0, 1]; 1 from the mean closeness of the
         :func:`~pc2_baseline.methods.relabelling.anchors` on.
-
-    Source:
-        NCR (Huang et al., NeurIPS 2021), adaptive prediction.
     """
     close = closeness(similarity, margin)
     return (close / close[anchors(close)].mean().clamp(min=_TINY)).clamp(max=1)

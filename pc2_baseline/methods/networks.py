@@ -1,8 +1,5 @@
 """Networks and learners of the methods, built from a run's settings."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from torch import nn
 
 from now_builder.formats.word_vectors import WIDTH
@@ -30,118 +27,72 @@ from pc2_baseline.networks.text import CaptionEncoder, LocalCaptionEncoder, OneW
 from pc2_baseline.process_groups import ALONE, ProcessGroup
 from pc2_baseline.training.method import Sizes
 
-_TEMPERATURE: dict[Direction, float] = {"t2i": 9.0, "i2t": 4.0}
-_SHARPNESS: dict[Direction, float] = {"t2i": 6.0, "i2t": 5.0}
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What a network of a kind is made of, in the order in which its weights are drawn."""
-
-    images: Callable[[ModelSettings, Sizes], nn.Module]
-    captions: Callable[[ModelSettings, Sizes], nn.Module]
-    similarity: Callable[[ModelSettings, MemoryBudget], BlockSimilarity]
-
-
-def _pooled_images(model: ModelSettings, sizes: Sizes) -> ImageEncoder:
-    return ImageEncoder(sizes.features, model.embed_dim, model.dropout, model.feature_dropout)
-
-
-def _local_images(model: ModelSettings, sizes: Sizes) -> ImageEncoder:
-    return LocalImageEncoder(sizes.features, model.embed_dim, model.dropout, model.feature_dropout)
-
-
-def _region_graph(model: ModelSettings, sizes: Sizes) -> RegionGraphEncoder:
-    return RegionGraphEncoder(
-        sizes.features, model.embed_dim, model.graph_layers, model.feature_dropout
-    )
-
-
-def _one_vector(model: ModelSettings, sizes: Sizes) -> PooledImageEncoder:
-    return PooledImageEncoder(
-        sizes.features, model.embed_dim, model.image_pooling, model.feature_dropout
-    )
-
-
-def _words(encoder: type[CaptionEncoder]) -> Callable[[ModelSettings, Sizes], CaptionEncoder]:
-    def make(model: ModelSettings, sizes: Sizes) -> CaptionEncoder:
-        return encoder(
-            sizes.vocabulary, model.word_dim, model.embed_dim, model.dropout, model.word_dropout
-        )
-
-    return make
-
-
-def _one_text_vector(model: ModelSettings, sizes: Sizes) -> PooledCaptionEncoder:
-    return PooledCaptionEncoder(
-        sizes.vocabulary,
-        model.word_dim,
-        model.embed_dim,
-        model.caption_encoder,
-        model.dropout,
-        model.word_dropout,
-    )
-
-
-def _read_images(model: ModelSettings, sizes: Sizes) -> ReadingImageEncoder:
-    words = sizes.words or WordSides.unknown(sizes.features, sizes.vocabulary)
-    return ReadingImageEncoder(sizes.features, words, model.feature_dropout)
-
-
-def _read_captions(model: ModelSettings, sizes: Sizes) -> ReadingCaptionEncoder:
-    words = sizes.words or WordSides.unknown(sizes.features, sizes.vocabulary)
-    return ReadingCaptionEncoder(words, model.word_dropout)
-
-
-def _scan(direction: Direction) -> Callable[[ModelSettings, MemoryBudget], BlockSimilarity]:
-    def make(model: ModelSettings, budget: MemoryBudget) -> BlockSimilarity:
-        temperature = model.attention_temperature or _TEMPERATURE[direction]
-        sharpness = model.lse_sharpness or _SHARPNESS[direction]
-        return ScanSimilarity(direction, temperature, model.cosine_pooling, sharpness, budget)
-
-    return make
-
-
-def _imram(model: ModelSettings, budget: MemoryBudget) -> BlockSimilarity:
-    temperature = model.attention_temperature or _TEMPERATURE["t2i"]
-    return ImramSimilarity(model.embed_dim, model.matching_steps, temperature, budget)
-
-
-KINDS = {
-    "sgr": Kind(
-        _pooled_images,
-        _words(CaptionEncoder),
-        lambda model, budget: SgrSimilarity(
-            model.embed_dim, model.similarity_dim, model.graph_layers, budget
-        ),
-    ),
-    "saf": Kind(
-        _pooled_images,
-        _words(CaptionEncoder),
-        lambda model, budget: SafSimilarity(model.embed_dim, model.similarity_dim, budget),
-    ),
-    "scan_t2i": Kind(_local_images, _words(LocalCaptionEncoder), _scan("t2i")),
-    "scan_i2t": Kind(_local_images, _words(LocalCaptionEncoder), _scan("i2t")),
-    "imram": Kind(_local_images, _words(LocalCaptionEncoder), _imram),
-    "vsrn": Kind(_region_graph, _words(OneWayCaptionEncoder), lambda *_: CosineSimilarity()),
-    "pooled": Kind(_one_vector, _one_text_vector, lambda *_: CosineSimilarity()),
-    "reading": Kind(_read_images, _read_captions, lambda *_: ReadingSimilarity()),
-}
-"""Networks, by ``model.similarity``."""
-
 
 def make_network(
     model: ModelSettings, sizes: Sizes, group: ProcessGroup = ALONE
 ) -> MatchingNetwork:
     """Build the network of a run's settings, freshly drawn, for the ranks that train it."""
-    kind = KINDS[model.similarity]
+    # The order of these three is the order in which weights are drawn.
     net = MatchingNetwork(
-        kind.images(model, sizes),
-        kind.captions(model, sizes),
-        kind.similarity(model, MemoryBudget(model.chunk_mb, model.keep_mb, model.precision)),
+        _image_encoder(model, sizes), _caption_encoder(model, sizes), _similarity(model)
     )
     net.similarity.group = group
     return net
+
+
+def _image_encoder(model: ModelSettings, sizes: Sizes) -> nn.Module:
+    features, dim, dropped = sizes.features, model.embed_dim, model.feature_dropout
+    match model.similarity:
+        case "sgr" | "saf":
+            return ImageEncoder(features, dim, model.dropout, dropped)
+        case "scan_t2i" | "scan_i2t" | "imram":
+            return LocalImageEncoder(features, dim, model.dropout, dropped)
+        case "vsrn":
+            return RegionGraphEncoder(features, dim, model.graph_layers, dropped)
+        case "pooled":
+            return PooledImageEncoder(features, dim, model.image_pooling, dropped)
+        case "reading":
+            return ReadingImageEncoder(features, _words(sizes), dropped)
+
+
+def _caption_encoder(model: ModelSettings, sizes: Sizes) -> nn.Module:
+    widths, dropped = (sizes.vocabulary, model.word_dim, model.embed_dim), model.word_dropout
+    match model.similarity:
+        case "sgr" | "saf":
+            return CaptionEncoder(*widths, model.dropout, dropped)
+        case "scan_t2i" | "scan_i2t" | "imram":
+            return LocalCaptionEncoder(*widths, model.dropout, dropped)
+        case "vsrn":
+            return OneWayCaptionEncoder(*widths, model.dropout, dropped)
+        case "pooled":
+            return PooledCaptionEncoder(*widths, model.caption_encoder, model.dropout, dropped)
+        case "reading":
+            return ReadingCaptionEncoder(_words(sizes), dropped)
+
+
+def _words(sizes: Sizes) -> WordSides:
+    return sizes.words or WordSides.unknown(sizes.features, sizes.vocabulary)
+
+
+def _similarity(model: ModelSettings) -> BlockSimilarity:
+    budget = MemoryBudget(model.chunk_mb, model.keep_mb, model.precision)
+    dim, pooling = model.embed_dim, model.cosine_pooling
+    temperature, sharpness = model.attention_temperature, model.lse_sharpness
+    match model.similarity:
+        case "sgr":
+            return SgrSimilarity(dim, model.similarity_dim, model.graph_layers, budget)
+        case "saf":
+            return SafSimilarity(dim, model.similarity_dim, budget)
+        case "scan_t2i" | "scan_i2t" as kind:
+            way: Direction = "t2i" if kind == "scan_t2i" else "i2t"
+            heat, sharp = (9.0, 6.0) if way == "t2i" else (4.0, 5.0)
+            return ScanSimilarity(way, temperature or heat, pooling, sharpness or sharp, budget)
+        case "imram":
+            return ImramSimilarity(dim, model.matching_steps, temperature or 9.0, budget)
+        case "vsrn" | "pooled":
+            return CosineSimilarity()
+        case "reading":
+            return ReadingSimilarity()
 
 
 def pooled_width(model: ModelSettings) -> int:
@@ -150,5 +101,5 @@ def pooled_width(model: ModelSettings) -> int:
 
 
 def make_learner(net: nn.Module, matching: MatchingNetwork, train: TrainSettings) -> Learner:
-    """Build the learner of a network, of which ``matching`` is the part that scores."""
+    """Build the learner of a network; ``matching`` is its part that scores."""
     return Learner(net, train.lr, train.clip, train.weight_decay, matching.similarity)

@@ -1,6 +1,7 @@
-"""What methods of one network keep: the network, its optimiser, and statistics of the pairs."""
+"""State of methods of one network: the network, its optimiser, and statistics of the pairs."""
 
 from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.method_section import MethodSettings, own_section
 from pc2_baseline.methods.networks import make_learner, make_network
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.retrieval import similarity_matrix
@@ -16,18 +18,22 @@ from pc2_baseline.modules.seeds import seed_torch
 from pc2_baseline.process_groups import join_process_groups
 from pc2_baseline.training.method import NETWORKS, STATISTICS, TRAINING, EpochOutputs, Sizes, State
 
+Own = TypeVar("Own", bound=MethodSettings)
 
-class OneNetwork:
+
+class OneNetwork(Generic[Own]):
     """A network with its optimiser, and statistics of the pairs; it does not say how they learn.
 
     Attributes:
-        statistics: What the method last computed of each pair, by name and pair_index; empty if
+        statistics: Statistics of the pairs as last computed, by name and pair_index; empty if
             it keeps nothing. Those of a division are ``clean_prob`` and ``is_clean``.
     """
 
+    section: type[Own]
     ensemble_size = 1
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
+        self.method = own_section(settings.method, self.section)
         self.train = settings.train
         self.model = settings.model
         self.sizes = sizes
@@ -37,22 +43,13 @@ class OneNetwork:
         self.draw(0)
 
     def draw(self, number: int) -> None:
-        """Draw the network anew and forget the optimiser's moments.
-
-        Args:
-            number: How often it has been drawn before.
-        """
+        """Draw the network for the ``number``-th time, and forget the optimiser's moments."""
         seed_torch(self.train.seed, 0, *([number] if number else []))
         self.net = make_network(self.model, self.sizes, self.group).to(self.device)
         self.learner = make_learner(self.net, self.net, self.train)
 
     def begin(self, epoch: int, rate: float) -> None:
-        """Prepare the steps of an epoch: the rate, training mode, and random draws of its own.
-
-        Args:
-            epoch: From 0.
-            rate: Factor of the learning rate.
-        """
+        """Prepare the steps of an epoch: the rate, training mode, and random draws of its own."""
         self.learner.set_rate(rate)
         seed_torch(self.train.seed, 2, epoch)
         self.net.train()
@@ -63,10 +60,7 @@ class OneNetwork:
 
     def state_dict(self) -> State:
         """Return the network, its optimiser and the statistics."""
-        state = {
-            NETWORKS: self.learner.network_state(),
-            TRAINING: self.learner.optimiser_state(),
-        }
+        state = {NETWORKS: self.learner.network_state(), TRAINING: self.learner.optimiser_state()}
         return state | ({STATISTICS: self.statistics} if self.statistics else {})
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:

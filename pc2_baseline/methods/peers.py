@@ -1,4 +1,4 @@
-"""What methods of several networks keep: the networks, their optimisers, and their statistics."""
+"""State of methods of several networks: the networks, their optimisers, and their statistics."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar, cast
@@ -18,7 +18,7 @@ from pc2_baseline.modules.coteaching import (
     pack_statistics,
     read_statistics,
 )
-from pc2_baseline.modules.learner import peer_states, prefixed, under
+from pc2_baseline.modules.learner import prefixed, under
 from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
 from pc2_baseline.modules.seeds import seed_torch
 from pc2_baseline.networks.network import MatchingNetwork
@@ -32,11 +32,7 @@ Divided = TypeVar("Divided", bound=DividedPairs)
 class Peers(Generic[Net]):
     """Networks with their optimisers, side by side; it does not say how they learn.
 
-    Args:
-        names: Name of each peer, in messages and checkpoints.
-        settings: Settings of the run.
-        device: Device of the networks.
-        make: Draws a peer's network, for the ranks that train it.
+    ``make`` draws the network of a peer for the ranks that train it.
 
     Attributes:
         groups: The processes that train each peer.
@@ -70,13 +66,7 @@ class Peers(Generic[Net]):
         ]
 
     def begin(self, epoch: int, peer: int, rate: float) -> None:
-        """Prepare a peer's epoch: the rate, training mode, and random draws of its own.
-
-        Args:
-            epoch: From 0.
-            peer: The peer.
-            rate: Factor of the learning rate.
-        """
+        """Prepare a peer's epoch: the rate, training mode, and random draws of its own."""
         seed_torch(self.train.seed, len(self.peers) + peer, epoch)
         self.learners[peer].set_rate(rate)
         self.nets[peer].train()
@@ -92,7 +82,10 @@ class Peers(Generic[Net]):
     def state_dict(self) -> State:
         """Return the networks and the optimisers of all peers."""
         state: State = {NETWORKS: {}, TRAINING: {}}
-        own = peer_states(self.learners, self.groups)
+        learners = self.learners
+        own = self.groups.for_each_peer(  # by whichever rank has trained the peer
+            lambda peer: (learners[peer].network_state(), learners[peer].optimiser_state())
+        )
         for peer, (network, optimiser) in zip(self.peers, own, strict=True):
             state[NETWORKS] |= prefixed(peer, network)
             state[TRAINING] |= prefixed(f"{peer}{self.optimiser}", optimiser)
@@ -112,12 +105,6 @@ def _matching_part(net: nn.Module) -> MatchingNetwork:
 
 class CoTaught(Peers[Net], Generic[Net, Divided]):
     """Two peers that divide the pairs for each other.
-
-    Args:
-        settings: Settings of the run.
-        device: Device of the networks.
-        make: Draws a peer's network, for the ranks that train it.
-        divided: Class of the statistics.
 
     Source:
         Co-teaching (Han et al., NeurIPS 2018); with a division NCR (Huang et al., NeurIPS 2021).

@@ -3,30 +3,23 @@
 from typing import Literal
 
 import numpy as np
-import torch
-from pydantic import Field, PositiveFloat
 
-from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_section import MethodSettings, own_section
+from pc2_baseline.method_section import SoftmaxSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import complementary
 from pc2_baseline.modules.coteaching import warm_up_batches
 from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import Sizes
 
 
-class RclSettings(MethodSettings):
+class RclSettings(SoftmaxSettings):
     """RCL (Hu et al., TPAMI 2023): the complementary contrastive loss."""
 
     name: Literal["rcl"] = "rcl"
-    temperature: PositiveFloat = Field(
-        0.05, description="Tau of the softmax over a batch, in units of similarity."
-    )
 
 
-class Rcl(OneNetwork):
+class Rcl(OneNetwork[RclSettings]):
     """One network with the complementary contrastive loss on all pairs, which are not divided.
 
     Source:
@@ -37,10 +30,6 @@ class Rcl(OneNetwork):
     """
 
     section = RclSettings
-
-    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, RclSettings)
-        super().__init__(settings, sizes, device)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Train for one epoch on all pairs."""

@@ -1,4 +1,4 @@
-"""What NCR and BiCro share: peers with frozen copies of each other, and losses by soft labels."""
+"""Base of NCR and BiCro: peers with frozen copies of each other, and losses by soft labels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from pc2_baseline.modules.coteaching import (
     pair_losses,
 )
 from pc2_baseline.modules.division import require_clean
-from pc2_baseline.modules.learner import Learner, Step
+from pc2_baseline.modules.learner import Step
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
 from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.progress import bar
@@ -102,11 +102,7 @@ def learn_labelled(
     peer: int,
     labelling: Labelling,
 ) -> dict[str, float]:
-    """Train a peer on the pairs that the other calls clean, and on noisy ones beside them.
-
-    Returns:
-        Mean loss of a batch, and its noisy part, for the log.
-    """
+    """Train a peer on the pairs that the other calls clean, and on noisy ones beside them."""
     since, name = epoch - own.train.warmup_epochs, PEERS[peer]
     triplet = triplet_mean if since < method.mean_epochs else triplet_hardest
     division = own.teacher(peer).division
@@ -115,7 +111,7 @@ def learn_labelled(
         division, own.train.batch, own.train.seed, epoch, peer,
         with_noisy=since >= method.noisy_from_epoch,
     )  # fmt: skip
-    net, found = own.nets[peer], []
+    net, learner, found = own.nets[peer], own.learners[peer], []
     for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
         step = Step(epoch, number, name, np.append(clean, noisy))
         counted = noisy if len(noisy) > 1 else noisy[:0]  # one pair alone has no negative
@@ -128,9 +124,15 @@ def learn_labelled(
         if len(counted):
             is_counted = noisy_labels >= labelling.threshold
             losses["noisy"] = partial(loss, train.batch(counted), noisy_labels, is_counted)
-        take = _one_step if method.steps == "summed" else _two_steps
-        order = sorted(losses, reverse=labelling.noisy_first)
-        found.append(take(own.learners[peer], step, {kind: losses[kind] for kind in order}))
+        if method.steps == "two":
+            order = sorted(losses, reverse=labelling.noisy_first)
+            values = {kind: learner.step(losses[kind](), step) for kind in order}
+        else:
+            terms = {kind: term() for kind, term in losses.items()}
+            values = {kind: term.item() for kind, term in terms.items()}
+            step = replace(step, parts={kind: values[kind] for kind in values if kind != "clean"})
+            values["clean"] = learner.step(torch.stack(list(terms.values())).sum(), step)
+        found.append((values["clean"], values.get("noisy", 0.0)))
     mean, noisy_mean = np.mean(found, axis=0).tolist()
     return {"loss": mean, "loss_noisy": noisy_mean}
 
@@ -143,39 +145,10 @@ def labelled_loss(
     labels: Float[Tensor, " batch"],
     is_counted: Bool[Tensor, " batch"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Sum the triplet losses of pairs, with soft margins by their labels.
-
-    Args:
-        net: The network that learns.
-        method: Margin and its base.
-        triplet: Triplet loss of the epoch.
-        batch: The pairs.
-        labels: How far the halves of each pair belong together, in [0, 1].
-        is_counted: Pairs that are not left out; default: all.
-    """
+    """Sum the triplet losses of pairs, with soft margins by their labels."""
     margins = soft_margin(labels, method.margin, method.margin_base)
     costs = triplet(net.score_batch(batch), margins)
     return (costs if is_counted is None else costs[is_counted]).sum()
-
-
-def _one_step(
-    learner: Learner, step: Step, losses: dict[str, Callable[[], Tensor]]
-) -> tuple[float, float]:
-    """Take one step down the summed loss; return it, and its noisy part."""
-    clean = losses["clean"]()
-    if "noisy" not in losses:
-        return learner.step(clean, step), 0.0
-    noisy = losses["noisy"]()
-    step = replace(step, parts={"noisy": noisy.item()})
-    return learner.step(clean + noisy, step), noisy.item()
-
-
-def _two_steps(
-    learner: Learner, step: Step, losses: dict[str, Callable[[], Tensor]]
-) -> tuple[float, float]:
-    """Take a step down each loss in turn; return the clean and the noisy one."""
-    values = {kind: learner.step(loss(), step) for kind, loss in losses.items()}
-    return values["clean"], values.get("noisy", 0.0)
 
 
 def closeness(similarity: Float[Tensor, "batch batch"], margin: float) -> Float[Tensor, " batch"]:
@@ -184,10 +157,6 @@ def closeness(similarity: Float[Tensor, "batch batch"], margin: float) -> Float[
     .. math:: s_i = [\alpha - \ell_i / 2]_0^\alpha
 
     with :math:`\ell_i` of :func:`~pc2_baseline.modules.losses.triplet_mean`.
-
-    Args:
-        similarity: Rows images, columns captions, the pairs on the diagonal.
-        margin: :math:`\alpha`, in units of similarity.
 
     Source:
         NCR (Huang et al., NeurIPS 2021), and its released code.

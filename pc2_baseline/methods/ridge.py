@@ -48,8 +48,7 @@ class RidgeSettings(MethodSettings):
         description="Penalty of the first epoch, in units of a feature's variance; dev chooses.",
     )
     penalty_to: PositiveFloat = Field(
-        1000.0,
-        description="Penalty of the last epoch; those between grow by equal factors.",
+        1000.0, description="Penalty of the last epoch; those between grow by equal factors."
     )
     folds: Annotated[int, Field(ge=2)] = Field(
         5, description="Folds of the pairs; those of one are judged by a fit to the others."
@@ -64,9 +63,9 @@ class Problem:
         pages: Standardised features of each pair's page.
         captions: Vector of each pair's caption.
         fold: Fold of each pair.
-        read: What is known of the caption's vector before anything is learned; zeros, or what the
-            detector has read.
-        nearest: What is added to each pair's similarity, whatever is learned.
+        read: First guess at the caption's vector, before anything is learned: zeros, or the words
+            that the detector has read.
+        nearest: Constant that is added to each pair's similarity.
     """
 
     pages: Float[Tensor, "pairs features"]
@@ -77,7 +76,7 @@ class Problem:
 
     @cached_property
     def moments(self) -> list[tuple[Tensor, Tensor, int]]:
-        """Products of the pages with themselves and with what is to be learned, by fold; pairs."""
+        """Products of pages with pages and with targets, and the number of pairs, by fold."""
         found, unknown = [], self.captions - self.read
         for number in bar(range(int(self.fold.max()) + 1), "moments", int(self.fold.max()) + 1):
             own = torch.from_numpy(self.fold == number)
@@ -88,11 +87,7 @@ class Problem:
     def solve(self, penalty: float, without: int | None = None) -> Float[Tensor, "features dim"]:
         r"""Return the weights :math:`(X^\top X + \lambda n I)^{-1} X^\top (Y - R)`.
 
-        :math:`X` are the pages, :math:`Y` the captions, :math:`R` what is known without learning.
-
-        Args:
-            penalty: :math:`\lambda`.
-            without: Fold that is left out, if any.
+        :math:`X` are the pages, :math:`Y` the captions, :math:`R` the first guesses at them.
         """
         kept = [own for number, own in enumerate(self.moments) if number != without]
         squares, products = (torch.stack(own).sum(0) for own in list(zip(*kept, strict=True))[:2])
@@ -244,11 +239,7 @@ def fit_lsa(captions: Captions, vocabulary: int, dim: int, seed: int) -> Lsa:
     captions that have token :math:`t`, and rows scaled to unit length. The singular vectors come
     from subspace iteration, begun at random.
 
-    Args:
-        captions: What to learn from.
-        vocabulary: Number of tokens.
-        dim: Singular vectors; fewer where there are fewer captions or tokens.
-        seed: Seed of the draw.
+    There are fewer singular vectors than ``dim`` where there are fewer captions or tokens.
 
     Source:
         Deerwester et al., JASIS 1990; the smoothed weight as in scikit-learn; the iteration as in

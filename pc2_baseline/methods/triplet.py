@@ -1,26 +1,23 @@
 """One network of any kind that takes every pair as matched: SGR, SAF, SCAN, IMRAM, VSRN."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-import torch
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_section import TripletSettings, own_section
+from pc2_baseline.method_section import TripletSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import Sizes
 
 
 class OneNetworkSettings(TripletSettings):
     """Triplets of one network, of any kind: every pair is taken as matched."""
 
-    name: Annotated[Literal["triplet", "sgr"], AfterValidator(lambda _: "triplet")] = "triplet"
+    name: Literal["triplet"] = "triplet"
     warm_up: Literal["mean", "hardest"] = Field(
         "mean",
         description="Negatives of the warm-up: their mean, as NCR's SGR*, or the hardest, as SGR "
@@ -41,7 +38,7 @@ class OneNetworkSettings(TripletSettings):
         return self
 
 
-class Triplet(OneNetwork):
+class Triplet(OneNetwork[OneNetworkSettings]):
     """One network; mean negatives in the warm-up and a while after, then hardest negatives.
 
     Source:
@@ -57,10 +54,6 @@ class Triplet(OneNetwork):
     """
 
     section = OneNetworkSettings
-
-    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, OneNetworkSettings)
-        super().__init__(settings, sizes, device)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Train for one epoch."""

@@ -1,1 +1,1 @@
-"""What several methods call: losses, divisions, mixtures, co-teaching."""
+"""Functions that several methods call: losses, divisions, mixtures, co-teaching."""

@@ -23,12 +23,6 @@ def beta_posterior(
             [1e-4, 1 - 1e-4].
         iterations: Rounds of expectation maximisation.
 
-    Returns:
-        Posterior of the component with the lower mean.
-
-    Raises:
-        TrainingError: If the statistic is constant or not finite.
-
     Source:
         Arazo et al., ICML 2019; with starts (1, 2) and (2, 1) and 10 rounds BiCro (Yang et al.,
         CVPR 2023).
@@ -55,9 +49,6 @@ def divide_by_beta(statistic: Float[np.ndarray, " pairs"], iterations: int = 10)
     """Divide the pairs of a split by :func:`beta_posterior`, whose arguments these are.
 
     Where it tells none apart, the rule is that of :func:`by_posterior`.
-
-    Raises:
-        TrainingError: If the statistic is constant or not finite.
     """
     clean_prob = beta_posterior(statistic, iterations)
     return by_posterior(clean_prob, statistic)

@@ -8,6 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+GCE_POWER = 0.7
+"""Exponent q of the generalised cross-entropy, as in the experiments of Zhang and Sabuncu."""
+
 
 def log_matches(
     similarity: Float[Tensor, "batch batch"], temperature: float
@@ -21,7 +24,7 @@ def log_matches(
         temperature: :math:`\tau`, in units of similarity.
 
     Returns:
-        By image, rows of which sum to 1 in probability; and by caption, columns of which do. Both
+        By image, with rows that sum to 1 in probability; and by caption, with such columns. Both
         have images as rows.
     """
     scaled = similarity / temperature
@@ -52,12 +55,8 @@ def soft_info_nce(
 
     .. math:: -\sum_j T_{ij} \log P_{ij}
 
-    Args:
-        similarity: As for :func:`log_matches`.
-        temperature: As for :func:`log_matches`.
-        by_image: :math:`T`, how far each caption (column) belongs to each image (row); rows need
-            not sum to 1.
-        by_caption: The same as columns for each caption; images are rows, too.
+    ``by_image`` is :math:`T`: how far each caption (column) belongs to each image (row), with rows
+    that need not sum to 1; ``by_caption`` is the same with a column for each caption.
 
     Source:
         CREAM (Ma et al., TIP 2024).
@@ -97,10 +96,7 @@ def generalised_cross_entropy(
 
     .. math:: (1 - P_{ii}^q) / q
 
-    Args:
-        similarity: As for :func:`log_matches`.
-        temperature: As for :func:`log_matches`.
-        power: :math:`q` in (0, 1]: near 0 InfoNCE, 1 the mean absolute error.
+    At a power :math:`q` near 0 it is InfoNCE, at 1 the mean absolute error.
 
     Raises:
         ValueError: If ``power`` is not in (0, 1].
@@ -120,12 +116,9 @@ def symmetric_cross_entropy(
 ) -> Float[Tensor, " batch"]:
     r"""InfoNCE of each pair and the cross-entropy the other way round, the mean of both directions.
 
-    .. math:: -\log P_{ii} - \sum_j P_{ij} \log I_{ij} = -\log P_{ii} - A (1 - P_{ii})
+    ``log_zero`` is :math:`A`, below 0: the value that stands for :math:`\log 0`.
 
-    Args:
-        similarity: As for :func:`log_matches`.
-        temperature: As for :func:`log_matches`.
-        log_zero: :math:`A`, below 0, what :math:`\log 0` counts for.
+    .. math:: -\log P_{ii} - \sum_j P_{ij} \log I_{ij} = -\log P_{ii} - A (1 - P_{ii})
 
     Source:
         Wang et al., ICCV 2019, eq. 7, with both weights 1; L2RM (Han et al., CVPR 2024) takes it
@@ -136,16 +129,11 @@ def symmetric_cross_entropy(
 
 
 def contrastive_loss(
-    name: str, temperature: float, power: float
+    name: str, temperature: float
 ) -> Callable[[Float[Tensor, "batch batch"]], Float[Tensor, " batch"]]:
-    """Return the loss of a name, as a function of the similarities alone.
-
-    Args:
-        name: ``info_nce``, ``complementary`` or ``gce``.
-        temperature: As for :func:`log_matches`.
-        power: As for :func:`generalised_cross_entropy`; the others have none.
-    """
-    if name == "gce":
-        return partial(generalised_cross_entropy, temperature=temperature, power=power)
-    kind = {"info_nce": info_nce, "complementary": complementary}[name]
-    return partial(kind, temperature=temperature)
+    """Return the loss of a name, as a function of the similarities alone."""
+    losses: dict[str, Callable[..., Float[Tensor, " batch"]]] = {
+        "info_nce": info_nce, "complementary": complementary,
+        "gce": partial(generalised_cross_entropy, power=GCE_POWER),
+    }  # fmt: skip
+    return partial(losses[name], temperature=temperature)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import takewhile
 from typing import TypeVar
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pc2_baseline.data.pairs import Cut, PairSet, cut, cut_full, endless
+from pc2_baseline.data.pairs import Cut, PairSet, cut, endless
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.learner import prefixed
 from pc2_baseline.modules.losses import triplet_mean
@@ -29,12 +28,13 @@ Triplet = Callable[..., Float[Tensor, " batch"]]
 NONE: Rows = np.array([], dtype=np.int64)
 """No pairs."""
 
-_ORDER, _CLEAN, _NOISY = range(3)
+ORDER, CLEAN, NOISY = range(3)
+"""Parts of the names of random streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class DividedPairs:
-    """What one peer computes for all training pairs at the end of an epoch.
+    """Statistics of all training pairs, from one peer at the end of an epoch.
 
     Attributes:
         loss: Mean-negative triplet loss of each pair.
@@ -90,7 +90,7 @@ def warm_up_batches(
     pairs: int, size: int, seed: int, epoch: int, peer: int, into_batches: Cut = cut
 ) -> list[Rows]:
     """Cut all pairs into shuffled batches, for an epoch of the warm-up."""
-    return into_batches(np.arange(pairs), size, stream(seed, epoch, peer, _CLEAN))
+    return into_batches(np.arange(pairs), size, stream(seed, epoch, peer, CLEAN))
 
 
 def clean_and_noisy_batches(
@@ -101,40 +101,16 @@ def clean_and_noisy_batches(
     return batches_beside(division.clean, [noisy], size, seed, epoch, peer)
 
 
-def full_batches(
-    division: Division, size: int, seed: int, epoch: int, peer: int
-) -> list[tuple[Rows, ...]]:
-    """Pair full clean batches, and one with what is left, with noisy ones that are cut alike.
-
-    They end before one with a single pair, of which there may be none before it.
-
-    Source:
-        The released code of PC2.
-    """
-    clean = cut_full(division.clean, size, stream(seed, epoch, peer, _CLEAN))
-    noisy = endless(division.noisy, size, stream(seed, epoch, peer, _NOISY), cut_full)
-    batches = ((rows, next(noisy, NONE)) for rows in clean)
-    return list(takewhile(lambda parts: all(len(rows) != 1 for rows in parts), batches))
-
-
 def batches_beside(
     clean: Rows, others: Sequence[Rows], size: int, seed: int, epoch: int, peer: int
 ) -> list[tuple[Rows, ...]]:
     """Cut clean pairs into shuffled batches, and put a batch of every other kind beside each.
 
     Pairs of another kind come again, shuffled anew, where they are fewer than the clean ones.
-
-    Args:
-        clean: The clean pairs, which set the number of batches.
-        others: Pairs of each other kind; of a kind without pairs the batches are empty.
-        size: Largest batch of a kind.
-        seed: Seed of the run.
-        epoch: From 0.
-        peer: The peer that trains on them.
     """
-    batches = cut(clean, size, stream(seed, epoch, peer, _CLEAN))
+    batches = cut(clean, size, stream(seed, epoch, peer, CLEAN))
     beside = [
-        endless(pairs, size, stream(seed, epoch, peer, _NOISY + kind))
+        endless(pairs, size, stream(seed, epoch, peer, NOISY + kind))
         for kind, pairs in enumerate(others)
     ]
     return [(rows, *(next(kind, NONE) for kind in beside)) for rows in batches]
@@ -143,16 +119,8 @@ def batches_beside(
 def dividing_batches(
     pairs: int, size: int, seed: int, *epoch: int, into_batches: Cut = cut
 ) -> list[Rows]:
-    """Cut all pairs into the batches of the dividing pass: one order a run, or one an epoch.
-
-    Args:
-        pairs: Pairs of the split.
-        size: Largest batch.
-        seed: Seed of the run.
-        epoch: If given, the order is that epoch's own.
-        into_batches: How pairs are cut.
-    """
-    return into_batches(np.arange(pairs), size, stream(seed, pairs, _ORDER, *epoch))
+    """Cut all pairs into the batches of the dividing pass: one order a run, or one an epoch."""
+    return into_batches(np.arange(pairs), size, stream(seed, pairs, ORDER, *epoch))
 
 
 @torch.no_grad()
@@ -165,12 +133,7 @@ def pair_losses(
 ) -> Float[np.ndarray, " pairs"]:
     """Compute the losses of pairs in evaluation mode, by pair_index.
 
-    Args:
-        net: The network that judges.
-        train: The training split.
-        batches: Pairs to judge, each among those of its batch; the others have 0.
-        loss: Loss of each pair of a block.
-        title: What the progress bar says.
+    Each pair is compared with those of its batch; pairs in no batch have 0.
     """
     net.eval()
     losses = np.zeros(len(train), dtype=np.float32)

@@ -64,13 +64,6 @@ def clean_posterior(
 ) -> Float[np.ndarray, " pairs"]:
     """Compute the posterior of the lower of two Gaussians fitted to a statistic.
 
-    Args:
-        statistic: Low for clean pairs; scaled to [0, 1] before the fit.
-        seed: Seed of the mixture's starts.
-
-    Raises:
-        TrainingError: If the statistic is constant or not finite.
-
     Source:
         NCR (Huang et al., NeurIPS 2021): 10 iterations, tolerance 0.01, variance floor 5e-4.
 
@@ -94,15 +87,7 @@ def clean_posterior(
 
 
 def divide(statistic: Float[np.ndarray, " pairs"], seed: int) -> Division:
-    """Divide the pairs of a split by :func:`clean_posterior` and :func:`by_posterior`.
-
-    Args:
-        statistic: Low for clean pairs, by pair_index.
-        seed: Seed of the mixture's starts.
-
-    Raises:
-        TrainingError: If the statistic is constant or not finite.
-    """
+    """Divide the pairs of a split by :func:`clean_posterior` and :func:`by_posterior`."""
     return by_posterior(clean_posterior(statistic, seed), statistic)
 
 
@@ -114,10 +99,6 @@ def by_posterior(
     A posterior that is above one half for all pairs, or for fewer than two, tells none apart.
     Then all pairs are clean but for the hundredth part with the lowest posterior (ties: the
     highest statistic), and training goes on as in the warm-up until a later division tells more.
-
-    Args:
-        clean_prob: Posterior of the component with the lower mean.
-        statistic: What it was computed from, low for clean pairs.
 
     Source:
         NCR (Huang et al., NeurIPS 2021), for the case that all pairs are clean.

@@ -25,12 +25,6 @@ def assign_folds(
     them, the largest groups are dealt first, each into the fold with the fewest pairs. A fold has
     at least two groups: a pair's loss needs a negative.
 
-    Args:
-        image_of: Image of each pair, from 0.
-        captions: Tokens of each pair.
-        folds: Number of folds, 2 or more.
-        seed: Seed of the draw; nothing else influences it.
-
     Raises:
         TrainingError: If there are fewer than two groups for each fold.
     """
@@ -55,13 +49,7 @@ def assign_folds(
 def _share_out(
     fold_of_group: Int[np.ndarray, " groups"], order: Int[np.ndarray, " groups"], folds: int
 ) -> None:
-    """Move small groups, from the folds with the most groups, until each fold has at least two.
-
-    Args:
-        fold_of_group: Fold of each group; changed in place.
-        order: Groups, the largest first.
-        folds: Number of folds; there are at least twice as many groups.
-    """
+    """Move small groups, from the folds with the most groups, until each fold has at least two."""
     while (held := np.bincount(fold_of_group, minlength=folds)).min() < 2:
         smallest = order[fold_of_group[order] == held.argmax()][-1]
         fold_of_group[smallest] = held.argmin()
@@ -94,14 +82,6 @@ def divide_by_fold(
     """Divide the pairs of each fold by a mixture of their own.
 
     A fold's statistic comes from a network of its own, so folds have no common scale.
-
-    Args:
-        statistic: Low for clean pairs, by pair_index.
-        fold: Fold of each pair.
-        seed: Seed of the mixtures' initialisation.
-
-    Raises:
-        TrainingError: If the statistic of a fold is constant or not finite.
     """
     clean_prob = np.zeros(len(fold))
     is_clean = np.zeros(len(fold), dtype=bool)

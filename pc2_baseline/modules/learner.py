@@ -1,6 +1,6 @@
 """A learner: one network, its optimiser, and their state as plain tensors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from now_builder.errors import TrainingError
 from pc2_baseline.networks.similarity import BlockSimilarity
-from pc2_baseline.process_groups import ProcessGroups
 
 Value = TypeVar("Value")
 
@@ -41,13 +40,7 @@ class Step:
 
 
 class BrokenStepError(TrainingError):
-    """A step that cannot be taken: its loss or its gradient is not finite.
-
-    Args:
-        step: The step.
-        problem: What was found, and what may help.
-        loss: Value of the loss.
-    """
+    """A step that cannot be taken: its loss or its gradient is not finite."""
 
     def __init__(self, step: Step, problem: str, loss: float) -> None:
         super().__init__(f"{step}: {problem}")
@@ -62,13 +55,7 @@ def rate(epoch: int, warmup: int, drop: int) -> float:
 
 
 def stepped_rate(epoch: int, every: int, factor: float) -> float:
-    """Return the factor of the learning rate: 1, and ``factor`` as much after each drop.
-
-    Args:
-        epoch: From 0.
-        every: Epochs between two drops.
-        factor: What is left of the rate after a drop.
-    """
+    """Return the factor of the learning rate: 1, and ``factor`` as much after each drop."""
     return factor ** (epoch // every)
 
 
@@ -113,10 +100,6 @@ class Learner:
 
     def step(self, loss: Tensor, step: Step) -> float:
         """Take one step down a loss.
-
-        Args:
-            loss: A scalar.
-            step: The step, for the message.
 
         Raises:
             BrokenStepError: If the loss or the gradient is not finite; nothing is changed then.
@@ -186,12 +169,3 @@ def under(state: Mapping[str, Value], prefix: str) -> dict[str, Value]:
         for name, value in state.items()
         if name.startswith(f"{prefix}.")
     }
-
-
-def peer_states(
-    learners: Sequence[Learner], groups: ProcessGroups
-) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
-    """Return each peer's network and optimiser, whichever rank has trained it."""
-    return groups.for_each_peer(
-        lambda peer: (learners[peer].network_state(), learners[peer].optimiser_state())
-    )

@@ -54,10 +54,6 @@ def triplet_costs(
 
     Returns:
         Costs to be reduced over columns (i2t) and over rows (t2i).
-
-    Differs:
-        The authors' code broadcasts the margins along one axis for both directions: the image's
-        for clean pairs, the caption's for noisy ones. ``axis`` can do so.
     """
     positive = similarity.diagonal()
     of_image, of_caption = margins[:, None], margins[None]
@@ -109,11 +105,6 @@ def triplet_top(
 ) -> Float[Tensor, " batch"]:
     """Triplet loss of each pair, averaged over its hardest negatives in each direction.
 
-    Args:
-        similarity: As for :func:`triplet_costs`.
-        margins: As for :func:`triplet_costs`.
-        negatives: How many of the hardest count; all where there are fewer.
-
     Source:
         DECL (Qin et al., ACM MM 2022), robust dynamic hinge loss.
     """
@@ -123,11 +114,7 @@ def triplet_top(
 
 
 def likeliest(logits: Float[Tensor, "batch classes"]) -> Int[Tensor, " batch"]:
-    """Choose each prediction's likeliest pseudo-class.
-
-    Source:
-        PC2 (Duan et al., ACM MM 2024), L^pse.
-    """
+    """Choose each prediction's likeliest pseudo-class."""
     return logits.argmax(1)
 
 
@@ -148,15 +135,7 @@ def relatively_likeliest(logits: Float[Tensor, "batch classes"]) -> Int[Tensor, 
 def pseudo_class_loss(
     image_logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]
 ) -> Float[Tensor, ""]:
-    """Cross-entropy of the images' predictions with the pseudo-classes of their captions.
-
-    Args:
-        image_logits: Logits of the images.
-        target: Chosen from the captions' predictions; a choice carries no gradient.
-
-    Source:
-        PC2 (Duan et al., ACM MM 2024), L^pse.
-    """
+    """Cross-entropy of the images' predictions with the pseudo-classes of their captions."""
     return functional.cross_entropy(image_logits, target)
 
 
@@ -167,10 +146,7 @@ def robust_class_loss(
 
     .. math:: \frac{1}{B} \sum_i \frac{1 - p_{i, t_i}^q}{q}
 
-    Args:
-        image_logits: Logits of the images.
-        target: :math:`t`, chosen from the captions' predictions.
-        power: :math:`q` in (0, 1]: near 0 the cross-entropy, 1 the mean absolute error.
+    At a power :math:`q` near 0 it is the cross-entropy, at 1 the mean absolute error.
 
     Source:
         Zhang and Sabuncu, NeurIPS 2018, eq. 6; on pseudo-classes PCSR (Liu et al., AAAI 2026).
@@ -181,9 +157,6 @@ def robust_class_loss(
 
 def batch_entropy(predictions: Float[Tensor, "batch classes"]) -> Float[Tensor, ""]:
     r"""Entropy :math:`H(\bar p)` of the mean prediction of a batch, in nats; to be *maximised*.
-
-    Args:
-        predictions: Rows sum to 1.
 
     Source:
         SCAN (Van Gansbeke et al., ECCV 2020), which PC2 cites for L^ent.

@@ -46,12 +46,7 @@ class Reading:
     def best_regions(
         self, split: PairSet, captions: Float[Tensor, "pairs 256"]
     ) -> Float[Tensor, "images pairs"]:
-        """Return the cosine of each caption with the region of each page that is nearest to it.
-
-        Args:
-            split: The pages.
-            captions: As :meth:`caption_vectors` returns them.
-        """
+        """Return the cosine of each caption with the region of each page that is nearest to it."""
         return torch.cat(
             [(self._regions(block) @ captions.T).amax(1) for block in read_blocks(split)]
         )
@@ -98,12 +93,7 @@ def fit_reading(train: PairSet) -> Reading:
 
 
 def fit_word_sides(train: PairSet, vocabulary: int) -> WordSides:
-    """Fit what a network that reads is built from to the training split.
-
-    Args:
-        train: The training split.
-        vocabulary: Number of tokens.
-    """
+    """Fit what a network that reads is built from to the training split."""
     words = words_of(train)
     letters = words.letters(range(vocabulary))
     captions = [
@@ -125,12 +115,7 @@ def _fit_pages(train: PairSet) -> tuple[Whitening, Whitening]:
 def read_blocks(
     split: PairSet, images: np.ndarray | None = None
 ) -> Iterable[Float[Tensor, "n 36 256"]]:
-    """Yield what was read on pages, in blocks, in float64 on the CPU.
-
-    Args:
-        split: The pages.
-        images: Which, in which order; without it all.
-    """
+    """Yield what was read on pages, in blocks, in float64 on the CPU."""
     order = np.arange(split.images) if images is None else images
     columns = words_of(split).columns
     for rows in cut(np.arange(len(order)), _IMAGES):
@@ -140,10 +125,7 @@ def read_blocks(
 def know_tokens(method: object, split: PairSet, tokens: Mapping[int, str]) -> PairSet:
     """Let a loaded method read further tokens: return the split with them.
 
-    Args:
-        method: A method that reads; its networks are told of the tokens' letters.
-        split: The pages.
-        tokens: By ids that follow those of the vocabulary.
+    The tokens have ids that follow those of the vocabulary.
     """
     if not tokens:
         return split

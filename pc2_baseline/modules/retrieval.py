@@ -21,11 +21,6 @@ def similarity_matrix(
     """Score every image of a split, once, against every caption, in evaluation mode.
 
     The scores are the logits of the similarities, which rank alike but do not round to 1.
-
-    Args:
-        net: Network, on the split's device.
-        split: Split to score.
-        block: Images, and captions, scored at once.
     """
     net.eval()
     rows = cut(np.arange(split.images), block)
@@ -46,9 +41,6 @@ def ensemble(
 ) -> Float[np.ndarray, "images captions"]:
     r"""Average the similarities of several networks.
 
-    Args:
-        matrices: Logits of each network's similarities.
-
     Returns:
         The logit of the mean similarity, :math:`\log\sum_k\sigma(l_k) - \log\sum_k\sigma(-l_k)`:
         a mean that is 1 to seven digits still ranks.
@@ -65,12 +57,7 @@ def ensemble(
 def scores(
     similarity: Float[np.ndarray, "images captions"], owner: Int[np.ndarray, " captions"]
 ) -> dict[str, float]:
-    """Compute ``rsum`` and the recalls both ways in percent, with the board's own function.
-
-    Args:
-        similarity: Matrix of a split.
-        owner: Row of each caption's image.
-    """
+    """Compute ``rsum`` and the recalls both ways in percent, with the board's own function."""
     return _named(recalls(similarity, owner))
 
 
@@ -84,11 +71,6 @@ def fold_scores(
     similarity: Float[np.ndarray, "images captions"], owner: Int[np.ndarray, " captions"], size: int
 ) -> dict[str, float]:
     """Average the scores of consecutive folds of a split, as MS-COCO's 1K protocol does.
-
-    Args:
-        similarity: Matrix of the whole split.
-        owner: Row of each caption's image.
-        size: Images per fold.
 
     Raises:
         ValueError: If the images are no multiple of it.

@@ -5,11 +5,7 @@ import torch
 
 
 def stream(*name: int) -> np.random.Generator:
-    """Return the generator of a named stream: the same name, the same draws.
-
-    Args:
-        name: The run's seed, then numbers that distinguish this stream from its others.
-    """
+    """Return the generator of a named stream: the same name, the same draws."""
     return np.random.default_rng(np.random.SeedSequence(name))
 
 

@@ -43,11 +43,6 @@ def attention(
 ) -> Float[Tensor, "sets keys others queries"]:
     """Weigh the keys for each query.
 
-    Args:
-        affinity: Products of keys and queries; zero for queries that are padding.
-        temperature: Factor of the affinities in the softmax over keys.
-        there: Keys that are not padding; default: all.
-
     Source:
         SCAN (Lee et al., ECCV 2018), eq. 1, 2 and 7, 8: affinities of a key are scaled to length 1
         over the queries, then the softmax is taken over the keys.
@@ -148,9 +143,7 @@ class ScanSimilarity(ChunkedSimilarity):
         return attended_cosine(weights, affinity, keys @ keys.transpose(1, 2))
 
     def _pool(
-        self,
-        cosines: Float[Tensor, "sets others queries"],
-        there: Bool[Tensor, "others queries"],
+        self, cosines: Float[Tensor, "sets others queries"], there: Bool[Tensor, "others queries"]
     ) -> Float[Tensor, "sets others"]:
         if self.pooling == "mean":
             return (cosines * there).sum(2) / there.sum(1)
@@ -160,9 +153,6 @@ class ScanSimilarity(ChunkedSimilarity):
 
 class Memory(nn.Module):
     """Renew what a query looks for by what it has attended to, through a gate.
-
-    Args:
-        dim: Width of a query.
 
     Source:
         IMRAM (Chen et al., CVPR 2020), memory distillation unit.
@@ -186,14 +176,11 @@ class Memory(nn.Module):
     ) -> Float[Tensor, "sets others queries dim"]:
         """Return the new queries, of each set of keys.
 
-        Args:
-            queries: The queries before; of the first step the same for all sets.
-            keys: Unit vectors.
-            weights: Weights of the keys for each query.
-            kind: Type of the large products.
+        The queries of the first step are the same for all sets of keys.
         """
         mix = weights.flatten(2).transpose(1, 2).to(kind)
 
+        # W [q; Σ a_k v_k] = W_q q + Σ a_k (W_v v_k): keys are few, attended vectors one a pair.
         def linear(layer: nn.Linear) -> Float[Tensor, "sets others queries dim"]:
             of_query, of_attended = layer.weight.to(kind).chunk(2, dim=1)
             own = functional.linear(queries.to(kind), of_query)
@@ -210,12 +197,6 @@ class ImramSimilarity(ChunkedSimilarity):
 
     After a step, each query is renewed by what it attended to (:class:`Memory`); the cosine is
     always that of the query as it was encoded.
-
-    Args:
-        dim: Width of regions and words.
-        steps: Steps of matching.
-        temperature: Factor of the affinities in the softmax.
-        budget: Memory that a block may take, and its precision.
 
     Source:
         IMRAM (Chen et al., CVPR 2020), with both directions.
@@ -238,7 +219,7 @@ class ImramSimilarity(ChunkedSimilarity):
         self.regions = Memory(dim)
 
     def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> int:
-        """Return the bytes of queries, gates and what is written, of a block, in all steps."""
+        """Return the bytes of queries, gates and written values of a block, in all steps."""
         images_, regions, dim = images.regions.shape
         queries = int(captions.lengths.sum()) + regions * len(captions.lengths)
         cells = images_ * queries // self.group.parts

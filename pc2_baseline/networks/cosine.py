@@ -18,10 +18,6 @@ def cosine_logits(
     :func:`~pc2_baseline.modules.retrieval.ensemble`, which averages what logits stand for, ranks
     by the mean similarity of several networks. No training uses them: margins are in units of
     the similarity itself.
-
-    Args:
-        similarity: Any similarities.
-        bound: The largest that one can be in size.
     """
     return 2 * (similarity / bound).clamp(-_WHOLE, _WHOLE).atanh()
 

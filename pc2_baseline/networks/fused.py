@@ -35,11 +35,7 @@ def attend(
     The length of a sum :math:`\sum_r a_r v_r` is :math:`\sqrt{a^\top G a}` with the regions' Gram
     matrix G: no vector of the width of a word is made.
 
-    Args:
-        regions: Unit vectors.
-        words: Unit vectors; zeros where there is no word.
-        temperature: Temperature of the softmax over regions.
-        slope: Slope of the leaky rectifier.
+    Words are zero where there is none.
 
     Source:
         SCAN (Lee et al., ECCV 2018), text to image, as SGRAF has it: affinities are scaled to
@@ -70,14 +66,8 @@ def local_nodes(
         local = unit(linear((context - words.flatten(0, 1)) ** 2, weight, bias))
         return cat([whole[:, :, None], local.unflatten(1, words.shape[:2])], 2)
 
-    Args:
-        whole: Global nodes.
-        regions: Unit vectors.
-        words: Unit vectors; zeros where there is no word.
-        weight: Weight of the projection.
-        bias: Bias of the projection.
-        attention: Temperature and slope.
-        settings: Type of the large products and of the result; rows done at once.
+    Words are zero where there is none. ``attention`` has temperature and slope; ``settings`` the
+    type of the large products and of the result, and the rows done at once.
     """
     nodes: Tensor = _LocalNodes.apply(whole, regions, words, weight, bias, attention, settings)
     return nodes
@@ -124,8 +114,11 @@ def squared_difference(
 
 def _unit_backward(gradient: Tensor, scaled: Tensor, length: Tensor) -> Tensor:
     """Turn the gradient of unit vectors into that of the vectors."""
+    # x / (length + ε) is a little shorter than 1, so the exact derivative has (length + ε) / length
+    # with the projection on it. A zero vector has no direction to project on.
     grown = ((length + EPSILON) / length).masked_fill(length == 0, 0.0).to(gradient.dtype)
     along = torch.linalg.vecdot(gradient, scaled).unsqueeze(-1).mul_(grown)
+    # Growing along its own direction changes no unit vector: only what is across it counts.
     across = torch.addcmul(gradient, scaled, along, value=-1)
     return across.mul_((length + EPSILON).reciprocal_().to(gradient.dtype))
 
@@ -171,7 +164,9 @@ class _LocalNodes(Function):
         lengths = words.new_empty(len(regions), captions, longest, 1)
         nodes[:, :, 0] = whole
         flat, fast = words.flatten(0, 1).to(kind), regions.to(kind)
+        # A few images at once: the squares have the width of a word, for each image and word.
         for block in _blocks(len(regions), len(flat), cells):
+            # In full precision: the softmax's temperature multiplies what rounding takes.
             weights = attend(regions[block], words, *attention).to(kind)
             squares = _difference(weights, fast[block], flat).square_()
             local = functional.linear(squares, weight.to(kind), bias.to(kind))
@@ -180,7 +175,10 @@ class _LocalNodes(Function):
                 local, dim=-1, keepdim=True, dtype=words.dtype
             )
             scale = (lengths[block] + EPSILON).reciprocal_().to(kind)
+            # Straight to its place beside the global node: no concatenation copies all nodes.
             torch.mul(local, scale, out=nodes[block, :, 1:])
+        # Neither weights nor squares are kept: squares have the width of a word for each image and
+        # word, several times the nodes. The backward pass makes both again, block by block.
         ctx.save_for_backward(regions, words, weight, nodes, lengths)
         ctx.attention, ctx.settings = attention, settings
         return nodes
@@ -196,14 +194,20 @@ class _LocalNodes(Function):
             inner = _unit_backward(gradient[block, :, 1:], nodes[block, :, 1:], lengths[block])
             inner = inner.flatten(1, 2)
             of_bias += inner.sum((0, 1))
+            # Made again with a graph of their own: attention is small (a number a region and word),
+            # so autograd may differentiate it; the wide products around it are done by hand.
             with torch.enable_grad():
                 own_regions = regions[block].detach().requires_grad_()
                 own_words = words.detach().requires_grad_()
                 weights = attend(own_regions, own_words, *ctx.attention)
             fast_weights = weights.detach().to(kind)
             difference = _difference(fast_weights, fast[block], flat)
+            # d(x²) = 2 x dx; the 2 goes to the smallest factor. This product needs the difference
+            # itself, so only after it is the difference squared, in place, for the weight.
             of_difference = (inner @ (2 * fast_weight)).mul_(difference)
             of_weight += inner.flatten(0, 1).T @ difference.square_().flatten(0, 1)
+            # The difference is (weighted regions) - word, and each word meets every image. Regions
+            # and words act twice: in the difference here, and in the attention below.
             of_words -= of_difference.sum(0).view_as(words)
             of_regions[block] += fast_weights @ of_difference
             of_weights = (fast[block] @ of_difference.transpose(1, 2)).to(words.dtype)
@@ -216,6 +220,7 @@ class _LocalNodes(Function):
 
 def _softmax(scores: Tensor, padding: Tensor) -> Tensor:
     kind = scores.dtype
+    # bfloat16 has three digits: exponentials and their sum are taken in float32.
     wide = scores.float() if kind == torch.bfloat16 else scores
     return wide.masked_fill_(padding, float("-inf")).softmax(-1).to(kind)
 
@@ -249,12 +254,15 @@ class _Reason(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         nodes, attention, updated, query, query_bias, mix = ctx.saved_tensors
         kind = nodes.dtype
+        # relu_ was done in place: its result says as well as its input where it let pass.
         inner = torch.ops.aten.threshold_backward(gradient, updated, 0)
+        # attention @ nodes is made again rather than kept: it is as large as the nodes.
         of_mix = inner.flatten(0, 1).T @ (attention @ nodes).flatten(0, 1)
         of_mix_bias = inner.sum((0, 1)).to(mix.dtype)
         of_mixed = inner @ mix.to(kind)
         of_scores = _softmax_backward(of_mixed @ nodes.transpose(1, 2), attention)
         asking = functional.linear(nodes, query.to(kind), query_bias.to(kind))
+        # Nodes act three times, as what is mixed, as keys and as queries; each is added in place.
         of_nodes = torch.bmm(attention.transpose(1, 2), of_mixed)
         of_nodes.baddbmm_(of_scores.transpose(1, 2), asking)
         of_asking = of_scores @ nodes
@@ -276,6 +284,8 @@ class _Attend(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         nodes, asking, attention = ctx.saved_tensors
         of_scores = _softmax_backward(gradient[:, None] @ nodes.transpose(1, 2), attention)
+        # Both outer products, attention × gradient and of_scores × asking, as one product with an
+        # inner width of two: one pass over the nodes' gradient instead of two and a sum.
         down = torch.cat([attention, of_scores], 1).transpose(1, 2)
         of_nodes = down @ torch.stack([gradient, asking], 1)
         return of_nodes, (of_scores @ nodes)[:, 0], None
@@ -291,7 +301,7 @@ class _SquaredDifference(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
         images, captions, weight = ctx.saved_tensors
         flat = gradient.flatten(0, 1)
-        difference = images[:, None] - captions
+        difference = images[:, None] - captions  # cheaper made again than kept: a word wide
         inner = (gradient @ (2 * weight)).mul_(difference)
         of_weight = flat.T @ difference.square_().flatten(0, 1)
         return inner.sum(1), -inner.sum(0), of_weight, flat.sum(0)

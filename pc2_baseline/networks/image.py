@@ -11,10 +11,6 @@ from pc2_baseline.networks.fused import unit
 class ImagePooling(nn.Module):
     """Pool regions by self-attention to their mean.
 
-    Args:
-        dim: Width of a region.
-        dropout: Dropout after both branches.
-
     Source:
         VisualSA of SGRAF (Diao et al., AAAI 2021): batch normalisation over the region slots in
         the local branch and over the width in the global one.
@@ -50,14 +46,7 @@ class RegionMean(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Project region features to unit vectors and pool them.
-
-    Args:
-        feature_dim: Width of the release's features.
-        dim: Width of the shared space.
-        dropout: Dropout of the pooling.
-        feature_dropout: Dropout of the features' values.
-    """
+    """Project region features to unit vectors and pool them."""
 
     pooling: type[nn.Module] = ImagePooling
 

@@ -9,13 +9,7 @@ from pc2_baseline.networks.similarity import BlockSimilarity
 
 
 class MatchingNetwork(nn.Module):
-    """Encode images, encode captions, score them.
-
-    Args:
-        images: The image encoder, from regions to :class:`ImageCodes`.
-        captions: The caption encoder, from tokens and lengths to :class:`CaptionCodes`.
-        similarity: Scores what both return.
-    """
+    """Encode images, encode captions, score them."""
 
     def __init__(self, images: nn.Module, captions: nn.Module, similarity: BlockSimilarity) -> None:
         super().__init__()

@@ -26,12 +26,6 @@ def fast_float32(width: int) -> Iterator[bool]:
     The switch that hands products to oneDNN also allows bfloat16 inside where a processor has
     matrix tiles for it; then it is left alone. It is the whole process's, so it is put back at the
     end.
-
-    Args:
-        width: Width of the embedding that is trained or scored, ``model.embed_dim``.
-
-    Returns:
-        Whether it was turned on.
     """
     switch = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = switch.fp32_precision

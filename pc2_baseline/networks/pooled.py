@@ -21,9 +21,6 @@ class GeneralizedPooling(nn.Module):
     The weight of a rank is learned: a GRU reads the sinusoidal codes of all ranks, and a softmax
     follows. It can become the mean, the maximum, or anything between.
 
-    Args:
-        hidden: Width of the GRU.
-
     Source:
         VSE-infinity (Chen et al., CVPR 2021), Generalized Pooling Operator; its temperature of the
         softmax is 0.1 and its codes and GRU are 32 wide.
@@ -58,12 +55,6 @@ def _place_codes(places: int, device: torch.device) -> Float[Tensor, "places cod
 class PooledImageEncoder(nn.Module):
     """Encode a screenshot as one unit vector.
 
-    Args:
-        feature_dim: Width of the release's features.
-        dim: Width of the shared space.
-        pooling: ``mean``, or ``gpo``, see :class:`GeneralizedPooling`.
-        feature_dropout: Dropout of the features' values: of the mean's, or of each region's.
-
     Note:
         The mean is taken before the projection, with which it commutes: 36 times less work.
     """
@@ -92,16 +83,7 @@ class PooledImageEncoder(nn.Module):
 
 
 class PooledCaptionEncoder(nn.Module):
-    """Encode a caption as one unit vector: the mean of its words, as they are or read by a GRU.
-
-    Args:
-        vocabulary: Number of tokens.
-        word_dim: Width of a token's embedding.
-        dim: Width of the shared space.
-        reader: ``words``: the order of the words does not matter; ``gru``: it does.
-        dropout: Dropout of the embedding.
-        word_dropout: Share of words that are blank in training.
-    """
+    """Encode a caption as one unit vector: the mean of its words, as they are or read by a GRU."""
 
     def __init__(
         self,
@@ -127,12 +109,7 @@ class PooledCaptionEncoder(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
     ) -> CaptionCodes:
-        """Encode the captions of a batch; each has one word, its pooled vector.
-
-        Args:
-            tokens: Padded with any id.
-            lengths: Tokens of each caption, on the CPU.
-        """
+        """Encode the captions of a batch; each has one word, its pooled vector."""
         if isinstance(self.read, nn.GRU):
             embedded = with_blanks(self.dropout(self.embed(tokens)), self._blanks())
             vectors = _mean(read_words(self.read, embedded, lengths), lengths)

@@ -21,7 +21,7 @@ _BEGINNING = 0.005
 
 @dataclass(frozen=True, slots=True)
 class WordSides:
-    """What is known of the words on both sides of a pair before a network learns.
+    """Words on both sides of a pair, as known before a network learns.
 
     Attributes:
         columns: Columns of a region that hold the words on it.
@@ -51,11 +51,7 @@ class WordSides:
 
 
 class Whiten(nn.Module):
-    """A fixed :class:`~pc2_baseline.networks.whitening.Whitening`, kept with the network's weights.
-
-    Args:
-        fitted: What to keep.
-    """
+    """A fixed :class:`Whitening`, kept with the network's weights."""
 
     mean: Tensor
     matrix: Tensor
@@ -77,11 +73,6 @@ class ReadingImageEncoder(nn.Module):
     The pooled vector is that of the page's words plus a learned projection of the standardised
     mean region, scaled to unit length; it adds next to nothing at first. The local vectors are
     those of each region's words, zero where there are none.
-
-    Args:
-        feature_dim: Width of the release's features.
-        words: What is known of the words.
-        feature_dropout: Dropout of the features' values in the projection.
     """
 
     columns: Tensor
@@ -111,11 +102,7 @@ class ReadingImageEncoder(nn.Module):
 class ReadingCaptionEncoder(nn.Module):
     """Encode a caption by its letters, turned by a learned map, at first nearly the identity.
 
-    The pooled vector is the turned one; the local vector, of which there is one, is not turned.
-
-    Args:
-        words: What is known of the words.
-        word_dropout: Share of words that are left out in training.
+    The pooled vector is the turned one; the one local vector is not turned.
 
     Differs:
         A token's letters have the ends of the token for neighbours, also within a word that was
@@ -139,12 +126,7 @@ class ReadingCaptionEncoder(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
     ) -> CaptionCodes:
-        """Encode the captions of a batch.
-
-        Args:
-            tokens: Padded with any id.
-            lengths: Tokens of each caption, on the CPU.
-        """
+        """Encode the captions of a batch."""
         share = self.word_dropout if self.training else 0.0
         letters = self.whiten(letter_sums(self.letters, tokens, lengths, share))
         turned = unit(letters + self.turn(letters))
@@ -165,11 +147,7 @@ def letter_sums(
 ) -> Float[Tensor, "captions width"]:
     """Return the unit vector of the letters of each caption; zero where it has none.
 
-    Args:
-        letters: Sum of the vectors of each token's letters.
-        tokens: Padded with any id.
-        lengths: Tokens of each caption.
-        blank: Share of the tokens that are left out, drawn anew.
+    A share of the tokens, drawn anew, may be left out.
     """
     there = word_mask(lengths, tokens.shape[1], tokens.device)
     if blank:

@@ -49,6 +49,8 @@ def _padded(states: PackedSequence, shape: torch.Size) -> Float[Tensor, "caption
     ``pad_packed_sequence`` copies the whole gradient once for each length that occurs.
     """
     data, counts = states.data, states.batch_sizes
+    # Packed rows go word by word, captions sorted by length: the k-th row of a word is that of the
+    # k-th longest caption.
     order = cast(Tensor, states.sorted_indices)
     words = torch.repeat_interleave(torch.arange(len(counts)), counts)
     ranks = torch.arange(len(words)) - (counts.cumsum(0) - counts)[words]
@@ -85,19 +87,25 @@ class _Direction(Function):
     def forward(ctx: Any, words: Tensor, steps: list[_Step], *weights: Tensor) -> Tensor:
         weight, recurrent, bias, recurrent_bias = weights
         dim = recurrent.shape[1]
+        # The input's part of all gates in one large product; only the state's part has to wait for
+        # the step before.
         gates = functional.linear(words, weight, bias)
         states, before, hidden = (words.new_empty(len(words), dim) for _ in range(3))
         state = words.new_zeros(max(step.rows for step in steps), dim)
         for step in steps:
+            # Captions are sorted by length: those that go on are the first rows. Backwards in time
+            # more captions begin at each step, whose rows are still zero.
             now = state[: step.rows]
             step.of(before).copy_(now)
             own = functional.linear(now, recurrent, recurrent_bias)
             step.of(hidden).copy_(own[:, 2 * dim :])
+            # Gates replace their inputs in place: backward needs their values alone, since the
+            # derivatives of sigmoid and tanh follow from these.
             gate = step.of(gates)
             gate[:, : 2 * dim].add_(own[:, : 2 * dim]).sigmoid_()
             reset, update, candidate = gate.chunk(3, 1)
             candidate.addcmul_(own[:, 2 * dim :], reset).tanh_()
-            now.sub_(candidate).mul_(update).add_(candidate)
+            now.sub_(candidate).mul_(update).add_(candidate)  # h' = (h - c) z + c
             step.of(states).copy_(now)
         ctx.save_for_backward(words, gates, before, hidden, weight, recurrent)
         ctx.steps = steps
@@ -109,6 +117,9 @@ class _Direction(Function):
         words, gates, before, hidden, weight, recurrent = ctx.saved_tensors
         dim = before.shape[1]
         reset, update, candidate = gates.chunk(3, 1)
+        # dh'/d(input of each gate) needs no gradient of later steps: it is taken for all words at
+        # once. `share` has PyTorch's order of gates, and is of what comes from the state, which
+        # reaches the candidate through the reset gate.
         of_candidate = (1 - update) * (1 - candidate.square())
         share = torch.empty_like(gates)
         share[:, :dim] = of_candidate * hidden * reset * (1 - reset)
@@ -118,11 +129,15 @@ class _Direction(Function):
         state = gradient.new_zeros(max(step.rows for step in ctx.steps), dim)
         for step in reversed(ctx.steps):
             now, total, own = state[: step.rows], step.of(totals), step.of(share)
+            # h' is the output of this step and the state of the next one: both gradients.
             torch.add(now, step.of(gradient), out=total)
             own.view(-1, 3, dim).mul_(total[:, None])
+            # h acts directly, through z, and through what the recurrent weights make of it.
             torch.mul(total, step.of(update), out=now)
             now.addmm_(own, recurrent)
         of_recurrent, of_recurrent_bias = share.T @ before, share.sum(0)
+        # From here on `share` is of what comes from the words. It differs in the candidate alone:
+        # the reset gate scales only what comes from the state.
         share[:, 2 * dim :] = totals * of_candidate
         of_words = share @ weight if ctx.needs_input_grad[0] else None
         of_weights = share.T @ words, of_recurrent, share.sum(0), of_recurrent_bias

@@ -14,9 +14,6 @@ class RegionGraphLayer(nn.Module):
 
     The layer begins as the identity: the batch normalisation's scale is 0.
 
-    Args:
-        dim: Width of a region.
-
     Source:
         VSRN (Li et al., ICCV 2019), eq. 2 and 3; batch normalisation and the division by the
         number of regions n as in the authors' code.
@@ -43,12 +40,6 @@ class RegionGraphLayer(nn.Module):
 
 class RegionGraphEncoder(nn.Module):
     """Project region features, reason over their graph, and read them in order with a GRU.
-
-    Args:
-        feature_dim: Width of the release's features.
-        dim: Width of the shared space.
-        layers: Graph layers.
-        feature_dropout: Dropout of the features' values.
 
     Source:
         VSRN (Li et al., ICCV 2019): the last state of the GRU is the image.

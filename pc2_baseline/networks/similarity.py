@@ -17,7 +17,7 @@ from pc2_baseline.process_groups import ALONE, ProcessGroup
 TEMPERATURE = 9.0
 SLOPE = 0.1
 CHUNK_MB = {"cpu": 8, "cuda": 512}
-KEEP_MB = {"cpu": 4096, "cuda": 4096}
+KEEP_MB = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,7 @@ class ChunkedSimilarity(BlockSimilarity):
 
     A subclass defines in :meth:`_block` the scores of a chunk, and in :meth:`_kept` what they keep.
 
-    Args:
-        width: Values that a chunk holds for each image and word; decides how many captions fit.
-        budget: Memory that a block may take, and its precision.
+    ``width`` is the number of values that a chunk holds for each image and word.
     """
 
     extra = 0
@@ -98,6 +96,8 @@ class ChunkedSimilarity(BlockSimilarity):
     ) -> Float[Tensor, "images captions"]:
         """Return the similarity matrix of a block, or its logits."""
         kind = torch.bfloat16 if self.budget.precision == "bf16" else images.regions.dtype
+        # By length, so that a chunk has little padding; every n-th caption for each of n ranks, so
+        # that their shares have like lengths, and the ranks like work.
         order = torch.argsort(captions.lengths, stable=True)
         own = order[self.group.part :: self.group.parts]
         regions, image, words, caption = self.group.share(
@@ -108,7 +108,8 @@ class ChunkedSimilarity(BlockSimilarity):
         chunk = self._chunk_bytes(images.pooled.device)
         cells = chunk // (kind.itemsize * self.width)
         kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
-        keep = kept <= _mib(self.budget.keep_mb, KEEP_MB, images.pooled.device)
+        keep_mb = KEEP_MB if self.budget.keep_mb is None else self.budget.keep_mb
+        keep = kept <= keep_mb * 2**20
         block = partial(self._block, logits=logits)
         found = []
         lengths = captions.lengths[own].clamp(min=self.shortest).tolist()
@@ -117,10 +118,12 @@ class ChunkedSimilarity(BlockSimilarity):
             found.append(
                 block(images, part, kind)
                 if keep
+                # No random draw is made in a block, so no state of the generators is kept.
                 else checkpoint(
                     block, images, part, kind, use_reentrant=False, preserve_rng_state=False
                 )
             )
+        # Every rank must take part in the messages of the backward pass, also one without captions.
         none = _nothing_of(images, captions, len(images.pooled) + self.extra)
         gathered = self.group.gather(torch.cat([none, *found], 1), len(order))
         gathered = gathered[:, torch.argsort(order).to(gathered.device)]
@@ -137,7 +140,8 @@ class ChunkedSimilarity(BlockSimilarity):
 
     def _chunk_bytes(self, device: torch.device) -> int:
         """Return the size of the largest tensor in bytes."""
-        return _mib(self.budget.chunk_mb, CHUNK_MB, device)
+        usual = CHUNK_MB["cpu" if device.type == "cpu" else "cuda"]
+        return (usual if self.budget.chunk_mb is None else self.budget.chunk_mb) * 2**20
 
     def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
         """Return the bytes kept for the backward pass of a block, on this rank."""
@@ -147,12 +151,6 @@ class ChunkedSimilarity(BlockSimilarity):
         self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
     ) -> Float[Tensor, "rows captions"]:
         """Score a chunk of captions.
-
-        Args:
-            images: Images of the block.
-            captions: Captions of the chunk.
-            kind: Type of the large products.
-            logits: Whether to return logits.
 
         Returns:
             A row an image, then :attr:`extra` rows of figures for :meth:`note`.
@@ -167,11 +165,6 @@ class Similarity(ChunkedSimilarity):
 
     A subclass defines in :meth:`conclude` how a pair's nodes become one vector: one global, and
     one for each word, compared with what it attends to in the image.
-
-    Args:
-        dim: Width of regions and words.
-        node_dim: Width of a similarity node.
-        budget: Memory that a block may take, and its precision.
 
     Source:
         SGRAF (Diao et al., AAAI 2021).
@@ -192,10 +185,6 @@ class Similarity(ChunkedSimilarity):
         there: Bool[Tensor, "captions nodes"],
     ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
         """Turn the nodes of each pair into one vector.
-
-        Args:
-            nodes: The global one first, then one a word.
-            there: Nodes that are not padding.
 
         Returns:
             The vector of each pair, and figures of each caption for :meth:`note`.
@@ -237,9 +226,6 @@ class Similarity(ChunkedSimilarity):
 class GraphLayer(nn.Module):
     """Let similarity nodes attend to each other and re-project them.
 
-    Args:
-        dim: Width of a node.
-
     Source:
         SGR of SGRAF (Diao et al., AAAI 2021), eq. 8 and 9: softmax(Q(X)K(X)ᵀ), unscaled, without
         a residual.
@@ -260,12 +246,7 @@ class GraphLayer(nn.Module):
     def forward(
         self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
     ) -> Float[Tensor, "pairs nodes dim"]:
-        """Update all nodes from all nodes.
-
-        Args:
-            nodes: Nodes that attend and are attended to.
-            padding: Nodes that are padding.
-        """
+        """Update all nodes from all nodes."""
         return reason(nodes, padding, self._folded(), (self.mix.weight, self.mix.bias))
 
     def first(
@@ -282,12 +263,6 @@ class GraphLayer(nn.Module):
 
 class SgrSimilarity(Similarity):
     """Similarity graph reasoning: nodes attend to each other; the global one is read.
-
-    Args:
-        dim: Width of regions and words.
-        node_dim: Width of a similarity node.
-        layers: Graph layers.
-        budget: Memory that a block may take, and its precision.
 
     Source:
         SGRAF (Diao et al., AAAI 2021), branch SGR.
@@ -325,11 +300,6 @@ class SafSimilarity(Similarity):
     Batch normalisation is over the nodes of one caption in all images of the batch, so a batch
     gives as many statistics as it has captions; the running ones take them in, in the captions'
     order, as a loop over captions does.
-
-    Args:
-        dim: Width of regions and words.
-        node_dim: Width of a similarity node.
-        budget: Memory that a block may take, and its precision.
 
     Source:
         SGRAF (Diao et al., AAAI 2021), branch SAF, eq. 10 and 11.
@@ -383,6 +353,7 @@ class SafSimilarity(Similarity):
         norm = self.norm
         if not self.training or norm.running_mean is None or norm.running_var is None:
             return
+        # n steps of m <- (1 - s) m + s x at once: x_k has weight s (1 - s)^(n - 1 - k).
         share = norm.momentum or 0.0
         back = torch.arange(figures.shape[1] - 1, -1, -1, device=figures.device)
         weights = share * (1 - share) ** back
@@ -390,11 +361,6 @@ class SafSimilarity(Similarity):
         left = (1 - share) ** figures.shape[1]
         norm.running_mean.mul_(left).add_((weights * figures[0]).sum())
         norm.running_var.mul_(left).add_((weights * figures[1] * count / (count - 1)).sum())
-
-
-def _mib(given: int | None, by_device: dict[str, int], device: torch.device) -> int:
-    """Return a size given in MiB, or the default of a device, in bytes."""
-    return (by_device.get(device.type, by_device["cuda"]) if given is None else given) * 2**20
 
 
 def _nothing_of(

@@ -12,10 +12,6 @@ from pc2_baseline.networks.recurrent import read_words
 class CaptionPooling(nn.Module):
     """Pool the words of each caption by self-attention to their mean, padding apart.
 
-    Args:
-        dim: Width of a word.
-        dropout: Dropout after both branches.
-
     Source:
         TextSA of SGRAF (Diao et al., AAAI 2021).
     """
@@ -66,26 +62,13 @@ class LastWord(nn.Module):
 
 
 class CaptionEncoder(nn.Module):
-    """Embed tokens, read them both ways, average the two directions.
-
-    Args:
-        vocabulary: Number of tokens.
-        word_dim: Width of a token's embedding.
-        dim: Width of the shared space.
-        dropout: Dropout of the embedding and the pooling.
-        word_dropout: Share of words that are blank in training.
-    """
+    """Embed tokens, read them both ways, average the two directions."""
 
     pooling: type[nn.Module] = CaptionPooling
     both_ways = True
 
     def __init__(
-        self,
-        vocabulary: int,
-        word_dim: int,
-        dim: int,
-        dropout: float,
-        word_dropout: float = 0.0,
+        self, vocabulary: int, word_dim: int, dim: int, dropout: float, word_dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, word_dim)
@@ -98,12 +81,7 @@ class CaptionEncoder(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
     ) -> CaptionCodes:
-        """Encode the captions of a batch.
-
-        Args:
-            tokens: Padded with any id.
-            lengths: Tokens of each caption, on the CPU.
-        """
+        """Encode the captions of a batch."""
         embedded = self.dropout(self.embed(tokens))
         if self.training:
             embedded = with_blanks(embedded, self.word_dropout)

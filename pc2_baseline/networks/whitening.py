@@ -19,7 +19,7 @@ FLOOR = 0.02
 class Whitening:
     """A map that centres vectors and evens out how far they spread in each direction.
 
-    What all texts have, frequent letters and endings, counts less for it.
+    Frequent letters and endings, which all texts have, count less after it.
 
     Attributes:
         mean: Mean of the vectors that it was fitted to.
@@ -36,11 +36,7 @@ class Whitening:
 
 
 def fit_whitening(blocks: Iterable[Float[Tensor, "_ dim"]]) -> Whitening:
-    r"""Fit :math:`(\Sigma + f\sigma_1 I)^{-p/2}` to vectors, with the widest variance sigma_1.
-
-    Args:
-        blocks: The vectors, in blocks.
-    """
+    r"""Fit :math:`(\Sigma + f\sigma_1 I)^{-p/2}` to vectors, with the widest variance sigma_1."""
     count, total, products = 0, torch.zeros(()), torch.zeros(())
     for block in blocks:
         count, total, products = (

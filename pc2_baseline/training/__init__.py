@@ -1,1 +1,1 @@
-"""The life of a run: epochs, checkpoints, processes, what is shown of it."""
+"""The life of a run: epochs, checkpoints, processes, callbacks."""

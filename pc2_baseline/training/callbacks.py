@@ -18,12 +18,7 @@ class Callback(Protocol):
     """Name in messages."""
 
     def on_epoch_end(self, state: CheckpointState, outputs: EpochOutputs) -> None:
-        """Show the epoch that just ended.
-
-        Args:
-            state: State whose last record is the new epoch's.
-            outputs: See :meth:`~pc2_baseline.training.method.Method.epoch_outputs`.
-        """
+        """Show the epoch that just ended."""
 
     def close(self) -> None:
         """Release what the callback holds open."""

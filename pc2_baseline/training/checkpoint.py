@@ -37,7 +37,7 @@ class CheckpointState(Strict):
         epoch: The last finished epoch.
         best_epoch: The epoch with the highest dev rSum so far, of those to choose from.
         best_rsum: Dev rSum of that epoch.
-        stopped: Whether the training ended early, for want of a better epoch.
+        stopped: Whether the training ended early because no epoch was better.
         files: Tensor file of each group.
         history: One record an epoch, from the first.
     """
@@ -54,13 +54,7 @@ class CheckpointState(Strict):
 def write_checkpoint(
     folder: Path, state: CheckpointState, tensors: Mapping[str, Mapping[str, Tensor]]
 ) -> CheckpointState:
-    """Write the tensors, then the state that names them, then delete files it no longer names.
-
-    Args:
-        folder: ``RUN/last``.
-        state: State to write; its ``files`` are filled in.
-        tensors: Tensors by group.
-    """
+    """Write the tensors, then the state that names them, then delete files it no longer names."""
     files = {group: f"{group}.{state.epoch:05d}.safetensors" for group in tensors if tensors[group]}
     for group, name in files.items():
         with replacing(folder / name) as temporary:
@@ -105,10 +99,6 @@ def read_state(folder: Path) -> CheckpointState:
 
 def read_tensors(folder: Path, groups: set[str] | None = None) -> dict[str, dict[str, Tensor]]:
     """Read a checkpoint's tensors by group.
-
-    Args:
-        folder: ``RUN/best`` or ``RUN/last``.
-        groups: Groups to read; default: all.
 
     Raises:
         FormatError: If a file is missing or torn.

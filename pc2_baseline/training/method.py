@@ -11,7 +11,7 @@ from torch import Tensor
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.networks.reading import WordSides
 
-NETWORKS, STATISTICS, TRAINING = "networks", "beliefs", "training"
+NETWORKS, STATISTICS, TRAINING = "networks", "statistics", "training"
 """Groups of a state: what prediction needs, statistics of the pairs, and what only further training
 needs."""
 
@@ -30,8 +30,8 @@ class Sizes:
         pairs: Training pairs.
         features: Width of a region.
         vocabulary: Tokens.
-        words: What is known of the words, for a network that reads and is trained; one that is
-            loaded has it in its state.
+        words: Words of the data, for a network that reads and is trained; a network that is loaded
+            has them in its state.
     """
 
     pairs: int
@@ -42,7 +42,7 @@ class Sizes:
 
 @runtime_checkable
 class Method(Protocol):
-    """A way to learn from pairs of which some are mismatched.
+    """A way to learn from pairs where some are mismatched.
 
     A method's class is called with the settings of the run, the :class:`Sizes` of the data and the
     device of its networks; its networks are freshly drawn then. A method of this
@@ -131,11 +131,11 @@ class Explaining(Protocol):
     def explain_pairs(
         self, train: PairSet, rows: Int[np.ndarray, " rows"], outputs: EpochOutputs
     ) -> list[PairTraining]:
-        """Tell how each network would train with some pairs in an epoch after the warm-up.
+        """Return how each network would train with some pairs in an epoch after the warm-up.
 
         Args:
             train: The training split.
             rows: The pairs.
-            outputs: What :meth:`Method.epoch_outputs` returned at the end of the epoch whose
+            outputs: Return value of :meth:`Method.epoch_outputs` at the end of the epoch whose
                 networks are loaded; the method's statistics of the pairs are these from then on.
         """

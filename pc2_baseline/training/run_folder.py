@@ -29,12 +29,12 @@ class ReleaseRecord(Strict):
     path: Path
     fingerprints: dict[Split, str]
     features_sha256: dict[Split, str] = Field(default_factory=dict)
-    """Of the feature files; of a release without a manifest, and in older runs, of none."""
+    """Hashes of the feature files; of a release without a manifest, none."""
     pairs: int
     features: int
     vocabulary: int
-    vocabulary_sha256: str | None = None
-    """See :func:`~pc2_baseline.data.pairs.hash_of_vocabulary`; ``None`` in older runs."""
+    vocabulary_sha256: str
+    """See :func:`~pc2_baseline.data.pairs.hash_of_vocabulary`."""
     noise: Noise | None = None
 
     @property
@@ -44,7 +44,7 @@ class ReleaseRecord(Strict):
 
     @property
     def identity(self) -> DataIdentity:
-        """What tells these data from others."""
+        """Hashes that tell these data from others."""
         return DataIdentity(self.fingerprints, self.features_sha256, self.vocabulary_sha256)
 
     def difference(self, found: DataIdentity) -> str | None:
@@ -55,7 +55,7 @@ class ReleaseRecord(Strict):
         other = [split for split, value in known if found.features_sha256.get(split) != value]
         if other:
             return f"other features of {', '.join(other)}"
-        if self.vocabulary_sha256 not in (None, found.vocabulary_sha256):
+        if self.vocabulary_sha256 != found.vocabulary_sha256:
             return "another vocabulary"
         return None
 
@@ -70,11 +70,6 @@ class RunRecord(Strict):
 
 def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
     """Open a run folder: write ``run.toml``, or check that it says the same.
-
-    Args:
-        run: The folder.
-        record: Settings and data of the training.
-        force: Delete what an earlier training left.
 
     Raises:
         ConfigError: If the folder holds a run of other settings or another release, or is not
@@ -109,7 +104,7 @@ def _check_same(path: Path, found: RunRecord, wanted: RunRecord) -> None:
 
 
 def other_settings(found: Settings, wanted: Settings) -> str:
-    """Return what is wrong with a run folder of other settings than those wanted."""
+    """Return a message about a run folder of other settings than those wanted."""
     differences = _differences(found.model_dump(mode="json"), wanted.model_dump(mode="json"))
     return f"a run of other settings ({'; '.join(differences)})"
 
@@ -197,12 +192,6 @@ def check_split_is_the_runs(
 def check_reads_round(run: Path, record: RunRecord, release: Path, features: int) -> None:
     """Check that a run's networks can read a blind round drawn from another release.
 
-    Args:
-        run: The run folder.
-        record: Its ``run.toml``.
-        release: Release of the round.
-        features: Width of a region of the round.
-
     Raises:
         FormatError: If vocabulary or features are not as at training, or the run is from before
             runs noted their vocabulary and its release is gone.
@@ -212,8 +201,6 @@ def check_reads_round(run: Path, record: RunRecord, release: Path, features: int
         raise FormatError(
             release, f"features {features} wide, {run} has learned on {record.release.features}"
         )
-    if known is None:
-        known = hash_of_vocabulary(read_vocabulary(record.release.path, data))
     if hash_of_vocabulary(read_vocabulary(release, data)) != known:
         raise FormatError(
             release,

@@ -13,10 +13,6 @@ from pc2_baseline.training.method import EpochOutputs
 def open_writer(folder: Path, first: int) -> Any:
     """Open a writer of scalars, a ``SummaryWriter``.
 
-    Args:
-        folder: Folder of the event files.
-        first: Next epoch; events of an earlier call about it or a later one become void.
-
     Raises:
         ImportError: If TensorBoard is not installed.
     """
@@ -32,12 +28,7 @@ def open_writer(folder: Path, first: int) -> Any:
 
 
 class TensorBoardCallback:
-    """Write recalls, figures and speed of each epoch.
-
-    Args:
-        folder: Folder of the event files; made at the first epoch.
-        pairs: Pairs of the training split.
-    """
+    """Write recalls, figures and speed of each epoch."""
 
     def __init__(self, folder: Path, pairs: int) -> None:
         self.name = str(folder)

@@ -44,7 +44,7 @@ class Trained:
         best_epoch: The epoch selected, on dev alone.
         best_rsum: Dev rSum of that epoch.
         best_dev: Dev recalls of that epoch in percent, and ``rsum``.
-        stopped: Whether it ended early, for want of a better epoch.
+        stopped: Whether it ended early because no epoch was better.
         fresh: Epochs that this call added.
     """
 
@@ -91,15 +91,7 @@ def locked(run: Path) -> Iterator[None]:
 
 
 class Trainer:
-    """Train a method epoch by epoch in an open run folder, from its last checkpoint on.
-
-    Args:
-        run: The run folder.
-        record: Its ``run.toml``.
-        method: What is trained.
-        judge: Adds figures of the method's outputs to the log, if given.
-        callbacks: Show each epoch, in the process that writes.
-    """
+    """Train a method epoch by epoch in an open run folder, from its last checkpoint on."""
 
     def __init__(
         self,
@@ -119,10 +111,6 @@ class Trainer:
 
     def fit(self, pairs: PairSet, dev: PairSet) -> Trained:
         """Run the epochs that are missing.
-
-        Args:
-            pairs: The training split.
-            dev: The split that selects the best epoch.
 
         Raises:
             TrainingError: If a step breaks down, a similarity is not finite, or there are no
@@ -242,7 +230,7 @@ class Trainer:
 
 
 def _number(value: float) -> float | str:
-    """Return a value as JSON can hold it: what is not finite becomes text."""
+    """Return a value as JSON can hold it: text if it is not finite."""
     return value if math.isfinite(value) else str(value)
 
 
@@ -251,26 +239,26 @@ def next_state(
 ) -> CheckpointState:
     """Add an epoch to the history: is it the best, and is it the last?
 
-    Args:
-        before: State of the epoch before.
-        record: Record of the new epoch.
-        train: How to select and when to stop.
-
     Source:
         ``train.select_from_epoch``: PC2's released code forgets its best epoch at the 25th.
     """
     late = train.warmup_epochs + train.select_from_epoch
-    start = late if train.select_from_epoch else 0
+    start = late if train.select_from_epoch else 0  # by default the warm-up may be the best, too
+    # The new epoch is the best unless an earlier one holds its place. Two kinds cannot hold it: an
+    # epoch from before the selection starts, once it has started, and one that was never scored.
+    # Before, both are kept, so that there is always a best epoch to predict with.
     best_epoch, best_rsum = record.epoch, record.dev.get("rsum", 0.0)
     unjudged = before is not None and not before.history[before.best_epoch].dev
     too_early = before is not None and before.best_epoch < start <= record.epoch
     if before is not None and not (too_early or unjudged) and best_rsum <= before.best_rsum:
         best_epoch, best_rsum = before.best_epoch, before.best_rsum
+    # Patience counts from where the selection starts: epochs before could not have been better.
     waited = record.epoch - max(best_epoch, late - 1)
     return CheckpointState(
         epoch=record.epoch,
         best_epoch=best_epoch,
         best_rsum=best_rsum,
+        # The last epoch is the end anyway, not an early stop.
         stopped=0 < train.patience <= waited and record.epoch + 1 < train.total_epochs,
         history=[*(before.history if before else []), record],
     )

@@ -285,7 +285,7 @@ def test_ablate_prints_the_table_and_goes_on(tiny, tmp_path):
     rows = tmp_path / "rows.toml"
     rows.write_text(
         '[[row]]\nname = "full"\ntitle = "PC2"\n'
-        '[[row]]\nname = "sgr"\ntitle = "SGR"\nset = ["method.name=sgr"]\n'
+        '[[row]]\nname = "sgr"\ntitle = "SGR"\nset = ["method.name=triplet"]\n'
     )
     arguments = ("ablate", tiny, tmp_path / "out", *QUICKLY, "--rows", rows, "--seeds", "0")
     done = call(*arguments)

@@ -80,7 +80,7 @@ def test_one_process_is_a_group_of_one():
 def test_peers_in_two_processes_equal_peers_in_one_bit_for_bit(tiny, tmp_path, two_ranks, preset):
     one = alone(tiny, tmp_path / "one", preset, [*MODEL, *METHODS[preset]])
     two = two_ranks[0] / preset
-    for group in ("networks", "training", "beliefs"):
+    for group in ("networks", "training", "statistics"):
         expected, found = (tensors(run, group) for run in (one, two))
         assert expected.keys() == found.keys()
         assert all(np.array_equal(expected[name], found[name]) for name in expected), group

@@ -7,16 +7,7 @@ from torch import Tensor
 
 
 class PredictionBank:
-    """Hold the predictions that one network made for all pairs at the end of an epoch.
-
-    Args:
-        pairs: Pairs of the training split.
-        classes: Number of pseudo-classes.
-
-    Differs:
-        The authors' code writes entries by position in a subset and reads them by pair;
-        :meth:`write_rows` is there to do the same.
-    """
+    """Hold the predictions that one network made for all pairs at the end of an epoch."""
 
     def __init__(self, pairs: int, classes: int) -> None:
         self.predictions = torch.zeros(pairs, classes, dtype=torch.float32)
@@ -39,12 +30,7 @@ class PredictionBank:
     def write_rows(
         self, rows: Int[np.ndarray, " batch"], predictions: Float[Tensor, "batch classes"]
     ) -> None:
-        """Replace some entries.
-
-        Args:
-            rows: Rows of the bank.
-            predictions: New prediction of each row.
-        """
+        """Replace some entries."""
         self.predictions[torch.from_numpy(rows)] = predictions.detach().cpu().float()
 
 
@@ -53,15 +39,7 @@ def oscillation(
 ) -> Float[Tensor, " pairs"]:
     r"""Compute how far each prediction moved: :math:`D_{KL}(p^{(e-1)} \| p^{(e)})`, in nats.
 
-    Args:
-        old: Predictions after the epoch before.
-        new: Predictions after this epoch; a zero counts as the smallest float32.
-
-    Source:
-        PC2 (Duan et al., ACM MM 2024), section 3.4.
-
-    Differs:
-        The authors' code takes the divergence the other way round (swap the arguments).
+    A zero among the new predictions counts as the smallest float32.
     """
     floor = torch.finfo(torch.float32).tiny
     old, new = old.double(), new.double()

@@ -54,15 +54,7 @@ def explain(
     margins_of: Callable[[Tensor], Tensor],
     search: Callable[[Rows], Searched],
 ) -> list[PairTraining]:
-    """Tell how a peer would train with some pairs.
-
-    Args:
-        own: What the peer trains with.
-        peer: Its name.
-        kinds: The pairs, by kind.
-        margins_of: Returns margins by correspondence.
-        search: Finds the pseudo-captions of noisy pairs.
-    """
+    """Return how a peer would train with some pairs."""
     told = []
     for kind in kinds:
         if not len(kind.rows):

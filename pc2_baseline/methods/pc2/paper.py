@@ -162,7 +162,7 @@ class Pc2(Pc2Peers):
             The loss, and its noisy part L^n.
         """
         method, net = self.method, own.net
-        pairs, images, _ = net.encode_split(own.train, clean, noisy)  # all images at once
+        pairs, images = net.encode_split(own.train, clean, noisy)  # all images at once
 
         # L^c, eq. 5: triplets of clean pairs, margins soft by their rectified correspondence y.
         y = torch.from_numpy(own.correspondence[clean]).float().to(self.device)
@@ -203,37 +203,19 @@ class Pc2(Pc2Peers):
         return own.detach()
 
     def divide_pairs(self, train: PairSet, peer: int) -> PairStatistics:
-        """Evaluate all pairs once with a peer, divide them, and write its bank.
-
-        Co-dividing: a mixture of two Gaussians over the losses gives the posterior w of each pair
-        to be clean. Rectification (section 3.4): another over the oscillation of its image's
-        pseudo-prediction since the epoch before gives the posterior w° to be stable.
-        """
-        method, seed, bank = self.method, self.train.seed, self.banks[peer]
-        batches = dividing_batches(len(train), method.division_batch, seed)
-        title = f"divide {PEERS[peer]}"
-        losses, predictions = evaluate_pairs(self.nets[peer], train, batches, method.margin, title)
-        moved = np.zeros_like(losses)
-        if method.pseudo_classes:
-            divergence = oscillation(bank.predictions, predictions)
-            moved[bank.written.numpy()] = divergence[bank.written].numpy()
-        bank.write(predictions)
-        stable = stable_pairs(moved, method, seed)
-        return PairStatistics(losses, divide(losses, seed), moved, *stable)
+        """Divide the pairs with a peer, for the other: see :func:`co_divide`."""
+        return co_divide(self, self.method, train, peer)
 
     @torch.no_grad()
     def explain_pairs(
         self, train: PairSet, rows: Rows, outputs: EpochOutputs
     ) -> list[PairTraining]:
-        """Tell how each peer would train with some pairs in an epoch after the warm-up.
+        """Return how each peer would train with some pairs in an epoch after the warm-up.
 
         Pseudo-captions are searched in the first clean batch of such an epoch, or where the
         method searches else, by the networks in evaluation mode.
 
-        Args:
-            train: The training split.
-            rows: The pairs.
-            outputs: What :meth:`epoch_outputs` returned; statistics are these from then on.
+        The statistics of the pairs are those of ``outputs`` from then on.
         """
         self.load_statistics(outputs[DIVISIONS])
         method, told = self.method, []
@@ -262,7 +244,7 @@ class Pc2(Pc2Peers):
         clean, *_ = clean_and_noisy_batches(
             own.division, train.batch, train.seed, train.warmup_epochs, peer, with_noisy=False
         )[0]
-        pairs, images, _ = own.net.encode_split(own.train, clean, noisy)
+        pairs, images = own.net.encode_split(own.train, clean, noisy)
         if self.method.search_in == "batch":
             asked, keys = (self.describe(own.net, codes) for codes in (images, pairs.images))
             found, searched = find_pseudo_captions(asked, keys), clean
@@ -276,6 +258,27 @@ class Pc2(Pc2Peers):
         return Searched(found, searched, margins_of(found.correspondence), is_counted)
 
 
+def co_divide(
+    peers: Pc2Peers, method: Pc2CommonSettings, train: PairSet, peer: int
+) -> PairStatistics:
+    """Evaluate all pairs once with a peer, divide them, and write its bank.
+
+    Co-dividing: a mixture of two Gaussians over the losses gives the posterior w of each pair to be
+    clean. Rectification (section 3.4): another over the oscillation of its image's
+    pseudo-prediction since the epoch before gives the posterior w° to be stable.
+    """
+    seed, bank, title = peers.train.seed, peers.banks[peer], f"divide {PEERS[peer]}"
+    batches = dividing_batches(len(train), method.division_batch, seed)
+    losses, predictions = evaluate_pairs(peers.nets[peer], train, batches, method.margin, title)
+    moved = np.zeros_like(losses)
+    if method.pseudo_classes:
+        divergence = oscillation(bank.predictions, predictions)
+        moved[bank.written.numpy()] = divergence[bank.written].numpy()
+    bank.write(predictions)
+    stable = stable_pairs(moved, method, seed)
+    return PairStatistics(losses, divide(losses, seed), moved, *stable)
+
+
 def class_terms(
     net: Pc2Network,
     pairs: Encoded,
@@ -286,15 +289,6 @@ def class_terms(
 
     The likeliest class of a caption is the label of its image; the entropy of the mean prediction
     is raised, so that predictions spread over the classes.
-
-    Args:
-        net: The network.
-        pairs: The pairs, encoded.
-        method: Weights, and whether pseudo-classes are learned at all.
-        class_loss: L^pse of the images' logits, given the classes of their captions.
-
-    Source:
-        PC2 (Duan et al., ACM MM 2024), section 3.2.
     """
     if not method.pseudo_classes:
         return torch.zeros((), device=pairs.images.pooled.device)
@@ -306,14 +300,7 @@ def class_terms(
 
 
 def peer_epoch(peers: Pc2Peers, train: PairSet, peer: int, triplet: Triplet) -> PeerEpoch:
-    """Return what a peer trains with after the warm-up: the division is the other's.
-
-    Args:
-        peers: Both peers.
-        train: The training split.
-        peer: The peer to train.
-        triplet: Triplet loss of the epoch.
-    """
+    """Return what a peer trains with after the warm-up: the division is the other's."""
     other = peers.teacher(peer)
     correspondence = rectified(other.division.clean_prob, other.stable_prob, other.is_stable)
     own = peers.nets[peer], peers.learners[peer], peers.banks[peer]
@@ -327,13 +314,8 @@ def rectified(
 ) -> Float[np.ndarray, " pairs"]:
     r"""Correspondence of clean pairs: :math:`y = w + (1-w)\,w^\circ` where stable, else w.
 
-    Args:
-        clean_prob: :math:`w`.
-        stable_prob: :math:`w^\circ`, posterior of little oscillation.
-        is_stable: :math:`1(w^\circ \ge \tau)`.
-
-    Source:
-        PC2 (Duan et al., ACM MM 2024), section 3.4.
+    ``clean_prob`` is :math:`w`, ``stable_prob`` :math:`w^\circ`, the posterior of little
+    oscillation.
     """
     return np.asarray(clean_prob + (1 - clean_prob) * np.where(is_stable, stable_prob, 0.0))
 
@@ -344,11 +326,6 @@ def stable_pairs(
     r"""Return the posterior :math:`w^\circ` of little oscillation and which pairs are stable.
 
     No pair is where all move alike.
-
-    Args:
-        moved: Oscillation of each pair.
-        method: Says whether margins are rectified, and from which posterior on.
-        seed: Seed of the mixture's starts.
     """
     if np.ptp(moved) <= 1e-12 or not method.rectify:
         return np.zeros(len(moved)), np.zeros(len(moved), dtype=bool)

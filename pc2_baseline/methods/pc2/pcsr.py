@@ -14,16 +14,9 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import own_section
-from pc2_baseline.methods.pc2.bank import oscillation
 from pc2_baseline.methods.pc2.explain import Kind, Searched, among, explain
-from pc2_baseline.methods.pc2.paper import class_terms, peer_epoch, stable_pairs
-from pc2_baseline.methods.pc2.peers import (
-    PairStatistics,
-    Pc2CommonSettings,
-    Pc2Peers,
-    PeerEpoch,
-    evaluate_pairs,
-)
+from pc2_baseline.methods.pc2.paper import class_terms, co_divide, peer_epoch
+from pc2_baseline.methods.pc2.peers import PairStatistics, Pc2CommonSettings, Pc2Peers, PeerEpoch
 from pc2_baseline.methods.pc2.pseudo_caption import PseudoCaptions, find_pseudo_captions
 from pc2_baseline.methods.pc2.pseudo_class import CLASSIFIERS, Encoded, Pc2Network
 from pc2_baseline.modules.contrastive import info_nce
@@ -34,10 +27,9 @@ from pc2_baseline.modules.coteaching import (
     Rows,
     batches_beside,
     by_peer,
-    dividing_batches,
     warm_up_batches,
 )
-from pc2_baseline.modules.division import Division, divide, require_clean
+from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.learner import Step, prefixed, rate, under
 from pc2_baseline.modules.losses import (
     robust_class_loss,
@@ -201,20 +193,11 @@ class Pcsr(Pc2Peers):
     def training_step(
         self, own: PeerEpoch, rows: tuple[Rows, ...], step: Step
     ) -> tuple[float, float]:
-        """Take one step down the sum of the losses of all kinds, whose images are encoded together.
-
-        Args:
-            own: What the peer trains with.
-            rows: Clean, refinable and ambiguous pairs.
-            step: The step, for the message if it fails.
-
-        Returns:
-            The loss, and its refinable part.
-        """
+        """Take one step down the sum of the losses of all kinds, encoding their images at once."""
         method, net = self.method, own.net
         clean, refinable, ambiguous = rows
         whole = np.append(clean, ambiguous)
-        pairs, images, _ = net.encode_split(own.train, whole, refinable)
+        pairs, images = net.encode_split(own.train, whole, refinable)
         clean_pairs, ambiguous_pairs = pairs[: len(clean)], pairs[len(clean) :]
         refined = unclear = torch.zeros((), device=self.device)
         if len(refinable):
@@ -265,21 +248,8 @@ class Pcsr(Pc2Peers):
         return find_pseudo_captions(asked, keys)
 
     def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
-        """Evaluate all pairs once with a peer, divide them, and add to its bank and history."""
-        method, seed, bank = self.method, self.train.seed, self.banks[peer]
-        batches = dividing_batches(len(train), method.division_batch, seed)
-        title = f"divide {PEERS[peer]}"
-        losses, predictions = evaluate_pairs(self.nets[peer], train, batches, method.margin, title)
-        moved = np.zeros_like(losses)
-        divergence = oscillation(bank.predictions, predictions)
-        moved[bank.written.numpy()] = divergence[bank.written].numpy()
-        bank.write(predictions)
-        self._follow_classes(epoch, peer)
-        stable = stable_pairs(moved, method, seed)
-        return PairStatistics(losses, divide(losses, seed), moved, *stable)
-
-    def _follow_classes(self, epoch: int, peer: int) -> None:
-        """Add a peer's predictions to its history, and move the threshold."""
+        """Divide the pairs as PC2 does, add the predictions to the history, move its threshold."""
+        statistics = co_divide(self, self.method, train, peer)
         history = self.histories[peer]
         history.add(self.banks[peer].predictions)
         tracked = self.method.consistency_threshold == "tracked"
@@ -287,6 +257,7 @@ class Pcsr(Pc2Peers):
             history.start_threshold()
         if tracked:
             history.track_threshold((epoch + 1) / self.train.total_epochs)
+        return statistics
 
     def state_dict(self) -> State:
         """Return networks, statistics, banks, histories and optimisers of both peers."""
@@ -317,13 +288,7 @@ class Pcsr(Pc2Peers):
     def explain_pairs(
         self, train: PairSet, rows: Rows, outputs: EpochOutputs
     ) -> list[PairTraining]:
-        """Tell how each peer would train with some pairs, once all kinds are learned.
-
-        Args:
-            train: The training split.
-            rows: The pairs.
-            outputs: What :meth:`epoch_outputs` returned; statistics are these from then on.
-        """
+        """Return how each peer would train with some pairs, once all kinds are learned."""
         kept, told = outputs[DIVISIONS], []
         self.load_statistics(kept)
         for peer, name in enumerate(PEERS):
@@ -338,7 +303,7 @@ class Pcsr(Pc2Peers):
     def _kinds(
         self, division: Division, is_consistent: Bool[np.ndarray, " pairs"], rows: Rows
     ) -> list[Kind]:
-        """Say how some pairs are learned: clean, refinable and ambiguous ones."""
+        """Return some pairs by kind: clean, refinable and ambiguous ones."""
         method = self.method
         clean, noisy = among(division.clean, rows), among(division.noisy, rows)
         weight = method.lambda_noisy if method.pseudo_captions else 0.0
@@ -352,7 +317,7 @@ class Pcsr(Pc2Peers):
     def _search(self, own: PeerEpoch, peer: int, noisy: Rows) -> Searched:
         """Find the pseudo-captions of noisy pairs in the first clean batch of an epoch."""
         clean, *_ = self._batches(own.division, self.train.warmup_epochs, peer)[0]
-        pairs, images, _ = own.net.encode_split(own.train, clean, noisy)
+        pairs, images = own.net.encode_split(own.train, clean, noisy)
         found = self.find(own.net, images, pairs)
         is_counted = found.correspondence >= self.method.mismatch_threshold
         return Searched(found, clean, self.margins(found.correspondence), is_counted)
@@ -361,16 +326,9 @@ class Pcsr(Pc2Peers):
 class ClassHistory:
     """Count how often one network gave each pair each pseudo-class.
 
-    Args:
-        pairs: Pairs of the training split.
-        classes: Number of pseudo-classes.
-
     Attributes:
         counts: Counts of each pair, by pair_index.
         threshold: Lead from which on, exclusively, a pair is consistent.
-
-    Source:
-        PCSR (Liu et al., AAAI 2026): the pseudo-label consistency score, as in the authors' code.
 
     Differs:
         The authors' code counts every training step of the warm-up once and every dividing pass
@@ -405,9 +363,6 @@ class ClassHistory:
 
         The share aimed at, :math:`\lambda^*`, grows from 0.4 to 0.9; :math:`\lambda` is the share
         of pairs above the threshold now.
-
-        Args:
-            progress: Part of the training that is over, in [0, 1].
         """
         first, last = TARGET_SHARES
         missing = first + (last - first) * progress - float(self.is_consistent().double().mean())

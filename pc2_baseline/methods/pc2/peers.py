@@ -1,4 +1,4 @@
-"""What PC2, its released code and PCSR share: two peers with banks, and their statistics."""
+"""Base of PC2, its released code and PCSR: two peers with banks, and their statistics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,11 +44,10 @@ class Pc2CommonSettings(PseudoClassSettings):
     )
     class_input: Literal["slots", "pooled"] = Field(
         "slots",
-        description="What is classified: 36 vectors in their order, or the attention-pooled one.",
+        description="Input of the pseudo-classifier: 36 vectors in their order, or the pooled one.",
     )
     relative_targets: bool = Field(
-        default=False,
-        description="Choose a caption's pseudo-class against the mean of its batch.",
+        default=False, description="Choose a caption's pseudo-class against the mean of its batch."
     )
     rectify: bool = Field(default=True, description="Rectify clean margins by oscillation (CR).")
     oscillation_threshold: Share = Field(
@@ -83,7 +82,7 @@ class Pc2CommonSettings(PseudoClassSettings):
 
 @dataclass(frozen=True, slots=True)
 class PairStatistics(DividedPairs):
-    """What one peer of PC2 computes for all training pairs at the end of an epoch.
+    """Statistics of all training pairs, from one peer of PC2 at the end of an epoch.
 
     Attributes:
         oscillation: How far the peer's pseudo-prediction moved; zeros in the first epoch.
@@ -98,7 +97,7 @@ class PairStatistics(DividedPairs):
 
 @dataclass(frozen=True)
 class PeerEpoch:
-    """What one peer trains with in one epoch after the warm-up.
+    """Network, data and division of one peer in one epoch after the warm-up.
 
     Attributes:
         train: The training split.
@@ -182,12 +181,7 @@ def evaluate_pairs(
 ) -> tuple[Float[np.ndarray, " pairs"], Float[Tensor, "pairs classes"]]:
     """Evaluate each pair once, in evaluation mode.
 
-    Args:
-        net: The network that judges.
-        train: The training split.
-        batches: All pairs; each is compared with those of its batch.
-        margin: Margin of the losses.
-        title: Text of the progress bar.
+    Each pair is compared with those of its batch.
 
     Returns:
         Mean-negative triplet losses, and the images' pseudo-class predictions on the CPU, both by

@@ -34,13 +34,8 @@ def find_pseudo_captions(
 ) -> PseudoCaptions:
     """Choose for each noisy image the most similar clean pair, by cosine.
 
-    Args:
-        noisy: Pseudo-class predictions, or pooled embeddings, of the noisy images. Detached, they
-            let no gradient through the correspondence.
-        clean: The same of the clean images.
-
-    Source:
-        PC2 (Duan et al., ACM MM 2024), section 3.3.
+    The vectors are pseudo-class predictions or pooled embeddings; detached, they let no gradient
+    through the correspondence.
     """
     cosine = unit(noisy) @ unit(clean).T
     best, chosen = cosine.max(1)

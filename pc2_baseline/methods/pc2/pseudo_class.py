@@ -24,16 +24,8 @@ def _layers(width: int, hidden: int, classes: int) -> nn.Sequential:
 class FlatClassifier(nn.Module):
     """Classify 36 vectors laid end to end: regions by rank, words by place.
 
-    Args:
-        dim: Width of regions and words.
-        hidden: Width of the hidden layer.
-        classes: Pseudo-classes K.
-
     Source:
         PC2 (Duan et al., ACM MM 2024), section 3.2; layer sizes from the authors' code.
-
-    Differs:
-        The authors' code resamples the *padded* words: see ``PaddedClassifier``.
     """
 
     def __init__(self, dim: int, hidden: int, classes: int) -> None:
@@ -56,11 +48,6 @@ class PooledClassifier(nn.Module):
 
     The unit vector is scaled to unit variance first: fresh layers take nothing from a vector of
     values near zero.
-
-    Args:
-        dim: Width of the pooled vector.
-        hidden: Width of the hidden layer.
-        classes: Pseudo-classes K.
 
     Differs:
         Not in PC2: for small data, where a flat classifier learns each place by itself.
@@ -89,10 +76,6 @@ def to_slots(
 
     A caption of up to 36 words stands in the middle of zeros; a longer one is interpolated
     linearly (pixel centres aligned, as in image resizing).
-
-    Args:
-        words: Zeros from ``lengths`` on.
-        lengths: On any device.
     """
     lengths = lengths.to(words.device)[:, None]
     slots = torch.arange(REGIONS, device=words.device)[None]
@@ -121,13 +104,7 @@ class Encoded:
 
 
 class Pc2Network(nn.Module):
-    """The matching network and the pseudo-classifier that both halves of a pair share.
-
-    Args:
-        matching: Encodes and scores.
-        classify: Turns codes into logits.
-        classes: Number of pseudo-classes.
-    """
+    """The matching network and the pseudo-classifier that both halves of a pair share."""
 
     def __init__(self, matching: MatchingNetwork, classify: Classifier, classes: int) -> None:
         super().__init__()
@@ -144,16 +121,12 @@ class Pc2Network(nn.Module):
 
     def encode_split(
         self, train: PairSet, clean: Int[np.ndarray, " _"], noisy: Int[np.ndarray, " _"]
-    ) -> tuple[Encoded, ImageCodes, Int[Tensor, " noisy"]]:
-        """Encode clean pairs, and of noisy pairs the images alone; all images at once.
-
-        Returns:
-            The clean pairs, the noisy images, and the lengths of the noisy pairs' captions.
-        """
+    ) -> tuple[Encoded, ImageCodes]:
+        """Encode clean pairs, and of noisy pairs the images alone; all images at once."""
         batch, size = train.batch(np.append(clean, noisy)), len(clean)
         images = self.matching.encode_images(batch.regions)
         captions = self.matching.encode_captions(batch.tokens[:size], batch.lengths[:size])
-        return Encoded(images[:size], captions), images[size:], batch.lengths[size:]
+        return Encoded(images[:size], captions), images[size:]
 
     def predict(self, codes: ImageCodes | CaptionCodes) -> Float[Tensor, "batch classes"]:
         """Return pseudo-class predictions; rows sum to 1."""
@@ -170,12 +143,7 @@ def make_pc2_network(
 ) -> Pc2Network:
     """Build the network of a peer, freshly drawn: the pseudo-classifier first.
 
-    Args:
-        model: Settings of the matching network.
-        sizes: Sizes of the data.
-        group: Ranks that train the network.
-        classifier: Kind of the pseudo-classifier.
-        layers: Its hidden width, and the number of pseudo-classes.
+    The layers are the hidden width and the number of pseudo-classes.
     """
     classify = classifier(pooled_width(model), *layers)
     return Pc2Network(make_network(model, sizes, group), classify, layers[1])

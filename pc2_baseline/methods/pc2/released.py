@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import takewhile
 from typing import Annotated, Literal, cast
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.nn import functional
 
 from now_builder.formats.features import REGIONS
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import PairSet, cut_full
+from pc2_baseline.data.pairs import PairSet, cut_full, endless
 from pc2_baseline.method_section import own_section
 from pc2_baseline.methods.pc2.bank import oscillation
 from pc2_baseline.methods.pc2.explain import Kind, Searched, among, explain
@@ -29,13 +30,14 @@ from pc2_baseline.methods.pc2.peers import (
 from pc2_baseline.methods.pc2.pseudo_caption import find_pseudo_captions
 from pc2_baseline.methods.pc2.pseudo_class import Encoded, FlatClassifier, Pc2Network
 from pc2_baseline.modules.coteaching import (
+    CLEAN,
     DIVISIONS,
+    NOISY,
     NONE,
     PEERS,
     Rows,
     by_peer,
     dividing_batches,
-    full_batches,
     warm_up_batches,
 )
 from pc2_baseline.modules.division import THRESHOLD, Division, divide, require_clean
@@ -48,6 +50,7 @@ from pc2_baseline.modules.losses import (
     triplet_hardest,
     triplet_mean,
 )
+from pc2_baseline.modules.seeds import stream
 from pc2_baseline.networks.codes import CaptionCodes, word_mask
 from pc2_baseline.networks.text import CaptionEncoder
 from pc2_baseline.progress import bar
@@ -73,7 +76,7 @@ class Pc2Released(Pc2Peers):
         The released code of PC2 (Duan et al., ACM MM 2024).
 
     Differs:
-        ``docs/departures.md`` lists what departs from the paper, and what is not copied.
+        ``docs/departures.md`` lists the departures from the paper, and the defects not copied.
     """
 
     section = Pc2ReleasedSettings
@@ -138,10 +141,7 @@ class Pc2Released(Pc2Peers):
         return {"loss": loss, "loss_noisy": noisy_loss}
 
     def _batches(self, division: Division, epoch: int, peer: int) -> Sequence[tuple[Rows, ...]]:
-        """Cut an epoch's pairs into full batches, which end before one with a single pair.
-
-        An epoch that would end before it began takes one step, on clean pairs.
-        """
+        """Cut an epoch's pairs; one that would end before it began takes a step on clean pairs."""
         size = self.train.batch
         batches = full_batches(division, size, self.train.seed, epoch, peer)
         return batches or [(division.clean[:size], NONE)]
@@ -215,13 +215,7 @@ class Pc2Released(Pc2Peers):
     def explain_pairs(
         self, train: PairSet, rows: Rows, outputs: EpochOutputs
     ) -> list[PairTraining]:
-        """Tell how each peer would train with some pairs, in the first epoch after the warm-up.
-
-        Args:
-            train: The training split.
-            rows: The pairs.
-            outputs: What :meth:`epoch_outputs` returned; statistics are these from then on.
-        """
+        """Return how each peer would train with some pairs, right after the warm-up."""
         self.load_statistics(outputs[DIVISIONS])
         told = []
         for peer, name in enumerate(PEERS):
@@ -236,19 +230,29 @@ class Pc2Released(Pc2Peers):
     def _search(self, own: PeerEpoch, peer: int, noisy: Rows) -> Searched:
         """Find the pseudo-captions of noisy pairs in the first clean batch."""
         clean, *_ = self._batches(own.division, self.train.warmup_epochs, peer)[0]
-        pairs, images, _ = own.net.encode_split(own.train, clean, noisy)
+        pairs, images = own.net.encode_split(own.train, clean, noisy)
         found = find_pseudo_captions(own.net.predict(images), own.net.predict(pairs.images))
         every = torch.ones_like(found.chosen, dtype=torch.bool)
         return Searched(found, clean, self.noisy_margins(found.correspondence), every)
+
+
+def full_batches(
+    division: Division, size: int, seed: int, epoch: int, peer: int
+) -> list[tuple[Rows, ...]]:
+    """Pair full clean batches, and one with the remainder, with noisy ones that are cut alike.
+
+    They end before a batch with a single pair, which may be the first one.
+    """
+    clean = cut_full(division.clean, size, stream(seed, epoch, peer, CLEAN))
+    noisy = endless(division.noisy, size, stream(seed, epoch, peer, NOISY), cut_full)
+    batches = ((rows, next(noisy, NONE)) for rows in clean)
+    return list(takewhile(lambda parts: all(len(rows) != 1 for rows in parts), batches))
 
 
 class PaddedClassifier(FlatClassifier):
     """Classify a caption's words together with the padding of its batch, resampled to 36.
 
     A caption's class then depends on the longest caption of its batch.
-
-    Source:
-        The authors' code of PC2.
     """
 
     def lay(self, captions: CaptionCodes) -> Float[Tensor, "captions 36 dim"]:
@@ -259,15 +263,7 @@ class PaddedClassifier(FlatClassifier):
 def resampled(
     words: Float[Tensor, "captions words dim"], size: int
 ) -> Float[Tensor, "captions size dim"]:
-    """Interpolate padded captions linearly to fewer places, or centre them in zeros.
-
-    Args:
-        words: Words and padding.
-        size: Number of places.
-
-    Source:
-        The authors' code of PC2, for the classifier and for pseudo-captions.
-    """
+    """Interpolate padded captions linearly to fewer places, or centre them in zeros."""
     have = words.shape[1]
     if have > size:
         # as interpolate(mode="linear") does, whose gradient CUDA cannot repeat bit for bit

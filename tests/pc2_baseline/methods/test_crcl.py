@@ -5,36 +5,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 
-from leaderboard.metrics import recalls
 from now_builder.errors import ConfigError
-from pc2_baseline.analysis.truth import read_truth, report
-from pc2_baseline.config import read_settings
-from pc2_baseline.data.pairs import open_pairs, pair_names, read_vocabulary
-from pc2_baseline.methods import crcl, make_method
+from pc2_baseline.methods import crcl
 from pc2_baseline.methods.crcl import active_complementary, matching_probability, refined
-from pc2_baseline.modules.learner import Learner
-from pc2_baseline.runs.train import train
-from pc2_baseline.training.method import Sizes
-from pc2_baseline.training.run_folder import read_run
 
-CPU = torch.device("cpu")
-CHANCE = 2 * 100 * (1 + 5 + 10) / 40
-"""rSum of a random matrix over 40 pairs; knowing the topic gives about 440."""
-SMALL = [
-    "data.tokenizer=jieba", "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16",
-    "model.graph_layers=1", "train.batch=8", "train.lr=2e-3", "train.device=cpu",
-]  # fmt: skip
 SCHEDULES = ["train.warmup_epochs=2", "train.epochs=4", "method.schedules=[1]"]
 """Epochs 0 to 2, of which 0 and 1 leave the confidences; then 3 to 5, of which 3 and 4 do."""
 
 SIMILARITY = torch.tensor([[0.0, math.log(3)], [0.0, 0.0]], dtype=torch.float64)
 """Rows: probabilities 1/4, 3/4 and 1/2, 1/2; columns: 1/2, 1/2 and 3/4, 1/4."""
-
-
-def make(settings, pairs, words=40):
-    return make_method(settings, Sizes(len(pairs), pairs.features, words), CPU)
 
 
 def slow_costs(similarity, confidence, tau, weight):
@@ -49,26 +29,6 @@ def slow_costs(similarity, confidence, tau, weight):
             cost += -y * math.log(own[i]) + weight * others / sum(tangents) ** (1 - y)
         costs.append(cost)
     return torch.tensor(costs, dtype=similarity.dtype)
-
-
-def test_it_learns_and_its_confidences_find_the_shuffled_pairs(easy):
-    settings = read_settings(
-        "crcl-demo",
-        [*SMALL, "train.batch=16", "train.lr=5e-3", "method.schedules=[2]", "train.epochs=8"],
-    )
-    with (
-        open_pairs(easy, "train", settings.data, CPU) as pairs,
-        open_pairs(easy, "dev", settings.data, CPU) as dev,
-    ):
-        method = make(settings, pairs, read_vocabulary(easy, settings.data).idx)
-        for epoch in range(settings.train.total_epochs):
-            method.fit_epoch(pairs, epoch)
-        rsum = recalls(method.similarity(dev), dev.image_of).rsum
-        names = pair_names(easy, settings.data, len(pairs))
-    matched = read_truth(easy / "truth.csv", names).matched
-    assert roc_auc_score(~matched, method.statistics["loss"]) > 0.7
-    assert rsum > 4 * CHANCE
-    assert roc_auc_score(matched, method.statistics["clean_prob"]) > 0.7
 
 
 def test_the_loss_by_hand():
@@ -123,75 +83,50 @@ def test_the_matching_probability_is_the_mean_of_both_directions():
     assert torch.allclose(found, torch.tensor([(1 / 4 + 1 / 2) / 2, (1 / 2 + 1 / 4) / 2]).double())
 
 
-@pytest.fixture
-def spied(monkeypatch):
-    """What each step of an epoch asked: its rows, similarities and confidences."""
-    asked = []
-    own, step = crcl.active_complementary, Learner.step
-
-    def costs(similarity, confidence, tau, weight):
-        asked.append({
-            "similarity": similarity.detach(), "confidence": confidence, "tau": tau,
-            "weight": weight, "gradient": confidence.requires_grad,
-        })  # fmt: skip
-        return own(similarity, confidence, tau, weight)
-
-    def take(self, loss, at):
-        asked[-1] |= {"rows": at.pair_index, "loss": loss.item()}
-        return step(self, loss, at)
-
-    monkeypatch.setattr(crcl, "active_complementary", costs)
-    monkeypatch.setattr(Learner, "step", take)
-    return asked
-
-
-def test_confidences_through_two_schedules_are_those_of_the_rules(tiny, spied):
+def test_confidences_through_two_schedules_are_those_of_the_rules(on_tiny, steps, spy):
     """Epoch by epoch: what the loss is given, and what is kept of it for the next."""
-    settings = read_settings("crcl", [*SMALL, *SCHEDULES])
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        method = make(settings, pairs)
-        kept = np.ones(24)
-        for epoch in range(6):
-            spied.clear()
-            method.fit_epoch(pairs, epoch)
-            new = np.full(24, np.nan)
-            for step in spied:
-                rows, similarity = step["rows"], step["similarity"]
-                matching = matching_probability(similarity, 0.05).numpy()
-                believed = kept[rows]
-                if epoch in (2, 5):
-                    believed = 0.8 * believed + 0.2 * matching
-                    believed[believed < 0.1] = 0
-                assert np.allclose(step["confidence"], believed, atol=1e-6), epoch
-                new[rows] = matching if epoch == 1 else believed
-                expected = slow_costs(similarity.double(), step["confidence"], 0.05, 5.0).mean()
-                assert step["loss"] == pytest.approx(float(expected), rel=1e-4)
-                assert not step["gradient"]
-            kept = new
-            assert np.allclose(method.statistics["clean_prob"], kept, atol=1e-6), epoch
-            assert np.array_equal(method.statistics["is_clean"].numpy(), kept >= 0.1)
+    calls = spy(crcl, "active_complementary")
+    method, pairs = on_tiny("crcl", *SCHEDULES)
+    kept = np.ones(24)
+    for epoch in range(6):
+        calls.clear(), steps.clear()
+        method.fit_epoch(pairs, epoch)
+        new = np.full(24, np.nan)
+        for (_, (similarity, confidence, tau, weight), _), (loss, step) in zip(
+            calls, steps, strict=True
+        ):
+            rows = step.pair_index
+            matching = matching_probability(similarity.detach(), 0.05).numpy()
+            believed = kept[rows]
+            if epoch in (2, 5):
+                believed = 0.8 * believed + 0.2 * matching
+                believed[believed < 0.1] = 0
+            assert np.allclose(confidence, believed, atol=1e-6), epoch
+            new[rows] = matching if epoch == 1 else believed
+            expected = slow_costs(similarity.detach().double(), confidence, 0.05, 5.0).mean()
+            assert loss == pytest.approx(float(expected), rel=1e-4)
+            assert (tau, weight, confidence.requires_grad) == (0.05, 5.0, False)
+        kept = new
+        assert np.allclose(method.statistics["clean_prob"], kept, atol=1e-6), epoch
+        assert np.array_equal(method.statistics["is_clean"].numpy(), kept >= 0.1)
 
 
-def test_each_schedule_draws_the_network_anew_and_keeps_the_confidences(tiny):
-    settings = read_settings("crcl", [*SMALL, *SCHEDULES])
-    drawn = []
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        method = make(settings, pairs)
-        own = method.draw
+def test_each_schedule_draws_the_network_anew_and_keeps_the_confidences(on_tiny, monkeypatch):
+    method, pairs = on_tiny("crcl", *SCHEDULES)
+    first, drawn, own = method.learner.network_state(), [], method.draw
 
-        def draw(number):
-            before = method.learner.network_state()
-            own(number)
-            drawn.append((epoch, number, before, method.learner.network_state()))
-            assert not method.learner.optimiser.state, "the optimiser begins anew too"
+    def draw(number):
+        before = method.learner.network_state()
+        own(number)
+        drawn.append((epoch, number, before, method.learner.network_state()))
+        assert not method.learner.optimiser.state, "the optimiser begins anew too"
 
-        method.draw = draw
-        first = make(settings, pairs).learner.network_state()
-        for epoch in range(6):
-            belief = method.statistics["clean_prob"]
-            method.fit_epoch(pairs, epoch)
-            if epoch in (0, 3, 4):
-                assert torch.equal(method.statistics["clean_prob"], belief)
+    monkeypatch.setattr(method, "draw", draw)
+    for epoch in range(6):
+        belief = method.statistics["clean_prob"]
+        method.fit_epoch(pairs, epoch)
+        if epoch in (0, 3, 4):
+            assert torch.equal(method.statistics["clean_prob"], belief)
     ((epoch, number, before, after),) = drawn
     assert (epoch, number) == (3, 1)
     name = "images.project.weight"
@@ -199,51 +134,6 @@ def test_each_schedule_draws_the_network_anew_and_keeps_the_confidences(tiny):
     assert not torch.equal(first[name], after[name]), "not the weights of the first schedule"
 
 
-def test_the_rate_drops_within_each_schedule(tiny):
-    settings = read_settings("crcl", [*SMALL, *SCHEDULES, "train.lr_drop_epoch=1",
-                                      "method.schedules=[2]", "train.epochs=6"])  # fmt: skip
-    rates = []
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        method = make(settings, pairs)
-        for epoch in range(8):
-            method.fit_epoch(pairs, epoch)
-            rates.append(method.learner.optimiser.param_groups[0]["lr"])
-    assert rates == pytest.approx([2e-3, 2e-3, 2e-3, 2e-4] * 2)
-
-
-def test_a_run_keeps_its_confidences_and_they_are_judged(tiny, tmp_path):
-    settings = read_settings(
-        "crcl", [*SMALL, *SCHEDULES, "train.tensorboard=false", "train.pictures=true"]
-    )
-    train(tiny, tmp_path / "run", settings)
-    found = report(tmp_path / "run", read_run(tmp_path / "run"), tiny, tiny / "truth.csv")
-    assert len(found.epochs) == 6
-    assert len(list((tmp_path / "run" / "pictures").glob("*.png"))) == 6
-
-
-def test_too_few_epochs_for_the_schedules_are_refused_in_one_line(tiny):
-    settings = read_settings("crcl", [*SMALL, "train.epochs=19"])
-    with (
-        open_pairs(tiny, "train", settings.data, CPU) as pairs,
-        pytest.raises(ConfigError, match=r"train\.epochs = 19, expected 22 or more"),
-    ):
-        make(settings, pairs)
-
-
-@pytest.mark.parametrize(
-    ("name", "schedules", "full"),
-    [("crcl", [5, 5, 5, 30], 15), ("crcl-f30k", [5, 5, 5, 30], 15),
-     ("crcl-cc152k", [5, 5, 5, 40], 15), ("crcl-coco", [2, 2, 2, 20], 10)],
-)  # fmt: skip
-def test_presets_have_the_schedules_of_the_authors_script(name, schedules, full):
-    settings = read_settings(name, [])
-    method, train = settings.method, settings.train
-    assert [*method.schedules, schedules[-1]] == schedules
-    assert train.total_epochs == sum(schedules) + 2 * len(schedules)
-    assert train.warmup_epochs == 2
-    assert train.warmup_epochs + train.lr_drop_epoch == full
-    last = sum(schedules[:-1]) + 2 * len(schedules[:-1])
-    assert train.warmup_epochs + train.select_from_epoch == last, "of the last schedule alone"
-    assert (train.lr, train.weight_decay, train.clip) == (5e-4, 0.01, 2.0)
-    assert (method.temperature, method.momentum, method.threshold) == (0.05, 0.8, 0.1)
-    assert method.complementary_weight == 5
+def test_too_few_epochs_for_the_schedules_are_refused_in_one_line(on_tiny):
+    with pytest.raises(ConfigError, match=r"train\.epochs = 19, expected 22 or more"):
+        on_tiny("crcl", "train.epochs=19")

@@ -8,14 +8,9 @@ import pytest
 import torch
 
 from now_builder.errors import TrainingError
-from pc2_baseline.config import read_settings
 from pc2_baseline.methods import cream
 from pc2_baseline.methods.cream import CLEAN, HARD, NOISY, mined_targets
 from pc2_baseline.modules.contrastive import info_nce, soft_info_nce
-from pc2_baseline.modules.learner import Learner
-from pc2_baseline.networks.network import MatchingNetwork
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -38,45 +33,24 @@ def believe(method, clean_a, clean_b, probs=None, predictions=None):
     ]  # fmt: skip
 
 
-def steps_of(method, pairs, epoch, monkeypatch):
+@pytest.fixture
+def steps_of(steps):
     """Train an epoch and return the pairs of each step of the first peer."""
-    taken, own = [], Learner.step
-    monkeypatch.setattr(
-        Learner, "step", lambda self, loss, step: (taken.append(step), own(self, loss, step))[1]
-    )
-    method.fit_epoch(pairs, epoch)
-    return [step.pair_index for step in taken if step.peer == "a"]
+
+    def taken(method, pairs, epoch):
+        steps.clear()
+        method.fit_epoch(pairs, epoch)
+        return [step.pair_index for _, step in steps if step.peer == "a"]
+
+    return taken
 
 
-def test_the_defaults_are_the_published_schedule():
-    settings = read_settings("cream-f30k", [])
-    method, life = settings.method, settings.train
-    assert method.temperature == 0.07
-    assert (method.hard_from_epoch, method.noisy_from_epoch) == (10, 15)
-    assert (life.warmup_epochs, life.epochs, life.lr_drop_epoch, method.lr_decay) == (
-        5,
-        40,
-        10,
-        0.1,
-    )
-    assert read_settings("cream-coco", []).train.epochs == 20
-
-
-def test_the_warm_up_is_info_nce_at_the_temperature(made, monkeypatch):
+def test_the_warm_up_is_info_nce_at_the_temperature(made, steps, scored):
     method, pairs = made("model.dropout=0", "train.batch=24", "method.temperature=0.3")
-    expected, own = [], Learner.step
-    score, asked = MatchingNetwork.score_batch, []
-    monkeypatch.setattr(
-        MatchingNetwork, "score_batch", lambda *a: (asked.append(score(*a)), asked[-1])[1]
-    )
-
-    def step(self, loss, step):
-        expected.append(loss.item() - info_nce(asked[-1], 0.3).mean().item())
-        return own(self, loss, step)
-
-    monkeypatch.setattr(Learner, "step", step)
+    scores = [scored(net, pairs, training=True) for net in method.nets]
     method.fit_epoch(pairs, 0)
-    assert expected == pytest.approx([0.0, 0.0], abs=1e-5)
+    expected = [info_nce(own, 0.3).mean().item() for own in scores]
+    assert [loss for loss, _ in steps] == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_pair_is_clean_where_both_say_so_noisy_where_both_do_else_hard(made):
@@ -98,48 +72,45 @@ def test_a_target_is_refined_by_the_other_peer_where_clean_by_both_where_hard(ma
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 3])
-def test_hard_pairs_act_from_their_epoch_on_and_noisy_ones_from_theirs(made, monkeypatch, epoch):
+def test_hard_pairs_act_from_their_epoch_on_and_noisy_ones_from_theirs(made, steps_of, epoch):
     """Twelve clean pairs, six hard ones of both kinds, six noisy ones."""
     method, pairs = made("method.hard_from_epoch=1", "method.noisy_from_epoch=2", "train.batch=6")
     kinds = np.repeat([CLEAN, HARD, NOISY], [12, 6, 6])
     believe(method, kinds >= CLEAN, kinds >= HARD)
-    taken = steps_of(method, pairs, epoch, monkeypatch)
+    taken = steps_of(method, pairs, epoch)
     by_kind = [set(kinds[rows]) for rows in taken]
     assert all(len(found) == 1 for found in by_kind), "a step is of one kind of pairs"
     order = [found.pop() for found in by_kind]
     assert (
         order
-        == {
-            1: [CLEAN, CLEAN],
-            2: [CLEAN, HARD, CLEAN],
-            3: [CLEAN, HARD, NOISY, CLEAN, NOISY],
-        }[epoch]
+        == {1: [CLEAN, CLEAN], 2: [CLEAN, HARD, CLEAN], 3: [CLEAN, HARD, NOISY, CLEAN, NOISY]}[
+            epoch
+        ]
     )
     assert sorted(np.concatenate([rows for rows in taken if kinds[rows[0]] == CLEAN])) == list(
         range(12)
     )
 
 
-def test_a_clean_pair_alone_is_named_and_a_single_hard_one_is_left_out(made, monkeypatch):
+def test_a_clean_pair_alone_is_named_and_a_single_hard_one_is_left_out(made, steps_of):
     method, pairs = made("method.hard_from_epoch=0")
     believe(method, np.arange(24) < 24, np.arange(24) < 23)
-    assert 23 not in np.concatenate(steps_of(method, pairs, 1, monkeypatch))
+    assert 23 not in np.concatenate(steps_of(method, pairs, 1))
     believe(method, np.arange(24) < 1, np.arange(24) < 1)
     with pytest.raises(TrainingError, match="1 of 24 pairs are clean"):
         method.fit_epoch(pairs, 1)
 
 
-def test_targets_reach_the_pairs_that_they_are_of(made, monkeypatch):
+def test_targets_reach_the_pairs_that_they_are_of(made, steps_of, spy, monkeypatch):
     """Each peer is taught its own correspondence, pair by pair."""
     method, pairs = made("train.batch=24")
     own = np.linspace(0.01, 0.99, 24)
     monkeypatch.setattr(method, "correspondence", lambda peer: own / (peer + 1))
     believe(method, np.ones(24), np.ones(24))
-    asked, make = [], cream.mined_targets
-    monkeypatch.setattr(cream, "mined_targets", lambda *a: (asked.append(a), make(*a))[1])
-    taken = steps_of(method, pairs, 1, monkeypatch)
-    assert asked[0][1].tolist() == pytest.approx(own[taken[0]])
-    assert sorted(asked[1][1].tolist()) == pytest.approx(sorted(own / 2))
+    calls = spy(cream, "mined_targets")
+    taken = steps_of(method, pairs, 1)
+    assert calls[0][1][1].tolist() == pytest.approx(own[taken[0]])
+    assert sorted(calls[1][1][1].tolist()) == pytest.approx(sorted(own / 2))
 
 
 def test_negatives_are_mined_from_the_hard_epoch_on_unless_most_pairs_are_clean(made):
@@ -153,29 +124,12 @@ def test_negatives_are_mined_from_the_hard_epoch_on_unless_most_pairs_are_clean(
     assert method._mining_floors(most, y, 0) == {CLEAN: 0.0, HARD: 0.0, NOISY: mean}
 
 
-def test_the_rate_falls_again_and_again_after_the_warm_up(made, monkeypatch):
-    method, pairs = made(
-        "train.lr_drop_epoch=2", "train.warmup_epochs=3", "method.lr_decay=0.5", "train.batch=24"
-    )
-    believe(method, np.ones(24), np.ones(24))
-    asked = []
-    monkeypatch.setattr(Learner, "set_rate", lambda _, factor: asked.append(factor))
-    for epoch in range(8):
-        method._learn(pairs, epoch, 0)
-    assert asked == [1, 1, 1, 1, 1, 0.5, 0.5, 0.25]
-
-
-def test_a_pairs_loss_and_prediction_are_its_own_in_evaluation_mode(made):
+def test_a_pairs_loss_and_prediction_are_its_own_in_evaluation_mode(made, scored):
     method, pairs = made("method.temperature=0.2")
     method.fit_epoch(pairs, 0)
     for net, found in zip(method.nets, method.statistics, strict=True):
-        batch = pairs.batch(np.arange(24))
-        with torch.no_grad():
-            matrix = net.eval().score(
-                net.encode_images(batch.regions), net.encode_captions(batch.tokens, batch.lengths)
-            )
-        by_image, by_caption = (matrix / 0.2).softmax(1), (matrix / 0.2).softmax(0)
-        chances = torch.stack([by_image.diagonal(), by_caption.diagonal()])
+        matrix = scored(net, pairs) / 0.2
+        chances = torch.stack([matrix.softmax(way).diagonal() for way in (0, 1)])
         assert torch.allclose(found["prediction"], chances.mean(0), atol=1e-5)
         assert torch.allclose(found["loss"], -chances.log().mean(0), atol=1e-4)
 

@@ -1,10 +1,17 @@
 """Every method goes on after a stop, predicts by its networks alone, learns and divides."""
 
+import sys
+from ast import literal_eval
+
 import numpy as np
 import pytest
 import torch
 
+from pc2_baseline.config import presets, read_settings
 from pc2_baseline.method_section import METHODS, settings_class
+from pc2_baseline.methods.pc2.peers import Pc2Peers
+from pc2_baseline.modules import coteaching
+from pc2_baseline.modules.learner import Learner
 from pc2_baseline.training.method import Method, Sizes
 
 CHANCE = 2 * 100 * (1 + 5 + 10) / 40
@@ -50,11 +57,11 @@ def test_it_goes_on_bit_for_bit_after_a_stop_and_predicts_by_its_networks_alone(
     on_tiny, preset, overrides
 ):
     """Stopped after each of its epochs in turn."""
-    whole, pairs = on_tiny(preset, "train.seed=3", "train.warmup_epochs=1", *overrides)
+    overrides = ["train.warmup_epochs=1", *overrides]
+    whole, pairs = on_tiny(preset, "train.seed=3", *overrides)
     assert isinstance(whole, Method)
-    for epoch in range(on_tiny.settings(preset, "train.warmup_epochs=1", *overrides)
-                       .train.total_epochs):  # fmt: skip
-        again, _ = on_tiny(preset, "train.seed=3", "train.warmup_epochs=1", *overrides)
+    for epoch in range(on_tiny.settings(preset, *overrides).train.total_epochs):
+        again, _ = on_tiny(preset, "train.seed=3", *overrides)
         if epoch:
             again.load_state_dict(
                 {
@@ -64,7 +71,7 @@ def test_it_goes_on_bit_for_bit_after_a_stop_and_predicts_by_its_networks_alone(
             )
         assert again.fit_epoch(pairs, epoch) == whole.fit_epoch(pairs, epoch)
         same(whole.state_dict(), again.state_dict())
-    alone, _ = on_tiny(preset, "train.warmup_epochs=1", *overrides)
+    alone, _ = on_tiny(preset, *overrides)
     alone.load_state_dict({"networks": whole.state_dict()["networks"]})
     matrix = whole.similarity(pairs)
     assert np.isfinite(matrix).all()
@@ -77,6 +84,9 @@ def test_it_goes_on_bit_for_bit_after_a_stop_and_predicts_by_its_networks_alone(
 )  # fmt: skip
 def test_each_epoch_of_the_warm_up_takes_every_pair_once_in_another_order(on_tiny, steps, preset):
     method, pairs = on_tiny(preset, "train.warmup_epochs=2", "model.similarity_dim=8")
+    if method.ensemble_size > 1:
+        weights = [net.images.project.weight for net in getattr(method, "matching", method.nets)]
+        assert not torch.equal(*weights), "peers start apart"
     orders = []
     for epoch in range(2):
         steps.clear()
@@ -104,9 +114,14 @@ def test_settings_of_another_method_are_refused(on_tiny, preset):
         type(method)(on_tiny.settings("ridge"), Sizes(24, 768, 28), torch.device("cpu"))
 
 
+SCAN = ["train.lr=1e-2", "train.batch=16", "train.warmup_epochs=3", "train.epochs=0",
+        "model.word_dim=24", "model.dropout=0", "train.weight_decay=0"]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("preset", "overrides", "auroc"),
     [
+        ("pc2-demo", ["method.classes=16"], 0.9),
         ("ncr-demo", [], 0.75),
         ("bicro-demo", [], 0.75),
         ("decl-demo", ["train.warmup_epochs=5"], 0.8),
@@ -115,10 +130,203 @@ def test_settings_of_another_method_are_refused(on_tiny, preset):
         ("l2rm-demo", ["train.batch=16", "train.warmup_epochs=3"], 0.8),
         ("pcsr-demo", [NOISY, "method.ambiguous_from_epoch=1", "method.classes=16",
                        "train.epochs=2"], 0.9),
+        ("crcl-demo", ["train.batch=16", "method.schedules=[2]", "train.warmup_epochs=2",
+                       "train.epochs=8"], 0.7),
+        ("ridge", [], 0.9),
+        ("crossfit-pooled-demo", ["method.folds=3"], 0.8),
+        ("sgr-demo", [], None),
+        ("rcl-demo", [], None),
+        *(("contrastive-demo", [f"method.loss={loss}", "train.epochs=4"], None)
+          for loss in ("info_nce", "complementary", "gce")),
+        *((f"{kind.replace('_', '-')}-demo", [f"model.similarity={kind}", *SCAN], None)
+          for kind in ("scan_t2i", "scan_i2t", "imram", "vsrn")),
     ],
 )  # fmt: skip
 def test_it_learns_and_its_division_finds_the_shuffled_pairs(learned, preset, overrides, auroc):
     done, found = learned(preset, *overrides)
-    assert done.best_rsum > 4 * CHANCE
-    assert found.epochs[-1].auroc > auroc
-    assert "loss" in found.best.auroc_by_statistic
+    assert done.best_rsum > (3 if SCAN[0] in overrides else 4) * CHANCE
+    assert (found is None) == (auroc is None)
+    if found:
+        assert found.best.auroc > auroc
+        assert "loss" in found.best.auroc_by_statistic
+
+
+class Asked(BaseException):
+    """The rate is known; nothing needs to be learned."""
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "expected"),
+    [
+        *((name, ["train.lr_drop_epoch=1"], [1, 1, 1, 0.1, 0.1])
+          for name in ("rcl", "sgr", "contrastive", "decl", "l2rm", "ncr", "bicro", "pc2-paper",
+                       "pcsr", "crossfit")),
+        ("pc2-released", ["train.lr_drop_epoch=1"], [1, 1, 1, 0.1, 0.01]),
+        ("crcl", ["train.lr_drop_epoch=1", "method.schedules=[2]", "train.epochs=6"],
+         [1, 1, 1, 0.1] * 2),
+        ("cream", ["train.lr_drop_epoch=2", "method.lr_decay=0.5"], [1, 1, 1, 1, 0.5, 0.5, 0.25]),
+        ("gsc", ["train.lr_drop_epoch=2", "method.lr_decay=0.5"], [1, 1, 0.5, 0.5, 0.25]),
+    ],
+)  # fmt: skip
+def test_the_rate_drops_when_its_epochs_are_over(on_tiny, monkeypatch, preset, overrides, expected):
+    method, pairs = on_tiny(preset, *overrides)
+    asked = []
+
+    def set_rate(self, factor):
+        self.optimiser.param_groups[0]["lr"] = 1
+        asked.append(factor)
+        raise Asked
+
+    monkeypatch.setattr(Learner, "set_rate", set_rate)
+    for epoch in range(len(expected)):
+        with pytest.raises(Asked):
+            method.fit_epoch(pairs, epoch)
+    assert asked == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "expected"),
+    [
+        ("sgr", [], "mean mean hardest"),
+        ("sgr-hardest", ["method.mean_epochs=0"], "hardest hardest hardest"),
+        ("pc2-paper", [], "mean mean hardest"),
+        ("pc2-released", [], "mean mean hardest"),
+        ("ncr", [], "mean mean hardest"),
+        ("bicro", [], "mean mean hardest"),
+        ("l2rm", [], " mean hardest"),
+        ("crossfit", ["method.folds=2", "train.seed=1"], "mean mean hardest"),
+    ],
+)
+def test_negatives_harden_after_the_warm_up_and_the_mean_epochs(
+    on_tiny, monkeypatch, preset, overrides, expected
+):
+    method, pairs = on_tiny(
+        preset, "train.warmup_epochs=1", "method.mean_epochs=1", "train.batch=24", *overrides
+    )
+    asked = []
+    bases = [sys.modules[base.__module__] for base in type(method).__mro__[:-1]]
+    for module in {*bases, coteaching}:
+        for kind in ("mean", "hardest"):
+            if own := getattr(module, f"triplet_{kind}", None):
+
+                def call(similarity, *more, own=own, kind=kind):
+                    if similarity.requires_grad:
+                        asked.append(kind)
+                    return own(similarity, *more)
+
+                monkeypatch.setattr(module, f"triplet_{kind}", call)
+    found = []
+    for epoch in range(3):
+        asked.clear()
+        method.fit_epoch(pairs, epoch)
+        found.append(" ".join(sorted(set(asked))))
+    assert " ".join(found) == expected
+
+
+TAUGHT = pytest.mark.parametrize("preset", ["pc2-paper", "pc2-released", "ncr", "bicro"])
+
+
+@TAUGHT
+@pytest.mark.parametrize("peer", [0, 1])
+def test_a_peer_learns_the_pairs_that_the_other_calls_clean(divided, steps, preset, peer):
+    method, pairs = divided(preset, "method.noisy_from_epoch=9")
+    method._learn(pairs, 1, peer)
+    _, step = steps[-1]
+    assert sorted(step.pair_index) == method.statistics[1 - peer].division.clean.tolist()
+
+
+@TAUGHT
+def test_noisy_pairs_act_from_their_epoch_on(divided, steps, preset):
+    method, pairs = divided(preset, "method.noisy_from_epoch=1")
+    counts = []
+    for epoch in (1, 2):
+        divided.divide(method, *(own.division.is_clean for own in method.statistics))
+        steps.clear()
+        loss = method._learn(pairs, epoch, 0)["loss_noisy"]
+        counts.append((len({row for _, step in steps for row in step.pair_index}), loss > 0))
+    assert counts == [(16, False), (24, True)]
+
+
+@pytest.mark.parametrize("preset", ["pc2-paper", "pc2-released", "pcsr", "ncr", "bicro"])
+@pytest.mark.parametrize("noisy", [0, 1, 2, 22])
+@pytest.mark.parametrize("batch", [2, 24])
+def test_it_trains_with_any_number_of_noisy_pairs(on_tiny, divided, preset, noisy, batch):
+    stages = [NOISY, *(["method.ambiguous_from_epoch=0"] if preset == "pcsr" else [])]
+    method, pairs = on_tiny(preset, "train.warmup_epochs=1", f"train.batch={batch}", *stages)
+    divided.divide(method, *[np.arange(24) >= noisy] * 2)
+    figures = method._learn(pairs, 1, 0)
+    assert all(np.isfinite(value) for value in figures.values())
+    if preset in {"ncr", "bicro"}:
+        assert (figures["loss_noisy"] > 0) == (noisy > 1)
+
+
+@pytest.mark.parametrize("preset", ["pc2-paper", "pc2-released", "pcsr"])
+def test_a_warm_up_that_is_not_judged_learns_the_same(on_tiny, monkeypatch, preset):
+    """Divisions that no later epoch needs are left out: for pc2 all but two, for pcsr none."""
+    found, counts = [], []
+    for judged in ("true", "false"):
+        taken = []
+        count = lambda self, peer, taken=taken: taken.append(peer) or {}  # noqa: E731
+        monkeypatch.setattr(Pc2Peers, "summary", count)
+        method, pairs = on_tiny(preset, "train.warmup_epochs=4", f"train.judge_warmup={judged}")
+        for epoch in range(6):
+            method.fit_epoch(pairs, epoch)
+        found.append(method.state_dict())
+        counts.append(len(taken) // 2)
+    assert counts == [6, {"pc2-paper": 4, "pc2-released": 3, "pcsr": 6}[preset]]
+    same(*found)
+
+
+@pytest.mark.parametrize("preset", sorted(name for name in presets() if name.startswith("pc2")))
+def test_every_preset_of_pc2_runs_through_warm_up_and_noisy_steps(on_tiny, preset):
+    method, pairs = on_tiny(preset, "data.name=now100k_precomp", "train.warmup_epochs=1",
+                            "method.noisy_from_epoch=1")  # fmt: skip
+    for epoch in range(3):
+        method.fit_epoch(pairs, epoch)
+    assert all(np.isfinite(found.loss).all() for found in method.statistics)
+
+
+ONE = "batch=128 clip=2 name='triplet' margin=0.2 dropout=0"
+RCL = "lr=2e-4 batch=128 clip=2 temperature=0.05 embed_dim=1024"
+L2RM = "lr=2e-4 batch=128 clip=2 mass=0.1 temperature=0.05 cost_lr=2e-6"
+CRCL = "lr=5e-4 weight_decay=0.01 clip=2 warmup_epochs=2 momentum=0.8 threshold=0.1"
+PCSR = "noisy_from_epoch=25 ambiguous_from_epoch=40 classes=256 temperature=0.05 gce_power=0.7"
+CREAM = "temperature=0.07 hard_from_epoch=10 noisy_from_epoch=15 warmup_epochs=5 lr_drop_epoch=10"
+GSC = "temperature=0.07 newest_weight=0.7 structure_weight=0.01 total=60 lr_decay=0.2"
+SCANS = ("scan_t2i", "scan_i2t", "imram")
+PUBLISHED = [
+    ("pcsr", "f30k", f"{PCSR} warmup_epochs=5 epochs=50 lr_drop_epoch=30"),
+    ("cream", "f30k", f"{CREAM} epochs=40 lr_decay=0.1"),
+    ("cream", "coco", "epochs=20"),
+    ("gsc", "f30k", f"{GSC} lr_drop_epoch=15"),
+    ("gsc", "coco", "lr_drop_epoch=20"),
+    *(("rcl", on, f"{RCL} total=30 full=15") for on in ("", "f30k", "cc152k")),
+    ("rcl", "coco", f"{RCL} total=20 full=10 lr=5e-4"),
+    ("l2rm", "", f"{L2RM} warmup_epochs=10 epochs=40 full=30 regularisation=0.07"),
+    ("l2rm", "cc152k", f"{L2RM} warmup_epochs=10 epochs=40 full=30 mask_diagonal=False"),
+    ("l2rm", "f30k", f"{L2RM} warmup_epochs=5 epochs=35 full=20 regularisation=0.01"),
+    ("l2rm", "coco", f"{L2RM} warmup_epochs=10 epochs=20 full=20 mask_diagonal=True"),
+    *(("crcl", on, f"{CRCL} schedules=(5,5,5) total={total} full=15 select_from_epoch=19")
+      for on, total in (("", 53), ("f30k", 53), ("cc152k", 63))),
+    ("crcl", "coco", f"{CRCL} schedules=(2,2,2) total=34 full=10 select_from_epoch=10"),
+    *((kind.replace("_", "-"), on, f"{ONE} similarity={kind!r} embed_dim=1024 {schedule}")
+      for kind in SCANS for on, schedule in (
+          ("", "lr=2e-4 total=40 full=25"), ("f30k", "lr=2e-4 total=30 full=15"),
+          ("coco", "lr=5e-4 total=20 full=10"))),
+    *(("vsrn", on, f"{ONE} similarity='vsrn' embed_dim=2048 lr=2e-4 {schedule}")
+      for on, schedule in (("", "total=40 full=25"), ("coco", "total=30 full=15"),
+                           ("f30k", "total=30 full=10"))),
+]  # fmt: skip
+"""Settings of the papers and of their authors' scripts; ``full``: epochs at the full rate."""
+
+
+@pytest.mark.parametrize(("preset", "on", "expected"), PUBLISHED)
+def test_presets_have_the_published_settings(preset, on, expected):
+    settings = read_settings(f"{preset}-{on}" if on else preset, [])
+    train = settings.train
+    found = {"total": train.total_epochs, "full": train.warmup_epochs + train.lr_drop_epoch}
+    for section in (settings.model, train, settings.method):
+        found |= dict(section)
+    pairs = dict(value.split("=") for value in expected.split())
+    wanted = {name: literal_eval(value) for name, value in pairs.items()}
+    assert {name: found[name] for name in wanted} == wanted

@@ -6,13 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from now_builder.errors import TrainingError
 from pc2_baseline.config import read_settings
-from pc2_baseline.methods.gsc import Gsc
+from pc2_baseline.methods.gsc import (
+    STRUCTURES,
+    Gsc,
+    as_captions,
+    as_images,
+    structure_agreement,
+    structure_loss,
+)
+from pc2_baseline.methods.networks import make_network
 from pc2_baseline.modules.division import clean_posterior
-from pc2_baseline.modules.learner import Learner
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.training.method import Sizes
 
-CPU = torch.device("cpu")
 AVERAGES = ("prediction", "structure", "clean_prob")
 
 
@@ -20,23 +27,6 @@ AVERAGES = ("prediction", "structure", "clean_prob")
 def made(on_tiny):
     """Make GSC on the tiny release, and its pairs."""
     return partial(on_tiny, "gsc", "train.warmup_epochs=1")
-
-
-def test_the_defaults_are_the_published_schedule():
-    settings = read_settings("gsc-f30k", [])
-    method, life = settings.method, settings.train
-    assert (method.temperature, method.newest_weight, method.structure_weight) == (0.07, 0.7, 0.01)
-    assert (life.total_epochs, life.lr_drop_epoch, method.lr_decay) == (60, 15, 0.2)
-    assert read_settings("gsc-coco", []).train.lr_drop_epoch == 20
-
-
-def test_the_rate_falls_again_and_again_from_the_first_epoch_on(made, monkeypatch):
-    method, pairs = made("train.lr_drop_epoch=2", "method.lr_decay=0.5", "train.batch=24")
-    asked = []
-    monkeypatch.setattr(Learner, "set_rate", lambda _, factor: asked.append(factor))
-    for epoch in range(5):
-        method.fit_epoch(pairs, epoch)
-    assert asked == [1, 1, 0.5, 0.5, 0.25]
 
 
 def test_every_pair_counts_fully_in_the_warm_up_and_by_its_weight_after_it(made, monkeypatch):
@@ -83,12 +73,6 @@ def test_a_weight_is_the_smaller_of_two_averages_over_the_epochs(made):
     assert {(a < b).item() for a, b in zip(*(found[n] for n in AVERAGES[:2]), strict=True)} == {
         True, False,
     }  # fmt: skip
-
-
-def test_all_structures_alike_are_named(made):
-    method, _ = made()
-    with pytest.raises(TrainingError, match=r"the statistic is -0\.5 for all 24 pairs"):
-        method._weigh(torch.zeros(24), torch.zeros(24), torch.full((24,), 0.5))
 
 
 def slow_loss(matrix, of_images, of_captions, weights, temperature, gamma):
@@ -154,3 +138,77 @@ def test_a_step_is_finite_at_the_extremes(made, weight, count):
     assert torch.isfinite(loss)
     assert torch.isfinite(found).all()
     assert all(torch.isfinite(p.grad).all() for p in method.net.parameters() if p.grad is not None)
+
+
+def codes(lengths, dim=32):
+    """Encode nothing: unit vectors at random, zeros from each caption's length on."""
+    unit = torch.nn.functional.normalize
+    words = unit(torch.randn(len(lengths), max(lengths), dim), dim=2)
+    for row, length in enumerate(lengths):
+        words[row, length:] = 0.0
+    count = len(lengths)
+    images = ImageCodes(unit(torch.randn(count, 36, dim), dim=2), unit(torch.randn(count, dim)))
+    captions = CaptionCodes(words, unit(torch.randn(count, dim)), torch.tensor(lengths))
+    return images, captions
+
+
+@pytest.fixture(scope="module")
+def net():
+    small = ["model.embed_dim=32", "model.word_dim=8", "model.similarity_dim=8"]
+    return make_network(read_settings("gsc", small).model, Sizes(4, 8, 9)).eval()
+
+
+def test_words_stand_for_regions_again_and_again_and_padding_never_does():
+    _, captions = codes([2, 5])
+    words = as_images(captions).regions
+    assert words.shape == (2, 5, 32)
+    assert torch.equal(words[0], captions.words[0, [0, 1, 0, 1, 0]])
+    assert torch.equal(words[1], captions.words[1])
+
+
+def test_a_caption_whose_words_come_equally_often_is_attended_to_as_itself(net):
+    """Alone it has its two words, in company of one of four words each of them twice."""
+    _, captions = codes([2, 4])
+    with torch.no_grad():
+        among = net.score(as_images(captions), captions)
+        alone = net.score(as_images(captions[:1]), captions)
+    assert torch.allclose(alone[0], among[0], atol=1e-5)
+
+
+def test_all_regions_stand_for_words():
+    images, _ = codes([3, 3])
+    found = as_captions(images)
+    assert found.words is images.regions
+    assert found.lengths.tolist() == [36, 36]
+
+
+def test_structures_are_within_a_modality(net):
+    """Other captions leave the images' structure as it was, and the reverse."""
+    images, captions = codes([3, 5, 4])
+    other_images, other_captions = codes([4, 2, 5])
+    for compare in STRUCTURES.values():
+        with torch.no_grad():
+            of_images, of_captions = compare(net, images, captions)
+            assert torch.equal(compare(net, images, other_captions)[0], of_images)
+            assert torch.equal(compare(net, other_images, captions)[1], of_captions)
+            assert of_images.shape == of_captions.shape == (3, 3)
+
+
+def test_pooled_structures_are_cosines(net):
+    images, captions = codes([3, 5, 4])
+    for found, own in zip(
+        STRUCTURES["pooled"](net, images, captions), (images, captions), strict=True
+    ):
+        expected = torch.cosine_similarity(own.pooled[:, None], own.pooled[None], dim=2)
+        assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_agreement_is_the_cosine_of_rows_and_the_loss_their_info_nce():
+    images = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    captions = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    expected = torch.tensor([1.0, 2**-0.5])
+    assert torch.allclose(structure_agreement(images, captions), expected)
+    logits = torch.tensor([[1.0, 0.0], [1.0, 2.0]])
+    expected = torch.tensor([1 + torch.e**-1, 1 + torch.e**-1]).log()
+    assert torch.allclose(images @ captions.T, logits)
+    assert torch.allclose(structure_loss(images, captions), expected)

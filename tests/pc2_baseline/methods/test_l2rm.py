@@ -1,200 +1,110 @@
-"""L2RM: who is clean, what the cost function learns, and how noisy pairs are rematched."""
+"""L2RM: clean pairs, what the cost function learns, and how transport rematches noisy pairs."""
+
+import math
 
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linprog
 
 from now_builder.errors import TrainingError
-from pc2_baseline.config import read_settings
-from pc2_baseline.data.pairs import open_pairs
-from pc2_baseline.methods import l2rm, make_method
-from pc2_baseline.methods.l2rm import CostFunction, partial_plan, rematching
+from pc2_baseline.methods import l2rm
+from pc2_baseline.methods.l2rm import CostFunction, partial_plan, rematching, sinkhorn
 from pc2_baseline.modules.beta_mixture import divide_by_beta
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.learner import Learner
-from pc2_baseline.training.method import Sizes
 
-CPU = torch.device("cpu")
-CHANCE = 2 * 100 * (1 + 5 + 10) / 40
-"""rSum of a random matrix over 40 pairs; knowing the topic gives about 440."""
-SMALL = [
-    "data.tokenizer=jieba", "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16",
-    "model.graph_layers=1", "train.batch=12", "train.lr=2e-3", "train.device=cpu",
-    "train.warmup_epochs=1",
-]  # fmt: skip
 CLEAN_PROB = np.linspace(0.95, 0.05, 24)
+HALVES = Division(CLEAN_PROB, CLEAN_PROB > 0.5)
 """Of so few pairs: the first half is clean."""
-
-
-def make(settings, pairs, words=40):
-    return make_method(settings, Sizes(len(pairs), pairs.features, words), CPU)
+ASKED = ("symmetric_cross_entropy", "triplet_hardest", "partial_plan", "rematching")
 
 
 @pytest.fixture
-def halves(monkeypatch):
-    """The mixture calls the first half of the pairs clean, whatever their losses."""
-    division = Division(CLEAN_PROB, CLEAN_PROB > 0.5)
-    monkeypatch.setattr(l2rm, "divide_by_beta", lambda _: division)
-    return division
+def halved(on_tiny, monkeypatch):
+    """L2RM in batches of twelve after its warm-up; the mixture calls the first half clean."""
+    monkeypatch.setattr(l2rm, "divide_by_beta", lambda _: HALVES)
+    method, pairs = on_tiny("l2rm", "train.warmup_epochs=1", "train.batch=12")
+    method.fit_epoch(pairs, 0)
+    return method, pairs
 
 
-@pytest.fixture
-def warm(tiny, halves):
-    """A small method after its warm-up, and its pairs."""
-    settings = read_settings("l2rm", SMALL)
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        method = make(settings, pairs)
-        method.fit_epoch(pairs, 0)
-        yield method, pairs
+def test_the_warm_up_learns_all_pairs_by_the_symmetric_cross_entropy(on_tiny, spy):
+    calls = spy(l2rm, *ASKED)
+    method, pairs = on_tiny("l2rm", "train.warmup_epochs=1", "train.batch=12")
+    method.fit_epoch(pairs, 0)
+    assert [(name, tau) for name, (_, tau), _ in calls] == [("symmetric_cross_entropy", 0.05)] * 2
 
 
-def weights(method):
-    return {name: value.clone() for name, value in method.net.state_dict().items()}
-
-
-def same(first, second):
-    return all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_the_warm_up_learns_all_pairs_by_the_symmetric_cross_entropy(tiny, monkeypatch):
-    asked = []
-    for name in ("symmetric_cross_entropy", "rematching", "triplet_hardest"):
-        own = getattr(l2rm, name)
-        monkeypatch.setattr(l2rm, name, lambda *a, o=own, n=name: (asked.append((n, *a)), o(*a))[1])
-    taken = []
-    own = Learner.step
-    monkeypatch.setattr(
-        Learner, "step", lambda self, loss, at: (taken.append(at), own(self, loss, at))[1]
-    )
-    settings = read_settings("l2rm", SMALL)
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        method = make(settings, pairs)
-        method.fit_epoch(pairs, 0)
-    assert [name for name, *_ in asked] == ["symmetric_cross_entropy"] * 2
-    assert [tau for *_, tau in asked] == [0.05] * 2
-    assert sorted(np.concatenate([step.pair_index for step in taken])) == list(range(24))
-
-
-def test_the_pairs_are_divided_by_the_beta_mixture_of_mean_negative_losses(tiny):
-    settings = read_settings("l2rm", [*SMALL, "method.division_batch=24"])
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        method = make(settings, pairs)
-        method.fit_epoch(pairs, 0)
-        with torch.no_grad():
-            method.net.eval()
-            matrix = method.net.score_batch(pairs.batch(np.arange(24)))
-    own = matrix.diagonal()
-    i2t = (0.2 + matrix - own[:, None]).clamp(min=0).fill_diagonal_(0).mean(1)
-    t2i = (0.2 + matrix - own[None]).clamp(min=0).fill_diagonal_(0).mean(0)
+def test_the_pairs_are_divided_by_the_beta_mixture_of_mean_negative_losses(
+    warm, scored, mean_losses
+):
+    method, pairs = warm("l2rm", "method.division_batch=24")
     kept = method.statistics
-    assert torch.allclose(kept["loss"], i2t + t2i, atol=1e-5)
+    assert torch.allclose(kept["loss"], mean_losses(scored(method.net, pairs)), atol=1e-5)
     expected = divide_by_beta(kept["loss"].numpy())
     assert np.array_equal(kept["clean_prob"].numpy(), expected.clean_prob)
     assert np.array_equal(kept["is_clean"].numpy(), expected.is_clean)
     assert method.epoch_outputs()["divisions"] is kept
 
 
-def spy(method, monkeypatch):
-    """Record each scored batch with its triplets and plan, and each step."""
-    seen = {"scored": [], "triplet": [], "plan": [], "rematched": [], "steps": []}
-    own = method.net.score_batch
-
-    def score(batch):
-        found = own(batch)
-        if method.net.training:
-            seen["scored"].append((batch.pair_index, found))
-        return found
-
-    def record(name, key):
-        function = getattr(l2rm, name)
-
-        def call(*args):
-            found = function(*args)
-            seen[key].append((args, found))
-            return found
-
-        monkeypatch.setattr(l2rm, name, call)
-
-    monkeypatch.setattr(method.net, "score_batch", score)
-    record("triplet_hardest", "triplet")
-    record("partial_plan", "plan")
-    record("rematching", "rematched")
-    step = Learner.step
-
-    def take(self, loss, at):
-        seen["steps"].append((self, loss.item(), at.pair_index))
-        return step(self, loss, at)
-
-    monkeypatch.setattr(Learner, "step", take)
-    return seen
-
-
 def test_clean_pairs_are_learned_by_triplets_and_noisy_ones_by_the_plan_in_one_step(
-    warm, halves, monkeypatch
+    halved, spy, monkeypatch
 ):
-    method, pairs = warm
-    seen = spy(method, monkeypatch)
+    """The plan is of the costs, which the cost function makes of the noisy similarities."""
+    method, pairs = halved
+    method.cost_learner.lr = 0.0
+    with torch.no_grad():
+        method.cost.weight += 0.3 * torch.randn(12, 12)
+    scores, calls, taken = spy(method.net, "score_batch"), spy(l2rm, *ASKED), spy(Learner, "step")
     method.fit_epoch(pairs, 1)
-    (clean, clean_scores), (noisy, noisy_scores) = seen["scored"]
-    assert sorted(clean) == halves.clean.tolist()
-    assert sorted(noisy) == halves.noisy.tolist()
-    (((scores, margins), triplets),) = seen["triplet"]
-    assert scores is clean_scores
+    (clean, clean_scores), (noisy, noisy_scores) = (
+        (batch.pair_index, found) for _, (batch,), found in scores[:2]
+    )
+    assert sorted(clean) == HALVES.clean.tolist()
+    assert sorted(noisy) == HALVES.noisy.tolist()
+    by_name = {name: (args, found) for name, args, found in calls}
+    assert by_name.keys() == {*ASKED[1:]}
+    (given, margins), triplets = by_name["triplet_hardest"]
+    assert given is clean_scores
     assert torch.allclose(margins, torch.full((12,), 0.2))
-    (((cost, mass, regularisation, allowed), plan),) = seen["plan"]
+    (cost, mass, regularisation, allowed), plan = by_name["partial_plan"]
     assert (mass, regularisation) == (0.1, 0.07)
     assert torch.equal(allowed, ~torch.eye(12, dtype=torch.bool))
     assert not plan.diagonal().any()
     assert float(plan.sum()) == pytest.approx(0.1, abs=1e-3)
     assert not plan.requires_grad
-    assert torch.allclose(cost, 1 - noisy_scores, atol=1e-3), "the cost function has hardly moved"
-    (((scores, used, tau), gaps),) = seen["rematched"]
-    assert (scores is noisy_scores, used is plan, tau) == (True, True, 0.05)
-    (cost_step, (learner, loss, rows)) = seen["steps"]
-    assert cost_step[0] is method.cost_learner
-    assert learner is method.learner
-    assert loss == pytest.approx(float((triplets.sum() + gaps.mean()).detach()), rel=1e-5)
-    assert sorted(rows) == list(range(24))
+    weight, bias = method.cost.weight.detach(), method.cost.bias.detach()
+    expected = (noisy_scores.detach() @ weight.T + bias).clamp(min=0)
+    assert torch.allclose(cost, expected, atol=1e-5)
+    (given, used, tau), gaps = by_name["rematching"]
+    assert (given is noisy_scores, used is plan, tau) == (True, True, 0.05)
+    (_, (first, *_), _), (_, (second, loss, step), _) = taken
+    assert (first, second) == (method.cost_learner, method.learner)
+    assert loss.item() == pytest.approx(float((triplets.sum() + gaps.mean()).detach()), rel=1e-5)
+    assert sorted(step.pair_index) == list(range(24))
 
 
-def test_on_cc152k_an_image_may_be_rematched_with_its_own_caption(warm, monkeypatch):
-    method, pairs = warm
-    method.method = read_settings("l2rm-cc152k", []).method
-    seen = spy(method, monkeypatch)
+def test_on_cc152k_an_image_may_be_rematched_with_its_own_caption(halved, spy):
+    method, pairs = halved
+    method.method = method.method.model_copy(update={"mask_diagonal": False})
+    calls = spy(l2rm, "partial_plan")
     method.fit_epoch(pairs, 1)
-    (((*_, allowed), plan),) = seen["plan"]
+    ((_, (*_, allowed), plan),) = calls
     assert allowed is None
     assert plan.diagonal().all()
 
 
-def test_the_costs_are_those_of_the_cost_function(warm, monkeypatch):
-    method, pairs = warm
-    with torch.no_grad():
-        method.cost.weight += 0.3 * torch.randn(12, 12)
-    seen = spy(method, monkeypatch)
-    method.method = method.method.model_copy(update={"cost_lr": 0.0})
-    method.cost_learner.lr = 0.0
-    method.fit_epoch(pairs, 1)
-    (_, similarity) = seen["scored"][1]
-    (((cost, *_), _),) = seen["plan"]
-    weight, bias = method.cost.weight.detach(), method.cost.bias.detach()
-    expected = (similarity.detach() @ weight.T + bias).clamp(min=0)
-    assert torch.allclose(cost, expected, atol=1e-5)
-
-
-def test_a_step_of_the_cost_function_leaves_the_network_as_it_is(warm):
-    method, pairs = warm
-    before, cost = weights(method), method.cost.weight.detach().clone()
+def test_a_step_of_the_cost_function_and_one_of_the_network_leave_each_other_as_they_are(halved):
+    method, pairs = halved
+    before = {name: value.clone() for name, value in method.net.state_dict().items()}
+    cost = method.cost.weight.detach().clone()
     method.net.train()
     method._learn_cost(pairs, np.arange(12), 1, np.random.default_rng(0))
-    assert same(before, weights(method)), "running means of batch normalisation too"
+    after = method.net.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before), "running means too"
     assert not torch.equal(cost, method.cost.weight)
     assert method.net.training
-
-
-def test_a_step_of_the_network_leaves_the_cost_function_as_it_is(warm):
-    method, pairs = warm
-    method.net.train()
     for parameter in method.cost.parameters():
         parameter.grad = None
     method._noisy_loss(pairs, np.arange(12, 24)).backward()
@@ -202,20 +112,16 @@ def test_a_step_of_the_network_leaves_the_cost_function_as_it_is(warm):
     assert any(parameter.grad is not None for parameter in method.net.parameters())
 
 
-def test_the_cost_function_lowers_the_costs_of_clean_pairs_as_among_noisy_images(warm, monkeypatch):
+def test_the_cost_function_lowers_the_costs_of_clean_pairs_as_among_noisy_images(
+    halved, monkeypatch, steps
+):
     """The authors' way, slowly: clean images in random places among noisy ones, in float64."""
-    method, pairs = warm
-    method.method = method.method.model_copy(update={"cost_share": 0.5})
-    taken = []
-    own = Learner.step
-    monkeypatch.setattr(
-        Learner,
-        "step",
-        lambda self, loss, at: (taken.append((loss.item(), at)), own(self, loss, at)),
-    )
+    method, pairs = halved
+    monkeypatch.setattr(l2rm, "COST_SHARE", 0.5)
     clean = np.arange(3, 12)
+    steps.clear()
     method._learn_cost(pairs, clean, 1, np.random.default_rng(5))
-    ((loss, step),) = taken
+    ((loss, step),) = steps
     chosen = step.pair_index
     assert 1 <= len(chosen) <= 4
     assert set(chosen) <= set(clean)
@@ -240,59 +146,40 @@ def test_the_cost_function_lowers_the_costs_of_clean_pairs_as_among_noisy_images
         assert torch.allclose(found[name].grad, parameter.grad, atol=1e-6)
 
 
-def test_of_a_hundred_clean_pairs_up_to_a_tenth_teach_the_cost_function(warm, monkeypatch):
-    method, pairs = warm
+def test_up_to_a_share_of_the_clean_pairs_teach_the_cost_function(halved, monkeypatch):
+    method, pairs = halved
     counts = []
     monkeypatch.setattr(Learner, "step", lambda self, loss, at: counts.append(len(at.pair_index)))
+    monkeypatch.setattr(l2rm, "COST_SHARE", 0.25)
     generator = np.random.default_rng(0)
-    method.method = method.method.model_copy(update={"cost_share": 0.25})
     for _ in range(30):
         method._learn_cost(pairs, np.arange(12), 1, generator)
     assert set(counts) == {1, 2, 3}
 
 
-def test_both_learning_rates_drop_together_and_mean_epochs_put_the_hardest_off(tiny, monkeypatch):
-    asked = []
-    for name in ("triplet_mean", "triplet_hardest"):
-        own = getattr(l2rm, name)
-
-        def call(similarity, margins, own=own, name=name):
-            if similarity.requires_grad:
-                asked.append(name)
-            return own(similarity, margins)
-
-        monkeypatch.setattr(l2rm, name, call)
-    division = Division(CLEAN_PROB, CLEAN_PROB > 0.5)
-    monkeypatch.setattr(l2rm, "divide_by_beta", lambda _: division)
-    settings = read_settings("l2rm", [*SMALL, "train.lr_drop_epoch=1", "method.mean_epochs=1"])
+def test_both_learning_rates_drop_together(halved):
+    method, pairs = halved
+    method.train = method.train.model_copy(update={"lr_drop_epoch": 1})
     rates = []
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        method = make(settings, pairs)
-        for epoch in range(3):
-            method.fit_epoch(pairs, epoch)
-            rates.append([
-                learner.optimiser.param_groups[0]["lr"]
-                for learner in (method.learner, method.cost_learner)
-            ])  # fmt: skip
-    assert asked == ["triplet_mean", "triplet_hardest"]
-    assert np.allclose(rates, [[2e-3, 2e-6], [2e-3, 2e-6], [2e-4, 2e-7]], rtol=1e-6)
+    for epoch in (1, 2):
+        method.fit_epoch(pairs, epoch)
+        learners = (method.learner, method.cost_learner)
+        rates.append([learner.optimiser.param_groups[0]["lr"] for learner in learners])
+    assert np.allclose(rates, [[1e-3, 2e-6], [1e-4, 2e-7]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("noisy", [0, 1, 22])
-def test_it_goes_on_with_hardly_any_noisy_or_clean_pair(warm, monkeypatch, noisy):
-    method, pairs = warm
-    clean_prob = np.where(np.arange(24) < 24 - noisy, 0.9, 0.1)
-    method.statistics["clean_prob"] = torch.from_numpy(clean_prob)
-    method.statistics["is_clean"] = torch.from_numpy(clean_prob > 0.5)
-    seen = spy(method, monkeypatch)
-    figures = method.fit_epoch(pairs, 1)
-    assert np.isfinite(figures["loss"])
-    assert bool(seen["rematched"]) == (noisy > 1)
+def test_it_goes_on_with_hardly_any_noisy_or_clean_pair(halved, spy, noisy):
+    method, pairs = halved
+    method.statistics["is_clean"] = torch.arange(24) < 24 - noisy
+    calls = spy(l2rm, "rematching")
+    assert np.isfinite(method.fit_epoch(pairs, 1)["loss"])
+    assert bool(calls) == (noisy > 1)
 
 
-def test_without_a_clean_pair_it_stops_in_one_line(warm):
-    method, pairs = warm
-    method.statistics["is_clean"][:] = False
+def test_without_a_clean_pair_it_stops_in_one_line(halved):
+    method, pairs = halved
+    method.statistics["is_clean"] = torch.zeros(24, dtype=torch.bool)
     with pytest.raises(TrainingError, match="0 of 24 pairs are clean"):
         method.fit_epoch(pairs, 1)
 
@@ -309,17 +196,156 @@ def test_equal_scores_give_a_finite_loss_and_gradient(count):
     assert gradient.diagonal().min() > 0, "off the own captions, towards the others"
 
 
-@pytest.mark.parametrize(
-    ("name", "warm_up", "epochs", "drop", "regularisation", "mask"),
-    [("l2rm", 10, 40, 20, 0.07, True), ("l2rm-cc152k", 10, 40, 20, 0.07, False),
-     ("l2rm-f30k", 5, 35, 15, 0.01, True), ("l2rm-coco", 10, 20, 10, 0.07, True)],
-)  # fmt: skip
-def test_presets_have_the_schedules_of_the_authors_scripts(
-    name, warm_up, epochs, drop, regularisation, mask
-):
-    settings = read_settings(name, [])
-    method, found = settings.method, settings.train
-    assert (found.warmup_epochs, found.epochs, found.lr_drop_epoch) == (warm_up, epochs, drop)
-    assert (found.lr, found.batch, found.clip) == (2e-4, 128, 2.0)
-    assert (method.regularisation, method.mask_diagonal) == (regularisation, mask)
-    assert (method.mass, method.temperature, method.cost_lr) == (0.1, 0.05, 2e-6)
+def costs(count: int, seed: int = 0, columns: int | None = None) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(count, columns or count, generator=generator, dtype=torch.float64)
+
+
+def slow_plan(cost, mass, regularisation, allowed):
+    """The authors' problem as they put it, with plain loops and their dummies' costs."""
+    rows, columns = cost.shape
+    dummy = 100 * cost.max()
+    padded = np.full((rows + 1, columns + 1), dummy)
+    padded[:rows, :columns] = cost
+    padded[rows, columns] = 2 * dummy + cost.max()
+    p = [1 / rows] * rows + [1 - mass]
+    q = [1 / columns] * columns + [1 - mass]
+    u, v = np.zeros(rows + 1), np.zeros(columns + 1)
+    inner = np.zeros((rows + 1, columns + 1), dtype=bool)
+    inner[:rows, :columns] = ~allowed
+
+    def exponents(i=None, j=None):
+        cells = (-padded + u[:, None] + v[None]) / regularisation
+        cells[inner] = -np.inf
+        return cells[i] if i is not None else cells[:, j]
+
+    def soft_maximum(values):
+        top = values.max()
+        return top + np.log(np.exp(values - top).sum())
+
+    for _ in range(300):
+        for i in range(rows + 1):
+            u[i] += regularisation * (math.log(p[i]) - soft_maximum(exponents(i=i)))
+        for j in range(columns + 1):
+            v[j] += regularisation * (math.log(q[j]) - soft_maximum(exponents(j=j)))
+    plan = np.array([np.exp(exponents(i=i)) for i in range(rows)])
+    return plan[:, :columns]
+
+
+def others(count: int) -> torch.Tensor:
+    return ~torch.eye(count, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("mass", [0.1, 0.6])
+@pytest.mark.parametrize("regularisation", [0.02, 0.2])
+def test_a_plan_is_that_of_the_authors_dummies_done_slowly(mass, regularisation):
+    cost, allowed = costs(5, seed=1), others(5)
+    found = partial_plan(cost, mass, regularisation, allowed)
+    expected = slow_plan(cost.numpy(), mass, regularisation, allowed.numpy())
+    assert np.allclose(found.numpy(), expected, atol=1e-6)
+
+
+def test_what_a_dummy_costs_where_both_meet_is_the_highest_cost():
+    """At a high regularisation it shows: two dummies that meet for nothing take mass together."""
+    cost = costs(5, seed=2)
+    moved = float(partial_plan(cost, 0.1, 0.5).sum())
+    expected = float(slow_plan(cost.numpy(), 0.1, 0.5, np.ones((5, 5), dtype=bool)).sum())
+    assert moved == pytest.approx(expected, abs=1e-5)
+    assert moved > 0.11
+
+
+@pytest.mark.parametrize("mass", [0.05, 0.1, 0.5, 0.9])
+def test_the_share_that_is_moved_is_rho_and_no_pair_gives_more_than_it_has(mass):
+    plan = partial_plan(costs(12, columns=9), mass, 0.01)
+    assert float(plan.sum()) == pytest.approx(mass, abs=1e-5)
+    assert float(plan.sum(1).max()) <= 1 / 12 + 1e-6
+    assert float(plan.sum(0).max()) <= 1 / 9 + 1e-6
+
+
+def test_a_masked_diagonal_holds_nothing_even_where_it_is_cheapest():
+    cost = 1 - torch.eye(8, dtype=torch.float64)
+    assert float(partial_plan(cost, 0.1, 0.05).diagonal().sum()) > 0.09
+    masked = partial_plan(cost, 0.1, 0.05, others(8))
+    assert not masked.diagonal().any()
+    assert float(masked.sum()) == pytest.approx(0.1, abs=1e-5)
+
+
+def test_it_moves_what_is_cheapest():
+    """With little regularisation the plan costs what a linear program finds."""
+    cost = costs(6, seed=3).numpy()
+    sums = np.zeros((13, 36))
+    for i in range(6):
+        sums[i, 6 * i : 6 * i + 6] = 1
+        sums[6 + i, i::6] = 1
+    sums[12] = 1
+    best = linprog(
+        cost.ravel(), A_ub=sums[:12], b_ub=np.full(12, 1 / 6), A_eq=sums[12:], b_eq=[0.4]
+    ).fun
+    plan = partial_plan(torch.from_numpy(cost), 0.4, 0.002).numpy()
+    assert (plan * cost).sum() == pytest.approx(best, rel=0.01)
+
+
+def test_a_plan_by_hand():
+    """Two images, two captions, alike: half of the mass is a quarter of a half in each cell."""
+    plan = partial_plan(torch.full((2, 2), 0.3, dtype=torch.float64), 0.5, 0.01)
+    assert torch.allclose(plan, torch.full((2, 2), 0.125, dtype=torch.float64), atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [2, 3, 128])
+@pytest.mark.parametrize("value", [0.0, 1e-10, 1.0, 1e4])
+def test_equal_costs_of_any_size_give_a_finite_even_plan(count, value):
+    plan = partial_plan(torch.full((count, count), value), 0.1, 0.07, others(count))
+    assert torch.isfinite(plan).all()
+    cells = plan[others(count)]
+    assert torch.allclose(cells, cells.mean().expand_as(cells), rtol=1e-4)
+
+
+def test_problems_that_have_no_plan_say_why():
+    half = torch.full((2,), 0.5)
+    with pytest.raises(ValueError, match="masses of rows 1, of columns 2: not the same"):
+        sinkhorn(costs(2), half, 2 * half, 0.1)
+    with pytest.raises(ValueError, match="no allowed cell"):
+        sinkhorn(costs(2), half, half, 0.1, torch.tensor([[True, True], [False, False]]))
+
+
+SIMILARITY = torch.tensor([[0.0, math.log(3)], [0.0, 0.0]], dtype=torch.float64)
+"""Rows: probabilities 1/4, 3/4 and 1/2, 1/2; columns: 1/2, 1/2 and 3/4, 1/4."""
+
+
+def test_rematching_by_hand_is_both_divergences_of_both_directions():
+    plan = torch.tensor([[0.1, 0.1], [0.3, 0.1]], dtype=torch.float64)
+
+    def both(target, own):
+        return sum((t - p) * math.log(t / p) for t, p in zip(target, own, strict=True))
+
+    image = [both((0.5, 0.5), (0.25, 0.75)), both((0.75, 0.25), (0.5, 0.5))]
+    caption = [both((0.25, 0.75), (0.5, 0.5)), both((0.5, 0.5), (0.75, 0.25))]
+    expected = (torch.tensor(image) + torch.tensor(caption)) / 2
+    assert torch.allclose(rematching(SIMILARITY, plan, 1.0), expected.double())
+
+
+def test_rematching_is_finite_at_the_extremes_and_its_gradient_right():
+    for plan in (torch.zeros(4, 4), torch.eye(4) / 4):
+        similarity = (torch.eye(4).roll(1, 0) * 1e3).requires_grad_()
+        value = rematching(similarity, plan, 0.05).mean()
+        (gradient,) = torch.autograd.grad(value, similarity)
+        assert torch.isfinite(value)
+        assert torch.isfinite(gradient).all()
+    similarity = costs(4).requires_grad_()
+    assert torch.autograd.gradcheck(lambda s: rematching(s, costs(4, seed=1), 0.3), similarity)
+
+
+def test_a_cost_begins_as_one_minus_the_similarity_for_batches_of_any_size():
+    cost = CostFunction(6)
+    for images, captions in ((6, 6), (2, 4)):
+        similarity = torch.rand(images, captions)
+        assert torch.allclose(cost(similarity), 1 - similarity)
+    assert not cost(torch.full((2, 2), 1.5)).any(), "no cost is below zero"
+
+
+def test_a_cost_is_made_of_all_similarities_of_its_image():
+    cost = CostFunction(3)
+    with torch.no_grad():
+        cost.weight[0, 2] = 0.5
+    similarity = torch.tensor([[0.1, 0.2, 0.4], [0.3, 0.3, 0.2]])
+    assert torch.allclose(cost(similarity)[:, 0], torch.tensor([0.9 + 0.2, 0.7 + 0.1]))

@@ -1,36 +1,21 @@
-"""NCR and BiCro: who teaches, who labels, whose margin, which pairs, and from when on."""
+"""NCR and BiCro: who labels, whose margin, which pairs, and by what noisy and clean labels."""
+
+import math
 
 import numpy as np
 import pytest
 import torch
 
 from pc2_baseline.methods import relabelling
-from pc2_baseline.modules import coteaching
-from pc2_baseline.modules.coteaching import DividedPairs
-from pc2_baseline.modules.division import Division
+from pc2_baseline.methods.bicro import consistency, cosines
+from pc2_baseline.methods.ncr import predicted_labels
+from pc2_baseline.methods.relabelling import anchors, closeness
+from pc2_baseline.modules.beta_mixture import divide_by_beta
+from pc2_baseline.modules.division import divide
 
 BOTH = pytest.mark.parametrize("preset", ["ncr", "bicro"])
-ONE_BATCH = ("train.warmup_epochs=1", "train.batch=24", "model.dropout=0", "data.tokenizer=jieba")
-
-
-def statistics(pairs, third):
-    """Two thirds are clean, with posteriors of their own."""
-    number = np.arange(pairs)
-    prob = 0.55 + 0.4 * number / pairs - 0.02 * third
-    return DividedPairs(np.zeros(pairs, np.float32), Division(prob, number % 3 != third))
-
-
-@pytest.fixture
-def divided(on_tiny):
-    """Before the first epoch after the warm-up; the peers call different pairs clean."""
-
-    def make(preset, *overrides):
-        method, pairs = on_tiny(preset, *ONE_BATCH, *overrides)
-        method.fit_epoch(pairs, 0)
-        method.statistics = [statistics(len(pairs), third) for third in (0, 1)]
-        return method, pairs
-
-    return make
+PEERS = pytest.mark.parametrize("peer", [0, 1])
+CLEAN, NOISY = np.array([3, 20, 7, 1, 15, 0, 11, 22, 5, 18, 9]), np.array([2, 8, 13, 4])
 
 
 def slow_hinges(matrix, margins):
@@ -45,33 +30,10 @@ def slow_hinges(matrix, margins):
     return found
 
 
-def soft(labels):
-    return [0.2 * (10**label - 1) / 9 for label in labels]
-
-
-@torch.no_grad()
-def trained_score(net, pairs, rows):
-    """The matrix of a batch in training mode, without moving the running statistics."""
-    kept = {name: value.clone() for name, value in net.state_dict().items()}
-    matrix = net.train().score_batch(pairs.batch(rows)).tolist()
-    net.load_state_dict(kept)
-    return matrix
-
-
-@BOTH
-@pytest.mark.parametrize("peer", [0, 1])
-def test_a_peer_learns_the_pairs_that_the_other_calls_clean(divided, steps, preset, peer):
-    method, pairs = divided(preset, "method.noisy_from_epoch=9")
-    method._learn(pairs, 1, peer)
-    _, step = steps[-1]
-    assert sorted(step.pair_index) == method.statistics[1 - peer].division.clean.tolist()
-
-
 @BOTH
 def test_the_other_that_labels_is_the_other_peer_as_the_last_epoch_left_it(divided, preset):
     method, pairs = divided(preset)
-    before = [net.state_dict() for net in method.nets]
-    before = [{name: value.clone() for name, value in state.items()} for state in before]
+    before = [{n: value.clone() for n, value in net.state_dict().items()} for net in method.nets]
     method.fit_epoch(pairs, 1)
     for peer, other in enumerate(method.others):
         assert not other.training
@@ -81,40 +43,29 @@ def test_the_other_that_labels_is_the_other_peer_as_the_last_epoch_left_it(divid
 
 @BOTH
 def test_the_loss_is_the_hinges_of_both_kinds_with_the_labels_as_soft_margins(
-    divided, steps, preset
+    divided, steps, scored, preset
 ):
     """Hardest negatives, the margin of the query, clean and noisy pairs in one sum."""
-    method, pairs = divided(preset)
-    own, expected, parts = method.labels, [], []
+    method, pairs = divided(preset, "model.dropout=0")
+    own, expected, parts, net = method.labels, [], [], method.nets[0]
 
     def spy(train, peer, clean, noisy):
-        assert not method.nets[peer].training
+        assert not net.training
         labels = own(train, peer, clean, noisy)
         for rows, values in zip((clean, noisy), labels, strict=True):
-            matrix = trained_score(method.nets[peer], pairs, rows)
-            expected.append(sum(slow_hinges(matrix, soft(values.tolist()))))
+            kept = {name: value.clone() for name, value in net.state_dict().items()}
+            matrix = scored(net, pairs, rows, training=True).tolist()
+            net.load_state_dict(kept)  # running statistics as they were
+            margins = [0.2 * (10**label - 1) / 9 for label in values.tolist()]
+            expected.append(sum(slow_hinges(matrix, margins)))
             parts.extend(rows)
         return labels
 
     method.labels = spy
     method._learn(pairs, 1, 0)
-    clean_loss, noisy_loss = expected
     assert sorted(parts) == list(range(24))
-    assert clean_loss > 0.1
-    assert noisy_loss > 0.1
-    assert steps[-1][0] == pytest.approx(clean_loss + noisy_loss, rel=1e-4)
-
-
-@BOTH
-def test_noisy_pairs_act_from_their_epoch_on(divided, steps, preset):
-    method, pairs = divided(preset, "method.noisy_from_epoch=1")
-    counts = []
-    for epoch in (1, 2):
-        method.statistics = [statistics(len(pairs), third) for third in (0, 1)]
-        steps.clear()
-        method._learn(pairs, epoch, 0)
-        counts.append(sum(len(step.pair_index) for _, step in steps))
-    assert counts == [16, 24]
+    assert min(expected) > 0.1
+    assert steps[-1][0] == pytest.approx(sum(expected), rel=1e-4)
 
 
 @pytest.mark.parametrize(("preset", "noisy_place"), [("ncr", 1), ("bicro", 0)])
@@ -126,36 +77,173 @@ def test_of_two_steps_the_noisy_one_has_its_place(divided, steps, preset, noisy_
     assert losses[1 - noisy_place] == pytest.approx(figures["loss"])
 
 
-@BOTH
-def test_negatives_harden_after_the_warm_up_and_the_mean_epochs(divided, monkeypatch, preset):
-    asked = []
-    for module, name in (
-        (coteaching, "triplet_mean"), (relabelling, "triplet_mean"),
-        (relabelling, "triplet_hardest"),
-    ):  # fmt: skip
-        own = getattr(module, name)
-
-        def spy(similarity, *more, own=own, name=name):
-            if similarity.requires_grad:
-                asked.append(name)
-            return own(similarity, *more)
-
-        monkeypatch.setattr(module, name, spy)
-    method, pairs = divided(preset, "method.mean_epochs=1", "method.noisy_from_epoch=9")
-    asked.clear()
-    for epoch in range(3):
-        method._learn(pairs, epoch, 0)
-    assert asked == ["triplet_mean", "triplet_mean", "triplet_hardest"]
+@pytest.mark.parametrize(
+    "case", [("ncr", None, 24), ("bicro", 0.3, 7), ("bicro", 1.0, 24), ("bicro", 0.01, 1)]
+)
+def test_the_warm_up_learns_mean_negatives_and_bicro_the_lowest_losses_alone(
+    on_tiny, steps, scored, mean_losses, case
+):
+    preset, share, kept = case
+    own = [f"method.warmup_share={share}"] if share else []
+    method, pairs = on_tiny(preset, "train.batch=24", "model.dropout=0", *own)
+    costs = mean_losses(scored(method.nets[0], pairs, training=True))
+    method._learn(pairs, 0, 0)
+    (loss, step), *more = steps
+    assert not more
+    assert sorted(step.pair_index) == list(range(24))
+    assert loss == pytest.approx(costs.sort().values[:kept].sum().item(), rel=1e-4)
 
 
-@BOTH
-@pytest.mark.parametrize("noisy", [0, 1, 2, 22])
-@pytest.mark.parametrize("batch", [2, 24])
-def test_it_trains_with_any_number_of_noisy_pairs(on_tiny, preset, noisy, batch):
-    method, pairs = on_tiny(preset, "train.warmup_epochs=1", f"train.batch={batch}")
-    clean = np.arange(len(pairs)) >= noisy
-    own = DividedPairs(np.zeros(24, np.float32), Division(np.where(clean, 0.9, 0.1), clean))
-    method.statistics = [own, own]
-    figures = method._learn(pairs, 1, 0)
-    assert all(np.isfinite(value) for value in figures.values())
-    assert (figures["loss_noisy"] > 0) == (noisy > 1)
+@pytest.mark.parametrize(
+    ("preset", "mixture"), [("ncr", lambda losses: divide(losses, 0)), ("bicro", divide_by_beta)]
+)
+def test_pairs_are_divided_by_the_mixture_of_the_method(warm, preset, mixture):
+    method, pairs = warm(preset)
+    found = method._divide(pairs, 0)
+    assert np.array_equal(found.division.clean_prob, mixture(found.loss).clean_prob)
+
+
+@torch.no_grad()
+def labels(method, pairs, peer=0, clean=CLEAN, noisy=NOISY):
+    """Return the labels of clean and of noisy pairs, each peer's copy being the other as it is."""
+    for own in (0, 1):
+        method.others[own].load_state_dict(method.nets[1 - own].state_dict())
+    method.nets[peer].eval()
+    return [values.tolist() for values in method.labels(pairs, peer, clean, noisy)]
+
+
+@PEERS
+def test_ncrs_labels_are_predicted_and_clean_ones_mixed_with_the_others_belief(
+    divided, scored, mean_losses, peer
+):
+    """Clean: w + (1 - w) p, w of the other's division; noisy: the mean p of both networks."""
+    method, pairs = divided("ncr")
+
+    def predicted(net, rows):
+        """Half of a pair's losses less than 0.2, in units of the highest tenth's mean."""
+        close = (0.2 - mean_losses(scored(net, pairs, rows)) / 2).clamp(0, 0.2)
+        top = close.sort().values[-(len(rows) // 10 + 1) :].mean()
+        return (close / top).clamp(max=1).numpy()
+
+    clean, noisy = labels(method, pairs, peer)
+    w = method.statistics[1 - peer].division.clean_prob[CLEAN]
+    assert np.allclose(clean, w + (1 - w) * predicted(method.nets[peer], CLEAN), atol=1e-5)
+    both = [predicted(net, NOISY) for net in method.nets]
+    assert not np.allclose(*both, atol=1e-4)
+    assert np.allclose(noisy, (both[0] + both[1]) / 2, atol=1e-5)
+
+
+@torch.no_grad()
+def slow_labels(net, pairs, matrix, losses):
+    """BiCro's by loops over pairs, each half the mean of its regions or words."""
+    images, captions = {}, {}
+    for pair in (*CLEAN, *NOISY):
+        one = pairs.batch(np.array([pair]))
+        images[pair] = net.encode_images(one.regions).regions[0].mean(0)
+        captions[pair] = net.encode_captions(one.tokens, one.lengths).words[0].mean(0)
+    close = (0.2 - losses(matrix) / 2).clamp(0, 0.2)
+    anchors = [CLEAN[i] for i in np.argsort(close.tolist())[-2:]]  # 11 // 10 + 1
+    label = {}
+    for pair in (*CLEAN, *NOISY):
+        x = [float(torch.cosine_similarity(images[pair], images[a], dim=0)) for a in anchors]
+        y = [float(torch.cosine_similarity(captions[pair], captions[a], dim=0)) for a in anchors]
+        at = [int(np.argmax(x)), int(np.argmax(y))]
+        ratios = [min(x[a], y[a]) / max(x[a], y[a]) if min(x[a], y[a]) > 0 else 0.0 for a in at]
+        label[pair] = sum(ratios) / 2
+    clean = [1.0 if pair in anchors else (1 + label[pair]) / 2 for pair in CLEAN]
+    return [clean, [label[pair] for pair in NOISY]]
+
+
+@PEERS
+def test_bicros_other_network_labels_by_the_closest_tenth_of_the_clean_pairs(
+    warm, scored, mean_losses, peer
+):
+    method, pairs = warm("bicro")
+    expected, own = (
+        slow_labels(net, pairs, scored(net, pairs, CLEAN), mean_losses)
+        for net in (method.nets[1 - peer], method.nets[peer])
+    )
+    for found, slow in zip(labels(method, pairs, peer), expected, strict=True):
+        assert found == pytest.approx(slow, abs=1e-4)
+    assert expected[0].count(1.0) == 2
+    assert expected[1] != pytest.approx(own[1], abs=1e-4)
+
+
+def test_an_anchor_is_certain_where_another_has_the_same_image(warm):
+    """As with five captions an image: the nearest image may then be the other's."""
+    method, pairs = warm("bicro")
+    pairs.image_of[:] = 0
+    clean, _ = labels(method, pairs)
+    assert clean.count(1.0) == 2
+
+
+@pytest.mark.parametrize(("preset", "counted"), [("bicro", 4), ("bicro-star", 2)])
+def test_bicro_star_leaves_noisy_pairs_of_low_label_out(divided, monkeypatch, preset, counted):
+    """Every pair costs 1; two of four labels are below 0.5."""
+    method, pairs = divided(preset, "method.mean_epochs=0")
+    divided.divide(method, *[~np.isin(np.arange(24), NOISY)] * 2)
+    given = torch.tensor([0.2, 0.49, 0.5, 0.9])
+    monkeypatch.setattr(method, "labels", lambda *_: (torch.ones(20), given))
+    monkeypatch.setattr(
+        relabelling, "triplet_hardest", lambda similarity, _: similarity.sum(1) * 0 + 1
+    )
+    assert method._learn(pairs, 1, 0)["loss_noisy"] == counted
+
+
+def test_as_released_bicros_noisy_pairs_of_low_label_have_margin_0_and_go_on_acting(warm):
+    plain = labels(*warm("bicro"))
+    middle = float(np.median(plain[1]))
+    found = labels(*warm("bicro", f"method.zero_below={middle}"))
+    assert found[0] == plain[0]
+    assert found[1] == [label if label >= middle else 0.0 for label in plain[1]]
+    assert 0.0 in found[1]
+
+
+def slow_consistency(images, captions):
+    found = []
+    for x, y in zip(images, captions, strict=True):
+        total = 0.0
+        for nearest in (x.index(max(x)), y.index(max(y))):
+            first, second = x[nearest], y[nearest]
+            if first > 0 and second > 0:
+                total += min(first / second, second / first) / 2
+        found.append(total)
+    return found
+
+
+@pytest.mark.parametrize("size", [2, 7, 23])
+def test_labels_agree_with_the_slow_version(mean_losses, size):
+    torch.manual_seed(0)
+    matrix = torch.rand(size, size, dtype=torch.float64)
+    slow = (0.2 - mean_losses(matrix) / 2).clamp(0, 0.2).tolist()
+    assert np.allclose(closeness(matrix, 0.2), slow)
+    top = sorted(slow)[-(size // 10 + 1) :]
+    expected = [min(1, value / (sum(top) / len(top))) for value in slow]
+    assert np.allclose(predicted_labels(matrix, 0.2), expected)
+    x, y = torch.rand(2, size, 5, dtype=torch.float64) * 2 - 1
+    assert np.allclose(consistency(x, y), slow_consistency(x.tolist(), y.tolist()))
+
+
+def test_labels_by_hand():
+    """The first pair loses nothing. The second loses 0.2 + 0.6 - 0.7 = 0.1 as an image, nothing as
+    a caption: 0.05 on average over two, half of which is taken from 0.2.
+    """
+    matrix = torch.tensor([[0.9, 0.4], [0.6, 0.7]])
+    assert closeness(matrix, 0.2).tolist() == pytest.approx([0.2, 0.175])
+    assert predicted_labels(matrix, 0.2).tolist() == pytest.approx([1.0, 0.875])
+    x, y = torch.tensor([[0.8, 0.2], [0.5, -0.1]]), torch.tensor([[0.4, 0.6], [-0.2, -0.3]])
+    assert consistency(x, y).tolist() == pytest.approx([(0.5 + 1 / 3) / 2, 0.0])
+    assert sorted(anchors(torch.arange(20.0)).tolist()) == [17, 18, 19], "a tenth and one more"
+    assert anchors(torch.tensor([0.1, 0.3, 0.2])).tolist() == [1]
+    rows, columns = torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0], [0.0, 7.0]])
+    assert cosines(rows, columns)[0].tolist() == pytest.approx([0.6, 0.8])
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
+def test_labels_are_finite_where_all_scores_are_equal(value):
+    assert predicted_labels(torch.full((2, 2), value), 0.2).tolist() == [1.0, 1.0]
+    hopeless = value - 2 * torch.eye(4)
+    assert predicted_labels(hopeless, 0.2).tolist() == [0.0] * 4
+    equal = torch.full((3, 2), value)
+    assert all(math.isfinite(label) for label in consistency(equal, equal).tolist())
+    assert consistency(torch.zeros(1, 2), torch.zeros(1, 2)).tolist() == [0.0]

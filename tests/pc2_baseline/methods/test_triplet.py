@@ -1,8 +1,9 @@
-"""One network of any kind: SCAN, IMRAM and VSRN learn, resume, and are averaged with others."""
+"""One network of any kind: SGR* and SGR-C, what networks are made of, and several as one."""
 
 import json
-import tomllib
+import shutil
 import zipfile
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,49 +12,25 @@ import torch
 from leaderboard.metrics import recalls
 from leaderboard.submission.archive import open_submission
 from leaderboard.submission.gallery import read_gallery
-from now_builder.errors import ConfigError, FormatError
-from pc2_baseline.config import ModelSettings, read_settings, with_method
-from pc2_baseline.data.pairs import open_pairs, read_vocabulary
-from pc2_baseline.methods import make_method
-from pc2_baseline.methods.networks import KINDS, make_network
+from now_builder.errors import ConfigError, FormatError, TrainingError
+from pc2_baseline.config import ModelSettings, read_settings
+from pc2_baseline.data.pairs import open_pairs
+from pc2_baseline.methods.networks import make_network
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
 from pc2_baseline.runs.evaluate import evaluate
-from pc2_baseline.runs.open_run import open_run, similarity
-from pc2_baseline.runs.predict import predict
+from pc2_baseline.runs.open_run import open_run, open_runs, similarity
+from pc2_baseline.runs.predict import describe, predict
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
-from pc2_baseline.training.run_folder import read_run
 
 CPU = torch.device("cpu")
-CHANCE = 2 * 100 * (1 + 5 + 10) / 40
-"""rSum of a random matrix over 40 pairs; knowing the topic gives about 440."""
-
-NETWORKS = {"scan-t2i": "scan_t2i", "scan-i2t": "scan_i2t", "imram": "imram", "vsrn": "vsrn"}
-"""Network of each preset."""
-
+KINDS = get_args(ModelSettings.model_fields["similarity"].annotation)
+NETWORKS = ("scan-t2i", "scan-i2t", "imram", "vsrn")
 SMALL = [
     "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=8",
     "train.device=cpu", "train.lr=3e-3", "train.tensorboard=false", "train.pictures=false",
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("preset", NETWORKS)
-def test_it_learns_although_many_captions_are_shuffled(easy, preset):
-    settings = read_settings(
-        f"{preset}-demo",
-        [*SMALL, "data.tokenizer=jieba", "train.batch=16", "train.lr=1e-2", "model.dropout=0",
-         "model.feature_dropout=0", "train.weight_decay=0", "train.warmup_epochs=3"],
-    )  # fmt: skip
-    with (
-        open_pairs(easy, "train", settings.data, CPU) as pairs,
-        open_pairs(easy, "dev", settings.data, CPU) as dev,
-    ):
-        words = read_vocabulary(easy, settings.data).idx
-        method = make_method(settings, Sizes(len(pairs), pairs.features, words), CPU)
-        for epoch in range(3):
-            method.fit_epoch(pairs, epoch)
-        assert recalls(method.similarity(dev), dev.image_of).rsum > 3 * CHANCE
 
 
 @pytest.mark.parametrize("preset", NETWORKS)
@@ -77,14 +54,10 @@ def test_losses_are_finite_for_a_batch_of_two_that_are_alike(preset, triplet):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_method_of_two_peers_takes_any_network(tiny, small_settings, kind):
-    settings = read_settings("pc2-demo", [*small_settings, f"model.similarity={kind}"])
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        method = make_method(settings, Sizes(len(pairs), pairs.features, 28), CPU)
-        figures = method.fit_epoch(pairs, 0)
-        matrix = method.similarity(pairs)
-    assert np.isfinite([*figures.values()]).all()
-    assert np.isfinite(matrix).all()
+def test_a_method_of_two_peers_takes_any_network(on_tiny, kind):
+    method, pairs = on_tiny("pc2-demo", f"model.similarity={kind}")
+    assert np.isfinite([*method.fit_epoch(pairs, 0).values()]).all()
+    assert np.isfinite(method.similarity(pairs)).all()
 
 
 def test_networks_have_the_temperatures_and_the_pooling_of_their_papers():
@@ -111,42 +84,73 @@ def test_networks_that_compare_words_and_regions_alone_have_no_pooling_to_learn(
         assert ("pool" in names) == (kind in {"sgr", "saf"}), kind
 
 
-@pytest.mark.parametrize(
-    ("preset", "lr", "epochs", "full_rate"),
-    [("scan-t2i", 2e-4, 40, 25), ("scan-i2t", 2e-4, 40, 25), ("imram", 2e-4, 40, 25),
-     ("scan-t2i-f30k", 2e-4, 30, 15), ("scan-i2t-f30k", 2e-4, 30, 15),
-     ("imram-f30k", 2e-4, 30, 15), ("scan-t2i-coco", 5e-4, 20, 10),
-     ("scan-i2t-coco", 5e-4, 20, 10), ("imram-coco", 5e-4, 20, 10),
-     ("vsrn", 2e-4, 40, 25), ("vsrn-coco", 2e-4, 30, 15), ("vsrn-f30k", 2e-4, 30, 10)],
-)  # fmt: skip
-def test_presets_have_the_schedules_of_their_papers(preset, lr, epochs, full_rate):
-    settings = read_settings(preset, [])
-    found = settings.train
-    assert (found.lr, found.total_epochs, found.batch, found.clip) == (lr, epochs, 128, 2.0)
-    assert found.warmup_epochs + found.lr_drop_epoch == full_rate
-    assert settings.model.embed_dim == (2048 if "vsrn" in preset else 1024)
-    assert settings.model.similarity == NETWORKS[preset.removesuffix("-coco").removesuffix("-f30k")]
-    assert (settings.method.name, settings.method.margin, settings.model.dropout) == (
-        "triplet", 0.2, 0.0,
-    )  # fmt: skip
+def matched_rows(release):
+    lines = (release / "truth.csv").read_text().splitlines()
+    cells = [line.split(",") for line in lines if ",train_" in line]
+    return [int(key[6:]) for _, key, right, *_ in cells if right == "True"]
 
 
-def test_what_was_called_sgr_is_read_as_triplet_and_a_run_of_it_goes_on(tiny, tmp_path):
-    small = [*SMALL, "train.warmup_epochs=1", "train.epochs=1"]
-    new = read_settings("sgr", small)
-    pc2 = read_settings("pc2-demo", []).model_dump()
-    assert read_settings("sgr", [*small, "method.name=sgr"]) == new
-    assert new.method.name == "triplet"
-    assert with_method(pc2, "sgr")["method"] == {
-        "name": "triplet", "margin": 0.2, "mean_epochs": 12,
-    }  # fmt: skip
-    train(tiny, tmp_path / "run", new)
-    path = tmp_path / "run" / "run.toml"
-    path.write_text(path.read_text().replace('name = "triplet"', 'name = "sgr"'))
-    assert tomllib.loads(path.read_text())["settings"]["method"]["name"] == "sgr"
-    assert read_run(tmp_path / "run").settings == new
-    assert train(tiny, tmp_path / "run", new).fresh == 0
-    assert similarity(tmp_path / "run").shape == (8, 8)
+def test_negatives_never_soften():
+    with pytest.raises(ConfigError, match="mean_epochs is 2, expected 0 with warm_up"):
+        read_settings("sgr-hardest", ["method.mean_epochs=2"])
+
+
+def test_sgr_star_is_sgr_by_the_name_of_the_tables():
+    assert read_settings("sgr-star", []) == read_settings("sgr", [])
+
+
+def test_sgr_c_is_trained_on_the_matched_pairs_alone_and_says_so(
+    tiny, small, tmp_path, steps, capsys
+):
+    truth = f"data.truth={tiny / 'truth.csv'}"
+    train(tiny, tmp_path / "run", read_settings("sgr-c", [*small, truth]))
+    matched = matched_rows(tiny)
+    for epoch in range(4):
+        rows = np.concatenate([step.pair_index for _, step in steps if step.epoch == epoch])
+        assert sorted(rows) == sorted(matched)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "trains on the 15 of 24 pairs that the truth calls matched" in said
+    predict(tmp_path / "run", "test", tmp_path / "x.zip")
+    assert b"SGR-C" in zipfile.ZipFile(tmp_path / "x.zip").read("submission.json")
+    titled = describe(open_runs(tmp_path / "run"), "test", "mine")
+    assert titled.method.name == "mine (trained on matched pairs alone)", "in a table too"
+
+
+def test_sgr_c_takes_what_a_noise_file_knows(tiny, small, tmp_path):
+    image_of = np.arange(24)
+    image_of[[3, 5]] = [5, 3]
+    np.save(tmp_path / "noise.npy", image_of)
+    settings = read_settings("sgr-c", [*small, f"data.noise_file={tmp_path / 'noise.npy'}"])
+    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
+        assert pairs.matched_rows().tolist() == [row for row in range(24) if row not in (3, 5)]
+
+
+def test_sgr_c_leaves_out_what_a_noise_file_moved_though_the_page_matches(
+    tiny, small, tmp_path, steps
+):
+    matched = matched_rows(tiny)
+    one, other, *kept = matched
+    image_of = np.arange(24)
+    image_of[[one, other]] = [other, one]
+    np.save(tmp_path / "noise.npy", image_of)
+    both = [f"data.noise_file={tmp_path / 'noise.npy'}", f"data.truth={tiny / 'truth.csv'}"]
+    train(tiny, tmp_path / "run", read_settings("sgr-c", [*small, *both]))
+    assert sorted({row for _, step in steps for row in step.pair_index}) == sorted(kept)
+
+
+def test_sgr_c_without_a_truth_is_refused_before_anything_is_written(tiny, small, tmp_path):
+    with pytest.raises(ConfigError, match=r"matched_only: .* expected data.truth or data.noise"):
+        train(tiny, tmp_path / "run", read_settings("sgr-c", small))
+    assert not (tmp_path / "run").exists()
+
+
+def test_sgr_c_with_too_few_matched_pairs_is_refused(tiny, small, tmp_path):
+    release = shutil.copytree(tiny, tmp_path / "release")
+    lines = ["key,matched", "train_00000,true", "train_00001,false"]
+    (tmp_path / "truth.csv").write_text("\n".join(lines))
+    settings = read_settings("sgr-c", [*small, f"data.truth={tmp_path / 'truth.csv'}"])
+    with pytest.raises(TrainingError, match="1 training pairs match, expected at least 4"):
+        train(release, tmp_path / "run", settings)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from now_builder.errors import TrainingError
 from pc2_baseline.modules.beta_mixture import beta_posterior, divide_by_beta
 
 
@@ -49,11 +48,6 @@ def test_degenerate_statistics_give_finite_posteriors(statistic):
     posterior = beta_posterior(statistic)
     assert np.isfinite(posterior).all()
     assert ((posterior >= 0) & (posterior <= 1)).all()
-
-
-def test_a_constant_statistic_stops_in_one_line():
-    with pytest.raises(TrainingError, match="for all 9 pairs"):
-        divide_by_beta(np.full(9, 0.3))
 
 
 def test_where_no_pair_is_clean_all_but_a_hundredth_are(monkeypatch):

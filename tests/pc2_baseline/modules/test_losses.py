@@ -29,11 +29,6 @@ def test_soft_margin_by_hand():
     assert torch.allclose(found, torch.tensor([0.0, 0.0481, 0.1180, 0.2]), atol=1e-4)
 
 
-def test_soft_margin_with_a_base_below_two():
-    """m(1/2) = .2 (√1.5 − 1)/.5 = .0899."""
-    assert soft_margin(torch.tensor([0.5]), 0.2, 1.5).item() == pytest.approx(0.0899, abs=1e-4)
-
-
 def test_a_base_of_one_is_a_programmers_mistake():
     with pytest.raises(ValueError, match="base is 1"):
         soft_margin(torch.tensor([0.5]), 0.2, 1.0)
@@ -81,8 +76,7 @@ def test_mean_negatives_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("axis", "i2t", "t2i"),
-    [("query", 0.1, 0.3), ("image", 0.1, 0.1), ("caption", 0.3, 0.3)],
+    ("axis", "i2t", "t2i"), [("query", 0.1, 0.3), ("image", 0.1, 0.1), ("caption", 0.3, 0.3)]
 )
 def test_the_margin_of_a_cell_is_that_of_the_query_the_image_or_the_caption(axis, i2t, t2i):
     """Cell of image 0 and caption 1, both pairs scored alike: the cost is the margin itself."""
@@ -117,10 +111,6 @@ def test_the_entropy_term_rewards_spreading_over_classes():
     logits.requires_grad_()
     (-batch_entropy(logits.softmax(1))).backward()
     assert (logits.grad[:, 0] > 0).all(), "descending must leave the crowded class"
-
-
-def test_the_entropy_of_128_even_classes_is_4_852():
-    assert batch_entropy(torch.eye(128)).item() == pytest.approx(4.852, abs=1e-3)
 
 
 def test_the_mean_entropy_is_that_of_images_and_captions():
@@ -189,11 +179,3 @@ def test_the_loss_of_the_hardest_few_lies_between_the_hardest_and_all():
     i2t = sorted(max(0.0, (0.2 + similarity[3, j] - own).item()) for j in range(6) if j != 3)
     t2i = sorted(max(0.0, (0.2 + similarity[j, 3] - own).item()) for j in range(6) if j != 3)
     assert two[3].item() == pytest.approx(sum(i2t[-2:] + t2i[-2:]) / 2, abs=1e-6)
-
-
-@pytest.mark.parametrize("triplet", [triplet_mean, triplet_hardest])
-def test_gradients_of_triplets_are_those_of_the_loss(triplet):
-    torch.manual_seed(1)
-    similarity = torch.rand(5, 5, dtype=torch.float64, requires_grad=True)
-    margins = soft_margin(torch.rand(5, dtype=torch.float64), 0.2)
-    assert torch.autograd.gradcheck(lambda values: triplet(values, margins), similarity)

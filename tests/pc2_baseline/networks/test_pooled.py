@@ -1,6 +1,5 @@
 """One vector a screenshot, one a caption: poolings against slow ones, and what scores them."""
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -8,7 +7,6 @@ from torch.nn import functional
 from now_builder.errors import ConfigError
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods.networks import make_network
-from pc2_baseline.modules.retrieval import ensemble, scores
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.cosine import CosineSimilarity
 from pc2_baseline.networks.pooled import (
@@ -34,17 +32,6 @@ def test_the_score_is_the_cosine_and_the_logit_that_of_half_of_it_and_one():
     logits = block(*both, logits=True)
     assert torch.isfinite(logits).all()
     assert torch.allclose(logits.sigmoid(), (1 + cosines) / 2, atol=1e-6)
-
-
-def test_an_ensemble_of_pooled_networks_ranks_by_the_mean_cosine():
-    torch.manual_seed(0)
-    block = CosineSimilarity()
-    vectors = functional.normalize(torch.randn(3, 2, 40, 6), dim=-1)
-    own = [codes(*pair) for pair in vectors]
-    mean = np.mean([block(*both).numpy() for both in own], axis=0)
-    together = ensemble([block(*both, logits=True).numpy() for both in own])
-    np.testing.assert_allclose(1 / (1 + np.exp(-together)), (1 + mean) / 2, atol=1e-5)
-    assert scores(together, np.arange(40)) == scores(mean, np.arange(40))
 
 
 def test_generalized_pooling_weighs_sorted_values_dimension_by_dimension():
@@ -132,29 +119,6 @@ def test_words_are_blank_in_training_alone():
     tokens, lengths = torch.tensor([[1, 3, 2], [5, 5, 5]]), torch.tensor([3, 3])
     assert torch.equal(*encoder(tokens, lengths).pooled)
     assert not torch.equal(*encoder.eval()(tokens, lengths).pooled)
-
-
-@pytest.mark.parametrize("reader", ["words", "gru"])
-def test_gradients_agree_with_finite_differences(reader):
-    torch.manual_seed(0)
-    images = PooledImageEncoder(1, 4).double()
-    captions = PooledCaptionEncoder(6, 3, 4, reader).double()
-    tokens, lengths = torch.tensor([[1, 3, 2], [5, 4, 0]]), torch.tensor([3, 2])
-    regions = torch.randn(2, 36, 1).double().requires_grad_()
-    table = captions.embed.weight.detach().clone().requires_grad_()
-
-    def score(regions, table):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(captions.embed, "forward", lambda ids: functional.embedding(ids, table))
-            return CosineSimilarity()(images(regions), captions(tokens, lengths))
-
-    assert torch.autograd.gradcheck(score, (regions, table))
-
-
-def test_gradients_of_the_generalized_pool_agree_with_finite_differences():
-    torch.manual_seed(0)
-    pool, vectors = GeneralizedPooling(4).double(), torch.randn(2, 5, 3).double().requires_grad_()
-    assert torch.autograd.gradcheck(pool, vectors)
 
 
 def test_what_needs_regions_and_words_is_refused_by_name():

@@ -18,7 +18,7 @@ from pc2_baseline.methods.gsc import network_structures
 from pc2_baseline.methods.networks import make_network
 from pc2_baseline.modules.reading import fit_word_sides
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
-from pc2_baseline.networks.reading import ReadingSimilarity, letter_sums, nearest_regions
+from pc2_baseline.networks.reading import letter_sums, nearest_regions
 from pc2_baseline.runs.open_run import open_run
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
@@ -131,35 +131,6 @@ def test_words_are_left_out_in_training_alone():
     net.eval()
     one, other = (net.encode_captions(tokens, lengths).words for _ in range(2))
     assert torch.equal(one, other)
-
-
-def test_gradients_agree_with_finite_differences():
-    torch.manual_seed(0)
-    net, _ = network(drawn("abcdef", 0))
-    net = net.double().eval()
-    regions = torch.randn(2, 36, 259).double()
-    tokens, lengths = torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([3, 2])
-    weights = (net.images.project.bias, net.captions.turn.bias)
-
-    def score(*biases):
-        named = dict(zip(("images.project.bias", "captions.turn.bias"), biases, strict=True))
-        return torch.func.functional_call(
-            _Scored(net), {f"net.{name}": bias for name, bias in named.items()},
-            (regions, tokens, lengths),
-        )  # fmt: skip
-
-    assert torch.autograd.gradcheck(score, tuple(w.detach().requires_grad_() for w in weights))
-
-
-class _Scored(torch.nn.Module):
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
-    def forward(self, regions, tokens, lengths):
-        return ReadingSimilarity()(
-            self.net.encode_images(regions), self.net.encode_captions(tokens, lengths)
-        )
 
 
 @pytest.mark.parametrize("method", ["contrastive-demo", "ncr-demo", "pc2-pooled-demo", "gsc-demo"])

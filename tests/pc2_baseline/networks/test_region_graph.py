@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
-from pc2_baseline.networks.cosine import CosineSimilarity
 from pc2_baseline.networks.region_graph import RegionGraphEncoder, RegionGraphLayer
 from pc2_baseline.networks.text import LocalCaptionEncoder, OneWayCaptionEncoder
 
@@ -111,14 +109,3 @@ def test_a_caption_of_local_words_is_pooled_to_their_mean():
     for row, length in enumerate(lengths.tolist()):
         mean = found.words[row, :length].mean(0)
         assert torch.allclose(found.pooled[row], mean / mean.norm(), atol=1e-6)
-
-
-def test_cosines_of_the_pooled_vectors_by_hand():
-    images = ImageCodes(torch.zeros(2, 1, 2), torch.tensor([[1.0, 0.0], [0.6, 0.8]]))
-    pooled = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    captions = CaptionCodes(torch.zeros(2, 1, 2), pooled, torch.tensor([1, 1]))
-    expected = torch.tensor([[0.0, 1.0], [0.8, 0.6]])
-    assert torch.equal(CosineSimilarity()(images, captions), expected)
-    logits = CosineSimilarity()(images, captions, logits=True)
-    assert torch.isfinite(logits).all()
-    assert torch.allclose((logits / 2).tanh(), expected, atol=1e-5)

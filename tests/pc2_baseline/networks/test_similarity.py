@@ -79,10 +79,7 @@ def inputs(lengths, images=5, seed=1):
 
 
 @settings(max_examples=15)
-@given(
-    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=7),
-    seed=st.integers(0, 99),
-)
+@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=7), seed=st.integers(0, 99))
 def test_the_vectorised_similarity_is_the_loop_over_captions(lengths, seed):
     net = network(seed=seed)
     regions, tokens, lengths = inputs(lengths, seed=seed)

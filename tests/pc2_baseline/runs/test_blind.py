@@ -103,17 +103,6 @@ def test_another_vocabulary_is_refused(run, out, tmp_path):
     assert not (tmp_path / "x.zip").exists()
 
 
-def test_a_run_from_before_is_known_by_its_release(run, out, easy, tmp_path):
-    old = shutil.copytree(run, tmp_path / "old")
-    path = old / "run.toml"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(line for line in lines if "vocabulary_sha256" not in line))
-    predict(old, "test", tmp_path / "x.zip", release=out / "participants")
-    path.write_text(path.read_text().replace(str(easy.resolve()), str(tmp_path / "gone")))
-    with pytest.raises(FormatError, match="no such"):
-        predict(old, "test", tmp_path / "y.zip", release=out / "participants")
-
-
 def test_an_ordinary_release_of_other_pages_is_still_refused(run, planted, tmp_path):
     other = planted.plant(tmp_path / "r", Plan(train=24, dev=8, test=8, seed=9))
     with pytest.raises(FormatError, match="another release than at training"):

@@ -24,10 +24,16 @@ WATCHED = ["train.tensorboard=true", "train.pictures=true"]
 
 
 @pytest.fixture(scope="module")
-def run(tiny, tmp_path_factory):
-    """A run that was stopped and went on twice, watched and judged."""
+def settings(tiny, small_settings):
+    """A run that is watched and judged."""
+    sets = ["train.warmup_epochs=1", "train.lr_drop_epoch=1", f"data.truth={tiny / 'truth.csv'}"]
+    return read_settings("pc2-demo", [*small_settings, *sets, *WATCHED])
+
+
+@pytest.fixture(scope="module")
+def run(tiny, tmp_path_factory, settings):
+    """A run that was stopped and went on twice."""
     run = tmp_path_factory.mktemp("watched") / "run"
-    settings = watched_settings(tiny)
     fit = Pc2.fit_epoch
     for stop in (1, 2):
 
@@ -42,18 +48,6 @@ def run(tiny, tmp_path_factory):
                 train(tiny, run, settings)
     train(tiny, run, settings)
     return run
-
-
-def watched_settings(release):
-    return read_settings(
-        "pc2-demo",
-        [
-            "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=8",
-            "method.classes=8", "method.class_hidden=16", "train.warmup_epochs=1",
-            "train.epochs=2", "train.lr_drop_epoch=1", "train.device=cpu", "train.lr=1e-3",
-            *WATCHED, f"data.truth={release / 'truth.csv'}",
-        ],
-    )  # fmt: skip
 
 
 def scalars(run):
@@ -120,8 +114,7 @@ def test_each_epochs_figures_judge_the_division_by_the_truth(run, tiny):
         )
 
 
-def test_watching_and_judging_change_no_number(run, tiny, tmp_path):
-    settings = watched_settings(tiny)
+def test_watching_and_judging_change_no_number(run, tiny, tmp_path, settings):
     blind = settings.model_copy(
         update={
             "data": settings.data.model_copy(update={"truth": None}),
@@ -183,25 +176,21 @@ def division(pairs, seed=0):
     }
 
 
-def test_a_division_that_peers_share_has_one_row_and_no_oscillation(tmp_path):
+@pytest.mark.parametrize(
+    ("left_out", "missing"),
+    [({"oscillation"}, "Oscillation"), ({"oscillation", "loss"}, "Loss of the pair")],
+)
+def test_a_division_that_peers_share_has_one_row_of_what_there_is(tmp_path, left_out, missing):
     shared = {
         name.removeprefix("a."): values
         for name, values in division(40).items()
-        if name.startswith("a.") and "oscillation" not in name
+        if name.startswith("a.") and name.removeprefix("a.") not in left_out
     }
     draw_division(tmp_path / "a.svg", shared, None, "Epoch 1")
     svg = (tmp_path / "a.svg").read_text()
     assert "<!-- Clean probability -->" in svg
     assert svg.count("<!-- Pairs -->") == 1
-    assert "Oscillation" not in svg
-
-
-def test_a_division_without_losses_is_drawn_by_its_probabilities(tmp_path):
-    shared = {"clean_prob": division(40)["clean_prob"]}
-    draw_division(tmp_path / "a.svg", shared, None, "Epoch 1")
-    svg = (tmp_path / "a.svg").read_text()
-    assert "<!-- Clean probability -->" in svg
-    assert "Loss of the pair" not in svg
+    assert missing not in svg
 
 
 @pytest.mark.parametrize("kind", ["plain", "constant", "certain", "all known", "some known"])

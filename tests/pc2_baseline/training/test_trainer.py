@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -17,12 +16,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import TrainSettings, read_settings
-from pc2_baseline.data.pairs import ReleaseReader, open_pairs
-from pc2_baseline.methods import make_method
+from pc2_baseline.data.pairs import ReleaseReader
 from pc2_baseline.methods.pc2.paper import Pc2
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import EpochRecord, read_state, read_tensors
-from pc2_baseline.training.method import Method, Sizes
 from pc2_baseline.training.run_folder import read_run
 from pc2_baseline.training.trainer import next_state
 
@@ -394,20 +391,3 @@ def test_an_unknown_device_is_a_setting_mistake(tiny, tmp_path, small_settings):
         settings = read_settings("pc2-demo", [*small_settings, f'train.device="{name}"'])
         with pytest.raises(ConfigError, match=r"train\.device"):
             train(tiny, tmp_path / "run", settings)
-
-
-@pytest.mark.parametrize("preset", ["pc2-demo", "pc2-released", "sgr", "crossfit"])
-def test_every_method_is_a_method_and_its_state_comes_back(tiny, small_settings, preset):
-    overrides = [value for value in small_settings if "pc2" in preset or "method." not in value]
-    settings = read_settings(preset, [*overrides, "data.tokenizer=jieba"])
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        sizes = Sizes(len(pairs), pairs.features, 28)
-        first, second, third = (make_method(settings, sizes, CPU) for _ in range(3))
-        assert isinstance(first, Method)
-        first.fit_epoch(pairs, 0)
-        second.load_state_dict(first.state_dict())
-        for method in (first, second):
-            method.fit_epoch(pairs, 1)
-        same_tensors(first.state_dict(), second.state_dict())
-        third.load_state_dict({"networks": first.state_dict()["networks"]})
-        assert np.array_equal(first.similarity(pairs), third.similarity(pairs))

@@ -4,107 +4,48 @@ import numpy as np
 import pytest
 import torch
 
-from pc2_baseline.analysis.truth import report
-from pc2_baseline.config import read_settings
-from pc2_baseline.data.pairs import open_pairs
-from pc2_baseline.methods import make_method
 from pc2_baseline.methods.pc2 import paper, released
-from pc2_baseline.methods.pc2.paper import Pc2, peer_epoch
-from pc2_baseline.methods.pc2.peers import PairStatistics
 from pc2_baseline.methods.pc2.pseudo_class import to_slots
 from pc2_baseline.modules.coteaching import clean_and_noisy_batches
-from pc2_baseline.modules.division import Division
-from pc2_baseline.modules.losses import soft_margin, triplet_hardest
-from pc2_baseline.runs.train import train
-from pc2_baseline.training.method import Sizes
-from pc2_baseline.training.run_folder import read_run
-
-CPU = torch.device("cpu")
-SMALL = [
-    "model.embed_dim=32", "model.word_dim=32", "model.similarity_dim=16", "model.graph_layers=1",
-    "model.feature_dropout=0", "train.batch=32", "train.lr=5e-3", "train.weight_decay=0",
-    "train.warmup_epochs=4", "train.device=cpu", "train.pictures=false", "train.tensorboard=false",
-]  # fmt: skip
-CHANCE = 2 * 100 * (1 + 5 + 10) / 40
-"""rSum of a random matrix over 40 pairs; knowing the topic gives about 440."""
-
-
-def test_pc2_learns_and_its_division_finds_the_shuffled_pairs(easy, tmp_path):
-    overrides = [*SMALL, "train.epochs=1", "method.classes=16"]
-    done = train(easy, tmp_path / "run", read_settings("pc2-demo", overrides))
-    assert done.best_rsum > 4 * CHANCE
-    record = read_run(tmp_path / "run")
-    found = report(tmp_path / "run", record, easy, easy / "truth.csv")
-    assert found.best.auroc > 0.9
-    assert found.best.clean_matched > 0.8 * found.best.clean
-    assert (found.known, found.matched) == (160, 96)
+from pc2_baseline.modules.losses import soft_margin
 
 
 @pytest.fixture
-def fitted(tiny, small_settings):
+def fitted(on_tiny):
     """PC2 after a warm-up epoch and a co-taught one."""
-    settings = read_settings("pc2-demo", [*small_settings, "train.warmup_epochs=1"])
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        method = Pc2(settings, Sizes(len(pairs), pairs.features, 28), CPU)
-        for epoch in range(2):
-            method.fit_epoch(pairs, epoch)
-        yield method, pairs
+    method, pairs = on_tiny("pc2-demo", "train.warmup_epochs=1")
+    for epoch in range(2):
+        method.fit_epoch(pairs, epoch)
+    return method, pairs
 
 
+@torch.no_grad()
 def test_after_an_epoch_the_bank_holds_each_pairs_own_prediction(fitted):
     method, pairs = fitted
     for net, bank in zip(method.nets, method.banks, strict=True):
         net.eval()
         for pair in range(len(pairs)):
-            with torch.no_grad():
-                codes = net.matching.encode_images(pairs.batch(np.array([pair])).regions)
-                own = net.predict(codes)[0]
-            assert torch.allclose(bank.predictions[pair], own, atol=1e-6)
+            codes = net.matching.encode_images(pairs.batch(np.array([pair])).regions)
+            assert torch.allclose(bank.predictions[pair], net.predict(codes)[0], atol=1e-6)
 
 
-def test_statistics_are_kept_by_pair_index(fitted):
+def test_statistics_are_kept_by_pair_index(fitted, scored, mean_losses):
     """The statistic of a pair stays its own, whatever batch it was looked at in."""
     method, pairs = fitted
-    net = method.nets[0].eval()
-    rows = np.arange(len(pairs))
-    with torch.no_grad():
-        batch = pairs.batch(rows)
-        matrix = net.matching.score(
-            net.matching.encode_images(batch.regions),
-            net.matching.encode_captions(batch.tokens, batch.lengths),
-        )
-    whole = [_mean_loss(matrix, pair) for pair in rows]
-    ranks = np.corrcoef(
-        np.argsort(np.argsort(whole)), np.argsort(np.argsort(method.statistics[0].loss))
-    )
-    assert ranks[0, 1] > 0.7
+    whole = mean_losses(scored(method.matching[0], pairs)).numpy()
+    ranks = (np.argsort(np.argsort(own)) for own in (whole, method.statistics[0].loss))
+    assert np.corrcoef(*ranks)[0, 1] > 0.7
 
 
-def _mean_loss(matrix, pair):
-    i2t = (0.2 + matrix[pair] - matrix[pair, pair]).clamp(min=0)
-    t2i = (0.2 + matrix[:, pair] - matrix[pair, pair]).clamp(min=0)
-    return float(i2t.mean() + t2i.mean())
-
-
-def test_divisions_are_crossed(fitted):
-    method, pairs = fitted
-    for peer in (0, 1):
-        other = method.statistics[1 - peer]
-        own = peer_epoch(method, pairs, peer, triplet_hardest)
-        assert own.division is other.division
-        assert own.net is method.nets[peer]
-
-
+@torch.no_grad()
 def test_a_captions_class_does_not_depend_on_its_batch(fitted):
     method, pairs = fitted
     net = method.nets[0].eval()
     by_length = np.argsort([len(caption) for caption in pairs.captions])
-    short, long = by_length[0], by_length[-1]
-    with torch.no_grad():
-        alone = net.classify(net.matching.encode_captions(*pairs.caption_batch(by_length[:1])))
-        among = net.classify(
-            net.matching.encode_captions(*pairs.caption_batch(np.array([short, long])))
-        )
+    alone, among = (
+        net.classify(net.matching.encode_captions(*pairs.caption_batch(by_length[rows])))
+        for rows in ([0], [0, -1])
+    )
     assert torch.allclose(alone[0], among[0], atol=1e-6)
 
 
@@ -131,97 +72,31 @@ def test_without_noisy_pairs_or_pseudo_captions_only_the_clean_are_taught(fitted
         assert not set(clean) & set(noisy)
 
 
-def test_the_first_epoch_has_no_oscillation_and_rectifies_nothing(tiny, small_settings):
-    settings = read_settings("pc2-demo", small_settings)
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        method = Pc2(settings, Sizes(len(pairs), pairs.features, 28), CPU)
-        method.fit_epoch(pairs, 0)
-        assert not method.statistics[0].oscillation.any()
-        assert not method.statistics[0].stable_prob.any()
-        method.fit_epoch(pairs, 1)
-        assert method.statistics[0].oscillation.any()
-
-
-def test_peers_start_apart(tiny, small_settings):
-    settings = read_settings("pc2-demo", small_settings)
-    method = Pc2(settings, Sizes(24, 768, 28), CPU)
-    weights = [net.matching.images.project.weight for net in method.nets]
-    assert not torch.equal(*weights)
-
-
-@pytest.fixture
-def divided(tiny, small_settings):
-    """PC2 before its first epoch after the warm-up; the peers call different pairs clean."""
-
-    def make(preset, *overrides):
-        small = [*small_settings, "train.warmup_epochs=1", "data.tokenizer=jieba"]
-        settings = read_settings(preset, [*small, "train.batch=24", *overrides])
-        with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-            method = make_method(settings, Sizes(len(pairs), pairs.features, 28), CPU)
-            method.fit_epoch(pairs, 0)
-            method.statistics = [_statistics(len(pairs), third) for third in (0, 1)]
-            return method, pairs
-
-    return make
-
-
-def _statistics(pairs, third):
-    """Two thirds are clean, with posteriors of their own; half of these are stable."""
-    number = np.arange(pairs)
-    prob = 0.55 + 0.4 * number / pairs - 0.02 * third
-    clean, stable = number % 3 != third, number % 2 == third
-    zeros = np.zeros(pairs, np.float32)
-    return PairStatistics(zeros, Division(prob, clean), zeros, 0.9 - 0.5 * prob, stable)
-
-
-@pytest.mark.parametrize("preset", ["pc2-paper", "pc2-released"])
-@pytest.mark.parametrize("peer", [0, 1])
-def test_a_peer_learns_the_pairs_that_the_other_calls_clean(divided, steps, preset, peer):
-    method, pairs = divided(preset, "method.noisy_from_epoch=9")
-    method._learn(pairs, 1, peer)
-    rows = np.concatenate([step.pair_index for _, step in steps[-1:]])
-    assert sorted(rows) == method.statistics[1 - peer].division.clean.tolist()
+def test_the_first_epoch_has_no_oscillation_and_rectifies_nothing(on_tiny):
+    method, pairs = on_tiny("pc2-demo")
+    method.fit_epoch(pairs, 0)
+    assert not method.statistics[0].oscillation.any()
+    assert not method.statistics[0].stable_prob.any()
+    method.fit_epoch(pairs, 1)
+    assert method.statistics[0].oscillation.any()
 
 
 @pytest.mark.parametrize("preset", ["pc2-paper", "pc2-released"])
 @pytest.mark.parametrize("peer", [0, 1])
 def test_clean_margins_are_soft_and_rectified_by_the_others_statistics(
-    divided, steps, monkeypatch, preset, peer
+    divided, steps, spy, preset, peer
 ):
     """w + (1 - w) w° where the pair is stable, and w where not; then (10^y - 1) / 9 of 0.2."""
     method, pairs = divided(preset, "method.noisy_from_epoch=9")
-    seen = []
-    monkeypatch.setattr(
-        paper if preset == "pc2-paper" else released,
-        "triplet_hardest",
-        lambda similarity, margins, *more: (
-            seen.append(margins), triplet_hardest(similarity, margins, *more)
-        )[1],
-    )  # fmt: skip
+    calls = spy(paper if preset == "pc2-paper" else released, "triplet_hardest")
     method._learn(pairs, 1, peer)
+    margins = calls[0][1][1]
     other, rows = method.statistics[1 - peer], steps[-1][1].pair_index
     w, stable = other.division.clean_prob[rows], other.stable_prob[rows] * other.is_stable[rows]
     expected = 0.2 * (10 ** (w + (1 - w) * stable) - 1) / 9
-    assert torch.allclose(seen[0], torch.from_numpy(expected).float(), atol=1e-6)
+    assert torch.allclose(margins, torch.from_numpy(expected).float(), atol=1e-6)
     full = torch.from_numpy(np.where(other.is_stable[rows], 1.0, 0.0))
-    assert not torch.allclose(seen[0], soft_margin(full, 0.2).float())
-
-
-def test_negatives_harden_after_the_warm_up_and_the_mean_epochs(divided, monkeypatch):
-    method, pairs = divided("pc2-paper", "method.mean_epochs=1", "method.noisy_from_epoch=9")
-    asked = []
-    for name in ("triplet_mean", "triplet_hardest"):
-        own = getattr(paper, name)
-
-        def spy(similarity, *more, own=own, name=name):
-            if similarity.requires_grad:
-                asked.append(name)
-            return own(similarity, *more)
-
-        monkeypatch.setattr(paper, name, spy)
-    for epoch in range(3):
-        method._learn(pairs, epoch, 0)
-    assert asked == ["triplet_mean", "triplet_mean", "triplet_hardest"]
+    assert not torch.allclose(margins, soft_margin(full, 0.2).float())
 
 
 def test_the_noisy_loss_counts_by_its_weight(divided, steps):
@@ -249,7 +124,7 @@ NO_DROPOUT = ["model.dropout=0", "model.feature_dropout=0"]
 )
 @pytest.mark.parametrize("peer", [0, 1])
 def test_pairs_are_explained_as_they_are_then_trained_with(
-    divided, steps, monkeypatch, variant, peer
+    divided, steps, spy, monkeypatch, variant, peer
 ):
     """Margins are those that the loss is given; a pseudo-caption is the nearest clean pair's.
 
@@ -274,22 +149,16 @@ def test_pairs_are_explained_as_they_are_then_trained_with(
     own = explain()
     division = method.statistics[1 - peer].division
     assert sorted(row for row, one in own.items() if one.kind == "clean") == list(division.clean)
-    seen = []
-    for name in ("triplet_mean", "triplet_hardest"):
-        real = getattr(module, name)
-        monkeypatch.setattr(
-            module,
-            name,
-            lambda similarity, margins, *more, real=real: (
-                seen.append(margins), real(similarity, margins, *more)
-            )[1],
-        )  # fmt: skip
+    calls = spy(module, "triplet_mean", "triplet_hardest")
     with torch.no_grad():
         net = method.nets[peer].eval()
         found = net.predict(net.matching.encode_images(pairs.batch(np.arange(24)).regions))
     steps.clear()
     method._learn(pairs, 1, peer)
-    rows, margins = steps[0][1].pair_index, torch.cat(seen[:2]).tolist()
+    rows, margins = (
+        steps[0][1].pair_index,
+        torch.cat([args[1] for _, args, _ in calls[:2]]).tolist(),
+    )
     assert [own[row].margin for row in rows] == pytest.approx(margins, abs=1e-6)
     for row in division.noisy:
         one, near = own[row], torch.cosine_similarity(found[[row]], found[division.clean])

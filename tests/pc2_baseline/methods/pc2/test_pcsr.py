@@ -9,17 +9,16 @@ import torch
 from now_builder.errors import ConfigError
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods.pc2.paper import peer_epoch
-from pc2_baseline.methods.pc2.pcsr import Pcsr
+from pc2_baseline.methods.pc2.pcsr import ClassHistory, Pcsr
 from pc2_baseline.methods.pc2.peers import PairStatistics
+from pc2_baseline.methods.pc2.pseudo_class import Encoded
 from pc2_baseline.modules.contrastive import info_nce
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.learner import Learner, Step
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest
 
-CPU = torch.device("cpu")
 KINDS = np.repeat([2, 1, 0], [12, 6, 6])
 """Twelve clean pairs, six refinable and six ambiguous ones, as given by hand."""
-STEP = Step(0, 0, "a", np.arange(2))
 
 
 @pytest.fixture
@@ -48,26 +47,17 @@ def of_one_peer(method, pairs, peer=0):
     return own, own.net.encode(pairs.batch(np.arange(12)))
 
 
-def test_the_defaults_are_the_published_schedule():
-    settings = read_settings("pcsr-f30k", [])
-    method, life = settings.method, settings.train
-    assert (method.noisy_from_epoch, method.ambiguous_from_epoch) == (25, 40)
-    assert (method.classes, method.temperature, method.gce_power) == (256, 0.05, 0.7)
-    assert (life.warmup_epochs, life.epochs, life.lr_drop_epoch) == (5, 50, 30)
-
-
 def test_without_pseudo_classes_it_cannot_be():
     with pytest.raises(ConfigError, match="pcsr needs pseudo_classes"):
         read_settings("pcsr", ["method.pseudo_classes=false", "method.rectify=false",
                                "method.search_by=embedding"])  # fmt: skip
 
 
-def test_the_warm_up_is_info_nce_alone_and_the_classifier_does_not_learn(made, steps):
+def test_the_warm_up_is_info_nce_alone_and_the_classifier_does_not_learn(made, steps, scored):
     small = "train.batch=24", "model.dropout=0"
     method, pairs = made("method.temperature=0.3", "train.weight_decay=0", *small)
     before = {name: value.clone() for name, value in method.nets[0].classify.named_parameters()}
-    with torch.no_grad():
-        similarity = method.nets[0].train().matching.score_batch(pairs.batch(np.arange(24)))
+    similarity = scored(method.matching[0], pairs, training=True)
     method.fit_epoch(pairs, 0)
     assert steps[0][0] == pytest.approx(float(info_nce(similarity, 0.3).mean()), rel=1e-5)
     after = dict(method.nets[0].classify.named_parameters())
@@ -75,19 +65,13 @@ def test_the_warm_up_is_info_nce_alone_and_the_classifier_does_not_learn(made, s
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 3])
-def test_stages_are_clean_then_refinable_then_ambiguous_pairs_too(made, monkeypatch, epoch):
+def test_stages_are_clean_then_refinable_then_ambiguous_pairs_too(made, spy, epoch):
     """The divisions of the peers are crossed: the first one trains on the second one's."""
     method, pairs = made("method.noisy_from_epoch=1", "method.ambiguous_from_epoch=2")
     believe(method, KINDS[::-1], KINDS)
-    parts, own = [], Pcsr.training_step
-
-    def spy(self, taught, rows, step):
-        if taught.net is self.nets[0]:
-            parts.append(rows)
-        return own(self, taught, rows, step)
-
-    monkeypatch.setattr(Pcsr, "training_step", spy)
+    calls = spy(Pcsr, "training_step")
     method.fit_epoch(pairs, epoch)
+    parts = [rows for _, (_, own, rows, _), _ in calls if own.net is method.nets[0]]
     kinds = [np.concatenate(own) for own in zip(*parts, strict=True)]
     assert sorted(kinds[0]) == list(range(12))
     assert set(kinds[1]) == (set(range(12, 18)) if epoch >= 2 else set())
@@ -177,63 +161,39 @@ def test_ambiguous_images_are_matched_and_classified_by_a_forgiving_loss(made, c
     assert torch.allclose(found, matching + 3 * robust - entropy, atol=1e-5)
 
 
-def test_the_loss_of_a_step_is_the_weighted_sum_of_all_kinds(made, monkeypatch):
+def test_a_step_goes_down_the_weighted_sum_of_the_losses_of_its_kinds(made, spy, monkeypatch):
+    """Images of all kinds are encoded together, then told apart again."""
     method, pairs = made("method.lambda_noisy=10", "method.lambda_ambiguous=100", "model.dropout=0")
     believe(method, KINDS, KINDS)
-    for name, value in (("clean_loss", 1.0), ("noisy_loss", 2.0), ("ambiguous_loss", 3.0)):
+    losses = {"clean_loss": 1.0, "noisy_loss": 2.0, "ambiguous_loss": 3.0}
+    for name, value in losses.items():
         monkeypatch.setattr(method, name, lambda *_, value=value: torch.tensor(value))
-    asked = []
-    monkeypatch.setattr(Learner, "step", lambda _, loss, step: asked.append((loss, step)) or 0.0)
+    seen, taken = spy(method, *losses), []
+    monkeypatch.setattr(Learner, "step", lambda _, loss, step: taken.append((loss, step)) or 0.0)
     own, _ = of_one_peer(method, pairs)
-    for rows in ([0, 1], [12, 13], [18]), ([0, 1], [], []):
-        parts = tuple(np.array(kind, dtype=np.int64) for kind in rows)
-        method.training_step(own, parts, STEP)
-    assert [float(loss) for loss, _ in asked] == [1 + 10 * 2 + 100 * 3, 1]
-    assert asked[0][1].parts == {"refinable": 2.0, "ambiguous": 3.0}
-
-
-def test_parts_of_a_step_reach_the_loss_of_their_kind(made, monkeypatch):
-    """Images of all kinds are encoded together, then told apart again."""
-    method, pairs = made("model.dropout=0")
-    believe(method, KINDS, KINDS)
-    seen = {}
-    zero = torch.zeros(())
-    monkeypatch.setattr(
-        method, "clean_loss", lambda own, pairs, rows: seen.update(clean=(pairs, rows)) or zero
-    )
-    monkeypatch.setattr(
-        method,
-        "noisy_loss",
-        lambda own, images, pairs: seen.update(noisy=(images, pairs)) or zero,
-    )
-    monkeypatch.setattr(
-        method, "ambiguous_loss",
-        lambda own, pairs, clean, rows: seen.update(ambiguous=(pairs, clean, rows)) or zero,
-    )  # fmt: skip
-    monkeypatch.setattr(Learner, "step", lambda *_: 0.0)
-    own, _ = of_one_peer(method, pairs)
-    clean, refinable, ambiguous = np.array([0, 1, 2]), np.array([12, 13]), np.array([18, 19])
-    method.training_step(own, (clean, refinable, ambiguous), STEP)
-    alone = {name: own.net.encode(pairs.batch(rows)) for name, rows in
-             (("clean", clean), ("noisy", refinable), ("ambiguous", ambiguous))}  # fmt: skip
-    for name, rows in (("clean", clean), ("ambiguous", ambiguous)):
-        assert np.array_equal(seen[name][-1], rows)
-        found = seen[name][0]
-        assert torch.allclose(found.images.pooled, alone[name].images.pooled, atol=1e-5)
-        assert torch.allclose(found.captions.pooled, alone[name].captions.pooled, atol=1e-5)
-    assert torch.allclose(seen["noisy"][0].pooled, alone["noisy"].images.pooled, atol=1e-5)
-    for against in (seen["noisy"][1], seen["ambiguous"][1]):
-        assert torch.allclose(against.images.pooled, alone["clean"].images.pooled, atol=1e-5)
-
-
-@pytest.mark.parametrize("clean", [2, 24])
-@pytest.mark.parametrize("kind", [0, 1])
-def test_epochs_are_finite_with_two_clean_pairs_or_no_noisy_ones(made, clean, kind):
-    method, pairs = made("method.noisy_from_epoch=0", "method.ambiguous_from_epoch=0")
-    kinds = np.where(np.arange(24) < clean, 2, kind)
-    believe(method, kinds, kinds)
-    method.fit_epoch(pairs, 1)
-    assert all(np.isfinite(own.loss).all() for own in method.statistics)
+    rows = np.array([0, 1, 2]), np.array([12, 13]), np.array([18, 19])
+    step = Step(0, 0, "a", np.arange(2))
+    method.training_step(own, rows, step)
+    method.training_step(own, (rows[0], rows[1][:0], rows[2][:0]), step)
+    assert [float(loss) for loss, _ in taken] == [1 + 10 * 2 + 100 * 3, 1]
+    assert taken[0][1].parts == {"refinable": 2.0, "ambiguous": 3.0}
+    clean, refinable, ambiguous = (own.net.encode(pairs.batch(part)) for part in rows)
+    given = {name: args[1:] for name, args, _ in seen[:3]}
+    expected = {
+        "clean_loss": (clean.images, clean.captions, rows[0]),
+        "noisy_loss": (refinable.images, clean.images, clean.captions),
+        "ambiguous_loss": (ambiguous.images, ambiguous.captions, clean.images, clean.captions,
+                           rows[2]),
+    }  # fmt: skip
+    for name, wanted in expected.items():
+        flat = []
+        for part in given[name]:
+            flat += [part.images, part.captions] if isinstance(part, Encoded) else [part]
+        for one, other in zip(flat, wanted, strict=True):
+            if isinstance(one, np.ndarray):
+                assert np.array_equal(one, other)
+            else:
+                assert torch.allclose(one.pooled, other.pooled, atol=1e-5), name
 
 
 @pytest.mark.parametrize("captions", ["own", "pseudo"])
@@ -249,3 +209,50 @@ def test_pairs_are_explained_by_their_kind(made, captions):
         assert {own[row].weight for row in np.flatnonzero(kinds == 0)} == {0.3}
         replaced = {own[row].kind for row in range(24) if own[row].pseudo_caption is not None}
         assert replaced == {"refinable", *(["ambiguous"] if captions == "pseudo" else [])}
+
+
+def of(classes, count=4):
+    """Predictions of which the given classes are the likeliest."""
+    return torch.eye(count)[torch.tensor(classes)] * 0.6 + 0.1
+
+
+@pytest.fixture
+def history():
+    """Three passes: pair 0 always in class 2, pair 1 twice in class 0, pair 2 never twice."""
+    found = ClassHistory(3, 4)
+    for classes in ([2, 0, 1], [2, 3, 0], [2, 0, 3]):
+        found.add(of(classes))
+    return found
+
+
+def test_the_lead_is_that_of_the_most_frequent_class_over_the_second(history):
+    assert history.counts.tolist() == [[0, 0, 3, 0], [2, 0, 0, 1], [1, 1, 0, 1]]
+    assert history.lead().tolist() == [3, 1, 0]
+
+
+def test_a_pair_is_consistent_with_a_lead_above_the_threshold_not_at_it(history):
+    history.start_threshold()
+    assert history.threshold == pytest.approx(4 / 3)
+    assert history.is_consistent().tolist() == [True, False, False]
+    history.threshold = torch.tensor(1.0)
+    assert history.is_consistent().tolist() == [True, False, False]
+    history.threshold = torch.tensor(0.9)
+    assert history.is_consistent().tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("progress", "expected"),
+    [(0.0, -0.06 * (0.4 - 1 / 3)), (0.5, -0.06 * (0.65 - 1 / 3)), (1.0, -0.06 * (0.9 - 1 / 3))],
+)
+def test_the_threshold_falls_where_too_few_are_consistent_for_the_progress(
+    history, progress, expected
+):
+    history.start_threshold()
+    history.track_threshold(progress)
+    assert float(history.threshold) == pytest.approx(4 / 3 + expected)
+
+
+def test_the_threshold_rises_where_too_many_are(history):
+    history.threshold = torch.tensor(-1.0)
+    history.track_threshold(0.0)
+    assert float(history.threshold) == pytest.approx(-1 + 0.06 * 0.6)

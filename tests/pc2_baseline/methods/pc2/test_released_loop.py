@@ -88,17 +88,6 @@ def test_epochs_are_those_of_the_authors_loop(plain):
     assert np.abs(scores - loop.similarity(pairs)).max() < 1e-6
 
 
-def test_the_rate_drops_every_so_many_epochs(monkeypatch):
-    settings, rates = read_settings("pc2-released", TINY), []
-    method = Pc2Released(settings, Sizes(8, FEATURES, VOCABULARY), torch.device("cpu"))
-    monkeypatch.setattr(method.learners[0], "set_rate", rates.append)
-    for name in ("_warm_up", "_co_teach"):
-        monkeypatch.setattr(method, name, lambda *_: {})
-    for epoch in range(EPOCHS):
-        method._learn(drawn(), epoch, 0)
-    assert rates == pytest.approx([1, 1, 0.1, 0.01])
-
-
 def test_an_epoch_ends_before_a_single_pair_but_takes_a_step():
     settings = read_settings("pc2-released", TINY)
     method = Pc2Released(settings, Sizes(46, FEATURES, VOCABULARY), torch.device("cpu"))
