@@ -48,8 +48,16 @@ Truth = Annotated[
 Config = Annotated[
     str | None,
     typer.Option(
-        help="TOML file or name of a preset (see `presets`); default: pc2-paper, and for train on "
-        "fewer than 10,000 training pairs crossfit-pooled-demo."
+        help="TOML file or name of a preset (see `presets`); default: pc2-paper, and on fewer than "
+        "10,000 training pairs crossfit-pooled --on demo."
+    ),
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DATASET",
+        help="Section of the preset, such as coco, f30k, cc152k or demo (see `presets`); "
+        "default: now, its values for NoW.",
     ),
 ]
 Set = Annotated[
@@ -69,6 +77,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
     epilog=_examples(
         "pc2-baseline train out/release runs/pc2",
         "pc2-baseline train out/release runs/sgr --config sgr --set train.epochs=30",
+        "pc2-baseline train data/coco runs/ncr --config ncr --on coco",
         "pc2-baseline train out/release runs/three --seeds 0,1,2",
         "pc2-baseline train out/release runs/pc2 --set data.truth=truth.csv --set train.patience=8",
         "torchrun --no-python --nproc-per-node 2 pc2-baseline train out/release runs/pc2",
@@ -79,6 +88,7 @@ def train(
     release: ReleaseArgument,
     run: RunFolder,
     config: Config = None,
+    on: On = None,
     set_: Set = None,
     device: Device = None,
     seeds: Annotated[
@@ -89,9 +99,7 @@ def train(
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="As without it, but only where a run has been started: go on with it."
-        ),
+        typer.Option("--resume", help="Continue an existing run; fail if there is none."),
     ] = False,
     force: Force = False,
     as_json: AsJson = False,
@@ -108,35 +116,32 @@ def train(
     from pc2_baseline.config import DEFAULT_PRESET, read_settings
     from pc2_baseline.process_groups import is_first
     from pc2_baseline.progress import say
-    from pc2_baseline.runs.default_preset import (
-        default_preset,
-        with_only_track,
-    )
+    from pc2_baseline.runs.default_preset import default_preset, with_only_track
     from pc2_baseline.runs.series import read_seeds, train_seeds
     from pc2_baseline.runs.train import train as start
 
     overrides = _overrides(set_, device)
-    by_size = config is None
-    if config is None:
-        config, overrides = default_preset(release, overrides)
-    settings = read_settings(config, with_only_track(release, config, overrides))
+    by_size = config is None and on is None
+    if by_size:
+        config, overrides, on = default_preset(release, overrides)
+    settings = read_settings(config, with_only_track(release, config, overrides, on), on)
     if by_size and config != DEFAULT_PRESET:
         begun = ", beginning with the words read on its pages"
         words = begun if settings.model.similarity == "reading" else ""
         say(
-            f"{release}: preset {config}{words}, by the release, on track "
+            f"{release}: preset {config} --on {on}{words}, by the release, on track "
             f"{settings.data.tokenizer}; --config takes another"
         )
     if resume:
         _check_started(run, "seed-*/run.toml" if seeds else "run.toml", force=force)
     if seeds:
         series = train_seeds(release, run, settings, read_seeds(seeds), force=force)
-        found, words = series.as_json(), series.in_words()
+        outcome, words = series.as_json(), series.in_words()
     else:
         done = start(release, run, settings, force=force)
-        found, words = asdict(done), done.in_words()
+        outcome, words = asdict(done), done.in_words()
     if is_first():
-        _print({"run": str(run), **found}, f"{run}: {words}", as_json=as_json)
+        _print({"run": str(run), **outcome}, f"{run}: {words}", as_json=as_json)
 
 
 def _print(found: dict[str, Any], words: str, *, as_json: bool) -> None:
@@ -407,61 +412,10 @@ def division(
 @app.command(
     kept="finished runs and epochs are kept",
     epilog=_examples(
-        "pc2-baseline ablate out/release runs/ablation --config pc2-demo --seeds 0,1,2",
-        "pc2-baseline ablate out/release runs/k --config pc2-demo --rows sensitivity --split dev",
-        "pc2-baseline ablate out/release runs/mine --rows mine.toml --set train.epochs=20",
-    ),
-)
-def ablate(
-    release: ReleaseArgument,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of the runs, OUT/ROW/seed-N.")],
-    config: Config = None,
-    seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Seeds of every row.")] = "0,1,2",
-    rows: Annotated[
-        str | None,
-        typer.Option(
-            help="TOML file of rows, or ablations (the parts of PC2; the default) or sensitivity "
-            "(K, m, tau, weights)."
-        ),
-    ] = None,
-    split: Annotated[str, typer.Option(help="test or dev.")] = "test",
-    set_: Set = None,
-    device: Device = None,
-    as_json: AsJson = False,
-) -> None:
-    """Train a table of variants and score each run's best dev epoch once on a split.
-
-    Prints Markdown: mean ± standard deviation (n - 1) of the recalls and rSum. OUT/table.md, .tex
-    and .json hold it and are written anew after every run. Run again, it goes on.
-
-    A file of rows is TOML, an array of tables named row. Each has a name (of its folder), a title
-    (in the table) and set, a list of KEY=VALUE on top of --config and --set, such as
-    set = ["method.classes=512", "train.lr=1e-4"].
-    """
-    from pc2_baseline.config import read_tree
-    from pc2_baseline.runs import ablate as variants
-    from pc2_baseline.runs.default_preset import with_only_track
-    from pc2_baseline.runs.series import read_seeds
-
-    if split not in {"dev", "test"}:
-        raise ConfigError(f"--split {split}: expected dev or test")
-    overrides = with_only_track(release, config, _overrides(set_, device))
-    tree, origin = read_tree(config, overrides)
-    lines = [(row, variants.settings_of(row, tree, origin)) for row in variants.read_rows(rows)]
-    table = variants.ablate(
-        release, out, lines, read_seeds(seeds), "dev" if split == "dev" else "test"
-    )
-    _print(asdict(table), variants.to_markdown(table).rstrip(), as_json=as_json)
-    if table.failures:
-        raise TrainingError(f"{len(table.failures)} runs broke down: {'; '.join(table.failures)}")
-
-
-@app.command(
-    kept="finished runs and epochs are kept",
-    epilog=_examples(
         "pc2-baseline table out/release tables/now --methods sgr,pc2-paper,crossfit --seeds 3",
         "pc2-baseline table out/release tables/now --methods sgr,mine.toml --device cuda:0,cuda:1",
-        "pc2-baseline table planted tables/p --methods pc2-planted --jobs 2 --dry-run",
+        "pc2-baseline table planted tables/p --methods pc2-paper --on planted --dry-run",
+        "pc2-baseline table out/release tables/parts --rows ablations --on demo",
         "now-leaderboard submit tables/now/jieba/sgr/seed-0.zip --release out/release --store s",
     ),
 )
@@ -471,8 +425,18 @@ def table(
         Path, typer.Argument(metavar="OUT", help="Folder: runs in OUT/TOKENIZER/METHOD/seed-N.")
     ],
     methods: Annotated[
-        str, typer.Option(metavar="NAME,…", help="Presets (see `presets`) or TOML files.")
-    ],
+        str | None,
+        typer.Option(metavar="NAME,…", help="Presets (see `presets`) or TOML files: a row each."),
+    ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Further rows: a TOML file, or ablations (the parts of PC2) or sensitivity "
+            "(its K, m, tau and weights).",
+        ),
+    ] = None,
+    on: On = None,
     tokenizers: Annotated[
         str | None,
         typer.Option(metavar="NAME,…", help="Tracks of NoW; default: all that the release has."),
@@ -495,21 +459,27 @@ def table(
         bool, typer.Option("--dry-run", help="Say what would be run, and write nothing.")
     ] = False,
 ) -> None:
-    """Make a benchmark's table: train METHODS with some seeds, score all, test the differences.
+    """Make a benchmark's table: train each row with some seeds, score all, test the differences.
 
     OUT/table.md, .tex, .csv and .html then hold mean ± standard deviation (n - 1) of the recalls on
-    the test split, each method with one and with two networks, training time and memory, the
-    division's AUROC where data.truth is set, the paired test against the best row, references, and
-    for a published data set the rows that papers report. Run again, it goes on; with other methods
-    or seeds, those of before stay in the table. Beside each run stand its submission for
-    now-leaderboard (seed-N.zip) and what it printed (seed-N.log).
+    the test split and of rSum on dev, each method with one and with two networks, training time and
+    memory, the division's AUROC where data.truth is set, the paired test against the best row,
+    references, and for a published data set the rows that papers report. Run again, it goes on;
+    with other rows or seeds, earlier ones stay in the table. Beside each run are its submission for
+    now-leaderboard (seed-N.zip) and its messages (seed-N.log).
+
+    A file of rows is TOML, an array of tables named row. Each has a name (of its folder) and may
+    have config (a preset or TOML file; default: pc2-paper), on (in place of --on) and set, a list
+    of KEY=VALUE on top of --set, such as set = ["method.classes=512", "train.lr=1e-4"].
     """
     from pc2_baseline.runs import table as tables
+    from pc2_baseline.runs import table_plan as plan
 
-    lanes, on_device = tables.make_lanes(_parts(device), jobs)
+    slots, on_device = plan.make_slots(_parts(device), jobs)
+    asked = [*plan.rows_of_methods(_parts(methods)), *(plan.rows_of_file(rows) if rows else [])]
     overrides = [*(set_ or []), *on_device]
-    rows = tables.read_methods(release, _parts(methods), _parts(tokenizers), overrides)
-    work = tables.Work(release, out, rows, tables.read_seed_list(seeds), lanes)
+    lines = plan.table_rows(release, asked, _parts(tokenizers), overrides, on)
+    work = tables.Work(release, out, lines, plan.read_seed_list(seeds), slots)
     if dry_run:
         typer.echo(tables.dry_run(work))
         return
@@ -525,12 +495,19 @@ def _parts(text: str | None) -> list[str]:
 
 @app.command()
 def presets(as_json: AsJson = False) -> None:
-    """List the settings that come with the package."""
-    from pc2_baseline.config import presets as found
+    """List the settings that come with the package, and the data sets that --on takes of each.
 
-    width = max(map(len, found()))
-    lines = (f"{name:{width}} {line}" for name, line in found().items())
-    _print(found(), "\n".join(lines), as_json=as_json)
+    Where a paper has published a rSum on a data set, it is beside it.
+    """
+    from pc2_baseline.config import presets as shipped
+    from pc2_baseline.config import sections_of
+
+    listed = {name: {"about": line, "on": sections_of(name)} for name, line in shipped().items()}
+    lines = []
+    for name, line in shipped().items():
+        lines.append(f"{name}: {line}")
+        lines += [f"    --on {on:9}{words}".rstrip() for on, words in sections_of(name).items()]
+    _print(listed, "\n".join(lines), as_json=as_json)
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """Settings of a training: four strict sections, read from TOML or a preset by name."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,16 +16,11 @@ from pydantic import (
 from now_builder.config import Strict, build, nearest, read_toml, with_overrides
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import NowName, PrecompName
-from pc2_baseline.method_section import (
-    OLD_NAMES,
-    MethodSection,
-    Share,
-    default_section,
-    method_fields,
-)
+from pc2_baseline.method_section import MethodSection, Share, default_section, method_fields
 
 DEFAULT_PRESET = "pc2-paper"
 _PRESETS = Path(__file__).with_name("configs")
+_SECTION = re.compile(r"^\[on\.([\w-]+)\] *# *(.*)$", re.MULTILINE)
 
 
 class DataSettings(Strict):
@@ -300,73 +296,130 @@ def presets() -> dict[str, str]:
     }
 
 
-def read_settings(config: str | None, overrides: list[str]) -> Settings:
-    """Read a preset or a TOML file, and change single values.
-
-    Either may begin with ``extends = "a preset"`` and then says only what differs from it.
+def sections_of(config: str) -> dict[str, str]:
+    """Return the names that ``--on`` takes with a preset or file, each with its comment.
 
     Args:
-        config: Name of a preset or path of a TOML file; ``None`` is :data:`DEFAULT_PRESET`.
-        overrides: ``section.key=value`` each.
-
-    Raises:
-        ConfigError: If there is no such preset or file, or a setting is unknown or out of range.
-    """
-    return build(Settings, *read_tree(config, overrides))
-
-
-def with_method(tree: dict[str, Any], name: str) -> dict[str, Any]:
-    """Change the method of a tree of settings; settings that both methods have are kept.
-
-    Args:
-        tree: Sections of values.
-        name: Name of the new method.
-    """
-    name = OLD_NAMES.get(name, name)
-    known = method_fields(name)
-    kept = {key: value for key, value in tree.get("method", {}).items() if key in known}
-    return {**tree, "method": {**kept, "name": name}}
-
-
-def read_tree(config: str | None, overrides: list[str]) -> tuple[dict[str, Any], str]:
-    """Read a preset or a TOML file as plain, unchecked values; return them and its name.
-
-    Args:
-        config: As for :func:`read_settings`.
-        overrides: ``section.key=value`` each.
+        config: Name of a preset or path of a TOML file.
 
     Raises:
         ConfigError: If there is no such preset or file.
     """
+    path = _path_of(config)
+    tree = read_toml(path)
+    inherited = sections_of(tree["extends"]) if _extends(config, tree) else {}
+    comments = dict(_SECTION.findall(path.read_text(encoding="utf-8")))
+    return {
+        **dict.fromkeys(inherited, ""),
+        **{name: comments.get(name, "") for name in _on(config, tree)},
+    }
+
+
+def read_settings(config: str | None, overrides: list[str], on: str | None = None) -> Settings:
+    """Read a preset or a TOML file, and change single values.
+
+    A file may begin with ``extends = "a preset"`` and then holds only what differs from it. What
+    differs on a data set is below ``[on.NAME]``; those sections are inherited too. Where the method
+    is changed, settings that both methods have are kept.
+
+    Args:
+        config: Name of a preset or path of a TOML file; ``None`` is :data:`DEFAULT_PRESET`.
+        overrides: ``section.key=value`` each.
+        on: Name of a section ``[on.NAME]``; ``None`` and ``now`` take none.
+
+    Raises:
+        ConfigError: If there is no such preset, file or section, or a setting is unknown or out of
+            range.
+    """
     name = config or DEFAULT_PRESET
-    return with_overrides(_tree(name), overrides), name
+    tree = _tree(name, _check_on(name, on))
+    changed = with_overrides({}, overrides).get("method")
+    if isinstance(changed, dict):
+        tree = with_method(tree, changed.get("name"))
+    return build(Settings, with_overrides(tree, overrides), f"{name} --on {on}" if on else name)
 
 
-def _tree(name: str) -> dict[str, Any]:
-    """Read a preset or file; what it ``extends`` comes first, section by section."""
-    tree = _own_tree(name)
-    base = tree.pop("extends", None)
-    if base is None:
+def with_method(tree: dict[str, Any], name: Any) -> dict[str, Any]:
+    """Change the method of a tree of settings; settings that both methods have are kept.
+
+    Args:
+        tree: Sections of values.
+        name: Name of the new method; ``None`` leaves the tree as it is.
+    """
+    own = tree.get("method")
+    if name is None or not isinstance(own, dict) or own.get("name") == name:
         return tree
-    if base not in presets() or base == name:
+    known = method_fields(str(name))
+    kept = {key: value for key, value in own.items() if key in known}
+    return {**tree, "method": {**kept, "name": name}}
+
+
+def _tree(name: str, on: str | None) -> dict[str, Any]:
+    """Read a preset or file: what it extends, its own values, then those of its section."""
+    own = read_toml(_path_of(name))
+    under = _tree(own["extends"], on) if _extends(name, own) else {}
+    section = _on(name, own).get(on or "", {})
+    own = {key: value for key, value in own.items() if key not in {"extends", "on"}}
+    return _merge(_merge(under, own), section)
+
+
+def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Lay a tree over another one, section by section."""
+    method = over.get("method")
+    merged = dict(with_method(under, method.get("name")) if isinstance(method, dict) else under)
+    for section, values in over.items():
+        below = merged.get(section)
+        if isinstance(below, dict) and isinstance(values, dict):
+            merged[section] = {**below, **values}
+        else:
+            merged[section] = values
+    return merged
+
+
+def _on(name: str, tree: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    sections = tree.get("on", {})
+    if not isinstance(sections, dict) or not all(isinstance(v, dict) for v in sections.values()):
+        raise ConfigError(f"{name}: on is {sections!r:.80}, expected sections such as [on.coco]")
+    return sections
+
+
+def _extends(name: str, tree: dict[str, Any]) -> bool:
+    base = tree.get("extends")
+    if base is not None and (base not in presets() or base == name):
         names = f"{', '.join(presets())}{nearest(str(base), presets())}"
         raise ConfigError(f"{name}: extends {base!r}, expected one of {names}")
-    under = _tree(base)
-    for section, values in tree.items():
-        below = under.get(section)
-        if isinstance(below, dict) and isinstance(values, dict):
-            under[section] = {**below, **values}
-        else:
-            under[section] = values
-    return under
+    return base is not None
 
 
-def _own_tree(name: str) -> dict[str, Any]:
+def _check_on(name: str, on: str | None) -> str | None:
+    if on in {None, "now"}:
+        return None
+    names = ["now", *sections_of(name)]
+    if on not in names:
+        raise ConfigError(
+            f"--on {on}: no such section in {name}, expected one of {', '.join(names)}"
+            f"{nearest(str(on), names)}"
+        )
+    return on
+
+
+def _path_of(name: str) -> Path:
     if name in presets():
-        return read_toml(_PRESETS / f"{name}.toml")
+        return _PRESETS / f"{name}.toml"
     if not Path(name).exists():
         raise ConfigError(
             f"--config {name}: neither a file nor a preset; presets are {', '.join(presets())}"
-            f"{nearest(name, presets())}"
+            f"{_nearest_preset(name)}"
         )
-    return read_toml(Path(name))
+    return Path(name)
+
+
+def _nearest_preset(name: str) -> str:
+    """Name the preset, and the section, that a wrong name is most like, to end a message."""
+    parts = name.split("-")
+    for place in range(1, len(parts)):
+        head, section = "-".join(parts[:place]), "-".join(parts[place:])
+        alike = [preset for preset in presets() if f"{preset}-".startswith(f"{head}-")]
+        if any(section in sections_of(preset) for preset in alike[:1]):
+            return f", the nearest is --config {alike[0]} --on {section}"
+    return nearest(name, presets())

@@ -16,7 +16,8 @@ from now_builder.formats.noise import matched as pairs_matched
 from now_builder.formats.noise import read_noise
 from now_builder.formats.tables import read_frame
 from now_builder.formats.verdicts import Verdict, verdict_of
-from pc2_baseline.data.pairs import count_train, pair_names
+from pc2_baseline.data.pairs import pair_names
+from pc2_baseline.data.readers import make_reader
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import THRESHOLD
 from pc2_baseline.modules.learner import under
@@ -140,7 +141,7 @@ def find_truth(record: RunRecord, release: Path, truth: Path | None) -> Truth | 
     data = record.settings.data
     path, own = data.noise_file, None
     if path is not None and record.release.noise is not None:
-        captions, images = count_train(release, data)
+        captions, images = make_reader(release, data).count_train()
         own = pairs_matched(read_noise(path, captions, images), images)
         if sha256_of(path) != record.release.noise.sha256:
             raise FormatError(path, "another content than at training")

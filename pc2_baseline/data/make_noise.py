@@ -13,7 +13,7 @@ from now_builder.formats.benchmarks import NOW_NAMES, PRECOMP
 from now_builder.formats.io import replacing
 from now_builder.formats.noise import Noise, describe, own_images
 from pc2_baseline.config import DataSettings
-from pc2_baseline.data.pairs import count_train
+from pc2_baseline.data.readers import make_reader
 
 Protocol = Literal["captions", "images"]
 
@@ -55,7 +55,7 @@ def make_noise(release: Path, path: Path, draw: Draw, name: str | None, *, force
     if path.exists() and not force:
         raise ConfigError(f"{path}: exists; runs may have been trained with it (--force replaces)")
     data = build(DataSettings, {"name": name or find_name(release)}, "--name")
-    captions, images = count_train(release, data)
+    captions, images = make_reader(release, data).count_train()
     noise = draw_noise(captions, images, draw)
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.lib.format.write_array(file, np.asarray(noise, dtype="<i8"), allow_pickle=False)

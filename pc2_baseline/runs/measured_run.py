@@ -56,6 +56,7 @@ class Measured(Strict):
     Attributes:
         checkpoint: SHA-256 of ``best/state.json``, which identifies a training.
         rsum: rSum on the test split.
+        dev_rsum: rSum on dev, by which the epoch was chosen.
         networks: Number of networks whose similarities are averaged.
         scored: Endings of the files that were scored, of :data:`WHOLE`, :data:`ONE`, :data:`TWO`.
         seconds: Time of all epochs, choosing the best one on dev included.
@@ -67,6 +68,7 @@ class Measured(Strict):
 
     checkpoint: str
     rsum: float
+    dev_rsum: float
     networks: int
     scored: tuple[str, ...]
     seconds: float
@@ -95,6 +97,7 @@ def measure(job: Assignment) -> Measured:
     record = Measured(
         checkpoint=sha256_of(job.run / BEST / STATE),
         rsum=rsums[WHOLE],
+        dev_rsum=last.best_rsum,
         networks=networks,
         scored=tuple(rsums),
         seconds=sum(epoch.seconds for epoch in last.history),

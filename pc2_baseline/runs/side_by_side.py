@@ -32,7 +32,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class Slot:
     """A place for one process at a time.
 
     Attributes:
@@ -60,9 +60,9 @@ class Ended:
 
 
 def side_by_side(
-    command: Sequence[str], tasks: Sequence[Task], lanes: Sequence[Lane]
+    command: Sequence[str], tasks: Sequence[Task], slots: Sequence[Slot]
 ) -> Generator[Ended]:
-    """Run a command once for each task, in as many processes at once as there are lanes.
+    """Run a command once for each task, in as many processes at once as there are slots.
 
     When the iterator is closed, or an exception such as ``KeyboardInterrupt`` passes through it,
     all processes are ended before it goes on. If this process is killed, they end by
@@ -71,22 +71,22 @@ def side_by_side(
     Args:
         command: Program and arguments, the same for all.
         tasks: Tasks, in the order in which they are started.
-        lanes: At least one.
+        slots: At least one.
 
     Yields:
         Each task as it ends.
     """
-    waiting, free = deque(tasks), list(lanes)
-    busy: dict[str, tuple[Task, Lane, subprocess.Popen[bytes]]] = {}
+    waiting, free = deque(tasks), list(slots)
+    busy: dict[str, tuple[Task, Slot, subprocess.Popen[bytes]]] = {}
     try:
         while waiting or busy:
             while waiting and free:
-                task, lane = waiting.popleft(), free.pop(0)
-                busy[task.name] = task, lane, _start(command, task, lane)
-            for name, (task, lane, process) in list(busy.items()):
+                task, slot = waiting.popleft(), free.pop(0)
+                busy[task.name] = task, slot, _start(command, task, slot)
+            for name, (task, slot, process) in list(busy.items()):
                 if process.poll() is not None:
                     del busy[name]
-                    free.append(lane)
+                    free.append(slot)
                     failure = _failure(process, task.log)
                     yield Ended(name, failure, len(busy), len(waiting))
             time.sleep(_LOOK)
@@ -124,7 +124,7 @@ def peak_memory() -> int:
     return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _start(command: Sequence[str], task: Task, lane: Lane) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], task: Task, slot: Slot) -> subprocess.Popen[bytes]:
     task.log.parent.mkdir(parents=True, exist_ok=True)
     with task.log.open("wb") as log:
         process = subprocess.Popen(
@@ -133,7 +133,7 @@ def _start(command: Sequence[str], task: Task, lane: Lane) -> subprocess.Popen[b
             stdout=log,
             stderr=log,
             # unbuffered, so that the last line of the log is the last that was printed
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **lane.environment},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **slot.environment},
             start_new_session=True,  # Ctrl-C of a terminal is for this process alone
         )
     if process.stdin is not None:

@@ -23,12 +23,12 @@ from now_builder.formats.benchmarks import BOARD_FACTS
 from pc2_baseline.modules.retrieval import ensemble
 from pc2_baseline.runs.grid import GridRun
 from pc2_baseline.runs.measured_run import ONE, TWO, WHOLE, Measured
-from pc2_baseline.runs.series import Spread
+from pc2_baseline.runs.series import MeanStd
 from pc2_baseline.runs.text_table import RECALLS, SCORES
 
 ONE_NETWORK, TWO_NETWORKS = "one_network_rsum", "two_networks_rsum"
-COSTS = ("seconds", "memory_gb", "gpu_memory_gb", "auroc")
-FIGURES = (*SCORES, ONE_NETWORK, TWO_NETWORKS, *COSTS)
+MEASURED = ("dev_rsum", "seconds", "memory_gb", "gpu_memory_gb", "auroc")
+FIGURES = (*SCORES, ONE_NETWORK, TWO_NETWORKS, *MEASURED)
 """Names of all figures of a line."""
 
 
@@ -52,12 +52,12 @@ class Line:
     evidence: str
     networks: int | None = None
     seeds: tuple[int, ...] = ()
-    figures: Mapping[str, Spread] | None = None
+    figures: Mapping[str, MeanStd] | None = None
     behind: float | None = None
     p: float | None = None
     notes: tuple[str, ...] = ()
 
-    def figure(self, name: str) -> Spread | None:
+    def figure(self, name: str) -> MeanStd | None:
         """Return a figure, if it is known."""
         return (self.figures or {}).get(name)
 
@@ -127,7 +127,7 @@ def _line(release: Path, row: RowRuns, results: Sequence[Result]) -> Line:
     if not row.done:
         return Line(row.title, "scored", notes=failed)
     figures = {
-        name: Spread.of([scores[name] for scores in map(_scores, results)]) for name in SCORES
+        name: MeanStd.of([scores[name] for scores in map(_scores, results)]) for name in SCORES
     }
     networks = row.done[0][1].networks
     by_networks = {
@@ -137,8 +137,8 @@ def _line(release: Path, row: RowRuns, results: Sequence[Result]) -> Line:
         else _rsum(row.done, WHOLE if networks == 2 else TWO),
     }
     measured = {
-        name: Spread.of(values)
-        for name in COSTS
+        name: MeanStd.of(values)
+        for name in MEASURED
         if (values := [v for _, m in row.done if (v := getattr(m, name)) is not None])
     }
     unranked = {f"not ranked: {result.reason}" for result in results if result.reason}
@@ -152,14 +152,14 @@ def _line(release: Path, row: RowRuns, results: Sequence[Result]) -> Line:
     )
 
 
-def _rsum(done: Sequence[tuple[GridRun, Measured]], ending: str) -> Spread | None:
+def _rsum(done: Sequence[tuple[GridRun, Measured]], ending: str) -> MeanStd | None:
     """Return the rSum of a part of the networks, if all runs have been scored so."""
     if any(ending not in measured.scored for _, measured in done):
         return None
-    return Spread.of([_result(run, ending).rsum for run, _ in done])
+    return MeanStd.of([_result(run, ending).rsum for run, _ in done])
 
 
-def _averaged(release: Path, row: RowRuns) -> Spread | None:
+def _averaged(release: Path, row: RowRuns) -> MeanStd | None:
     """Return the rSum of each seed averaged with the next, and of the last with the first.
 
     No deviation: two of these share a network.
@@ -167,7 +167,7 @@ def _averaged(release: Path, row: RowRuns) -> Spread | None:
     runs = [run for run, _ in row.done]
     ring = runs if len(runs) < 3 else [*runs, runs[0]]
     values = [average_runs(release, pair, row.title).rsum for pair in pairwise(ring)]
-    return Spread(fmean(values), None, values) if values else None
+    return MeanStd(fmean(values), None, values) if values else None
 
 
 def average_runs(release: Path, runs: Sequence[GridRun], title: str) -> Result:
@@ -252,7 +252,7 @@ def other_lines(result: Result) -> list[Line]:
 def _other_line(row: Row) -> Line:
     names = SCORES if row.recalls else ("rsum",)
     values = zip(names, (*row.recalls, row.rsum), strict=True)
-    figures = {name: Spread.of([value]) for name, value in values}
+    figures = {name: MeanStd.of([value]) for name, value in values}
     if row.reported is None:
         return Line(REFERENCES.get(row.method, row.method), "reference", figures=figures)
     source = f"{short_name(row.reported.source)}, {row.reported.table}"

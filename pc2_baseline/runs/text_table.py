@@ -7,10 +7,10 @@ from itertools import groupby
 from typing import Literal
 
 from leaderboard.metrics import CUTOFFS
-from pc2_baseline.runs.series import Spread
+from pc2_baseline.runs.series import MeanStd
 
-Value = Spread | str | bool
-"""A cell: a figure over seeds, text, or whether a mark is set."""
+Value = MeanStd | str
+"""A cell: a figure over seeds, or text."""
 
 WAYS = {"i2t": "Image to text", "t2i": "Text to image"}
 RECALLS = tuple(f"{way}_R@{cutoff}" for way in WAYS for cutoff in CUTOFFS)
@@ -57,13 +57,11 @@ class Notation:
     Attributes:
         plus_minus: Sign between a mean and its deviation.
         bold: What stands before and after a bold mean.
-        mark: A cell that is true.
         escape: Writes plain text so that nothing in it acts as markup.
     """
 
     plus_minus: str
     bold: tuple[str, str]
-    mark: str
     escape: Callable[[str], str]
 
     def cells(self, columns: Sequence[Column], rows: Iterable[Sequence[Value]]) -> list[list[str]]:
@@ -77,8 +75,6 @@ class Notation:
     def _cell(self, value: Value, column: Column, best: float | None) -> str:
         if isinstance(value, str):
             return self.escape(value)
-        if isinstance(value, bool):
-            return self.mark if value else ""
         mean = f"{value.mean:,.{column.digits}f}"
         if round(value.mean, column.digits) == best:
             mean = mean.join(self.bold)
@@ -88,7 +84,7 @@ class Notation:
 
 
 def _highest(column: Column, values: Iterable[Value]) -> float | None:
-    means = [round(value.mean, column.digits) for value in values if isinstance(value, Spread)]
+    means = [round(value.mean, column.digits) for value in values if isinstance(value, MeanStd)]
     return max(means, default=None) if column.bold else None
 
 
@@ -100,9 +96,9 @@ _TEX = str.maketrans(
     }
 )  # fmt: skip
 
-MARKDOWN = Notation("±", ("**", "**"), "✓", lambda text: text.replace("|", "\\|"))
-LATEX = Notation("$\\pm$", ("\\textbf{", "}"), "\\checkmark", lambda text: text.translate(_TEX))
-HTML = Notation("±", ("<b>", "</b>"), "✓", html.escape)
+MARKDOWN = Notation("±", ("**", "**"), lambda text: text.replace("|", "\\|"))
+LATEX = Notation("$\\pm$", ("\\textbf{", "}"), lambda text: text.translate(_TEX))
+HTML = Notation("±", ("<b>", "</b>"), html.escape)
 
 
 def to_markdown(columns: Sequence[Column], rows: Iterable[Sequence[Value]]) -> str:

@@ -23,7 +23,8 @@ from now_builder.formats.release import (
     read_pairs,
 )
 from now_builder.formats.word_vectors import count_units
-from pc2_baseline.data.pairs import PairSet, frame, read_vocabulary
+from pc2_baseline.data.pairs import PairSet, read_vocabulary
+from pc2_baseline.data.release_reader import frame
 from pc2_baseline.modules.reading import know_tokens
 from pc2_baseline.runs.open_run import OpenRun, open_run
 from pc2_baseline.training.run_folder import refuse_round

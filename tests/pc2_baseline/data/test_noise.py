@@ -200,7 +200,7 @@ def trained(flickr, tmp_path_factory):
     ]  # fmt: skip
     small = ["method.classes=8", "method.class_hidden=16"]
     train(flickr, folder / "sgr", read_settings("sgr", common))
-    train(flickr, folder / "pc2", read_settings("pc2-demo", [*common, *small]))
+    train(flickr, folder / "pc2", read_settings("pc2-paper", [*common, *small], on="demo"))
     return folder
 
 

@@ -58,7 +58,7 @@ def slow_loss(similarity, kind, temperature, power):
 @pytest.mark.parametrize(("temperature", "power"), [(0.2, 0.7), (0.5, 0.3)])
 def test_the_loss_is_the_one_that_is_set_at_its_temperature(tiny, steps, loss, temperature, power):
     own = [f"method.loss={loss}", f"method.temperature={temperature}", f"method.power={power}"]
-    settings = read_settings("contrastive-demo", [*SMALL, *own, "train.batch=24"])
+    settings = read_settings("contrastive", [*SMALL, *own, "train.batch=24"], on="demo")
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         method = Contrastive(settings, Sizes(len(pairs), pairs.features, 28), CPU)
         batch = pairs.batch(np.arange(len(pairs)))
@@ -72,7 +72,9 @@ def test_the_loss_is_the_one_that_is_set_at_its_temperature(tiny, steps, loss, t
 
 def test_a_batch_has_at_most_so_many_pairs_and_the_rate_drops(tiny, steps):
     settings = read_settings(
-        "contrastive-demo", [*SMALL, "train.batch=5", "train.lr=1e-3", "train.lr_drop_epoch=1"]
+        "contrastive",
+        [*SMALL, "train.batch=5", "train.lr=1e-3", "train.lr_drop_epoch=1"],
+        on="demo",
     )
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         method = Contrastive(settings, Sizes(len(pairs), pairs.features, 28), CPU)
@@ -86,8 +88,9 @@ def test_a_batch_has_at_most_so_many_pairs_and_the_rate_drops(tiny, steps):
 @pytest.mark.parametrize("loss", ["info_nce", "complementary", "gce"])
 def test_it_learns_where_captions_are_shuffled(easy, loss):
     settings = read_settings(
-        "contrastive-demo",
+        "contrastive",
         ["data.tokenizer=jieba", f"method.loss={loss}", "train.lr=5e-3", "train.device=cpu"],
+        on="demo",
     )
     with (
         open_pairs(easy, "train", settings.data, CPU) as pairs,
@@ -104,7 +107,9 @@ def test_it_learns_where_captions_are_shuffled(easy, loss):
 
 @pytest.mark.parametrize("loss", ["info_nce", "complementary", "gce"])
 def test_steps_are_finite_where_all_scores_are_equal_and_in_batches_of_two(tiny, loss):
-    settings = read_settings("contrastive-demo", [*SMALL, f"method.loss={loss}", "train.batch=2"])
+    settings = read_settings(
+        "contrastive", [*SMALL, f"method.loss={loss}", "train.batch=2"], on="demo"
+    )
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         method = Contrastive(settings, Sizes(len(pairs), pairs.features, 28), CPU)
         torch.nn.init.zeros_(method.net.images.project.weight)

@@ -53,8 +53,9 @@ def slow_costs(similarity, confidence, tau, weight):
 
 def test_it_learns_and_its_confidences_find_the_shuffled_pairs(easy):
     settings = read_settings(
-        "crcl-demo",
+        "crcl",
         [*SMALL, "train.batch=16", "train.lr=5e-3", "method.schedules=[2]", "train.epochs=8"],
+        on="demo",
     )
     with (
         open_pairs(easy, "train", settings.data, CPU) as pairs,
@@ -231,12 +232,12 @@ def test_too_few_epochs_for_the_schedules_are_refused_in_one_line(tiny):
 
 
 @pytest.mark.parametrize(
-    ("name", "schedules", "full"),
-    [("crcl", [5, 5, 5, 30], 15), ("crcl-f30k", [5, 5, 5, 30], 15),
-     ("crcl-cc152k", [5, 5, 5, 40], 15), ("crcl-coco", [2, 2, 2, 20], 10)],
+    ("on", "schedules", "full"),
+    [(None, [5, 5, 5, 30], 15), ("f30k", [5, 5, 5, 30], 15),
+     ("cc152k", [5, 5, 5, 40], 15), ("coco", [2, 2, 2, 20], 10)],
 )  # fmt: skip
-def test_presets_have_the_schedules_of_the_authors_script(name, schedules, full):
-    settings = read_settings(name, [])
+def test_presets_have_the_schedules_of_the_authors_script(on, schedules, full):
+    settings = read_settings("crcl", [], on)
     method, train = settings.method, settings.train
     assert [*method.schedules, schedules[-1]] == schedules
     assert train.total_epochs == sum(schedules) + 2 * len(schedules)

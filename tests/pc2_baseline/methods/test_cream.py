@@ -49,7 +49,7 @@ def steps_of(method, pairs, epoch, monkeypatch):
 
 
 def test_the_defaults_are_the_published_schedule():
-    settings = read_settings("cream-f30k", [])
+    settings = read_settings("cream", [], on="f30k")
     method, life = settings.method, settings.train
     assert method.temperature == 0.07
     assert (method.hard_from_epoch, method.noisy_from_epoch) == (10, 15)
@@ -59,7 +59,7 @@ def test_the_defaults_are_the_published_schedule():
         10,
         0.1,
     )
-    assert read_settings("cream-coco", []).train.epochs == 20
+    assert read_settings("cream", [], on="coco").train.epochs == 20
 
 
 def test_the_warm_up_is_info_nce_at_the_temperature(made, monkeypatch):

@@ -63,11 +63,12 @@ def test_it_learns_and_held_out_losses_find_the_shuffled_pairs_better_than_in_sa
     held out 0.75 to 0.88, in sample 0.44 to 0.55, posterior 0.73 to 0.86, rSum 265 to 395.
     """
     settings = read_settings(
-        "crossfit-demo",
+        "crossfit",
         ["data.tokenizer=jieba", "model.embed_dim=32", "model.word_dim=32",
          "model.similarity_dim=16", "model.dropout=0", "model.feature_dropout=0",
          "train.weight_decay=0", "train.lr=1e-2", "train.batch=24", "train.warmup_epochs=12",
          "train.epochs=1", "train.device=cpu", "train.seed=3", "method.folds=3"],
+        on="demo",
     )  # fmt: skip
     with (
         open_pairs(noisy, "train", settings.data, CPU) as pairs,
@@ -274,10 +275,9 @@ def test_a_softmax_loss_is_weighed_by_the_clean_probabilities(tiny, monkeypatch,
     division = Division(clean_prob, clean_prob > 0.4)
     monkeypatch.setattr(crossfit, "divide_by_fold", lambda *_: division)
     settings = read_settings(
-        "crossfit-pooled-demo",
+        "crossfit-pooled",
         [*POOLED, f"method.loss={loss}", "method.temperature=0.3", "method.power=0.4",
-         "train.batch=24"],
-    )  # fmt: skip
+         "train.batch=24"], on="demo")  # fmt: skip
     each = {
         "info_nce": lambda s: info_nce(s, 0.3),
         "complementary": lambda s: complementary(s, 0.3),
@@ -305,7 +305,7 @@ def test_a_softmax_loss_is_weighed_by_the_clean_probabilities(tiny, monkeypatch,
 @pytest.mark.parametrize("loss", ["info_nce", "gce"])
 def test_the_statistic_of_softmax_losses_is_held_out_info_nce(tiny, loss):
     settings = read_settings(
-        "crossfit-pooled-demo", [*POOLED, f"method.loss={loss}", "method.temperature=0.3"]
+        "crossfit-pooled", [*POOLED, f"method.loss={loss}", "method.temperature=0.3"], on="demo"
     )
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         method = make(settings, pairs)
@@ -319,10 +319,9 @@ def test_the_statistic_of_softmax_losses_is_held_out_info_nce(tiny, loss):
 
 def test_pooled_peers_find_the_shuffled_pairs(noisy):
     settings = read_settings(
-        "crossfit-pooled-demo",
+        "crossfit-pooled",
         ["data.tokenizer=jieba", "train.lr=5e-3", "train.device=cpu", "method.folds=3",
-         "train.warmup_epochs=6", "train.epochs=3"],
-    )  # fmt: skip
+         "train.warmup_epochs=6", "train.epochs=3"], on="demo")  # fmt: skip
     with open_pairs(noisy, "train", settings.data, CPU) as pairs:
         words = read_vocabulary(noisy, settings.data).idx
         method = CrossFit(settings, Sizes(len(pairs), pairs.features, words), CPU)

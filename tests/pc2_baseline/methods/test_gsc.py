@@ -23,11 +23,11 @@ def made(on_tiny):
 
 
 def test_the_defaults_are_the_published_schedule():
-    settings = read_settings("gsc-f30k", [])
+    settings = read_settings("gsc", [], on="f30k")
     method, life = settings.method, settings.train
     assert (method.temperature, method.newest_weight, method.structure_weight) == (0.07, 0.7, 0.01)
     assert (life.total_epochs, life.lr_drop_epoch, method.lr_decay) == (60, 15, 0.2)
-    assert read_settings("gsc-coco", []).train.lr_drop_epoch == 20
+    assert read_settings("gsc", [], on="coco").train.lr_drop_epoch == 20
 
 
 def test_the_rate_falls_again_and_again_from_the_first_epoch_on(made, monkeypatch):

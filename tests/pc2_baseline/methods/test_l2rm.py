@@ -159,7 +159,7 @@ def test_clean_pairs_are_learned_by_triplets_and_noisy_ones_by_the_plan_in_one_s
 
 def test_on_cc152k_an_image_may_be_rematched_with_its_own_caption(warm, monkeypatch):
     method, pairs = warm
-    method.method = read_settings("l2rm-cc152k", []).method
+    method.method = read_settings("l2rm", [], on="cc152k").method
     seen = spy(method, monkeypatch)
     method.fit_epoch(pairs, 1)
     (((*_, allowed), plan),) = seen["plan"]
@@ -310,14 +310,14 @@ def test_equal_scores_give_a_finite_loss_and_gradient(count):
 
 
 @pytest.mark.parametrize(
-    ("name", "warm_up", "epochs", "drop", "regularisation", "mask"),
-    [("l2rm", 10, 40, 20, 0.07, True), ("l2rm-cc152k", 10, 40, 20, 0.07, False),
-     ("l2rm-f30k", 5, 35, 15, 0.01, True), ("l2rm-coco", 10, 20, 10, 0.07, True)],
+    ("on", "warm_up", "epochs", "drop", "regularisation", "mask"),
+    [(None, 10, 40, 20, 0.07, True), ("cc152k", 10, 40, 20, 0.07, False),
+     ("f30k", 5, 35, 15, 0.01, True), ("coco", 10, 20, 10, 0.07, True)],
 )  # fmt: skip
 def test_presets_have_the_schedules_of_the_authors_scripts(
-    name, warm_up, epochs, drop, regularisation, mask
+    on, warm_up, epochs, drop, regularisation, mask
 ):
-    settings = read_settings(name, [])
+    settings = read_settings("l2rm", [], on)
     method, found = settings.method, settings.train
     assert (found.warmup_epochs, found.epochs, found.lr_drop_epoch) == (warm_up, epochs, drop)
     assert (found.lr, found.batch, found.clip) == (2e-4, 128, 2.0)

@@ -24,7 +24,7 @@ def make(settings, pairs, words=40):
 
 
 def test_it_learns_where_four_in_ten_captions_are_shuffled(easy):
-    settings = read_settings("rcl-demo", [*SMALL, "train.batch=16"])
+    settings = read_settings("rcl", [*SMALL, "train.batch=16"], on="demo")
     with (
         open_pairs(easy, "train", settings.data, CPU) as pairs,
         open_pairs(easy, "dev", settings.data, CPU) as dev,
@@ -73,12 +73,12 @@ def test_the_rate_drops_when_the_epochs_of_the_setting_are_over(tiny):
 
 
 @pytest.mark.parametrize(
-    ("name", "total", "full", "lr"),
-    [("rcl", 30, 15, 2e-4), ("rcl-f30k", 30, 15, 2e-4), ("rcl-cc152k", 30, 15, 2e-4),
-     ("rcl-coco", 20, 10, 5e-4)],
+    ("on", "total", "full", "lr"),
+    [(None, 30, 15, 2e-4), ("f30k", 30, 15, 2e-4), ("cc152k", 30, 15, 2e-4),
+     ("coco", 20, 10, 5e-4)],
 )  # fmt: skip
-def test_presets_have_the_schedules_of_the_authors_scripts(name, total, full, lr):
-    settings = read_settings(name, [])
+def test_presets_have_the_schedules_of_the_authors_scripts(on, total, full, lr):
+    settings = read_settings("rcl", [], on)
     train = settings.train
     assert (train.total_epochs, train.warmup_epochs + train.lr_drop_epoch) == (total, full)
     assert (train.lr, train.batch, train.clip) == (lr, 128, 2.0)

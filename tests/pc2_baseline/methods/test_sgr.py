@@ -33,7 +33,7 @@ def test_sgr_learns(easy, tmp_path):
 
 @pytest.mark.parametrize(
     ("preset", "mean_epochs", "expected"),
-    [("sgr", 1, ["mean", "mean", "hardest"]), ("sgr-star", 0, ["mean", "hardest", "hardest"]),
+    [("sgr", 1, ["mean", "mean", "hardest"]), ("sgr", 0, ["mean", "hardest", "hardest"]),
      ("sgr-hardest", 0, ["hardest"] * 3)],
 )  # fmt: skip
 def test_sgr_turns_to_hardest_negatives_as_late_as_it_is_set_to(
@@ -60,10 +60,6 @@ def test_sgr_turns_to_hardest_negatives_as_late_as_it_is_set_to(
 def test_negatives_never_soften():
     with pytest.raises(ConfigError, match="mean_epochs is 2, expected 0 with warm_up"):
         read_settings("sgr-hardest", ["method.mean_epochs=2"])
-
-
-def test_sgr_star_is_sgr_by_the_name_of_the_tables():
-    assert read_settings("sgr-star", []) == read_settings("sgr", [])
 
 
 def test_sgr_c_is_trained_on_the_matched_pairs_alone_and_says_so(

@@ -78,7 +78,7 @@ def test_losses_are_finite_for_a_batch_of_two_that_are_alike(preset, triplet):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_method_of_two_peers_takes_any_network(tiny, small_settings, kind):
-    settings = read_settings("pc2-demo", [*small_settings, f"model.similarity={kind}"])
+    settings = read_settings("pc2-paper", [*small_settings, f"model.similarity={kind}"], on="demo")
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         method = make_method(settings, Sizes(len(pairs), pairs.features, 28), CPU)
         figures = method.fit_epoch(pairs, 0)
@@ -114,18 +114,19 @@ def test_networks_that_compare_words_and_regions_alone_have_no_pooling_to_learn(
 @pytest.mark.parametrize(
     ("preset", "lr", "epochs", "full_rate"),
     [("scan-t2i", 2e-4, 40, 25), ("scan-i2t", 2e-4, 40, 25), ("imram", 2e-4, 40, 25),
-     ("scan-t2i-f30k", 2e-4, 30, 15), ("scan-i2t-f30k", 2e-4, 30, 15),
-     ("imram-f30k", 2e-4, 30, 15), ("scan-t2i-coco", 5e-4, 20, 10),
-     ("scan-i2t-coco", 5e-4, 20, 10), ("imram-coco", 5e-4, 20, 10),
-     ("vsrn", 2e-4, 40, 25), ("vsrn-coco", 2e-4, 30, 15), ("vsrn-f30k", 2e-4, 30, 10)],
+     ("scan-t2i/f30k", 2e-4, 30, 15), ("scan-i2t/f30k", 2e-4, 30, 15),
+     ("imram/f30k", 2e-4, 30, 15), ("scan-t2i/coco", 5e-4, 20, 10),
+     ("scan-i2t/coco", 5e-4, 20, 10), ("imram/coco", 5e-4, 20, 10),
+     ("vsrn", 2e-4, 40, 25), ("vsrn/coco", 2e-4, 30, 15), ("vsrn/f30k", 2e-4, 30, 10)],
 )  # fmt: skip
 def test_presets_have_the_schedules_of_their_papers(preset, lr, epochs, full_rate):
-    settings = read_settings(preset, [])
+    config, _, on = preset.partition("/")
+    settings = read_settings(config, [], on or None)
     found = settings.train
     assert (found.lr, found.total_epochs, found.batch, found.clip) == (lr, epochs, 128, 2.0)
     assert found.warmup_epochs + found.lr_drop_epoch == full_rate
     assert settings.model.embed_dim == (2048 if "vsrn" in preset else 1024)
-    assert settings.model.similarity == NETWORKS[preset.removesuffix("-coco").removesuffix("-f30k")]
+    assert settings.model.similarity == NETWORKS[config]
     assert (settings.method.name, settings.method.margin, settings.model.dropout) == (
         "triplet", 0.2, 0.0,
     )  # fmt: skip
@@ -134,10 +135,10 @@ def test_presets_have_the_schedules_of_their_papers(preset, lr, epochs, full_rat
 def test_what_was_called_sgr_is_read_as_triplet_and_a_run_of_it_goes_on(tiny, tmp_path):
     small = [*SMALL, "train.warmup_epochs=1", "train.epochs=1"]
     new = read_settings("sgr", small)
-    pc2 = read_settings("pc2-demo", []).model_dump()
+    pc2 = read_settings("pc2-paper", [], on="demo").model_dump()
     assert read_settings("sgr", [*small, "method.name=sgr"]) == new
     assert new.method.name == "triplet"
-    assert with_method(pc2, "sgr")["method"] == {
+    assert with_method(pc2, "triplet")["method"] == {
         "name": "triplet", "margin": 0.2, "mean_epochs": 12,
     }  # fmt: skip
     train(tiny, tmp_path / "run", new)

@@ -70,7 +70,7 @@ def world(tiny, small_settings, tmp_path_factory):
     truth = folder / "truth.csv"
     lines = [f"{pair.key},{number % 2 == 0}\n" for number, pair in enumerate(pairs)]
     truth.write_text("key,matched\n" + "".join(lines))
-    train(release, run, read_settings("crossfit-demo", _quick(small_settings)))
+    train(release, run, read_settings("crossfit", _quick(small_settings), on="demo"))
     return World(captures, run, truth, pairs)
 
 
@@ -205,7 +205,7 @@ def pc2(world, small_settings, tmp_path_factory):
     """A run of PC2 whose settings name the truth."""
     run = tmp_path_factory.mktemp("pc2") / "run"
     small = [*small_settings, "data.tokenizer=jieba", f'data.truth="{world.truth}"']
-    train(world.run.parent / "release", run, read_settings("pc2-demo", small))
+    train(world.run.parent / "release", run, read_settings("pc2-paper", small, on="demo"))
     return run
 
 

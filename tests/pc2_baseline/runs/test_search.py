@@ -31,7 +31,7 @@ QUICK = [
 READERS = {"reading", "ridge-words"}
 
 
-@pytest.fixture(scope="module", params=["ridge", "contrastive-demo", *sorted(READERS)])
+@pytest.fixture(scope="module", params=["ridge", "contrastive", *sorted(READERS)])
 def run(request, tiny, tmp_path_factory):
     folder, release = tmp_path_factory.mktemp("search") / "run", tiny
     if request.param in READERS:
@@ -41,7 +41,7 @@ def run(request, tiny, tmp_path_factory):
                 file.attrs["words"] = columns_attribute(slice(512, 768))
     own = {"ridge": ["method.dim=4"], "ridge-words": ["method.words=true"]}
     preset = request.param.removesuffix("-words")
-    train(release, folder, read_settings(preset, [*QUICK, *own.get(request.param, [])]))
+    train(release, folder, read_settings(preset, [*QUICK, *own.get(request.param, [])], on="demo"))
     return folder
 
 

@@ -46,14 +46,13 @@ def run(tiny, tmp_path_factory):
 
 def watched_settings(release):
     return read_settings(
-        "pc2-demo",
+        "pc2-paper",
         [
             "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=8",
             "method.classes=8", "method.class_hidden=16", "train.warmup_epochs=1",
             "train.epochs=2", "train.lr_drop_epoch=1", "train.device=cpu", "train.lr=1e-3",
             *WATCHED, f"data.truth={release / 'truth.csv'}",
-        ],
-    )  # fmt: skip
+        ], on="demo")  # fmt: skip
 
 
 def scalars(run):
@@ -92,7 +91,7 @@ def test_an_epoch_that_was_written_but_never_counted_stands_once(
     tiny, tmp_path, small_settings, monkeypatch
 ):
     quick = ["train.warmup_epochs=1", "train.epochs=1", "train.tensorboard=true"]
-    settings = read_settings("pc2-demo", [*small_settings, *quick])
+    settings = read_settings("pc2-paper", [*small_settings, *quick], on="demo")
 
     def killed(*_):
         raise KeyboardInterrupt
@@ -146,7 +145,9 @@ def test_every_epoch_has_a_picture(run):
 
 def test_a_truth_that_cannot_be_used_stops_before_the_run_is_there(tiny, tmp_path, small_settings):
     (tmp_path / "truth.csv").write_text("key,matched\ntrain_00000,true\n")
-    settings = read_settings("pc2-demo", [*small_settings, f"data.truth={tmp_path / 'truth.csv'}"])
+    settings = read_settings(
+        "pc2-paper", [*small_settings, f"data.truth={tmp_path / 'truth.csv'}"], on="demo"
+    )
     with pytest.raises(FormatError, match="1 training pairs known by key"):
         train(tiny, tmp_path / "run", settings)
     assert not (tmp_path / "run").exists()
@@ -156,7 +157,7 @@ def test_what_fails_to_be_shown_is_told_once_and_stops_nothing(
     tiny, tmp_path, small_settings, capsys
 ):
     quick = ["train.warmup_epochs=1", "train.epochs=1"]
-    settings = read_settings("pc2-demo", [*small_settings, *quick, *WATCHED])
+    settings = read_settings("pc2-paper", [*small_settings, *quick, *WATCHED], on="demo")
     run = tmp_path / "run"
     run.mkdir()
     with pytest.MonkeyPatch.context() as patch:

@@ -31,7 +31,7 @@ CHANCE = 2 * 100 * (1 + 5 + 10) / 40
 
 def test_pc2_learns_and_its_division_finds_the_shuffled_pairs(easy, tmp_path):
     overrides = [*SMALL, "train.epochs=1", "method.classes=16"]
-    done = train(easy, tmp_path / "run", read_settings("pc2-demo", overrides))
+    done = train(easy, tmp_path / "run", read_settings("pc2-paper", overrides, on="demo"))
     assert done.best_rsum > 4 * CHANCE
     record = read_run(tmp_path / "run")
     found = report(tmp_path / "run", record, easy, easy / "truth.csv")
@@ -43,7 +43,7 @@ def test_pc2_learns_and_its_division_finds_the_shuffled_pairs(easy, tmp_path):
 @pytest.fixture
 def fitted(tiny, small_settings):
     """PC2 after a warm-up epoch and a co-taught one."""
-    settings = read_settings("pc2-demo", [*small_settings, "train.warmup_epochs=1"])
+    settings = read_settings("pc2-paper", [*small_settings, "train.warmup_epochs=1"], on="demo")
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         method = Pc2(settings, Sizes(len(pairs), pairs.features, 28), CPU)
         for epoch in range(2):
@@ -132,7 +132,7 @@ def test_without_noisy_pairs_or_pseudo_captions_only_the_clean_are_taught(fitted
 
 
 def test_the_first_epoch_has_no_oscillation_and_rectifies_nothing(tiny, small_settings):
-    settings = read_settings("pc2-demo", small_settings)
+    settings = read_settings("pc2-paper", small_settings, on="demo")
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         method = Pc2(settings, Sizes(len(pairs), pairs.features, 28), CPU)
         method.fit_epoch(pairs, 0)
@@ -143,7 +143,7 @@ def test_the_first_epoch_has_no_oscillation_and_rectifies_nothing(tiny, small_se
 
 
 def test_peers_start_apart(tiny, small_settings):
-    settings = read_settings("pc2-demo", small_settings)
+    settings = read_settings("pc2-paper", small_settings, on="demo")
     method = Pc2(settings, Sizes(24, 768, 28), CPU)
     weights = [net.matching.images.project.weight for net in method.nets]
     assert not torch.equal(*weights)

@@ -49,7 +49,7 @@ def of_one_peer(method, pairs, peer=0):
 
 
 def test_the_defaults_are_the_published_schedule():
-    settings = read_settings("pcsr-f30k", [])
+    settings = read_settings("pcsr", [], on="f30k")
     method, life = settings.method, settings.train
     assert (method.noisy_from_epoch, method.ambiguous_from_epoch) == (25, 40)
     assert (method.classes, method.temperature, method.gce_power) == (256, 0.05, 0.7)
