@@ -41,7 +41,7 @@ class DataSettings(Strict):
         None, description="Keep this many content tokens of a caption; default: all of them."
     )
     allow_zero_rows: bool = Field(
-        default=False, description="Take regions whose features are all zero instead of refusing."
+        default=False, description="Accept regions whose features are all zero."
     )
     sentences: bool = Field(
         default=True,
@@ -50,7 +50,7 @@ class DataSettings(Strict):
     )
     dev_images: Annotated[int, Field(ge=0)] = Field(
         1000,
-        description="Images of dev used of Flickr30K, MS-COCO and CC152K, from the front; 0: all.",
+        description="First images of dev to use of Flickr30K, MS-COCO and CC152K; 0: all.",
     )
     noise_file: Path | None = Field(
         None, description="A .npy file with the image of each training caption; read, never made."
@@ -62,14 +62,11 @@ class DataSettings(Strict):
     device_gb: PositiveFloat = Field(
         24.0, description="Hold a split's regions on the GPU up to this size."
     )
-    hold: Literal["as_stored", "fp16"] = Field(
-        "as_stored", description="How regions are held; fp16 halves what float32 takes."
-    )
     truth: Path | None = Field(
         None,
-        description="CSV or Parquet with key or url, and matched: each epoch's division is judged "
-        "by it, and by data.noise_file, whose wrong images never match. It never influences the "
-        "training, unless method.matched_only says so.",
+        description="CSV or Parquet with key or url, and matched: each epoch's division is "
+        "compared with it, and with data.noise_file, whose wrong images never match. It changes "
+        "the training only with method.matched_only.",
     )
 
 
@@ -90,12 +87,12 @@ class ModelSettings(Strict):
     )
     image_pooling: Literal["mean", "gpo"] = Field(
         "mean",
-        description="Of pooled: the regions' mean, or their values sorted by size in each "
-        "dimension and weighed by learned weights (VSE-infinity's generalized pooling).",
+        description="For pooled: mean of the regions, or their values sorted by size in each "
+        "dimension with learned weights (VSE-infinity's generalized pooling).",
     )
     caption_encoder: Literal["words", "gru"] = Field(
         "words",
-        description="Of pooled: the mean of the words' embeddings, or of a GRU's outputs.",
+        description="For pooled: mean of the words' embeddings, or of a GRU's outputs.",
     )
     similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
     graph_layers: PositiveInt = Field(
@@ -128,22 +125,17 @@ class ModelSettings(Strict):
         description="Precision of the similarity's large products; norms, softmaxes and losses "
         "stay in fp32.",
     )
-    chunk_mb: PositiveInt | None = Field(
-        None,
-        description="Largest tensor in MiB; more is done in chunks. Default: 8 on a CPU (near what "
-        "its caches hold), 512 on a GPU.",
-    )
     keep_mb: Annotated[int, Field(ge=0)] | None = Field(
         None,
-        description="MiB of a block that are kept for the backward pass; above it, chunks are "
-        "computed twice, which takes a third longer. Default: 4096.",
+        description="Largest block in MiB to keep for the backward pass; chunks of larger ones "
+        "are computed twice, which takes a third longer. Default: 4096.",
     )
 
 
 class TrainSettings(Strict):
     """The life of a run."""
 
-    batch: Annotated[int, Field(ge=2)] = Field(128, description="Pairs in a batch, at most.")
+    batch: Annotated[int, Field(ge=2)] = Field(128, description="Maximum pairs in a batch.")
     warmup_epochs: PositiveInt = Field(10, description="First epochs: mean negatives, all pairs.")
     epochs: Annotated[int, Field(ge=0)] = Field(50, description="Epochs after the warm-up.")
     lr: PositiveFloat = Field(2e-4, description="Adam's learning rate.")
@@ -153,22 +145,23 @@ class TrainSettings(Strict):
     clip: PositiveFloat = Field(2.0, description="Largest gradient norm.")
     weight_decay: NonNegativeFloat = Field(
         0.0,
-        description="AdamW's: keeps a small training set from being memorised.",
+        description="Weight decay of AdamW, against memorising a small training set.",
     )
     patience: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Stop after so many epochs past the warm-up with no better dev rSum; 0: not.",
+        description="Stop after this many epochs past the warm-up without a better dev rSum; "
+        "0: never.",
     )
     select_from_epoch: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Epochs after the warm-up before the best one is chosen, and chosen only from "
-        "the later ones; 0: from all, the warm-up's too.",
+        description="First epoch after the warm-up from which the best one is chosen; 0: from all, "
+        "those of the warm-up included.",
     )
     judge_warmup: bool = Field(
         default=True,
-        description="Score dev and divide the pairs after each epoch of the warm-up. Without, dev "
-        "is scored after its last one alone, pairs are divided where the method needs it: the "
-        "same weights, sooner; the best epoch is then chosen among fewer.",
+        description="Score dev and divide the pairs after each epoch of the warm-up. Without it, "
+        "dev is scored after the last one only, and pairs are divided only for the method: the "
+        "same weights, sooner, but the best epoch is chosen among fewer.",
     )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Seed of every random draw.")
     device: str = Field("auto", description="cpu, cuda, cuda:1 …; auto takes CUDA where it is.")
@@ -188,7 +181,7 @@ class TrainSettings(Strict):
         return self.warmup_epochs + self.epochs
 
     def judges(self, epoch: int, last: int = 1) -> bool:
-        """Tell whether an epoch is judged; the ``last`` ones of the warm-up always are."""
+        """Return whether an epoch is judged; the ``last`` ones of the warm-up always are."""
         return self.judge_warmup or epoch >= self.warmup_epochs - last
 
 
@@ -258,7 +251,7 @@ class Plan(Strict):
 
 
 class ZeroShotSettings(Strict):
-    """What ``pc2-baseline zero-shot`` scores, and by which model."""
+    """Settings of ``pc2-baseline zero-shot``."""
 
     captures: Path = Field(
         description="Folder made by crawl that the release was packaged from, for its screenshots."
@@ -280,12 +273,11 @@ class ZeroShotSettings(Strict):
         description="Resize screenshots to a square first: CLIP's own processor crops the middle "
         "square, and 280 px at the top and at the bottom are not seen.",
     )
-    max_text_tokens: NonNegativeInt = Field(
-        0, description="Cut captions to so many tokens; 0: to what the text tower takes."
-    )
     batch_size: PositiveInt = Field(32, description="Screenshots, or captions, at a time.")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
-    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="What to compute in.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="Precision of the model."
+    )
 
 
 def presets() -> dict[str, str]:
@@ -342,9 +334,7 @@ def read_settings(config: str | None, overrides: list[str], on: str | None = Non
 def with_method(tree: dict[str, Any], name: Any) -> dict[str, Any]:
     """Change the method of a tree of settings; settings that both methods have are kept.
 
-    Args:
-        tree: Sections of values.
-        name: Name of the new method; ``None`` leaves the tree as it is.
+    Without a name the tree stays as it is.
     """
     own = tree.get("method")
     if name is None or not isinstance(own, dict) or own.get("name") == name:

@@ -37,12 +37,7 @@ class Draw:
 def make_noise(release: Path, path: Path, draw: Draw, name: str | None, *, force: bool) -> Noise:
     """Write a noise file for the training split of a data set, under exactly this name.
 
-    Args:
-        release: Folder of the data set, or its parent.
-        path: The file to write.
-        draw: Share, protocol and seed.
-        name: Layout, as ``data.name``; default: the one that is there.
-        force: Replace an existing file.
+    The layout ``name`` is ``data.name``; without it, :func:`find_name` finds it.
 
     Returns:
         Protocol, hash and the share of mismatched captions as counted.
@@ -74,11 +69,6 @@ def find_name(release: Path) -> str:
 
 def draw_noise(captions: int, images: int, draw: Draw) -> Int[np.ndarray, " captions"]:
     """Shuffle a share of the captions' images; a few land on their own again.
-
-    Args:
-        captions: Captions of the training split, a multiple of ``images``.
-        images: Images of the training split.
-        draw: Share, protocol and seed.
 
     Raises:
         ConfigError: If the mismatch is not a share.

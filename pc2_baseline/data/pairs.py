@@ -51,10 +51,8 @@ class PairSet:
         fingerprint: Fingerprint of the split and tokenizer.
         device: Device of the batches.
         image_of: Row of ``regions`` of each pair.
-        matched: Whether each pair is matched, if a noise file says so, or a truth that the
-            training asks for.
-        words: Which columns of a region hold the words that its detector read, and how captions
-            are compared with them; ``None`` where the detector does not read.
+        matched: Whether each pair is matched, if a noise file or a truth for the training says so.
+        words: The words read on each region; ``None`` where the detector does not read.
     """
 
     regions: Any
@@ -131,15 +129,10 @@ def pad(
 def cut(
     pair_index: Int[np.ndarray, " pairs"], size: int, generator: np.random.Generator | None = None
 ) -> list[Int[np.ndarray, " _"]]:
-    """Cut pairs into as few batches of at most ``size`` as can be, near-equal in size.
+    """Cut pairs into as few batches of at most ``size``, 2 or more, as can be, near-equal in size.
 
-    No pair is left alone, for want of a negative, unless there is only one: batches of two may
-    take a third.
-
-    Args:
-        pair_index: Pairs to cut.
-        size: Largest batch, 2 or more.
-        generator: Shuffles the pairs first; without it they stay in order.
+    No pair is left alone, as it would have no negative, unless there is only one: batches of two
+    may take a third. A generator shuffles the pairs first.
     """
     order = pair_index if generator is None else generator.permutation(pair_index)
     return list(np.array_split(order, max(1, min(-(-len(order) // size), len(order) // 2))))
@@ -148,9 +141,7 @@ def cut(
 def cut_full(
     pair_index: Int[np.ndarray, " pairs"], size: int, generator: np.random.Generator | None = None
 ) -> list[Int[np.ndarray, " _"]]:
-    """Cut pairs into full batches and one with what is left, which may be a single pair.
-
-    The arguments are those of :func:`cut`.
+    """Cut pairs into full batches and one of the rest, which may be a single pair.
 
     Source:
         PyTorch's ``DataLoader``, and with it the released codes of the field.
@@ -188,11 +179,8 @@ def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:
 def pair_names(release: Path, data: DataSettings, pairs: int) -> dict[str, list[str]]:
     """Return the names of the training pairs under each column that a truth file may have.
 
-    Args:
-        release: Ours; or the authors' archive, which has keys alone; or a data set of the field,
-            whose keys are row numbers.
-        data: Settings of the data.
-        pairs: Number of training pairs.
+    A release of ours has keys and URLs, the authors' archive keys alone; in a data set of the field
+    row numbers are the keys.
     """
     return make_reader(release, data).pair_names(pairs)
 
@@ -239,21 +227,17 @@ def open_split(reader: Reader, split: Split, device: torch.device) -> Iterator[P
 
 def _in_memory(regions: Any, data: DataSettings, device: torch.device) -> tuple[Any, bool]:
     """Read regions into memory if they fit; also return whether they fit on the GPU."""
-    kind = np.dtype(np.float16) if data.hold == "fp16" else regions.dtype
-    gib = int(np.prod(regions.shape)) * kind.itemsize / 2**30
+    gib = int(np.prod(regions.shape)) * regions.dtype.itemsize / 2**30
     on_gpu = device.type == "cuda" and gib <= data.device_gb
     if gib > data.memory_gb and not on_gpu:
         return regions, False
-    return np.array(regions, dtype=kind), on_gpu
+    return np.array(regions), on_gpu
 
 
 def check_regions(origin: Path, regions: Any, *, allow_zero_rows: bool) -> None:
     """Refuse features that are not finite, and images or regions that are all zero.
 
-    Args:
-        origin: Path named in the message.
-        regions: Array-like (images, 36, features).
-        allow_zero_rows: Take zero regions, but never a whole image of them.
+    ``allow_zero_rows`` takes zero regions, but never a whole image of them.
 
     Raises:
         FormatError: Naming the first such image.

@@ -29,12 +29,7 @@ from pc2_baseline.data.words import cut_captions
 
 
 class PrecompReader:
-    """Read a data set in the field's layout.
-
-    Args:
-        release: Folder of the data set, or its parent.
-        data: Settings of the data.
-    """
+    """Read a data set in the field's layout, from its folder or the parent of it."""
 
     def __init__(self, release: Path, data: DataSettings) -> None:
         self.release = release
@@ -106,12 +101,6 @@ def read_images(
     stand one after another. Of as many rows as captions, in dev and test of Flickr30K and
     MS-COCO, the first region of each five rows is compared: if they agree in all fives, an image
     is every fifth row; if in none, each caption has an image of its own.
-
-    Args:
-        release: See :func:`precomp_folder`.
-        split: Split to read.
-        name: Name of the data set.
-        captions: Captions of the split.
 
     Raises:
         FormatError: If the file is missing or torn, captions are no multiple of images, or some
@@ -200,10 +189,7 @@ def encode(
 ) -> list[Int[np.ndarray, " _"]]:
     """Cut lower-cased captions into words; return their ids, with ``<start>`` and ``<end>``.
 
-    Args:
-        texts: Captions.
-        vocabulary: Vocabulary; words that it lacks become ``<unk>``.
-        data: Settings, of which ``sentences`` and ``max_tokens`` are used.
+    Words that the vocabulary lacks become ``<unk>``.
 
     Raises:
         ConfigError: If NLTK or the data of its sentence splitter is missing.

@@ -29,12 +29,7 @@ from pc2_baseline.data.split_arrays import SplitArrays
 
 
 class ReleaseReader:
-    """Read a release of NoW, each caption file once.
-
-    Args:
-        release: Folder of the release.
-        data: Settings of the data.
-    """
+    """Read a release of NoW, each caption file once."""
 
     def __init__(self, release: Path, data: DataSettings) -> None:
         self.release = release
@@ -72,8 +67,6 @@ class ReleaseReader:
 
     def read(self, split: Split, stack: ExitStack) -> SplitArrays:
         """Read the captions of a split and open its features, which the stack closes.
-
-        The captions as read are then let go of.
 
         Raises:
             FormatError: If a file is missing or torn, or counts disagree.
@@ -123,13 +116,7 @@ class ReleaseReader:
 def frame(
     path: Path, captions: Captions, vocabulary: Vocabulary, max_tokens: int | None
 ) -> list[Int[np.ndarray, " _"]]:
-    """Add ``<start>`` and ``<end>`` to each caption.
-
-    Args:
-        path: The caption file, for the message.
-        captions: Content ids.
-        vocabulary: Vocabulary of the same tokenizer.
-        max_tokens: Content ids kept, from the front.
+    """Add ``<start>`` and ``<end>`` to the first ``max_tokens`` ids of each caption.
 
     Raises:
         FormatError: Naming the line of an empty caption or an id outside the vocabulary.

@@ -138,7 +138,7 @@ def make_network(
     net = MatchingNetwork(
         kind.images(model, sizes),
         kind.captions(model, sizes),
-        kind.similarity(model, MemoryBudget(model.chunk_mb, model.keep_mb, model.precision)),
+        kind.similarity(model, MemoryBudget(None, model.keep_mb, model.precision)),
     )
     net.similarity.group = group
     return net

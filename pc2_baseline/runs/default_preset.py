@@ -17,17 +17,11 @@ FEW_PAIRS = 10_000
 
 
 def default_preset(release: Path, overrides: list[str]) -> tuple[str, list[str], str | None]:
-    """Choose a preset for a release, and settings that make it fit.
+    """Return the arguments of :func:`~pc2_baseline.config.read_settings` that fit a release.
 
-    Data sets without a manifest, such as the authors' archive, have the paper's. For a small
-    release whose detector reads, the network begins with the words on the pages.
-
-    Args:
-        release: Folder of the data set.
-        overrides: ``section.key=value`` each, by the user.
-
-    Returns:
-        The arguments of :func:`~pc2_baseline.config.read_settings`.
+    Data sets without a manifest, such as the authors' archive, have the paper's preset. For a small
+    release whose detector reads, the network begins with the words on the pages. The overrides of
+    the user come last.
     """
     if not (release / "manifest.json").exists():
         return DEFAULT_PRESET, overrides, None
@@ -43,16 +37,9 @@ def default_preset(release: Path, overrides: list[str]) -> tuple[str, list[str],
 def with_only_track(
     release: Path, config: str | None, overrides: list[str], on: str | None = None
 ) -> list[str]:
-    """Take the only track of a release that lacks the preset's, and say so.
+    """Return the overrides, with the only track of a release that lacks the preset's, and say so.
 
-    Args:
-        release: Folder of the data set.
-        config: As for :func:`~pc2_baseline.config.read_settings`.
-        overrides: ``section.key=value`` each, by the user; a track among them is left as it is.
-        on: As for :func:`~pc2_baseline.config.read_settings`.
-
-    Returns:
-        The overrides, maybe with one more.
+    A track that the user sets is left as it is.
     """
     data, tracks = read_settings(config, overrides, on).data, tracks_of(release)
     chosen = any(override.partition("=")[0].strip() == "data.tokenizer" for override in overrides)

@@ -17,16 +17,7 @@ from pc2_baseline.training.run_folder import refuse_round
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Scores of a run on a split.
-
-    Attributes:
-        split: Name of the split.
-        images: Images of the split.
-        captions: Captions of the split.
-        scores: ``rsum`` and recalls in percent, over the whole split.
-        fold: Images of a fold, if folds were asked for.
-        fold_scores: Mean of the scores over the folds.
-    """
+    """Scores of a run over a whole split, and their mean over folds of ``fold`` images."""
 
     split: str
     images: int
@@ -45,14 +36,14 @@ def evaluate(
     matrix: Path | str | None = None,
     fold: int | None = None,
 ) -> Evaluation:
-    """Score a split with a run's best epoch.
+    """Score a split with the best epoch of a run, or the mean similarity of several.
 
     Args:
-        run: The run folder, or several: their similarities are averaged, each counting once.
+        run: The run folder, or several.
         split: ``dev`` or ``test``; of MS-COCO ``test`` is the 5,000 images of ``testall``.
         release: Where the release lies; default: where it was at training.
         device_name: Default: as set for the run.
-        matrix: Where to write the similarities (images × captions, float32), if anywhere.
+        matrix: File for the similarities (images × captions, float32), if any.
         fold: Average folds of that many images too; default: 1,000 for MS-COCO's test split
             where it has a multiple of that.
 

@@ -35,13 +35,7 @@ SPLIT: Split = "test"
 
 
 class Assignment(Strict):
-    """What a process is told to do.
-
-    Attributes:
-        run: Folder of the run; its files stand beside it.
-        title: Name of the method on the board.
-        threads: Threads of torch.
-    """
+    """Message to the process of a run; ``title`` is the method's name on the board."""
 
     release: Path
     run: Path
@@ -51,7 +45,7 @@ class Assignment(Strict):
 
 
 class Measured(Strict):
-    """``seed-N.json``: what is known of a finished run; the last of its files.
+    """``seed-N.json``: figures of a finished run, the last of its files.
 
     Attributes:
         checkpoint: SHA-256 of ``best/state.json``, which identifies a training.
@@ -80,8 +74,7 @@ class Measured(Strict):
 def measure(job: Assignment) -> Measured:
     """Train a run, or go on with it; score its best epoch on the test split.
 
-    Beside the run folder stand then the submissions, the board's results, and the record, the last
-    of them.
+    Submissions, the board's results and, last, the record are written beside the run folder.
 
     Raises:
         NowError: As :func:`~pc2_baseline.runs.train.train` and

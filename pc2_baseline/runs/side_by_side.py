@@ -18,13 +18,7 @@ _LOOK = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one process does.
-
-    Attributes:
-        name: Name in messages.
-        message: A line that the process reads from standard input.
-        log: File of what it prints; an earlier one is replaced.
-    """
+    """One process: its name in messages, the line on its standard input, the file of its output."""
 
     name: str
     message: str
@@ -33,25 +27,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place for one process at a time.
-
-    Attributes:
-        environment: Variables that its processes have besides those of this one.
-    """
+    """A place for one process at a time, with further environment variables for it."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A task that has ended.
-
-    Attributes:
-        name: Name of the task.
-        failure: Why it failed; ``None`` if it did not.
-        running: Tasks that run now.
-        waiting: Tasks that have not been started.
-    """
+    """A task that has ended, why it failed if it did, and counts of the tasks that are left."""
 
     name: str
     failure: str | None
@@ -62,16 +45,11 @@ class Ended:
 def side_by_side(
     command: Sequence[str], tasks: Sequence[Task], slots: Sequence[Slot]
 ) -> Generator[Ended]:
-    """Run a command once for each task, in as many processes at once as there are slots.
+    """Run a command once for each task, in order, in as many processes at once as there are slots.
 
     When the iterator is closed, or an exception such as ``KeyboardInterrupt`` passes through it,
     all processes are ended before it goes on. If this process is killed, they end by
     :func:`end_with_parent`.
-
-    Args:
-        command: Program and arguments, the same for all.
-        tasks: Tasks, in the order in which they are started.
-        slots: At least one.
 
     Yields:
         Each task as it ends.

@@ -32,15 +32,7 @@ COMMAND = (sys.executable, "-m", "pc2_baseline.runs.measured_run")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a table asks for.
-
-    Attributes:
-        release: The release, as :func:`~pc2_baseline.runs.train.train` takes it.
-        out: Folder of the table; runs are ``out/TRACK/METHOD/seed-N``.
-        rows: Rows, those of a track together.
-        seeds: Seeds of each row.
-        slots: One for each process at a time.
-    """
+    """The runs of a table, in ``out/TRACK/ROW/seed-N``, and a slot for each process at a time."""
 
     release: Path
     out: Path
@@ -64,14 +56,10 @@ class Outcome:
 
 
 class Progress:
-    """Knows how far each run of a table is.
-
-    Args:
-        work: What the table asks for.
+    """State of each run of a table.
 
     Attributes:
-        earlier: Finished runs in the table's folder that it does not ask for, and their records:
-            other methods, tracks or seeds.
+        earlier: Finished runs in the table's folder that it does not ask for, and their records.
 
     Raises:
         ConfigError: If a run's folder holds a run of other settings or on other data.

@@ -94,9 +94,9 @@ def table_rows(
     Args:
         release: Folder of the data set.
         rows: Rows of the table.
-        tokenizers: Tracks of NoW; none for another data set, and by default all that are there.
+        tokenizers: Tracks of NoW; none for another data set, and by default all of the release.
         overrides: ``section.key=value`` each, for every row.
-        on: Section of every row's preset that has none of its own.
+        on: Section of the preset of each row that has none of its own.
 
     Raises:
         ConfigError: If there is no such preset, file, section or tokenizer, a setting is wrong, or
@@ -167,11 +167,7 @@ def read_seed_list(text: str) -> list[int]:
 
 
 def make_slots(devices: Sequence[str], jobs: int | None) -> tuple[list[Slot], list[str]]:
-    """Make a slot for each process at a time, devices in turn.
-
-    Args:
-        devices: Such as ``cpu``, or ``cuda:0`` and ``cuda:1``; none: as the rows' settings say.
-        jobs: Processes at a time; default: one for each device.
+    """Make a slot for each process at a time, by default one a device, devices in turn.
 
     Returns:
         The slots, and an override of the device. A run's settings do not name one GPU of several,

@@ -34,18 +34,15 @@ FIGURES = (*SCORES, ONE_NETWORK, TWO_NETWORKS, *MEASURED)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a table.
+    """A line of a table: a row scored here, ``reported`` by a paper, or a ``reference``.
 
     Attributes:
-        title: Name of the method, or of the reference.
-        evidence: ``scored`` here; ``reported`` by a paper; or a ``reference``.
         networks: Networks whose similarities are averaged, if known.
-        seeds: Seeds that were scored.
-        figures: Figures by name, see :data:`FIGURES`; those that are not known are left out.
+        figures: Known figures by name, of :data:`FIGURES`.
         behind: rSum points below the best line of the section.
         p: p-value of that difference, adjusted by Holm over the lines of the section; 1 for the
             best.
-        notes: What a reader must know, such as why a run failed, or the source.
+        notes: Remarks, such as why a run failed, or the source.
     """
 
     title: str
@@ -73,14 +70,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class RowRuns:
-    """What is known of a row's runs.
-
-    Attributes:
-        track: Tokenizer, or data set.
-        title: Name of the method.
-        done: Finished runs, in the order of their seeds.
-        failures: Why a seed failed.
-    """
+    """The finished runs of a row in the order of their seeds, and why other seeds failed."""
 
     track: str
     title: str
@@ -90,10 +80,6 @@ class RowRuns:
 
 def make_sections(release: Path, rows: Sequence[RowRuns]) -> list[Section]:
     """Compute every line of the table, a section a track.
-
-    Args:
-        release: The release that all runs were scored on.
-        rows: Rows of the table; those of a track stand together.
 
     Raises:
         FormatError: If a result or a submission cannot be read.
@@ -171,9 +157,9 @@ def _averaged(release: Path, row: RowRuns) -> MeanStd | None:
 
 
 def average_runs(release: Path, runs: Sequence[GridRun], title: str) -> Result:
-    """Score the mean similarity of several runs; it is made anew where a run's is newer.
+    """Score the mean similarity of several runs, anew where a run's submission is newer.
 
-    Beside the runs stand then ``seeds-0-1.zip``, a submission, and ``seeds-0-1.result.json``.
+    The submission ``seeds-0-1.zip`` and ``seeds-0-1.result.json`` are written beside the runs.
     """
     name = "-".join(["seeds", *(str(run.seed) for run in runs)])
     output = runs[0].folder.with_name(f"{name}.zip")
@@ -238,11 +224,7 @@ def mean_hits(results: Iterable[Result]) -> Float[np.ndarray, " images"]:
 
 
 def other_lines(result: Result) -> list[Line]:
-    """Return what the board shows beside a result.
-
-    These are rows that papers report, if the split is the published one, and below them the
-    references.
-    """
+    """Return the rows that papers report for a published test split, and below them references."""
     board, entry = boards_of(result)[0], entry_of(result)
     section = make_board(board, [entry]).section_of(entry.name)
     rows = [row for row in section.rows if row.entry is None] if section else []

@@ -24,9 +24,7 @@ class Column:
 
     Attributes:
         title: Heading where every column has one of its own.
-        short: Heading below one that neighbouring columns share.
-        over: The shared heading.
-        align: Left, centre or right.
+        short: Heading below ``over``, which neighbouring columns share.
         digits: Decimals of a mean and of its deviation.
         bold: Whether the highest mean, as written, is bold.
     """
@@ -52,13 +50,7 @@ SCORE_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """How a format writes cells.
-
-    Attributes:
-        plus_minus: Sign between a mean and its deviation.
-        bold: What stands before and after a bold mean.
-        escape: Writes plain text so that nothing in it acts as markup.
-    """
+    """Cells of a format: the sign before a deviation, marks of bold, and the escaping of text."""
 
     plus_minus: str
     bold: tuple[str, str]

@@ -93,13 +93,7 @@ def train(
 
 
 def finished(run: Path, identity: DataIdentity, settings: Settings) -> CheckpointState | None:
-    """Return the last checkpoint of a run that has nothing left to do.
-
-    Args:
-        run: Folder of a run, or not yet one.
-        identity: That of the data that it must have.
-        settings: Settings that the run must have.
-    """
+    """Return the last checkpoint of a run of these data and settings if nothing is left to do."""
     if not (run / "run.toml").exists() or not (run / LAST / STATE).exists():
         return None
     record = read_run(run)

@@ -43,14 +43,7 @@ _MAX_NAME = 120
 
 @dataclass(frozen=True, slots=True)
 class ZeroShot:
-    """What a run of ``zero-shot`` did.
-
-    Attributes:
-        output: The submission.
-        pairs: Images, and captions, of the split.
-        truncated: Captions that were cut.
-        text_limit: Tokens to which they were cut.
-    """
+    """Outcome of ``zero-shot``: the submission, and how many captions were cut to the limit."""
 
     output: Path
     pairs: int
@@ -93,7 +86,6 @@ def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSetting
         pick_device(settings.device),
         settings.precision,
         revision=settings.revision,
-        max_text_tokens=settings.max_text_tokens,
     )
     texts = [pair.caption for pair in pairs]
     truncated = sum(count > encoder.text_limit for count in encoder.count_tokens(texts))

@@ -1,14 +1,10 @@
 """The command line: what a user types, reads and gets wrong."""
 
-import contextlib
-import io
 import json
 import re
 import shutil
-import sys
 import tomllib
 import zipfile
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -20,31 +16,8 @@ from leaderboard.submission.archive import open_submission
 from leaderboard.submission.gallery import read_gallery
 from now_builder.formats.beliefs import read_beliefs
 from now_builder.formats.release import read_split_captions
-from pc2_baseline.cli import main
 from pc2_baseline.config import presets
-
-
-@dataclass
-class Done:
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def call(*arguments):
-    """Run the command in this process: torch takes seconds to import."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        patch.setattr(sys, "argv", ["pc2-baseline", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    return Done(ended.value.code, out.getvalue(), err.getvalue())
+from tests.pc2_baseline.commands import call, failed
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +36,6 @@ def trained(tiny, tmp_path_factory):
     assert re.search(r"4 epochs, best epoch \d with dev rSum \d", done.stdout)
     assert re.search(r"epoch 1/4: .* pairs/s, dev rSum .* left", done.stderr)
     return run
-
-
-def failed(done, pattern):
-    assert done.returncode == 1, (done.returncode, done.stderr)
-    assert re.search(pattern, done.stderr), done.stderr
-    assert done.stderr.strip().count("\n") == 0
-    assert done.stdout == ""
 
 
 def test_the_run_folder_holds_what_the_contract_says(trained, tiny):

@@ -35,15 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A page that was found.
-
-    Attributes:
-        rank: From 1.
-        score: Similarity of the page, or its caption, and the query.
-        key: Its key.
-        url: Its URL.
-        caption: Its own caption.
-    """
+    """A page with its rank, from 1, and its similarity, or its caption's, to the query."""
 
     rank: int
     score: float
@@ -57,12 +49,12 @@ class Found:
     """Output of ``pc2-baseline search``.
 
     Attributes:
-        words: What was searched for; the name of the file for a picture.
+        words: The query, or the name of the file of a picture.
         tokens: Its tokens; ``<unk>`` for those that the vocabulary lacks, unless the method reads
             their letters. None for a picture.
-        split: Where.
+        split: Name of the split.
         pages: Pages of the split.
-        hits: The nearest pages, best first; of a picture those with the nearest captions.
+        hits: The nearest pages, or those with the nearest captions, best first.
     """
 
     words: str
@@ -86,13 +78,9 @@ class Searcher:
         self._opened, self._pairs, self._weights = opened, pairs, weights
 
     def by_words(self, words: str, count: int) -> Found:
-        """Find the pages whose screenshots are nearest to words.
+        """Return the pages whose screenshots are nearest to words; ties go to the lower row.
 
         A method that reads letters reads those of words that the vocabulary lacks, too.
-
-        Args:
-            words: Cut as the release's captions were, see :func:`~now_builder.encode.encode`.
-            count: Most pages to return; of equal similarities the lower row goes first.
 
         Raises:
             FormatError: If the release lacks the tokenizer.
@@ -119,12 +107,7 @@ class Searcher:
         return self._found(words, tokens, scores, count)
 
     def by_picture(self, content: bytes, name: str, count: int) -> Found:
-        """Find the pages whose captions are nearest to a picture.
-
-        Args:
-            content: A PNG, JPEG or WebP file, as :class:`~now_builder.describe.Describer` takes it.
-            name: What messages call it.
-            count: Most pages to return; of equal similarities the lower row goes first.
+        """Return the pages whose captions are nearest to a picture, a PNG, JPEG or WebP file.
 
         Raises:
             FormatError: If it is no such picture.
@@ -177,15 +160,7 @@ def open_search(
     device_name: str | None = None,
     weights: Path | None = None,
 ) -> Iterator[Searcher]:
-    """Open a run's best epoch to search a split.
-
-    Args:
-        run: The run folder.
-        split: ``train``, ``dev`` or ``test``.
-        release: Where the release lies; default: where it was at training.
-        device_name: Default: as set for the run.
-        weights: Weights of the detector that describes a picture; default: those that come with
-            the package.
+    """Open a run's best epoch to search a split; a detector's weights are needed for pictures.
 
     Raises:
         FormatError: If run or release cannot be read, or the release has no ``pairs.parquet``.

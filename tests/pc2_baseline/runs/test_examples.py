@@ -17,7 +17,7 @@ from safetensors.torch import load_file as load_tensors
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import Pair, read_pairs, write_pairs
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, CaptureRow, write_shard
-from pc2_baseline.analysis.judged import ends
+from pc2_baseline.analysis.pair_samples import ends
 from pc2_baseline.analysis.truth import Truth, find_truth
 from pc2_baseline.cli import main
 from pc2_baseline.config import read_settings
