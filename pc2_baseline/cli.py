@@ -35,14 +35,14 @@ Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1 … or auto; default: as set for the run.")
 ]
 Release = Annotated[
-    Path | None, typer.Option(help="Where the release lies now; default: where it was at training.")
+    Path | None, typer.Option(help="Folder of the release; default: where it was at training.")
 ]
 Truth = Annotated[
     Path | None,
     typer.Option(
         help="CSV or Parquet with url or key, and matched (true or false, or a verdict of "
         "now-builder audit), for training pairs; "
-        "default: the run's data.truth. What its noise file gave another image never matches."
+        "default: the run's data.truth. Captions that its noise file moved never match."
     ),
 ]
 Config = Annotated[
@@ -107,7 +107,7 @@ def train(
     """Train on RELEASE; run the same command again to go on after an interruption.
 
     RUN then holds run.toml (all settings), log.jsonl (a line an epoch), best/ and last/ (weights),
-    divisions/, tensorboard/, curves.png and pictures/. Going on equals never having stopped.
+    divisions/, tensorboard/, curves.png and pictures/. A resumed run equals one never stopped.
 
     Under torchrun the peers of PC2 and crossfit are trained on equal shares of the processes, and
     those that share a peer split its similarity block; where shares do not come out even, and for
@@ -136,7 +136,7 @@ def train(
         _check_started(run, "seed-*/run.toml" if seeds else "run.toml", force=force)
     if seeds:
         series = train_seeds(release, run, settings, read_seeds(seeds), force=force)
-        outcome, words = series.as_json(), series.in_words()
+        outcome, words = series.as_json(), str(series)
     else:
         done = start(release, run, settings, force=force)
         outcome, words = asdict(done), done.in_words()
@@ -178,7 +178,7 @@ def predict(
     """Score a split with the best epoch and pack the matrix as a submission.
 
     Similarities of several runs on the same data are averaged, each run counting once: SGRAF is SGR
-    and SAF, and two seeds of one network stand beside a method that has two.
+    and SAF, and two seeds of one network compare with a method of two.
     """
     from pc2_baseline.runs.predict import predict as start
 
@@ -221,11 +221,11 @@ def evaluate(
     fold: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Average folds of so many images too; default: 1000 for MS-COCO's test."
+            min=1, help="Average folds of this many images too; default: 1000 for MS-COCO's test."
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the similarities here, as .npy.")
+        Path | None, typer.Option("-o", "--output", help="File for the similarities, as .npy.")
     ] = None,
     release: Release = None,
     device: Device = None,
@@ -236,10 +236,9 @@ def evaluate(
     Similarities of several runs are averaged, as `predict` does.
     """
     from pc2_baseline.runs.evaluate import evaluate as start
-    from pc2_baseline.runs.evaluate import in_words
 
     found = start(runs, split, release=release, device_name=device, matrix=output, fold=fold)
-    _print(asdict(found), in_words(found), as_json=as_json)
+    _print(asdict(found), str(found), as_json=as_json)
 
 
 @app.command(
@@ -250,7 +249,7 @@ def evaluate(
 )
 def examples(
     run: RunFolder,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The page, an .html file.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .html file to write.")],
     captures: Annotated[
         Path | None,
         typer.Option(help="Folder of the release's captures; default: without pictures."),
@@ -265,12 +264,12 @@ def examples(
     release: Release = None,
     device: Device = None,
 ) -> None:
-    """Write a page of examples, without scripts: what the run has learned.
+    """Write a page of examples of a run's results, without scripts.
 
     It shows the five captions nearest to a page and the five pages nearest to a caption, for a
-    sample of the split, half of it right and half wrong; then the training pairs that the method
-    holds most surely for mismatched and for matched. Where a method changes captions or margins, as
-    PC2 does, a sample of noisy pairs with their pseudo-captions, and of clean ones, with margins.
+    sample of the split, half of it right and half wrong; then the training pairs with the lowest
+    and the highest clean probability. For a method that changes captions or margins, as PC2 does,
+    it adds a sample of noisy pairs with their pseudo-captions, and of clean ones with margins.
     """
     from pc2_baseline.runs.examples import Choice
     from pc2_baseline.runs.examples import examples as start
@@ -290,20 +289,21 @@ def examples(
 )
 def search(
     run: RunFolder,
-    words: Annotated[str | None, typer.Argument(metavar="WORDS", help="What to look for.")] = None,
+    words: Annotated[
+        str | None, typer.Argument(metavar="WORDS", help="Words to search for.")
+    ] = None,
     image: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Look for this picture instead: PNG, JPEG or WebP."),
+        typer.Option(metavar="FILE", help="Search for this picture instead: PNG, JPEG or WebP."),
     ] = None,
     weights: Annotated[
         Path | None,
         typer.Option(
-            help="Weights that the release's features were made with, to describe a picture by; "
-            "default: tiny-web, as for now-builder detect."
+            help="Weights of the release's detector, to describe a picture; default: tiny-web."
         ),
     ] = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Serve a page that asks, on 127.0.0.1, until stopped.")
+        bool, typer.Option("--serve", help="Serve a search page on 127.0.0.1 until stopped.")
     ] = False,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="With --serve: port; 0 picks a free one.")
@@ -318,10 +318,10 @@ def search(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the pages whose screenshots are nearest to WORDS, cut as the release's captions were.
+    """List the pages whose screenshots are nearest to WORDS, tokenized like the release's captions.
 
-    Or, with --image, the pages whose captions are nearest to a picture; the detector that described
-    the release's pages describes it. --serve asks for both on a page of your own browser.
+    With --image, list the pages whose captions are nearest to a picture, described by the release's
+    detector. --serve offers both on a page for your browser.
     """
     if (words is not None) + (image is not None) + serve != 1:
         raise ConfigError("expected one of WORDS, --image FILE and --serve")
@@ -329,7 +329,7 @@ def search(
         raise ConfigError("--weights: words need no detector, expected --image or --serve with it")
     if not serve and (captures or port):
         raise ConfigError("--captures, --port: expected with --serve")
-    from pc2_baseline.runs.search.searcher import in_words, open_search
+    from pc2_baseline.runs.search.searcher import open_search
 
     content = _read_picture(image) if image else b""
     with open_search(run, split, release=release, device_name=device, weights=weights) as searcher:
@@ -342,7 +342,7 @@ def search(
             found = searcher.by_picture(content, str(image), count)
         else:
             found = searcher.by_words(words or "", count)
-        _print(asdict(found), in_words(found), as_json=as_json)
+        _print(asdict(found), str(found), as_json=as_json)
 
 
 def _read_picture(path: Path) -> bytes:
@@ -365,7 +365,7 @@ def make_noise(
     ],
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
     name: Annotated[
-        str | None, typer.Option(help="Layout, as data.name; default: the one that is there.")
+        str | None, typer.Option(help="Layout, as data.name; default: by the folder's name.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file.")] = False,
 ) -> None:
@@ -456,7 +456,7 @@ def table(
     ] = None,
     set_: Set = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be run, and write nothing.")
+        bool, typer.Option("--dry-run", help="List the runs, and write nothing.")
     ] = False,
 ) -> None:
     """Make a benchmark's table: train each row with some seeds, score all, test the differences.
@@ -464,7 +464,7 @@ def table(
     OUT/table.md, .tex, .csv and .html then hold mean ± standard deviation (n - 1) of the recalls on
     the test split and of rSum on dev, each method with one and with two networks, training time and
     memory, the division's AUROC where data.truth is set, the paired test against the best row,
-    references, and for a published data set the rows that papers report. Run again, it goes on;
+    references, and for a published data set the rows that papers report. Run again, it resumes;
     with other rows or seeds, earlier ones stay in the table. Beside each run are its submission for
     now-leaderboard (seed-N.zip) and its messages (seed-N.log).
 

@@ -82,8 +82,8 @@ class ModelSettings(Strict):
         description="Network: SGRAF's graph reasoning (sgr) or attention filtration (saf); SCAN, "
         "words attending to regions (scan_t2i) or regions to words (scan_i2t); IMRAM; VSRN; "
         "the cosine of one vector a screenshot and one a caption (pooled), hundreds of times "
-        "faster; or the words read on the page against the caption's letters, and what is learned "
-        "on top (reading), for features of a detector that reads, such as tiny-web.",
+        "faster; or the words read on the page against the caption's letters, with a learned "
+        "correction (reading), for features of a detector that reads, such as tiny-web.",
     )
     image_pooling: Literal["mean", "gpo"] = Field(
         "mean",

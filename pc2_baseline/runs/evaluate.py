@@ -26,6 +26,15 @@ class Evaluation:
     fold: int | None = None
     fold_scores: dict[str, float] | None = None
 
+    def __str__(self) -> str:
+        """Return a line over the whole split for people, and one over the folds."""
+        split = f"{self.split}, {self.images} images, {self.captions} captions"
+        lines = [f"{split}: {_line(self.scores)}"]
+        if self.fold is not None and self.fold_scores is not None:
+            folds = f"{self.images // self.fold} folds of {self.fold} images"
+            lines.append(f"mean of {folds}: {_line(self.fold_scores)}")
+        return "\n".join(lines)
+
 
 def evaluate(
     run: Path | str | Sequence[Path | str],
@@ -70,17 +79,6 @@ def evaluate(
             np.lib.format.write_array(file, similarity, allow_pickle=False)
     folds = None if fold is None else fold_scores(similarity, owner, fold)
     return Evaluation(name, images, captions, scores(similarity, owner), fold, folds)
-
-
-def in_words(found: Evaluation) -> str:
-    """Write an evaluation for people: a line over the whole split, and one over the folds."""
-    lines = [
-        f"{found.split}, {found.images} images, {found.captions} captions: {_line(found.scores)}"
-    ]
-    if found.fold is not None and found.fold_scores is not None:
-        folds = found.images // found.fold
-        lines.append(f"mean of {folds} folds of {found.fold} images: {_line(found.fold_scores)}")
-    return "\n".join(lines)
 
 
 def _line(values: dict[str, float]) -> str:

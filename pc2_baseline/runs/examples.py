@@ -153,7 +153,7 @@ def examples(
 
 
 def _find(opened: OpenRun, split: Split, choice: Choice) -> Shown:
-    """Score a split, and choose what is shown."""
+    """Score a split, and choose the examples."""
     every = sorted(read_pairs(opened.release), key=lambda pair: pair.pair_index)
     pairs = [pair for pair in every if pair.split == split]
     rows = [row for row, pair in enumerate(pairs) if choice.query in (None, pair.key)]

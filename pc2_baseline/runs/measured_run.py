@@ -28,7 +28,7 @@ from pc2_baseline.training.method import Ensemble, Method
 from pc2_baseline.training.run_folder import BEST, LAST
 
 WHOLE, ONE, TWO = "", ".one", ".two"
-"""What follows ``seed-N`` in names of files: the method as it is, one network of it, or two."""
+"""Endings of names of files after ``seed-N``: the whole method, one of its networks, or two."""
 
 PARTS = {ONE: 1, TWO: 2}
 SPLIT: Split = "test"
@@ -107,8 +107,8 @@ def by_networks(
 ) -> Mapping[str, Float[np.ndarray, "images captions"]]:
     """Score a split with a method as it is, and with its first one or two networks.
 
-    What would be the same as another is left out, and so is what a method of several networks does
-    not tell, see :class:`~pc2_baseline.training.method.Ensemble`.
+    Matrices that would be the same as another are left out, and so are those of a method that is no
+    :class:`~pc2_baseline.training.method.Ensemble`.
     """
     if not isinstance(method, Ensemble):
         return {WHOLE: method.similarity(split)}

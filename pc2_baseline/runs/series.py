@@ -53,7 +53,7 @@ class Series:
             ],
         }
 
-    def in_words(self) -> str:
+    def __str__(self) -> str:
         """Return a line for people, rSum first."""
         names = ", ".join(f"{name} {spread}" for name, spread in self.dev.items())
         return f"{len(self.seeds)} seeds, dev {names}"

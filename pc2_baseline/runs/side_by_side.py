@@ -91,7 +91,7 @@ def end_with_parent() -> str:
 def peak_memory() -> int:
     """Return the largest resident size of this process so far, in bytes.
 
-    Linux counts what its parent held before the process began among what ``getrusage`` tells.
+    On Linux, ``getrusage`` includes memory that the parent held before the process began.
     """
     status = Path("/proc/self/status")
     if status.exists():
@@ -127,7 +127,7 @@ def _failure(process: subprocess.Popen[bytes], log: Path) -> str | None:
     if process.returncode == 0:
         return None
     if process.returncode < 0:
-        why = ", perhaps for want of memory" if process.returncode == -signal.SIGKILL else ""
+        why = ", perhaps out of memory" if process.returncode == -signal.SIGKILL else ""
         return f"ended by signal {-process.returncode}{why}; {log}"
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     last = next((line for line in reversed(lines) if line.strip()), f"exit code; {log}")

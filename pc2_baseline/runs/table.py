@@ -99,7 +99,7 @@ class Progress:
         except FormatError:  # another data set
             found = None
         if found is None:
-            problem = f"not a finished run on {self._release}, whose table it would stand in"
+            problem = f"not a finished run on {self._release}, whose table it would be in"
             raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
         return found
 

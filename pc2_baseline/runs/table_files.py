@@ -24,7 +24,7 @@ LEGEND = (
     "of the training's process. AUROC: of the division at that epoch. Rows marked as reported "
     "are printed in papers; references know nothing but what they are named after."
 )
-_ABOUT = "Recalls in percent; what the columns mean stands in table.md."
+_ABOUT = "Recalls in percent; table.md explains the columns."
 
 _METHOD = Column("method", "Method", align="l")
 _FIGURES = (

@@ -132,7 +132,7 @@ def _sizes(record: RunRecord, pairs: PairSet) -> Sizes:
 
 
 def _with_truth(pairs: PairSet, truth: Truth | None, method: MethodSettings) -> PairSet:
-    """Tell a method that trains on the matched pairs alone which ones match, and say so."""
+    """Add the truth to the pairs of a method that trains on the matched ones alone, and say so."""
     if not isinstance(method, OneNetworkSettings) or not method.matched_only:
         return pairs
     known = pairs if truth is None else replace(pairs, matched=truth.matched)

@@ -144,7 +144,7 @@ def _describe(
         ),
     )
     training = Training(
-        external_data="What the pre-trained model was trained on; nothing of this release.",
+        external_data="The data of the pre-trained model; nothing of this release.",
         pretrained_backbones=(encoder.name[-_MAX_NAME:],),
         ensemble_size=1,
     )
@@ -179,7 +179,7 @@ def _digest(
 class _Finished:
     """Features of finished batches, each in a file named by its first row, beside an output.
 
-    What another model or other data left there is removed.
+    Files of another model or other data are removed.
     """
 
     def __init__(self, output: Path, digest: str) -> None:
@@ -192,7 +192,7 @@ class _Finished:
     def embed(
         self, side: str, rows: int, batch_size: int, embed: Callable[[slice], Tensor]
     ) -> Float[np.ndarray, "rows width"]:
-        """Return the features of all rows, of which only those that are missing are computed."""
+        """Return the features of all rows; compute only those that are missing."""
         blocks = self._read(side)
         done = sum(map(len, blocks))
         say(f"{side}: {rows - done} to embed, {done} done")

@@ -43,6 +43,11 @@ class Hit:
     url: str
     caption: str
 
+    def __str__(self) -> str:
+        """Return a line for people."""
+        place = f"{self.rank:>3} {self.score:>7.3f}"
+        return f"{place}  {self.key}  {self.url:.60}  {self.caption:.100}"
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -62,6 +67,12 @@ class Found:
     split: str
     pages: int
     hits: list[Hit]
+
+    def __str__(self) -> str:
+        """Return a line a page for people."""
+        query = " | ".join(self.tokens) or self.words
+        head = f"{query}: {len(self.hits)} of {self.pages} pages of {self.split}"
+        return "\n".join([head, *map(str, self.hits)])
 
 
 class Searcher:
@@ -176,14 +187,3 @@ def open_search(
     pages.sort(key=lambda pair: pair.pair_index)
     with opened.open(name, whole=True) as pairs:
         yield Searcher(opened, pairs, pages, weights)
-
-
-def in_words(found: Found) -> str:
-    """Write what was found for people: a line a page."""
-    query = " | ".join(found.tokens) or found.words
-    head = f"{query}: {len(found.hits)} of {found.pages} pages of {found.split}"
-    return "\n".join([head, *(_line(hit) for hit in found.hits)])
-
-
-def _line(hit: Hit) -> str:
-    return f"{hit.rank:>3} {hit.score:>7.3f}  {hit.key}  {hit.url:.60}  {hit.caption:.100}"

@@ -62,7 +62,7 @@ def test_each_task_ends_with_its_reason_and_the_others_go_on(tmp_path, monkeypat
     assert (fine, well) == (None, None)
     assert mistake == "lr is 9, expected less"
     assert crash == "ValueError: no such thing"
-    assert killed == f"ended by signal 9, perhaps for want of memory; {tmp_path / '3.log'}"
+    assert killed == f"ended by signal 9, perhaps out of memory; {tmp_path / '3.log'}"
     assert (tmp_path / "0.log").read_text() == "told fine\n"
 
 
