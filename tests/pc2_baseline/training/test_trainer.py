@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import TrainSettings, read_settings
-from pc2_baseline.data.pairs import ReleaseReader, open_pairs
+from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.pc2.paper import Pc2
 from pc2_baseline.runs.train import train
@@ -179,7 +179,7 @@ def test_a_kill_between_last_and_best_is_mended(whole, tiny, tmp_path, settings)
 def test_the_same_command_on_a_finished_run_says_so_and_changes_nothing(
     whole, tiny, settings, capsys, monkeypatch
 ):
-    monkeypatch.setattr(ReleaseReader, "open", lambda *_: pytest.fail("features opened"))
+    monkeypatch.setattr("pc2_baseline.runs.train.open_split", lambda *_: pytest.fail("opened"))
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     done, state = train(tiny, whole, settings), read_state(whole / "last")
     assert "done, 4 epochs" in capsys.readouterr().err
