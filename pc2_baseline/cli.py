@@ -35,21 +35,29 @@ Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1 … or auto; default: as set for the run.")
 ]
 Release = Annotated[
-    Path | None, typer.Option(help="Where the release lies now; default: where it was at training.")
+    Path | None, typer.Option(help="Folder of the release; default: where it was at training.")
 ]
 Truth = Annotated[
     Path | None,
     typer.Option(
         help="CSV or Parquet with url or key, and matched (true or false, or a verdict of "
         "now-builder audit), for training pairs; "
-        "default: the run's data.truth. What its noise file gave another image never matches."
+        "default: the run's data.truth. Captions that its noise file moved never match."
     ),
 ]
 Config = Annotated[
     str | None,
     typer.Option(
-        help="TOML file or name of a preset (see `presets`); default: pc2-paper, and for train on "
-        "fewer than 10,000 training pairs crossfit-pooled-demo."
+        help="TOML file or name of a preset (see `presets`); default: pc2-paper, and on fewer than "
+        "10,000 training pairs crossfit-pooled --on demo."
+    ),
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DATASET",
+        help="Section of the preset, such as coco, f30k, cc152k or demo (see `presets`); "
+        "default: now, its values for NoW.",
     ),
 ]
 Set = Annotated[
@@ -69,6 +77,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
     epilog=_examples(
         "pc2-baseline train out/release runs/pc2",
         "pc2-baseline train out/release runs/sgr --config sgr --set train.epochs=30",
+        "pc2-baseline train data/coco runs/ncr --config ncr --on coco",
         "pc2-baseline train out/release runs/three --seeds 0,1,2",
         "pc2-baseline train out/release runs/pc2 --set data.truth=truth.csv --set train.patience=8",
         "torchrun --no-python --nproc-per-node 2 pc2-baseline train out/release runs/pc2",
@@ -79,6 +88,7 @@ def train(
     release: ReleaseArgument,
     run: RunFolder,
     config: Config = None,
+    on: On = None,
     set_: Set = None,
     device: Device = None,
     seeds: Annotated[
@@ -89,9 +99,7 @@ def train(
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="As without it, but only where a run has been started: go on with it."
-        ),
+        typer.Option("--resume", help="Continue an existing run; fail if there is none."),
     ] = False,
     force: Force = False,
     as_json: AsJson = False,
@@ -99,7 +107,7 @@ def train(
     """Train on RELEASE; run the same command again to go on after an interruption.
 
     RUN then holds run.toml (all settings), log.jsonl (a line an epoch), best/ and last/ (weights),
-    divisions/, tensorboard/, curves.png and pictures/. Going on equals never having stopped.
+    divisions/, tensorboard/, curves.png and pictures/. A resumed run equals one never stopped.
 
     Under torchrun the peers of PC2 and crossfit are trained on equal shares of the processes, and
     those that share a peer split its similarity block; where shares do not come out even, and for
@@ -108,35 +116,32 @@ def train(
     from pc2_baseline.config import DEFAULT_PRESET, read_settings
     from pc2_baseline.process_groups import is_first
     from pc2_baseline.progress import say
-    from pc2_baseline.runs.default_preset import (
-        default_preset,
-        with_only_track,
-    )
+    from pc2_baseline.runs.default_preset import default_preset, with_only_track
     from pc2_baseline.runs.series import read_seeds, train_seeds
     from pc2_baseline.runs.train import train as start
 
     overrides = _overrides(set_, device)
-    by_size = config is None
-    if config is None:
-        config, overrides = default_preset(release, overrides)
-    settings = read_settings(config, with_only_track(release, config, overrides))
+    by_size = config is None and on is None
+    if by_size:
+        config, overrides, on = default_preset(release, overrides)
+    settings = read_settings(config, with_only_track(release, config, overrides, on), on)
     if by_size and config != DEFAULT_PRESET:
         begun = ", beginning with the words read on its pages"
         words = begun if settings.model.similarity == "reading" else ""
         say(
-            f"{release}: preset {config}{words}, by the release, on track "
+            f"{release}: preset {config} --on {on}{words}, by the release, on track "
             f"{settings.data.tokenizer}; --config takes another"
         )
     if resume:
         _check_started(run, "seed-*/run.toml" if seeds else "run.toml", force=force)
     if seeds:
         series = train_seeds(release, run, settings, read_seeds(seeds), force=force)
-        found, words = series.as_json(), series.in_words()
+        outcome, words = series.as_json(), str(series)
     else:
         done = start(release, run, settings, force=force)
-        found, words = asdict(done), done.in_words()
+        outcome, words = asdict(done), done.in_words()
     if is_first():
-        _print({"run": str(run), **found}, f"{run}: {words}", as_json=as_json)
+        _print({"run": str(run), **outcome}, f"{run}: {words}", as_json=as_json)
 
 
 def _print(found: dict[str, Any], words: str, *, as_json: bool) -> None:
@@ -173,7 +178,7 @@ def predict(
     """Score a split with the best epoch and pack the matrix as a submission.
 
     Similarities of several runs on the same data are averaged, each run counting once: SGRAF is SGR
-    and SAF, and two seeds of one network stand beside a method that has two.
+    and SAF, and two seeds of one network compare with a method of two.
     """
     from pc2_baseline.runs.predict import predict as start
 
@@ -216,11 +221,11 @@ def evaluate(
     fold: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Average folds of so many images too; default: 1000 for MS-COCO's test."
+            min=1, help="Average folds of this many images too; default: 1000 for MS-COCO's test."
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the similarities here, as .npy.")
+        Path | None, typer.Option("-o", "--output", help="File for the similarities, as .npy.")
     ] = None,
     release: Release = None,
     device: Device = None,
@@ -231,10 +236,9 @@ def evaluate(
     Similarities of several runs are averaged, as `predict` does.
     """
     from pc2_baseline.runs.evaluate import evaluate as start
-    from pc2_baseline.runs.evaluate import in_words
 
     found = start(runs, split, release=release, device_name=device, matrix=output, fold=fold)
-    _print(asdict(found), in_words(found), as_json=as_json)
+    _print(asdict(found), str(found), as_json=as_json)
 
 
 @app.command(
@@ -245,7 +249,7 @@ def evaluate(
 )
 def examples(
     run: RunFolder,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The page, an .html file.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .html file to write.")],
     captures: Annotated[
         Path | None,
         typer.Option(help="Folder of the release's captures; default: without pictures."),
@@ -260,12 +264,12 @@ def examples(
     release: Release = None,
     device: Device = None,
 ) -> None:
-    """Write a page of examples, without scripts: what the run has learned.
+    """Write a page of examples of a run's results, without scripts.
 
     It shows the five captions nearest to a page and the five pages nearest to a caption, for a
-    sample of the split, half of it right and half wrong; then the training pairs that the method
-    holds most surely for mismatched and for matched. Where a method changes captions or margins, as
-    PC2 does, a sample of noisy pairs with their pseudo-captions, and of clean ones, with margins.
+    sample of the split, half of it right and half wrong; then the training pairs with the lowest
+    and the highest clean probability. For a method that changes captions or margins, as PC2 does,
+    it adds a sample of noisy pairs with their pseudo-captions, and of clean ones with margins.
     """
     from pc2_baseline.runs.examples import Choice
     from pc2_baseline.runs.examples import examples as start
@@ -285,20 +289,21 @@ def examples(
 )
 def search(
     run: RunFolder,
-    words: Annotated[str | None, typer.Argument(metavar="WORDS", help="What to look for.")] = None,
+    words: Annotated[
+        str | None, typer.Argument(metavar="WORDS", help="Words to search for.")
+    ] = None,
     image: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Look for this picture instead: PNG, JPEG or WebP."),
+        typer.Option(metavar="FILE", help="Search for this picture instead: PNG, JPEG or WebP."),
     ] = None,
     weights: Annotated[
         Path | None,
         typer.Option(
-            help="Weights that the release's features were made with, to describe a picture by; "
-            "default: tiny-web, as for now-builder detect."
+            help="Weights of the release's detector, to describe a picture; default: tiny-web."
         ),
     ] = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Serve a page that asks, on 127.0.0.1, until stopped.")
+        bool, typer.Option("--serve", help="Serve a search page on 127.0.0.1 until stopped.")
     ] = False,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="With --serve: port; 0 picks a free one.")
@@ -313,10 +318,10 @@ def search(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the pages whose screenshots are nearest to WORDS, cut as the release's captions were.
+    """List the pages whose screenshots are nearest to WORDS, tokenized like the release's captions.
 
-    Or, with --image, the pages whose captions are nearest to a picture; the detector that described
-    the release's pages describes it. --serve asks for both on a page of your own browser.
+    With --image, list the pages whose captions are nearest to a picture, described by the release's
+    detector. --serve offers both on a page for your browser.
     """
     if (words is not None) + (image is not None) + serve != 1:
         raise ConfigError("expected one of WORDS, --image FILE and --serve")
@@ -324,7 +329,7 @@ def search(
         raise ConfigError("--weights: words need no detector, expected --image or --serve with it")
     if not serve and (captures or port):
         raise ConfigError("--captures, --port: expected with --serve")
-    from pc2_baseline.runs.search.searcher import in_words, open_search
+    from pc2_baseline.runs.search.searcher import open_search
 
     content = _read_picture(image) if image else b""
     with open_search(run, split, release=release, device_name=device, weights=weights) as searcher:
@@ -337,7 +342,7 @@ def search(
             found = searcher.by_picture(content, str(image), count)
         else:
             found = searcher.by_words(words or "", count)
-        _print(asdict(found), in_words(found), as_json=as_json)
+        _print(asdict(found), str(found), as_json=as_json)
 
 
 def _read_picture(path: Path) -> bytes:
@@ -360,7 +365,7 @@ def make_noise(
     ],
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
     name: Annotated[
-        str | None, typer.Option(help="Layout, as data.name; default: the one that is there.")
+        str | None, typer.Option(help="Layout, as data.name; default: by the folder's name.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file.")] = False,
 ) -> None:
@@ -407,61 +412,10 @@ def division(
 @app.command(
     kept="finished runs and epochs are kept",
     epilog=_examples(
-        "pc2-baseline ablate out/release runs/ablation --config pc2-demo --seeds 0,1,2",
-        "pc2-baseline ablate out/release runs/k --config pc2-demo --rows sensitivity --split dev",
-        "pc2-baseline ablate out/release runs/mine --rows mine.toml --set train.epochs=20",
-    ),
-)
-def ablate(
-    release: ReleaseArgument,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of the runs, OUT/ROW/seed-N.")],
-    config: Config = None,
-    seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Seeds of every row.")] = "0,1,2",
-    rows: Annotated[
-        str | None,
-        typer.Option(
-            help="TOML file of rows, or ablations (the parts of PC2; the default) or sensitivity "
-            "(K, m, tau, weights)."
-        ),
-    ] = None,
-    split: Annotated[str, typer.Option(help="test or dev.")] = "test",
-    set_: Set = None,
-    device: Device = None,
-    as_json: AsJson = False,
-) -> None:
-    """Train a table of variants and score each run's best dev epoch once on a split.
-
-    Prints Markdown: mean ± standard deviation (n - 1) of the recalls and rSum. OUT/table.md, .tex
-    and .json hold it and are written anew after every run. Run again, it goes on.
-
-    A file of rows is TOML, an array of tables named row. Each has a name (of its folder), a title
-    (in the table) and set, a list of KEY=VALUE on top of --config and --set, such as
-    set = ["method.classes=512", "train.lr=1e-4"].
-    """
-    from pc2_baseline.config import read_tree
-    from pc2_baseline.runs import ablate as variants
-    from pc2_baseline.runs.default_preset import with_only_track
-    from pc2_baseline.runs.series import read_seeds
-
-    if split not in {"dev", "test"}:
-        raise ConfigError(f"--split {split}: expected dev or test")
-    overrides = with_only_track(release, config, _overrides(set_, device))
-    tree, origin = read_tree(config, overrides)
-    lines = [(row, variants.settings_of(row, tree, origin)) for row in variants.read_rows(rows)]
-    table = variants.ablate(
-        release, out, lines, read_seeds(seeds), "dev" if split == "dev" else "test"
-    )
-    _print(asdict(table), variants.to_markdown(table).rstrip(), as_json=as_json)
-    if table.failures:
-        raise TrainingError(f"{len(table.failures)} runs broke down: {'; '.join(table.failures)}")
-
-
-@app.command(
-    kept="finished runs and epochs are kept",
-    epilog=_examples(
         "pc2-baseline table out/release tables/now --methods sgr,pc2-paper,crossfit --seeds 3",
         "pc2-baseline table out/release tables/now --methods sgr,mine.toml --device cuda:0,cuda:1",
-        "pc2-baseline table planted tables/p --methods pc2-planted --jobs 2 --dry-run",
+        "pc2-baseline table planted tables/p --methods pc2-paper --on planted --dry-run",
+        "pc2-baseline table out/release tables/parts --rows ablations --on demo",
         "now-leaderboard submit tables/now/jieba/sgr/seed-0.zip --release out/release --store s",
     ),
 )
@@ -471,8 +425,18 @@ def table(
         Path, typer.Argument(metavar="OUT", help="Folder: runs in OUT/TOKENIZER/METHOD/seed-N.")
     ],
     methods: Annotated[
-        str, typer.Option(metavar="NAME,…", help="Presets (see `presets`) or TOML files.")
-    ],
+        str | None,
+        typer.Option(metavar="NAME,…", help="Presets (see `presets`) or TOML files: a row each."),
+    ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Further rows: a TOML file, or ablations (the parts of PC2) or sensitivity "
+            "(its K, m, tau and weights).",
+        ),
+    ] = None,
+    on: On = None,
     tokenizers: Annotated[
         str | None,
         typer.Option(metavar="NAME,…", help="Tracks of NoW; default: all that the release has."),
@@ -492,24 +456,30 @@ def table(
     ] = None,
     set_: Set = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be run, and write nothing.")
+        bool, typer.Option("--dry-run", help="List the runs, and write nothing.")
     ] = False,
 ) -> None:
-    """Make a benchmark's table: train METHODS with some seeds, score all, test the differences.
+    """Make a benchmark's table: train each row with some seeds, score all, test the differences.
 
     OUT/table.md, .tex, .csv and .html then hold mean ± standard deviation (n - 1) of the recalls on
-    the test split, each method with one and with two networks, training time and memory, the
-    division's AUROC where data.truth is set, the paired test against the best row, references, and
-    for a published data set the rows that papers report. Run again, it goes on; with other methods
-    or seeds, those of before stay in the table. Beside each run stand its submission for
-    now-leaderboard (seed-N.zip) and what it printed (seed-N.log).
+    the test split and of rSum on dev, each method with one and with two networks, training time and
+    memory, the division's AUROC where data.truth is set, the paired test against the best row,
+    references, and for a published data set the rows that papers report. Run again, it resumes;
+    with other rows or seeds, earlier ones stay in the table. Beside each run are its submission for
+    now-leaderboard (seed-N.zip) and its messages (seed-N.log).
+
+    A file of rows is TOML, an array of tables named row. Each has a name (of its folder) and may
+    have config (a preset or TOML file; default: pc2-paper), on (in place of --on) and set, a list
+    of KEY=VALUE on top of --set, such as set = ["method.classes=512", "train.lr=1e-4"].
     """
     from pc2_baseline.runs import table as tables
+    from pc2_baseline.runs import table_plan as plan
 
-    lanes, on_device = tables.make_lanes(_parts(device), jobs)
+    slots, on_device = plan.make_slots(_parts(device), jobs)
+    asked = [*plan.rows_of_methods(_parts(methods)), *(plan.rows_of_file(rows) if rows else [])]
     overrides = [*(set_ or []), *on_device]
-    rows = tables.read_methods(release, _parts(methods), _parts(tokenizers), overrides)
-    work = tables.Work(release, out, rows, tables.read_seed_list(seeds), lanes)
+    lines = plan.table_rows(release, asked, _parts(tokenizers), overrides, on)
+    work = tables.Work(release, out, lines, plan.read_seed_list(seeds), slots)
     if dry_run:
         typer.echo(tables.dry_run(work))
         return
@@ -525,12 +495,19 @@ def _parts(text: str | None) -> list[str]:
 
 @app.command()
 def presets(as_json: AsJson = False) -> None:
-    """List the settings that come with the package."""
-    from pc2_baseline.config import presets as found
+    """List the settings that come with the package, and the data sets that --on takes of each.
 
-    width = max(map(len, found()))
-    lines = (f"{name:{width}} {line}" for name, line in found().items())
-    _print(found(), "\n".join(lines), as_json=as_json)
+    Where a paper has published a rSum on a data set, it is beside it.
+    """
+    from pc2_baseline.config import presets as shipped
+    from pc2_baseline.config import sections_of
+
+    listed = {name: {"about": line, "on": sections_of(name)} for name, line in shipped().items()}
+    lines = []
+    for name, line in shipped().items():
+        lines.append(f"{name}: {line}")
+        lines += [f"    --on {on:9}{words}".rstrip() for on, words in sections_of(name).items()]
+    _print(listed, "\n".join(lines), as_json=as_json)
 
 
 @app.command()

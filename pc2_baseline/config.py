@@ -1,5 +1,6 @@
 """Settings of a training: four strict sections, read from TOML or a preset by name."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,15 +16,11 @@ from pydantic import (
 from now_builder.config import Strict, build, nearest, read_toml, with_overrides
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import NowName, PrecompName
-from pc2_baseline.method_section import (
-    MethodSection,
-    Share,
-    default_section,
-    method_fields,
-)
+from pc2_baseline.method_section import MethodSection, Share, default_section, method_fields
 
 DEFAULT_PRESET = "pc2-paper"
 _PRESETS = Path(__file__).with_name("configs")
+_SECTION = re.compile(r"^\[on\.([\w-]+)\] *# *(.*)$", re.MULTILINE)
 
 
 class DataSettings(Strict):
@@ -44,7 +41,7 @@ class DataSettings(Strict):
         None, description="Keep this many content tokens of a caption; default: all of them."
     )
     allow_zero_rows: bool = Field(
-        default=False, description="Take regions whose features are all zero instead of refusing."
+        default=False, description="Accept regions whose features are all zero."
     )
     sentences: bool = Field(
         default=True,
@@ -53,7 +50,7 @@ class DataSettings(Strict):
     )
     dev_images: Annotated[int, Field(ge=0)] = Field(
         1000,
-        description="Images of dev used of Flickr30K, MS-COCO and CC152K, from the front; 0: all.",
+        description="First images of dev to use of Flickr30K, MS-COCO and CC152K; 0: all.",
     )
     noise_file: Path | None = Field(
         None, description="A .npy file with the image of each training caption; read, never made."
@@ -65,14 +62,11 @@ class DataSettings(Strict):
     device_gb: PositiveFloat = Field(
         24.0, description="Hold a split's regions on the GPU up to this size."
     )
-    hold: Literal["as_stored", "fp16"] = Field(
-        "as_stored", description="How regions are held; fp16 halves what float32 takes."
-    )
     truth: Path | None = Field(
         None,
-        description="CSV or Parquet with key or url, and matched: each epoch's division is judged "
-        "by it, and by data.noise_file, whose wrong images never match. It never influences the "
-        "training, unless method.matched_only says so.",
+        description="CSV or Parquet with key or url, and matched: each epoch's division is "
+        "compared with it, and with data.noise_file, whose wrong images never match. It changes "
+        "the training only with method.matched_only.",
     )
 
 
@@ -88,17 +82,17 @@ class ModelSettings(Strict):
         description="Network: SGRAF's graph reasoning (sgr) or attention filtration (saf); SCAN, "
         "words attending to regions (scan_t2i) or regions to words (scan_i2t); IMRAM; VSRN; "
         "the cosine of one vector a screenshot and one a caption (pooled), hundreds of times "
-        "faster; or the words read on the page against the caption's letters, and what is learned "
-        "on top (reading), for features of a detector that reads, such as tiny-web.",
+        "faster; or the words read on the page against the caption's letters, with a learned "
+        "correction (reading), for features of a detector that reads, such as tiny-web.",
     )
     image_pooling: Literal["mean", "gpo"] = Field(
         "mean",
-        description="Of pooled: the regions' mean, or their values sorted by size in each "
-        "dimension and weighed by learned weights (VSE-infinity's generalized pooling).",
+        description="For pooled: mean of the regions, or their values sorted by size in each "
+        "dimension with learned weights (VSE-infinity's generalized pooling).",
     )
     caption_encoder: Literal["words", "gru"] = Field(
         "words",
-        description="Of pooled: the mean of the words' embeddings, or of a GRU's outputs.",
+        description="For pooled: mean of the words' embeddings, or of a GRU's outputs.",
     )
     similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
     graph_layers: PositiveInt = Field(
@@ -131,22 +125,17 @@ class ModelSettings(Strict):
         description="Precision of the similarity's large products; norms, softmaxes and losses "
         "stay in fp32.",
     )
-    chunk_mb: PositiveInt | None = Field(
-        None,
-        description="Largest tensor in MiB; more is done in chunks. Default: 8 on a CPU (near what "
-        "its caches hold), 512 on a GPU.",
-    )
     keep_mb: Annotated[int, Field(ge=0)] | None = Field(
         None,
-        description="MiB of a block that are kept for the backward pass; above it, chunks are "
-        "computed twice, which takes a third longer. Default: 4096.",
+        description="Largest block in MiB to keep for the backward pass; chunks of larger ones "
+        "are computed twice, which takes a third longer. Default: 4096.",
     )
 
 
 class TrainSettings(Strict):
     """The life of a run."""
 
-    batch: Annotated[int, Field(ge=2)] = Field(128, description="Pairs in a batch, at most.")
+    batch: Annotated[int, Field(ge=2)] = Field(128, description="Maximum pairs in a batch.")
     warmup_epochs: PositiveInt = Field(10, description="First epochs: mean negatives, all pairs.")
     epochs: Annotated[int, Field(ge=0)] = Field(50, description="Epochs after the warm-up.")
     lr: PositiveFloat = Field(2e-4, description="Adam's learning rate.")
@@ -156,22 +145,23 @@ class TrainSettings(Strict):
     clip: PositiveFloat = Field(2.0, description="Largest gradient norm.")
     weight_decay: NonNegativeFloat = Field(
         0.0,
-        description="AdamW's: keeps a small training set from being memorised.",
+        description="Weight decay of AdamW, against memorising a small training set.",
     )
     patience: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Stop after so many epochs past the warm-up with no better dev rSum; 0: not.",
+        description="Stop after this many epochs past the warm-up without a better dev rSum; "
+        "0: never.",
     )
     select_from_epoch: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Epochs after the warm-up before the best one is chosen, and chosen only from "
-        "the later ones; 0: from all, the warm-up's too.",
+        description="First epoch after the warm-up from which the best one is chosen; 0: from all, "
+        "those of the warm-up included.",
     )
     judge_warmup: bool = Field(
         default=True,
-        description="Score dev and divide the pairs after each epoch of the warm-up. Without, dev "
-        "is scored after its last one alone, pairs are divided where the method needs it: the "
-        "same weights, sooner; the best epoch is then chosen among fewer.",
+        description="Score dev and divide the pairs after each epoch of the warm-up. Without it, "
+        "dev is scored after the last one only, and pairs are divided only for the method: the "
+        "same weights, sooner, but the best epoch is chosen among fewer.",
     )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Seed of every random draw.")
     device: str = Field("auto", description="cpu, cuda, cuda:1 …; auto takes CUDA where it is.")
@@ -191,7 +181,7 @@ class TrainSettings(Strict):
         return self.warmup_epochs + self.epochs
 
     def judges(self, epoch: int, last: int = 1) -> bool:
-        """Tell whether an epoch is judged; the ``last`` ones of the warm-up always are."""
+        """Return whether an epoch is judged; the ``last`` ones of the warm-up always are."""
         return self.judge_warmup or epoch >= self.warmup_epochs - last
 
 
@@ -261,7 +251,7 @@ class Plan(Strict):
 
 
 class ZeroShotSettings(Strict):
-    """What ``pc2-baseline zero-shot`` scores, and by which model."""
+    """Settings of ``pc2-baseline zero-shot``."""
 
     captures: Path = Field(
         description="Folder made by crawl that the release was packaged from, for its screenshots."
@@ -283,12 +273,11 @@ class ZeroShotSettings(Strict):
         description="Resize screenshots to a square first: CLIP's own processor crops the middle "
         "square, and 280 px at the top and at the bottom are not seen.",
     )
-    max_text_tokens: NonNegativeInt = Field(
-        0, description="Cut captions to so many tokens; 0: to what the text tower takes."
-    )
     batch_size: PositiveInt = Field(32, description="Screenshots, or captions, at a time.")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
-    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="What to compute in.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="Precision of the model."
+    )
 
 
 def presets() -> dict[str, str]:
@@ -299,72 +288,128 @@ def presets() -> dict[str, str]:
     }
 
 
-def read_settings(config: str | None, overrides: list[str]) -> Settings:
-    """Read a preset or a TOML file, and change single values.
-
-    Either may begin with ``extends = "a preset"`` and then says only what differs from it.
+def sections_of(config: str) -> dict[str, str]:
+    """Return the names that ``--on`` takes with a preset or file, each with its comment.
 
     Args:
-        config: Name of a preset or path of a TOML file; ``None`` is :data:`DEFAULT_PRESET`.
-        overrides: ``section.key=value`` each.
-
-    Raises:
-        ConfigError: If there is no such preset or file, or a setting is unknown or out of range.
-    """
-    return build(Settings, *read_tree(config, overrides))
-
-
-def with_method(tree: dict[str, Any], name: str) -> dict[str, Any]:
-    """Change the method of a tree of settings; settings that both methods have are kept.
-
-    Args:
-        tree: Sections of values.
-        name: Name of the new method.
-    """
-    known = method_fields(name)
-    kept = {key: value for key, value in tree.get("method", {}).items() if key in known}
-    return {**tree, "method": {**kept, "name": name}}
-
-
-def read_tree(config: str | None, overrides: list[str]) -> tuple[dict[str, Any], str]:
-    """Read a preset or a TOML file as plain, unchecked values; return them and its name.
-
-    Args:
-        config: As for :func:`read_settings`.
-        overrides: ``section.key=value`` each.
+        config: Name of a preset or path of a TOML file.
 
     Raises:
         ConfigError: If there is no such preset or file.
     """
+    path = _path_of(config)
+    tree = read_toml(path)
+    inherited = sections_of(tree["extends"]) if _extends(config, tree) else {}
+    comments = dict(_SECTION.findall(path.read_text(encoding="utf-8")))
+    return {
+        **dict.fromkeys(inherited, ""),
+        **{name: comments.get(name, "") for name in _on(config, tree)},
+    }
+
+
+def read_settings(config: str | None, overrides: list[str], on: str | None = None) -> Settings:
+    """Read a preset or a TOML file, and change single values.
+
+    A file may begin with ``extends = "a preset"`` and then holds only what differs from it. What
+    differs on a data set is below ``[on.NAME]``; those sections are inherited too. Where the method
+    is changed, settings that both methods have are kept.
+
+    Args:
+        config: Name of a preset or path of a TOML file; ``None`` is :data:`DEFAULT_PRESET`.
+        overrides: ``section.key=value`` each.
+        on: Name of a section ``[on.NAME]``; ``None`` and ``now`` take none.
+
+    Raises:
+        ConfigError: If there is no such preset, file or section, or a setting is unknown or out of
+            range.
+    """
     name = config or DEFAULT_PRESET
-    return with_overrides(_tree(name), overrides), name
+    tree = _tree(name, _check_on(name, on))
+    changed = with_overrides({}, overrides).get("method")
+    if isinstance(changed, dict):
+        tree = with_method(tree, changed.get("name"))
+    return build(Settings, with_overrides(tree, overrides), f"{name} --on {on}" if on else name)
 
 
-def _tree(name: str) -> dict[str, Any]:
-    """Read a preset or file; what it ``extends`` comes first, section by section."""
-    tree = _own_tree(name)
-    base = tree.pop("extends", None)
-    if base is None:
+def with_method(tree: dict[str, Any], name: Any) -> dict[str, Any]:
+    """Change the method of a tree of settings; settings that both methods have are kept.
+
+    Without a name the tree stays as it is.
+    """
+    own = tree.get("method")
+    if name is None or not isinstance(own, dict) or own.get("name") == name:
         return tree
-    if base not in presets() or base == name:
+    known = method_fields(str(name))
+    kept = {key: value for key, value in own.items() if key in known}
+    return {**tree, "method": {**kept, "name": name}}
+
+
+def _tree(name: str, on: str | None) -> dict[str, Any]:
+    """Read a preset or file: what it extends, its own values, then those of its section."""
+    own = read_toml(_path_of(name))
+    under = _tree(own["extends"], on) if _extends(name, own) else {}
+    section = _on(name, own).get(on or "", {})
+    own = {key: value for key, value in own.items() if key not in {"extends", "on"}}
+    return _merge(_merge(under, own), section)
+
+
+def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Lay a tree over another one, section by section."""
+    method = over.get("method")
+    merged = dict(with_method(under, method.get("name")) if isinstance(method, dict) else under)
+    for section, values in over.items():
+        below = merged.get(section)
+        if isinstance(below, dict) and isinstance(values, dict):
+            merged[section] = {**below, **values}
+        else:
+            merged[section] = values
+    return merged
+
+
+def _on(name: str, tree: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    sections = tree.get("on", {})
+    if not isinstance(sections, dict) or not all(isinstance(v, dict) for v in sections.values()):
+        raise ConfigError(f"{name}: on is {sections!r:.80}, expected sections such as [on.coco]")
+    return sections
+
+
+def _extends(name: str, tree: dict[str, Any]) -> bool:
+    base = tree.get("extends")
+    if base is not None and (base not in presets() or base == name):
         names = f"{', '.join(presets())}{nearest(str(base), presets())}"
         raise ConfigError(f"{name}: extends {base!r}, expected one of {names}")
-    under = _tree(base)
-    for section, values in tree.items():
-        below = under.get(section)
-        if isinstance(below, dict) and isinstance(values, dict):
-            under[section] = {**below, **values}
-        else:
-            under[section] = values
-    return under
+    return base is not None
 
 
-def _own_tree(name: str) -> dict[str, Any]:
+def _check_on(name: str, on: str | None) -> str | None:
+    if on in {None, "now"}:
+        return None
+    names = ["now", *sections_of(name)]
+    if on not in names:
+        raise ConfigError(
+            f"--on {on}: no such section in {name}, expected one of {', '.join(names)}"
+            f"{nearest(str(on), names)}"
+        )
+    return on
+
+
+def _path_of(name: str) -> Path:
     if name in presets():
-        return read_toml(_PRESETS / f"{name}.toml")
+        return _PRESETS / f"{name}.toml"
     if not Path(name).exists():
         raise ConfigError(
             f"--config {name}: neither a file nor a preset; presets are {', '.join(presets())}"
-            f"{nearest(name, presets())}"
+            f"{_nearest_preset(name)}"
         )
-    return read_toml(Path(name))
+    return Path(name)
+
+
+def _nearest_preset(name: str) -> str:
+    """Name the preset, and the section, that a wrong name is most like, to end a message."""
+    parts = name.split("-")
+    for place in range(1, len(parts)):
+        head, section = "-".join(parts[:place]), "-".join(parts[place:])
+        alike = [preset for preset in presets() if f"{preset}-".startswith(f"{head}-")]
+        if any(section in sections_of(preset) for preset in alike[:1]):
+            return f", the nearest is --config {alike[0]} --on {section}"
+    return nearest(name, presets())

@@ -37,7 +37,7 @@ stage now-builder package "$out/captures" "$out/features.h5" "$out/captions" "$o
 export OMP_NUM_THREADS=$((($(nproc) + 1) / 2))
 truth="data.truth=$out/truth.parquet"
 trained() {  # PRESET RUN
-  stage pc2-baseline train "$out/release" "$2" --config "$1" --set "$truth"
+  stage pc2-baseline train "$out/release" "$2" --config "$1" --on demo --set "$truth"
 }
 judged() {  # PRESET RUN SUBMISSION RESULT
   trained "$1" "$2"
@@ -45,13 +45,13 @@ judged() {  # PRESET RUN SUBMISSION RESULT
   stage pc2-baseline predict "$2" --split test -o "$3"
   stage now-leaderboard score "$3" --release "$out/release" --attributes "$out/truth.parquet" -o "$4"
 }
-pc2-baseline train "$out/release" "$out/pc2" --config pc2-pooled-demo --set "$truth" >"$out/pc2.log" 2>&1 &
+pc2-baseline train "$out/release" "$out/pc2" --config pc2-pooled --on demo --set "$truth" >"$out/pc2.log" 2>&1 &
 background+=($!)
 judged ridge "$out/ridge" "$out/ridge.zip" "$out/ridge.json"
-trained crossfit-pooled-demo "$out/run"
+trained crossfit-pooled "$out/run"
 wait "${background[1]}" || true
-judged pc2-pooled-demo "$out/pc2" "$out/pc2.zip" "$out/pc2.json"
-judged crossfit-pooled-demo "$out/run" "$out/submission.zip" "$out/result.json"
+judged pc2-pooled "$out/pc2" "$out/pc2.zip" "$out/pc2.json"
+judged crossfit-pooled "$out/run" "$out/submission.zip" "$out/result.json"
 stage now-leaderboard verify "$out/result.json"
 stage now-leaderboard compare "$out/result.json" "$out/pc2.json"
 stage now-leaderboard export-site "$out/site" \

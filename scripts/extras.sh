@@ -87,7 +87,7 @@ try_package() {
 }
 try_baseline() {
   pc2-baseline plant planted --mismatch 0.4
-  pc2-baseline train planted run --config pc2-planted
+  pc2-baseline train planted run --config pc2-paper --on planted
   pc2-baseline predict run -o x.zip
   now-leaderboard score x.zip --release planted
 }

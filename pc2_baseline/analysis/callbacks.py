@@ -32,11 +32,7 @@ def judge_division(truth: Truth, outputs: EpochOutputs) -> dict[str, float]:
 class PictureCallback:
     """Draw ``RUN/curves.png``, and each epoch's division where there is one.
 
-    Args:
-        run: The run folder.
-        pairs: Pairs of the training split.
-        warmup: Epochs of the warm-up.
-        truth: Colours the pairs if given.
+    A truth colours the pairs; the end of the warm-up is marked.
     """
 
     def __init__(self, run: Path, pairs: int, warmup: int, truth: Truth | None) -> None:

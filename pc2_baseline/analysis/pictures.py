@@ -60,14 +60,8 @@ def draw_division(
 ) -> None:
     """Draw one epoch's losses, clean probabilities and oscillations, a row for each peer.
 
-    Peers that share a division have one row. A method that keeps no losses, or no oscillations, has
-    no column of them.
-
-    Args:
-        path: Picture to write, ``.png`` or ``.svg``.
-        division: Arrays by name, as in a file of the run's ``divisions/``.
-        truth: Colours the pairs if given.
-        title: Title of the figure.
+    Peers that share a division have one row. Statistics that a method does not keep have no column.
+    A truth colours the pairs.
 
     Source:
         PC2 (Duan et al., ACM MM 2024), the figure of the losses and their mixture.
@@ -176,14 +170,7 @@ def _draw_oscillations(
 
 
 def draw_curves(path: Path, state: CheckpointState, pairs: int, warmup: int) -> None:
-    """Draw dev rSum, losses, share called clean and quality of the division over the epochs.
-
-    Args:
-        path: Picture to write.
-        state: State whose history is drawn.
-        pairs: Pairs of the training split.
-        warmup: Epochs of the warm-up, marked by a line.
-    """
+    """Draw dev rSum, losses, share called clean and quality of the division over the epochs."""
     names = list(dict.fromkeys(name for record in state.history for name in record.figures))
     shares = [name for name in names if re.fullmatch("clean(_[a-z])?", name)]
     panels = [
@@ -235,14 +222,7 @@ def _draw_curves(
 
 
 def draw_quality(path: Path, epochs: Sequence[DivisionQuality], best: int, warmup: int) -> None:
-    """Draw how well each statistic tells matched from mismatched pairs, epoch by epoch.
-
-    Args:
-        path: Picture to write, ``.png`` or ``.svg``.
-        epochs: Every epoch of a run.
-        best: The selected epoch, from 0.
-        warmup: Epochs of the warm-up.
-    """
+    """Draw how well each statistic separates matched from mismatched pairs, epoch by epoch."""
     curves = {"clean probability": np.array([found.auroc for found in epochs])}
     for name in STATISTICS:
         if name in epochs[0].auroc_by_statistic:

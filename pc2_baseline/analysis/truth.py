@@ -16,7 +16,8 @@ from now_builder.formats.noise import matched as pairs_matched
 from now_builder.formats.noise import read_noise
 from now_builder.formats.tables import read_frame
 from now_builder.formats.verdicts import Verdict, verdict_of
-from pc2_baseline.data.pairs import count_train, pair_names
+from pc2_baseline.data.pairs import pair_names
+from pc2_baseline.data.readers import make_reader
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import THRESHOLD
 from pc2_baseline.modules.learner import under
@@ -29,12 +30,7 @@ STATISTICS = ("loss", "oscillation")
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Known truth of the pairs of a split.
-
-    Attributes:
-        matched: Whether the halves belong together; false where it is not known.
-        known: Whether it is known.
-    """
+    """Whether each pair of a split is matched, and whether that is known; false if it is not."""
 
     matched: Bool[np.ndarray, " pairs"]
     known: Bool[np.ndarray, " pairs"]
@@ -91,12 +87,8 @@ class DivisionReport:
 def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> DivisionReport:
     """Compare every epoch's division with the truth.
 
-    Args:
-        run: The run folder.
-        record: Its ``run.toml``.
-        release: Where its release lies now.
-        truth: CSV or Parquet with ``url`` or ``key``, and ``matched``; default: the run's
-            ``data.truth``, or else its noise file.
+    The truth is a file, such as :func:`read_truth` takes, or else the run's ``data.truth`` or noise
+    file.
 
     Raises:
         FormatError: If the truth file cannot be used, or all known pairs are of one kind.
@@ -124,15 +116,7 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
 
 
 def find_truth(record: RunRecord, release: Path, truth: Path | None) -> Truth | None:
-    """Read the truth of a run's training pairs.
-
-    Args:
-        record: As for :func:`report`.
-        release: As for :func:`report`.
-        truth: As for :func:`report`.
-
-    Returns:
-        As :func:`truth_of` does.
+    """Read the truth of a run's training pairs; see :func:`truth_of`.
 
     Raises:
         FormatError: If the truth or the noise file cannot be used.
@@ -140,7 +124,7 @@ def find_truth(record: RunRecord, release: Path, truth: Path | None) -> Truth | 
     data = record.settings.data
     path, own = data.noise_file, None
     if path is not None and record.release.noise is not None:
-        captions, images = count_train(release, data)
+        captions, images = make_reader(release, data).count_train()
         own = pairs_matched(read_noise(path, captions, images), images)
         if sha256_of(path) != record.release.noise.sha256:
             raise FormatError(path, "another content than at training")
@@ -150,16 +134,10 @@ def find_truth(record: RunRecord, release: Path, truth: Path | None) -> Truth | 
 def truth_of(
     record: RunRecord, release: Path, truth: Path | None, own: Bool[np.ndarray, " pairs"] | None
 ) -> Truth | None:
-    """Join what a truth file and a noise file say of the training pairs.
-
-    Args:
-        record: ``run.toml`` of the run.
-        release: Its release.
-        truth: The truth file, if there is one.
-        own: Whether each caption has its own image; ``None`` without a noise file.
+    """Join a truth file with ``own``, whether a noise file left each caption its own image.
 
     Returns:
-        ``None`` without a truth file, if no noise file tells pairs of both kinds.
+        ``None`` without a truth file, unless the noise file has pairs of both kinds.
 
     Raises:
         FormatError: As :func:`read_truth` does.
@@ -215,13 +193,9 @@ def read_truth(
 def read_division(file: Path, pairs: int) -> dict[str, np.ndarray]:
     """Read an epoch's division: arrays by name.
 
-    Args:
-        file: One of a run's ``divisions/``.
-        pairs: Training pairs.
-
     Raises:
-        FormatError: If it is torn, has no ``clean_prob``, or what :func:`quality` compares is not
-            a finite number of each pair.
+        FormatError: If it is torn, has no ``clean_prob``, or an array for :func:`quality` is not a
+            finite number of each pair.
     """
     try:
         division: dict[str, np.ndarray] = load_file(file)
@@ -238,12 +212,7 @@ def read_division(file: Path, pairs: int) -> dict[str, np.ndarray]:
 
 
 def by_peer(division: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """Group an epoch's statistics by peer; what all peers share is of the peer ``""``.
-
-    Args:
-        division: Arrays by name, as in a file of the run's ``divisions/``: each peer's as
-            ``peer.name``, or plain names where the peers have one division.
-    """
+    """Group an epoch's statistics by peer: ``peer.name``, or plain names as the peer ``""``."""
     peers = sorted({name.partition(".")[0] for name in division if "." in name})
     if not peers:
         return {"": dict(division)}
@@ -251,13 +220,7 @@ def by_peer(division: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarra
 
 
 def quality(epoch: int, division: Mapping[str, np.ndarray], truth: Truth) -> DivisionQuality:
-    """Compare one epoch's division with the truth.
-
-    Args:
-        epoch: From 0.
-        division: Arrays by name, as in a file of the run's ``divisions/``.
-        truth: Truth with pairs of both kinds.
-    """
+    """Compare one epoch's division with a truth that has pairs of both kinds."""
     matched = truth.of_known(truth.matched)
     clean_prob = truth.of_known(division["clean_prob"])
     shared = division.get("is_clean")
@@ -287,12 +250,7 @@ def _auroc(score: Float[np.ndarray, " known"], matched: Bool[np.ndarray, " known
 
 
 def in_words(found: DivisionReport, *, every: bool) -> str:
-    """Write a report for people.
-
-    Args:
-        found: The report.
-        every: One line an epoch besides.
-    """
+    """Write a report for people, on request with a line for every epoch."""
     mismatched = found.known - found.matched
     lines = [
         f"known pairs: {found.known} of {found.pairs}, {found.matched} matched, {mismatched} not",

@@ -13,7 +13,7 @@ from now_builder.formats.benchmarks import NOW_NAMES, PRECOMP
 from now_builder.formats.io import replacing
 from now_builder.formats.noise import Noise, describe, own_images
 from pc2_baseline.config import DataSettings
-from pc2_baseline.data.pairs import count_train
+from pc2_baseline.data.readers import make_reader
 
 Protocol = Literal["captions", "images"]
 
@@ -37,12 +37,7 @@ class Draw:
 def make_noise(release: Path, path: Path, draw: Draw, name: str | None, *, force: bool) -> Noise:
     """Write a noise file for the training split of a data set, under exactly this name.
 
-    Args:
-        release: Folder of the data set, or its parent.
-        path: The file to write.
-        draw: Share, protocol and seed.
-        name: Layout, as ``data.name``; default: the one that is there.
-        force: Replace an existing file.
+    The layout ``name`` is ``data.name``; without it, :func:`find_name` finds it.
 
     Returns:
         Protocol, hash and the share of mismatched captions as counted.
@@ -55,7 +50,7 @@ def make_noise(release: Path, path: Path, draw: Draw, name: str | None, *, force
     if path.exists() and not force:
         raise ConfigError(f"{path}: exists; runs may have been trained with it (--force replaces)")
     data = build(DataSettings, {"name": name or find_name(release)}, "--name")
-    captions, images = count_train(release, data)
+    captions, images = make_reader(release, data).count_train()
     noise = draw_noise(captions, images, draw)
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.lib.format.write_array(file, np.asarray(noise, dtype="<i8"), allow_pickle=False)
@@ -74,11 +69,6 @@ def find_name(release: Path) -> str:
 
 def draw_noise(captions: int, images: int, draw: Draw) -> Int[np.ndarray, " captions"]:
     """Shuffle a share of the captions' images; a few land on their own again.
-
-    Args:
-        captions: Captions of the training split, a multiple of ``images``.
-        images: Images of the training split.
-        draw: Share, protocol and seed.
 
     Raises:
         ConfigError: If the mismatch is not a share.

@@ -57,12 +57,7 @@ class Pages:
 def plant(folder: Path | str, plan: Plan) -> Path:
     """Write a release, and ``truth.csv`` and ``planted.toml`` beside its manifest.
 
-    Args:
-        folder: New, empty, or of an earlier call with the same plan.
-        plan: Sizes and draws; the same plan gives the same bytes.
-
-    Returns:
-        The folder.
+    The same plan gives the same bytes. The folder is new, empty, or of the same plan.
 
     Raises:
         ConfigError: If the folder holds something else.
@@ -94,14 +89,7 @@ def plant(folder: Path | str, plan: Plan) -> Path:
 
 
 def draw_pages(draw: np.random.Generator, plan: Plan, size: int, mismatch: float) -> Pages:
-    """Draw topics and details, and shuffle the captions of some pages in a ring.
-
-    Args:
-        draw: Random generator.
-        plan: Numbers of topics and details.
-        size: Pages.
-        mismatch: Share of pages that get another's caption; none if that is a single page.
-    """
+    """Draw topics and details, and shuffle the captions of a share of the pages in a ring."""
     topics = draw.integers(plan.topics, size=(size, 1))
     order = draw.random((size, plan.vocabulary)).argsort(1)[:, : plan.details]
     caption_of = np.arange(size)
@@ -113,13 +101,7 @@ def draw_pages(draw: np.random.Generator, plan: Plan, size: int, mismatch: float
 def draw_caption(
     draw: np.random.Generator, plan: Plan, concepts: Int64[np.ndarray, " each"]
 ) -> list[int]:
-    """Draw the token ids of a page's caption: each concept at least once, in any order.
-
-    Args:
-        draw: Random generator.
-        plan: Lengths, and words of a concept.
-        concepts: Concepts of the page.
-    """
+    """Draw the token ids of a page's caption: each concept at least once, in any order."""
     fewest = max(len(concepts), plan.tokens // 2)
     length = int(draw.integers(fewest, plan.tokens + 1))
     shown = _fill(draw, plan, concepts, length)

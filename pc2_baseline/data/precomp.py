@@ -2,26 +2,94 @@
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int, Shaped
 
 from now_builder.errors import FormatError
-from now_builder.formats.benchmarks import PRECOMP
 from now_builder.formats.captions import Vocabulary
 from now_builder.formats.captions import read_vocabulary as read_json_vocabulary
 from now_builder.formats.io import sha256_of
-from now_builder.formats.precomp import benchmark_of, captions_path, precomp_folder, stem
+from now_builder.formats.precomp import (
+    benchmark_of,
+    captions_path,
+    precomp_folder,
+    read_texts,
+    stem,
+)
 from now_builder.formats.release import read_published_regions
 from now_builder.formats.split import Split
 from pc2_baseline.config import DataSettings
+from pc2_baseline.data.seen_words import SeenWords
+from pc2_baseline.data.split_arrays import SplitArrays
 from pc2_baseline.data.words import cut_captions
 
 
-def is_precomp(data: DataSettings) -> bool:
-    """Return whether a layout is the field's rather than NoW's."""
-    return data.name in PRECOMP
+class PrecompReader:
+    """Read a data set in the field's layout, from its folder or the parent of it."""
+
+    def __init__(self, release: Path, data: DataSettings) -> None:
+        self.release = release
+        self.data = data
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of the data set."""
+        return read_vocabulary(self.release, self.data)
+
+    def captions_path(self, split: Split) -> Path:
+        """Return the caption file of a split."""
+        return captions_path(self.release, split, self.data.name)
+
+    def fingerprint(self, split: Split) -> str:
+        """Identify a split by its caption file, its vocabulary and the size of its image file.
+
+        The images themselves are tens of GB and are not hashed.
+        """
+        images = self._images_path(split)
+        vocabulary = sha256_of(vocabulary_path(self.release, self.data))
+        size = images.stat().st_size if images.exists() else 0
+        text = f"{sha256_of(self.captions_path(split))}\n{vocabulary}\n{size}\n"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def read(self, split: Split, stack: ExitStack) -> SplitArrays:  # noqa: ARG002 - nothing to close
+        """Read the captions of a split and map its images into memory; of dev, the first ones.
+
+        Raises:
+            FormatError: If a file is missing or torn, or counts disagree.
+            ConfigError: If captions cannot be cut into words.
+        """
+        data, vocabulary = self.data, self.vocabulary
+        texts = read_texts(self.captions_path(split))
+        regions = read_images(self.release, split, data.name, len(texts))
+        if split == "dev" and data.dev_images:
+            each = len(texts) // len(regions)
+            regions = regions[: data.dev_images]
+            texts = texts[: each * len(regions)]
+        return SplitArrays(self._images_path(split), regions, encode(texts, vocabulary, data))
+
+    def words(self, split: Split) -> SeenWords | None:  # noqa: ARG002 - of no split
+        """Return ``None``: no detector of the field's data sets reads."""
+        return None
+
+    def count_train(self) -> tuple[int, int]:
+        """Return the number of captions and of images of the training split.
+
+        Raises:
+            FormatError: If they cannot be read or are no multiple of each other.
+        """
+        texts = read_texts(self.captions_path("train"))
+        return len(texts), len(read_images(self.release, "train", self.data.name, len(texts)))
+
+    def pair_names(self, pairs: int) -> dict[str, list[str]]:
+        """Return row numbers as the keys of the training pairs."""
+        return {"key": [str(row) for row in range(pairs)]}
+
+    def _images_path(self, split: Split) -> Path:
+        return self.captions_path(split).with_name(f"{stem(self.data.name, split)}_ims.npy")
 
 
 def read_images(
@@ -33,12 +101,6 @@ def read_images(
     stand one after another. Of as many rows as captions, in dev and test of Flickr30K and
     MS-COCO, the first region of each five rows is compared: if they agree in all fives, an image
     is every fifth row; if in none, each caption has an image of its own.
-
-    Args:
-        release: See :func:`precomp_folder`.
-        split: Split to read.
-        name: Name of the data set.
-        captions: Captions of the split.
 
     Raises:
         FormatError: If the file is missing or torn, captions are no multiple of images, or some
@@ -127,10 +189,7 @@ def encode(
 ) -> list[Int[np.ndarray, " _"]]:
     """Cut lower-cased captions into words; return their ids, with ``<start>`` and ``<end>``.
 
-    Args:
-        texts: Captions.
-        vocabulary: Vocabulary; words that it lacks become ``<unk>``.
-        data: Settings, of which ``sentences`` and ``max_tokens`` are used.
+    Words that the vocabulary lacks become ``<unk>``.
 
     Raises:
         ConfigError: If NLTK or the data of its sentence splitter is missing.
@@ -141,15 +200,3 @@ def encode(
         words = ["<start>", *content[: data.max_tokens], "<end>"]
         captions.append(np.array([ids.get(word, unknown) for word in words], dtype=np.int64))
     return captions
-
-
-def fingerprint(release: Path, split: Split, data: DataSettings) -> str:
-    """Identify a split by its caption file, its vocabulary and the size of its image file.
-
-    The images themselves are tens of GB and are not hashed.
-    """
-    captions = captions_path(release, split, data.name)
-    images = captions.with_name(f"{stem(data.name, split)}_ims.npy")
-    hashes = sha256_of(captions), sha256_of(vocabulary_path(release, data))
-    size = images.stat().st_size if images.exists() else 0
-    return hashlib.sha256(f"{hashes[0]}\n{hashes[1]}\n{size}\n".encode()).hexdigest()

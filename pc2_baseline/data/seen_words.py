@@ -14,13 +14,7 @@ from now_builder.formats.word_vectors import WIDTH, count_units, text_of_tokens,
 
 @dataclass(frozen=True)
 class SeenWords:
-    """Where a detector that reads has stored what it read, and how captions are compared with it.
-
-    Attributes:
-        columns: Columns of a region that hold the words on it.
-        tokens: Token of each id, which is text.
-        tokenizer: The track.
-    """
+    """Columns of a region that hold the words read on it, and the tokens of captions as text."""
 
     columns: slice
     tokens: Mapping[str, str]

@@ -16,7 +16,8 @@ from now_builder.formats.captions import Tokenizer
 from now_builder.formats.release import data_folder, open_regions, read_split_captions
 from now_builder.formats.split import Split
 from pc2_baseline.config import DataSettings
-from pc2_baseline.data.pairs import frame, pad, read_vocabulary
+from pc2_baseline.data.pairs import pad, read_vocabulary
+from pc2_baseline.data.release_reader import frame
 
 
 class ReleaseDataset(Dataset[dict[str, Tensor]]):

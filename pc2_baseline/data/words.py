@@ -19,15 +19,11 @@ _PUNKT = ("collocations.tab", "sent_starters.txt", "abbrev_types.txt", "ortho_co
 
 
 def cut_captions(texts: Sequence[str], *, sentences: bool) -> list[list[str]]:
-    """Cut lower-cased captions into words as the field does.
+    """Cut lower-cased captions into words as the field does, on request into sentences first.
 
     The words of many captions are kept in ``words`` in the user's cache, under a hash of the
     captions, NLTK's version and the data of its sentence splitter. A file that is torn or was
-    changed counts for nothing; a cache that cannot be written is done without.
-
-    Args:
-        texts: Captions.
-        sentences: Whether to split them into sentences first.
+    changed is ignored, and so is a cache that cannot be written.
 
     Raises:
         ConfigError: If NLTK or the data of its sentence splitter is missing.

@@ -1,57 +1,49 @@
-"""What a release decides of a training's settings: the preset, if none is named, and the track."""
+"""The preset of a training without ``--config``, and the track of a release that has only one."""
 
 from pathlib import Path
 
+from now_builder.formats.benchmarks import PRECOMP
 from now_builder.formats.release import read_manifest, region_attributes
 from now_builder.formats.word_vectors import read_columns
 from pc2_baseline.config import DEFAULT_PRESET, read_settings
-from pc2_baseline.data.pairs import tracks_of
-from pc2_baseline.data.precomp import is_precomp
+from pc2_baseline.data.readers import tracks_of
 from pc2_baseline.progress import say
 
-SMALL_PRESET = "crossfit-pooled-demo"
+SMALL_PRESET = "crossfit-pooled"
+"""Taken, on ``demo``, for fewer than :data:`FEW_PAIRS` training pairs."""
+
 FEW_PAIRS = 10_000
 """Training pairs below which the paper's method learns mismatched pairs by heart."""
 
 
-def default_preset(release: Path, overrides: list[str]) -> tuple[str, list[str]]:
-    """Choose a preset for a release, and the settings that make it fit.
+def default_preset(release: Path, overrides: list[str]) -> tuple[str, list[str], str | None]:
+    """Return the arguments of :func:`~pc2_baseline.config.read_settings` that fit a release.
 
-    Data sets without a manifest, the authors' archive among them, have the paper's. Where the
-    detector of a small release reads, its words are begun with.
-
-    Args:
-        release: Folder of the data set.
-        overrides: ``section.key=value`` each, by the user.
-
-    Returns:
-        Its name, and overrides that begin with what the release asks for.
+    Data sets without a manifest, such as the authors' archive, have the paper's preset. For a small
+    release whose detector reads, the network begins with the words on the pages. The overrides of
+    the user come last.
     """
     if not (release / "manifest.json").exists():
-        return DEFAULT_PRESET, overrides
+        return DEFAULT_PRESET, overrides, None
     manifest = read_manifest(release)
     if manifest.counts.get("train", 0) >= FEW_PAIRS:
-        return DEFAULT_PRESET, overrides
+        return DEFAULT_PRESET, overrides, None
     track = [] if "bert" in manifest.tracks else [f'data.tokenizer="{manifest.tracks[0]}"']
     reads = read_columns(region_attributes(release, "train")) is not None
     network = ['model.similarity="reading"'] if reads else []
-    return SMALL_PRESET, [*track, *network, *overrides]
+    return SMALL_PRESET, [*track, *network, *overrides], "demo"
 
 
-def with_only_track(release: Path, config: str | None, overrides: list[str]) -> list[str]:
-    """Take the only track of a release that lacks the preset's, and say so.
+def with_only_track(
+    release: Path, config: str | None, overrides: list[str], on: str | None = None
+) -> list[str]:
+    """Return the overrides, with the only track of a release that lacks the preset's, and say so.
 
-    Args:
-        release: Folder of the data set.
-        config: As for :func:`~pc2_baseline.config.read_settings`.
-        overrides: ``section.key=value`` each, by the user; a track among them is left as it is.
-
-    Returns:
-        The overrides, maybe with one more.
+    A track that the user sets is left as it is.
     """
-    data, tracks = read_settings(config, overrides).data, tracks_of(release)
+    data, tracks = read_settings(config, overrides, on).data, tracks_of(release)
     chosen = any(override.partition("=")[0].strip() == "data.tokenizer" for override in overrides)
-    if chosen or is_precomp(data) or len(tracks) != 1 or data.tokenizer in tracks:
+    if chosen or data.name in PRECOMP or len(tracks) != 1 or data.tokenizer in tracks:
         return overrides
     say(f"{release}: track {tracks[0]}, the only one there is, instead of {data.tokenizer}")
     return [*overrides, f'data.tokenizer="{tracks[0]}"']

@@ -17,16 +17,7 @@ from pc2_baseline.training.run_folder import refuse_round
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Scores of a run on a split.
-
-    Attributes:
-        split: Name of the split.
-        images: Images of the split.
-        captions: Captions of the split.
-        scores: ``rsum`` and recalls in percent, over the whole split.
-        fold: Images of a fold, if folds were asked for.
-        fold_scores: Mean of the scores over the folds.
-    """
+    """Scores of a run over a whole split, and their mean over folds of ``fold`` images."""
 
     split: str
     images: int
@@ -34,6 +25,15 @@ class Evaluation:
     scores: dict[str, float]
     fold: int | None = None
     fold_scores: dict[str, float] | None = None
+
+    def __str__(self) -> str:
+        """Return a line over the whole split for people, and one over the folds."""
+        split = f"{self.split}, {self.images} images, {self.captions} captions"
+        lines = [f"{split}: {_line(self.scores)}"]
+        if self.fold is not None and self.fold_scores is not None:
+            folds = f"{self.images // self.fold} folds of {self.fold} images"
+            lines.append(f"mean of {folds}: {_line(self.fold_scores)}")
+        return "\n".join(lines)
 
 
 def evaluate(
@@ -45,14 +45,14 @@ def evaluate(
     matrix: Path | str | None = None,
     fold: int | None = None,
 ) -> Evaluation:
-    """Score a split with a run's best epoch.
+    """Score a split with the best epoch of a run, or the mean similarity of several.
 
     Args:
-        run: The run folder, or several: their similarities are averaged, each counting once.
+        run: The run folder, or several.
         split: ``dev`` or ``test``; of MS-COCO ``test`` is the 5,000 images of ``testall``.
         release: Where the release lies; default: where it was at training.
         device_name: Default: as set for the run.
-        matrix: Where to write the similarities (images × captions, float32), if anywhere.
+        matrix: File for the similarities (images × captions, float32), if any.
         fold: Average folds of that many images too; default: 1,000 for MS-COCO's test split
             where it has a multiple of that.
 
@@ -79,17 +79,6 @@ def evaluate(
             np.lib.format.write_array(file, similarity, allow_pickle=False)
     folds = None if fold is None else fold_scores(similarity, owner, fold)
     return Evaluation(name, images, captions, scores(similarity, owner), fold, folds)
-
-
-def in_words(found: Evaluation) -> str:
-    """Write an evaluation for people: a line over the whole split, and one over the folds."""
-    lines = [
-        f"{found.split}, {found.images} images, {found.captions} captions: {_line(found.scores)}"
-    ]
-    if found.fold is not None and found.fold_scores is not None:
-        folds = found.images // found.fold
-        lines.append(f"mean of {folds} folds of {found.fold} images: {_line(found.fold_scores)}")
-    return "\n".join(lines)
 
 
 def _line(values: dict[str, float]) -> str:

@@ -13,12 +13,16 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import write_text
 from now_builder.formats.noise import own_images, read_noise
 from now_builder.formats.release import Pair, check_split, is_ours, read_pairs
-from now_builder.formats.screenshots import Screenshot, some_screenshots
+from now_builder.formats.screenshots import some_screenshots
 from now_builder.formats.shard import open_screenshot
 from now_builder.formats.split import Split
 from now_builder.program.html import template_environment
-from pc2_baseline.analysis.explained import ExplainedPairs, explain_sample
-from pc2_baseline.analysis.judged import Surest, read_surest
+from pc2_baseline.analysis.pair_samples import (
+    ExplainedPairs,
+    Surest,
+    explain_sample,
+    read_surest,
+)
 from pc2_baseline.analysis.truth import Truth, find_truth
 from pc2_baseline.runs.open_run import OpenRun, mean_similarity, open_run
 from pc2_baseline.training.method import Explaining
@@ -26,18 +30,14 @@ from pc2_baseline.training.run_folder import refuse_round
 
 NEAREST = 5
 _SIDES = (320, 570)
-"""Most pixels of an embedded picture, width and height."""
+"""Maximum width and height of an embedded picture, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """A query with its nearest answers; queries and answers are rows of a split.
+    """A row of a split as a query, the rank and score of its right answer, and the nearest answers.
 
-    Attributes:
-        query: Row of the query, and of its right answer.
-        rank: Rank of the right answer, from 1.
-        score: Its similarity.
-        nearest: Rows of the nearest answers with their similarities, best first.
+    Ranks begin at 1; the nearest are rows with their similarities, best first.
     """
 
     query: int
@@ -69,16 +69,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the page shows.
+    """Content of the page: pairs by row, examples of both directions, and pairs of the division.
 
     Attributes:
-        pairs: Pairs of the split, by row.
-        to_captions: Pages with their nearest captions.
-        to_pages: Captions with their nearest pages.
-        train: Pairs of the training split, by row.
-        image_of: Row of the image that each training caption was given.
-        surest: Pairs that the division is surest about; ``None`` if there is no division.
-        explained: How the method trains with some pairs; ``None`` if it does not tell.
+        image_of: Row of the image assigned to each training caption.
+        surest: ``None`` if there is no division.
+        explained: ``None`` if the method does not explain its training.
     """
 
     pairs: Sequence[Pair]
@@ -102,12 +98,7 @@ class Shown:
 
 
 def neighbours(scores: Float[np.ndarray, " answers"], query: int) -> Neighbours:
-    """Rank the answers to a query whose right answer has the query's own row.
-
-    Args:
-        scores: Similarity of each answer; of equal ones the lower row goes first.
-        query: Row of the query.
-    """
+    """Rank the answers to a query, whose right answer has its own row; ties go to the lower row."""
     order = np.argsort(-scores, kind="stable")
     rank = int(np.flatnonzero(order == query)[0]) + 1
     nearest = [(int(row), float(scores[row])) for row in order[:NEAREST]]
@@ -132,15 +123,7 @@ def examples(
     release: Path | None = None,
     device_name: str | None = None,
 ) -> None:
-    """Write an HTML page of examples, with pictures inside.
-
-    Args:
-        run: The run folder.
-        captures: Folder of the release's captures; ``None``: a page without pictures.
-        output: The page to write.
-        choice: What it shows.
-        release: Where the release lies; default: where it was at training.
-        device_name: Default: as set for the run.
+    """Write an HTML page of examples, with the captures' pictures inside if they are given.
 
     Raises:
         FormatError: If run, release, captures or truth cannot be read, the release has no
@@ -170,7 +153,7 @@ def examples(
 
 
 def _find(opened: OpenRun, split: Split, choice: Choice) -> Shown:
-    """Score a split, and choose what is shown."""
+    """Score a split, and choose the examples."""
     every = sorted(read_pairs(opened.release), key=lambda pair: pair.pair_index)
     pairs = [pair for pair in every if pair.split == split]
     rows = [row for row, pair in enumerate(pairs) if choice.query in (None, pair.key)]
@@ -209,11 +192,12 @@ def _image_of(opened: OpenRun, pairs: int) -> Int[np.ndarray, " train"]:
 def _pictures(captures: Path, pages: Iterable[Pair]) -> dict[str, str]:
     """Return those screenshots that are there, as data URLs by key."""
     found = some_screenshots(captures, pages)
-    return {key: _data_url(screenshot, key) for key, screenshot in found.items()}
+    return {key: data_url(screenshot.read(), key) for key, screenshot in found.items()}
 
 
-def _data_url(screenshot: Screenshot, key: str) -> str:
-    with open_screenshot(screenshot.read(), key) as image:
+def data_url(picture: bytes, name: str) -> str:
+    """Return a picture, scaled down, as a data URL; messages call it ``name``."""
+    with open_screenshot(picture, name) as image:
         small = image.convert("RGB")
         small.thumbnail(_SIDES)
     content = io.BytesIO()

@@ -10,14 +10,7 @@ from pc2_baseline.runs.series import seed_folder, with_seed
 
 @dataclass(frozen=True, slots=True)
 class GridRun:
-    """One run of a grid.
-
-    Attributes:
-        row: Name of its row, which may hold slashes.
-        seed: Seed of its training.
-        folder: Folder of the run, ``OUT/ROW/seed-N``.
-        settings: Settings of the row, with the seed.
-    """
+    """One run of a grid: a row, whose name may hold slashes, with a seed, in ``OUT/ROW/seed-N``."""
 
     row: str
     seed: int
@@ -35,13 +28,7 @@ class GridRun:
 
 
 def grid(out: Path, rows: Iterable[tuple[str, Settings]], seeds: Sequence[int]) -> list[GridRun]:
-    """Return the runs of all rows, row by row.
-
-    Args:
-        out: Folder of the grid.
-        rows: Names and settings.
-        seeds: Seeds of every row.
-    """
+    """Return the runs of all rows, row by row."""
     return [
         GridRun(row, seed, out / row / seed_folder(seed), with_seed(settings, seed))
         for row, settings in rows

@@ -28,20 +28,14 @@ from pc2_baseline.training.method import Ensemble, Method
 from pc2_baseline.training.run_folder import BEST, LAST
 
 WHOLE, ONE, TWO = "", ".one", ".two"
-"""What follows ``seed-N`` in names of files: the method as it is, one network of it, or two."""
+"""Endings of names of files after ``seed-N``: the whole method, one of its networks, or two."""
 
 PARTS = {ONE: 1, TWO: 2}
 SPLIT: Split = "test"
 
 
 class Assignment(Strict):
-    """What a process is told to do.
-
-    Attributes:
-        run: Folder of the run; its files stand beside it.
-        title: Name of the method on the board.
-        threads: Threads of torch.
-    """
+    """Message to the process of a run; ``title`` is the method's name on the board."""
 
     release: Path
     run: Path
@@ -51,11 +45,12 @@ class Assignment(Strict):
 
 
 class Measured(Strict):
-    """``seed-N.json``: what is known of a finished run; the last of its files.
+    """``seed-N.json``: figures of a finished run, the last of its files.
 
     Attributes:
         checkpoint: SHA-256 of ``best/state.json``, which identifies a training.
         rsum: rSum on the test split.
+        dev_rsum: rSum on dev, by which the epoch was chosen.
         networks: Number of networks whose similarities are averaged.
         scored: Endings of the files that were scored, of :data:`WHOLE`, :data:`ONE`, :data:`TWO`.
         seconds: Time of all epochs, choosing the best one on dev included.
@@ -67,6 +62,7 @@ class Measured(Strict):
 
     checkpoint: str
     rsum: float
+    dev_rsum: float
     networks: int
     scored: tuple[str, ...]
     seconds: float
@@ -78,8 +74,7 @@ class Measured(Strict):
 def measure(job: Assignment) -> Measured:
     """Train a run, or go on with it; score its best epoch on the test split.
 
-    Beside the run folder stand then the submissions, the board's results, and the record, the last
-    of them.
+    Submissions, the board's results and, last, the record are written beside the run folder.
 
     Raises:
         NowError: As :func:`~pc2_baseline.runs.train.train` and
@@ -95,6 +90,7 @@ def measure(job: Assignment) -> Measured:
     record = Measured(
         checkpoint=sha256_of(job.run / BEST / STATE),
         rsum=rsums[WHOLE],
+        dev_rsum=last.best_rsum,
         networks=networks,
         scored=tuple(rsums),
         seconds=sum(epoch.seconds for epoch in last.history),
@@ -111,8 +107,8 @@ def by_networks(
 ) -> Mapping[str, Float[np.ndarray, "images captions"]]:
     """Score a split with a method as it is, and with its first one or two networks.
 
-    What would be the same as another is left out, and so is what a method of several networks does
-    not tell, see :class:`~pc2_baseline.training.method.Ensemble`.
+    Matrices that would be the same as another are left out, and so are those of a method that is no
+    :class:`~pc2_baseline.training.method.Ensemble`.
     """
     if not isinstance(method, Ensemble):
         return {WHOLE: method.similarity(split)}

@@ -32,16 +32,7 @@ from pc2_baseline.training.run_folder import (
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run with the networks of its best epoch.
-
-    Attributes:
-        folder: The run folder.
-        record: Its ``run.toml``.
-        release: Where its release lies now.
-        device: Device of the networks.
-        method: The method, its best epoch loaded.
-        parameters: Number of values of the networks.
-    """
+    """A run whose method has its best epoch loaded; ``parameters`` is the number of its values."""
 
     folder: Path
     record: RunRecord
@@ -57,7 +48,7 @@ class OpenRun:
         """Open a split for scoring.
 
         Args:
-            split: Which one.
+            split: Name of the split.
             whole: Take all images of dev, whatever ``data.dev_images`` says.
             from_disk: Hold no regions in memory: for a few pairs of many.
 
@@ -120,11 +111,6 @@ def open_runs(
 ) -> list[OpenRun]:
     """Open one run, or several whose similarities are to be averaged.
 
-    Args:
-        runs: The run folders.
-        release: As for :func:`open_run`.
-        device: As for :func:`open_run`.
-
     Raises:
         FormatError: As :func:`open_run` does.
         ConfigError: If there is no run, one is there twice, or they were not trained on the same
@@ -169,18 +155,14 @@ def mean_similarity(
 ) -> tuple[Float[np.ndarray, "images captions"], Int[np.ndarray, " captions"]]:
     """Score a split with one run, or average the similarities of several.
 
-    Args:
-        opened: The runs, see :func:`open_runs`; each counts once, however many networks it has.
-        split: Which split.
-        whole: As for :meth:`OpenRun.open`.
-        fold: Images of a fold, of which the split must have a multiple.
-
-    Raises:
-        ConfigError: If it has not; nothing is scored then.
+    Each run counts once, however many networks it has.
 
     Returns:
         The matrix, see :func:`~pc2_baseline.modules.retrieval.ensemble`, and the row of each
         caption's image.
+
+    Raises:
+        ConfigError: If the images are no multiple of ``fold``; nothing is scored then.
     """
     matrices = []
     for run in opened:

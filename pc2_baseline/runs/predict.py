@@ -64,11 +64,8 @@ def predict(
 def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) -> Submission:
     """Describe a submission of the best epoch of a run, or of several.
 
-    Args:
-        opened: The runs, all of one release and tokenizer.
-        split: ``dev`` or ``test``.
-        title: Name on the board; default: that of the method. That a method was trained on matched
-            pairs alone is told either way.
+    The title is the method's name on the board; that a method was trained on matched pairs alone is
+    added to any.
 
     Raises:
         FormatError: If the release lacks the split.
@@ -90,10 +87,9 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
 
 
 def method_title(settings: Settings) -> str:
-    """Name a method as the papers do; a network that takes every pair as matched goes by its own.
+    """Return the name of a method in papers; plain networks go by the network's name.
 
-    A mismatch threshold is a star, another network than SGR is named, and who was trained on the
-    truth is told.
+    A mismatch threshold is a star; another network than SGR and training on the truth are added.
     """
     method = settings.method
     network = settings.model.similarity.upper().replace("_", " ")

@@ -17,7 +17,7 @@ from pc2_baseline.training.trainer import Trained
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class MeanStd:
     """Mean and standard deviation (over n - 1; none for a single seed) of a figure over seeds."""
 
     mean: float
@@ -25,7 +25,7 @@ class Spread:
     values: list[float]
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
+    def of(cls, values: Sequence[float]) -> "MeanStd":
         """Summarise one value or more."""
         return cls(fmean(values), stdev(values) if len(values) > 1 else None, list(values))
 
@@ -40,7 +40,7 @@ class Series:
 
     seeds: list[int]
     runs: list[Trained]
-    dev: dict[str, Spread]
+    dev: dict[str, MeanStd]
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -53,7 +53,7 @@ class Series:
             ],
         }
 
-    def in_words(self) -> str:
+    def __str__(self) -> str:
         """Return a line for people, rSum first."""
         names = ", ".join(f"{name} {spread}" for name, spread in self.dev.items())
         return f"{len(self.seeds)} seeds, dev {names}"
@@ -101,7 +101,7 @@ def train_seeds(
         run = folder / seed_folder(seed)
         runs.append(train(release, run, with_seed(settings, seed), force=force))
     dev = {
-        name: Spread.of([trained.best_dev[name] for trained in runs]) for name in runs[0].best_dev
+        name: MeanStd.of([trained.best_dev[name] for trained in runs]) for name in runs[0].best_dev
     }
     series = Series(list(seeds), runs, dev)
     if is_first():

@@ -18,13 +18,7 @@ _LOOK = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one process does.
-
-    Attributes:
-        name: Name in messages.
-        message: A line that the process reads from standard input.
-        log: File of what it prints; an earlier one is replaced.
-    """
+    """One process: its name in messages, the line on its standard input, the file of its output."""
 
     name: str
     message: str
@@ -32,26 +26,15 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """A place for one process at a time.
-
-    Attributes:
-        environment: Variables that its processes have besides those of this one.
-    """
+class Slot:
+    """A place for one process at a time, with further environment variables for it."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A task that has ended.
-
-    Attributes:
-        name: Name of the task.
-        failure: Why it failed; ``None`` if it did not.
-        running: Tasks that run now.
-        waiting: Tasks that have not been started.
-    """
+    """A task that has ended, why it failed if it did, and counts of the tasks that are left."""
 
     name: str
     failure: str | None
@@ -60,33 +43,28 @@ class Ended:
 
 
 def side_by_side(
-    command: Sequence[str], tasks: Sequence[Task], lanes: Sequence[Lane]
+    command: Sequence[str], tasks: Sequence[Task], slots: Sequence[Slot]
 ) -> Generator[Ended]:
-    """Run a command once for each task, in as many processes at once as there are lanes.
+    """Run a command once for each task, in order, in as many processes at once as there are slots.
 
     When the iterator is closed, or an exception such as ``KeyboardInterrupt`` passes through it,
     all processes are ended before it goes on. If this process is killed, they end by
     :func:`end_with_parent`.
 
-    Args:
-        command: Program and arguments, the same for all.
-        tasks: Tasks, in the order in which they are started.
-        lanes: At least one.
-
     Yields:
         Each task as it ends.
     """
-    waiting, free = deque(tasks), list(lanes)
-    busy: dict[str, tuple[Task, Lane, subprocess.Popen[bytes]]] = {}
+    waiting, free = deque(tasks), list(slots)
+    busy: dict[str, tuple[Task, Slot, subprocess.Popen[bytes]]] = {}
     try:
         while waiting or busy:
             while waiting and free:
-                task, lane = waiting.popleft(), free.pop(0)
-                busy[task.name] = task, lane, _start(command, task, lane)
-            for name, (task, lane, process) in list(busy.items()):
+                task, slot = waiting.popleft(), free.pop(0)
+                busy[task.name] = task, slot, _start(command, task, slot)
+            for name, (task, slot, process) in list(busy.items()):
                 if process.poll() is not None:
                     del busy[name]
-                    free.append(lane)
+                    free.append(slot)
                     failure = _failure(process, task.log)
                     yield Ended(name, failure, len(busy), len(waiting))
             time.sleep(_LOOK)
@@ -113,7 +91,7 @@ def end_with_parent() -> str:
 def peak_memory() -> int:
     """Return the largest resident size of this process so far, in bytes.
 
-    Linux counts what its parent held before the process began among what ``getrusage`` tells.
+    On Linux, ``getrusage`` includes memory that the parent held before the process began.
     """
     status = Path("/proc/self/status")
     if status.exists():
@@ -124,7 +102,7 @@ def peak_memory() -> int:
     return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _start(command: Sequence[str], task: Task, lane: Lane) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], task: Task, slot: Slot) -> subprocess.Popen[bytes]:
     task.log.parent.mkdir(parents=True, exist_ok=True)
     with task.log.open("wb") as log:
         process = subprocess.Popen(
@@ -133,7 +111,7 @@ def _start(command: Sequence[str], task: Task, lane: Lane) -> subprocess.Popen[b
             stdout=log,
             stderr=log,
             # unbuffered, so that the last line of the log is the last that was printed
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **lane.environment},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **slot.environment},
             start_new_session=True,  # Ctrl-C of a terminal is for this process alone
         )
     if process.stdin is not None:
@@ -149,7 +127,7 @@ def _failure(process: subprocess.Popen[bytes], log: Path) -> str | None:
     if process.returncode == 0:
         return None
     if process.returncode < 0:
-        why = ", perhaps for want of memory" if process.returncode == -signal.SIGKILL else ""
+        why = ", perhaps out of memory" if process.returncode == -signal.SIGKILL else ""
         return f"ended by signal {-process.returncode}{why}; {log}"
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     last = next((line for line in reversed(lines) if line.strip()), f"exit code; {log}")

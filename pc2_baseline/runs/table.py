@@ -1,7 +1,6 @@
 """A benchmark's table in one command: methods by tokenizers, some seeds each, side by side."""
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -13,58 +12,33 @@ import torch
 
 from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.benchmarks import BENCHMARKS
-from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.io import read_json, sha256_of
-from now_builder.formats.release import data_folder
-from pc2_baseline.config import DataSettings, Settings, read_settings
-from pc2_baseline.data.pairs import DataIdentity, ReleaseReader
+from pc2_baseline.config import DataSettings
+from pc2_baseline.data.readers import DataIdentity, check_layout, identify, make_reader
 from pc2_baseline.progress import say
 from pc2_baseline.runs.grid import GridRun, grid
 from pc2_baseline.runs.measured_run import SPLIT, Assignment, Measured
-from pc2_baseline.runs.series import read_seeds, with_seed
-from pc2_baseline.runs.side_by_side import Lane, Task, side_by_side
+from pc2_baseline.runs.series import with_seed
+from pc2_baseline.runs.side_by_side import Slot, Task, side_by_side
 from pc2_baseline.runs.table_files import write_table
+from pc2_baseline.runs.table_plan import TableRow
 from pc2_baseline.runs.table_rows import RowRuns, make_sections
 from pc2_baseline.runs.train import finished
 from pc2_baseline.training.checkpoint import STATE, read_state
 from pc2_baseline.training.run_folder import BEST, LAST, other_settings, read_run, refuse_round
 
 COMMAND = (sys.executable, "-m", "pc2_baseline.runs.measured_run")
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
-
-
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """A row of the table: a method on a track, with its settings."""
-
-    track: str
-    title: str
-    settings: Settings
-
-    @property
-    def name(self) -> str:
-        """Its folder under that of the table."""
-        return f"{self.track}/{self.title}"
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a table asks for.
-
-    Attributes:
-        release: The release, as :func:`~pc2_baseline.runs.train.train` takes it.
-        out: Folder of the table; runs are ``out/TRACK/METHOD/seed-N``.
-        rows: Rows, those of a track together.
-        seeds: Seeds of each row.
-        lanes: One for each process at a time.
-    """
+    """The runs of a table, in ``out/TRACK/ROW/seed-N``, and a slot for each process at a time."""
 
     release: Path
     out: Path
     rows: Sequence[TableRow]
     seeds: Sequence[int]
-    lanes: Sequence[Lane]
+    slots: Sequence[Slot]
 
     @property
     def runs(self) -> list[GridRun]:
@@ -81,122 +55,11 @@ class Outcome:
     failures: dict[str, str]
 
 
-def read_methods(
-    release: Path, methods: Sequence[str], tokenizers: Sequence[str], overrides: Sequence[str]
-) -> list[TableRow]:
-    """Read the rows of a table.
-
-    Args:
-        release: Folder of the data set.
-        methods: Presets or TOML files.
-        tokenizers: Tracks of NoW; none for another data set, and by default all that are there.
-        overrides: ``section.key=value`` each, on top of every method's settings.
-
-    Raises:
-        ConfigError: If there is no such preset, file or tokenizer, a setting is wrong, or two
-            methods have one name or are for different data sets.
-        FormatError: If the release is not there.
-    """
-    titles = [Path(method).stem if method.endswith(".toml") else method for method in methods]
-    if not titles:
-        raise ConfigError("--methods: none, expected one or more")
-    if twice := next((title for title in titles if titles.count(title) > 1), None):
-        raise ConfigError(f"--methods: {twice} is there twice, expected names that differ")
-    plain = {
-        title: read_settings(method, list(overrides))
-        for title, method in zip(titles, methods, strict=True)
-    }
-    track = _field_track({title: settings.data for title, settings in plain.items()})
-    if track is not None:
-        if tokenizers:
-            raise ConfigError(f"--tokenizers: {track} has none, expected it only for NoW")
-        ReleaseReader(release, next(iter(plain.values())).data)
-        return [TableRow(track, title, settings) for title, settings in plain.items()]
-    return [
-        TableRow(
-            tokenizer, title, read_settings(method, [*overrides, f'data.tokenizer="{tokenizer}"'])
-        )
-        for tokenizer in _tokenizers(release, tokenizers)
-        for title, method in zip(titles, methods, strict=True)
-    ]
-
-
-def _field_track(data: dict[str, DataSettings]) -> str | None:
-    """Return the track of a data set of the field, or ``None`` for NoW."""
-    tracks: dict[str, str] = {benchmark.folder: track for track, benchmark in BENCHMARKS.items()}
-    found = {title: tracks.get(own.name) for title, own in data.items()}
-    if len(set(found.values())) > 1:
-        words = ", ".join(f"{title} is for {track or 'NoW'}" for title, track in found.items())
-        raise ConfigError(f"--methods: {words}; expected one data set")
-    return next(iter(found.values()))
-
-
-def _tokenizers(release: Path, asked: Sequence[str]) -> list[str]:
-    folder = data_folder(release)
-    there: list[str] = [
-        name for name in TOKENIZERS if (folder / f"{SPLIT}_caps_{name}.txt").exists()
-    ]
-    for name in asked:
-        if name not in there:
-            raise ConfigError(f"--tokenizers {name}: {release} has {', '.join(there) or 'none'}")
-    return list(dict.fromkeys(asked)) or there
-
-
-def read_seed_list(text: str) -> list[int]:
-    """Read how many seeds, from 0, or which: ``3`` is ``0,1,2``.
-
-    Raises:
-        ConfigError: If it is neither.
-    """
-    seeds = read_seeds(text.removesuffix(","))
-    if "," in text:
-        return seeds
-    if not seeds[0]:
-        raise ConfigError("--seeds 0: expected one seed or more")
-    return list(range(seeds[0]))
-
-
-def make_lanes(devices: Sequence[str], jobs: int | None) -> tuple[list[Lane], list[str]]:
-    """Make a lane for each process at a time, devices in turn.
-
-    Args:
-        devices: Such as ``cpu``, or ``cuda:0`` and ``cuda:1``; none: as the methods' settings say.
-        jobs: Processes at a time; default: one for each device.
-
-    Returns:
-        The lanes, and an override of the device. A run's settings do not name one GPU of several,
-        so that it may go on with another.
-
-    Raises:
-        ConfigError: If there is no such GPU, several devices are not all GPUs by number, or this is
-            one of several processes.
-    """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("table: started by torchrun; run it alone, --jobs starts processes")
-    lanes = jobs or max(1, len(devices))
-    numbers = [re.fullmatch(r"cuda:(\d+)", device) for device in devices]
-    gpus = [int(number[1]) for number in numbers if number]
-    if not gpus and len(devices) < 2:
-        return [Lane()] * lanes, [f'train.device="{device}"' for device in devices]
-    if len(gpus) < len(devices):
-        raise ConfigError(f"--device {','.join(devices)}: expected one, or such as cuda:0,cuda:1")
-    count = torch.cuda.device_count()
-    if max(gpus) >= count:
-        raise ConfigError(f"--device cuda:{max(gpus)}: this machine has {count} GPUs")
-    names = os.environ.get(_VISIBLE, ",".join(map(str, range(count)))).split(",")
-    places = [Lane({_VISIBLE: names[gpu].strip()}) for gpu in gpus]
-    return [places[lane % len(places)] for lane in range(lanes)], ['train.device="cuda"']
-
-
 class Progress:
-    """Knows how far each run of a table is.
-
-    Args:
-        work: What the table asks for.
+    """State of each run of a table.
 
     Attributes:
-        earlier: Finished runs in the table's folder that it does not ask for, and their records:
-            other methods, tracks or seeds.
+        earlier: Finished runs in the table's folder that it does not ask for, and their records.
 
     Raises:
         ConfigError: If a run's folder holds a run of other settings or on other data.
@@ -236,7 +99,7 @@ class Progress:
         except FormatError:  # another data set
             found = None
         if found is None:
-            problem = f"not a finished run on {self._release}, whose table it would stand in"
+            problem = f"not a finished run on {self._release}, whose table it would be in"
             raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
         return found
 
@@ -262,7 +125,8 @@ def _runs_in(out: Path) -> list[GridRun]:
 
 
 def _identity(release: Path, data: DataSettings) -> DataIdentity:
-    return ReleaseReader(release, data).identity
+    check_layout(release, data)
+    return identify(make_reader(release, data))
 
 
 def dry_run(work: Work) -> str:
@@ -278,7 +142,7 @@ def _plan(work: Work, progress: Progress, done: int, left: int) -> str:
     kept = f"; {len(progress.earlier)} earlier ones stay in the table" if progress.earlier else ""
     return (
         f"{done + left} runs: {done} done, {left} to do, "
-        f"{len(work.lanes)} at a time with {_threads(work)} threads each{kept}"
+        f"{len(work.slots)} at a time with {_threads(work)} threads each{kept}"
     )
 
 
@@ -300,7 +164,7 @@ def make_table(work: Work) -> Outcome:
     failures: dict[str, str] = {}
     say(_plan(work, progress, len(done), len(left)))
     tasks = [_task(work, run) for run in left]
-    with closing(side_by_side(COMMAND, tasks, work.lanes)) as ended:
+    with closing(side_by_side(COMMAND, tasks, work.slots)) as ended:
         for task in ended:
             measured = None if task.failure else progress.measured(runs[task.name])
             if measured is None:
@@ -329,7 +193,7 @@ def _task(work: Work, run: GridRun) -> Task:
 
 
 def _threads(work: Work) -> int:
-    share = (os.cpu_count() or 1) // len(work.lanes)
+    share = (os.cpu_count() or 1) // len(work.slots)
     return max(1, min(share, torch.get_num_threads()))  # OMP_NUM_THREADS may ask for fewer
 
 

@@ -15,19 +15,20 @@ from pc2_baseline.runs.text_table import HTML, SCORE_COLUMNS, SCORES, Column, Va
 
 LEGEND = (
     "Recalls in percent on the test split, at the epoch that dev chose; ± is the standard "
-    "deviation (n − 1) over the seeds. Networks: how many are averaged. One network: the first of "
-    "a method of several; two: its first two, or of a method of one each seed averaged with the "
-    "next (no ±: they share networks). Behind: rSum points below the best row, and p of the "
-    "paired sign-flip test over the test images, on the mean of the seeds, with Holm's "
-    "correction; it does not cover the choice of seeds. Seconds: all epochs, choosing on dev "
-    "included. Memory: the largest size of the training's process. AUROC: of the division at that "
-    "epoch. Rows marked as reported are printed in papers; references know nothing but what they "
-    "are named after."
+    "deviation (n − 1) over the seeds. Dev rSum: of that epoch, to compare settings by. "
+    "Networks: how many are averaged. One network: the first of a method of several; two: its "
+    "first two, or of a method of one each seed averaged with the next (no ±: they share "
+    "networks). Behind: rSum points below the best row, and p of the paired sign-flip test over "
+    "the test images, on the mean of the seeds, with Holm's correction; it does not cover the "
+    "choice of seeds. Seconds: all epochs, choosing on dev included. Memory: the largest size "
+    "of the training's process. AUROC: of the division at that epoch. Rows marked as reported "
+    "are printed in papers; references know nothing but what they are named after."
 )
-_ABOUT = "Recalls in percent; what the columns mean stands in table.md."
+_ABOUT = "Recalls in percent; table.md explains the columns."
 
 _METHOD = Column("method", "Method", align="l")
 _FIGURES = (
+    ("dev_rsum", Column("dev rSum", "dev")),
     (ONE_NETWORK, Column("rSum, one network", "one", "rSum by networks", bold=True)),
     (TWO_NETWORKS, Column("rSum, two networks", "two", "rSum by networks", bold=True)),
     ("networks", Column("networks", "Nets")),

@@ -23,41 +23,38 @@ from now_builder.formats.benchmarks import BOARD_FACTS
 from pc2_baseline.modules.retrieval import ensemble
 from pc2_baseline.runs.grid import GridRun
 from pc2_baseline.runs.measured_run import ONE, TWO, WHOLE, Measured
-from pc2_baseline.runs.series import Spread
+from pc2_baseline.runs.series import MeanStd
 from pc2_baseline.runs.text_table import RECALLS, SCORES
 
 ONE_NETWORK, TWO_NETWORKS = "one_network_rsum", "two_networks_rsum"
-COSTS = ("seconds", "memory_gb", "gpu_memory_gb", "auroc")
-FIGURES = (*SCORES, ONE_NETWORK, TWO_NETWORKS, *COSTS)
+MEASURED = ("dev_rsum", "seconds", "memory_gb", "gpu_memory_gb", "auroc")
+FIGURES = (*SCORES, ONE_NETWORK, TWO_NETWORKS, *MEASURED)
 """Names of all figures of a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a table.
+    """A line of a table: a row scored here, ``reported`` by a paper, or a ``reference``.
 
     Attributes:
-        title: Name of the method, or of the reference.
-        evidence: ``scored`` here; ``reported`` by a paper; or a ``reference``.
         networks: Networks whose similarities are averaged, if known.
-        seeds: Seeds that were scored.
-        figures: Figures by name, see :data:`FIGURES`; those that are not known are left out.
+        figures: Known figures by name, of :data:`FIGURES`.
         behind: rSum points below the best line of the section.
         p: p-value of that difference, adjusted by Holm over the lines of the section; 1 for the
             best.
-        notes: What a reader must know, such as why a run failed, or the source.
+        notes: Remarks, such as why a run failed, or the source.
     """
 
     title: str
     evidence: str
     networks: int | None = None
     seeds: tuple[int, ...] = ()
-    figures: Mapping[str, Spread] | None = None
+    figures: Mapping[str, MeanStd] | None = None
     behind: float | None = None
     p: float | None = None
     notes: tuple[str, ...] = ()
 
-    def figure(self, name: str) -> Spread | None:
+    def figure(self, name: str) -> MeanStd | None:
         """Return a figure, if it is known."""
         return (self.figures or {}).get(name)
 
@@ -73,14 +70,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class RowRuns:
-    """What is known of a row's runs.
-
-    Attributes:
-        track: Tokenizer, or data set.
-        title: Name of the method.
-        done: Finished runs, in the order of their seeds.
-        failures: Why a seed failed.
-    """
+    """The finished runs of a row in the order of their seeds, and why other seeds failed."""
 
     track: str
     title: str
@@ -90,10 +80,6 @@ class RowRuns:
 
 def make_sections(release: Path, rows: Sequence[RowRuns]) -> list[Section]:
     """Compute every line of the table, a section a track.
-
-    Args:
-        release: The release that all runs were scored on.
-        rows: Rows of the table; those of a track stand together.
 
     Raises:
         FormatError: If a result or a submission cannot be read.
@@ -127,7 +113,7 @@ def _line(release: Path, row: RowRuns, results: Sequence[Result]) -> Line:
     if not row.done:
         return Line(row.title, "scored", notes=failed)
     figures = {
-        name: Spread.of([scores[name] for scores in map(_scores, results)]) for name in SCORES
+        name: MeanStd.of([scores[name] for scores in map(_scores, results)]) for name in SCORES
     }
     networks = row.done[0][1].networks
     by_networks = {
@@ -137,8 +123,8 @@ def _line(release: Path, row: RowRuns, results: Sequence[Result]) -> Line:
         else _rsum(row.done, WHOLE if networks == 2 else TWO),
     }
     measured = {
-        name: Spread.of(values)
-        for name in COSTS
+        name: MeanStd.of(values)
+        for name in MEASURED
         if (values := [v for _, m in row.done if (v := getattr(m, name)) is not None])
     }
     unranked = {f"not ranked: {result.reason}" for result in results if result.reason}
@@ -152,14 +138,14 @@ def _line(release: Path, row: RowRuns, results: Sequence[Result]) -> Line:
     )
 
 
-def _rsum(done: Sequence[tuple[GridRun, Measured]], ending: str) -> Spread | None:
+def _rsum(done: Sequence[tuple[GridRun, Measured]], ending: str) -> MeanStd | None:
     """Return the rSum of a part of the networks, if all runs have been scored so."""
     if any(ending not in measured.scored for _, measured in done):
         return None
-    return Spread.of([_result(run, ending).rsum for run, _ in done])
+    return MeanStd.of([_result(run, ending).rsum for run, _ in done])
 
 
-def _averaged(release: Path, row: RowRuns) -> Spread | None:
+def _averaged(release: Path, row: RowRuns) -> MeanStd | None:
     """Return the rSum of each seed averaged with the next, and of the last with the first.
 
     No deviation: two of these share a network.
@@ -167,13 +153,13 @@ def _averaged(release: Path, row: RowRuns) -> Spread | None:
     runs = [run for run, _ in row.done]
     ring = runs if len(runs) < 3 else [*runs, runs[0]]
     values = [average_runs(release, pair, row.title).rsum for pair in pairwise(ring)]
-    return Spread(fmean(values), None, values) if values else None
+    return MeanStd(fmean(values), None, values) if values else None
 
 
 def average_runs(release: Path, runs: Sequence[GridRun], title: str) -> Result:
-    """Score the mean similarity of several runs; it is made anew where a run's is newer.
+    """Score the mean similarity of several runs, anew where a run's submission is newer.
 
-    Beside the runs stand then ``seeds-0-1.zip``, a submission, and ``seeds-0-1.result.json``.
+    The submission ``seeds-0-1.zip`` and ``seeds-0-1.result.json`` are written beside the runs.
     """
     name = "-".join(["seeds", *(str(run.seed) for run in runs)])
     output = runs[0].folder.with_name(f"{name}.zip")
@@ -193,7 +179,7 @@ def _average(release: Path, sources: Sequence[Path], output: Path, title: str) -
         with open_submission(source) as submission:
             meta = submission.meta
             gallery = read_gallery(release, meta.split, meta.track)
-            matrices.append(submission.read(gallery).matrices[0])
+            matrices.append(np.asarray(submission.read(gallery).arrays))
             metas.append(meta)
     training = metas[0].training.model_copy(
         update={
@@ -238,11 +224,7 @@ def mean_hits(results: Iterable[Result]) -> Float[np.ndarray, " images"]:
 
 
 def other_lines(result: Result) -> list[Line]:
-    """Return what the board shows beside a result.
-
-    These are rows that papers report, if the split is the published one, and below them the
-    references.
-    """
+    """Return the rows that papers report for a published test split, and below them references."""
     board, entry = boards_of(result)[0], entry_of(result)
     section = make_board(board, [entry]).section_of(entry.name)
     rows = [row for row in section.rows if row.entry is None] if section else []
@@ -252,7 +234,7 @@ def other_lines(result: Result) -> list[Line]:
 def _other_line(row: Row) -> Line:
     names = SCORES if row.recalls else ("rsum",)
     values = zip(names, (*row.recalls, row.rsum), strict=True)
-    figures = {name: Spread.of([value]) for name, value in values}
+    figures = {name: MeanStd.of([value]) for name, value in values}
     if row.reported is None:
         return Line(REFERENCES.get(row.method, row.method), "reference", figures=figures)
     source = f"{short_name(row.reported.source)}, {row.reported.table}"

@@ -7,10 +7,10 @@ from itertools import groupby
 from typing import Literal
 
 from leaderboard.metrics import CUTOFFS
-from pc2_baseline.runs.series import Spread
+from pc2_baseline.runs.series import MeanStd
 
-Value = Spread | str | bool
-"""A cell: a figure over seeds, text, or whether a mark is set."""
+Value = MeanStd | str
+"""A cell: a figure over seeds, or text."""
 
 WAYS = {"i2t": "Image to text", "t2i": "Text to image"}
 RECALLS = tuple(f"{way}_R@{cutoff}" for way in WAYS for cutoff in CUTOFFS)
@@ -24,9 +24,7 @@ class Column:
 
     Attributes:
         title: Heading where every column has one of its own.
-        short: Heading below one that neighbouring columns share.
-        over: The shared heading.
-        align: Left, centre or right.
+        short: Heading below ``over``, which neighbouring columns share.
         digits: Decimals of a mean and of its deviation.
         bold: Whether the highest mean, as written, is bold.
     """
@@ -52,18 +50,10 @@ SCORE_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """How a format writes cells.
-
-    Attributes:
-        plus_minus: Sign between a mean and its deviation.
-        bold: What stands before and after a bold mean.
-        mark: A cell that is true.
-        escape: Writes plain text so that nothing in it acts as markup.
-    """
+    """Cells of a format: the sign before a deviation, marks of bold, and the escaping of text."""
 
     plus_minus: str
     bold: tuple[str, str]
-    mark: str
     escape: Callable[[str], str]
 
     def cells(self, columns: Sequence[Column], rows: Iterable[Sequence[Value]]) -> list[list[str]]:
@@ -77,8 +67,6 @@ class Notation:
     def _cell(self, value: Value, column: Column, best: float | None) -> str:
         if isinstance(value, str):
             return self.escape(value)
-        if isinstance(value, bool):
-            return self.mark if value else ""
         mean = f"{value.mean:,.{column.digits}f}"
         if round(value.mean, column.digits) == best:
             mean = mean.join(self.bold)
@@ -88,7 +76,7 @@ class Notation:
 
 
 def _highest(column: Column, values: Iterable[Value]) -> float | None:
-    means = [round(value.mean, column.digits) for value in values if isinstance(value, Spread)]
+    means = [round(value.mean, column.digits) for value in values if isinstance(value, MeanStd)]
     return max(means, default=None) if column.bold else None
 
 
@@ -100,9 +88,9 @@ _TEX = str.maketrans(
     }
 )  # fmt: skip
 
-MARKDOWN = Notation("±", ("**", "**"), "✓", lambda text: text.replace("|", "\\|"))
-LATEX = Notation("$\\pm$", ("\\textbf{", "}"), "\\checkmark", lambda text: text.translate(_TEX))
-HTML = Notation("±", ("<b>", "</b>"), "✓", html.escape)
+MARKDOWN = Notation("±", ("**", "**"), lambda text: text.replace("|", "\\|"))
+LATEX = Notation("$\\pm$", ("\\textbf{", "}"), lambda text: text.translate(_TEX))
+HTML = Notation("±", ("<b>", "</b>"), html.escape)
 
 
 def to_markdown(columns: Sequence[Column], rows: Iterable[Sequence[Value]]) -> str:

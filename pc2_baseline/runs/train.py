@@ -14,7 +14,8 @@ from pc2_baseline import process_groups
 from pc2_baseline.analysis.callbacks import PictureCallback, judge_division
 from pc2_baseline.analysis.truth import Truth, truth_of
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import DataIdentity, PairSet, ReleaseReader
+from pc2_baseline.data.pairs import PairSet, open_split
+from pc2_baseline.data.readers import DataIdentity, Reader, check_layout, identify, make_reader
 from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.triplet import OneNetworkSettings
@@ -61,8 +62,10 @@ def train(
     release, run = Path(release), Path(run)
     process_groups.start(settings.train.device)
     device = pick_device(settings.train.device)
-    reader = ReleaseReader(release, settings.data)
-    if not force and (state := finished(run, reader.identity, settings)):
+    check_layout(release, settings.data)
+    reader = make_reader(release, settings.data)
+    identity = identify(reader)
+    if not force and (state := finished(run, identity, settings)):
         if process_groups.is_first():
             follow(run, state)
         early = ", stopped early" if state.stopped else ""
@@ -71,11 +74,11 @@ def train(
     _make_deterministic(on=settings.train.deterministic)
     with (
         fast_float32(settings.model.embed_dim),
-        reader.open("train", device) as pairs,
-        reader.open("dev", device) as dev,
+        open_split(reader, "train", device) as pairs,
+        open_split(reader, "dev", device) as dev,
     ):
         _check_sizes(release, pairs, dev)
-        record = _describe_run(reader, pairs, settings)
+        record = _run_record(reader, identity, pairs, settings)
         truth = truth_of(record, release, settings.data.truth, pairs.matched)
         taught = _with_truth(pairs, truth, settings.method)
         with locked(run):
@@ -90,13 +93,7 @@ def train(
 
 
 def finished(run: Path, identity: DataIdentity, settings: Settings) -> CheckpointState | None:
-    """Return the last checkpoint of a run that has nothing left to do.
-
-    Args:
-        run: Folder of a run, or not yet one.
-        identity: That of the data that it must have.
-        settings: Settings that the run must have.
-    """
+    """Return the last checkpoint of a run of these data and settings if nothing is left to do."""
     if not (run / "run.toml").exists() or not (run / LAST / STATE).exists():
         return None
     record = read_run(run)
@@ -109,9 +106,10 @@ def finished(run: Path, identity: DataIdentity, settings: Settings) -> Checkpoin
     return state if state.stopped or state.epoch + 1 >= settings.train.total_epochs else None
 
 
-def _describe_run(reader: ReleaseReader, pairs: PairSet, settings: Settings) -> RunRecord:
+def _run_record(
+    reader: Reader, identity: DataIdentity, pairs: PairSet, settings: Settings
+) -> RunRecord:
     noise_file = settings.data.noise_file
-    identity = reader.identity
     release = ReleaseRecord(
         path=reader.release.resolve(),
         fingerprints=identity.fingerprints,
@@ -134,7 +132,7 @@ def _sizes(record: RunRecord, pairs: PairSet) -> Sizes:
 
 
 def _with_truth(pairs: PairSet, truth: Truth | None, method: MethodSettings) -> PairSet:
-    """Tell a method that trains on the matched pairs alone which ones match, and say so."""
+    """Add the truth to the pairs of a method that trains on the matched ones alone, and say so."""
     if not isinstance(method, OneNetworkSettings) or not method.matched_only:
         return pairs
     known = pairs if truth is None else replace(pairs, matched=truth.matched)

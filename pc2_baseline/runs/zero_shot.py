@@ -43,14 +43,7 @@ _MAX_NAME = 120
 
 @dataclass(frozen=True, slots=True)
 class ZeroShot:
-    """What a run of ``zero-shot`` did.
-
-    Attributes:
-        output: The submission.
-        pairs: Images, and captions, of the split.
-        truncated: Captions that were cut.
-        text_limit: Tokens to which they were cut.
-    """
+    """Outcome of ``zero-shot``: the submission, and how many captions were cut to the limit."""
 
     output: Path
     pairs: int
@@ -93,7 +86,6 @@ def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSetting
         pick_device(settings.device),
         settings.precision,
         revision=settings.revision,
-        max_text_tokens=settings.max_text_tokens,
     )
     texts = [pair.caption for pair in pairs]
     truncated = sum(count > encoder.text_limit for count in encoder.count_tokens(texts))
@@ -152,7 +144,7 @@ def _describe(
         ),
     )
     training = Training(
-        external_data="What the pre-trained model was trained on; nothing of this release.",
+        external_data="The data of the pre-trained model; nothing of this release.",
         pretrained_backbones=(encoder.name[-_MAX_NAME:],),
         ensemble_size=1,
     )
@@ -187,7 +179,7 @@ def _digest(
 class _Finished:
     """Features of finished batches, each in a file named by its first row, beside an output.
 
-    What another model or other data left there is removed.
+    Files of another model or other data are removed.
     """
 
     def __init__(self, output: Path, digest: str) -> None:
@@ -200,7 +192,7 @@ class _Finished:
     def embed(
         self, side: str, rows: int, batch_size: int, embed: Callable[[slice], Tensor]
     ) -> Float[np.ndarray, "rows width"]:
-        """Return the features of all rows, of which only those that are missing are computed."""
+        """Return the features of all rows; compute only those that are missing."""
         blocks = self._read(side)
         done = sum(map(len, blocks))
         say(f"{side}: {rows - done} to embed, {done} done")

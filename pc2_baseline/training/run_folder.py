@@ -15,7 +15,8 @@ from now_builder.formats.noise import Noise
 from now_builder.formats.release import features_hashes
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import DataIdentity, hash_of_vocabulary, read_vocabulary
+from pc2_baseline.data.pairs import read_vocabulary
+from pc2_baseline.data.readers import DataIdentity, hash_of_vocabulary
 from pc2_baseline.training.method import Sizes
 
 BEST, LAST = "best", "last"
@@ -34,7 +35,7 @@ class ReleaseRecord(Strict):
     features: int
     vocabulary: int
     vocabulary_sha256: str
-    """See :func:`~pc2_baseline.data.pairs.hash_of_vocabulary`."""
+    """See :func:`~pc2_baseline.data.readers.hash_of_vocabulary`."""
     noise: Noise | None = None
 
     @property

@@ -35,9 +35,8 @@ SMALL = [
     "train.tensorboard=false",
 ]  # fmt: skip
 SMALLER = {
-    r"pc2-baseline (train|ablate)": " ".join(f"--set {item}" for item in SMALL),
+    r"pc2-baseline train": " ".join(f"--set {item}" for item in SMALL),
     r"--config (pc2|crossfit)": "--set model.similarity_dim=8",
-    r"ablate": "--rows rows.toml --seeds 0",
     r"pc2-baseline table": "--dry-run",
     r"--seeds 0,1,2": "--seeds 0,1",
     r"plant planted": "--train 24 --dev 8 --test 8",
@@ -82,7 +81,6 @@ def folder(planted, tmp_path, monkeypatch):
     draws = np.random.default_rng(0)
     for name in ("similarity", "blind"):
         np.save(tmp_path / f"{name}.npy", draws.normal(size=(24, 24)).astype(np.float32))
-    (tmp_path / "rows.toml").write_text('[[row]]\nname = "all"\ntitle = "All"\nset = []\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -1,14 +1,10 @@
 """The command line: what a user types, reads and gets wrong."""
 
-import contextlib
-import io
 import json
 import re
 import shutil
-import sys
 import tomllib
 import zipfile
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -18,35 +14,10 @@ from safetensors.numpy import load_file, save_file
 from leaderboard.metrics import recalls
 from leaderboard.submission.archive import open_submission
 from leaderboard.submission.gallery import read_gallery
-from now_builder.errors import ConfigError
 from now_builder.formats.pair_statistics import read_clean_prob
 from now_builder.formats.release import read_split_captions
-from pc2_baseline.cli import main
-from pc2_baseline.config import Settings, presets, read_settings
-from pc2_baseline.runs.predict import method_title
-
-
-@dataclass
-class Done:
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def call(*arguments):
-    """Run the command in this process: torch takes seconds to import."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        patch.setattr(sys, "argv", ["pc2-baseline", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    return Done(ended.value.code, out.getvalue(), err.getvalue())
+from pc2_baseline.config import presets
+from tests.pc2_baseline.commands import call, failed
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +29,13 @@ def trained(tiny, tmp_path_factory):
         "train.warmup_epochs=2", "train.epochs=2", "method.class_hidden=16",
     ]  # fmt: skip
     flags = [part for value in sets for part in ("--set", value)]
-    done = call("train", tiny, run, "--config", "pc2-demo", "--device", "cpu", *flags)
+    done = call(
+        "train", tiny, run, "--config", "pc2-paper", "--on", "demo", "--device", "cpu", *flags
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(r"4 epochs, best epoch \d with dev rSum \d", done.stdout)
     assert re.search(r"epoch 1/4: .* pairs/s, dev rSum .* left", done.stderr)
     return run
-
-
-def failed(done, pattern):
-    assert done.returncode == 1, (done.returncode, done.stderr)
-    assert re.search(pattern, done.stderr), done.stderr
-    assert done.stderr.strip().count("\n") == 0
-    assert done.stdout == ""
 
 
 def test_the_run_folder_holds_what_the_contract_says(trained, tiny):
@@ -251,7 +217,13 @@ QUICK = [
     "train.warmup_epochs=1", "train.epochs=1", "method.class_hidden=16", "train.device=cpu",
     "train.pictures=false", "train.tensorboard=false",
 ]  # fmt: skip
-QUICKLY = ["--config", "pc2-demo", *(part for value in QUICK for part in ("--set", value))]
+QUICKLY = [
+    "--config",
+    "pc2-paper",
+    "--on",
+    "demo",
+    *(part for value in QUICK for part in ("--set", value)),
+]
 
 
 def test_resume_goes_on_with_a_run_and_never_starts_one(tiny, tmp_path):
@@ -281,34 +253,19 @@ def test_several_seeds_in_one_command(tiny, tmp_path):
     failed(call("train", tiny, out, *QUICKLY, "--seeds", "0,x"), "--seeds 0,x: expected")
 
 
-def test_ablate_prints_the_table_and_goes_on(tiny, tmp_path):
-    rows = tmp_path / "rows.toml"
-    rows.write_text(
-        '[[row]]\nname = "full"\ntitle = "PC2"\n'
-        '[[row]]\nname = "sgr"\ntitle = "SGR"\nset = ["method.name=triplet"]\n'
-    )
-    arguments = ("ablate", tiny, tmp_path / "out", *QUICKLY, "--rows", rows, "--seeds", "0")
-    done = call(*arguments)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^\| PC2 \| ✓ \| ✓ \| ✓ \| .* \| 1 \|$", done.stdout, re.MULTILINE)
-    assert done.stdout == (tmp_path / "out" / "table.md").read_text()
-    found = json.loads(call(*arguments, "--json").stdout)
-    assert found["split"] == "test"
-    assert [line["name"] for line in found["lines"]] == ["full", "sgr"]
-    failed(call(*arguments, "--split", "train"), "--split train: expected dev or test")
-    rows.write_text('[[row]]\nname = "typo"\ntitle = "x"\nset = ["method.rectifies=true"]\n')
-    failed(call(*arguments), "row typo: method.rectifies: .* the nearest is method.rectify")
-
-
 def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
     run = tmp_path / "run"
     failed(call("train", tmp_path / "no", run), "no such release folder")
     failed(call("train", tiny, run, "--config", "pc3"), "neither a file nor a preset; presets are")
-    failed(call("train", tiny, run, "--config", "pc2-dmo"), "vsrn-f30k, the nearest is pc2-demo$")
+    failed(call("train", tiny, run, "--config", "pc2-demo"), "nearest is --config pc2-paper --on")
+    failed(call("train", tiny, run, "--config", "sgr", "--on", "coc"), "the nearest is coco$")
     failed(call("train", tiny, run, "--set", "train.lr=fast"), "train.lr")
     failed(call("train", tiny, run, "--set", "train.speed=9"), "train.speed")
     failed(call("train", tiny, run, "--set", "method.name=pc3"), "method")
-    failed(call("train", tiny, trained, "--config", "pc2-demo"), "a run of other settings")
+    failed(
+        call("train", tiny, trained, "--config", "pc2-paper", "--on", "demo"),
+        "a run of other settings",
+    )
     failed(call("predict", run, "-o", tmp_path / "x.zip"), "run.toml: no such file")
     failed(call("predict", trained, "-o", tmp_path / "x.npy"), r"expected the name of a \.zip")
     failed(call("predict", trained, "-o", tmp_path / "x.zip", "--split", "val"), "expected one of")
@@ -323,35 +280,6 @@ def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
     assert call("train").returncode == 2
 
 
-def test_every_preset_is_valid_and_says_what_it_is():
-    ours = {"crossfit", "crossfit-demo", "crossfit-pooled-demo", "pc2-demo", "pc2-planted"}
-    assert {*ours, "pc2-paper", "sgr"} <= set(presets())
-    for name, line in presets().items():
-        read_settings(name, [])
-        assert line.endswith("."), f"{name}: {line}"
-
-
-@pytest.mark.parametrize(
-    ("preset", "title"),
-    [("pc2-paper", "PC2"), ("pc2-star", "PC2*"), ("bicro-star", "BiCro*"), ("sgr", "SGR"),
-     ("scan-t2i", "SCAN T2I"), ("pc2-pooled-demo", "PC2, pooled network"),
-     ("crossfit", "Cross-fit division"), ("ridge", "Ridge regression"),
-     ("sgr-c", "SGR-C (trained on matched pairs alone)")],
-)  # fmt: skip
-def test_a_submission_names_its_method_as_papers_do_and_another_network(preset, title):
-    assert method_title(read_settings(preset, [])) == title
-
-
-def test_the_default_preset_has_the_papers_values():
-    settings = read_settings(None, [])
-    assert settings.method == Settings().method
-    method, train = settings.method, settings.train
-    assert (method.margin, method.margin_base, method.oscillation_threshold) == (0.2, 10, 0.5)
-    assert (method.classes, train.batch, train.warmup_epochs, train.epochs) == (128, 128, 10, 50)
-    assert (method.lambda_noisy, method.lambda_pseudo, method.lambda_entropy) == (1, 1, 10)
-    assert (settings.model.embed_dim, settings.model.word_dim) == (2048, 300)
-
-
 def test_a_release_is_planted(tmp_path):
     folder = tmp_path / "release"
     sizes = ("--train", 8, "--dev", 2, "--test", 2, "--mismatch", 0.5)
@@ -362,43 +290,16 @@ def test_a_release_is_planted(tmp_path):
 
 
 def test_who_takes_the_papers_preset_for_a_small_release_is_told_of_another():
-    assert "crossfit-pooled-demo" in presets()["pc2-paper"]
+    assert "crossfit-pooled --on demo" in presets()["pc2-paper"]
     shown = " ".join(call("train", "--help").stdout.split())
-    assert "for train on fewer than 10,000 training pairs crossfit-pooled-demo" in shown
+    assert "on fewer than 10,000 training pairs crossfit-pooled --on demo" in shown
 
 
 def test_presets_are_listed():
     done = call("presets")
     assert done.returncode == 0
     assert "pc2-paper" in done.stdout
-    assert json.loads(call("presets", "--json").stdout) == presets()
-
-
-@pytest.mark.parametrize(
-    ("name", "layout", "warm_up"),
-    [("pc2-f30k", "f30k_precomp", 5), ("pc2-coco", "coco_precomp", 10),
-     ("pc2-cc152k", "cc152k_precomp", 10)],
-)  # fmt: skip
-def test_the_fields_presets_differ_from_the_papers_in_data_and_warm_up_alone(name, layout, warm_up):
-    found, paper = read_settings(name, []), read_settings("pc2-paper", [])
-    assert (found.data.name, found.train.warmup_epochs) == (layout, warm_up)
-    assert (found.method, found.model) == (paper.method, paper.model)
-    assert found.train.model_copy(update={"warmup_epochs": 10}) == paper.train
-
-
-@pytest.mark.parametrize("tokenizer", ["bpe", "bert"])
-def test_a_preset_for_each_track_of_now_differs_in_the_tokenizer_alone(tokenizer):
-    found, paper = read_settings(f"pc2-now-{tokenizer}", []), read_settings("pc2-paper", [])
-    assert found.data.tokenizer == tokenizer
-    assert found.model_copy(update={"data": paper.data}) == paper
-
-
-def test_a_file_of_ones_own_can_extend_a_preset(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text('extends = "pc2-f30k"\n[train]\nseed = 3\n[data]\ndev_images = 0\n')
-    found = read_settings(str(path), ["train.warmup_epochs=7"])
-    assert (found.data.name, found.data.dev_images) == ("f30k_precomp", 0)
-    assert (found.train.seed, found.train.warmup_epochs, found.train.batch) == (3, 7, 128)
-    path.write_text('extends = "pc3"\n')
-    with pytest.raises(ConfigError, match=r"mine.toml: extends 'pc3', expected one of .*crossfit"):
-        read_settings(str(path), [])
+    assert "--on coco     published rSum, 1K: 522.5, 518.5, 508.4 at 0, 20, 50 %" in done.stdout
+    listed = json.loads(call("presets", "--json").stdout)
+    assert {name: preset["about"] for name, preset in listed.items()} == presets()
+    assert listed["rcl"]["on"]["f30k"].startswith("published rSum of SGR at 40 % mismatch")

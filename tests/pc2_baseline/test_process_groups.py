@@ -24,7 +24,7 @@ MODEL = [
 METHODS = {
     "pc2-paper": ["method.classes=8", "method.class_hidden=16"],
     "crossfit": ["method.folds=2", "train.seed=1"],
-    "crossfit-pooled-demo": ["method.folds=3", "data.tokenizer=jieba", "train.seed=1"],
+    "crossfit-pooled": ["method.folds=3", "data.tokenizer=jieba", "train.seed=1"],
     "ncr": [],
     "bicro": ["method.warmup_share=1"],
 }

@@ -1,7 +1,5 @@
 """Search as a page for one person: words or a picture in, pages with their screenshots out."""
 
-import base64
-import io
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,29 +14,22 @@ from urllib.parse import parse_qs
 
 from now_builder.errors import NowError
 from now_builder.formats.screenshots import Screenshot, some_screenshots
-from now_builder.formats.shard import image_kind, open_screenshot
+from now_builder.formats.shard import image_kind
 from now_builder.program.html import template_environment
 from now_builder.program.loopback import LoopbackHandler, listening
 from now_builder.program.missing_package import describe_missing
+from pc2_baseline.runs.examples import data_url
 from pc2_baseline.runs.search.searcher import Found, Searcher
 
 MOST_BYTES = 20 * 2**20
 """Bytes of a request at most, a picture in it."""
 _MOST_WORDS = 1000
 _MOST_PARTS = 8
-_SHOWN = (320, 570)
-"""Most pixels of the query's picture on the page, width and height."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the page says.
-
-    Attributes:
-        found: The pages; ``None`` if there are none to show.
-        problem: What is wrong with the query.
-        picture: The picture that was searched with, as a data URL.
-    """
+    """Pages found, or a problem, and the picture of the query as a data URL."""
 
     found: Found | None = None
     problem: str | None = None
@@ -47,13 +38,7 @@ class Answer:
 
 @dataclass(slots=True)
 class SearchPage:
-    """A search that is served.
-
-    Attributes:
-        searcher: The run.
-        screenshots: Screenshots of its pages, by key; empty: a page without pictures.
-        count: Pages to list.
-    """
+    """A search that is served, with the screenshots of its pages by key and the number to list."""
 
     searcher: Searcher
     screenshots: Mapping[str, Screenshot]
@@ -77,7 +62,7 @@ class SearchPage:
         try:
             with self._lock:
                 found = self.searcher.by_picture(content, name, self.count)
-                return Answer(found, picture=_small(content, name))
+                return Answer(found, picture=data_url(content, name))
         except NowError as error:
             return Answer(problem=str(error))
         except ModuleNotFoundError as error:
@@ -105,11 +90,7 @@ class SearchPage:
 def serving(searcher: Searcher, captures: Path | None, count: int, port: int) -> Iterator[str]:
     """Serve a search on 127.0.0.1 while the context is open; yield the page's URL.
 
-    Args:
-        searcher: The run.
-        captures: Folder of the release's captures; ``None``: a page without pictures.
-        count: Pages to list.
-        port: 0 picks a free one.
+    Without captures the page has no pictures; port 0 picks a free one.
 
     Raises:
         FormatError: If the captures have no screenshot of any page.
@@ -188,15 +169,7 @@ class SearchHandler(LoopbackHandler):
 
 
 def file_of(content_type: str, body: bytes) -> tuple[bytes, str] | None:
-    """Take the field ``picture`` out of a form.
-
-    Args:
-        content_type: The request's header.
-        body: Its body, ``multipart/form-data``.
-
-    Returns:
-        Content and name of the file; ``None`` if there is no such field.
-    """
+    """Return content and name of the field ``picture`` of a form, ``None`` if there is none."""
     kind = _head(f"Content-Type: {content_type}".encode("latin-1", "replace"))
     edge = b"\r\n--" + (kind.get_boundary() or "").encode("ascii", "replace")
     for part in (b"\r\n" + body).split(edge, _MOST_PARTS)[1:-1]:
@@ -210,12 +183,3 @@ def file_of(content_type: str, body: bytes) -> tuple[bytes, str] | None:
 
 def _head(lines: bytes) -> Message:
     return BytesParser(policy=HTTP).parsebytes(lines + b"\r\n\r\n", headersonly=True)
-
-
-def _small(content: bytes, name: str) -> str:
-    """Return a picture, scaled down, as a data URL."""
-    picture = open_screenshot(content, name)
-    picture.thumbnail(_SHOWN)
-    file = io.BytesIO()
-    picture.save(file, "JPEG", quality=70)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()

@@ -23,7 +23,8 @@ from now_builder.formats.release import (
     read_pairs,
 )
 from now_builder.formats.word_vectors import count_units
-from pc2_baseline.data.pairs import PairSet, frame, read_vocabulary
+from pc2_baseline.data.pairs import PairSet, read_vocabulary
+from pc2_baseline.data.release_reader import frame
 from pc2_baseline.modules.reading import know_tokens
 from pc2_baseline.runs.open_run import OpenRun, open_run
 from pc2_baseline.training.run_folder import refuse_round
@@ -34,15 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A page that was found.
-
-    Attributes:
-        rank: From 1.
-        score: Similarity of the page, or its caption, and the query.
-        key: Its key.
-        url: Its URL.
-        caption: Its own caption.
-    """
+    """A page with its rank, from 1, and its similarity, or its caption's, to the query."""
 
     rank: int
     score: float
@@ -50,18 +43,23 @@ class Hit:
     url: str
     caption: str
 
+    def __str__(self) -> str:
+        """Return a line for people."""
+        place = f"{self.rank:>3} {self.score:>7.3f}"
+        return f"{place}  {self.key}  {self.url:.60}  {self.caption:.100}"
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """Output of ``pc2-baseline search``.
 
     Attributes:
-        words: What was searched for; the name of the file for a picture.
+        words: The query, or the name of the file of a picture.
         tokens: Its tokens; ``<unk>`` for those that the vocabulary lacks, unless the method reads
             their letters. None for a picture.
-        split: Where.
+        split: Name of the split.
         pages: Pages of the split.
-        hits: The nearest pages, best first; of a picture those with the nearest captions.
+        hits: The nearest pages, or those with the nearest captions, best first.
     """
 
     words: str
@@ -69,6 +67,12 @@ class Found:
     split: str
     pages: int
     hits: list[Hit]
+
+    def __str__(self) -> str:
+        """Return a line a page for people."""
+        query = " | ".join(self.tokens) or self.words
+        head = f"{query}: {len(self.hits)} of {self.pages} pages of {self.split}"
+        return "\n".join([head, *map(str, self.hits)])
 
 
 class Searcher:
@@ -85,13 +89,9 @@ class Searcher:
         self._opened, self._pairs, self._weights = opened, pairs, weights
 
     def by_words(self, words: str, count: int) -> Found:
-        """Find the pages whose screenshots are nearest to words.
+        """Return the pages whose screenshots are nearest to words; ties go to the lower row.
 
         A method that reads letters reads those of words that the vocabulary lacks, too.
-
-        Args:
-            words: Cut as the release's captions were, see :func:`~now_builder.encode.encode`.
-            count: Most pages to return; of equal similarities the lower row goes first.
 
         Raises:
             FormatError: If the release lacks the tokenizer.
@@ -118,12 +118,7 @@ class Searcher:
         return self._found(words, tokens, scores, count)
 
     def by_picture(self, content: bytes, name: str, count: int) -> Found:
-        """Find the pages whose captions are nearest to a picture.
-
-        Args:
-            content: A PNG, JPEG or WebP file.
-            name: What messages call it.
-            count: Most pages to return; of equal similarities the lower row goes first.
+        """Return the pages whose captions are nearest to a picture, a PNG, JPEG or WebP file.
 
         Raises:
             FormatError: If it is no such picture.
@@ -176,15 +171,7 @@ def open_search(
     device_name: str | None = None,
     weights: Path | None = None,
 ) -> Iterator[Searcher]:
-    """Open a run's best epoch to search a split.
-
-    Args:
-        run: The run folder.
-        split: ``train``, ``dev`` or ``test``.
-        release: Where the release lies; default: where it was at training.
-        device_name: Default: as set for the run.
-        weights: Weights of the detector that describes a picture; default: those that come with
-            the package.
+    """Open a run's best epoch to search a split; a detector's weights are needed for pictures.
 
     Raises:
         FormatError: If run or release cannot be read, or the release has no ``pairs.parquet``.
@@ -200,14 +187,3 @@ def open_search(
     pages.sort(key=lambda pair: pair.pair_index)
     with opened.open(name, whole=True) as pairs:
         yield Searcher(opened, pairs, pages, weights)
-
-
-def in_words(found: Found) -> str:
-    """Write what was found for people: a line a page."""
-    query = " | ".join(found.tokens) or found.words
-    head = f"{query}: {len(found.hits)} of {found.pages} pages of {found.split}"
-    return "\n".join([head, *(_line(hit) for hit in found.hits)])
-
-
-def _line(hit: Hit) -> str:
-    return f"{hit.rank:>3} {hit.score:>7.3f}  {hit.key}  {hit.url:.60}  {hit.caption:.100}"

@@ -27,8 +27,8 @@ PROGRAMS = {
     "package export-parquet publish fetch-now build verify report audit audit-stats doctor simweb",
     "leaderboard": "pack validate score recall compare verify schema submit reproduce check-store "
     "dataset-report export export-site blind keys serve status withdraw quota rebuild-db admin",
-    "pc2_baseline": "train predict zero-shot evaluate examples search make-noise division ablate "
-    "table presets plant",
+    "pc2_baseline": "train predict zero-shot evaluate examples search make-noise division table "
+    "presets plant",
 }
 SETTINGS = {
     "crawl": "crawl", "label": "detect", "train-detector": "detect", "detect": "detect",

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -13,49 +12,14 @@ from leaderboard.cli import main as judge
 from leaderboard.submission.archive import open_submission
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.noise import describe, matched, own_images, read_noise
-from pc2_baseline.cli import main
 from pc2_baseline.config import DataSettings, read_settings
 from pc2_baseline.data.make_noise import Draw, draw_noise, find_name
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.run_folder import read_run
+from tests.pc2_baseline.commands import call, failed, run
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def call(capsys, monkeypatch):
-    """Run the command here; give exit code, stdout and stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["pc2-baseline", *map(str, arguments)])
-        capsys.readouterr()  # what came before is not the command's
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture
-def now_leaderboard(capsys, monkeypatch):
-    """Run the board's command here; give exit code, stdout and stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["now-leaderboard", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            judge()
-        return ended.value.code, *capsys.readouterr()
-
-    return run
-
-
-def failed(result, pattern):
-    code, out, err = result
-    assert (code, out) == (1, "")
-    assert re.search(pattern, err), err
-    assert err.strip().count("\n") == 0
 
 
 @pytest.mark.parametrize("protocol", ["captions", "images"])
@@ -155,25 +119,25 @@ def test_a_missing_or_torn_file_is_an_error_and_is_never_made(tmp_path):
         read_noise(tmp_path / "torn.npy", 100, 20)
 
 
-def test_make_noise_writes_exactly_what_was_asked_and_never_twice(flickr, tmp_path, call):
+def test_make_noise_writes_exactly_what_was_asked_and_never_twice(flickr, tmp_path):
     path = tmp_path / "f30k_precomp_0.4"  # without .npy, as in the README of the authors' code
     arguments = ["make-noise", flickr, path, "--mismatch", 0.4, "--protocol", "images"]
-    code, out, _ = call(*arguments)
-    assert code == 0
+    done = call(*arguments)
+    assert done.returncode == 0
     assert [file.name for file in tmp_path.iterdir()] == ["f30k_precomp_0.4"]
     noise = read_noise(path, 100, 20)
-    assert hashlib.sha256(path.read_bytes()).hexdigest() in out
-    assert f"{(noise != np.arange(100) // 5).mean():.4%}" in out
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in done.stdout
+    assert f"{(noise != np.arange(100) // 5).mean():.4%}" in done.stdout
     content = path.read_bytes()
     failed(call(*arguments, "--seed", 1), r"f30k_precomp_0\.4: exists; .*--force")
     assert path.read_bytes() == content
-    assert call(*arguments, "--seed", 1, "--force")[0] == 0
+    assert call(*arguments, "--seed", 1, "--force").returncode == 0
     assert path.read_bytes() != content
-    assert call(*arguments, "--force")[0] == 0
+    assert call(*arguments, "--force").returncode == 0
     assert path.read_bytes() == content, "the same seed, the same bytes"
 
 
-def test_make_noise_finds_the_layout_by_the_folders_name(flickr, tiny, tmp_path, call):
+def test_make_noise_finds_the_layout_by_the_folders_name(flickr, tiny, tmp_path):
     assert find_name(flickr) == find_name(flickr / "f30k_precomp") == "f30k_precomp"
     assert find_name(tiny) == find_name(tiny / "now100k_precomp") == "now100k_precomp"
     for name in ("coco_precomp", "f30k_precomp"):
@@ -181,7 +145,7 @@ def test_make_noise_finds_the_layout_by_the_folders_name(flickr, tiny, tmp_path,
     with pytest.raises(ConfigError, match="holds f30k_precomp and coco_precomp; --name"):
         find_name(tmp_path / "both")
     common = ["--mismatch", 0.5, "--protocol", "captions"]
-    assert call("make-noise", tiny, tmp_path / "now.npy", *common)[0] == 0
+    assert call("make-noise", tiny, tmp_path / "now.npy", *common).returncode == 0
     assert len(np.load(tmp_path / "now.npy")) == 24
     failed(call("make-noise", tiny, tmp_path / "x.npy", *common, "--name", "mine"), "--name: name")
     failed(call("make-noise", tmp_path, tmp_path / "x.npy", *common), "no folder now100k_precomp")
@@ -200,18 +164,16 @@ def trained(flickr, tmp_path_factory):
     ]  # fmt: skip
     small = ["method.classes=8", "method.class_hidden=16"]
     train(flickr, folder / "sgr", read_settings("sgr", common))
-    train(flickr, folder / "pc2", read_settings("pc2-demo", [*common, *small]))
+    train(flickr, folder / "pc2", read_settings("pc2-paper", [*common, *small], on="demo"))
     return folder
 
 
 @pytest.mark.parametrize("method", ["sgr", "pc2"])
-def test_a_run_on_five_captions_evaluates_to_what_it_was_selected_by(
-    trained, method, tmp_path, call
-):
+def test_a_run_on_five_captions_evaluates_to_what_it_was_selected_by(trained, method, tmp_path):
     run, path = trained / method, tmp_path / "m.npy"
-    code, out, _ = call("evaluate", run, "--split", "dev", "--json", "-o", path)
-    assert code == 0
-    found = json.loads(out)
+    done = call("evaluate", run, "--split", "dev", "--json", "-o", path)
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
     assert (found["images"], found["captions"], found["fold"]) == (8, 40, None)
     state = json.loads((run / "best" / "state.json").read_text())
     assert found["scores"] == pytest.approx(state["history"][state["best_epoch"]]["dev"])
@@ -223,12 +185,12 @@ def test_a_run_on_five_captions_evaluates_to_what_it_was_selected_by(
     assert found["scores"]["i2t_R@5"] == pytest.approx(100 * np.mean(hits))
 
 
-def test_evaluate_prints_a_line_and_writes_the_matrix_under_its_name(trained, tmp_path, call):
+def test_evaluate_prints_a_line_and_writes_the_matrix_under_its_name(trained, tmp_path):
     path = tmp_path / "matrix"
-    code, out, _ = call("evaluate", trained / "sgr", "-o", path, "--fold", 3)
-    assert code == 0
-    assert re.match(r"test, 6 images, 30 captions: rSum \d+\.\d, i2t R@1 ", out)
-    assert "\nmean of 2 folds of 3 images: rSum " in out
+    done = call("evaluate", trained / "sgr", "-o", path, "--fold", 3)
+    assert done.returncode == 0
+    assert re.match(r"test, 6 images, 30 captions: rSum \d+\.\d, i2t R@1 ", done.stdout)
+    assert "\nmean of 2 folds of 3 images: rSum " in done.stdout
     assert [file.name for file in tmp_path.iterdir()] == ["matrix"]
     with path.open("rb") as file:
         assert np.load(file).shape == (6, 30)
@@ -236,36 +198,36 @@ def test_evaluate_prints_a_line_and_writes_the_matrix_under_its_name(trained, tm
     failed(call("evaluate", trained / "sgr", "--split", "train"), "expected dev or test")
 
 
-def test_noise_is_in_the_run_and_in_the_divisions_truth(trained, tmp_path, call):
+def test_noise_is_in_the_run_and_in_the_divisions_truth(trained, tmp_path):
     noise = np.load(trained / "n.npy")
     record = read_run(trained / "pc2").release.noise
     assert record.protocol == "captions"
     assert record.mismatch == (noise != np.arange(100) // 5).mean()
     assert record.sha256 == hashlib.sha256((trained / "n.npy").read_bytes()).hexdigest()
-    code, out, _ = call("division", trained / "pc2", "--json")
-    assert code == 0
-    found = json.loads(out)
+    done = call("division", trained / "pc2", "--json")
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
     assert found["known"] == found["pairs"] == 100
     assert found["matched"] == int((noise == np.arange(100) // 5).sum())
     lines = [f"{row},{image == row // 5}" for row, image in enumerate(noise)]
     (tmp_path / "truth.csv").write_text("\n".join(["key,matched", *lines]) + "\n")
-    code, out, _ = call("division", trained / "pc2", "--truth", tmp_path / "truth.csv", "--json")
-    assert json.loads(out) == found, "a key is the row of the caption"
+    done = call("division", trained / "pc2", "--truth", tmp_path / "truth.csv", "--json")
+    assert json.loads(done.stdout) == found, "a key is the row of the caption"
 
 
-def test_a_truth_of_pages_is_joined_with_what_noise_moved(trained, tmp_path, call):
+def test_a_truth_of_pages_is_joined_with_what_noise_moved(trained, tmp_path):
     own = np.load(trained / "n.npy") == np.arange(100) // 5
     verdicts = np.array(["match", "mismatch", "unsure"])[np.arange(100) % 3]
     lines = [f"{row},{verdict}" for row, verdict in enumerate(verdicts)]
     (tmp_path / "truth.csv").write_text("\n".join(["key,matched", *lines]) + "\n")
-    code, out, _ = call("division", trained / "pc2", "--truth", tmp_path / "truth.csv", "--json")
-    assert code == 0
-    found = json.loads(out)
+    done = call("division", trained / "pc2", "--truth", tmp_path / "truth.csv", "--json")
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
     assert found["matched"] == int((own & (verdicts == "match")).sum())
     assert found["known"] == int((~own | (verdicts != "unsure")).sum())
 
 
-def test_another_content_of_the_noise_file_is_another_run(trained, flickr, call):
+def test_another_content_of_the_noise_file_is_another_run(trained, flickr):
     path = trained / "n.npy"
     content = path.read_bytes()
     settings = read_run(trained / "sgr").settings
@@ -279,13 +241,13 @@ def test_another_content_of_the_noise_file_is_another_run(trained, flickr, call)
     assert train(flickr, trained / "sgr", settings).fresh == 0
 
 
-def agree(call, now_leaderboard, run, release, split, out):
+def agree(run_folder, release, split, out):
     """Predict, score, and compare with what evaluate says."""
-    assert call("predict", run, "--split", split, "-o", out)[0] == 0
-    found = json.loads(call("evaluate", run, "--split", split, "--json")[1])
-    code, text, _ = now_leaderboard("score", out, "--release", release, "--json")
-    assert code == 0
-    result = json.loads(text)
+    assert call("predict", run_folder, "--split", split, "-o", out).returncode == 0
+    found = json.loads(call("evaluate", run_folder, "--split", split, "--json").stdout)
+    done = run(judge, "now-leaderboard", "score", out, "--release", release, "--json")
+    assert done.returncode == 0
+    result = json.loads(done.stdout)
     assert (result["n_images"], result["n_pairs"]) == (found["images"], found["captions"])
     assert result["rsum"] == pytest.approx(found["scores"]["rsum"])
     for way in ("i2t", "t2i"):
@@ -295,19 +257,15 @@ def agree(call, now_leaderboard, run, release, split, out):
 
 
 @pytest.mark.parametrize("split", ["dev", "test"])
-def test_the_board_scores_five_captions_an_image_as_evaluate_does(
-    trained, flickr, tmp_path, call, now_leaderboard, split
-):
+def test_the_board_scores_five_captions_an_image_as_evaluate_does(trained, flickr, tmp_path, split):
     run = trained / "pc2"
-    result = agree(call, now_leaderboard, run, flickr, split, tmp_path / "x.zip")
+    result = agree(run, flickr, split, tmp_path / "x.zip")
     assert (result["track"], result["release"]["origin"]) == ("flickr30k", "field")
     assert result["training"]["noise"]["protocol"] == "captions"
 
 
 @pytest.mark.parametrize(("name", "each"), [("coco_precomp", 5), ("cc152k_precomp", 1)])
-def test_the_board_scores_the_other_sets_as_evaluate_does(
-    fields, tmp_path, call, now_leaderboard, name, each
-):
+def test_the_board_scores_the_other_sets_as_evaluate_does(fields, tmp_path, name, each):
     release = fields.make_field(tmp_path, fields.Field(name=name, each=each, test=12))
     settings = [
         f"data.name={name}", "data.sentences=false", "data.dev_images=4", "train.device=cpu",
@@ -315,22 +273,24 @@ def test_the_board_scores_the_other_sets_as_evaluate_does(
         "train.warmup_epochs=1", "train.epochs=0",
     ]  # fmt: skip
     train(release, tmp_path / "run", read_settings("sgr", settings))
-    result = agree(call, now_leaderboard, tmp_path / "run", release, "test", tmp_path / "x.zip")
+    result = agree(tmp_path / "run", release, "test", tmp_path / "x.zip")
     assert result["track"] == name.removesuffix("_precomp")
     x = tmp_path / "dev.zip"
-    assert call("predict", tmp_path / "run", "--split", "dev", "-o", x)[0] == 0
-    code, text, _ = now_leaderboard("score", x, "--release", release, "--json")
-    assert (code, json.loads(text)["n_images"]) == (0, 8), "all of dev, not the first four"
+    assert call("predict", tmp_path / "run", "--split", "dev", "-o", x).returncode == 0
+    done = run(judge, "now-leaderboard", "score", x, "--release", release, "--json")
+    assert (done.returncode, json.loads(done.stdout)["n_images"]) == (0, 8), (
+        "all of dev, not the first four"
+    )
 
 
-def test_a_submission_tells_of_the_noise(tiny, tmp_path, call, small_settings):
+def test_a_submission_tells_of_the_noise(tiny, tmp_path, small_settings):
     np.save(tmp_path / "n.npy", draw_noise(24, 24, Draw(0.5, "captions", 0)))
     settings = [
         *(value for value in small_settings if not value.startswith("method.")),
         "train.warmup_epochs=1", "train.epochs=0", f'data.noise_file="{tmp_path}/n.npy"',
     ]  # fmt: skip
     train(tiny, tmp_path / "run", read_settings("sgr", settings))
-    assert call("predict", tmp_path / "run", "-o", tmp_path / "x.zip")[0] == 0
+    assert call("predict", tmp_path / "run", "-o", tmp_path / "x.zip").returncode == 0
     with open_submission(tmp_path / "x.zip") as submission:
         found = submission.meta.training.noise
     assert found == read_run(tmp_path / "run").release.noise
@@ -338,7 +298,7 @@ def test_a_submission_tells_of_the_noise(tiny, tmp_path, call, small_settings):
     failed(call("division", tmp_path / "run"), "makes no divisions|no noise file")
 
 
-def test_a_run_without_noise_needs_a_truth_file(tiny, tmp_path, call, small_settings):
+def test_a_run_without_noise_needs_a_truth_file(tiny, tmp_path, small_settings):
     settings = [value for value in small_settings if not value.startswith("method.")]
     settings += ["train.warmup_epochs=1", "train.epochs=0"]
     train(tiny, tmp_path / "run", read_settings("sgr", settings))
@@ -347,11 +307,13 @@ def test_a_run_without_noise_needs_a_truth_file(tiny, tmp_path, call, small_sett
         call("division", tmp_path / "run"),
         "--truth: the run has neither data.truth nor a noise file",
     )
-    code, out, _ = call("evaluate", tmp_path / "run", "--json")
-    assert (code, json.loads(out)["captions"]) == (0, 8), "NoW can be evaluated too"
+    done = call("evaluate", tmp_path / "run", "--json")
+    assert (done.returncode, json.loads(done.stdout)["captions"]) == (0, 8), (
+        "NoW can be evaluated too"
+    )
 
 
-def test_cocos_test_split_is_scored_whole_and_by_folds(fields, tmp_path, call, monkeypatch):
+def test_cocos_test_split_is_scored_whole_and_by_folds(fields, tmp_path, monkeypatch):
     release = fields.make_field(tmp_path, fields.Field(name="coco_precomp"))
     settings = [
         "data.name=coco_precomp", "data.sentences=false", "train.device=cpu",
@@ -359,11 +321,13 @@ def test_cocos_test_split_is_scored_whole_and_by_folds(fields, tmp_path, call, m
         "train.warmup_epochs=1", "train.epochs=0",
     ]  # fmt: skip
     train(release, tmp_path / "run", read_settings("sgr", settings))
-    code, out, _ = call("evaluate", tmp_path / "run", "--json")
-    assert (code, json.loads(out)["fold"]) == (0, None), "six images make no fold of a thousand"
+    done = call("evaluate", tmp_path / "run", "--json")
+    assert (done.returncode, json.loads(done.stdout)["fold"]) == (0, None), (
+        "six images make no fold of a thousand"
+    )
     monkeypatch.setattr("pc2_baseline.runs.evaluate.FOLD", 2)
-    found = json.loads(call("evaluate", tmp_path / "run", "--json")[1])
+    found = json.loads(call("evaluate", tmp_path / "run", "--json").stdout)
     assert (found["images"], found["fold"]) == (6, 2)
     assert found["fold_scores"]["rsum"] > found["scores"]["rsum"]
-    code, out, _ = call("evaluate", tmp_path / "run", "--split", "dev", "--json")
-    assert json.loads(out)["fold"] is None, "only test has folds"
+    done = call("evaluate", tmp_path / "run", "--split", "dev", "--json")
+    assert json.loads(done.stdout)["fold"] is None, "only test has folds"

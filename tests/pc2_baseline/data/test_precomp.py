@@ -9,8 +9,9 @@ import torch
 
 from now_builder.errors import ConfigError, FormatError
 from pc2_baseline.config import DataSettings, read_settings
-from pc2_baseline.data.pairs import count_train, open_pairs
+from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.data.precomp import encode, read_vocabulary
+from pc2_baseline.data.readers import make_reader
 from pc2_baseline.methods.networks import make_network
 from pc2_baseline.modules.retrieval import fold_scores, scores, similarity_matrix
 from pc2_baseline.training.method import Sizes
@@ -175,11 +176,11 @@ def test_a_vocabulary_is_found_beside_the_data_or_where_it_is_said_to_be(copy, t
 
 def test_counting_needs_no_words_and_no_vocabulary(copy):
     shutil.rmtree(copy / "vocab")
-    assert count_train(copy, of()) == (100, 20)
+    assert make_reader(copy, of()).count_train() == (100, 20)
 
 
 def test_each_image_is_encoded_once_and_scored_with_every_caption(flickr):
-    settings = read_settings("pc2-demo", ["model.embed_dim=16", "model.word_dim=8"])
+    settings = read_settings("pc2-paper", ["model.embed_dim=16", "model.word_dim=8"], on="demo")
     torch.manual_seed(0)
     net = make_network(settings.model, Sizes(100, 16, 24)).eval()
     with open_pairs(flickr, "dev", of(), CPU) as pairs, torch.no_grad():

@@ -24,6 +24,12 @@ POOLED = [
 ]  # fmt: skip
 
 
+def read_preset(preset, overrides):
+    """Read the settings of a preset such as ``ncr``, or of ``ncr/demo`` on a data set."""
+    config, _, on = preset.partition("/")
+    return read_settings(config, overrides, on or None)
+
+
 @pytest.fixture
 def small(small_settings):
     """Overrides that make any preset without pseudo-classes small and quick."""
@@ -36,9 +42,9 @@ def on_tiny(tiny, small_settings):
     """Make a method of a preset on the tiny release, with its pairs beside it."""
 
     def settings_of(preset, *overrides):
-        has_classes = hasattr(read_settings(preset, []).method, "classes")
+        has_classes = hasattr(read_preset(preset, []).method, "classes")
         small = [value for value in small_settings if has_classes or "method.class" not in value]
-        return read_settings(preset, ["data.tokenizer=jieba", *small, *overrides])
+        return read_preset(preset, ["data.tokenizer=jieba", *small, *overrides])
 
     def make(preset, *overrides):
         settings = settings_of(preset, *overrides)
@@ -150,7 +156,7 @@ def learned(easy, tmp_path):
 
     def outcome(preset, *overrides):
         run = tmp_path / "run"
-        done = train(easy, run, read_settings(preset, [*POOLED, *overrides]))
+        done = train(easy, run, read_preset(preset, [*POOLED, *overrides]))
         divides = (run / "divisions").exists()
         return done, report(run, read_run(run), easy, easy / "truth.csv") if divides else None
 

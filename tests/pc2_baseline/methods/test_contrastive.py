@@ -32,7 +32,7 @@ def test_the_loss_is_the_one_that_is_set_at_its_temperature(
     on_tiny, steps, scored, loss, temperature
 ):
     own = [f"method.loss={loss}", f"method.temperature={temperature}", "train.batch=24"]
-    method, pairs = on_tiny("contrastive-demo", *NO_DROPOUT, *own)
+    method, pairs = on_tiny("contrastive/demo", *NO_DROPOUT, *own)
     expected = slow_loss(scored(method.net, pairs), loss, temperature)
     method.fit_epoch(pairs, 0)
     assert steps[0][0] == pytest.approx(expected, rel=1e-4)
@@ -40,7 +40,7 @@ def test_the_loss_is_the_one_that_is_set_at_its_temperature(
 
 @LOSSES
 def test_steps_are_finite_where_all_scores_are_equal_and_in_batches_of_two(on_tiny, steps, loss):
-    method, pairs = on_tiny("contrastive-demo", f"method.loss={loss}", "train.batch=2")
+    method, pairs = on_tiny("contrastive/demo", f"method.loss={loss}", "train.batch=2")
     torch.nn.init.zeros_(method.net.images.project.weight)
     assert np.isfinite(method.fit_epoch(pairs, 0)["loss"])
     assert max(len(step.pair_index) for _, step in steps) == 2

@@ -48,11 +48,12 @@ def test_it_learns_and_held_out_losses_find_the_shuffled_pairs_better_than_in_sa
     held out 0.75 to 0.88, in sample 0.44 to 0.55, posterior 0.73 to 0.86, rSum 265 to 395.
     """
     settings = read_settings(
-        "crossfit-demo",
+        "crossfit",
         ["data.tokenizer=jieba", "model.embed_dim=32", "model.word_dim=32",
          "model.similarity_dim=16", "model.dropout=0", "model.feature_dropout=0",
          "train.weight_decay=0", "train.lr=1e-2", "train.batch=24", "train.warmup_epochs=12",
          "train.epochs=1", "train.device=cpu", "train.seed=3", "method.folds=3"],
+        on="demo",
     )  # fmt: skip
     with (
         open_pairs(noisy, "train", settings.data, CPU) as pairs,
@@ -179,7 +180,7 @@ def test_a_softmax_loss_is_weighed_by_the_clean_probabilities(
     """One batch an epoch, without dropout: its loss follows from the weights before it."""
     monkeypatch.setattr(crossfit, "divide_by_fold", lambda *_: DIVISION)
     method, pairs = on_tiny(
-        "crossfit-pooled-demo", "model.dropout=0", "model.word_dropout=0",
+        "crossfit-pooled/demo", "model.dropout=0", "model.word_dropout=0",
         "model.feature_dropout=0", "train.warmup_epochs=1", "method.folds=3", "train.batch=24",
         f"method.loss={loss}", "method.temperature=0.3",
     )  # fmt: skip

@@ -22,11 +22,11 @@ VARIANTS = [
     ("bicro", []),
     ("bicro", ["method.steps=two"]),
     ("contrastive", []),
-    ("contrastive-demo", ["model.image_pooling=gpo", "model.caption_encoder=gru"]),
+    ("contrastive/demo", ["model.image_pooling=gpo", "model.caption_encoder=gru"]),
     ("crcl", ["train.warmup_epochs=1", "train.epochs=4", "method.schedules=[1]"]),
     ("cream", ["method.hard_from_epoch=0", NOISY, "train.lr=5e-3", "train.seed=1"]),
     ("crossfit", ["method.folds=2"]),
-    ("crossfit-pooled-demo", ["method.folds=2", "method.loss=gce"]),
+    ("crossfit-pooled/demo", ["method.folds=2", "method.loss=gce"]),
     ("decl", []),
     ("gsc", []),
     ("l2rm", ["train.batch=12"]),
@@ -34,7 +34,7 @@ VARIANTS = [
     ("ncr", ["method.steps=two"]),
     ("pc2-paper", []),
     ("pc2-paper", ["method.search_in=clean_set"]),
-    ("pc2-demo", [POOLED]),
+    ("pc2-paper/demo", [POOLED]),
     ("pc2-released", [NOISY]),
     ("pcsr", [NOISY, "method.ambiguous_from_epoch=0"]),
     ("rcl", []),
@@ -121,22 +121,22 @@ SCAN = ["train.lr=1e-2", "train.batch=16", "train.warmup_epochs=3", "train.epoch
 @pytest.mark.parametrize(
     ("preset", "overrides", "auroc"),
     [
-        ("pc2-demo", ["method.classes=16"], 0.9),
-        ("ncr-demo", [], 0.75),
-        ("bicro-demo", [], 0.75),
-        ("decl-demo", ["train.warmup_epochs=5"], 0.8),
-        ("gsc-demo", ["train.epochs=3", "train.seed=1"], 0.85),
-        ("cream-demo", [], 0.9),
-        ("l2rm-demo", ["train.batch=16", "train.warmup_epochs=3"], 0.8),
-        ("pcsr-demo", [NOISY, "method.ambiguous_from_epoch=1", "method.classes=16",
+        ("pc2-paper/demo", ["method.classes=16"], 0.9),
+        ("ncr/demo", [], 0.75),
+        ("bicro/demo", [], 0.75),
+        ("decl/demo", ["train.warmup_epochs=5"], 0.8),
+        ("gsc/demo", ["train.epochs=3", "train.seed=1"], 0.85),
+        ("cream/demo", [], 0.9),
+        ("l2rm/demo", ["train.batch=16", "train.warmup_epochs=3"], 0.8),
+        ("pcsr/demo", [NOISY, "method.ambiguous_from_epoch=1", "method.classes=16",
                        "train.epochs=2"], 0.9),
-        ("crcl-demo", ["train.batch=16", "method.schedules=[2]", "train.warmup_epochs=2",
+        ("crcl/demo", ["train.batch=16", "method.schedules=[2]", "train.warmup_epochs=2",
                        "train.epochs=8"], 0.7),
         ("ridge", [], 0.9),
-        ("crossfit-pooled-demo", ["method.folds=3"], 0.8),
-        ("sgr-demo", [], None),
-        ("rcl-demo", [], None),
-        *(("contrastive-demo", [f"method.loss={loss}", "train.epochs=4"], None)
+        ("crossfit-pooled/demo", ["method.folds=3"], 0.8),
+        ("sgr/demo", [], None),
+        ("rcl/demo", [], None),
+        *(("contrastive/demo", [f"method.loss={loss}", "train.epochs=4"], None)
           for loss in ("info_nce", "complementary", "gce")),
         *((f"{kind.replace('_', '-')}-demo", [f"model.similarity={kind}", *SCAN], None)
           for kind in ("scan_t2i", "scan_i2t", "imram", "vsrn")),
@@ -322,7 +322,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("preset", "on", "expected"), PUBLISHED)
 def test_presets_have_the_published_settings(preset, on, expected):
-    settings = read_settings(f"{preset}-{on}" if on else preset, [])
+    settings = read_settings(preset, [], on or None)
     train = settings.train
     found = {"total": train.total_epochs, "full": train.warmup_epochs + train.lr_drop_epoch}
     for section in (settings.model, train, settings.method):

@@ -55,7 +55,7 @@ def test_losses_are_finite_for_a_batch_of_two_that_are_alike(preset, triplet):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_method_of_two_peers_takes_any_network(on_tiny, kind):
-    method, pairs = on_tiny("pc2-demo", f"model.similarity={kind}")
+    method, pairs = on_tiny("pc2-paper/demo", f"model.similarity={kind}")
     assert np.isfinite([*method.fit_epoch(pairs, 0).values()]).all()
     assert np.isfinite(method.similarity(pairs)).all()
 
@@ -93,10 +93,6 @@ def matched_rows(release):
 def test_negatives_never_soften():
     with pytest.raises(ConfigError, match="mean_epochs is 2, expected 0 with warm_up"):
         read_settings("sgr-hardest", ["method.mean_epochs=2"])
-
-
-def test_sgr_star_is_sgr_by_the_name_of_the_tables():
-    assert read_settings("sgr-star", []) == read_settings("sgr", [])
 
 
 def test_sgr_c_is_trained_on_the_matched_pairs_alone_and_says_so(

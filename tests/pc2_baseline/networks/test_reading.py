@@ -44,7 +44,7 @@ def drawn(letters, seed, noise=0.3):
 
 
 def settings(*changes):
-    return read_settings("contrastive-demo", ["model.similarity=reading", *changes])
+    return read_settings("contrastive", ["model.similarity=reading", *changes], on="demo")
 
 
 def network(pairs, *changes):
@@ -133,10 +133,10 @@ def test_words_are_left_out_in_training_alone():
     assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("method", ["contrastive-demo", "ncr-demo", "pc2-pooled-demo", "gsc-demo"])
+@pytest.mark.parametrize("method", ["contrastive", "ncr", "pc2-pooled", "gsc"])
 def test_methods_find_captions_of_words_that_training_never_saw(method):
     learned, unseen = drawn("abcdef", 0, noise=1.0), drawn("mnopqr", 1)
-    chosen = read_settings(method, ["model.similarity=reading", "train.warmup_epochs=2"])
+    chosen = read_settings(method, ["model.similarity=reading", "train.warmup_epochs=2"], on="demo")
     sizes = Sizes(PAIRS, 259, 4 + 4 * PAIRS, fit_word_sides(learned, 4 + 4 * PAIRS))
     found = make_method(chosen, sizes, CPU)
     # the unseen words have letters of their own, which a user's one vocabulary would hold

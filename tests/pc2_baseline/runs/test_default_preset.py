@@ -23,19 +23,19 @@ def release(tmp_path_factory):
 
 
 def test_a_small_release_gets_a_preset_that_fits_it(release):
-    name, overrides = default_preset(release, ["train.seed=3"])
-    assert name == SMALL_PRESET
+    name, overrides, on = default_preset(release, ["train.seed=3"])
+    assert (name, on) == (SMALL_PRESET, "demo")
     assert overrides[-1] == "train.seed=3"
-    settings = read_settings(name, overrides)
+    settings = read_settings(name, overrides, on)
     manifest = json.loads((release / "manifest.json").read_text(encoding="utf-8"))
     assert settings.data.tokenizer in manifest["fingerprints"]["train"]
     assert settings.method.name == "crossfit"
 
 
 def test_a_large_one_and_what_has_no_manifest_get_the_papers(release, tmp_path, monkeypatch):
-    assert default_preset(tmp_path, ["a.b=1"]) == ("pc2-paper", ["a.b=1"])
+    assert default_preset(tmp_path, ["a.b=1"]) == ("pc2-paper", ["a.b=1"], None)
     monkeypatch.setattr(module, "FEW_PAIRS", 48)
-    assert default_preset(release, []) == ("pc2-paper", [])
+    assert default_preset(release, []) == ("pc2-paper", [], None)
 
 
 def test_where_the_detector_read_its_words_are_begun_with(release, tmp_path):
@@ -53,29 +53,27 @@ def test_training_says_which_it_took(release, tmp_path):
     quick = ["--set", "train.warmup_epochs=1", "--set", "train.epochs=1", "--set", "method.folds=2"]
     done = CliRunner().invoke(app, ["train", str(release), str(tmp_path / "run"), *quick])
     assert done.exit_code == 0, done.output
-    assert f"preset {SMALL_PRESET}, by the release" in done.output + done.stderr
+    assert f"preset {SMALL_PRESET} --on demo, by the release" in done.output + done.stderr
     assert 'name = "crossfit"' in Path(tmp_path / "run" / "run.toml").read_text(encoding="utf-8")
 
 
 def test_the_only_track_is_taken_where_the_presets_is_not_there(release, capsys):
-    assert with_only_track(release, "pc2-now-bert", ["train.seed=1"])[1:] == [
-        'data.tokenizer="jieba"'
-    ]
+    assert with_only_track(release, "ridge", ["train.seed=1"])[1:] == ['data.tokenizer="jieba"']
     words = "track jieba, the only one there is, instead of bert"
     assert capsys.readouterr().err == f"{release}: {words}\n"
 
 
 @pytest.mark.parametrize(
-    ("config", "overrides"),
+    ("on", "overrides"),
     [
-        ("pc2-paper", []),
-        ("pc2-f30k", []),
-        ("pc2-now-bert", ["data.tokenizer = bert"]),
-        ("pc2-now-bert", ["data.tokenizer=bpe"]),
+        (None, []),
+        ("f30k", []),
+        ("now-bert", ["data.tokenizer = bert"]),
+        ("now-bert", ["data.tokenizer=bpe"]),
     ],
 )
-def test_a_track_that_is_there_or_asked_for_is_left(release, capsys, config, overrides):
-    assert with_only_track(release, config, overrides) == overrides
+def test_a_track_that_is_there_or_asked_for_is_left(release, capsys, on, overrides):
+    assert with_only_track(release, "pc2-paper", overrides, on) == overrides
     assert not capsys.readouterr().err
 
 
@@ -83,9 +81,10 @@ def test_of_several_tracks_none_is_taken(release, tmp_path):
     copy = shutil.copytree(release, tmp_path / "release")
     for path in [*copy.rglob("*_caps_jieba.txt"), *copy.rglob("*_vocab_jieba.json")]:
         shutil.copy(path, path.with_name(path.name.replace("jieba", "mine")))
-    assert with_only_track(copy, "pc2-now-bert", []) == []
+    assert with_only_track(copy, "pc2-paper", [], "now-bert") == []
     run = CliRunner().invoke(
-        app, ["train", str(copy), str(tmp_path / "run"), "--config", "pc2-now-bert"]
+        app,
+        ["train", str(copy), str(tmp_path / "run"), "--config", "pc2-paper", "--on", "now-bert"],
     )
     assert run.exit_code == 1
     assert str(run.exception) == (
@@ -94,26 +93,24 @@ def test_of_several_tracks_none_is_taken(release, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("command", [["train"], ["ablate", "--rows", "sensitivity"]])
-def test_commands_take_the_only_track(release, tmp_path, command):
-    settings = ["--config", "pc2-now-bert", "--set", "train.device=nowhere"]
-    arguments = [command[0], str(release), str(tmp_path / "run"), *command[1:], *settings]
-    done = CliRunner().invoke(app, arguments)
+def test_training_takes_the_only_track(release, tmp_path):
+    settings = ["--config", "pc2-paper", "--on", "now-bert", "--set", "train.device=nowhere"]
+    done = CliRunner().invoke(app, ["train", str(release), str(tmp_path / "run"), *settings])
     assert "track jieba, the only one there is" in done.output + done.stderr
 
 
 def test_another_data_set_is_called_by_its_name(release, tmp_path):
     for config, folder, found in (
-        ("pc2-f30k", release, "holds NoW: --set data.name=now100k_precomp reads it"),
+        ("sgr --on f30k", release, "holds NoW: --set data.name=now100k_precomp reads it"),
         ("sgr", tmp_path / "coco_precomp", "holds coco_precomp: --set data.name=coco_precomp"),
         ("sgr", tmp_path, "holds coco_precomp: --set data.name=coco_precomp reads it"),
     ):
         (tmp_path / "coco_precomp").mkdir(exist_ok=True)
         done = CliRunner().invoke(
-            app, ["train", str(folder), str(tmp_path / "r"), "--config", config]
+            app, ["train", str(folder), str(tmp_path / "r"), "--config", *config.split()]
         )
         assert f"{folder}: {found}" in str(done.exception)
-    tables = ["table", str(release), str(tmp_path / "t"), "--methods", "pc2-f30k"]
+    tables = ["table", str(release), str(tmp_path / "t"), "--methods", "sgr", "--on", "f30k"]
     assert "holds NoW" in str(CliRunner().invoke(app, tables).exception)
 
 

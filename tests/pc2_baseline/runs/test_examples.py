@@ -17,7 +17,7 @@ from safetensors.torch import load_file as load_tensors
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import Pair, read_pairs, write_pairs
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, CaptureRow, write_shard
-from pc2_baseline.analysis.judged import ends
+from pc2_baseline.analysis.pair_samples import ends
 from pc2_baseline.analysis.truth import Truth, find_truth
 from pc2_baseline.cli import main
 from pc2_baseline.config import read_settings
@@ -70,7 +70,7 @@ def world(tiny, small_settings, tmp_path_factory):
     truth = folder / "truth.csv"
     lines = [f"{pair.key},{number % 2 == 0}\n" for number, pair in enumerate(pairs)]
     truth.write_text("key,matched\n" + "".join(lines))
-    train(release, run, read_settings("crossfit-demo", _quick(small_settings)))
+    train(release, run, read_settings("crossfit", _quick(small_settings), on="demo"))
     return World(captures, run, truth, pairs)
 
 
@@ -205,7 +205,7 @@ def pc2(world, small_settings, tmp_path_factory):
     """A run of PC2 whose settings name the truth."""
     run = tmp_path_factory.mktemp("pc2") / "run"
     small = [*small_settings, "data.tokenizer=jieba", f'data.truth="{world.truth}"']
-    train(world.run.parent / "release", run, read_settings("pc2-demo", small))
+    train(world.run.parent / "release", run, read_settings("pc2-paper", small, on="demo"))
     return run
 
 

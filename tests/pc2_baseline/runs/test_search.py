@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 
 import h5py
 import numpy as np
@@ -15,12 +14,12 @@ from now_builder.formats.release import (
     read_split_captions,
 )
 from now_builder.formats.word_vectors import columns_attribute
-from pc2_baseline.cli import main
 from pc2_baseline.config import read_settings
 from pc2_baseline.runs.open_run import similarity
 from pc2_baseline.runs.search import searcher
 from pc2_baseline.runs.search.searcher import open_search
 from pc2_baseline.runs.train import train
+from tests.pc2_baseline.commands import call, failed
 
 QUICK = [
     "data.tokenizer=jieba", "train.epochs=2", "train.warmup_epochs=1", "train.device=cpu",
@@ -31,7 +30,7 @@ QUICK = [
 READERS = {"reading", "ridge-words"}
 
 
-@pytest.fixture(scope="module", params=["ridge", "contrastive-demo", *sorted(READERS)])
+@pytest.fixture(scope="module", params=["ridge", "contrastive", *sorted(READERS)])
 def run(request, tiny, tmp_path_factory):
     folder, release = tmp_path_factory.mktemp("search") / "run", tiny
     if request.param in READERS:
@@ -41,21 +40,13 @@ def run(request, tiny, tmp_path_factory):
                 file.attrs["words"] = columns_attribute(slice(512, 768))
     own = {"ridge": ["method.dim=4"], "ridge-words": ["method.words=true"]}
     preset = request.param.removesuffix("-words")
-    train(release, folder, read_settings(preset, [*QUICK, *own.get(request.param, [])]))
+    train(release, folder, read_settings(preset, [*QUICK, *own.get(request.param, [])], on="demo"))
     return folder
 
 
 def search(run, words, count=10):
     with open_search(run) as searcher:
         return searcher.by_words(words, count)
-
-
-def program(monkeypatch, capsys, *line):
-    """Run a command line; return its exit code, and what it printed."""
-    monkeypatch.setattr(sys, "argv", ["pc2-baseline", *map(str, line)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code, *capsys.readouterr()
 
 
 def test_the_words_of_a_caption_find_what_the_caption_finds(run, tiny):
@@ -107,34 +98,32 @@ def test_a_word_is_read_alike_whether_the_vocabulary_has_it_or_not(run, reads, m
         assert opened.by_words("w3 w9 w0 w12", 10) == known, "nothing of a search stays"
 
 
-def test_the_command_prints_a_line_a_page_or_json(run, monkeypatch, capsys):
+def test_the_command_prints_a_line_a_page_or_json(run):
     line = ["search", run, "w0 w9", "--split", "train", "--n", "2"]
-    _, out, _ = program(monkeypatch, capsys, *line)
-    head, *hits = out.splitlines()
+    head, *hits = call(*line).stdout.splitlines()
     assert head == "w0 | w9: 2 of 24 pages of train"
-    _, out, _ = program(monkeypatch, capsys, *line, "--json")
-    assert [hit["key"] for hit in json.loads(out)["hits"]] == [hit.split()[2] for hit in hits]
+    printed = json.loads(call(*line, "--json").stdout)
+    assert [hit["key"] for hit in printed["hits"]] == [hit.split()[2] for hit in hits]
 
 
-def test_there_is_one_query(run, monkeypatch, capsys):
+def test_there_is_one_query(run):
     for line in ([], ["w0", "--serve"], ["w0", "--image", "x.png"]):
-        code, _, told = program(monkeypatch, capsys, "search", run, *line)
-        assert (code, told) == (1, "error: expected one of WORDS, --image FILE and --serve\n")
+        failed(
+            call("search", run, *line), "^error: expected one of WORDS, --image FILE and --serve$"
+        )
 
 
-def test_options_that_would_do_nothing_are_refused(run, monkeypatch, capsys):
+def test_options_that_would_do_nothing_are_refused(run):
     for option, told in {
         "--weights": "--weights: words need no detector, expected --image or --serve with it",
         "--captures": "--captures, --port: expected with --serve",
         "--port": "--captures, --port: expected with --serve",
     }.items():
         line = ["search", run, "w0", option, "7"]
-        assert program(monkeypatch, capsys, *line) == (1, "", f"error: {told}\n")
+        failed(call(*line), f"^error: {told}$")
 
 
-def test_a_release_of_another_detector_is_not_searched_by_a_picture(run, monkeypatch, capsys):
-    code, _, told = program(monkeypatch, capsys, "search", run, "--image", __file__)
-    assert code == 1
-    assert "come from the detector 'planted', expected 'apt-style'" in told
-    code, _, told = program(monkeypatch, capsys, "search", run, "--image", "gone.png")
-    assert (code, told) == (1, "error: gone.png: cannot be read (No such file or directory)\n")
+def test_a_release_of_another_detector_is_not_searched_by_a_picture(run):
+    asked = call("search", run, "--image", __file__)
+    failed(asked, "come from the detector 'planted', expected 'apt-style'")
+    failed(call("search", run, "--image", "gone.png"), r"gone.png: cannot be read \(No such file")

@@ -28,12 +28,14 @@ from pc2_baseline.config import Plan, read_settings
 from pc2_baseline.data.planted import plant
 from pc2_baseline.modules.retrieval import ensemble
 from pc2_baseline.runs import table as tables
+from pc2_baseline.runs import table_plan as plan
 from pc2_baseline.runs.grid import GridRun, grid
 from pc2_baseline.runs.measured_run import Assignment, measure
 from pc2_baseline.runs.open_run import open_run, similarity
-from pc2_baseline.runs.series import Spread
+from pc2_baseline.runs.series import MeanStd
 from pc2_baseline.runs.side_by_side import side_by_side
 from pc2_baseline.runs.table_files import LEGEND, to_latex, to_markdown
+from pc2_baseline.runs.table_plan import Row
 from pc2_baseline.runs.table_rows import Line, RowRuns, Section, make_sections, other_lines
 from pc2_baseline.runs.text_table import RECALLS, SCORES
 from pc2_baseline.runs.train import train
@@ -83,8 +85,8 @@ def command(release, out):
 def work_of(release, out):
     """What that command asks for."""
     truth = f"data.truth={release / 'truth.csv'}"
-    rows = tables.read_methods(release, methods_of(out), [], [truth])
-    return tables.Work(release, out, rows, [0, 1], tables.make_lanes([], None)[0])
+    rows = plan.table_rows(release, plan.rows_of_methods(methods_of(out)), [], [truth])
+    return tables.Work(release, out, rows, [0, 1], plan.make_slots([], None)[0])
 
 
 def lines_of(made):
@@ -321,9 +323,9 @@ def test_what_is_done_is_not_done_again_and_the_table_is_the_same(
     files = {path: path.stat().st_mtime_ns for path in out.glob("jieba/*/*") if path.is_file()}
     started = []
 
-    def broken(_, tasks, lanes):
+    def broken(_, tasks, slots):
         started.extend(task.name for task in tasks)
-        return side_by_side([sys.executable, "-c", "exit('error: again')"], tasks[:1], lanes)
+        return side_by_side([sys.executable, "-c", "exit('error: again')"], tasks[:1], slots)
 
     monkeypatch.setattr(tables, "side_by_side", broken)
     outcome = tables.make_table(replace(work_of(tiny, made[0]), out=out))
@@ -403,7 +405,8 @@ def test_a_folder_with_runs_on_other_data_or_seeds_of_other_settings_is_refused(
         ConfigError, match=r"four/seed-0: not a finished run on .*other, whose table"
     ):
         tables.make_table(other)
-    changed = tables.read_methods(tiny, methods_of(made[0])[:1], [], ["train.lr=1e-4"])
+    one = plan.rows_of_methods(methods_of(made[0])[:1])
+    changed = plan.table_rows(tiny, one, [], ["train.lr=1e-4"])
     with pytest.raises(ConfigError, match=r"one/seed-0: a run of other settings .*train.lr"):
         tables.make_table(replace(work, rows=changed, seeds=[5]))
 
@@ -463,8 +466,8 @@ def section(*lines):
 
 
 def test_reported_rows_are_marked_and_never_rivals_of_ours():
-    ours = Line("mine", "scored", 1, (0,), {name: Spread.of([10.0]) for name in SCORES})
-    theirs = Line("a|b", "reported", 2, (), {"rsum": Spread.of([300.0])}, notes=("X 2024",))
+    ours = Line("mine", "scored", 1, (0,), {name: MeanStd.of([10.0]) for name in SCORES})
+    theirs = Line("a|b", "reported", 2, (), {"rsum": MeanStd.of([300.0])}, notes=("X 2024",))
     markdown, latex = to_markdown([section(ours, theirs)]), to_latex([section(ours, theirs)])
     assert "| mine | **10.0** |" in markdown
     assert re.search(r"\| a\\\|b \(reported\) \|[ |]* 300\.0 \|", markdown)
@@ -523,13 +526,13 @@ def test_the_test_is_on_the_mean_of_the_seeds(made):
     ("text", "seeds"), [("3", [0, 1, 2]), ("1", [0]), ("4,", [4]), ("0,7", [0, 7])]
 )
 def test_seeds_are_a_number_of_them_or_a_list(text, seeds):
-    assert tables.read_seed_list(text) == seeds
+    assert plan.read_seed_list(text) == seeds
 
 
 @pytest.mark.parametrize("text", ["0", "x", "1,1", ""])
 def test_seeds_that_are_neither_are_refused(text):
     with pytest.raises(ConfigError, match="--seeds"):
-        tables.read_seed_list(text)
+        plan.read_seed_list(text)
 
 
 def test_gpus_take_runs_in_turn_by_the_number_that_the_user_sees(monkeypatch):
@@ -537,8 +540,8 @@ def test_gpus_take_runs_in_turn_by_the_number_that_the_user_sees(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
 
     def seen(devices, jobs=None):
-        lanes, overrides = tables.make_lanes(devices, jobs)
-        return [lane.environment.get("CUDA_VISIBLE_DEVICES") for lane in lanes], overrides
+        slots, overrides = plan.make_slots(devices, jobs)
+        return [slot.environment.get("CUDA_VISIBLE_DEVICES") for slot in slots], overrides
 
     assert seen(["cuda:0", "cuda:1"]) == (["0", "1"], ['train.device="cuda"'])
     assert seen(["cuda:1"], 2) == (["1", "1"], ['train.device="cuda"'])
@@ -556,40 +559,85 @@ def test_gpus_take_runs_in_turn_by_the_number_that_the_user_sees(monkeypatch):
 def test_under_torchrun_a_table_is_refused_instead_of_made_by_every_process(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="started by torchrun; run it alone"):
-        tables.make_lanes([], 2)
+        plan.make_slots([], 2)
 
 
 def test_processes_at_a_time_share_the_cores(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 16)
     monkeypatch.setattr("torch.get_num_threads", lambda: 8)
-    rows = tables.read_methods(tiny, ["sgr"], [], [])
+    rows = plan.table_rows(tiny, [Row(name="sgr")], [], [])
 
     def threads(jobs):
-        lanes, _ = tables.make_lanes([], jobs)
-        return tables.dry_run(tables.Work(tiny, tmp_path, rows, [0], lanes)).partition(" with ")[2]
+        slots, _ = plan.make_slots([], jobs)
+        return tables.dry_run(tables.Work(tiny, tmp_path, rows, [0], slots)).partition(" with ")[2]
 
     assert [threads(jobs) for jobs in (1, 4, 20)] == [
         "8 threads each", "4 threads each", "1 threads each",
     ]  # fmt: skip
 
 
-def test_methods_that_do_not_go_together_are_refused(tiny, flickr, tmp_path):
-    with pytest.raises(ConfigError, match="sgr is there twice"):
-        tables.read_methods(tiny, ["sgr", "sgr"], [], [])
-    with pytest.raises(ConfigError, match="none, expected one or more"):
-        tables.read_methods(tiny, [], [], [])
-    with pytest.raises(ConfigError, match="sgr is for NoW, pc2-f30k is for flickr30k"):
-        tables.read_methods(tiny, ["sgr", "pc2-f30k"], [], [])
-    with pytest.raises(ConfigError, match="--tokenizers: flickr30k has none"):
-        tables.read_methods(flickr, ["pc2-f30k"], ["bert"], [])
-    with pytest.raises(ConfigError, match=r"--tokenizers bert: .* has jieba"):
-        tables.read_methods(tiny, ["sgr"], ["bert"], [])
-    (row,) = tables.read_methods(tiny, ["pc2-now-bert"], [], ["train.lr=1e-3"])
-    assert (row.name, row.settings.data.tokenizer) == ("jieba/pc2-now-bert", "jieba")
+def rows_on(release, methods, tokenizers=(), overrides=(), on=None):
+    return plan.table_rows(release, plan.rows_of_methods(methods), tokenizers, overrides, on)
+
+
+@pytest.mark.parametrize(
+    ("data", "methods", "tokenizers", "on", "message"),
+    [
+        ("tiny", ["sgr", "sgr"], [], None, "sgr: two rows of this name"),
+        ("tiny", [], [], None, "none, expected one or more"),
+        ("flickr", ["sgr"], ["bert"], "f30k", "--tokenizers: flickr30k has none"),
+        ("tiny", ["sgr"], ["bert"], None, "--tokenizers bert: .* has jieba"),
+        ("tiny", ["sgr", "pc2-released"], [], "demo", "--on demo: no such section in pc2-released"),
+    ],
+)
+def test_methods_that_do_not_go_together_are_refused(
+    request, data, methods, tokenizers, on, message
+):
+    with pytest.raises(ConfigError, match=message):
+        rows_on(request.getfixturevalue(data), methods, tokenizers, on=on)
+
+
+def test_methods_are_rows_of_their_names_on_each_track(tiny, flickr):
+    (row,) = rows_on(tiny, ["ridge"], [], ["train.lr=1e-3"], "demo")
+    assert (row.name, row.settings.data.tokenizer) == ("jieba/ridge", "jieba")
     assert row.settings.train.lr == 1e-3
-    assert [row.name for row in tables.read_methods(flickr, ["pc2-f30k"], [], [])] == [
-        "flickr30k/pc2-f30k"
+    assert [row.name for row in rows_on(flickr, ["pc2-paper"], on="f30k")] == [
+        "flickr30k/pc2-paper"
     ]
+
+
+def test_a_file_of_rows_sets_its_own_on_top_of_the_tables(tiny, flickr, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        '[[row]]\nname = "PC2 & all"\n'
+        '[[row]]\nname = "sgr"\nset = ["method.name=triplet", "train.lr=1e-4"]\n'
+        '[[row]]\nname = "ncr"\nconfig = "ncr"\non = "demo"\n'
+    )
+    rows = plan.rows_of_file(str(path))
+    first, second, third = plan.table_rows(tiny, rows, [], ["train.lr=1e-3"], "planted")
+    planted = read_settings("pc2-paper", ["train.lr=1e-3"], on="planted")
+    assert (first.name, first.settings) == ("jieba/PC2 & all", planted)
+    assert (second.settings.method.name, second.settings.train.lr) == ("triplet", 1e-4)
+    assert second.settings.model == planted.model
+    assert third.settings.method.mean_epochs == 12
+    path.write_text('[[row]]\nname = "a"\n[[row]]\nname = "b"\non = "f30k"\n')
+    with pytest.raises(ConfigError, match="a is for NoW, b is for flickr30k"):
+        plan.table_rows(tiny, plan.rows_of_file(str(path)), [], [])
+    path.write_text('[[row]]\nname = "typo"\nset = ["method.rectifies=true"]\n')
+    with pytest.raises(ConfigError, match=r"row typo: .*method.rectifies: .* method.rectify"):
+        plan.table_rows(tiny, plan.rows_of_file(str(path)), [], [])
+    path.write_text('[[row]]\nname = "a/b"\n')
+    with pytest.raises(ConfigError, match=r"row\.0\.name"):
+        plan.rows_of_file(str(path))
+    with pytest.raises(ConfigError, match="neither a file nor one of ablations, sensitivity"):
+        plan.rows_of_file("mine")
+
+
+@pytest.mark.parametrize("name", ["ablations", "sensitivity"])
+def test_rows_that_come_with_the_package_differ_from_each_other(tiny, name):
+    rows = plan.table_rows(tiny, plan.rows_of_file(name), [], [])
+    assert len({row.settings.model_dump_json() for row in rows}) == len(rows) > 6
+    assert rows[0].settings == read_settings(None, [])
 
 
 def test_a_data_set_of_the_field_has_a_table_of_its_own(flickr, tmp_path, small_settings):

@@ -1,11 +1,9 @@
 """A pre-trained dual encoder, from captures and release to a submission that the board takes."""
 
-import contextlib
 import hashlib
 import io
 import json
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -41,9 +39,9 @@ from now_builder.formats.shard import (
     write_shard,
 )
 from now_builder.formats.split import Shares, SplitPlan
-from pc2_baseline.cli import main
 from pc2_baseline.config import ZeroShotSettings
 from pc2_baseline.runs.zero_shot import zero_shot
+from tests.pc2_baseline.commands import call, failed, run
 
 PAGES = 14
 TEST = slice(2, 14)
@@ -331,15 +329,14 @@ def test_a_torn_batch_is_done_again(data, settings, tmp_path, monkeypatch):
     assert embedded.images == 7
 
 
-@pytest.mark.parametrize("change", ["model", "squeeze", "max_text_tokens", "precision", "split"])
+@pytest.mark.parametrize("change", ["model", "squeeze", "precision", "split"])
 def test_features_of_something_else_are_not_taken(
     data, settings, siglip, tmp_path, monkeypatch, change
 ):
     out = tmp_path / "x.zip"
     stopped(data, settings, out, monkeypatch)
-    other = {"model": str(siglip), "squeeze": True, "max_text_tokens": 6, "precision": "bf16",
-             "split": "dev"}[change]  # fmt: skip
-    changed = settings.model_copy(update={change: other})
+    other = {"model": str(siglip), "squeeze": True, "precision": "bf16", "split": "dev"}
+    changed = settings.model_copy(update={change: other[change]})
     with monkeypatch.context() as patch:
         embedded = Embedded(patch)
         zero_shot(data[0], out, changed)
@@ -348,44 +345,25 @@ def test_features_of_something_else_are_not_taken(
     assert out.read_bytes() == (tmp_path / "fresh.zip").read_bytes()
 
 
-def call(start, name, *arguments):
-    """Run a command in this process; return its exit code, output and error output."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        patch.setattr(sys, "argv", [name, *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            start()
-    return ended.value.code, out.getvalue(), err.getvalue()
-
-
 def command(release, captures, model, out, *more):
     return call(
-        main, "pc2-baseline", "zero-shot", release, "--captures", captures, "--model", model,
+        "zero-shot", release, "--captures", captures, "--model", model,
         "-o", out, "--device", "cpu", *more,
     )  # fmt: skip
 
 
 def test_from_a_release_to_scores_by_commands(data, clip, tmp_path):
     out = tmp_path / "x.zip"
-    code, said, told = command(*data, clip, out, "--max-text-tokens", 4, "--precision", "bf16")
-    assert code == 0, told
-    assert said == f"{out}: 12 screenshots x 12 captions, 100.0% of the captions cut to 4 tokens\n"
-    assert "images: 12 to embed, 0 done" in told
-    code, said, told = call(judge, "now-leaderboard", "score", out, "--release", data[0], "--json")
-    assert code == 0, told
-    assert json.loads(said)["method"]["name"] == "clip (zero-shot)"
-
-
-def failed(found, words):
-    code, said, told = found
-    assert code == 1, told
-    assert words in told
-    assert told.count("\n") == 1
-    assert said == ""
+    done = command(*data, clip, out, "--precision", "bf16")
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout
+        == f"{out}: 12 screenshots x 12 captions, 8.3% of the captions cut to 12 tokens\n"
+    )
+    assert "images: 12 to embed, 0 done" in done.stderr
+    judged = run(judge, "now-leaderboard", "score", out, "--release", data[0], "--json")
+    assert judged.returncode == 0, judged.stderr
+    assert json.loads(judged.stdout)["method"]["name"] == "clip (zero-shot)"
 
 
 def test_mistakes_end_in_one_line(data, clip, tmp_path, monkeypatch):
@@ -399,14 +377,14 @@ def test_mistakes_end_in_one_line(data, clip, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     failed(command(release, captures, "now/none", out), "`hf download now/none` brings all of it")
     monkeypatch.setattr("now_builder.dual_encoder.find_spec", lambda _: None)
-    failed(command(release, captures, clip, out), "pip install 'noise-of-web[zero-shot]'")
+    failed(command(release, captures, clip, out), r"pip install 'noise-of-web\[zero-shot\]'")
     assert not [*tmp_path.iterdir()], "a command that cannot start leaves nothing behind"
 
 
 def test_a_track_that_the_release_lacks_is_refused_before_the_work(data, clip, tmp_path):
-    code, _, told = command(*data, clip, tmp_path / "x.zip", "--track", "bpe")
-    assert code == 1
-    assert "test_caps_bpe.txt: no such file; there are" in told
+    done = command(*data, clip, tmp_path / "x.zip", "--track", "bpe")
+    assert done.returncode == 1
+    assert "test_caps_bpe.txt: no such file; there are" in done.stderr
     assert not [*tmp_path.iterdir()]
 
 
@@ -414,8 +392,8 @@ def test_captures_of_another_crawl_are_refused(data, clip, tmp_path):
     write_captures(tmp_path / "other", seed=1)
     failed(
         command(data[0], tmp_path / "other", clip, tmp_path / "x.zip"),
-        "no screenshot of 12 of 12 pairs, such as 00000_0001 (http://site2.test/0): not the "
-        "captures that the release was packaged from?",
+        r"no screenshot of 12 of 12 pairs, such as 00000_0001 \(http://site2.test/0\): not the "
+        r"captures that the release was packaged from\?",
     )
 
 
@@ -458,9 +436,9 @@ def test_pairs_in_another_order_than_the_captions_are_refused(data, clip, tmp_pa
     release = shutil.copytree(data[0], tmp_path / "release")
     ids = release / "now100k_precomp" / "test_ids.txt"
     ids.write_text("".join(reversed(ids.read_text().splitlines(keepends=True))))
-    code, _, told = command(release, data[1], clip, tmp_path / "x.zip")
-    assert code == 1
-    assert "pairs.parquet: keys of test are not those of its captions" in told
+    done = command(release, data[1], clip, tmp_path / "x.zip")
+    assert done.returncode == 1
+    assert "pairs.parquet: keys of test are not those of its captions" in done.stderr
 
 
 def test_a_model_of_the_hub_is_named_with_its_page_and_commit(

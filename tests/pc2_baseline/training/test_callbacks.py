@@ -27,7 +27,7 @@ WATCHED = ["train.tensorboard=true", "train.pictures=true"]
 def settings(tiny, small_settings):
     """A run that is watched and judged."""
     sets = ["train.warmup_epochs=1", "train.lr_drop_epoch=1", f"data.truth={tiny / 'truth.csv'}"]
-    return read_settings("pc2-demo", [*small_settings, *sets, *WATCHED])
+    return read_settings("pc2-paper", [*small_settings, *sets, *WATCHED], on="demo")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_an_epoch_that_was_written_but_never_counted_stands_once(
     tiny, tmp_path, small_settings, monkeypatch
 ):
     quick = ["train.warmup_epochs=1", "train.epochs=1", "train.tensorboard=true"]
-    settings = read_settings("pc2-demo", [*small_settings, *quick])
+    settings = read_settings("pc2-paper", [*small_settings, *quick], on="demo")
 
     def killed(*_):
         raise KeyboardInterrupt
@@ -139,7 +139,9 @@ def test_every_epoch_has_a_picture(run):
 
 def test_a_truth_that_cannot_be_used_stops_before_the_run_is_there(tiny, tmp_path, small_settings):
     (tmp_path / "truth.csv").write_text("key,matched\ntrain_00000,true\n")
-    settings = read_settings("pc2-demo", [*small_settings, f"data.truth={tmp_path / 'truth.csv'}"])
+    settings = read_settings(
+        "pc2-paper", [*small_settings, f"data.truth={tmp_path / 'truth.csv'}"], on="demo"
+    )
     with pytest.raises(FormatError, match="1 training pairs known by key"):
         train(tiny, tmp_path / "run", settings)
     assert not (tmp_path / "run").exists()
@@ -149,7 +151,7 @@ def test_what_fails_to_be_shown_is_told_once_and_stops_nothing(
     tiny, tmp_path, small_settings, capsys
 ):
     quick = ["train.warmup_epochs=1", "train.epochs=1"]
-    settings = read_settings("pc2-demo", [*small_settings, *quick, *WATCHED])
+    settings = read_settings("pc2-paper", [*small_settings, *quick, *WATCHED], on="demo")
     run = tmp_path / "run"
     run.mkdir()
     with pytest.MonkeyPatch.context() as patch:

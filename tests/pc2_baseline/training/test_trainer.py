@@ -16,7 +16,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import TrainSettings, read_settings
-from pc2_baseline.data.pairs import ReleaseReader
 from pc2_baseline.methods.pc2.paper import Pc2
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import EpochRecord, read_state, read_tensors
@@ -28,7 +27,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def settings(small_settings):
-    return read_settings("pc2-demo", small_settings)
+    return read_settings("pc2-paper", small_settings, on="demo")
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +133,8 @@ def killed(self, pairs, epoch):
     return fit(self, pairs, epoch)
 
 Pc2.fit_epoch = killed
-train(Path(sys.argv[1]), Path(sys.argv[2]), read_settings("pc2-demo", json.loads(sys.argv[3])))
+settings = read_settings("pc2-paper", json.loads(sys.argv[3]), on="demo")
+train(Path(sys.argv[1]), Path(sys.argv[2]), settings)
 """
 """A training that dies when one peer has learned the third epoch and the other has not."""
 
@@ -150,7 +150,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_comes_to_the_same_end(
         env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     assert process.returncode == -signal.SIGKILL
-    settings = read_settings("pc2-demo", overrides)
+    settings = read_settings("pc2-paper", overrides, on="demo")
     assert train(tiny, cut, settings).fresh == 2
     train(tiny, tmp_path / "whole", settings)
     same_runs(tmp_path / "whole", cut)
@@ -175,7 +175,7 @@ def test_a_kill_between_last_and_best_is_mended(whole, tiny, tmp_path, settings)
 def test_the_same_command_on_a_finished_run_says_so_and_changes_nothing(
     whole, tiny, settings, capsys, monkeypatch
 ):
-    monkeypatch.setattr(ReleaseReader, "open", lambda *_: pytest.fail("features opened"))
+    monkeypatch.setattr("pc2_baseline.runs.train.open_split", lambda *_: pytest.fail("opened"))
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     done, state = train(tiny, whole, settings), read_state(whole / "last")
     assert "done, 4 epochs" in capsys.readouterr().err
@@ -198,7 +198,7 @@ def test_the_best_epoch_is_the_one_with_the_highest_dev_rsum(whole):
 
 def test_other_settings_in_a_runs_folder_are_refused_and_named(finished, tiny, small_settings):
     changed = ["train.seed=1", "train.warmup_epochs=1", "train.epochs=0"]
-    other = read_settings("pc2-demo", [*small_settings, *changed])
+    other = read_settings("pc2-paper", [*small_settings, *changed], on="demo")
     with pytest.raises(ConfigError, match=r"train\.seed: 0 there, 1 now"):
         train(tiny, finished, other)
     assert train(tiny, finished, other, force=True).fresh == 1
@@ -321,7 +321,9 @@ def test_the_best_and_the_last_epoch_follow_from_patience_and_where_selection_st
 
 
 def test_an_early_stop_is_told_recorded_and_stays(tiny, tmp_path, small_settings, capsys):
-    patient = read_settings("pc2-demo", [*small_settings, "train.epochs=9", "train.patience=1"])
+    patient = read_settings(
+        "pc2-paper", [*small_settings, "train.epochs=9", "train.patience=1"], on="demo"
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "pc2_baseline.training.trainer.dev_scores",
@@ -359,14 +361,14 @@ def test_too_few_pairs_end_in_one_line(planted, tmp_path, settings, pairs):
 @pytest.mark.parametrize("pairs", [4, 5, 7])
 def test_a_handful_of_pairs_trains(planted, tmp_path, small_settings, pairs):
     release = handful(planted, tmp_path / "release", pairs)
-    settings = read_settings("pc2-demo", [*small_settings, "train.batch=2"])
+    settings = read_settings("pc2-paper", [*small_settings, "train.batch=2"], on="demo")
     assert train(release, tmp_path / "run", settings).epochs == 4
 
 
 def test_a_warm_up_may_go_unjudged(tiny, whole, tmp_path, small_settings):
     """Dev is scored after its last epoch alone; weights are those of the run that was judged."""
     quiet = [*small_settings, "train.judge_warmup=false", "train.pictures=true"]
-    done = train(tiny, tmp_path / "run", read_settings("pc2-demo", quiet))
+    done = train(tiny, tmp_path / "run", read_settings("pc2-paper", quiet, on="demo"))
     history, judged = (read_state(run / "last").history for run in (tmp_path / "run", whole))
     assert [bool(record.dev) for record in history] == [False, True, True, True]
     assert [record.dev for record in history[1:]] == [record.dev for record in judged[1:]]
@@ -377,7 +379,7 @@ def test_a_warm_up_may_go_unjudged(tiny, whole, tmp_path, small_settings):
 
 
 def test_an_epoch_that_was_not_judged_is_never_the_best_for_long():
-    settings = read_settings("pc2-demo", ["train.warmup_epochs=3"]).train
+    settings = read_settings("pc2-paper", ["train.warmup_epochs=3"], on="demo").train
     state = None
     for epoch, dev in enumerate([{}, {}, {"rsum": 0.0}, {"rsum": 5.0}, {"rsum": 4.0}]):
         state = next_state(
@@ -388,6 +390,8 @@ def test_an_epoch_that_was_not_judged_is_never_the_best_for_long():
 
 def test_an_unknown_device_is_a_setting_mistake(tiny, tmp_path, small_settings):
     for name in ("gpu0", "cuda:99"):
-        settings = read_settings("pc2-demo", [*small_settings, f'train.device="{name}"'])
+        settings = read_settings(
+            "pc2-paper", [*small_settings, f'train.device="{name}"'], on="demo"
+        )
         with pytest.raises(ConfigError, match=r"train\.device"):
             train(tiny, tmp_path / "run", settings)

@@ -13,7 +13,7 @@ from pc2_baseline.modules.losses import soft_margin
 @pytest.fixture
 def fitted(on_tiny):
     """PC2 after a warm-up epoch and a co-taught one."""
-    method, pairs = on_tiny("pc2-demo", "train.warmup_epochs=1")
+    method, pairs = on_tiny("pc2-paper/demo", "train.warmup_epochs=1")
     for epoch in range(2):
         method.fit_epoch(pairs, epoch)
     return method, pairs
@@ -73,7 +73,7 @@ def test_without_noisy_pairs_or_pseudo_captions_only_the_clean_are_taught(fitted
 
 
 def test_the_first_epoch_has_no_oscillation_and_rectifies_nothing(on_tiny):
-    method, pairs = on_tiny("pc2-demo")
+    method, pairs = on_tiny("pc2-paper/demo")
     method.fit_epoch(pairs, 0)
     assert not method.statistics[0].oscillation.any()
     assert not method.statistics[0].stable_prob.any()

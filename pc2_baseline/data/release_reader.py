@@ -1,0 +1,136 @@
+"""NoW, as ``package`` or its authors store it: vocabulary, captions and features of each split."""
+
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from now_builder.errors import FormatError
+from now_builder.formats import word_vectors
+from now_builder.formats.benchmarks import NOW_NAMES
+from now_builder.formats.captions import Vocabulary
+from now_builder.formats.release import (
+    Captions,
+    data_folder,
+    is_ours,
+    open_regions,
+    read_pairs,
+    read_release_vocabulary,
+    read_split_captions,
+    region_attributes,
+)
+from now_builder.formats.split import Split
+from pc2_baseline.config import DataSettings
+from pc2_baseline.data.precomp import find_in
+from pc2_baseline.data.seen_words import SeenWords
+from pc2_baseline.data.split_arrays import SplitArrays
+
+
+class ReleaseReader:
+    """Read a release of NoW, each caption file once."""
+
+    def __init__(self, release: Path, data: DataSettings) -> None:
+        self.release = release
+        self.data = data
+        self._captions: dict[Split, Captions] = {}
+        self._fingerprints: dict[Split, str] = {}
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of the track, which has ``<start>`` and ``<end>``."""
+        data, path = self.data, self.data.vocab_path
+        if path is not None and path.is_dir():
+            path = find_in(path, [f"{name}_vocab_{data.tokenizer}.json" for name in NOW_NAMES])
+        vocabulary = read_release_vocabulary(self.release, data.tokenizer, path)
+        for token in ("<start>", "<end>"):
+            if token not in vocabulary.word2idx:
+                raise FormatError(
+                    path or self.release / "vocab", f"no token {token}, expected it in word2idx"
+                )
+        return vocabulary
+
+    def captions_path(self, split: Split) -> Path:
+        """Return the caption file of a split."""
+        return data_folder(self.release) / f"{split}_caps_{self.data.tokenizer}.txt"
+
+    def fingerprint(self, split: Split) -> str:
+        """Return the fingerprint of a split.
+
+        Raises:
+            FormatError: If its captions cannot be read.
+        """
+        if split not in self._fingerprints:
+            self._fingerprints[split] = self._read_captions(split).fingerprint
+        return self._fingerprints[split]
+
+    def read(self, split: Split, stack: ExitStack) -> SplitArrays:
+        """Read the captions of a split and open its features, which the stack closes.
+
+        Raises:
+            FormatError: If a file is missing or torn, or counts disagree.
+        """
+        path, vocabulary = self.captions_path(split), self.vocabulary
+        regions = stack.enter_context(open_regions(self.release, split))
+        stored = self._read_captions(split)
+        self._fingerprints[split] = stored.fingerprint
+        del self._captions[split]
+        captions = frame(path, stored, vocabulary, self.data.max_tokens)
+        arrays = SplitArrays(data_folder(self.release) / split, regions, captions)
+        if not captions or regions.shape[0] != len(captions):
+            raise FormatError(
+                path,
+                f"{len(captions)} captions for {regions.shape[0]} images, "
+                "expected as many, and at least one",
+            )
+        return arrays
+
+    def words(self, split: Split) -> SeenWords | None:
+        """Return the words read on a split's pages; ``None`` if its detector does not read."""
+        columns = word_vectors.read_columns(region_attributes(self.release, split))
+        if columns is None:
+            return None
+        return SeenWords(columns, self.vocabulary.idx2word, self.data.tokenizer)
+
+    def count_train(self) -> tuple[int, int]:
+        """Return the number of captions and of images of the training split."""
+        with open_regions(self.release, "train") as regions:
+            return int(regions.shape[0]), int(regions.shape[0])
+
+    def pair_names(self, pairs: int) -> dict[str, list[str]]:  # noqa: ARG002 - the other needs it
+        """Return keys, and URLs of a release of ours, of the training pairs."""
+        if is_ours(self.release):
+            rows = [pair for pair in read_pairs(self.release) if pair.split == "train"]
+            rows.sort(key=lambda pair: pair.pair_index)
+            return {"key": [pair.key for pair in rows], "url": [pair.url for pair in rows]}
+        return {"key": read_split_captions(self.release, "train", self.data.tokenizer).keys}
+
+    def _read_captions(self, split: Split) -> Captions:
+        if split not in self._captions:
+            tokenizer = self.data.tokenizer
+            self._captions[split] = read_split_captions(self.release, split, tokenizer)
+        return self._captions[split]
+
+
+def frame(
+    path: Path, captions: Captions, vocabulary: Vocabulary, max_tokens: int | None
+) -> list[Int[np.ndarray, " _"]]:
+    """Add ``<start>`` and ``<end>`` to the first ``max_tokens`` ids of each caption.
+
+    Raises:
+        FormatError: Naming the line of an empty caption or an id outside the vocabulary.
+    """
+    start, end = vocabulary.word2idx["<start>"], vocabulary.word2idx["<end>"]
+    framed = []
+    for line, ids in enumerate(captions.captions, 1):
+        if not ids:
+            raise FormatError(path, f"line {line}: an empty caption, expected at least one id")
+        if max(ids) >= vocabulary.idx:
+            raise FormatError(
+                path,
+                f"line {line}: id {max(ids)}, but the vocabulary has {vocabulary.idx} tokens "
+                "(another tokenizer's vocabulary?)",
+            )
+        framed.append(np.array([start, *ids[:max_tokens], end], dtype=np.int64))
+    return framed

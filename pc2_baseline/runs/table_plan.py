@@ -1,0 +1,194 @@
+"""The rows, seeds and processes that a table asks for."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from now_builder.config import Strict, build, read_toml
+from now_builder.errors import ConfigError
+from now_builder.formats.benchmarks import BENCHMARKS
+from now_builder.formats.captions import TOKENIZERS
+from now_builder.formats.release import data_folder
+from pc2_baseline.config import DEFAULT_PRESET, Settings, read_settings
+from pc2_baseline.data.readers import check_layout
+from pc2_baseline.runs.measured_run import SPLIT
+from pc2_baseline.runs.series import read_seeds
+from pc2_baseline.runs.side_by_side import Slot
+
+_ROW_SETS = Path(__file__).with_name("rows")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Row(Strict):
+    """A row of a table: a name, a preset, and settings on top of it.
+
+    Attributes:
+        name: Title of the row, and folder of its runs.
+        config: Name of a preset or path of a TOML file.
+        on: Section of it, in place of the one for the whole table.
+        set: ``section.key=value`` each, on top of those for the whole table.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[^/.][^/]*$")]
+    config: str = DEFAULT_PRESET
+    on: str | None = None
+    set: list[str] = Field(default_factory=list)
+
+
+class Rows(Strict):
+    """A file of rows, an array of tables named ``row``."""
+
+    row: Annotated[list[Row], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A row on a track, with its settings."""
+
+    track: str
+    title: str
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        """Its folder under that of the table."""
+        return f"{self.track}/{self.title}"
+
+
+def rows_of_methods(methods: Sequence[str]) -> list[Row]:
+    """Return a row for each preset or TOML file, named like it."""
+    return [
+        Row(name=Path(method).stem if method.endswith(".toml") else method, config=method)
+        for method in methods
+    ]
+
+
+def rows_of_file(name: str) -> list[Row]:
+    """Read the rows of a TOML file, or of a set that comes with the package.
+
+    Raises:
+        ConfigError: If there is no such file or set, or it is wrong.
+    """
+    row_sets = sorted(path.stem for path in _ROW_SETS.glob("*.toml"))
+    path = _ROW_SETS / f"{name}.toml" if name in row_sets else Path(name)
+    if not path.exists():
+        raise ConfigError(f"--rows {name}: neither a file nor one of {', '.join(row_sets)}")
+    return build(Rows, read_toml(path), name).row
+
+
+def table_rows(
+    release: Path,
+    rows: Sequence[Row],
+    tokenizers: Sequence[str],
+    overrides: Sequence[str],
+    on: str | None = None,
+) -> list[TableRow]:
+    """Build the settings of each row on each track, those of a track together.
+
+    Args:
+        release: Folder of the data set.
+        rows: Rows of the table.
+        tokenizers: Tracks of NoW; none for another data set, and by default all of the release.
+        overrides: ``section.key=value`` each, for every row.
+        on: Section of the preset of each row that has none of its own.
+
+    Raises:
+        ConfigError: If there is no such preset, file, section or tokenizer, a setting is wrong, or
+            two rows have one name or are for different data sets.
+        FormatError: If the release is not there.
+    """
+    names = [row.name for row in rows]
+    if not names:
+        raise ConfigError("--methods: none, expected one or more, or --rows")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"{twice}: two rows of this name, expected names that differ")
+    settings = {row.name: _settings(row, on, overrides) for row in rows}
+    track = _benchmark_track(settings)
+    if track is not None:
+        if tokenizers:
+            raise ConfigError(f"--tokenizers: {track} has none, expected it only for NoW")
+        check_layout(release, next(iter(settings.values())).data)
+        return [TableRow(track, name, own) for name, own in settings.items()]
+    return [
+        TableRow(name, row.name, _settings(row, on, overrides, f'data.tokenizer="{name}"'))
+        for name in _tokenizers(release, tokenizers)
+        for row in rows
+    ]
+
+
+def _settings(row: Row, on: str | None, overrides: Sequence[str], *track: str) -> Settings:
+    try:
+        return read_settings(row.config, [*overrides, *row.set, *track], row.on or on)
+    except ConfigError as error:
+        if row.name == row.config:
+            raise
+        raise ConfigError(f"row {row.name}: {error}") from None
+
+
+def _benchmark_track(settings: dict[str, Settings]) -> str | None:
+    """Return the track of a data set of the field, or ``None`` for NoW."""
+    tracks: dict[str, str] = {benchmark.folder: track for track, benchmark in BENCHMARKS.items()}
+    by_row = {name: tracks.get(own.data.name) for name, own in settings.items()}
+    if len(set(by_row.values())) > 1:
+        words = ", ".join(f"{name} is for {track or 'NoW'}" for name, track in by_row.items())
+        raise ConfigError(f"{words}; expected one data set")
+    return next(iter(by_row.values()))
+
+
+def _tokenizers(release: Path, asked: Sequence[str]) -> list[str]:
+    folder = data_folder(release)
+    there: list[str] = [
+        name for name in TOKENIZERS if (folder / f"{SPLIT}_caps_{name}.txt").exists()
+    ]
+    for name in asked:
+        if name not in there:
+            raise ConfigError(f"--tokenizers {name}: {release} has {', '.join(there) or 'none'}")
+    return list(dict.fromkeys(asked)) or there
+
+
+def read_seed_list(text: str) -> list[int]:
+    """Read how many seeds, from 0, or which: ``3`` is ``0,1,2``.
+
+    Raises:
+        ConfigError: If it is neither.
+    """
+    seeds = read_seeds(text.removesuffix(","))
+    if "," in text:
+        return seeds
+    if not seeds[0]:
+        raise ConfigError("--seeds 0: expected one seed or more")
+    return list(range(seeds[0]))
+
+
+def make_slots(devices: Sequence[str], jobs: int | None) -> tuple[list[Slot], list[str]]:
+    """Make a slot for each process at a time, by default one a device, devices in turn.
+
+    Returns:
+        The slots, and an override of the device. A run's settings do not name one GPU of several,
+        so that it may go on with another.
+
+    Raises:
+        ConfigError: If there is no such GPU, several devices are not all GPUs by number, or this is
+            one of several processes.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("table: started by torchrun; run it alone, --jobs starts processes")
+    slots = jobs or max(1, len(devices))
+    numbers = [re.fullmatch(r"cuda:(\d+)", device) for device in devices]
+    gpus = [int(number[1]) for number in numbers if number]
+    if not gpus and len(devices) < 2:
+        return [Slot()] * slots, [f'train.device="{device}"' for device in devices]
+    if len(gpus) < len(devices):
+        raise ConfigError(f"--device {','.join(devices)}: expected one, or such as cuda:0,cuda:1")
+    count = torch.cuda.device_count()
+    if max(gpus) >= count:
+        raise ConfigError(f"--device cuda:{max(gpus)}: this machine has {count} GPUs")
+    names = os.environ.get(_VISIBLE, ",".join(map(str, range(count)))).split(",")
+    places = [Slot({_VISIBLE: names[gpu].strip()}) for gpu in gpus]
+    return [places[slot % len(places)] for slot in range(slots)], ['train.device="cuda"']

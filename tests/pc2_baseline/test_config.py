@@ -1,0 +1,118 @@
+"""Presets, their sections for data sets, and files of one's own."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import pc2_baseline.config
+from now_builder.errors import ConfigError
+from pc2_baseline.config import Settings, presets, read_settings, sections_of
+from pc2_baseline.runs.predict import method_title
+
+LAYOUTS = {"coco": "coco_precomp", "f30k": "f30k_precomp", "cc152k": "cc152k_precomp"}
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_is_valid_with_each_section_and_says_what_it_is(name):
+    assert presets()[name].endswith(".")
+    file = Path(pc2_baseline.config.__file__).with_name("configs") / f"{name}.toml"
+    own = tomllib.loads(file.read_text(encoding="utf-8")).get("on", {})
+    sections = sections_of(name)
+    assert own.keys() <= sections.keys()
+    assert all(sections[on] for on in own), "its comment is beside its head"
+    for on in sections:
+        assert read_settings(name, [], on).data.name == LAYOUTS.get(on, "now100k_precomp")
+    assert read_settings(name, [], "now") == read_settings(name, [])
+
+
+@pytest.mark.parametrize(
+    ("preset", "title"),
+    [("pc2-paper", "PC2"), ("pc2-star", "PC2*"), ("bicro-star", "BiCro*"), ("sgr", "SGR"),
+     ("scan-t2i", "SCAN T2I"), ("pc2-pooled", "PC2, pooled network"),
+     ("crossfit", "Cross-fit division"), ("ridge", "Ridge regression"),
+     ("sgr-c", "SGR-C (trained on matched pairs alone)")],
+)  # fmt: skip
+def test_a_submission_names_its_method_as_papers_do_and_another_network(preset, title):
+    assert method_title(read_settings(preset, [])) == title
+
+
+def test_the_default_preset_has_the_papers_values():
+    settings = read_settings(None, [])
+    assert settings.method == Settings().method
+    method, train = settings.method, settings.train
+    assert (method.margin, method.margin_base, method.oscillation_threshold) == (0.2, 10, 0.5)
+    assert (method.classes, train.batch, train.warmup_epochs, train.epochs) == (128, 128, 10, 50)
+    assert (method.lambda_noisy, method.lambda_pseudo, method.lambda_entropy) == (1, 1, 10)
+    assert (settings.model.embed_dim, settings.model.word_dim) == (2048, 300)
+
+
+@pytest.mark.parametrize(
+    ("on", "data", "warm_up"),
+    [("f30k", {"name": "f30k_precomp"}, 5), ("coco", {"name": "coco_precomp"}, 10),
+     ("cc152k", {"name": "cc152k_precomp"}, 10), ("now-bpe", {"tokenizer": "bpe"}, 10),
+     ("now-bert", {"tokenizer": "bert"}, 10)],
+)  # fmt: skip
+def test_other_data_differ_from_the_papers_preset_in_data_and_warm_up_alone(on, data, warm_up):
+    changed, paper = read_settings(None, [], on), read_settings(None, [])
+    assert changed.data == paper.data.model_copy(update=data)
+    assert (changed.method, changed.model) == (paper.method, paper.model)
+    assert changed.train == paper.train.model_copy(update={"warmup_epochs": warm_up})
+
+
+def test_a_section_is_inherited_and_gives_way_to_the_values_of_the_file_that_extends_it(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'extends = "sgr"\n[method]\nname = "ncr"\n[train]\nseed = 3\nepochs = 7\n'
+        "[on.coco.data]\ndev_images = 0\n[on.mine]\n"
+    )
+    base, own = (read_settings(str(path), ["train.lr=0.1"], on) for on in (None, "coco"))
+    assert (base.data.name, base.train.epochs, base.method.name) == ("now100k_precomp", 7, "ncr")
+    assert (own.data.name, own.data.dev_images) == ("coco_precomp", 0)
+    assert (own.train.seed, own.train.epochs, own.train.lr_drop_epoch) == (3, 7, 10)
+    assert own.train.lr == 0.1, "--set comes last"
+    assert read_settings(str(path), [], "f30k").train.warmup_epochs == 5
+    assert list(sections_of(str(path))) == ["cc152k", "coco", "f30k", "demo", "mine"]
+
+
+def test_where_the_method_is_changed_settings_that_both_have_are_kept():
+    changes = ["method.margin=0.3", "method.name=triplet"]
+    changed, pc2 = read_settings(None, changes, "demo"), read_settings(None, [], "demo")
+    assert changed.method.name == "triplet"
+    assert changed.method.model_dump(exclude_defaults=True) == {
+        "margin": 0.3, "mean_epochs": pc2.method.mean_epochs,
+    }  # fmt: skip
+    assert (changed.model, changed.train, changed.data) == (pc2.model, pc2.train, pc2.data)
+
+
+@pytest.mark.parametrize(
+    ("config", "on", "message"),
+    [
+        ("pc3", None, "--config pc3: neither a file nor a preset; presets are bicro, .*vsrn$"),
+        ("pc2-papr", None, "the nearest is pc2-paper$"),
+        ("ncr-coco", None, "vsrn, the nearest is --config ncr --on coco$"),
+        ("pc2-demo", None, "the nearest is --config pc2-paper --on demo$"),
+        ("pc2-now-bert", None, "the nearest is --config pc2-paper --on now-bert$"),
+        ("crossfit-pooled-demo", None, "the nearest is --config crossfit-pooled --on demo$"),
+        ("ncr", "cocoa", "--on cocoa: no such section in ncr, expected .* demo, .* is coco$"),
+        ("pc2-released", "coco", "no such section in pc2-released, expected one of now$"),
+    ],
+)  # fmt: skip
+def test_a_wrong_name_is_refused_with_the_nearest(config, on, message):
+    with pytest.raises(ConfigError, match=message):
+        read_settings(config, [], on)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('extends = "pc3"\n', "mine.toml: extends 'pc3', expected one of .*crossfit"),
+        ("on = 3\n", r"mine.toml: on is 3, expected sections such as \[on.coco\]"),
+        ("[on]\ncoco = 3\n", r"on is {'coco': 3}, expected sections"),
+        ("[on.coco.train]\nspeed = 3\n", "mine.toml --on coco: train.speed: expected no field"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path, text, message):
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_settings(str(tmp_path / "mine.toml"), [], "coco")
