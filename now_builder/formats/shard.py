@@ -39,8 +39,8 @@ class Planned:
         url: the listed text, verbatim.
         url_canonical: the URL that is visited.
         site: host name.
-        lot: number of the shard's host group, which one worker at a time crawls; −1 if not yet
-            assigned. The column has the name under which existing plans store it.
+        host_group: number of the shard's host group, which one worker at a time crawls; −1 if not
+            yet assigned.
     """
 
     key: str
@@ -48,7 +48,7 @@ class Planned:
     url: str
     url_canonical: str
     site: str
-    lot: int = -1
+    host_group: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class CaptureRow:
             undecided.
         lang_declared: language that the page declares.
         charset: encoding used.
-        charset_source: ``bom``, ``header``, ``meta``, ``xml``, ``utf-8``, ``browser``,
-            ``detected`` or ``default``.
+        charset_source: ``bom``, ``header``, ``meta``, ``xml``, ``utf-8``, ``browser`` or
+            ``default``.
         charset_browser: encoding by which the browser read the text in the screenshot
             (``document.characterSet``, in lower case); ``charset`` where both read it alike.
         fetched_at: UTC, ISO 8601.
@@ -215,7 +215,7 @@ _ELEMENTS_FORMAT = "now-elements/1"
 _PLAN, _CAPTURES = "now-plan/1", "now-captures/1"
 _ROWS = re.compile(r"(\d{5})\.parquet", re.ASCII)
 _LATER: dict[str, Any] = {
-    "lot": -1, "timings": None, "overlays": [], "charset_browser": None, "ink": None,
+    "timings": None, "overlays": [], "charset_browser": None, "ink": None,
     "ink_middle": None,
 }  # fmt: skip
 """Columns that older files lack, and their values for these."""

@@ -28,9 +28,8 @@ TRANSIENT = frozenset({"net_error", "renderer_crashed", "browser_crashed"})
 """Errors that a further attempt may mend."""
 
 REFUSED = frozenset(
-    {"private_address", "robots", "robots_unreachable", "quota", "never", "opt_out",
-     "no_description"}
-)  # fmt: skip
+    {"private_address", "robots", "robots_unreachable", "quota", "never", "opt_out"}
+)
 """Errors of pages that were not visited on purpose."""
 
 

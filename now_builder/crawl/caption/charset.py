@@ -7,24 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import webencodings
-from charset_normalizer import from_bytes
 
 from now_builder.crawl.caption.prescan import declared_labels
 
 _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xfe\xff", "utf-16be"), (b"\xff\xfe", "utf-16le"))
 _XML_WITHIN = 1024
-_CANDIDATES = [
-    "gb18030", "big5", "cp932", "euc_jp", "cp949", "cp1251", "koi8_r", "cp1252",
-    "cp1253", "cp1255", "cp1256", "cp874",
-]  # fmt: skip
-"""Python's names of the encodings that pages use without saying so."""
-
-_LABELS = {
-    "gb18030": "gbk", "cp932": "shift_jis", "cp949": "euc-kr", "cp1251": "windows-1251",
-    "cp1252": "windows-1252", "cp1253": "windows-1253", "cp1255": "windows-1255",
-    "cp1256": "windows-1256", "cp874": "windows-874",
-}  # fmt: skip
-_SAMPLE = 1 << 16
 _MEANT = {"utf-16be": "utf-8", "utf-16le": "utf-8", "x-user-defined": "windows-1252"}
 """What a page means that declares this in plain bytes."""
 
@@ -45,7 +32,7 @@ class Decoded:
         text: the text; undecodable bytes are U+FFFD.
         charset: WHATWG name, lower case.
         source: ``bom``, ``header``, ``meta``, ``xml`` (its declaration), ``utf-8`` (undeclared,
-            valid but for a few bytes), ``browser``, ``detected`` or ``default``.
+            valid but for a few bytes), ``browser`` or ``default``.
     """
 
     text: str
@@ -57,8 +44,8 @@ def decode(content: bytes, content_type: str | None, browser: str | None = None)
     """Decode a page as browsers do.
 
     The order: byte-order mark, charset of the HTTP header, ``<meta>`` in the first 1,024 bytes or
-    in the head, XML declaration, ``<meta>`` further on, UTF-8, what the browser took the page for,
-    detection, windows-1252.
+    in the head, XML declaration, ``<meta>`` further on, UTF-8, the encoding that the browser
+    guessed, windows-1252.
 
     Args:
         content: The page.
@@ -79,7 +66,6 @@ def decode(content: bytes, content_type: str | None, browser: str | None = None)
         ("meta", lambda: _meta_charset(content, in_reach=False)),
         ("utf-8", lambda: "utf-8" if _is_utf8(content) else None),
         ("browser", lambda: _known((browser or "").encode())),
-        ("detected", lambda: _detect(content)),
         ("default", lambda: "windows-1252"),
     )
     charset, source = next((found, name) for name, look in ways if (found := look()))
@@ -213,14 +199,3 @@ def _is_utf8(content: bytes) -> bool:
     invalid = sum(run.count("\ufffd") for run in runs)
     valid = sum(map(len, runs)) - invalid
     return valid >= 4 * invalid or (valid >= invalid and len(runs) >= 2 * broken)
-
-
-def _detect(content: bytes) -> str | None:
-    """Guess an undeclared encoding from the bytes that are not ASCII, with their surroundings."""
-    if len(content) > _SAMPLE:  # scripts and styles bury the text in long runs of ASCII
-        lines = [line for line in content.splitlines() if not line.isascii()]
-        content = b"\n".join(lines)[:_SAMPLE]
-    best = from_bytes(content, cp_isolation=_CANDIDATES).best()
-    if best is None:
-        return None
-    return _known(_LABELS.get(best.encoding, best.encoding.replace("_", "-")).encode())

@@ -51,7 +51,6 @@ class Description:
             JSON-LD the page's before those of what it is about.
         lang: declared language, as written.
         metas: name and content of each ``<meta>`` that has a name.
-        refreshes: whether the page leads to another one by itself.
     """
 
     caption: str | None
@@ -62,24 +61,20 @@ class Description:
     title: str | None
     lang: str | None
     metas: list[tuple[str, str]] = field(default_factory=list)
-    refreshes: bool = False
 
 
-def describe(
-    content: bytes, content_type: str | None, browser: str | None = None, *, fallback: bool = True
-) -> Description:
+def describe(content: bytes, content_type: str | None, browser: str | None = None) -> Description:
     """Find the meta description of a page in its source.
 
     The caption is the first ``<meta name=description>`` of the whole document whose content is
     neither empty nor a placeholder; the name is compared without regard to case. Where there is
-    none, the best of :data:`FALLBACKS` is taken if that is wanted.
+    none, the best of :data:`FALLBACKS` is taken.
 
     Args:
         content: The page as served.
         content_type: Header of the response.
         browser: The encoding in which a browser read it, see
             :func:`now_builder.crawl.caption.charset.decode`.
-        fallback: Take a description from another source where there is none by name.
     """
     decoded = decode(content, content_type, browser)
     page = _read(decoded.text)
@@ -88,7 +83,7 @@ def describe(
         if cleaned := clean(text):
             found.setdefault(origin, {})[cleaned] = None
     candidates = {origin: list(texts) for origin, texts in found.items()}
-    caption, source = choose(candidates, fallback=fallback)
+    caption, source = choose(candidates)
     return Description(
         caption=caption,
         source=source,
@@ -98,7 +93,6 @@ def describe(
         title=clean("".join(page.title or ())) or None,
         lang=_declared_language(page),
         metas=[(meta["name"], meta.get("content", "")) for meta, _ in page.metas if "name" in meta],
-        refreshes=any(meta.get("http-equiv", "").lower() == "refresh" for meta, _ in page.metas),
     )
 
 
@@ -111,9 +105,7 @@ def with_scripted(page: Description, scripted: Sequence[str]) -> dict[str, list[
     return page.candidates | {"script": list(dict.fromkeys(texts))}
 
 
-def choose(
-    candidates: Mapping[str, Sequence[str]], *, fallback: bool
-) -> tuple[str | None, str | None]:
+def choose(candidates: Mapping[str, Sequence[str]]) -> tuple[str | None, str | None]:
     """Choose caption and source among descriptions by source.
 
     A description that scripts put into the page (``script``) comes after one by name in the source,
@@ -122,7 +114,7 @@ def choose(
     """
     found = [
         (clean(decode_entities(text)) if source == "json-ld" else text, source)
-        for source in ("name", "script", *(FALLBACKS if fallback else ()))
+        for source in ("name", "script", *FALLBACKS)
         for text in candidates.get(source, ())
     ]
     found = [(text, source) for text, source in found if text]

@@ -127,7 +127,6 @@ async def _visit_pending(
         scheduler = Scheduler(
             tracker.pending,
             settings.per_host_delay_s,
-            settings.per_host_concurrency,
             resolver.is_local,
         )
         progress = stack.enter_context(Progress(len(tracker.pending), tracker.total))

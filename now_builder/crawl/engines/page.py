@@ -1,4 +1,4 @@
-"""One page's way: robots.txt, a plain request if wanted, the browser, the caption, the row."""
+"""Visit one page: robots.txt, the browser, the caption, the row."""
 
 import asyncio
 import hashlib
@@ -17,7 +17,6 @@ from PIL import Image
 
 from now_builder import __version__
 from now_builder.crawl.browser.pool import BrowserPool
-from now_builder.crawl.browser.prefetch import Prefetch
 from now_builder.crawl.browser.visit import (
     REFUSED,
     PutOff,
@@ -84,9 +83,6 @@ class PageVisitor:
         self._ranks = ranks
         self._pool = pool
         self._opt_outs = settings.obeyed_opt_outs()
-        self._prefetch: Prefetch | None = None
-        if settings.prefetch:
-            self._prefetch = Prefetch(settings, browsers.user_agent, self._opt_outs, pool)
 
     async def visit(
         self, line: Planned, proxy: Proxy, record: VisitRecord, *, alone: bool
@@ -128,14 +124,11 @@ class PageVisitor:
     async def _load(
         self, line: Planned, proxy: Proxy, record: VisitRecord, *, alone: bool
     ) -> VisitResult:
-        """Ask the site, make a plain request if that is wanted, and load the page in a browser."""
+        """Ask the site whether the page may be visited, and load it in a browser."""
         ask = partial(self._ask, line, record)
         async with asyncio.timeout(self._settings.page_timeout_s + _GRACE_S):
             with record.timer.step("robots"):
                 record.robots = (await self._allowed(line, record)).note
-            if self._prefetch is not None:
-                with record.timer.step("prefetch"):
-                    await self._prefetch.check(line.url_canonical, proxy, record, ask)
             return await self._browsers.visit(line.url_canonical, proxy, record, ask, alone=alone)
 
     async def _allowed(self, line: Planned, record: VisitRecord) -> Decision:
@@ -202,13 +195,12 @@ def _describe(
     obeyed: frozenset[str],
 ) -> tuple[CaptureRow, Capture]:
     """Fill in what needs no browser: caption, language, hashes."""
-    fallback = settings.caption_fallback
-    page = describe(result.html, record.content_type, result.charset, fallback=fallback)
+    page = describe(result.html, record.content_type, result.charset)
     tdm_file = record.tdm_file.get(canonical(result.url) or result.url)
     refuse(opt_outs(result.headers, page.metas, result.metas, tdm_file), obeyed)
     scripted = [text for name, text in result.metas if name.strip().lower() == "description"]
     candidates = with_scripted(page, scripted)
-    caption, source = choose(candidates, fallback=fallback)
+    caption, source = choose(candidates)
     seen = (element.text for element in result.elements if element.visible)
     garbled = misread(seen, page.charset, result.charset)
     screenshot = result.screenshot if settings.image == "png" else _to_webp(result.picture)

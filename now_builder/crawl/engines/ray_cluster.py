@@ -25,6 +25,8 @@ POISON = "poison.json"
 _LOCK_WAIT_S = 60.0
 _SLACK_S = 300.0
 _TASKS_A_WORKER = 4
+_ATTEMPTS = 3
+"""Workers that may be lost over the same shards: more would be the fault of these."""
 
 Shards = tuple[int, ...]
 
@@ -64,7 +66,7 @@ def crawl_on_ray(
         _limits(plan, settings),
         parts,
         settings,
-        attempts=settings.task_attempts,
+        attempts=_ATTEMPTS,
     )
     with tqdm(total=sum(pages.values()), unit="page", desc="crawl", disable=None) as bar:
 

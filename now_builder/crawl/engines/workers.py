@@ -20,7 +20,8 @@ from now_builder.urls import site_of
 
 _CRASH_RETRIES = 2
 _BACK_OFF_S = 0.5
-_BUSY_S = 10.0
+_BUSY_S, _LONGEST_BUSY_S = 10.0, 120.0
+"""First pause of a busy host that names none, and the longest pause that a crawl waits for."""
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ class Workers:
         before = self._put_off[line.key]
         asked = attempt.retry_after_s
         pause_s = _BUSY_S * 2**before if asked is None else asked
-        if before >= self.settings.busy_retries or pause_s > self.settings.busy_pause_s:
+        if before >= self.settings.busy_retries or pause_s > _LONGEST_BUSY_S:
             return None
         self._put_off[line.key] += 1
         return pause_s

@@ -24,11 +24,10 @@ def assign_host_groups(plan: Sequence[Planned], finished: Collection[int]) -> li
         theirs = _root(parents, theirs)
         parents[max(ours, theirs)] = min(ours, theirs)
     groups = {
-        line.shard: line.lot if line.shard in finished and line.lot >= 0 else line.shard
-        for line in plan
+        line.shard: line.host_group if line.shard in finished else line.shard for line in plan
     }
     groups |= {shard: _root(parents, shard) for shard in parents}
-    return [replace(line, lot=groups[line.shard]) for line in plan]
+    return [replace(line, host_group=groups[line.shard]) for line in plan]
 
 
 def _root(parents: dict[int, int], shard: int) -> int:
@@ -44,7 +43,7 @@ def host_groups(plan: Iterable[Planned]) -> list[list[int]]:
     """List the shards of each host group, groups and shards in the order of their numbers."""
     found: dict[int, set[int]] = defaultdict(set)
     for line in plan:
-        found[line.lot].add(line.shard)
+        found[line.host_group].add(line.shard)
     return [sorted(found[group]) for group in sorted(found)]
 
 

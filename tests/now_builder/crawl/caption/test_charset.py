@@ -111,9 +111,9 @@ def test_an_undeclared_encoding_is_the_browsers(language: str, label: str) -> No
 
 
 @pytest.mark.parametrize("browser", ["no-such-encoding", "", None])
-def test_without_a_browser_that_knows_the_encoding_is_guessed(browser: str | None) -> None:
+def test_without_a_browser_that_knows_the_encoding_it_is_the_default(browser: str | None) -> None:
     content = page(SENTENCES["zh"].encode("gbk"), SENTENCES["zh"], "gbk")
-    assert decode(content, None, browser).source == "detected"
+    assert decode(content, None, browser).source == "default"
 
 
 def test_a_declaration_comes_before_the_browser() -> None:

@@ -11,7 +11,7 @@ from now_builder.crawl.politeness import origins
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Resolver, parse_mapping
 from now_builder.crawl.politeness.robots_rules import path_of
-from now_builder.crawl.politeness.site_files import SiteFiles, parse_tdm_file
+from now_builder.crawl.politeness.site_rules import SiteFiles, parse_tdm_file
 
 BOTH = frozenset({"tdm-reservation", "ai.txt"})
 
