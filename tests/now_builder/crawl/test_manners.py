@@ -1,40 +1,22 @@
 """What sites ask of a crawler is kept to, and only what they must be asked is asked."""
 
-import gzip
 import time
-import zlib
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from now_builder.crawl.browser import tab
 from now_builder.crawl.politeness.site_rules import SiteRules
-from now_builder.crawl.run import crawl
-from now_builder.crawl.settings import CrawlSettings
-from now_builder.formats.shard import CaptureRow, read_rows
 
+from . import crawls
 from .awkward import page, response
 from .sites import PAGE, Sites
 
 pytestmark = [pytest.mark.browser]
 
 HTML = "text/html; charset=utf-8"
-BROTLI = bytes.fromhex(
-    "1b3c00e08dc33846fcb7699b88ba078d0e4fc7f0f89481891cb8a55cdbd90e1b706651c1f230fc73513085efc729f5"
-    "c506"
-)
-"""An HTML page with a description, by Node's zlib."""
-
-
-def visit(
-    folder: Path, server: Sites, urls: list[str], name: str = "captures", **changes: object
-) -> dict[str, CaptureRow]:
-    """Crawl URLs, given as host and path, and return the row of each."""
-    (folder / "urls.txt").write_text("\n".join(f"http://{url}" for url in urls), "utf-8")
-    values = {"allow_private": True, "resolve": server.resolve, "page_timeout_s": 20.0}
-    settings = CrawlSettings.model_validate(values | changes)
-    crawl(folder / "urls.txt", folder / name, settings)
-    return {row.url.removeprefix("http://"): row for row in read_rows(folder / name)}
+visit = partial(crawls.visit, page_timeout_s=20.0)
 
 
 def text(content: str, *headers: str) -> bytes:
@@ -159,8 +141,7 @@ def test_the_files_of_a_site_are_asked_for_once_and_after_its_robots_txt(tmp_pat
     assert times["many.test/robots.txt"] < times["many.test/ai.txt"]
 
 
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_the_first_rule_of_a_tdm_file_that_matches_decides(tmp_path: Path, *, prefetch) -> None:
+def test_the_first_rule_of_a_tdm_file_that_matches_decides(tmp_path: Path) -> None:
     rules = (
         '{"location": "/shop/*/big$", "tdm-reservation": 0}',
         '{"location": "/shop/*", "tdm-reservation": 1, "tdm-policy": "https://part.test/policy"}',
@@ -169,15 +150,9 @@ def test_the_first_rule_of_a_tdm_file_that_matches_decides(tmp_path: Path, *, pr
     answers: dict[str, bytes | list[bytes]] = {"part.test/.well-known/tdmrep.json": tdm(*rules)}
     paths = {"/": None, "/shop/a": "opt_out", "/shop/a/big": None, "/shopping": None}
     answers |= {f"part.test{path}": PAGE for path in paths}
-    with Sites(
-        answers | {"led.test/": response(302, HTML, b"", "Location: http://part.test/shop/a")}
-    ) as server:
-        rows = visit(
-            tmp_path,
-            server,
-            [*(f"part.test{path}" for path in paths), "led.test/"],
-            prefetch=prefetch,
-        )
+    answers["led.test/"] = response(302, HTML, b"", "Location: http://part.test/shop/a")
+    with Sites(answers) as server:
+        rows = visit(tmp_path, server, [*(f"part.test{path}" for path in paths), "led.test/"])
     assert {path: rows[f"part.test{path}"].error for path in paths} == paths
     assert rows["led.test/"].error == "opt_out"
 
@@ -261,15 +236,14 @@ def test_hosts_with_emoji_and_symbols_are_visited(tmp_path: Path) -> None:
     with Sites({"moved.test/": response(302, HTML, b"", "Location: http://☕.test/")}) as server:
         urls = ["xn--n3h.test/", "☃.test/x", "💩.test/", "moved.test/", "1דוגמה.test/"]
         server.answers |= {"xn--n3h.test/x": PAGE}
-        rows = visit(tmp_path, server, urls, prefetch=True)
+        rows = visit(tmp_path, server, urls)
     assert [rows[url].status for url in urls] == ["ok"] * 4 + ["failed"]
     assert [rows[url].site for url in urls[:3]] == ["xn--n3h.test", "xn--n3h.test", "xn--ls8h.test"]
     assert rows["moved.test/"].final_url == "http://xn--53h.test/"
     assert rows["1דוגמה.test/"].error == "bad_url"
 
 
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_types_are_html_where_a_browser_shows_html(tmp_path: Path, *, prefetch: bool) -> None:
+def test_types_are_html_where_a_browser_shows_html(tmp_path: Path) -> None:
     types = {
         "text/html, text/html; charset=utf-8": None,
         "text/plain, text/html": None,
@@ -287,34 +261,19 @@ def test_types_are_html_where_a_browser_shows_html(tmp_path: Path, *, prefetch: 
         f"t{n}.test/": response(200, kind, page("x")) for n, kind in enumerate(types)
     }
     with Sites(answers) as server:
-        rows = visit(tmp_path, server, list(answers), prefetch=prefetch)
+        rows = visit(tmp_path, server, list(answers))
     assert {kind: rows[f"t{n}.test/"].error for n, kind in enumerate(types)} == types
 
 
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_a_redirect_to_nowhere_is_no_redirect(tmp_path: Path, *, prefetch: bool) -> None:
+def test_a_redirect_to_nowhere_is_no_redirect(tmp_path: Path) -> None:
     answers: dict[str, bytes | list[bytes]] = {
         "a.test/": response(302, HTML, page("x"), "Location:"),
         "b.test/": response(301, HTML, page("x"), "Location:   "),
         "c.test/": response(308, HTML, page("x")),
     }
     with Sites(answers) as server:
-        rows = visit(tmp_path, server, list(answers), prefetch=prefetch)
-        assert max(server.hits[url] for url in answers) == 1 + prefetch
+        rows = visit(tmp_path, server, list(answers))
+        assert max(server.hits[url] for url in answers) == 1
     assert [(row.error, row.attempts) for row in rows.values()] == [
         ("http_302", 1), ("http_301", 1), ("http_308", 1),
     ]  # fmt: skip
-
-
-def test_a_coded_page_is_left_to_the_browser_by_a_plain_request(tmp_path: Path) -> None:
-    html = page("a page")
-    answers: dict[str, bytes | list[bytes]] = {
-        "x-gzip.test/": response(200, HTML, gzip.compress(html), "Content-Encoding: x-gzip"),
-        "deflate.test/": response(200, HTML, zlib.compress(html), "Content-Encoding: deflate"),
-        "br.test/": response(200, HTML, BROTLI, "Content-Encoding: br"),
-        "none.test/": response(200, HTML, html, "Content-Encoding: utf-8"),
-    }
-    with Sites(answers) as server:
-        rows = visit(tmp_path, server, list(answers), prefetch=True)
-    assert rows.pop("br.test/").error in {None, "net_error"}  # over http Chromium knows no Brotli
-    assert {row.status for row in rows.values()} == {"ok"}

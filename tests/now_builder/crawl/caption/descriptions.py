@@ -1,15 +1,14 @@
 """Read ``descriptions.toml``: odd pages with the caption, source and encoding expected of each."""
 
-import re
-import tomllib
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.now_builder.crawl.cases import read_cases
+
 UTF8 = "text/html; charset=utf-8"
 CHINESE = "中文网页"
-_TOKEN = re.compile(r"⟦([^⟦⟧]*)⟧")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,33 +30,19 @@ class Case:
     judge: bool = True
 
 
+def named(text: str) -> str:
+    return f'<meta name="description" content="{text}">'
+
+
 def page(declaration: str, text: str) -> str:
-    return f"<html><head>{declaration}⟦d {text}⟧<title>t</title></head>"
-
-
-def expand(text: str) -> str:
-    """Replace the tokens that ``descriptions.toml`` explains, the innermost first."""
-    while token := _TOKEN.search(text):
-        text = text[: token.start()] + _value(token[1]) + text[token.end() :]
-    return text
-
-
-def _value(token: str) -> str:
-    if token in {"yes", "no"}:
-        return f"<meta name=description content={token}>"
-    if token == "z":
-        return _value(f"d {CHINESE}") + "<title>t</title></head>"
-    if token.startswith("d "):
-        return f'<meta name="description" content="{token[2:]}">'
-    piece, _, count = token.rpartition(" * ")
-    return "".join(piece.replace("#", str(number)) for number in range(int(count)))
+    return f"<html><head>{declaration}{named(text)}<title>t</title></head>"
 
 
 def _browser(data: dict) -> Iterator[tuple[str, Case]]:
     for group, cases in data["browser"].items():
         for name, (html, *caption) in cases.items():
-            texts = [expand(text).strip() for text in caption] or [None]
-            content = expand(html).encode()
+            texts = [text.strip() for text in caption] or [None]
+            content = html.encode()
             yield f"{group}: {name}", Case(content, texts[0], "name" if caption else None)
 
 
@@ -66,7 +51,7 @@ def _ours(data: dict) -> Iterator[tuple[str, Case]]:
     og = "<meta property=og:description content=o>"
     cases = (
         data["ours"]
-        | {f"{name} is empty": [f"⟦d {x}⟧{og}", "o", "og"] for name, x in data["invisible"].items()}
+        | {f"{name} is empty": [named(x) + og, "o", "og"] for name, x in data["invisible"].items()}
         | {
             f"JSON-LD {name}": [f"{script}{block}</script>", *(text and [*text, "json-ld"])]
             for name, (block, *text) in data["json-ld"].items()
@@ -74,7 +59,7 @@ def _ours(data: dict) -> Iterator[tuple[str, Case]]:
     )
     for name, (html, *found) in cases.items():
         caption, source = found or (None, None)
-        yield f"ours: {name}", Case(expand(html).encode(), caption, source, judge=False)
+        yield f"ours: {name}", Case(html.encode(), caption, source, judge=False)
 
 
 def _labelled(data: dict) -> Iterator[tuple[str, Case]]:
@@ -89,7 +74,7 @@ def _labelled(data: dict) -> Iterator[tuple[str, Case]]:
             f"meta {label}": (forms[number % 2].format(label), "text/html"),
         }
         for name, (declaration, header) in ways.items():
-            content = expand(page(declaration, text)).encode(codec)
+            content = page(declaration, text).encode(codec)
             caption = unicodedata.normalize("NFC", text)
             yield name, Case(content, caption, charset=charset, header=header)
 
@@ -100,7 +85,7 @@ def _encoded(cases: dict[str, dict]) -> Iterator[tuple[str, Case]]:
         yield (
             name,
             Case(
-                expand(case["page"]).encode(case.get("codec", "gbk")),
+                case["page"].encode(case.get("codec", "gbk")),
                 caption,
                 "name" if caption else None,
                 case.get("charset", "gbk") or None,
@@ -111,7 +96,7 @@ def _encoded(cases: dict[str, dict]) -> Iterator[tuple[str, Case]]:
 
 
 def _read() -> dict[str, Case]:
-    data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    data = read_cases(Path(__file__).with_suffix(".toml"))
     encoded = data["declared"] | data["undeclared"]
     return dict([*_browser(data), *_ours(data), *_labelled(data), *_encoded(encoded)])
 

@@ -12,7 +12,7 @@ from now_builder.crawl.caption.charset import decode
 from now_builder.crawl.caption.describe import choose, describe, with_scripted
 from now_builder.formats.text import clean
 
-from .descriptions import CHINESE, UTF8, expand, page
+from .descriptions import CHINESE, UTF8, page
 
 
 def test_every_candidate_is_recorded_by_source() -> None:
@@ -64,7 +64,7 @@ CHINESE_TYPE = "text/html; Charset=gb2312"
         (b"<meta charset=big5>", CHINESE_TYPE, "gbk", "header"),
         (b"<meta charset=big5>", "text/html; charset=what", "big5", "meta"),
         (b"<?xml version='1.0' encoding='koi8-r'?>", "text/html", "koi8-r", "xml"),
-        (CHINESE.encode()[:-1], None, "utf-8", "utf-8"),
+        ((3 * CHINESE).encode()[:-1], None, "utf-8", "utf-8"),
         (string.printable.encode(), None, "utf-8", "utf-8"),
         (CHINESE.encode("gbk"), None, "windows-1252", "default"),
     ],
@@ -75,7 +75,7 @@ def test_an_encoding_says_how_it_was_found(content, header, charset, source) -> 
 
 
 def test_rare_characters_of_gbk_pages_are_read() -> None:
-    content = expand(page("", "镕基喆㙍𠀀")).encode("gb18030")
+    content = page("", "镕基喆㙍𠀀").encode("gb18030")
     assert describe(content, CHINESE_TYPE).caption == "镕基喆㙍𠀀"
 
 
