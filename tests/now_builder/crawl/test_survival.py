@@ -20,7 +20,6 @@ from playwright.async_api import BrowserContext
 
 from now_builder.crawl.browser import pool
 from now_builder.crawl.run import crawl
-from now_builder.crawl.settings import CrawlSettings
 from now_builder.formats.shard import read_captures, read_rows
 
 from .awkward import Awkward
@@ -316,9 +315,7 @@ def test_what_is_wrong_with_a_certificate_is_a_row(tmp_path: Path, robots) -> No
             server = stack.enter_context(Awkward(context))
             resolve.append(f"{name}.test:127.0.0.1:{server.port}")
         urls = write_list(tmp_path, [f"https://{name}.test/plain" for name in contexts])
-        settings = CrawlSettings(
-            allow_private=True, resolve=resolve, robots=robots, page_timeout_s=10
-        )
+        settings = settings_for(server, resolve=resolve, robots=robots)
         crawl(urls, tmp_path / "captures", settings)
     rows = read_rows(tmp_path / "captures")
     assert [(row.status, row.error) for row in rows] == [("failed", "tls_error")] * 3

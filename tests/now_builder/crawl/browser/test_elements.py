@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from now_builder.crawl.run import crawl
-from now_builder.crawl.settings import CrawlSettings
 from now_builder.formats.shard import Element, read_captures
 from tests.now_builder.crawl.awkward import Awkward, page
+from tests.now_builder.crawl.crawls import visit
 
 pytestmark = [pytest.mark.browser]
 
@@ -28,9 +27,7 @@ def elements(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Element
         )
         server.pages["/old"] = OLD
         paths = ["/geometry", "/old", "/huge", "/tampered"]
-        (folder / "urls.txt").write_text("\n".join(map(server.url, paths)), encoding="utf-8")
-        settings = CrawlSettings(allow_private=True, resolve=server.resolve)
-        crawl(folder / "urls.txt", folder / "captures", settings)
+        visit(folder, server, paths, page_timeout_s=30.0)
     found = list(read_captures(folder / "captures"))
     return {path: capture.elements for path, capture in zip(paths, found, strict=True)}
 

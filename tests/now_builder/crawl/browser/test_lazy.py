@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from now_builder.crawl.run import crawl
-from now_builder.crawl.settings import CrawlSettings
-from now_builder.formats.shard import Capture, CaptureRow, read_captures, read_rows
+from now_builder.formats.shard import Capture, CaptureRow, read_captures
 from tests.now_builder.crawl.awkward import Awkward, page
 from tests.now_builder.crawl.cases import read_cases
+from tests.now_builder.crawl.crawls import visit
 
 pytestmark = [pytest.mark.browser]
 
@@ -26,14 +25,12 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Capture
     with Awkward() as server:
         for name, body in LAZY.items():
             server.pages[f"/lazy/{name}"] = page(name, body + BELOW)
-        lines = [server.url(f"/lazy/{name}") for name in LAZY]
-        (folder / "urls.txt").write_text("\n".join(lines), encoding="utf-8")
-        settings = CrawlSettings(allow_private=True, resolve=server.resolve, concurrency=2)
-        crawl(folder / "urls.txt", folder / "captures", settings)
+        paths = [f"/lazy/{name}" for name in LAZY]
+        rows = visit(folder, server, paths, concurrency=2, page_timeout_s=30.0)
         assert not server.hits["/below.png"]  # what is far below the screen stays lazy
-    rows = read_rows(folder / "captures")
-    found = zip(rows, read_captures(folder / "captures"), strict=True)
-    return {row.url.rpartition("/")[2]: (row, capture) for row, capture in found}
+    captures = read_captures(folder / "captures")
+    pairs = zip(rows.items(), captures, strict=True)
+    return {path.rpartition("/")[2]: (row, capture) for (path, row), capture in pairs}
 
 
 @pytest.mark.parametrize("name", LAZY)

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from now_builder.crawl.run import crawl
-from now_builder.crawl.settings import CrawlSettings
-from now_builder.formats.shard import Capture, CaptureRow, read_captures, read_rows
+from now_builder.formats.shard import Capture, CaptureRow, read_captures
 from tests.now_builder.crawl.awkward import Awkward, page
 from tests.now_builder.crawl.cases import read_cases
+from tests.now_builder.crawl.crawls import visit
 
 pytestmark = [pytest.mark.browser]
 
@@ -29,15 +28,13 @@ def crawled(folder: Path, overlays: str) -> dict[str, tuple[CaptureRow, Capture]
     with Awkward() as server:
         for name, body in bodies.items():
             server.pages[f"/on/{name}"] = page(name, CONTENT + "</main>" + body)
-        urls = folder / "urls.txt"
-        urls.write_text("\n".join(server.url(f"/on/{name}") for name in bodies), encoding="utf-8")
-        settings = CrawlSettings.model_validate(
-            {"allow_private": True, "resolve": server.resolve, "overlays": overlays}
-        )
-        crawl(urls, folder / overlays, settings)
-    rows = read_rows(folder / overlays)
-    found = zip(rows, read_captures(folder / overlays), strict=True)
-    return {row.url.rpartition("/")[2]: (row, capture) for row, capture in found}
+        paths = [f"/on/{name}" for name in bodies]
+        rows = visit(folder, server, paths, overlays, overlays=overlays, page_timeout_s=30.0)
+    captures = read_captures(folder / overlays)
+    return {
+        path[4:]: (row, capture)
+        for (path, row), capture in zip(rows.items(), captures, strict=True)
+    }
 
 
 @pytest.fixture(scope="module")

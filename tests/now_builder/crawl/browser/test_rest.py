@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from now_builder.crawl.run import crawl
-from now_builder.crawl.settings import CrawlSettings
-from now_builder.formats.shard import Capture, CaptureRow, read_captures, read_rows
+from now_builder.formats.shard import Capture, CaptureRow, read_captures
 from tests.now_builder.crawl.awkward import Awkward, page
 from tests.now_builder.crawl.cases import read_cases
+from tests.now_builder.crawl.crawls import visit
 
 pytestmark = [pytest.mark.browser]
 
@@ -26,16 +25,11 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Capture
     with Awkward() as server:
         for name, body in PAGES.items():
             server.pages[f"/rest/{name}"] = page(name, body, text="")
-        urls = "\n".join(server.url(f"/rest/{name}") for name in PAGES)
-        (folder / "urls.txt").write_text(urls, encoding="utf-8")
-        settings = CrawlSettings(
-            allow_private=True, resolve=server.resolve, settle_s=6.0, concurrency=3
-        )
-        crawl(folder / "urls.txt", folder / "captures", settings)
+        paths = [f"/rest/{name}" for name in PAGES]
+        rows = visit(folder, server, paths, settle_s=6.0, concurrency=3, page_timeout_s=30.0)
     captures = {capture.key: capture for capture in read_captures(folder / "captures")}
-    rows = read_rows(folder / "captures")
-    assert [(row.url, row.error) for row in rows if row.status != "ok"] == []
-    return {row.caption or "": (row, captures[row.key]) for row in rows}
+    assert [(path, row.error) for path, row in rows.items() if row.status != "ok"] == []
+    return {row.caption or "": (row, captures[row.key]) for row in rows.values()}
 
 
 def _blue(capture: Capture) -> float:
