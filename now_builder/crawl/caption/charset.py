@@ -13,7 +13,7 @@ from now_builder.crawl.caption.prescan import declared_labels
 _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xfe\xff", "utf-16be"), (b"\xff\xfe", "utf-16le"))
 _XML_WITHIN = 1024
 _MEANT = {"utf-16be": "utf-8", "utf-16le": "utf-8", "x-user-defined": "windows-1252"}
-"""What a page means that declares this in plain bytes."""
+"""Encodings meant by pages that declare these in plain bytes."""
 
 _XML = re.compile(
     rb"\s*<\?xml[\s][^>]*?\bencoding\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)')", re.IGNORECASE
@@ -21,7 +21,8 @@ _XML = re.compile(
 _CHARSET = re.compile(rb"charset\s*+=\s*+[\"']?+\s*+([^\s\"';]++)", re.IGNORECASE)
 _NOT_ASCII = re.compile(rb"[\x80-\xff]+")
 _HALF_LETTER = re.compile(rb"(?<=[a-z])[\xc3-\xc5](?=[\s\"'<.])")
-"""Of a Latin letter in UTF-8, cut off; elsewhere a capital, which no word ends with."""
+"""The first byte of a Latin letter in UTF-8, cut off; in other encodings a capital, which ends no
+word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,7 @@ def decode(content: bytes, content_type: str | None, browser: str | None = None)
 
 
 def misread(seen: Iterable[str], charset: str, browser: str) -> bool:
-    """Whether a browser shows text that is another one in the page's encoding.
-
-    Args:
-        seen: Texts on the screen.
-        charset: Encoding of the page.
-        browser: Encoding in which the browser read it.
-    """
+    """Return whether texts on the screen, read in ``browser``, are others in ``charset``."""
     if charset == browser or webencodings.lookup(browser) is None:
         return False
     codec = webencodings.lookup(browser).codec_info
@@ -120,7 +115,7 @@ def _decode(content: bytes, charset: str) -> str:
 
 _C1, _ROW_13, _EURO = "now-builder-c1", "now-builder-row-13", "now-builder-euro"
 _JIS = str.maketrans("〜‖−¢£¬—", "～∥－￠￡￢―")
-"""Where the standard's table of JIS X 0208 (that of Windows) differs from Python's."""
+"""Differences of the standard's table of JIS X 0208 (that of Windows) from Python's."""
 
 
 def _c1(error: UnicodeError) -> tuple[str, int]:
@@ -143,7 +138,7 @@ def _euro(error: UnicodeError) -> tuple[str, int]:
 
 
 def _row_13(error: UnicodeError) -> tuple[str, int]:
-    """Decode what EUC-JP of the web has besides JIS X 0208 (``①``, ``㈱``): as Shift_JIS has it."""
+    """Decode the characters of web EUC-JP beyond JIS X 0208 (``①``, ``㈱``) by Shift_JIS."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     pair = error.object[error.start : error.start + 2]

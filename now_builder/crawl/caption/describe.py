@@ -20,12 +20,12 @@ _INERT = frozenset(
     {"noscript", "template", "textarea", "title", "iframe", "noembed", "noframes", "xmp", "style",
      "script", "plaintext"}
 )  # fmt: skip
-"""What stands in these is text or is inert for a browser that runs scripts: no description."""
+"""Elements whose content is text, or inert in a browser that runs scripts: no description."""
 _WATCHED = _INERT | {"svg"}
 _PIECE = 1 << 16
 _DEEPEST = 6000
-"""Elements that are open at once, at most; Chromium nests 512. For each end tag that closes none
-libxml2 looks through all that are open, so that a page of 2 MB took minutes."""
+"""Maximum depth (Chromium's is 512): for each stray end tag libxml2 searches all open elements, so
+that a page of 2 MB took minutes."""
 
 _BY_NAME = {
     "description": "name",
@@ -109,8 +109,8 @@ def choose(candidates: Mapping[str, Sequence[str]]) -> tuple[str | None, str | N
     """Choose caption and source among descriptions by source.
 
     A description that scripts put into the page (``script``) comes after one by name in the source,
-    and before what was written for other readers (og, twitter). A placeholder is chosen only where
-    there is nothing else. Entities in JSON-LD, which is no HTML, are decoded once.
+    and before those for other readers (og, twitter). A placeholder is chosen only if there is no
+    other. Entities in JSON-LD, which is no HTML, are decoded once.
     """
     found = [
         (clean(decode_entities(text)) if source == "json-ld" else text, source)
@@ -171,7 +171,7 @@ class _Reader:
 def _read(text: str) -> _Reader:
     """Read HTML, served as XHTML or not; libxml2 cuts it into tags as HTML5 says.
 
-    What follows once more than 6,000 elements are open is not read.
+    Reading ends where more than 6,000 elements are open.
     """
     reader = _Reader()
     parser = etree.HTMLParser(target=reader, recover=True, huge_tree=True)
@@ -211,7 +211,7 @@ _ABOUT = re.compile(
     r"Season|Series|Service|Trip|Vehicle|Car)$"
 )
 _ANY = re.compile("")
-"""How the types of schema.org end that are pages, and those that pages commonly are about."""
+"""Ends of the schema.org types of pages, and of subjects that pages commonly are about."""
 
 _STRING = r'("(?:[^"\\]|\\.)*+(?:"|\\?\Z))'  # one without an end takes the rest, in one pass
 _NO_JSON = re.compile(
@@ -220,17 +220,16 @@ _NO_JSON = re.compile(
     re.DOTALL,
 )
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([^\"\\/bfnrtu])|(.))", re.DOTALL)
-"""``\\x27`` and ``\\'``, which are of scripts, and what JSON has."""
+"""``\\x27`` and ``\\'``, which scripts have, and the escapes of JSON."""
 
 _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
 _JSON = json.JSONDecoder(strict=False)
 
 
 def _of_json_ld(scripts: Iterable[str]) -> Iterator[str]:
-    """Yield the descriptions of the page, then of what it is about; not of its author or its site.
+    """Yield the descriptions of the page, then of its subject; not of its author or its site.
 
-    What has no type is never taken, what has another one only where the page says that it is its
-    main entity.
+    An object without a type is never taken, one of another type only as the page's main entity.
     """
     things = [thing for text in scripts for thing in _things(_read_json(text))]
     pages = [
@@ -250,9 +249,9 @@ def _of_json_ld(scripts: Iterable[str]) -> Iterator[str]:
 
 
 def _read_json(text: str) -> Any:
-    """Read the JSON of a script; what is none is read without what JSON has not.
+    """Read the JSON of a script; invalid JSON is read again with its usual faults removed.
 
-    That is comments, CDATA, last commas, escapes of scripts, entities around strings.
+    These are comments, CDATA, last commas, escapes of scripts, entities around strings.
     """
     with suppress(ValueError, RecursionError):
         return json.loads(text, strict=False)

@@ -42,15 +42,15 @@ from now_builder.urls import canonical, site_of
 _log = logging.getLogger(__name__)
 _MESSAGE = 500
 _GRACE_S = 150.0
-"""What a visit may take beyond the page: robots.txt, a browser to be started anew."""
+"""Seconds of a visit besides those of the page: for robots.txt, for starting a browser."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one visit to a page gave: its row, final unless the visit is repeated, and its capture.
+    """Outcome of one visit: the row, final unless the visit is repeated, and the capture.
 
-    The site may ask to come back after ``retry_after_s`` seconds; a page that leads to a host
-    which is to be left alone for now is ``put_off`` until that host's turn.
+    ``retry_after_s`` is the pause that a busy site asks for, ``put_off`` the host for whose turn
+    the page must wait.
     """
 
     row: CaptureRow
@@ -60,11 +60,11 @@ class Attempt:
 
 
 class PageVisitor:
-    """Visits pages, and turns whatever goes wrong with one into its row.
+    """Visits pages, and turns every failure of a page into its row.
 
-    The scheduler is told of the crawl delay that a site asks for, and keeps the pauses of hosts to
-    which pages lead; ``ranks`` number each page among those of its host, for the quota; parsing and
-    hashing would hold up the other pages, so they are done in threads of ``pool``.
+    The scheduler learns the crawl delays of sites, and keeps the pauses of hosts to which pages
+    lead; ``ranks`` number the pages of each host, for the quota; parsing and hashing would hold up
+    the other pages, so that threads of ``pool`` do them.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PageVisitor:
     async def visit(
         self, line: Planned, proxy: Proxy, record: VisitRecord, *, alone: bool
     ) -> Attempt:
-        """Visit once; here, and only here, whatever goes wrong with a page becomes its row."""
+        """Visit once; here, and only here, a page's failure becomes its row."""
         row = CaptureRow(
             line.key, line.url, line.url_canonical, line.site, "ok",
             fetched_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -180,7 +180,7 @@ def _failed(row: CaptureRow, error: str, message: str) -> CaptureRow:
 
 
 def _where(error: BaseException) -> str:
-    """Return the function and line in which a cancelled visit was waiting, for a message."""
+    """Return the function and line in which a cancelled visit was waiting."""
     cause = error.__cause__ or error.__context__
     frames = traceback.extract_tb(cause.__traceback__) if cause is not None else []
     ours = [frame for frame in frames if "now_builder" in frame.filename]
@@ -194,7 +194,7 @@ def _describe(
     settings: CrawlSettings,
     obeyed: frozenset[str],
 ) -> tuple[CaptureRow, Capture]:
-    """Fill in what needs no browser: caption, language, hashes."""
+    """Complete the row without the browser: caption, language, hashes."""
     page = describe(result.html, record.content_type, result.charset)
     tdm_file = record.tdm_file.get(canonical(result.url) or result.url)
     refuse(opt_outs(result.headers, page.metas, result.metas, tdm_file), obeyed)

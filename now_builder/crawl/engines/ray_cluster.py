@@ -40,9 +40,9 @@ class _Report:
 def crawl_on_ray(
     captures: str, storage: ShardStorage, plan: Sequence[Planned], settings: CrawlSettings
 ) -> int:
-    """Crawl what is left of a plan on a Ray cluster and return the number of pages visited.
+    """Crawl the rest of a plan on a Ray cluster and return the number of pages visited.
 
-    ``captures`` is a folder or URL that every worker reaches, ``storage`` what this process sees.
+    ``captures`` is a folder or URL that every worker reaches, ``storage`` this process's view.
 
     Raises:
         CrawlError: If shards failed in every attempt; they are listed in ``poison.json``.
@@ -140,7 +140,7 @@ def _note_poison(storage: ShardStorage, poison: Sequence[tuple[Shards, str]]) ->
     if not poison:
         return
     write_json(path, [{"shards": list(shards), "why": why} for shards, why in poison])
-    shards = [shard for found, _ in poison for shard in found]
+    shards = [shard for task, _ in poison for shard in task]
     raise CrawlError(
         f"shards {json.dumps(shards)} were given up, see {path} ({poison[0][1][:200]}); all others "
         "are done, and the same command tries these again"

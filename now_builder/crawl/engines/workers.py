@@ -26,11 +26,7 @@ _BUSY_S, _LONGEST_BUSY_S = 10.0, 120.0
 
 @dataclass(slots=True)
 class Workers:
-    """The workers of one process and what they share.
-
-    Attributes:
-        pool: Threads for what would hold up the other pages, such as writing.
-    """
+    """The workers of one process; threads of ``pool`` do what would hold up other pages."""
 
     visitor: PageVisitor
     tracker: ShardTracker
@@ -92,10 +88,10 @@ class Workers:
         return pause_s
 
     async def _visit(self, line: Planned, proxy: Proxy, timer: StepTimer) -> Attempt:
-        """Visit until it works or the attempts are used up.
+        """Visit until a visit succeeds or the attempts are used up.
 
-        A page in flight when another one took the browser down is not to blame, so that a crash of
-        the whole browser has attempts of its own, in a browser that no other page is in.
+        A crash of the whole browser may be the fault of another page, so that it has attempts of
+        its own, in a browser without other pages.
         """
         attempts = 0
         alone = False

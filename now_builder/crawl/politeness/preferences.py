@@ -1,10 +1,10 @@
-"""What statements such as ``Content-Signal`` and ``Content-Usage`` say of training."""
+"""Statements such as ``Content-Signal`` and ``Content-Usage``: do they refuse training?"""
 
 import re
 
 _TRAINING = ("train-ai", "ai-train", "train-genai", "genai", "ai", "tdm", "bots")
-"""Names of training, the narrowest first: ``train-ai`` is the IETF's, in whose earlier drafts the
-later ones are all that training is a part of; ``ai-train`` is that of contentsignals.org."""
+"""Names of training, the narrowest first: ``train-ai`` is the IETF's, the names after ``ai-train``
+(of contentsignals.org) are wider ones of its earlier drafts, which include training."""
 
 _ANSWERS = {"n": True, "no": True, "y": False, "yes": False}
 _QUOTED = re.compile(r'"([^"]*)"')

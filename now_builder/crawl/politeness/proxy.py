@@ -21,7 +21,7 @@ _BARE_IPV6 = re.compile(r"([0-9a-fA-F:.]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*):(\d+)")
 
 
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
-"""What no address has; Python's parser of addresses leaves some of it out without a word."""
+"""Characters of no address; Python's parser of addresses drops some of them silently."""
 
 
 @dataclass(slots=True, eq=False)
@@ -203,9 +203,9 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _read_head(server: asyncio.StreamReader) -> bytes:
-    """Read the head of a response, saying that the connection ends with it unless it is interim.
+    """Read the head of a response; unless it is interim, announce the end of the connection.
 
-    Without this a client could send its next request, maybe for another host, to this server.
+    Otherwise a client could send its next request, maybe for another host, to this server.
     """
     head = await server.readuntil(b"\r\n\r\n")
     lines = head[:-4].split(b"\r\n")

@@ -18,14 +18,14 @@ Refusal = Literal["private_address", "dns_error", "net_error", "too_large", "bad
 
 _KEEP_S = 300.0
 _LOOK_UPS = ThreadPoolExecutor(64, "look-up")
-"""The event loop's own pool is small: a few names that take long would hold up all others."""
+"""The event loop's own pool is small: a few slow names would hold up all others."""
 
 _LOOK_UP_S = 10.0
 _EMBEDDING = (ip_network("64:ff9b::/96"), ip_network("::/96"))
 """IPv6 ranges whose last 32 bits are an IPv4 address."""
 
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
-"""A network's own translators (RFC 8215); where the IPv4 address stands in it is theirs to say."""
+"""A network's own translators (RFC 8215), which choose where the IPv4 address stands in it."""
 
 
 class Refused(Exception):  # noqa: N818 - a refusal is no error of ours
@@ -125,7 +125,7 @@ class Resolver:
         return addresses, port
 
     async def close(self) -> None:
-        """End the look-ups that nobody waits for any more."""
+        """Cancel pending look-ups."""
         pending = list(self._pending.values())
         for look_up in pending:
             look_up.cancel()
@@ -147,10 +147,10 @@ class Resolver:
         return next((name for name in above if name in self._never), None)
 
     def _forget(self, host: str, look_up: asyncio.Future[tuple[Address, ...]]) -> None:
-        """Forget a look-up that is done, even if whoever asked has gone away meanwhile."""
+        """Forget a finished look-up, even if nobody waits for it any more."""
         self._pending.pop(host, None)
         if not look_up.cancelled():
-            look_up.exception()  # else asyncio would report that nobody asked for it
+            look_up.exception()  # retrieved, or asyncio would report it
 
     async def _look_up(self, host: str) -> tuple[Address, ...]:
         known = self._known.get(host)

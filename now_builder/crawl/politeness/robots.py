@@ -64,7 +64,7 @@ class Robots:
         self._known = OncePerOrigin(self._fetch)
 
     async def close(self) -> None:
-        """Close connections and drop what is pending."""
+        """Close connections and drop pending requests."""
         await self._known.close()
         await self._client.close()
 

@@ -31,7 +31,7 @@ _AUTHORITY = re.compile(r"[a-z][a-z0-9+.-]*://[^/?;#]*", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a line says of the paths that it matches, which may have ``*``, and ``$`` at the end."""
+    """A line's pattern, with ``*`` and a last ``$``, and whether it allows the paths that match."""
 
     allows: bool
     octets: int
@@ -67,11 +67,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class RobotsRules:
-    """What a robots.txt says to one crawler.
-
-    Attributes:
-        delay_s: Pause between two requests that the site asks for, 0 if none.
-    """
+    """Rules of a robots.txt for one crawler, with the pause that it asks for (0 if none)."""
 
     _rules: tuple[Rule, ...]
     _preferences: tuple[tuple[str, Rule], ...]
@@ -108,7 +104,7 @@ class RobotsRules:
 
 
 def parse_robots(content: bytes, product: str) -> RobotsRules:
-    """Parse what a robots.txt says to the crawler with a product token.
+    """Parse the rules of a robots.txt for the crawler with a product token.
 
     Groups that name the token count together; only where there is none do those for ``*``. A group
     ends at the first User-agent line behind a rule or a preference: lines of other names neither
@@ -160,7 +156,7 @@ def _groups(content: bytes) -> list[_Group]:
 
 
 def _line(line: bytes) -> tuple[str | None, bytes]:
-    """Return what a line is, ``None`` for all that does not matter, and its value."""
+    """Return the name of a line, ``None`` for an irrelevant one, and its value."""
     line = line.partition(b"#")[0].strip()
     name, colon, value = line.partition(b":")
     if colon and (known := _NAMES.get(name.strip().lower())):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from now_builder.formats.shard import Planned
 
 _SHORT_S = 2.0
-"""A pause of a host for which a page waits where it is; for a longer one it is handed out again."""
+"""Longest pause of a host for which a page waits in its worker; then it is handed out again."""
 
 
 @dataclass(slots=True)

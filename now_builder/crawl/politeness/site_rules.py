@@ -31,21 +31,50 @@ class _Files:
     ai: RobotsRules
 
 
-class SiteFiles:
-    """Asks each origin once for the files of the opt-outs to obey, by a proxy of its own."""
+class SiteRules:
+    """Decides about URLs by what their site says; each origin is asked once for each file.
 
-    def __init__(self, proxy: Proxy, user_agent: str, obeyed: frozenset[str]) -> None:
+    Args:
+        proxy: A proxy of its own, through which the files are requested.
+        obeyed: Opt-outs to obey; the files of others are not requested.
+        obey_robots: Whether robots.txt is requested and obeyed.
+    """
+
+    def __init__(
+        self, proxy: Proxy, user_agent: str, obeyed: frozenset[str], *, obey_robots: bool
+    ) -> None:
+        self._robots = Robots(proxy, user_agent) if obey_robots else None
         self._obeyed = obeyed
         self._client = PlainClient(proxy.url, user_agent)
         self._known = OncePerOrigin(self._ask)
 
     async def close(self) -> None:
-        """Close connections and drop what is pending."""
+        """Close connections and drop pending requests."""
         await self._known.close()
         await self._client.close()
+        if self._robots is not None:
+            await self._robots.close()
+
+    async def robots(self, url: str) -> Decision:
+        """Decide by robots.txt alone.
+
+        Raises:
+            Refused: If the host itself cannot be reached or must not be.
+        """
+        return _IGNORED if self._robots is None else await self._robots.decide(url)
+
+    async def decide(self, url: str) -> Decision:
+        """Decide by robots.txt, and find the opt-outs that hold for a URL.
+
+        A site that disallows the URL is asked for nothing else.
+        """
+        decision = await self.robots(url)
+        if decision.verdict != "allowed":
+            return decision
+        return replace(decision, opt_outs=decision.opt_outs | await self.opt_outs(url))
 
     async def opt_outs(self, url: str) -> dict[str, str]:
-        """Return the opt-outs that hold for a URL, and the line or rule of each.
+        """Return the opt-outs in files of their own that hold for a URL, and the line of each.
 
         Source:
             TDMRep, section on the file on the origin server: of the rules that match a path the
@@ -82,46 +111,6 @@ class SiteFiles:
         except FAILURES:
             return None
         return None if status >= 500 or status == 429 else body
-
-
-class SiteRules:
-    """Decides about URLs; robots.txt only counts, and is only asked for, if ``obey_robots``.
-
-    Args:
-        proxy: A proxy of its own, through which the files are asked for.
-        obeyed: Opt-outs to obey; the files of others are not asked for.
-    """
-
-    def __init__(
-        self, proxy: Proxy, user_agent: str, obeyed: frozenset[str], *, obey_robots: bool
-    ) -> None:
-        self._robots = Robots(proxy, user_agent) if obey_robots else None
-        self._files = SiteFiles(proxy, user_agent, obeyed)
-
-    async def close(self) -> None:
-        """Close connections and drop what is pending."""
-        await self._files.close()
-        if self._robots is not None:
-            await self._robots.close()
-
-    async def robots(self, url: str) -> Decision:
-        """Decide by robots.txt alone.
-
-        Raises:
-            Refused: If the host itself cannot be reached or must not be.
-        """
-        return _IGNORED if self._robots is None else await self._robots.decide(url)
-
-    async def decide(self, url: str) -> Decision:
-        """Decide by robots.txt, and find the opt-outs that hold for a URL.
-
-        A site that disallows the URL is asked for nothing else.
-        """
-        decision = await self.robots(url)
-        if decision.verdict != "allowed":
-            return decision
-        said = decision.opt_outs | await self._files.opt_outs(url)
-        return replace(decision, opt_outs=said)
 
 
 def parse_tdm_file(content: bytes) -> tuple[Rule, ...]:
