@@ -26,7 +26,7 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Capture
         for name, body in LAZY.items():
             server.pages[f"/lazy/{name}"] = page(name, body + BELOW)
         paths = [f"/lazy/{name}" for name in LAZY]
-        rows = visit(folder, server, paths, concurrency=2, page_timeout_s=30.0)
+        rows = visit(folder, server, paths, concurrency=2, settle_s=6.0, page_timeout_s=30.0)
         assert not server.hits["/below.png"]  # what is far below the screen stays lazy
     captures = read_captures(folder / "captures")
     pairs = zip(rows.items(), captures, strict=True)
