@@ -1,4 +1,4 @@
-"""Playwright's driver: the program between this one and the browsers, ended whatever happens."""
+"""Start and end Playwright's driver, the program between this one and the browsers."""
 
 import asyncio
 from contextlib import suppress

@@ -174,7 +174,7 @@ class BrowserPool:
                     tab = Tab(page, proxy, record, ask, self._settings)
                     await tab.prepare()
             result = await self._visit(tab, url, record)
-            return result  # noqa: TRY300 - what comes below depends on it
+            return result  # noqa: TRY300 - the end depends on it
         except VisitError as problem:
             if problem.error in _STUCK and launched in self._places:
                 async with self._browser_at_fault(launched, _PROMPT_S):

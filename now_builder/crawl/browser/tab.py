@@ -237,7 +237,7 @@ class Tab:
         task.add_done_callback(self._handled)
 
     def _handled(self, task: asyncio.Task[None]) -> None:
-        """End the visit if a handler failed: what it had paused would wait for ever."""
+        """End the visit if a handler failed: a request that it had paused would wait for ever."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._end(error)
@@ -391,7 +391,7 @@ class Tab:
         return max(self._clock.left(_LOAD), late)
 
     async def _load(self) -> bool:
-        """Wait for the load and stop what is late; return whether all was loaded in time."""
+        """Wait for the load, or stop it when it is late; return whether all was loaded in time."""
         with self._record.timer.step("load"):
             with suppress(TimeoutError):
                 loading = asyncio.wait_for(self._loaded.wait(), self._load_time())

@@ -118,41 +118,44 @@ _JIS = str.maketrans("〜‖−¢£¬—", "～∥－￠￡￢―")
 """Differences of the standard's table of JIS X 0208 (that of Windows) from Python's."""
 
 
-def _c1(error: UnicodeError) -> tuple[str, int]:
+def _c1(rest: bytes) -> tuple[str, int]:
     """Decode a byte that Windows leaves undefined: a C1 control, or unknown."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    byte = error.object[error.start]
-    return chr(byte) if byte < 0xA0 else "\ufffd", error.start + 1
+    return chr(rest[0]) if rest[0] < 0xA0 else "\ufffd", 1
 
 
-def _euro(error: UnicodeError) -> tuple[str, int]:
+def _euro(rest: bytes) -> tuple[str, int]:
     """Decode the byte 0x80 of GBK and GB18030 as the standard does: the euro sign of Windows."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    first, *second = error.object[error.start : error.start + 2]
+    first, *second = rest
     if first == 0x80:
-        return "€", error.start + 1
-    taken = 2 if first != 0xFF and second and second[0] > 0x7F else 1  # no byte of ASCII is lost
-    return "\ufffd", error.start + taken
+        return "€", 1
+    # No byte of ASCII is lost.
+    return "\ufffd", 2 if first != 0xFF and second and second[0] > 0x7F else 1
 
 
-def _row_13(error: UnicodeError) -> tuple[str, int]:
+def _row_13(rest: bytes) -> tuple[str, int]:
     """Decode the characters of web EUC-JP beyond JIS X 0208 (``①``, ``㈱``) by Shift_JIS."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    pair = error.object[error.start : error.start + 2]
-    if len(pair) == 2 and min(pair) > 0xA0 and max(pair) < 0xFF:
-        row, cell = pair[0] - 0xA1, pair[1] - 0xA1
+    if len(rest) == 2 and min(rest) > 0xA0 and max(rest) < 0xFF:
+        row, cell = rest[0] - 0xA1, rest[1] - 0xA1
         lead = row // 2 + (0x81 if row < 62 else 0xC1)
         trail = cell + (0x9F if row % 2 else 0x40 if cell < 63 else 0x41)
-        return bytes([lead, trail]).decode("cp932", "replace"), error.start + 2
-    return "\ufffd", error.start + 1
+        return bytes([lead, trail]).decode("cp932", "replace"), 2
+    return "\ufffd", 1
 
 
-codecs.register_error(_C1, _c1)
-codecs.register_error(_ROW_13, _row_13)
-codecs.register_error(_EURO, _euro)
+def _register(name: str, decode_pair: Callable[[bytes], tuple[str, int]]) -> None:
+    """Decode by a function of two bytes, which returns a text and the bytes used, on errors."""
+
+    def handle(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeDecodeError):
+            raise error
+        text, used = decode_pair(error.object[error.start : error.start + 2])
+        return text, error.start + used
+
+    codecs.register_error(name, handle)
+
+
+for _name, _function in ((_C1, _c1), (_ROW_13, _row_13), (_EURO, _euro)):
+    _register(_name, _function)
 
 
 def _header_charset(content_type: str | None) -> str | None:

@@ -47,8 +47,8 @@ class Description:
     Attributes:
         caption: the chosen description; ``None`` if there is none that is not empty.
         source: ``name``, ``script`` or one of :data:`FALLBACKS`.
-        candidates: every description found, by source, in document order, without repeats; of
-            JSON-LD the page's before those of what it is about.
+        candidates: all descriptions by source, in document order, without repeats; those of JSON-LD
+            for the page come before those for its subject.
         lang: declared language, as written.
         metas: name and content of each ``<meta>`` that has a name.
     """
@@ -78,11 +78,11 @@ def describe(content: bytes, content_type: str | None, browser: str | None = Non
     """
     decoded = decode(content, content_type, browser)
     page = _read(decoded.text)
-    found: dict[str, dict[str, None]] = {}  # without repeats, in order
-    for origin, text in _found(page):
+    unique: dict[str, dict[str, None]] = {}  # without repeats, in order
+    for origin, text in _descriptions(page):
         if cleaned := clean(text):
-            found.setdefault(origin, {})[cleaned] = None
-    candidates = {origin: list(texts) for origin, texts in found.items()}
+            unique.setdefault(origin, {})[cleaned] = None
+    candidates = {origin: list(texts) for origin, texts in unique.items()}
     caption, source = choose(candidates)
     return Description(
         caption=caption,
@@ -112,14 +112,14 @@ def choose(candidates: Mapping[str, Sequence[str]]) -> tuple[str | None, str | N
     and before those for other readers (og, twitter). A placeholder is chosen only if there is no
     other. Entities in JSON-LD, which is no HTML, are decoded once.
     """
-    found = [
+    pairs = [
         (clean(decode_entities(text)) if source == "json-ld" else text, source)
         for source in ("name", "script", *FALLBACKS)
         for text in candidates.get(source, ())
     ]
-    found = [(text, source) for text, source in found if text]
-    worded = (pair for pair in found if not is_placeholder(pair[0]))
-    return next(worded, found[0] if found else (None, None))
+    pairs = [(text, source) for text, source in pairs if text]
+    worded = (pair for pair in pairs if not is_placeholder(pair[0]))
+    return next(worded, pairs[0] if pairs else (None, None))
 
 
 class _TooDeepError(Exception):
@@ -184,7 +184,7 @@ def _read(text: str) -> _Reader:
     return reader
 
 
-def _found(page: _Reader) -> Iterator[tuple[str, str]]:
+def _descriptions(page: _Reader) -> Iterator[tuple[str, str]]:
     for meta, inert in page.metas:
         source = None if inert else _source_of(meta)
         if source:

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 def make_plan(
     storage: ShardStorage, listed: Sequence[str], settings: CrawlSettings
 ) -> list[Planned]:
-    """Read the plan and add what is new in the list; the split is fixed with the first plan.
+    """Read the plan and add the new URLs of the list; the split is fixed with the first plan.
 
     Several processes may do so at once with the same list: they get the same plan.
 

@@ -5,9 +5,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 
-from now_builder.crawl.politeness.preferences import refuses_training
 from now_builder.crawl.politeness.robots import PRODUCT
-from now_builder.crawl.politeness.robots_rules import product_token
+from now_builder.crawl.politeness.robots_rules import product_token, refuses_training
 
 TDM = "tdm-reservation"
 """TDM Reservation Protocol (W3C community report, 2024): text and data mining not allowed."""

@@ -58,14 +58,14 @@ def parse_mapping(text: str) -> Mapping:
     Raises:
         ConfigError: If the text is neither.
     """
-    found = re.fullmatch(r"([^:\s]+):(\[[0-9a-fA-F:.]+\]|[0-9.]+)(?::(\d{1,5}))?", text.strip())
-    addresses = _literal(found[2]) if found else ()
-    port = int(found[3]) if found and found[3] else None
-    if found is None or not addresses or (port is not None and not 0 < port < 65536):
+    parts = re.fullmatch(r"([^:\s]+):(\[[0-9a-fA-F:.]+\]|[0-9.]+)(?::(\d{1,5}))?", text.strip())
+    addresses = _literal(parts[2]) if parts else ()
+    port = int(parts[3]) if parts and parts[3] else None
+    if parts is None or not addresses or (port is not None and not 0 < port < 65536):
         raise ConfigError(
             f"--resolve {text}: expected HOST:ADDR or HOST:ADDR:PORT, such as *.test:127.0.0.1:8765"
         )
-    return Mapping(found[1].lower(), addresses[0], port)
+    return Mapping(parts[1].lower(), addresses[0], port)
 
 
 def is_public(address: Address) -> bool:
@@ -177,8 +177,8 @@ async def _query(host: str) -> tuple[Address, ...]:
     look_up = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
     try:
         # getaddrinfo also reads the odd spellings of addresses (0x7f.1, 2130706433), as dialling
-        # would; what comes back is checked, so none of them gets round the check.
-        found = await asyncio.wait_for(loop.run_in_executor(_LOOK_UPS, look_up), _LOOK_UP_S)
+        # would; the result is checked, so that none of them gets round the check.
+        answers = await asyncio.wait_for(loop.run_in_executor(_LOOK_UPS, look_up), _LOOK_UP_S)
     except (OSError, UnicodeError) as error:
         raise Refused("dns_error", f"{host}: {str(error) or 'timeout'}") from None
-    return tuple(dict.fromkeys(ip_address(item[4][0].partition("%")[0]) for item in found))  # type: ignore[union-attr]
+    return tuple(dict.fromkeys(ip_address(item[4][0].partition("%")[0]) for item in answers))  # type: ignore[union-attr]

@@ -55,7 +55,7 @@ class _Rules:
 class Robots:
     """Decides by robots.txt; the file of each origin is fetched once, by a proxy of its own.
 
-    A connection that broke is tried again at once, and whatever failed again after a minute.
+    A broken connection is tried again at once, any other failure after a minute.
     """
 
     def __init__(self, proxy: Proxy, user_agent: str) -> None:

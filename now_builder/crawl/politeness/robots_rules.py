@@ -1,11 +1,9 @@
-"""The rules of a robots.txt that hold for one crawler."""
+"""The rules of a robots.txt for one crawler, and preferences about training."""
 
 import re
 import string
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote_to_bytes
-
-from now_builder.crawl.politeness.preferences import refuses_training
 
 _MARK = re.compile(rb"\A\xef(?:\xbb\xbf?)?")
 _LONGEST_LINE = 8 * 2083 - 1
@@ -27,6 +25,14 @@ _STATEMENT = re.compile(rb"(?:([/*]\S*)[ \t]+)?(.*)", re.DOTALL)
 _SHOWN = 200
 _ESCAPED_SLASH = re.compile(rb"%2f", re.IGNORECASE)
 _AUTHORITY = re.compile(r"[a-z][a-z0-9+.-]*://[^/?;#]*", re.IGNORECASE)
+
+_TRAINING = ("train-ai", "ai-train", "train-genai", "genai", "ai", "tdm", "bots")
+"""Names of training, the narrowest first: ``train-ai`` is the IETF's, the names after ``ai-train``
+(of contentsignals.org) are wider ones of its earlier drafts, which include training."""
+
+_ANSWERS = {"n": True, "no": True, "y": False, "yes": False}
+_QUOTED = re.compile(r'"([^"]*)"')
+_STATED = re.compile(rf"(?<![\w.*-])({'|'.join(_TRAINING)})\s*=\s*(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,3 +231,20 @@ def _normal(path: bytes) -> str:
     return "%2F".join(
         quote(unquote_to_bytes(part), safe="/") for part in _ESCAPED_SLASH.split(path)
     )
+
+
+def refuses_training(statement: str) -> bool | None:
+    """Return whether a statement of preferences refuses training; ``None`` if it does not say.
+
+    Source:
+        draft-ietf-aipref-vocab, section 6: a dictionary of structured fields (RFC 9651); of a name
+        that stands there twice the last counts.
+
+    Differs:
+        From the draft, which ignores ill-formed statements: case and spaces do not matter, ``no``
+        is ``n``, and a semicolon or a space may stand for a comma.
+    """
+    plain = _QUOTED.sub(lambda text: text[1] if text[1] in _ANSWERS else "", statement.lower())
+    stated = dict(_STATED.findall(plain))
+    answers = (_ANSWERS.get(stated.get(name, "")) for name in _TRAINING)
+    return next((answer for answer in answers if answer is not None), None)

@@ -120,7 +120,7 @@ class RemoteStorage(ShardStorage):
         return {shard for shard in shards if shard is not None}
 
     def fetch_rows(self, shards: Collection[int]) -> None:
-        """Copy the rows of complete shards here, after storing what was finished but not stored."""
+        """Copy the rows of complete shards here, after storing those finished here alone."""
         self.store([shard for shard in shards if self._is_unsent(shard)])
         complete = self.complete_shards()
         for shard in shards:

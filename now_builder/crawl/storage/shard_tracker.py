@@ -113,7 +113,7 @@ class ShardTracker:
         return not self._left[line.shard] or line.key in self._wanted
 
     def finish_ready(self) -> None:
-        """Write and store the shards of which every row is known."""
+        """Write and store the shards whose rows are all known."""
         ready = [
             number
             for number in self._shards

@@ -75,9 +75,9 @@ UNDECLARED: dict[str, bytes] = {
 }
 """Pages served as text/html, with nothing that says their encoding."""
 
+AWKWARD = read_cases(Path(__file__).with_suffix(".toml"))
 PAGES: dict[str, bytes] = {
-    path: page(**{"description": None} | parts)
-    for path, parts in read_cases(Path(__file__).with_suffix(".toml")).items()
+    path: page(**{"description": None} | parts) for path, parts in AWKWARD.items()
 }
 
 

@@ -12,48 +12,37 @@ from now_builder.crawl.run import crawl
 from now_builder.formats.shard import CaptureRow, read_captures, read_rows
 from now_builder.package.flags import flags_of
 
-from .awkward import BREAD, GBK, PAGES, TEA, UNDECLARED, Awkward
+from .awkward import AWKWARD, BREAD, GBK, PAGES, TEA, UNDECLARED, Awkward
 from .crawls import settings_for, write_list
 
 pytestmark = [pytest.mark.browser]
 
 TIMEOUT_S = 12.0
 
+OWN = (
+    "/plain /none /reloads /offers /alert /unload /popups /font /css "
+    "/image /animated /deep /picture /tampered"
+)
+"""Pages that are captured with their own description."""
+
 CAPTIONS: dict[str, str | None] = {
-    "/plain": "a plain page",
-    "/none": None,
+    **{path: AWKWARD[path].get("description") for path in OWN.split()},
+    **dict.fromkeys(("/redirect", "/refresh", "/moves", "/app-or-page"), "a plain page"),
+    **dict.fromkeys(("/utf-8", "/utf-8-late", "/utf-8-unseen"), TEA),
+    **dict.fromkeys(("/gbk", "/gzip"), "北京最好吃的餐厅推荐，全家人都喜欢"),
     "/og": "for sharing",
     "/script": "put there by a script",
-    "/redirect": "a plain page",
-    "/refresh": "a plain page",
-    "/reloads": "loads itself three times",
-    "/moves": "a plain page",
-    "/offers": "offers a file",
     "/slow": "slow but fine",
     "/filled": "filled in",
-    "/alert": "one alert",
-    "/app-or-page": "a plain page",
     "/sandboxed": "without scripts",
-    "/unload": "asks to stay",
-    "/popups": "popups",
-    "/font": "a font that never comes",
-    "/css": "a style that never comes",
-    "/image": "a picture that never comes",
-    "/animated": "never at rest",
     "/truncated": "cut off",
     "/drip": "drips",
-    "/deep": "a deep page",
-    "/gbk": "北京最好吃的餐厅推荐，全家人都喜欢",
-    "/gzip": "北京最好吃的餐厅推荐，全家人都喜欢",
     "/windows-1250": BREAD,
-    **dict.fromkeys(("/utf-8", "/utf-8-late", "/utf-8-unseen"), TEA),
     "/utf-8-script": "tea",
     "/utf-8-damaged": "Чай и коф\ufffd из дальних стран",
     "/ascii": "plain",
     "/untyped": "no content type",
     "/chunked": "in chunks",
-    "/picture": "with a picture",
-    "/tampered": "changes the built-ins",
 }
 ERRORS = {
     "http_404": "/404",
