@@ -82,7 +82,7 @@ def phone(address: str) -> Iterator[Page]:
 
 
 def plain(urls: list[str], address: str, out: Path, *, store: bool) -> dict[str, str]:
-    """Visit page after page; gives the hash of each screenshot."""
+    """Visit page after page; return the hash of each screenshot."""
     hashes = {}
     with phone(address) as page:
         for number, url in enumerate(urls):
@@ -206,7 +206,7 @@ def compare(folder: Path, latency_ms: int) -> None:
 
 
 def by_kind(process: subprocess.Popen[bytes]) -> Counter[str]:
-    """Wait for a process; give the CPU seconds of it and its descendants by their kind."""
+    """Wait for a process; return the CPU seconds of it and its descendants by their kind."""
     last: dict[int, tuple[str, float]] = {}
     while process.poll() is None:
         with suppress(psutil.Error):

@@ -55,12 +55,12 @@ def site_of(url_canonical: str) -> str:
 
 
 def _host(parts: SplitResult) -> str:
-    """Return a host as browsers write it; ``""``, or a ValueError, for one that cannot be."""
+    """Return a host as browsers write it; ``""`` or a ValueError for an impossible one."""
     host = unquote(parts.hostname or "", errors="strict").lower()
     if ":" in host:
         return f"[{IPv6Address(host)}]"
     if not host.isascii():
-        # Not idna.encode: IDNA 2008 has no symbols, and browsers do not ask it.
+        # Not idna.encode: IDNA 2008 has no symbols, and browsers do not use it.
         host = idna.uts46_remap(host, std3_rules=False)
         both_ways = any(unicodedata.bidirectional(sign) in _RIGHT_TO_LEFT for sign in host)
         host = ".".join(_label(label, both_ways=both_ways) for label in host.split("."))
@@ -68,7 +68,7 @@ def _host(parts: SplitResult) -> str:
 
 
 def _label(label: str, *, both_ways: bool) -> str:
-    """Return a label in ASCII; one beside or in a script from right to left has more rules."""
+    """Return a label in ASCII; in hosts with a script from right to left it has more rules."""
     if both_ways and label:
         idna.check_bidi(label, check_ltr=True)
     if label.isascii():
@@ -97,10 +97,10 @@ def _without_dots(path: str) -> str:
 
 
 def _escape(text: str, safe: str) -> str:
-    """Escape what must be, with upper-case digits, and undo escapes that say nothing."""
+    """Escape what must be, with upper-case digits, and undo needless escapes."""
     return quote(_ESCAPE.sub(_escape_once, text), safe=safe)
 
 
-def _escape_once(found: re.Match[str]) -> str:
-    byte = int(found[1], 16)
+def _escape_once(escape: re.Match[str]) -> str:
+    byte = int(escape[1], 16)
     return chr(byte) if byte in _UNRESERVED else f"%{byte:02X}"

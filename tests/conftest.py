@@ -1,4 +1,4 @@
-"""Promised shapes and types are enforced; browsers have the machine to themselves.
+"""Promised shapes and types are enforced; browsers go before all else.
 
 What takes long to make is made once for all workers.
 """
@@ -13,7 +13,6 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import ForwardRef, Literal, get_args, get_origin
@@ -71,6 +70,12 @@ sys.path.append(str(ROOT))  # for benchmarks; installed packages go first
 LONG = ("tests/benchmarks/", "tests/now_builder/detect/", "tests/pc2_baseline/")
 """Folders of tests that train."""
 
+TIMED = (
+    "tests/now_builder/crawl/browser/", "tests/now_builder/crawl/test_awkward.py",
+    "tests/now_builder/crawl/test_hostile.py", "tests/now_builder/crawl/test_manners.py",
+)  # fmt: skip
+"""Browser tests that measure when pages come to rest: two at once would disturb each other."""
+
 
 @cache
 def _shows_pages(file: str) -> bool:
@@ -97,13 +102,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Assign one worker all files with browser tests: they would only wait for each other."""
+    """Assign two workers all files with browser tests: pages have time limits.
+
+    One of them gets those that measure time, so that at most one other crawl is at work meanwhile.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::", 1)[0]
-            return "browser" if _shows_pages(file) else file
+            if not _shows_pages(file):
+                return file
+            return "browser, timed" if file.startswith(TIMED) else "browser"
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)
@@ -111,45 +121,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 @cache
 def _give_way() -> None:
-    """Lower this worker's priority: all that show pages are one worker's, the last to end."""
+    """Lower this worker's priority, below those of the two workers with browser tests."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         os.nice(5)
 
 
-@contextmanager
-def _alone(factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Wait until no other test process is at work with browsers: pages have time limits."""
-    with (factory.getbasetemp().parent / "browsers.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 @pytest.fixture(scope="module", autouse=True)
-def _browser_module(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
-    """Hold the machine for a file of browser tests."""
+def _browsers_first(request: pytest.FixtureRequest) -> None:
+    """Let browser tests go before the others."""
     if not _shows_pages(request.node.nodeid):
         _give_way()
-    if request.node.get_closest_marker("browser") is None:
-        yield
-        return
-    with _alone(tmp_path_factory):
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _browser_test(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
-    """Hold the machine for a browser test in a file of others."""
-    module = request.node.getparent(pytest.Module)
-    alone = request.node.get_closest_marker("browser") is not None
-    if not alone or module is None or module.get_closest_marker("browser") is not None:
-        yield
-        return
-    with _alone(tmp_path_factory):
-        yield
 
 
 @pytest.fixture(scope="session")

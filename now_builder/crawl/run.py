@@ -32,10 +32,10 @@ _MENDS = {
     "tls_error": "is the clock right, and does nothing on the way put in its own certificates?",
     "private_address": "does a VPN answer for DNS? --allow-private is for hosts of one's own.",
 }
-"""Where to look if every page failed for a reason of the network."""
+"""Hints by error, if every page failed for a reason of the network."""
 
 _UNASKED = frozenset({"bad_url", "never", "quota"})
-"""Reasons of pages for which nothing was asked."""
+"""Errors of pages for which nothing was requested."""
 
 _PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
 
@@ -61,7 +61,7 @@ class CrawlSummary:
 
     @property
     def hint(self) -> str | None:
-        """Where to look if all pages failed for reasons of the network; else ``None``."""
+        """A hint if all pages failed for reasons of the network; else ``None``."""
         asked = {error: count for error, count in self.errors.items() if error not in _UNASKED}
         if self.statuses.get("ok") or not asked or not asked.keys() <= _MENDS.keys():
             return None
@@ -96,7 +96,7 @@ def crawl(
     """
     started = time.monotonic()
     listed = read_urls(urls)
-    make_resolver(settings)  # what cannot be read is said before anything is written
+    make_resolver(settings)  # its errors come before anything is written
     share = read_share(settings.shards_from) if settings.shards_from else (0, 1)
     if settings.engine == "ray" and settings.shards_from:
         raise ConfigError("--shards-from: not with --engine ray, which shares the work itself")

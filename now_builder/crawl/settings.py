@@ -18,23 +18,23 @@ class _SettingsOfOneMachine(Strict):
     page_timeout_s: float = Field(
         30.0,
         gt=0,
-        description="Wall-clock limit of one page, in seconds, whatever it does. A page still "
-        "loading at 60 % of it is stopped and captured as it stands (load_state=partial).",
+        description="Wall-clock limit of a page, in seconds. A page still loading at 60 % of it is "
+        "stopped and captured as it is (load_state=partial).",
     )
     settle_s: float = Field(
         3.0,
         ge=0,
-        description="How long a loaded page may take to come to rest: until nothing on its first "
-        "screen changes, and something is seen there. A page that takes longer is captured as it "
-        "is (load_state=partial).",
+        description="Seconds for a loaded page to come to rest: until nothing on its first screen "
+        "changes, and something is seen there. A page that takes longer is captured as it is "
+        "(load_state=partial).",
     )
     allow_private: bool = Field(
         default=False, description="Visit loopback and private addresses too (refused by default)."
     )
     resolve: list[str] = Field(
         default_factory=list,
-        description="HOST:ADDR or HOST:ADDR:PORT: where to find a host; HOST may be *.test. "
-        "May be repeated.",
+        description="Address of a host, as HOST:ADDR or HOST:ADDR:PORT; HOST may be *.test. May be "
+        "repeated.",
     )
     robots: bool = Field(
         default=True,
@@ -44,25 +44,27 @@ class _SettingsOfOneMachine(Strict):
     per_host_delay_s: float = Field(
         1.0, ge=0, description="Seconds between two visits to a public host."
     )
-    per_host_concurrency: int = Field(1, ge=1, description="Pages in flight on one public host.")
     per_host_quota: int = Field(
-        0, ge=0, description="Most pages to visit on one public host; 0 sets no limit."
+        0, ge=0, description="Maximum pages per public host; 0 sets no limit."
     )
     max_bytes: int = Field(
         64_000_000,
         gt=0,
-        description="Most bytes to receive for one page, pictures included; and half of it for "
-        "its HTML, unpacked.",
+        description="Maximum bytes per page, pictures included; half as many for its HTML, "
+        "unpacked.",
     )
     shard_size: int = Field(
-        256, ge=1, le=10_000, description="Most pages in a shard; a short list gets smaller ones."
+        256,
+        ge=1,
+        le=10_000,
+        description="Maximum pages per shard; a short list gets smaller shards.",
     )
-    split_seed: int = Field(0, description="Changes which domains go to train, dev and test.")
+    split_seed: int = Field(0, description="Seed of the split into train, dev and test.")
     split_by: Literal["auto", "domain", "site", "page"] = Field(
         "auto",
-        description="What is kept together in one of train, dev, test: the registrable domain "
-        "(example.co.uk), the site (its hosts apart) or nothing; auto: the domain, or the page "
-        "when the list has one domain only.",
+        description="Unit that is never divided between train, dev and test: the registrable "
+        "domain (example.co.uk), the site (each host apart) or the page; auto: the domain, or the "
+        "page when the list has one domain only.",
     )
     split_shares: str | None = Field(
         None,
@@ -71,25 +73,24 @@ class _SettingsOfOneMachine(Strict):
     )
     user_agent_url: str = Field(
         "",
-        description="Where a site's owner learns who crawls; part of the user agent. Give yours "
+        description="Page that tells a site's owner who crawls; part of the user agent. Give yours "
         "before you crawl public sites.",
     )
     image: Literal["png", "webp"] = Field(
         "png",
-        description="How screenshots are kept: the browser's own PNG bytes, or WebP without loss, "
+        description="Format of screenshots: the browser's own PNG bytes, or WebP without loss, "
         "half the size for a tenth of a CPU second a page.",
     )
     overlays: Literal["keep", "hide"] = Field(
         "keep",
         description="Cookie and consent overlays: keep them as the page shows them, or hide them "
         "before the screenshot. They are never clicked, so no consent is given; the column "
-        "overlays says what was hidden.",
+        "overlays lists the rules that hid them.",
     )
     warc: bool = Field(
         default=False,
-        description="Write a WARC beside each tar (00012.warc.gz, and its index 00012.cdxj): how "
-        "each main document was asked for and answered, redirects included, the screenshot, the "
-        "row.",
+        description="Write a WARC beside each tar (00012.warc.gz, and its index 00012.cdxj): the "
+        "request and response of each main document, redirects included, the screenshot, the row.",
     )
     opt_outs: str = Field(
         "noai,noimageai,noml,tdm-reservation,content-signal,content-usage,disallowaitraining,ai.txt",
@@ -100,28 +101,15 @@ class _SettingsOfOneMachine(Strict):
     )
     never: Path | None = Field(
         None,
-        description="Text file of hosts never to ask anything of, subdomains included, one a line; "
-        "# comments. Holds for whatever a page loads, too: a list of trackers, for example.",
-    )
-    prefetch: bool = Field(
-        default=False,
-        description="Ask for each page by a plain request first: what is no HTML, opts out or has "
-        "no description in its source then never takes a browser. Descriptions that scripts put "
-        "there are missed, and each page that stays is asked for twice.",
+        description="Text file of hosts that are never contacted, subdomains included, one a line; "
+        "# comments. Holds for all that a page loads, too: a list of trackers, for example.",
     )
     busy_retries: int = Field(
         2,
         ge=0,
-        description="Further attempts after 429 or 503. Its host is left alone for as long as "
-        "Retry-After says, or 10 s, 20 s and so on.",
-    )
-    busy_pause_s: float = Field(
-        120.0, ge=0, description="Longest such pause; a host that asks for more is given up."
-    )
-    caption_fallback: bool = Field(
-        default=True,
-        description="Where a page has no description of its own, take that of og, twitter and so "
-        "on; caption_source says which.",
+        description="Further attempts after 429 or 503. The host is left alone for as long as "
+        "Retry-After says, or 10 s, 20 s and so on; one that asks for more than two minutes is "
+        "given up.",
     )
     retry_failed: bool = Field(
         default=False,
@@ -135,34 +123,25 @@ class _SettingsOfOneMachine(Strict):
         "two of its own. Any other failure is final until --retry-failed.",
     )
     browser: Path | None = Field(
-        None, description="The Chromium to use; by default the first found on this machine."
-    )
-    browser_pages: int = Field(
-        300, ge=1, description="Start a fresh browser after so many pages, to keep memory flat."
-    )
-    browser_memory_mb: int = Field(
-        2000,
-        ge=1,
-        description="Start a fresh browser also when all processes of the old one together hold "
-        "more than so many MB, checked from the 20th page on; up to four pages share a browser.",
+        None, description="Chromium to use; by default the first found on this machine."
     )
     page_memory_mb: int = Field(
         1500,
         ge=1,
-        description="Most MB that one process of a browser may hold. What takes more is ended at "
-        "once, and its page is renderer_crashed.",
+        description="Maximum MB of a browser process. A larger process is killed at once, and its "
+        "page is renderer_crashed.",
     )
     shards_from: str = Field(
         "",
-        description="K/N: do the K-th of N shares of the list, K from 0, so that N machines or a "
-        "Slurm array (--array=0-15, K = $SLURM_ARRAY_TASK_ID) crawl it together into one folder. "
+        description="K/N: crawl the K-th of N shares of the list, K from 0, so that N machines or "
+        "a Slurm array (--array=0-15, K = $SLURM_ARRAY_TASK_ID) crawl it together into one folder. "
         "A host is in one share only.",
     )
     scratch: Path | None = Field(
         None,
-        description="Where shards in the making wait when CAPTURES is elsewhere (s3://bucket/now "
-        "and whatever fsspec knows); by default a folder in the user's cache. Keep it between "
-        "runs to go on where a run stopped.",
+        description="Folder for unfinished shards when CAPTURES is elsewhere (s3://bucket/now and "
+        "other URLs of fsspec); by default one in the user's cache. Keep it between runs to go on "
+        "where a run stopped.",
     )
 
     def obeyed_opt_outs(self) -> frozenset[str]:
@@ -176,12 +155,6 @@ class CrawlSettings(DistributedSettings, _SettingsOfOneMachine):
     task_pages: int = Field(
         1000,
         ge=1,
-        description="Pages that a Ray worker is given at a time; a lost worker costs what it had "
-        "not finished of them.",
-    )
-    task_attempts: int = Field(
-        3,
-        ge=1,
-        description="Workers that may be lost over the same shards before these are set aside in "
-        "poison.json.",
+        description="Pages per task of a Ray worker; a lost worker costs the unfinished pages of "
+        "its task.",
     )

@@ -30,8 +30,8 @@ class CrawlStatus:
         seconds: time spent on pages, all workers together.
         steps: the same time by step.
         taken: pages that took a step.
-        pages_per_s: rate of the visits that began last, 1,000 of them within ten minutes at most;
-            ``None`` if too few are known.
+        pages_per_s: rate of the latest visits, at most 1,000 within ten minutes; ``None`` if too
+            few are known.
     """
 
     pages: int
@@ -80,7 +80,7 @@ class CrawlStatus:
 
 
 def crawl_status(captures: Path | str) -> CrawlStatus:
-    """Count what a captures folder holds, without changing it; by URL only its finished shards.
+    """Count the rows of a captures folder, without changing it; by URL only finished shards.
 
     Raises:
         FormatError: If it holds no crawl, or a finished shard is torn.

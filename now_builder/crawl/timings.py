@@ -14,7 +14,7 @@ class StepTimer:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Time what is done inside, also when it ends in an error."""
+        """Time the block, also if it ends in an error."""
         begun = time.monotonic()
         self._seconds.setdefault(name, 0.0)
         try:

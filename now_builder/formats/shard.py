@@ -39,8 +39,8 @@ class Planned:
         url: the listed text, verbatim.
         url_canonical: the URL that is visited.
         site: host name.
-        lot: number of the shard's host group, which one worker at a time crawls; −1 if not yet
-            assigned. The column has the name under which existing plans store it.
+        host_group: number of the shard's host group, which one worker at a time crawls; −1 if not
+            yet assigned.
     """
 
     key: str
@@ -48,7 +48,7 @@ class Planned:
     url: str
     url_canonical: str
     site: str
-    lot: int = -1
+    host_group: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class CaptureRow:
             undecided.
         lang_declared: language that the page declares.
         charset: encoding used.
-        charset_source: ``bom``, ``header``, ``meta``, ``xml``, ``utf-8``, ``browser``,
-            ``detected`` or ``default``.
+        charset_source: ``bom``, ``header``, ``meta``, ``xml``, ``utf-8``, ``browser`` or
+            ``default``.
         charset_browser: encoding by which the browser read the text in the screenshot
             (``document.characterSet``, in lower case); ``charset`` where both read it alike.
         fetched_at: UTC, ISO 8601.
@@ -214,7 +214,7 @@ def image_kind(screenshot: bytes) -> Literal["png", "webp"]:
 _ELEMENTS_FORMAT = "now-elements/1"
 _PLAN, _CAPTURES = "now-plan/1", "now-captures/1"
 _ROWS = re.compile(r"(\d{5})\.parquet", re.ASCII)
-_OPTIONAL = {"lot", "timings", "overlays", "charset_browser", "ink", "ink_middle"}
+_OPTIONAL = {"timings", "overlays", "charset_browser", "ink", "ink_middle"}
 """Columns that the first captures lack."""
 _REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
 

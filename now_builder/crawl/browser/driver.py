@@ -1,4 +1,4 @@
-"""Playwright's driver: the program between this one and the browsers, ended whatever happens."""
+"""Start and end Playwright's driver, the program between this one and the browsers."""
 
 import asyncio
 from contextlib import suppress
@@ -12,7 +12,7 @@ _STOP_S = 10.0
 
 
 class DriverError(OSError):
-    """Playwright's driver does not start: a library that it needs is not there, as a rule."""
+    """Playwright's driver does not start, as a rule for lack of a library."""
 
 
 class Driver:
@@ -24,7 +24,7 @@ class Driver:
 
     @classmethod
     async def start(cls) -> "Driver":
-        """Start a driver; one that fails half-way, or is not waited for, is killed.
+        """Start a driver; kill it if the start fails or is cancelled.
 
         Raises:
             DriverError: If it does not start.
@@ -34,14 +34,14 @@ class Driver:
             playwright = await async_playwright().start()
         except BaseException as error:
             _kill(_drivers() - before)
-            await _end_of(asyncio.all_tasks() - tasks)
+            await _await_playwright(asyncio.all_tasks() - tasks)
             if isinstance(error, Exception):
                 raise DriverError(str(error)) from error
             raise
         return cls(playwright, _drivers() - before)
 
     async def stop(self) -> None:
-        """Stop the driver; kill it if it does not, or if nobody has the time to wait."""
+        """Stop the driver; kill it if it does not stop, or if the wait is cancelled."""
         stopping = asyncio.ensure_future(self.playwright.stop())
         try:
             await asyncio.wait([stopping], timeout=_STOP_S)
@@ -50,34 +50,28 @@ class Driver:
                 _kill(self._processes)
                 await asyncio.wait([stopping], timeout=_STOP_S)
             if stopping.done() and not stopping.cancelled():
-                stopping.exception()  # looked at; there is nothing left to do about it
+                stopping.exception()  # retrieved, or asyncio would report it
 
 
-async def _end_of(tasks: set[asyncio.Task[Any]]) -> None:
-    """Wait for those of Playwright's tasks; the last one sees the end of the driver's process.
+async def _await_playwright(tasks: set[asyncio.Task[Any]]) -> None:
+    """Wait for Playwright's tasks, the last of which waits for the driver's process.
 
-    Without that the process would be one that nobody waited for, if the event loop ends now.
+    If the event loop ended before, asyncio would warn of a process that nobody waited for.
     """
-    own = [task for task in tasks if "playwright" in _code_of(task)]
+    own = [task for task in tasks if "playwright" in repr(task)]
     if own:
         await asyncio.wait(own, timeout=_STOP_S)
 
 
-def _code_of(task: asyncio.Task[Any]) -> str:
-    """Return the file of a task's coroutine."""
-    code = getattr(task.get_coro(), "cr_code", None)
-    return str(getattr(code, "co_filename", ""))
-
-
 def _drivers() -> set[psutil.Process]:
     """Return the children of this process that are drivers."""
-    found = set[psutil.Process]()
+    drivers = set[psutil.Process]()
     with suppress(psutil.Error):
         for child in psutil.Process().children():
             with suppress(psutil.Error):
                 if "run-driver" in child.cmdline():
-                    found.add(child)
-    return found
+                    drivers.add(child)
+    return drivers
 
 
 def _kill(processes: set[psutil.Process]) -> None:

@@ -8,18 +8,14 @@ from now_builder.formats.shard import Exchange
 
 
 class Exchanges:
-    """Exchanges of the main frame, in order.
-
-    Args:
-        keep: Whether to note them at all.
-    """
+    """Exchanges of the main frame, in order; none if not to ``keep``."""
 
     def __init__(self, *, keep: bool) -> None:
         self._keep = keep
         self._noted: list[tuple[str, Exchange]] = []
 
     def note(self, event: dict[str, Any], *, whole: bool) -> None:
-        """Note a ``Fetch.requestPaused`` at the response stage, and if its body was read whole."""
+        """Note a ``Fetch.requestPaused`` at the response stage, its body ``whole`` or not."""
         if not self._keep:
             return
         request = event["request"]

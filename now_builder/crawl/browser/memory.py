@@ -13,9 +13,8 @@ _GONE_S = 5.0
 def limit_memory(roots: Collection[int], process_mb: int) -> dict[int, float]:
     """Kill processes that are too large, and return the memory of each browser, in MB.
 
-    A process is that of one page in most cases, which then has crashed. Memory that processes
-    share counts in each of them. ``roots`` are the ids of the browsers, which are children, near
-    or far, of this process.
+    Mostly a process is that of one page, which then has crashed. Memory that processes share counts
+    in each of them. ``roots`` are the ids of the browsers, descendants of this process.
     """
     held: dict[int, float] = defaultdict(float)
     above = dict[int, int]()

@@ -17,7 +17,7 @@ from playwright.async_api import Error as PlaywrightError
 from now_builder import __version__
 from now_builder.crawl.browser.driver import Driver, DriverError
 from now_builder.crawl.browser.memory import end_process, limit_memory
-from now_builder.crawl.browser.tab import SCALE, SCREEN, Limits, Tab
+from now_builder.crawl.browser.tab import SCALE, SCREEN, Tab
 from now_builder.crawl.browser.visit import Ask, VisitError, VisitRecord, VisitResult
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.robots import PRODUCT
@@ -34,17 +34,21 @@ _READY_S = 20.0
 
 _PROMPT_S = 3.0
 _STUCK = frozenset({"timeout", "renderer_hung"})
-"""Errors after which the browser must answer promptly, or another page may be at fault."""
+"""Errors after which a browser must answer promptly, or it is replaced as the one at fault."""
 
 _LAUNCH_S = 60.0
 _SUSPECT_LAUNCH_S = 15.0
-"""Time for a start after something did not answer: it may be the driver, which is then replaced."""
+"""Seconds for a start, and for one after a failure to answer: a stuck driver is then replaced."""
 
 _WATCH_S, _LONGEST_WATCH_S = 0.5, 2.0
 """Pause between two measurements of memory: a page can take a gigabyte in a second."""
 
-_FEWEST_PAGES = 20
-"""A browser too large is kept for so many pages, so that large pages do not cost a start each."""
+_MOST_PAGES = 300
+"""Pages until a browser is replaced, as its memory only ever grows."""
+
+_MOST_MB, _FEWEST_PAGES = 2000, 20
+"""Memory of all processes of a browser beyond which it is replaced earlier, but not before so many
+pages: large pages would cost a start each."""
 
 _NOWHERE = "http://127.0.0.1:9"
 """The proxy of the browser's own requests: nobody listens there."""
@@ -65,7 +69,7 @@ _ARGUMENTS = (
 )
 
 _NOT_PLAYWRIGHTS = ("--disable-ipc-flooding-protection", "--disable-popup-blocking")
-"""What Playwright asks for by itself: it lets one page's loop hold up all pages of a browser."""
+"""Arguments of Playwright's that let one page's loop hold up all pages of a browser."""
 
 
 @dataclass(slots=True, eq=False)
@@ -142,7 +146,7 @@ class BrowserPool:
     ) -> VisitResult:
         """Visit a URL in a context of its own, filling the record on the way.
 
-        ``ask`` tells of each URL on the way whether it may be requested. After a crash of a shared
+        ``ask`` is called for each URL on the way before it is requested. After a crash of a shared
         browser a page is visited ``alone`` in one.
 
         Raises:
@@ -170,7 +174,7 @@ class BrowserPool:
                     tab = Tab(page, proxy, record, ask, self._settings)
                     await tab.prepare()
             result = await self._visit(tab, url, record)
-            return result  # noqa: TRY300 - what comes below depends on it
+            return result  # noqa: TRY300 - the end depends on it
         except VisitError as problem:
             if problem.error in _STUCK and launched in self._places:
                 async with self._browser_at_fault(launched, _PROMPT_S):
@@ -178,17 +182,16 @@ class BrowserPool:
             raise
         finally:
             proxy.cut()
-            # A browser that dies now has given what was asked for.
+            # The capture is there, so that a browser that dies now costs nothing.
             kept = nullcontext() if result is None else suppress(VisitError)
             with record.timer.step("close"), kept:
                 await self._release(launched, context)
 
     async def _visit(self, tab: Tab, url: str, record: VisitRecord) -> VisitResult:
-        seconds, html_bytes = self._settings.page_timeout_s, self._settings.max_bytes // 2
-        limits = Limits(seconds, self._settings.settle_s, html_bytes, time.monotonic())
+        seconds = self._settings.page_timeout_s
         try:
             async with asyncio.timeout(seconds):
-                return await tab.visit(url, limits)
+                return await tab.visit(url)
         except TimeoutError:
             error = "timeout" if record.http_status is None else "renderer_hung"
             raise VisitError(error, f"nothing within {seconds:g} s") from None
@@ -246,10 +249,7 @@ class BrowserPool:
             return launched
 
     def _is_spent(self, launched: _Launched) -> bool:
-        most = self._settings.browser_pages
-        if launched.held_mb > self._settings.browser_memory_mb:
-            most = min(most, _FEWEST_PAGES)
-        return launched.started >= most
+        return launched.started >= (_FEWEST_PAGES if launched.held_mb > _MOST_MB else _MOST_PAGES)
 
     async def _watch(self) -> None:
         """Watch the memory of the browsers; less often where measuring takes long."""
@@ -342,9 +342,9 @@ async def _process_of(browser: Browser) -> psutil.Process | None:
     """Return the process of a browser; ``None`` if it does not say."""
     with suppress(PlaywrightError, psutil.Error):
         session = await browser.new_browser_cdp_session()
-        found = await session.send("SystemInfo.getProcessInfo")
+        answer = await session.send("SystemInfo.getProcessInfo")
         await session.detach()
-        for process in found["processInfo"]:
+        for process in answer["processInfo"]:
             if process["type"] == "browser":
                 return psutil.Process(process["id"])
     return None

@@ -19,10 +19,10 @@ Headers = Mapping[str, Sequence[str]]
 
 def headers_of(event: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the headers of a ``Fetch.requestPaused`` at the response stage."""
-    found: dict[str, list[str]] = {}
+    headers: dict[str, list[str]] = {}
     for item in event.get("responseHeaders", ()):
-        found.setdefault(item["name"].lower(), []).extend(item["value"].split("\n"))
-    return found
+        headers.setdefault(item["name"].lower(), []).extend(item["value"].split("\n"))
+    return headers
 
 
 def last(headers: Headers, name: str) -> str:
@@ -31,7 +31,7 @@ def last(headers: Headers, name: str) -> str:
 
 
 def media_type(headers: Headers) -> str:
-    """Return the media type of a response; ``""`` if Chromium looks at the body to tell it.
+    """Return the media type of a response; ``""`` if Chromium takes it from the body.
 
     Source:
         Chromium, ``HttpUtil::ParseContentType`` and ``ShouldSniffMimeType``: of several values the

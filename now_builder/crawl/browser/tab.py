@@ -32,8 +32,8 @@ SCREEN = {"width": WIDTH // SCALE, "height": HEIGHT // SCALE}
 """The phone's screen in CSS px."""
 
 _MOST_DOCUMENTS, _MOST_OF_ONE_URL = 10, 4
-"""Documents one after the other, until a page counts as one that never stays. One that loads
-itself again is told by its URL: each time costs the host a request, and a slow machine the time."""
+"""Documents in a row, and documents of one URL, until a page counts as one that never stays: each
+time that it loads itself again costs the host a request, and a slow machine the time."""
 
 _POLL_S = 0.03
 _PATIENCE = 0.18
@@ -47,9 +47,10 @@ _ANSWER, _LOAD, _LATE_LOAD, _SETTLE = 0.85, 0.6, 0.8, 0.87
 """Shares of the page's time by which it must answer, load (even a late answer), and rest."""
 
 _FEW = 20
-"""Characters on a screen too few to say whether a page hides its text."""
+"""Characters on a screen below which a page is not judged by its hidden text."""
 _HALF_SHOWN, _MOST_SHOWN = 0.5, 0.8
-"""Share of the text below which a page may be about to show more; of one that does so in steps."""
+"""Shares of visible text below which a page may be about to show more: of any page, and of a page
+that changes in steps."""
 
 _HALF = re.compile(r"\\ud[89a-f]")
 """How JSON writes half a surrogate pair."""
@@ -57,24 +58,16 @@ _HALF = re.compile(r"\\ud[89a-f]")
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of one page.
+class _Clock:
+    """Wall-clock time of one page, from now on."""
 
-    Attributes:
-        seconds: wall-clock time, from ``begun`` on the monotonic clock.
-        settle_s: seconds of it in which a loaded page may come to rest.
-        html_bytes: size of the main document, unpacked.
-    """
-
-    seconds: float
-    settle_s: float
-    html_bytes: int
-    begun: float
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
 
     def left(self, share: float = 1.0) -> float:
-        """Seconds left until a share of the time is used; never negative."""
-        return max(0.0, self.begun + share * self.seconds - time.monotonic())
+        """Return the seconds left until a share of the time is used; never negative."""
+        return max(0.0, self._end - (1.0 - share) * self.seconds - time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +89,7 @@ class _Rest:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """What a document at rest has on its first screen; ``whole`` if all of it was read."""
+    """The first screen of a document at rest; ``whole`` if all of it was read."""
 
     document: _Document
     url: str
@@ -114,7 +107,7 @@ class _Moved(Exception):  # noqa: N818 - no error: the page went on to another d
 class Tab:
     """A new page in a new context, and the documents that its main frame has loaded.
 
-    Every URL that a frame is sent to, by whatever means, is asked for by ``ask`` first.
+    ``ask`` is called before any frame goes to a URL, by whatever means.
     """
 
     def __init__(
@@ -122,10 +115,11 @@ class Tab:
     ) -> None:
         self._page = page
         self._proxy = proxy
-        self._limits: Limits
+        self._clock: _Clock
         self._record = record
         self._ask = ask
-        self._hides = settings.overlays == "hide"
+        self._settings = settings
+        self._html_bytes = settings.max_bytes // 2
         # A PNG that is not kept need not be small: a third larger, for less of the browser's time.
         self._shot = {"format": "png", "optimizeForSpeed": settings.image != "png"}
         self._session: CDPSession
@@ -171,13 +165,13 @@ class Tab:
             self._session.send("Fetch.enable", {"patterns": patterns, "handleAuthRequests": True}),
         )
 
-    async def visit(self, url: str, limits: Limits) -> VisitResult:
+    async def visit(self, url: str) -> VisitResult:
         """Load a URL and capture its first screen; :meth:`prepare` comes first.
 
         Raises:
             VisitError: If there is nothing to capture.
         """
-        self._limits = limits
+        self._clock = _Clock(self._settings.page_timeout_s)
         try:
             with self._record.timer.step("navigate"):
                 await self._navigate(url)
@@ -195,7 +189,7 @@ class Tab:
     async def _navigate(self, url: str) -> None:
         self._record.final_url = url
         navigation = self._session.send("Page.navigate", {"url": url})
-        left_s = self._limits.left(_ANSWER)
+        left_s = self._clock.left(_ANSWER)
         answer = await self._within(navigation, left_s, "timeout", "no answer")
         if answer.get("errorText"):
             raise self._net_error(answer["errorText"])
@@ -225,7 +219,7 @@ class Tab:
 
     def _requested(self, event: dict[str, Any]) -> None:
         if event["frameId"] == self._frame and event.get("disposition") == "currentTab":
-            # What an app or a mail program is asked for leaves the page where it is.
+            # A link to an app or a mail program does not replace the page.
             self._leaving = event["url"].startswith(("http:", "https:", "about:"))
 
     def _stopped(self, event: dict[str, Any]) -> None:
@@ -243,7 +237,7 @@ class Tab:
         task.add_done_callback(self._handled)
 
     def _handled(self, task: asyncio.Task[None]) -> None:
-        """End the visit if a handler failed: what it had paused would wait for ever."""
+        """End the visit if a handler failed: a request that it had paused would wait for ever."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._end(error)
@@ -272,7 +266,7 @@ class Tab:
                     await self._sent(event["request"]["url"].partition("#")[0], request)
             except VisitError as reason:
                 if self._documents and reason.error in ("download", "not_html"):
-                    # The page only offers a file; it stays where it is.
+                    # The page only offers a file, and stays as it is.
                     failure = {**request, "errorReason": "Aborted"}
                     await self._session.send("Fetch.failRequest", failure)
                 else:
@@ -334,7 +328,7 @@ class Tab:
         record.final_url, record.http_status, record.content_type = url, status, content_type
 
     async def _read_body(self, request: dict[str, Any], host: str) -> tuple[bytes, bool]:
-        """Read the document as it arrives; what drips on past the time for loading is cut off."""
+        """Read the document as it arrives; cut it off when the time for loading is over."""
         stream = (await self._session.send("Fetch.takeResponseBodyAsStream", request))["stream"]
         body = bytearray()
         whole = True
@@ -355,8 +349,8 @@ class Tab:
                 reading.cancel()
             data = chunk["data"]
             body += base64.b64decode(data) if chunk.get("base64Encoded") else data.encode()
-            if len(body) > self._limits.html_bytes or self._proxy.exhausted:
-                raise VisitError("too_large", f"more than {self._limits.html_bytes} bytes")
+            if len(body) > self._html_bytes or self._proxy.exhausted:
+                raise VisitError("too_large", f"more than {self._html_bytes} bytes")
             if chunk["eof"]:
                 return bytes(body), whole
 
@@ -379,32 +373,32 @@ class Tab:
         while True:
             try:
                 loaded = await self._load()
-                seconds = min(self._limits.settle_s, self._limits.left(_SETTLE))
+                seconds = min(self._settings.settle_s, self._clock.left(_SETTLE))
                 result = await self._capture(loaded, time.monotonic() + seconds)
                 if result is not None:
                     return result
             except _Moved:
                 pass
-            if self._limits.left(_SETTLE) <= 0:
+            if self._clock.left(_SETTLE) <= 0:
                 raise VisitError("unstable_page", "goes from document to document")
             await self._within(asyncio.sleep(0.05), 1.0, "timeout", "")
 
     def _leaves(self) -> bool:
-        return self._leaving and self._limits.left(_LOAD) > 0
+        return self._leaving and self._clock.left(_LOAD) > 0
 
     def _load_time(self) -> float:
-        late = min(self._limits.left(_LATE_LOAD), 0.1 * self._limits.seconds)
-        return max(self._limits.left(_LOAD), late)
+        late = min(self._clock.left(_LATE_LOAD), 0.1 * self._clock.seconds)
+        return max(self._clock.left(_LOAD), late)
 
     async def _load(self) -> bool:
-        """Wait for the load and stop what is late; return whether all was loaded in time."""
+        """Wait for the load, or stop it when it is late; return whether all was loaded in time."""
         with self._record.timer.step("load"):
-            loading = _waited(self._loaded.wait(), self._load_time())
-            loaded = await self._within(loading, self._limits.left(), "timeout", "load")
-            if not loaded:
-                stop = self._session.send("Page.stopLoading")
-                await self._within(stop, 2.0, "renderer_hung", "stop loading")
-            return loaded
+            with suppress(TimeoutError):
+                loading = asyncio.wait_for(self._loaded.wait(), self._load_time())
+                return await self._within(loading, self._clock.left(), "timeout", "load")
+            stop = self._session.send("Page.stopLoading")
+            await self._within(stop, 2.0, "renderer_hung", "stop loading")
+            return False
 
     async def _capture(self, loaded: bool, until: float) -> VisitResult | None:  # noqa: FBT001
         """Capture the loaded page at rest; one that shows too little is looked at again.
@@ -457,7 +451,7 @@ class Tab:
             )
 
     async def _rest(self, until: float) -> _Rest:
-        """Wait until nothing that is seen changes any more, or the time for it is over."""
+        """Wait until no visible part changes any more, or the time is over."""
         while True:
             state = await self._watched()
             if state["rest"]:
@@ -482,7 +476,7 @@ class Tab:
 
         No answer waits for a timer, a promise or a frame: a sandboxed document calls none of them.
         """
-        seconds = min(self._limits.left(), _PATIENCE * self._limits.seconds)
+        seconds = min(self._clock.left(), _PATIENCE * self._clock.seconds)
         state = await self._evaluate(WATCHED, seconds)
         if state is None:
             await self._evaluate(WATCH, seconds)
@@ -490,9 +484,9 @@ class Tab:
         return dict(state)
 
     async def _read(self) -> _Page:
-        """Stop what moves, and read what is on the screen."""
+        """Stop animations and read the first screen."""
         with self._record.timer.step("freeze"):
-            state = await self._evaluate(FREEZE, self._limits.left())
+            state = await self._evaluate(FREEZE, self._clock.left())
             if state["stirred"]:  # scripts may follow the scroll or the loss of focus
                 await self._within(asyncio.sleep(2 * _POLL_S), 1.0, "timeout", "")
         if state["contentType"] not in HTML:
@@ -503,16 +497,16 @@ class Tab:
         if document is None:
             raise VisitError("net_error", "the source of the last document is not known")
         overlays: list[str] = []
-        if self._hides:
+        if self._settings.overlays == "hide":
             with self._record.timer.step("overlays"):
-                overlays += await self._evaluate(HIDE_OVERLAYS, self._limits.left())
+                overlays += await self._evaluate(HIDE_OVERLAYS, self._clock.left())
         with self._record.timer.step("elements"):
-            found = await self._evaluate(ELEMENTS, self._limits.left())
+            screen = await self._evaluate(ELEMENTS, self._clock.left())
         return _Page(
             document,
             state["url"],
-            [read_element(item) for item in found["elements"]],
-            document.whole and not found["truncated"] and not self._proxy.exhausted,
+            [read_element(item) for item in screen["elements"]],
+            document.whole and not screen["truncated"] and not self._proxy.exhausted,
             [(str(name), str(content)) for name, content in state["metas"]],
             str(state["charset"]).lower(),
             overlays,
@@ -520,7 +514,7 @@ class Tab:
 
     async def _screenshot(self) -> bytes:
         capture = self._session.send("Page.captureScreenshot", self._shot)
-        shot = await self._within(capture, self._limits.left(), "renderer_hung", "screenshot")
+        shot = await self._within(capture, self._clock.left(), "renderer_hung", "screenshot")
         screenshot = base64.b64decode(shot["data"])
         size = int.from_bytes(screenshot[16:20], "big"), int.from_bytes(screenshot[20:24], "big")
         if size != (WIDTH, HEIGHT):
@@ -528,7 +522,7 @@ class Tab:
         return screenshot
 
     async def _evaluate(self, expression: str, seconds: float) -> Any:
-        """Evaluate in an isolated world, with which the page's scripts cannot tamper."""
+        """Evaluate in an isolated world, which the page's scripts cannot change."""
         return await self._within(self._evaluated(expression), seconds, "renderer_hung", "script")
 
     async def _evaluated(self, expression: str) -> Any:
@@ -561,7 +555,7 @@ class Tab:
     async def _within(
         self, work: Coroutine[Any, Any, Result], seconds: float, error: str, what: str
     ) -> Result:
-        """Await work for some seconds at most, and no longer than the page lives."""
+        """Await work for some seconds at most; end it when the visit ends."""
         task = asyncio.create_task(work)
         try:
             both: list[asyncio.Future[Any]] = [task, self._over]
@@ -578,7 +572,7 @@ class Tab:
 
 
 def _shown_text(elements: Sequence[Element]) -> float:
-    """Share of the text laid out on the screen that is not transparent, hidden or covered."""
+    """Return the share of the text on the screen that is not transparent, hidden or covered."""
     texts = [(len(element.text), element.visible) for element in elements if element.text_box]
     there = sum(length for length, _ in texts)
     return sum(length for length, seen in texts if seen) / there if there > _FEW else 1.0
@@ -588,14 +582,6 @@ def _decode(screenshot: bytes) -> Image.Image:
     picture = Image.open(io.BytesIO(screenshot))
     picture.load()
     return picture
-
-
-async def _waited(work: Coroutine[Any, Any, Any], seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(work, seconds)
-    except TimeoutError:
-        return False
-    return True
 
 
 def _from_playwright(error: PlaywrightError) -> VisitError:

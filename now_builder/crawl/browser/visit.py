@@ -12,35 +12,30 @@ from now_builder.formats.shard import Element, Exchange
 
 @runtime_checkable
 class Ask(Protocol):
-    """Whether a page may lead to a URL."""
+    """Asks whether a page may lead to a URL."""
 
     async def __call__(self, url: str, *, frame: bool = False) -> None:
-        """Raise a VisitError if a URL is not to be requested, or its host not to be reached.
-
-        Of the document of a ``frame`` robots.txt alone is asked.
-        """
+        """Raise a VisitError if a URL, in a ``frame`` or not, must not be requested."""
 
 
 BUSY = frozenset({"http_429", "http_503"})
-"""Answers that ask to come back later."""
+"""Errors of hosts that ask to come back later."""
 
 TRANSIENT = frozenset({"net_error", "renderer_crashed", "browser_crashed"})
-"""Errors that a further attempt may mend."""
+"""Errors that may not happen again."""
 
 REFUSED = frozenset(
-    {"private_address", "robots", "robots_unreachable", "quota", "never", "opt_out",
-     "no_description"}
-)  # fmt: skip
+    {"private_address", "robots", "robots_unreachable", "quota", "never", "opt_out"}
+)
 """Errors of pages that were not visited on purpose."""
 
 
 @dataclass(slots=True)
 class VisitRecord:
-    """How far a visit got; filled as it goes on, so that the row of a failure has it, too.
+    """Progress of a visit, which the row of a failure has, too.
 
-    ``redirects`` lack the final URL; ``robots`` is the reason of the decision by robots.txt.
-    ``hosts`` are those whose pause the visit has kept, ``tdm_file`` the rules of ``tdmrep.json``
-    that reserve a URL, by that URL.
+    ``redirects`` lack the final URL; ``robots`` is the reason of the decision by robots.txt;
+    ``hosts`` had their pauses; ``tdm_file`` has the rule of ``tdmrep.json`` that reserves a URL.
     """
 
     redirects: list[str] = field(default_factory=list)
@@ -66,8 +61,8 @@ class VisitResult:
         url: URL of the main document, as it was requested.
         html: bytes of the main document as served, content encodings undone.
         screenshot: PNG of 720 x 1280 px.
-        picture: the same, decoded.
-        ink: shares of it and of its middle on which there is something to see.
+        picture: the screenshot, decoded.
+        ink: shares of the picture and of its middle that are not empty.
         settled: whether the page was complete and came to rest.
         metas: name and content of each ``<meta>`` with a description or an opt-out in the live DOM.
         charset: encoding in which the browser read the document, in lower case.
@@ -91,7 +86,7 @@ class VisitResult:
 
 
 class VisitError(Exception):
-    """A visit without a result, for a class of reasons such as ``timeout``."""
+    """A visit without a result; ``error`` is its class of reasons, such as ``timeout``."""
 
     def __init__(self, error: str, message: str = "", retry_after_s: float | None = None) -> None:
         super().__init__(f"{error}: {message}")
@@ -101,7 +96,7 @@ class VisitError(Exception):
 
 
 def refuse(said: Mapping[str, str], obeyed: frozenset[str]) -> None:
-    """Raise a VisitError if any of the opt-outs, each with where it is said, is to be obeyed."""
+    """Raise a VisitError if any of the opt-outs of a page, given with their places, is obeyed."""
     refusals = [f"{name}: {said[name]}" for name in sorted(said.keys() & obeyed)]
     if refusals:
         raise VisitError("opt_out", "; ".join(refusals))

@@ -7,26 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import webencodings
-from charset_normalizer import from_bytes
 
 from now_builder.crawl.caption.prescan import declared_labels
 
 _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xfe\xff", "utf-16be"), (b"\xff\xfe", "utf-16le"))
 _XML_WITHIN = 1024
-_CANDIDATES = [
-    "gb18030", "big5", "cp932", "euc_jp", "cp949", "cp1251", "koi8_r", "cp1252",
-    "cp1253", "cp1255", "cp1256", "cp874",
-]  # fmt: skip
-"""Python's names of the encodings that pages use without saying so."""
-
-_LABELS = {
-    "gb18030": "gbk", "cp932": "shift_jis", "cp949": "euc-kr", "cp1251": "windows-1251",
-    "cp1252": "windows-1252", "cp1253": "windows-1253", "cp1255": "windows-1255",
-    "cp1256": "windows-1256", "cp874": "windows-874",
-}  # fmt: skip
-_SAMPLE = 1 << 16
 _MEANT = {"utf-16be": "utf-8", "utf-16le": "utf-8", "x-user-defined": "windows-1252"}
-"""What a page means that declares this in plain bytes."""
+"""Encodings meant by pages that declare these in plain bytes."""
 
 _XML = re.compile(
     rb"\s*<\?xml[\s][^>]*?\bencoding\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)')", re.IGNORECASE
@@ -34,7 +21,8 @@ _XML = re.compile(
 _CHARSET = re.compile(rb"charset\s*+=\s*+[\"']?+\s*+([^\s\"';]++)", re.IGNORECASE)
 _NOT_ASCII = re.compile(rb"[\x80-\xff]+")
 _HALF_LETTER = re.compile(rb"(?<=[a-z])[\xc3-\xc5](?=[\s\"'<.])")
-"""Of a Latin letter in UTF-8, cut off; elsewhere a capital, which no word ends with."""
+"""The first byte of a Latin letter in UTF-8, cut off; in other encodings a capital, which ends no
+word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +33,7 @@ class Decoded:
         text: the text; undecodable bytes are U+FFFD.
         charset: WHATWG name, lower case.
         source: ``bom``, ``header``, ``meta``, ``xml`` (its declaration), ``utf-8`` (undeclared,
-            valid but for a few bytes), ``browser``, ``detected`` or ``default``.
+            valid but for a few bytes), ``browser`` or ``default``.
     """
 
     text: str
@@ -57,8 +45,8 @@ def decode(content: bytes, content_type: str | None, browser: str | None = None)
     """Decode a page as browsers do.
 
     The order: byte-order mark, charset of the HTTP header, ``<meta>`` in the first 1,024 bytes or
-    in the head, XML declaration, ``<meta>`` further on, UTF-8, what the browser took the page for,
-    detection, windows-1252.
+    in the head, XML declaration, ``<meta>`` further on, UTF-8, the encoding that the browser
+    guessed, windows-1252.
 
     Args:
         content: The page.
@@ -79,7 +67,6 @@ def decode(content: bytes, content_type: str | None, browser: str | None = None)
         ("meta", lambda: _meta_charset(content, in_reach=False)),
         ("utf-8", lambda: "utf-8" if _is_utf8(content) else None),
         ("browser", lambda: _known((browser or "").encode())),
-        ("detected", lambda: _detect(content)),
         ("default", lambda: "windows-1252"),
     )
     charset, source = next((found, name) for name, look in ways if (found := look()))
@@ -87,13 +74,7 @@ def decode(content: bytes, content_type: str | None, browser: str | None = None)
 
 
 def misread(seen: Iterable[str], charset: str, browser: str) -> bool:
-    """Whether a browser shows text that is another one in the page's encoding.
-
-    Args:
-        seen: Texts on the screen.
-        charset: Encoding of the page.
-        browser: Encoding in which the browser read it.
-    """
+    """Return whether texts on the screen, read in ``browser``, are others in ``charset``."""
     if charset == browser or webencodings.lookup(browser) is None:
         return False
     codec = webencodings.lookup(browser).codec_info
@@ -134,44 +115,47 @@ def _decode(content: bytes, charset: str) -> str:
 
 _C1, _ROW_13, _EURO = "now-builder-c1", "now-builder-row-13", "now-builder-euro"
 _JIS = str.maketrans("〜‖−¢£¬—", "～∥－￠￡￢―")
-"""Where the standard's table of JIS X 0208 (that of Windows) differs from Python's."""
+"""Differences of the standard's table of JIS X 0208 (that of Windows) from Python's."""
 
 
-def _c1(error: UnicodeError) -> tuple[str, int]:
+def _c1(rest: bytes) -> tuple[str, int]:
     """Decode a byte that Windows leaves undefined: a C1 control, or unknown."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    byte = error.object[error.start]
-    return chr(byte) if byte < 0xA0 else "\ufffd", error.start + 1
+    return chr(rest[0]) if rest[0] < 0xA0 else "\ufffd", 1
 
 
-def _euro(error: UnicodeError) -> tuple[str, int]:
+def _euro(rest: bytes) -> tuple[str, int]:
     """Decode the byte 0x80 of GBK and GB18030 as the standard does: the euro sign of Windows."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    first, *second = error.object[error.start : error.start + 2]
+    first, *second = rest
     if first == 0x80:
-        return "€", error.start + 1
-    taken = 2 if first != 0xFF and second and second[0] > 0x7F else 1  # no byte of ASCII is lost
-    return "\ufffd", error.start + taken
+        return "€", 1
+    # No byte of ASCII is lost.
+    return "\ufffd", 2 if first != 0xFF and second and second[0] > 0x7F else 1
 
 
-def _row_13(error: UnicodeError) -> tuple[str, int]:
-    """Decode what EUC-JP of the web has besides JIS X 0208 (``①``, ``㈱``): as Shift_JIS has it."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    pair = error.object[error.start : error.start + 2]
-    if len(pair) == 2 and min(pair) > 0xA0 and max(pair) < 0xFF:
-        row, cell = pair[0] - 0xA1, pair[1] - 0xA1
+def _row_13(rest: bytes) -> tuple[str, int]:
+    """Decode the characters of web EUC-JP beyond JIS X 0208 (``①``, ``㈱``) by Shift_JIS."""
+    if len(rest) == 2 and min(rest) > 0xA0 and max(rest) < 0xFF:
+        row, cell = rest[0] - 0xA1, rest[1] - 0xA1
         lead = row // 2 + (0x81 if row < 62 else 0xC1)
         trail = cell + (0x9F if row % 2 else 0x40 if cell < 63 else 0x41)
-        return bytes([lead, trail]).decode("cp932", "replace"), error.start + 2
-    return "\ufffd", error.start + 1
+        return bytes([lead, trail]).decode("cp932", "replace"), 2
+    return "\ufffd", 1
 
 
-codecs.register_error(_C1, _c1)
-codecs.register_error(_ROW_13, _row_13)
-codecs.register_error(_EURO, _euro)
+def _register(name: str, decode_pair: Callable[[bytes], tuple[str, int]]) -> None:
+    """Decode by a function of two bytes, which returns a text and the bytes used, on errors."""
+
+    def handle(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeDecodeError):
+            raise error
+        text, used = decode_pair(error.object[error.start : error.start + 2])
+        return text, error.start + used
+
+    codecs.register_error(name, handle)
+
+
+for _name, _function in ((_C1, _c1), (_ROW_13, _row_13), (_EURO, _euro)):
+    _register(_name, _function)
 
 
 def _header_charset(content_type: str | None) -> str | None:
@@ -213,14 +197,3 @@ def _is_utf8(content: bytes) -> bool:
     invalid = sum(run.count("\ufffd") for run in runs)
     valid = sum(map(len, runs)) - invalid
     return valid >= 4 * invalid or (valid >= invalid and len(runs) >= 2 * broken)
-
-
-def _detect(content: bytes) -> str | None:
-    """Guess an undeclared encoding from the bytes that are not ASCII, with their surroundings."""
-    if len(content) > _SAMPLE:  # scripts and styles bury the text in long runs of ASCII
-        lines = [line for line in content.splitlines() if not line.isascii()]
-        content = b"\n".join(lines)[:_SAMPLE]
-    best = from_bytes(content, cp_isolation=_CANDIDATES).best()
-    if best is None:
-        return None
-    return _known(_LABELS.get(best.encoding, best.encoding.replace("_", "-")).encode())

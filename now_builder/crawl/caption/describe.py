@@ -20,12 +20,12 @@ _INERT = frozenset(
     {"noscript", "template", "textarea", "title", "iframe", "noembed", "noframes", "xmp", "style",
      "script", "plaintext"}
 )  # fmt: skip
-"""What stands in these is text or is inert for a browser that runs scripts: no description."""
+"""Elements whose content is text, or inert in a browser that runs scripts: no description."""
 _WATCHED = _INERT | {"svg"}
 _PIECE = 1 << 16
 _DEEPEST = 6000
-"""Elements that are open at once, at most; Chromium nests 512. For each end tag that closes none
-libxml2 looks through all that are open, so that a page of 2 MB took minutes."""
+"""Maximum depth (Chromium's is 512): for each stray end tag libxml2 searches all open elements, so
+that a page of 2 MB took minutes."""
 
 _BY_NAME = {
     "description": "name",
@@ -47,11 +47,10 @@ class Description:
     Attributes:
         caption: the chosen description; ``None`` if there is none that is not empty.
         source: ``name``, ``script`` or one of :data:`FALLBACKS`.
-        candidates: every description found, by source, in document order, without repeats; of
-            JSON-LD the page's before those of what it is about.
+        candidates: all descriptions by source, in document order, without repeats; those of JSON-LD
+            for the page come before those for its subject.
         lang: declared language, as written.
         metas: name and content of each ``<meta>`` that has a name.
-        refreshes: whether the page leads to another one by itself.
     """
 
     caption: str | None
@@ -62,33 +61,29 @@ class Description:
     title: str | None
     lang: str | None
     metas: list[tuple[str, str]] = field(default_factory=list)
-    refreshes: bool = False
 
 
-def describe(
-    content: bytes, content_type: str | None, browser: str | None = None, *, fallback: bool = True
-) -> Description:
+def describe(content: bytes, content_type: str | None, browser: str | None = None) -> Description:
     """Find the meta description of a page in its source.
 
     The caption is the first ``<meta name=description>`` of the whole document whose content is
     neither empty nor a placeholder; the name is compared without regard to case. Where there is
-    none, the best of :data:`FALLBACKS` is taken if that is wanted.
+    none, the best of :data:`FALLBACKS` is taken.
 
     Args:
         content: The page as served.
         content_type: Header of the response.
         browser: The encoding in which a browser read it, see
             :func:`now_builder.crawl.caption.charset.decode`.
-        fallback: Take a description from another source where there is none by name.
     """
     decoded = decode(content, content_type, browser)
     page = _read(decoded.text)
-    found: dict[str, dict[str, None]] = {}  # without repeats, in order
-    for origin, text in _found(page):
+    unique: dict[str, dict[str, None]] = {}  # without repeats, in order
+    for origin, text in _descriptions(page):
         if cleaned := clean(text):
-            found.setdefault(origin, {})[cleaned] = None
-    candidates = {origin: list(texts) for origin, texts in found.items()}
-    caption, source = choose(candidates, fallback=fallback)
+            unique.setdefault(origin, {})[cleaned] = None
+    candidates = {origin: list(texts) for origin, texts in unique.items()}
+    caption, source = choose(candidates)
     return Description(
         caption=caption,
         source=source,
@@ -98,7 +93,6 @@ def describe(
         title=clean("".join(page.title or ())) or None,
         lang=_declared_language(page),
         metas=[(meta["name"], meta.get("content", "")) for meta, _ in page.metas if "name" in meta],
-        refreshes=any(meta.get("http-equiv", "").lower() == "refresh" for meta, _ in page.metas),
     )
 
 
@@ -111,23 +105,21 @@ def with_scripted(page: Description, scripted: Sequence[str]) -> dict[str, list[
     return page.candidates | {"script": list(dict.fromkeys(texts))}
 
 
-def choose(
-    candidates: Mapping[str, Sequence[str]], *, fallback: bool
-) -> tuple[str | None, str | None]:
+def choose(candidates: Mapping[str, Sequence[str]]) -> tuple[str | None, str | None]:
     """Choose caption and source among descriptions by source.
 
     A description that scripts put into the page (``script``) comes after one by name in the source,
-    and before what was written for other readers (og, twitter). A placeholder is chosen only where
-    there is nothing else. Entities in JSON-LD, which is no HTML, are decoded once.
+    and before those for other readers (og, twitter). A placeholder is chosen only if there is no
+    other. Entities in JSON-LD, which is no HTML, are decoded once.
     """
-    found = [
+    pairs = [
         (clean(decode_entities(text)) if source == "json-ld" else text, source)
-        for source in ("name", "script", *(FALLBACKS if fallback else ()))
+        for source in ("name", "script", *FALLBACKS)
         for text in candidates.get(source, ())
     ]
-    found = [(text, source) for text, source in found if text]
-    worded = (pair for pair in found if not is_placeholder(pair[0]))
-    return next(worded, found[0] if found else (None, None))
+    pairs = [(text, source) for text, source in pairs if text]
+    worded = (pair for pair in pairs if not is_placeholder(pair[0]))
+    return next(worded, pairs[0] if pairs else (None, None))
 
 
 class _TooDeepError(Exception):
@@ -179,7 +171,7 @@ class _Reader:
 def _read(text: str) -> _Reader:
     """Read HTML, served as XHTML or not; libxml2 cuts it into tags as HTML5 says.
 
-    What follows once more than 6,000 elements are open is not read.
+    Reading ends where more than 6,000 elements are open.
     """
     reader = _Reader()
     parser = etree.HTMLParser(target=reader, recover=True, huge_tree=True)
@@ -192,7 +184,7 @@ def _read(text: str) -> _Reader:
     return reader
 
 
-def _found(page: _Reader) -> Iterator[tuple[str, str]]:
+def _descriptions(page: _Reader) -> Iterator[tuple[str, str]]:
     for meta, inert in page.metas:
         source = None if inert else _source_of(meta)
         if source:
@@ -219,7 +211,7 @@ _ABOUT = re.compile(
     r"Season|Series|Service|Trip|Vehicle|Car)$"
 )
 _ANY = re.compile("")
-"""How the types of schema.org end that are pages, and those that pages commonly are about."""
+"""Ends of the schema.org types of pages, and of subjects that pages commonly are about."""
 
 _STRING = r'("(?:[^"\\]|\\.)*+(?:"|\\?\Z))'  # one without an end takes the rest, in one pass
 _NO_JSON = re.compile(
@@ -228,17 +220,16 @@ _NO_JSON = re.compile(
     re.DOTALL,
 )
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([^\"\\/bfnrtu])|(.))", re.DOTALL)
-"""``\\x27`` and ``\\'``, which are of scripts, and what JSON has."""
+"""``\\x27`` and ``\\'``, which scripts have, and the escapes of JSON."""
 
 _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
 _JSON = json.JSONDecoder(strict=False)
 
 
 def _of_json_ld(scripts: Iterable[str]) -> Iterator[str]:
-    """Yield the descriptions of the page, then of what it is about; not of its author or its site.
+    """Yield the descriptions of the page, then of its subject; not of its author or its site.
 
-    What has no type is never taken, what has another one only where the page says that it is its
-    main entity.
+    An object without a type is never taken, one of another type only as the page's main entity.
     """
     things = [thing for text in scripts for thing in _things(_read_json(text))]
     pages = [
@@ -258,9 +249,9 @@ def _of_json_ld(scripts: Iterable[str]) -> Iterator[str]:
 
 
 def _read_json(text: str) -> Any:
-    """Read the JSON of a script; what is none is read without what JSON has not.
+    """Read the JSON of a script; invalid JSON is read again with its usual faults removed.
 
-    That is comments, CDATA, last commas, escapes of scripts, entities around strings.
+    These are comments, CDATA, last commas, escapes of scripts, entities around strings.
     """
     with suppress(ValueError, RecursionError):
         return json.loads(text, strict=False)

@@ -64,8 +64,8 @@ _NOT_LATIN = frozenset().union(*_LANGUAGES.values(), {"zxx"}) - _ALSO_LATIN
 
 _SURE = 0.9
 _LIKELY, _FEWEST = 0.5, 5
-"""Probability and letters below which a text that nothing else speaks for is undecided: of 97
-languages a name such as "Azul Zulu" always resembles one."""
+"""Probability and letters below which a text without a declaration is undecided: a name such as
+"Azul Zulu" always resembles one of 97 languages."""
 
 UNDECIDED = "und"
 _SHARE = 0.25
@@ -73,7 +73,7 @@ _SHORT = 24
 _RARE = frozenset({"gom", "sa"})
 """Never detected, only declared: the detector takes short texts in Hindi and Nepali for them."""
 _VARIETIES = {"ary": "ar", "arz": "ar", "sdh": "ckb", "wuu": "zh", "yue": "zh"}
-"""What a detector cannot separate on so little text, or does not know by its own name."""
+"""Languages that a detector cannot tell from another on short texts, or knows by its name."""
 
 _PRIMARY = re.compile(r"^([a-z]{2,3})(?:[-_]|$)")
 
@@ -86,14 +86,12 @@ def _identifier() -> LanguageIdentifier:
 def detect_language(text: str, declared: str | None) -> str | None:
     """Return the primary tag (BCP 47) of a short text.
 
-    A declared language that is not written in the script of the text is ignored, and none of
-    another script is found. A script that one language owns decides. Otherwise the detector decides
-    where it is sure and the text is long; else what the page declares, where that is a language
-    tag; else the detector, if it is more likely right than not.
+    Only languages of the text's script are considered. A script of one language decides; otherwise
+    the detector, where it is sure and the text is long; else the page's declaration, if it is a
+    language tag; else the detector, if it is more likely right than not.
 
     Returns:
-        The tag, ``und`` if the language is undecided, or ``None`` if there is neither a letter nor
-        a declaration.
+        The tag; ``und`` if undecided; ``None`` if there is neither a letter nor a declaration.
     """
     tag = primary_tag(declared)
     letters = sum(map(str.isalpha, text))

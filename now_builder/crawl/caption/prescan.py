@@ -62,7 +62,7 @@ def declared_labels(content: bytes) -> Iterator[tuple[bytes, bool]]:
 def _tags(content: bytes) -> Iterator[tuple[int, re.Match[bytes]]]:
     """Yield the tags of a page and where they begin; text of scripts, styles and titles has none.
 
-    A tag that the page ends in is none.
+    A tag that never ends is none.
     """
     at = 0
     while markup := _MARKUP.search(content, at):

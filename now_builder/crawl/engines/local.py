@@ -1,4 +1,4 @@
-"""Crawl some shards of a plan in this process: the one function behind every engine."""
+"""Crawl some shards of a plan in this process, for every engine."""
 
 import asyncio
 import logging
@@ -38,12 +38,14 @@ def crawl_shards(
 ) -> int:
     """Crawl some shards of a plan and return the number of pages visited.
 
-    It knows of no other worker and may be called again at any time, here or on another machine:
-    what is final stays, what is missing is done. The caller makes sure that a whole host group is
-    given to one worker at a time.
+    It may be called again at any time, here or on another machine: final pages stay, missing ones
+    are visited. The caller makes sure that one worker at a time has a host group.
 
-    ``captures`` is a folder or URL; ``wait_s`` is how long to wait for a worker that still holds
-    one of the shards.
+    Args:
+        captures: Folder or URL.
+        shards: Numbers of the shards.
+        settings: Settings of the crawl.
+        wait_s: Seconds to wait for a worker that still holds one of the shards.
 
     Raises:
         CrawlError: If there is no browser, the disk is full, or another crawl is at work on these.
@@ -127,7 +129,6 @@ async def _visit_pending(
         scheduler = Scheduler(
             tracker.pending,
             settings.per_host_delay_s,
-            settings.per_host_concurrency,
             resolver.is_local,
         )
         progress = CrawlProgress(len(tracker.pending), tracker.total)

@@ -1,4 +1,4 @@
-"""One page's way: robots.txt, a plain request if wanted, the browser, the caption, the row."""
+"""Visit one page: robots.txt, the browser, the caption, the row."""
 
 import asyncio
 import hashlib
@@ -17,7 +17,6 @@ from PIL import Image
 
 from now_builder import __version__
 from now_builder.crawl.browser.pool import BrowserPool
-from now_builder.crawl.browser.prefetch import Prefetch
 from now_builder.crawl.browser.visit import (
     REFUSED,
     PutOff,
@@ -43,15 +42,15 @@ from now_builder.urls import canonical, site_of
 _log = logging.getLogger(__name__)
 _MESSAGE = 500
 _GRACE_S = 150.0
-"""What a visit may take beyond the page: robots.txt, a browser to be started anew."""
+"""Seconds of a visit besides those of the page: for robots.txt, for starting a browser."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one visit to a page gave: its row, final unless the visit is repeated, and its capture.
+    """Outcome of one visit: the row, final unless the visit is repeated, and the capture.
 
-    The site may ask to come back after ``retry_after_s`` seconds; a page that leads to a host
-    which is to be left alone for now is ``put_off`` until that host's turn.
+    ``retry_after_s`` is the pause that a busy site asks for, ``put_off`` the host for whose turn
+    the page must wait.
     """
 
     row: CaptureRow
@@ -61,11 +60,11 @@ class Attempt:
 
 
 class PageVisitor:
-    """Visits pages, and turns whatever goes wrong with one into its row.
+    """Visits pages, and turns every failure of a page into its row.
 
-    The scheduler is told of the crawl delay that a site asks for, and keeps the pauses of hosts to
-    which pages lead; ``ranks`` number each page among those of its host, for the quota; parsing and
-    hashing would hold up the other pages, so they are done in threads of ``pool``.
+    The scheduler learns the crawl delays of sites, and keeps the pauses of hosts to which pages
+    lead; ``ranks`` number the pages of each host, for the quota; parsing and hashing would hold up
+    the other pages, so that threads of ``pool`` do them.
     """
 
     def __init__(
@@ -84,14 +83,11 @@ class PageVisitor:
         self._ranks = ranks
         self._pool = pool
         self._opt_outs = settings.obeyed_opt_outs()
-        self._prefetch: Prefetch | None = None
-        if settings.prefetch:
-            self._prefetch = Prefetch(settings, browsers.user_agent, self._opt_outs, pool)
 
     async def visit(
         self, line: Planned, proxy: Proxy, record: VisitRecord, *, alone: bool
     ) -> Attempt:
-        """Visit once; here, and only here, whatever goes wrong with a page becomes its row."""
+        """Visit once; here, and only here, a page's failure becomes its row."""
         row = CaptureRow(
             line.key, line.url, line.url_canonical, line.site, "ok",
             fetched_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -128,14 +124,11 @@ class PageVisitor:
     async def _load(
         self, line: Planned, proxy: Proxy, record: VisitRecord, *, alone: bool
     ) -> VisitResult:
-        """Ask the site, make a plain request if that is wanted, and load the page in a browser."""
+        """Ask the site whether the page may be visited, and load it in a browser."""
         ask = partial(self._ask, line, record)
         async with asyncio.timeout(self._settings.page_timeout_s + _GRACE_S):
             with record.timer.step("robots"):
                 record.robots = (await self._allowed(line, record)).note
-            if self._prefetch is not None:
-                with record.timer.step("prefetch"):
-                    await self._prefetch.check(line.url_canonical, proxy, record, ask)
             return await self._browsers.visit(line.url_canonical, proxy, record, ask, alone=alone)
 
     async def _allowed(self, line: Planned, record: VisitRecord) -> Decision:
@@ -187,7 +180,7 @@ def _failed(row: CaptureRow, error: str, message: str) -> CaptureRow:
 
 
 def _where(error: BaseException) -> str:
-    """Return the function and line in which a cancelled visit was waiting, for a message."""
+    """Return the function and line in which a cancelled visit was waiting."""
     cause = error.__cause__ or error.__context__
     frames = traceback.extract_tb(cause.__traceback__) if cause is not None else []
     ours = [frame for frame in frames if "now_builder" in frame.filename]
@@ -201,14 +194,13 @@ def _describe(
     settings: CrawlSettings,
     obeyed: frozenset[str],
 ) -> tuple[CaptureRow, Capture]:
-    """Fill in what needs no browser: caption, language, hashes."""
-    fallback = settings.caption_fallback
-    page = describe(result.html, record.content_type, result.charset, fallback=fallback)
+    """Complete the row without the browser: caption, language, hashes."""
+    page = describe(result.html, record.content_type, result.charset)
     tdm_file = record.tdm_file.get(canonical(result.url) or result.url)
     refuse(opt_outs(result.headers, page.metas, result.metas, tdm_file), obeyed)
     scripted = [text for name, text in result.metas if name.strip().lower() == "description"]
     candidates = with_scripted(page, scripted)
-    caption, source = choose(candidates, fallback=fallback)
+    caption, source = choose(candidates)
     seen = (element.text for element in result.elements if element.visible)
     garbled = misread(seen, page.charset, result.charset)
     screenshot = result.screenshot if settings.image == "png" else _to_webp(result.picture)

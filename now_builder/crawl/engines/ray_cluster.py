@@ -23,6 +23,8 @@ POISON = "poison.json"
 _LOCK_WAIT_S = 60.0
 _SLACK_S = 300.0
 _TASKS_A_WORKER = 4
+_ATTEMPTS = 3
+"""Workers that may be lost over the same shards: more would be the fault of these."""
 
 Shards = tuple[int, ...]
 
@@ -36,9 +38,9 @@ class _Report:
 def crawl_on_ray(
     captures: str, storage: ShardStorage, plan: Sequence[Planned], settings: CrawlSettings
 ) -> int:
-    """Crawl what is left of a plan on a Ray cluster and return the number of pages visited.
+    """Crawl the rest of a plan on a Ray cluster and return the number of pages visited.
 
-    ``captures`` is a folder or URL that every worker reaches, ``storage`` what this process sees.
+    ``captures`` is a folder or URL that every worker reaches, ``storage`` this process's view.
 
     Raises:
         CrawlError: If shards failed in every attempt; they are listed in ``poison.json``.
@@ -62,7 +64,7 @@ def crawl_on_ray(
         _limits(plan, settings),
         parts,
         settings,
-        attempts=settings.task_attempts,
+        attempts=_ATTEMPTS,
     )
     with Progress("crawl", sum(pages.values())) as progress:
 
@@ -134,7 +136,7 @@ def _note_poison(storage: ShardStorage, poison: Sequence[tuple[Shards, str]]) ->
     if not poison:
         return
     write_json(path, [{"shards": list(shards), "why": why} for shards, why in poison])
-    shards = [shard for found, _ in poison for shard in found]
+    shards = [shard for task, _ in poison for shard in task]
     raise CrawlError(
         f"shards {json.dumps(shards)} were given up, see {path} ({poison[0][1][:200]}); all others "
         "are done, and the same command tries these again"

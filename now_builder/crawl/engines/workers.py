@@ -20,16 +20,13 @@ from now_builder.urls import site_of
 
 _CRASH_RETRIES = 2
 _BACK_OFF_S = 0.5
-_BUSY_S = 10.0
+_BUSY_S, _LONGEST_BUSY_S = 10.0, 120.0
+"""First pause of a busy host that names none, and the longest pause that a crawl waits for."""
 
 
 @dataclass(slots=True)
 class Workers:
-    """The workers of one process and what they share.
-
-    Attributes:
-        pool: Threads for what would hold up the other pages, such as writing.
-    """
+    """The workers of one process; threads of ``pool`` do what would hold up other pages."""
 
     visitor: PageVisitor
     tracker: ShardTracker
@@ -85,16 +82,16 @@ class Workers:
         before = self._put_off[line.key]
         asked = attempt.retry_after_s
         pause_s = _BUSY_S * 2**before if asked is None else asked
-        if before >= self.settings.busy_retries or pause_s > self.settings.busy_pause_s:
+        if before >= self.settings.busy_retries or pause_s > _LONGEST_BUSY_S:
             return None
         self._put_off[line.key] += 1
         return pause_s
 
     async def _visit(self, line: Planned, proxy: Proxy, timer: StepTimer) -> Attempt:
-        """Visit until it works or the attempts are used up.
+        """Visit until a visit succeeds or the attempts are used up.
 
-        A page in flight when another one took the browser down is not to blame, so that a crash of
-        the whole browser has attempts of its own, in a browser that no other page is in.
+        A crash of the whole browser may be the fault of another page, so that it has attempts of
+        its own, in a browser without other pages.
         """
         attempts = 0
         alone = False

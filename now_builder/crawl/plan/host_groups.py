@@ -10,10 +10,10 @@ from now_builder.formats.shard import Planned
 def assign_host_groups(plan: Sequence[Planned], finished: Collection[int]) -> list[Planned]:
     """Assign a host group to each shard: unfinished shards that share a host share a group.
 
-    A host group is crawled by one worker at a time, so that pauses between visits to a host need no
-    coordinator. Its number is that of its first shard. Groups are fixed when the plan is made or
-    extended, so that every worker reads the same from it; finished shards keep theirs, and join
-    the others' only for a crawl that visits them again.
+    One worker at a time crawls a host group, so that pauses between visits to a host need no
+    coordinator. A group has the number of its first shard. Groups are fixed when the plan is made
+    or extended, so that all workers read the same; finished shards keep theirs, unless they are
+    visited again.
     """
     parents: dict[int, int] = {}
     first_with: dict[str, int] = {}
@@ -24,11 +24,10 @@ def assign_host_groups(plan: Sequence[Planned], finished: Collection[int]) -> li
         theirs = _root(parents, theirs)
         parents[max(ours, theirs)] = min(ours, theirs)
     groups = {
-        line.shard: line.lot if line.shard in finished and line.lot >= 0 else line.shard
-        for line in plan
+        line.shard: line.host_group if line.shard in finished else line.shard for line in plan
     }
     groups |= {shard: _root(parents, shard) for shard in parents}
-    return [replace(line, lot=groups[line.shard]) for line in plan]
+    return [replace(line, host_group=groups[line.shard]) for line in plan]
 
 
 def _root(parents: dict[int, int], shard: int) -> int:
@@ -42,10 +41,10 @@ def _root(parents: dict[int, int], shard: int) -> int:
 
 def host_groups(plan: Iterable[Planned]) -> list[list[int]]:
     """List the shards of each host group, groups and shards in the order of their numbers."""
-    found: dict[int, set[int]] = defaultdict(set)
+    groups: dict[int, set[int]] = defaultdict(set)
     for line in plan:
-        found[line.lot].add(line.shard)
-    return [sorted(found[group]) for group in sorted(found)]
+        groups[line.host_group].add(line.shard)
+    return [sorted(groups[group]) for group in sorted(groups)]
 
 
 def join_into_tasks(
@@ -55,7 +54,7 @@ def join_into_tasks(
 
     A shard that has no ``pages`` left is left out; each task but the last has ``at_least`` pages.
     """
-    found: list[tuple[int, ...]] = []
+    tasks: list[tuple[int, ...]] = []
     shards: list[int] = []
     count = 0
     for group in groups:
@@ -63,6 +62,6 @@ def join_into_tasks(
         shards += todo
         count += sum(pages[shard] for shard in todo)
         if count >= at_least:
-            found.append(tuple(shards))
+            tasks.append(tuple(shards))
             shards, count = [], 0
-    return [*found, tuple(shards)] if shards else found
+    return [*tasks, tuple(shards)] if shards else tasks

@@ -1,6 +1,7 @@
 """The plan of a crawl: made from the list and extended by its new URLs, but never changed."""
 
 import fcntl
+import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
 
@@ -21,11 +22,13 @@ from now_builder.formats.split import (
     write_split,
 )
 
+_log = logging.getLogger(__name__)
+
 
 def make_plan(
     storage: ShardStorage, listed: Sequence[str], settings: CrawlSettings
 ) -> list[Planned]:
-    """Read the plan and add what is new in the list; the split is fixed with the first plan.
+    """Read the plan and add the new URLs of the list; the split is fixed with the first plan.
 
     Several processes may do so at once with the same list: they get the same plan.
 
@@ -42,7 +45,9 @@ def make_plan(
         planned = plan_path(storage.folder).exists()
         plan = read_plan(storage.folder) if planned else []
         new = Counter(listed) - Counter(line.url for line in plan)
-        if not new and all(line.lot >= 0 for line in plan):
+        if planned and settings.split_by != "auto":
+            _warn_of_split(storage, settings.split_by)
+        if not new:
             return plan
         extended = extend_plan(plan, listed, settings.shard_size)
         _check_numbers_free(storage, {line.shard for line in extended[len(plan) :]})
@@ -55,6 +60,17 @@ def make_plan(
         write_plan(storage.folder, extended)
         storage.store_plan()
         return extended
+
+
+def _warn_of_split(storage: ShardStorage, wanted: str) -> None:
+    """Warn if a crawl is split by another unit than the one asked for."""
+    by = read_split(storage.folder / "split.toml").by
+    if by != wanted:
+        _log.warning(
+            "crawl: --split-by %s is not used, as this crawl is split by %s; --force starts over",
+            wanted,
+            by,
+        )
 
 
 def _check_numbers_free(storage: ShardStorage, shards: Collection[int]) -> None:

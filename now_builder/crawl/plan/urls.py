@@ -18,7 +18,7 @@ from now_builder.formats.tables import plain_names, read_records
 from now_builder.urls import canonical, site_of
 
 _NOTE = re.compile(r"\t|\s#")
-"""What ends the URL on a line of a text list; a fragment follows its URL without a space."""
+"""End of the URL on a line of a text list; a fragment follows its URL without a space."""
 
 _SMALLEST_SHARD = 16
 _MOST_SHARDS = 100_000
@@ -32,7 +32,7 @@ _EXPECTED = "one URL a line, or CSV or Parquet with a column url"
 _LABEL = r"[^\s/?#\\:@,;|\"'<>(){}\[\].]"
 _HOST = rf"({_LABEL}+\.)+[^\W\d_]{_LABEL}*\.?|\d+(\.\d+){{3}}|localhost|\[[\da-f.]*:[\da-f:.]*\]"
 _LOOKS_LIKE_URL = re.compile(rf"https?:|(//|\\\\)?({_HOST})(:\d+)?([/?#\\]|$)", re.IGNORECASE)
-"""A scheme that is visited, or a host: a name with a dot or an address."""
+"""A scheme that can be visited, or a host: a name with a dot or an address."""
 
 _RANKED = re.compile(rf"\d+[,;\t ]\s*{_HOST}", re.IGNORECASE)
 _FIRST, _NEARLY_ALL = 10, 0.9
@@ -41,9 +41,9 @@ _FIRST, _NEARLY_ALL = 10, 0.9
 def read_urls(path: Path) -> list[str]:
     """Read a list of URLs: text, or CSV or Parquet with ``url``.
 
-    A line of text is a URL, which a tab or a ``#`` after white space ends; a ``#`` at the start of
-    a line makes it a comment. A line that is no URL is listed as it is, to become a row, unless the
-    file as a whole is something else.
+    A line of text is a URL, which a tab or a ``#`` after white space ends; a line that begins with
+    ``#`` is a comment. A line that is no URL is listed too, to become a row, unless the whole file
+    is something else.
 
     Raises:
         FormatError: If the file is missing, unreadable, has no column ``url``, lists nothing, or
@@ -99,17 +99,17 @@ def _from_parquet(path: Path, file: Path | io.BytesIO) -> list[tuple[int, str]]:
 
 
 def _place_of_url(path: Path, names: Sequence[str]) -> int:
-    found = plain_names(names)
-    if found.count("url") == 1:
-        return found.index("url")
+    plain = plain_names(names)
+    if plain.count("url") == 1:
+        return plain.index("url")
     mend = ""
-    if any(_LOOKS_LIKE_URL.match(name) for name in found):
+    if any(_LOOKS_LIKE_URL.match(name) for name in plain):
         mend = "; the first line is to name the columns"
     raise FormatError(path, f"found columns {names!s:.200}, expected one url among them{mend}")
 
 
 def _check_kind(path: Path, unit: str, listed: Sequence[tuple[int, str]]) -> None:
-    """Refuse a file that is no list of URLs; single lines that are none become rows."""
+    """Refuse a file that is no list of URLs; single lines that are no URLs become rows."""
     strange = [at for at, (_, url) in enumerate(listed) if not _LOOKS_LIKE_URL.match(url)]
     first = len(listed) >= _FIRST and strange[:_FIRST] == list(range(_FIRST))
     if not first and len(strange) < _NEARLY_ALL * len(listed):
@@ -145,11 +145,11 @@ def read_hosts(path: Path) -> frozenset[str]:
 
 
 def extend_plan(plan: Sequence[Planned], urls: Iterable[str], shard_size: int) -> list[Planned]:
-    """Add what a list has and the plan has not, in new shards; what is planned stays as it is.
+    """Add the new URLs of a list to a plan, in new shards; planned lines stay.
 
-    A shard is a part of a host-hash bucket, so that a site is in few shards. A line that is listed
-    twice is planned twice: every URL in, one row out. A short list gets shards that are smaller
-    than ``shard_size``.
+    A shard is a part of a host-hash bucket, so that a site is in few shards. A URL that is listed
+    twice is planned twice: every URL in, one row out. The shards of a short list are smaller than
+    ``shard_size``.
 
     Raises:
         ConfigError: If that would be more shards than keys can name.

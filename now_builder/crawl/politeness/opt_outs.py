@@ -5,9 +5,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 
-from now_builder.crawl.politeness.preferences import refuses_training
 from now_builder.crawl.politeness.robots import PRODUCT
-from now_builder.crawl.politeness.robots_rules import product_token
+from now_builder.crawl.politeness.robots_rules import product_token, refuses_training
 
 TDM = "tdm-reservation"
 """TDM Reservation Protocol (W3C community report, 2024): text and data mining not allowed."""
@@ -28,11 +27,10 @@ def opt_outs(
     live: Iterable[tuple[str, str]] = (),
     tdm_file: str | None = None,
 ) -> dict[str, str]:
-    """Collect the directives of a page that are meant for this crawler, and where each is said.
+    """Return a page's directives for this crawler, in lower case, and the place of each.
 
-    Directives are in lower case. They stand in headers, given by name in lower case, and in
-    ``<meta>`` tags of the source and of the live DOM, given by name and content; ``tdm_file`` is
-    the rule of ``tdmrep.json`` that reserves the page, if one does.
+    They stand in headers (by name in lower case) and in ``<meta>`` tags of the source and of the
+    live DOM (name and content); ``tdm_file`` is the rule of ``tdmrep.json`` that reserves the page.
     """
     found: dict[str, str] = {}
     for header in headers.get("x-robots-tag", ()):
@@ -83,7 +81,7 @@ def _meta(name: str, content: str) -> str:
 
 
 def _of_header(header: str) -> set[str]:
-    """Parse one header; what follows the name of a crawler is for that crawler alone."""
+    """Parse one header; directives behind the name of a crawler are for that crawler alone."""
     found = set()
     ours = True
     for word, colon in _WORD.findall(_VALUED.sub(r"\1\2", header.lower())):

@@ -1,4 +1,4 @@
-"""What a site says for all its pages: asked for once an origin, and remembered."""
+"""Answers that hold for all pages of a site: requested once per origin, and remembered."""
 
 import asyncio
 from collections import OrderedDict
@@ -8,16 +8,15 @@ from urllib.parse import urlsplit
 
 _ORIGINS = 20_000
 _FAILED_S = 60.0
-"""So long a failure counts; after that the next page of the origin asks again."""
+"""Seconds for which a failure counts; then the next page of the origin asks again."""
 
 Said = TypeVar("Said")
 
 
 class OncePerOrigin(Generic[Said]):
-    """Answers for each origin; all who ask at a time wait for the same one.
+    """Answers of origins (``https://host``); those who ask at the same time wait for one answer.
 
-    ``ask`` returns what an origin (``https://host``) says, and whether that is final; what it
-    raises is not.
+    ``ask`` returns the answer of an origin, and whether it is final; an error never is.
     """
 
     def __init__(self, ask: Callable[[str], Awaitable[tuple[Said, bool]]]) -> None:
@@ -25,7 +24,7 @@ class OncePerOrigin(Generic[Said]):
         self._known: OrderedDict[str, asyncio.Task[Said]] = OrderedDict()
 
     async def of(self, url: str) -> Said:
-        """Return what the origin of a URL says."""
+        """Return the answer of a URL's origin."""
         parts = urlsplit(url)
         origin = f"{parts.scheme}://{parts.netloc}"
         if origin not in self._known:
@@ -35,7 +34,7 @@ class OncePerOrigin(Generic[Said]):
         return await asyncio.shield(self._known[origin])
 
     async def close(self) -> None:
-        """Drop what is pending."""
+        """Drop pending requests."""
         for task in self._known.values():
             task.cancel()
         await asyncio.gather(*self._known.values(), return_exceptions=True)

@@ -19,9 +19,8 @@ _DIAL_S = 10.0
 _BARE_IPV6 = re.compile(r"([0-9a-fA-F:.]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*):(\d+)")
 """An IPv6 address without brackets and its port, as httpx asks a proxy for them."""
 
-
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
-"""What no address has; Python's parser of addresses leaves some of it out without a word."""
+"""Characters of no address; Python's parser of addresses drops some of them silently."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +60,7 @@ class Proxy:
         if self._server is not None:
             for listening in self._server.sockets:
                 asyncio.get_running_loop().remove_reader(listening)
-            for _step in range(3):  # what was accepted gets a transport, a stream and its task
+            for _step in range(3):  # accepted connections get a transport, a stream and a task
                 await asyncio.sleep(0)
             self._server.close()
         self.cut()
@@ -99,7 +98,7 @@ class Proxy:
         return self._page.refusals.get(((parts.hostname or "").rstrip("."), port))
 
     def cut(self, host: str | None = None) -> None:
-        """Close the connections to a host, or all; what has arrived is still delivered."""
+        """Close the connections to a host, or all; received bytes are still delivered."""
         for pipe in list(self._pipes):
             if pipe.server is not None and host in {None, pipe.host}:
                 pipe.server.close()
@@ -203,9 +202,9 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _read_head(server: asyncio.StreamReader) -> bytes:
-    """Read the head of a response, saying that the connection ends with it unless it is interim.
+    """Read the head of a response; unless it is interim, announce the end of the connection.
 
-    Without this a client could send its next request, maybe for another host, to this server.
+    Otherwise a client could send its next request, maybe for another host, to this server.
     """
     head = await server.readuntil(b"\r\n\r\n")
     lines = head[:-4].split(b"\r\n")
@@ -231,8 +230,8 @@ def _parse_head(head: bytes) -> tuple[str, str, list[bytes]]:
 def _destination(method: str, target: str) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{target}" if method == "CONNECT" else target)
-        if found := _BARE_IPV6.fullmatch(parts.netloc):
-            parts = parts._replace(netloc="[{}]:{}".format(*found.groups()))
+        if bare := _BARE_IPV6.fullmatch(parts.netloc):
+            parts = parts._replace(netloc="[{}]:{}".format(*bare.groups()))
         port = parts.port or 80
     except ValueError:
         raise Refused("bad_request", "not an address") from None

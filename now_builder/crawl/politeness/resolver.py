@@ -18,14 +18,14 @@ Refusal = Literal["private_address", "dns_error", "net_error", "too_large", "bad
 
 _KEEP_S = 300.0
 _LOOK_UPS = ThreadPoolExecutor(64, "look-up")
-"""The event loop's own pool is small: a few names that take long would hold up all others."""
+"""The event loop's own pool is small: a few slow names would hold up all others."""
 
 _LOOK_UP_S = 10.0
 _EMBEDDING = (ip_network("64:ff9b::/96"), ip_network("::/96"))
 """IPv6 ranges whose last 32 bits are an IPv4 address."""
 
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
-"""A network's own translators (RFC 8215); where the IPv4 address stands in it is theirs to say."""
+"""A network's own translators (RFC 8215), which choose where the IPv4 address stands in it."""
 
 
 class Refused(Exception):  # noqa: N818 - a refusal is no error of ours
@@ -58,14 +58,14 @@ def parse_mapping(text: str) -> Mapping:
     Raises:
         ConfigError: If the text is neither.
     """
-    found = re.fullmatch(r"([^:\s]+):(\[[0-9a-fA-F:.]+\]|[0-9.]+)(?::(\d{1,5}))?", text.strip())
-    addresses = _literal(found[2]) if found else ()
-    port = int(found[3]) if found and found[3] else None
-    if found is None or not addresses or (port is not None and not 0 < port < 65536):
+    parts = re.fullmatch(r"([^:\s]+):(\[[0-9a-fA-F:.]+\]|[0-9.]+)(?::(\d{1,5}))?", text.strip())
+    addresses = _literal(parts[2]) if parts else ()
+    port = int(parts[3]) if parts and parts[3] else None
+    if parts is None or not addresses or (port is not None and not 0 < port < 65536):
         raise ConfigError(
             f"--resolve {text}: expected HOST:ADDR or HOST:ADDR:PORT, such as *.test:127.0.0.1:8765"
         )
-    return Mapping(found[1].lower(), addresses[0], port)
+    return Mapping(parts[1].lower(), addresses[0], port)
 
 
 def is_public(address: Address) -> bool:
@@ -125,7 +125,7 @@ class Resolver:
         return addresses, port
 
     async def close(self) -> None:
-        """End the look-ups that nobody waits for any more."""
+        """Cancel pending look-ups."""
         pending = list(self._pending.values())
         for look_up in pending:
             look_up.cancel()
@@ -147,10 +147,10 @@ class Resolver:
         return next((name for name in above if name in self._never), None)
 
     def _forget(self, host: str, look_up: asyncio.Future[tuple[Address, ...]]) -> None:
-        """Forget a look-up that is done, even if whoever asked has gone away meanwhile."""
+        """Forget a finished look-up, even if nobody waits for it any more."""
         self._pending.pop(host, None)
         if not look_up.cancelled():
-            look_up.exception()  # else asyncio would report that nobody asked for it
+            look_up.exception()  # retrieved, or asyncio would report it
 
     async def _look_up(self, host: str) -> tuple[Address, ...]:
         known = self._known.get(host)
@@ -177,8 +177,8 @@ async def _query(host: str) -> tuple[Address, ...]:
     look_up = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
     try:
         # getaddrinfo also reads the odd spellings of addresses (0x7f.1, 2130706433), as dialling
-        # would; what comes back is checked, so none of them gets round the check.
-        found = await asyncio.wait_for(loop.run_in_executor(_LOOK_UPS, look_up), _LOOK_UP_S)
+        # would; the result is checked, so that none of them gets round the check.
+        answers = await asyncio.wait_for(loop.run_in_executor(_LOOK_UPS, look_up), _LOOK_UP_S)
     except (OSError, UnicodeError) as error:
         raise Refused("dns_error", f"{host}: {str(error) or 'timeout'}") from None
-    return tuple(dict.fromkeys(ip_address(item[4][0].partition("%")[0]) for item in found))  # type: ignore[union-attr]
+    return tuple(dict.fromkeys(ip_address(item[4][0].partition("%")[0]) for item in answers))  # type: ignore[union-attr]

@@ -8,7 +8,7 @@ from typing import Literal
 import httpx
 
 from now_builder.crawl.politeness.origins import OncePerOrigin
-from now_builder.crawl.politeness.plain import PlainClient
+from now_builder.crawl.politeness.plain import FAILURES, TIMEOUT_S, PlainClient
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Refused
 from now_builder.crawl.politeness.robots_rules import RobotsRules, parse_robots
@@ -16,9 +16,6 @@ from now_builder.crawl.politeness.robots_rules import RobotsRules, parse_robots
 PRODUCT = "noise-of-web"
 """Name of this crawler in robots.txt."""
 
-_LIMIT = 512_000
-_REDIRECTS = 5
-_TIMEOUT_S = 10.0
 _LONGEST_DELAY_S = 30.0
 _AGAIN_S = 0.5
 """After a connection that broke; then for the second and last time."""
@@ -58,16 +55,16 @@ class _Rules:
 class Robots:
     """Decides by robots.txt; the file of each origin is fetched once, by a proxy of its own.
 
-    A connection that broke is tried again at once, and whatever failed again after a minute.
+    A broken connection is tried again at once, any other failure after a minute.
     """
 
     def __init__(self, proxy: Proxy, user_agent: str) -> None:
         self._proxy = proxy
-        self._client = PlainClient(proxy.url, {"User-Agent": user_agent}, _TIMEOUT_S)
+        self._client = PlainClient(proxy.url, user_agent)
         self._known = OncePerOrigin(self._fetch)
 
     async def close(self) -> None:
-        """Close connections and drop what is pending."""
+        """Close connections and drop pending requests."""
         await self._known.close()
         await self._client.close()
 
@@ -80,50 +77,50 @@ class Robots:
         Raises:
             Refused: If the host itself cannot be reached or must not be.
         """
-        found = await self._known.of(url)
-        if found.problem:
-            return Decision(found.problem, found.note)
-        if found.rules is None:
-            return Decision("allowed", found.note)
-        delay = min(found.rules.delay_s, _LONGEST_DELAY_S)
-        if not found.rules.allows(url):
+        known = await self._known.of(url)
+        if known.problem:
+            return Decision(known.problem, known.note)
+        if known.rules is None:
+            return Decision("allowed", known.note)
+        delay = min(known.rules.delay_s, _LONGEST_DELAY_S)
+        if not known.rules.allows(url):
             return Decision("robots", "disallowed", delay)
-        said = found.rules.opt_outs(url)
-        opt_outs = {name: f"robots.txt, {line}" for name, line in said.items()}
+        lines = known.rules.opt_outs(url)
+        opt_outs = {name: f"robots.txt, {line}" for name, line in lines.items()}
         return Decision("allowed", "allowed", delay, opt_outs)
 
     async def _fetch(self, origin: str) -> tuple[_Rules, bool]:
-        found = await self._ask(origin)
-        if found.reason == "net_error" if isinstance(found, Refused) else found.broken:
+        rules = await self._ask(origin)
+        if rules.reason == "net_error" if isinstance(rules, Refused) else rules.broken:
             await asyncio.sleep(_AGAIN_S)
-            found = await self._ask(origin)
-        if isinstance(found, Refused):
-            raise found
-        return found, found.problem is None
+            rules = await self._ask(origin)
+        if isinstance(rules, Refused):
+            raise rules
+        return rules, rules.problem is None
 
     async def _ask(self, origin: str) -> _Rules | Refused:
-        found = await self._answer(origin)
-        return self._proxy.refusal(origin) or found
+        rules = await self._answer(origin)
+        return self._proxy.refusal(origin) or rules
 
     async def _answer(self, origin: str) -> _Rules:
         try:
-            async with asyncio.timeout(2 * _TIMEOUT_S):
-                found = await self._client.get(f"{origin}/robots.txt", _REDIRECTS, _LIMIT)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
+            async with asyncio.timeout(2 * TIMEOUT_S):
+                status, body = await self._client.get(f"{origin}/robots.txt")
+        except FAILURES as error:
             problem = _tls_problem(error)
             if problem is not None:
                 return _Rules(None, problem, "tls_error")
             broken = isinstance(error, _BROKEN)
             return _Rules(None, type(error).__name__, "robots_unreachable", broken)
-        if found.status >= 500 or found.status == 429:
-            return _Rules(None, f"http_{found.status}", "robots_unreachable")
-        if found.status >= 300:
+        if status >= 500 or status == 429:
+            return _Rules(None, f"http_{status}", "robots_unreachable")
+        if status >= 300:
             return _Rules(None, "none")
-        return _Rules(parse_robots(found.body, PRODUCT), "allowed")
+        return _Rules(parse_robots(body, PRODUCT), "allowed")
 
 
 def _tls_problem(error: BaseException) -> str | None:
-    """Return what is wrong with a certificate or a handshake, if that is the cause of an error."""
+    """Return the problem of a certificate or a handshake, if that is the cause of an error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

@@ -1,11 +1,9 @@
-"""The rules of a robots.txt that hold for one crawler."""
+"""The rules of a robots.txt for one crawler, and preferences about training."""
 
 import re
 import string
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote_to_bytes
-
-from now_builder.crawl.politeness.preferences import refuses_training
 
 _MARK = re.compile(rb"\A\xef(?:\xbb\xbf?)?")
 _LONGEST_LINE = 8 * 2083 - 1
@@ -28,10 +26,18 @@ _SHOWN = 200
 _ESCAPED_SLASH = re.compile(rb"%2f", re.IGNORECASE)
 _AUTHORITY = re.compile(r"[a-z][a-z0-9+.-]*://[^/?;#]*", re.IGNORECASE)
 
+_TRAINING = ("train-ai", "ai-train", "train-genai", "genai", "ai", "tdm", "bots")
+"""Names of training, the narrowest first: ``train-ai`` is the IETF's, the names after ``ai-train``
+(of contentsignals.org) are wider ones of its earlier drafts, which include training."""
+
+_ANSWERS = {"n": True, "no": True, "y": False, "yes": False}
+_QUOTED = re.compile(r'"([^"]*)"')
+_STATED = re.compile(rf"(?<![\w.*-])({'|'.join(_TRAINING)})\s*=\s*(\w+)")
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a line says of the paths that it matches, which may have ``*``, and ``$`` at the end."""
+    """A line's pattern, with ``*`` and a last ``$``, and whether it allows the paths that match."""
 
     allows: bool
     octets: int
@@ -67,11 +73,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class RobotsRules:
-    """What a robots.txt says to one crawler.
-
-    Attributes:
-        delay_s: Pause between two requests that the site asks for, 0 if none.
-    """
+    """Rules of a robots.txt for one crawler, with the pause that it asks for (0 if none)."""
 
     _rules: tuple[Rule, ...]
     _preferences: tuple[tuple[str, Rule], ...]
@@ -108,7 +110,7 @@ class RobotsRules:
 
 
 def parse_robots(content: bytes, product: str) -> RobotsRules:
-    """Parse what a robots.txt says to the crawler with a product token.
+    """Parse the rules of a robots.txt for the crawler with a product token.
 
     Groups that name the token count together; only where there is none do those for ``*``. A group
     ends at the first User-agent line behind a rule or a preference: lines of other names neither
@@ -160,7 +162,7 @@ def _groups(content: bytes) -> list[_Group]:
 
 
 def _line(line: bytes) -> tuple[str | None, bytes]:
-    """Return what a line is, ``None`` for all that does not matter, and its value."""
+    """Return the name of a line, ``None`` for an irrelevant one, and its value."""
     line = line.partition(b"#")[0].strip()
     name, colon, value = line.partition(b":")
     if colon and (known := _NAMES.get(name.strip().lower())):
@@ -229,3 +231,20 @@ def _normal(path: bytes) -> str:
     return "%2F".join(
         quote(unquote_to_bytes(part), safe="/") for part in _ESCAPED_SLASH.split(path)
     )
+
+
+def refuses_training(statement: str) -> bool | None:
+    """Return whether a statement of preferences refuses training; ``None`` if it does not say.
+
+    Source:
+        draft-ietf-aipref-vocab, section 6: a dictionary of structured fields (RFC 9651); of a name
+        that stands there twice the last counts.
+
+    Differs:
+        From the draft, which ignores ill-formed statements: case and spaces do not matter, ``no``
+        is ``n``, and a semicolon or a space may stand for a comma.
+    """
+    plain = _QUOTED.sub(lambda text: text[1] if text[1] in _ANSWERS else "", statement.lower())
+    stated = dict(_STATED.findall(plain))
+    answers = (_ANSWERS.get(stated.get(name, "")) for name in _TRAINING)
+    return next((answer for answer in answers if answer is not None), None)

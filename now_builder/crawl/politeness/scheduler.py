@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from now_builder.formats.shard import Planned
 
 _SHORT_S = 2.0
-"""A pause of a host for which a page waits where it is; for a longer one it is handed out again."""
+"""Longest pause of a host for which a page waits in its worker; then it is handed out again."""
 
 
 @dataclass(slots=True)
@@ -25,12 +25,11 @@ class _Host:
 
 
 class Scheduler:
-    """Hands out pages within the rate limit of each public host.
+    """Hands out pages within the rate limit of each public host, which gets one page at a time.
 
     Args:
         pages: Pages to visit.
         delay_s: Seconds between two visits to a public host.
-        limit: Pages in flight on a public host.
         is_local: Whether a host is mapped or private, so that no rate limit applies.
     """
 
@@ -38,11 +37,9 @@ class Scheduler:
         self,
         pages: Iterable[Planned],
         delay_s: float,
-        limit: int,
         is_local: Callable[[str], bool],
     ) -> None:
         self._delay_s = delay_s
-        self._limit = limit
         self.is_local = is_local
         self._hosts: dict[str, _Host] = {}
         self._led_to: dict[str, list[str]] = {}
@@ -159,7 +156,7 @@ class Scheduler:
         if self.is_local(host.name) and host.not_before <= time.monotonic():
             host.queued = True
             heapq.heappush(self._ready, (host.pages[0].key, host.name))
-        elif self.is_local(host.name) or host.in_flight < self._limit:
+        elif self.is_local(host.name) or not host.in_flight:
             host.queued = True
             heapq.heappush(self._waiting, (host.not_before, host.name))
         self._changed.set()

@@ -1,4 +1,4 @@
-"""Recognize the files of a crawl by their whole names; start over and sweep without any other."""
+"""Recognize the files of a crawl by their whole names; remove these and no others."""
 
 import re
 import shutil
@@ -16,21 +16,21 @@ _PLAN_LEFT = re.compile(r"\.(?:plan\.parquet|split\.toml)(?:\.\d+){0,2}\.tmp", r
 
 
 def shard_of(name: str) -> int | None:
-    """Return the shard that has a file or folder of this name; ``None`` if none can have."""
-    found = _SHARD.fullmatch(name)
-    return int(found[1]) if found else None
+    """Return the shard of a file or folder; ``None`` if it is of no shard."""
+    match = _SHARD.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def sweep(captures: Path, shards: Collection[int]) -> None:
-    """Remove what killed runs left half-written of shards that no other process works on."""
+    """Remove half-written files of killed runs, of shards that no other process works on."""
     for path in list(captures.iterdir()):
-        found = _LEFT.fullmatch(path.name)
-        if found and int(found[1] or found[2]) in shards:
+        match = _LEFT.fullmatch(path.name)
+        if match and int(match[1] or match[2]) in shards:
             _remove(path)
 
 
 def sweep_plan(captures: Path) -> None:
-    """Remove what killed runs left half-written of plan and split."""
+    """Remove half-written files of plan and split of killed runs."""
     for path in list(captures.iterdir()):
         if _PLAN_LEFT.fullmatch(path.name):
             _remove(path)
@@ -39,7 +39,7 @@ def sweep_plan(captures: Path) -> None:
 def start_over(captures: Path) -> None:
     """Remove the shards that the plan lists, the rows first; then the split and, last, the plan.
 
-    A kill on the way leaves a plan that says what else is to be removed.
+    A kill on the way leaves the plan, which lists the rest.
 
     Raises:
         FormatError: If there is a plan that cannot be read.

@@ -27,10 +27,10 @@ _ROWS = ".parquet"
 
 
 class ShardStorage:
-    """A captures folder of this machine, or a shared one, in which a crawl works directly.
+    """A captures folder on this machine or a network file system, in which a crawl works directly.
 
-    Subclasses keep captures elsewhere and copy files to and from a working folder, which is made if
-    missing and has open shards, journals and locks.
+    Subclasses keep captures elsewhere, and copy files to and from a working folder for open shards,
+    journals and locks.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -67,10 +67,8 @@ class ShardStorage:
 class RemoteStorage(ShardStorage):
     """A file system that fsspec knows, such as ``s3://bucket/captures``, and a working folder.
 
-    Open shards stay in the working folder, so that a lost machine costs these alone. A finished
-    shard is copied, its rows last; they are one object, which appears whole or not at all.
-
-    The working folder is kept between runs; by default it is one in the user's cache.
+    Open shards stay in the working folder, which is kept between runs, so that a lost machine costs
+    these alone. A finished shard is copied, its rows last: one object appears whole or not at all.
 
     Raises:
         ConfigError: If fsspec, or its package for such URLs, is not installed.
@@ -86,15 +84,16 @@ class RemoteStorage(ShardStorage):
             self._files, self._root = fsspec.core.url_to_fs(self.url)
         except (ImportError, ValueError) as error:
             raise ConfigError(f"{url}: {error}; pip install 'noise-of-web[cluster]'") from None
-        super().__init__(scratch or _scratch(self.url))
+        name = hashlib.sha256(self.url.encode()).hexdigest()[:16]
+        super().__init__(scratch or user_cache() / name)
 
     def fetch_plan(self) -> None:
         """Copy plan and split into the working folder, in place of any there.
 
         Raises:
-            CrawlError: If the working folder holds shards, and the storage no plan that lists them.
+            CrawlError: If the working folder holds shards without a plan in the storage.
         """
-        there = self._exists(_PLAN[-1])
+        there = _PLAN[-1] in self._stored()
         if not there and any(shard_of(name) is not None for name in super().names()):
             raise CrawlError(
                 f"{self.folder}: holds shards of a crawl that {self.url} has no plan of; "
@@ -121,7 +120,7 @@ class RemoteStorage(ShardStorage):
         return {shard for shard in shards if shard is not None}
 
     def fetch_rows(self, shards: Collection[int]) -> None:
-        """Copy the rows of complete shards here, after storing what was finished but not stored."""
+        """Copy the rows of complete shards here, after storing those finished here alone."""
         self.store([shard for shard in shards if self._is_unsent(shard)])
         complete = self.complete_shards()
         for shard in shards:
@@ -131,10 +130,9 @@ class RemoteStorage(ShardStorage):
 
     def fetch_members(self, shards: Collection[int]) -> None:
         """Copy the tars and WARCs of some shards into the working folder."""
-        for shard in shards:
-            for ending in _MEMBERS:
-                if self._exists(f"{shard:05d}{ending}"):
-                    self._fetch(f"{shard:05d}{ending}")
+        names = {f"{shard:05d}{ending}" for shard in shards for ending in _MEMBERS}
+        for name in sorted(names.intersection(self._stored())):
+            self._fetch(name)
 
     def store(self, shards: Collection[int]) -> None:
         """Store finished shards, the rows last; delete the large files from the working folder."""
@@ -148,11 +146,11 @@ class RemoteStorage(ShardStorage):
 
     def clear(self) -> None:
         """Delete from the storage the plan's shards, the rows first, and the plan last."""
-        if not self._exists(_PLAN[-1]):
+        stored = self._stored()
+        if _PLAN[-1] not in stored:
             return
         self.fetch_plan()
         shards = {line.shard for line in read_plan(self.folder)}
-        stored = self._stored()
         names = [name for name in stored if shard_of(name) in shards]
         names.sort(key=lambda name: not name.endswith(_ROWS))
         for name in [*names, *(name for name in _PLAN if name in stored)]:
@@ -172,11 +170,6 @@ class RemoteStorage(ShardStorage):
             self._files.invalidate_cache()
             names = self._files.find(self._root, maxdepth=1)  # nothing there is no error
         return [name.rpartition("/")[2] for name in names]
-
-    def _exists(self, name: str) -> bool:
-        with self._errors_explained():
-            self._files.invalidate_cache()
-            return bool(self._files.exists(f"{self._root}/{name}"))
 
     def _fetch(self, name: str) -> None:
         with self._errors_explained():
@@ -236,7 +229,3 @@ def _shows_partial_files(files: Any) -> bool:
     """Whether a file system shows files while they are being written, as disks do."""
     protocol = files.protocol if isinstance(files.protocol, tuple) else (files.protocol,)
     return bool({"file", "local", "sftp", "ssh", "smb", "hdfs", "arrow_hdfs"} & set(protocol))
-
-
-def _scratch(url: str) -> Path:
-    return user_cache() / hashlib.sha256(url.encode()).hexdigest()[:16]

@@ -19,13 +19,13 @@ _COPIED = (
     "error", "final_url", "http_status", "charset", "charset_source", "title", "caption",
     "caption_source", "candidates", "lang", "lang_declared", "tool",
 )  # fmt: skip
-"""Columns that a duplicate's row has from the row of the first page with the same URL."""
+"""Columns of a duplicate's row that are copied from the first page with the same URL."""
 
 
 class ShardTracker:
     """Tracks which pages are done, and finishes each shard whose pages are all known.
 
-    From shards of the plan that are not to be crawled only the rows of repeated URLs are read.
+    Of shards that are not to be crawled only the rows of repeated URLs are read.
 
     Attributes:
         pending: The pages to visit; with ``retry_failed`` also those that failed before.
@@ -113,7 +113,7 @@ class ShardTracker:
         return not self._left[line.shard] or line.key in self._wanted
 
     def finish_ready(self) -> None:
-        """Write and store the shards of which every row is known."""
+        """Write and store the shards whose rows are all known."""
         ready = [
             number
             for number in self._shards

@@ -1,8 +1,8 @@
 """Write an open shard: a journal that survives a kill at any moment, then the finished files.
 
 The folder ``00012.open`` holds ``members.bin``, to which each page's members are appended, and
-``journal.jsonl``, whose line makes the page final. Both are synced page by page; what follows the
-last whole line was in flight and counts for nothing.
+``journal.jsonl``, whose line makes the page final. Both are synced page by page; members and half a
+line behind the last whole line are of pages in flight, and are overwritten.
 """
 
 import json
@@ -44,7 +44,7 @@ _OPEN, _NEW, _DROP = ".open", ".open.new", ".open.drop"
 
 
 class OpenShard:
-    """The pages of one shard that are done, on disk, in ``folder`` if not in the usual one."""
+    """The final pages of one shard, on disk (in ``folder``, if not the usual one)."""
 
     def __init__(self, captures: Path, number: int, folder: Path | None = None) -> None:
         self.captures = captures
@@ -126,7 +126,7 @@ class OpenShard:
             shutil.rmtree(drop)
 
     def _packed(self, rows: Sequence[CaptureRow]) -> Iterator[tuple[str, list[bytes]]]:
-        """Read the pages as they stand in the journal: key and parts."""
+        """Yield the key and parts of each page."""
         wanted = [row.key for row in rows if row.status == "ok"]
         if not wanted:
             return
@@ -140,7 +140,7 @@ class OpenShard:
                 yield key, parts
 
     def _recover(self) -> None:
-        """Read the journal; cut off what a kill left behind its last whole line."""
+        """Read the journal; cut off half a line that a kill left."""
         kept = 0
         for kept, line in _read_journal(self._folder):  # noqa: B007 - the last one counts
             self._take(*line)
@@ -204,7 +204,7 @@ def _append(path: Path, start: int | None, content: bytes) -> None:
 
 
 def _to_parts(capture: Capture) -> list[bytes]:
-    """Return the members as the tar will hold them, so that nothing is packed twice."""
+    """Return the members in their form in the tar, so that nothing is packed twice."""
     parts = [content for _, content in to_members(capture)]
     if capture.exchanges:
         parts.append(json.dumps([asdict(exchange) for exchange in capture.exchanges]).encode())

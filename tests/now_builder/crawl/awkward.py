@@ -8,9 +8,11 @@ import threading
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from socket import SO_LINGER, SOL_SOCKET
 from typing import Self
 
+from .cases import read_cases
 from .hostile import ANSWERS, HARMFUL, STREAMS
 
 TALL = 2000
@@ -73,92 +75,10 @@ UNDECLARED: dict[str, bytes] = {
 }
 """Pages served as text/html, with nothing that says their encoding."""
 
+AWKWARD = read_cases(Path(__file__).with_suffix(".toml"))
 PAGES: dict[str, bytes] = {
-    "/": page("the front page"),
-    "/plain": page("a plain page"),
-    "/none": page(None),
-    "/og": page(None, head='<meta property="og:description" content="for sharing">'),
-    "/script": page(
-        None,
-        "<script>const m = document.createElement('meta'); m.name = 'Description';"
-        "m.content = 'put there  by a script'; document.head.append(m);</script>",
-    ),
-    "/filled": page(
-        "{{ description }}",
-        "<script>document.querySelector('[name=description]').content = 'filled in'</script>",
-        '<meta property="og:description" content="for sharing">',
-    ),
-    "/alert": page("one alert", "<script>alert('stop')</script><p>after</p>"),
-    "/alerts": page("alerts for ever", "<script>while (true) alert('again')</script>"),
-    "/permissions": page(
-        "asks for permissions",
-        "<p id=said>nothing</p><script>const said = {};"
-        "const say = (what, answer) => { said[what] = answer;"
-        " document.querySelector('#said').textContent = JSON.stringify(said) };"
-        "say('confirm', confirm('sure?')); say('prompt', prompt('name?'));"
-        "Notification.requestPermission().then((answer) => say('notify', answer));"
-        "navigator.geolocation.getCurrentPosition(() => say('place', 'told'),"
-        " (error) => say('place', error.code));"
-        "navigator.mediaDevices.getUserMedia({ video: true }).then(() => say('camera', 'on'),"
-        " (error) => say('camera', error.name));</script>",
-    ),
-    "/moving": page(
-        "never stands still",
-        "<style>@keyframes go { to { transform: translateX(200px) } }"
-        " i { display: block; width: 50px; height: 50px; background: #a00;"
-        " animation: go 0.37s linear infinite alternate }"
-        " b { display: block; width: 50px; height: 50px; background: #0a0;"
-        " animation: go 60s forwards } </style><i></i><b></b><u>underlined</u>"
-        "<script>document.querySelector('u').animate([{ opacity: 1 }, { opacity: 0 }],"
-        " { duration: 310, iterations: Infinity })</script>",
-    ),
-    "/app": page("asks for an app", head="<script>location = 'an-app://open'</script>"),
-    "/app-or-page": page(
-        "asks for an app, then shows a page",
-        head="<script>location = 'an-app://open';"
-        " setTimeout(() => { location = '/plain' }, 700)</script>",
-    ),
-    "/unload": page("asks to stay", "<script>onbeforeunload = () => 'stay'</script>"),
-    "/forever": page("while(1)", "<p>before</p><script>while (true) {}</script>"),
-    "/popups": page(
-        "popups", "<script>for (let i = 0; i < 50; i += 1) open('/plain')</script><p>main</p>"
-    ),
-    "/refresh": page("the first", head='<meta http-equiv="refresh" content="0; url=/plain">'),
-    "/spin": page("round and round", head='<meta http-equiv="refresh" content="0; url=/spin">'),
-    "/reloads": page(
-        "loads itself three times",
-        "<script>if ((sessionStorage.n ??= '') !== '...') {"
-        " sessionStorage.n += '.'; location.reload() }</script>",
-    ),
-    "/moves": page("moves by script", "<script>location.replace('/plain')</script>"),
-    "/offers": page("offers a file", f"{TEXT}<script>location = '/download'</script>"),
-    "/font": page(
-        "a font that never comes",
-        '<p style="font-family: Never">text</p>',
-        "<style>@font-face { font-family: Never; src: url(/hang.woff2) }</style>",
-    ),
-    "/css": page("a style that never comes", "<p>text</p>", '<link rel=stylesheet href="/hang">'),
-    "/image": page("a picture that never comes", '<p>text</p><img src="/hang" width=50 height=50>'),
-    "/huge": page("a huge page", "<div><b>x</b></div>" * 60_000),
-    "/deep": page("a deep page", "<div>" * 3000 + "bottom"),
-    "/animated": page(
-        "never at rest",
-        "<p id=p></p><script>setInterval(() => { p.textContent = performance.now() }, 20)</script>",
-    ),
-    "/picture": page("with a picture", '<img id=i src="/red.png" width=100 height=100>'),
-    "/spies": page(
-        "asks for private things",
-        '<img src="http://10.0.0.1/x.png"><img src="http://127.0.0.1:1/x.png"><p>text</p>',
-    ),
-    "/noai": page("not for machines", head='<meta name="robots" content="noai, noimageai">'),
-    "/noindex": page("not for indexes", head='<meta name="robots" content="noindex">'),
-    "/reserved": page("rights kept", head='<meta name="tdm-reservation" content="1">'),
-    "/tampered": page(
-        "changes the built-ins",
-        "<p>text</p><script>Array.prototype.map = Array.prototype.push = () => 7;"
-        "JSON.stringify = () => ''; window.getComputedStyle = () => ({});</script>",
-    ),
-}  # fmt: skip
+    path: page(**{"description": None} | parts) for path, parts in AWKWARD.items()
+}
 
 
 class Awkward:

@@ -4,6 +4,9 @@ import asyncio
 import gzip
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+from .cases import read_cases
 
 BIG = 300_000_000
 _BLOCK = b"<p>more and more and more</p>\n" * 4000
@@ -22,106 +25,9 @@ _CHINESE_PAGE = harmful(CHINESE)
 _WITH_BYTES = harmful("before MARK after", body="<p>MARK</p>")
 
 HARMFUL: dict[str, bytes] = {
-    "/popups-1000": harmful("popups", "for (let i = 0; i < 1000; i += 1) open('/plain?' + i)"),
-    "/popups-timer": harmful(
-        "popups for ever",
-        "setInterval(() => { for (let i = 0; i < 1000; i += 1) open('/plain?' + i) }, 1)",
-    ),
-    "/memory": harmful(
-        "eats the heap", "const all = []; while (true) all.push(new Array(1e5).fill(Math.random()))"
-    ),
-    "/memory-buffers": harmful(
-        "eats buffers", "const all = []; while (true) all.push(new Uint8Array(1e7).fill(1))"
-    ),
-    "/memory-slowly": harmful(
-        "eats as it goes",
-        "const all = []; setInterval(() => all.push(new Uint8Array(4e7).fill(1)), 10)",
-    ),
-    "/canvases": harmful(
-        "canvas on canvas",
-        "setInterval(() => { const c = document.createElement('canvas');"
-        "c.width = c.height = 4000; document.body.append(c);"
-        "c.getContext('2d').fillRect(0, 0, 4000, 4000) }, 10)",
-    ),
-    "/nodes": harmful("many nodes", body="<p>" * 1_500_000),
-    "/nodes-scripted": harmful(
-        "many nodes by script",
-        "for (let i = 0; i < 1.5e6; i += 1) document.body.append(document.createElement('p'))",
-    ),
-    "/text": harmful("one long word", body="x" * 9_000_000),
-    "/reload": harmful("again", "onload = () => location.reload()"),
-    "/frames": harmful("in itself", "document.write(`<iframe src='/frames?${Math.random()}'>`)"),
-    "/frames-timer": harmful(
-        "frames for ever",
-        "setInterval(() => { const f = document.createElement('iframe');"
-        "f.srcdoc = '<p>inside</p>'; document.body.append(f) }, 1)",
-    ),
-    "/worker": harmful(
-        "a worker that spins",
-        "for (let i = 0; i < 8; i += 1) new Worker(URL.createObjectURL(new Blob(['while (1);'])))",
-    ),
-    "/push-state": harmful(
-        "history storm", "setInterval(() => history.pushState({}, '', '?' + Math.random()), 0)"
-    ),
-    "/push-state-loop": harmful(
-        "history loop", "while (true) history.pushState({}, '', '?' + Math.random())"
-    ),
-    "/hash": harmful("hash storm", "setInterval(() => { location.hash = Math.random() }, 0)"),
-    "/console": harmful("talks", "while (true) console.log('x'.repeat(1e4))"),
-    "/console-timer": harmful(
-        "talks and talks",
-        "setInterval(() => { for (let i = 0; i < 1000; i += 1) console.log('y'.repeat(1e4)) }, 1)",
-    ),
-    "/throws": harmful(
-        "throws",
-        "setInterval(() => { for (let i = 0; i < 1000; i += 1)"
-        "Promise.reject(new Error('z'.repeat(1e4))) }, 1)",
-    ),
-    "/fetch-storm": harmful("asks on", "setInterval(() => { for (let i = 0; i < 100; i += 1)"
-        "fetch('/plain?' + Math.random()).catch(() => 0) }, 1)"),
-    "/downloads": harmful(
-        "files on files",
-        "const a = document.createElement('a'); a.href = '/download'; a.download = 'x';"
-        "document.body.append(a); setInterval(() => a.click(), 1)",
-    ),
-    "/mailto": harmful(
-        "writes letters", "setInterval(() => { location = 'mailto:a@b.test?' + Math.random() }, 1)"
-    ),
-    "/sockets": harmful(
-        "sockets", "setInterval(() => new WebSocket('ws://site.test/hang?' + Math.random()), 1)"
-    ),
-    "/titles": harmful(
-        "titles", "setInterval(() => { for (let i = 0; i < 1000; i += 1)"
-        "document.title = Math.random() }, 1)",
-    ),
-    "/writes": harmful("writes on", "while (true) document.write('<p>more')"),
-    "/print": harmful("prints", "print(); setInterval(print, 10)"),
-    "/asks": harmful(
-        "asks for all",
-        "navigator.geolocation.getCurrentPosition(() => 0, () => 0);"
-        "window.Notification && Notification.requestPermission();"
-        "navigator.mediaDevices && navigator.mediaDevices.getUserMedia({audio: true, video: true})"
-        ".catch(() => 0); navigator.clipboard && navigator.clipboard.readText().catch(() => 0);"
-        "prompt('name?'); confirm('sure?'); document.documentElement.requestFullscreen()"
-        ".catch(() => 0); navigator.requestMIDIAccess && navigator.requestMIDIAccess()"
-        ".catch(() => 0);",
-    ),
-    "/refresh-data": harmful(
-        "to data", head='<meta http-equiv="refresh" content="0; url=data:text/html,<p>gone">'
-    ),
-    "/refresh-script": harmful(
-        "to script", head='<meta http-equiv="refresh" content="0; url=javascript:alert(1)">'
-    ),
-    "/blob": harmful(
-        "to a blob",
-        "location = URL.createObjectURL(new Blob(['<p>gone'], {type: 'text/html'}))",
-    ),
-    "/parts": harmful(
-        "big parts", body="".join(f'<script src="/part/{n}"></script>' for n in range(10))
-    ),
-    "/fetches": harmful(
-        "fetches on", "const more = () => fetch('/part/0').then((r) => r.blob()).then(more); more()"
-    ),
+    path: harmful(**parts)
+    for path, parts in read_cases(Path(__file__).with_suffix(".toml")).items()
+} | {
     "/surrogate-scripted": harmful(
         "half a character",
         "document.body.append('\\ud800 half');"
@@ -129,7 +35,6 @@ HARMFUL: dict[str, bytes] = {
         "const m = document.createElement('meta'); m.name = 'description';"
         "m.content = 'half \\ud800'; document.head.append(m);",
     ).replace(b'<meta name="description" content="half a character">', b""),
-    "/surrogate": harmful("a &#xD800; b &#55357; c"),
     "/surrogate-bytes": _WITH_BYTES.replace(b"MARK", b"\xed\xa0\x80"),
     "/invalid": _WITH_BYTES.replace(b"MARK", b"\xff\xfe\xc3\x28\xf0\x9f"),
     "/nul": _WITH_BYTES.replace(b"MARK", b"\0"),

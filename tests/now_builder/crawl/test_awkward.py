@@ -9,74 +9,64 @@ import psutil
 import pytest
 
 from now_builder.crawl.run import crawl
-from now_builder.crawl.settings import CrawlSettings
 from now_builder.formats.shard import CaptureRow, read_captures, read_rows
 from now_builder.package.flags import flags_of
 
-from .awkward import BREAD, GBK, PAGES, TEA, UNDECLARED, Awkward
+from .awkward import AWKWARD, BREAD, GBK, PAGES, TEA, UNDECLARED, Awkward
+from .crawls import settings_for, write_list
 
 pytestmark = [pytest.mark.browser]
 
 TIMEOUT_S = 12.0
 
+OWN = (
+    "/plain /none /reloads /offers /alert /unload /popups /font /css "
+    "/image /animated /deep /picture /tampered"
+)
+"""Pages that are captured with their own description."""
+
+CAPTIONS: dict[str, str | None] = {
+    **{path: AWKWARD[path].get("description") for path in OWN.split()},
+    **dict.fromkeys(("/redirect", "/refresh", "/moves", "/app-or-page"), "a plain page"),
+    **dict.fromkeys(("/utf-8", "/utf-8-late", "/utf-8-unseen"), TEA),
+    **dict.fromkeys(("/gbk", "/gzip"), "北京最好吃的餐厅推荐，全家人都喜欢"),
+    "/og": "for sharing",
+    "/script": "put there by a script",
+    "/slow": "slow but fine",
+    "/filled": "filled in",
+    "/sandboxed": "without scripts",
+    "/truncated": "cut off",
+    "/drip": "drips",
+    "/windows-1250": BREAD,
+    "/utf-8-script": "tea",
+    "/utf-8-damaged": "Чай и коф\ufffd из дальних стран",
+    "/ascii": "plain",
+    "/untyped": "no content type",
+    "/chunked": "in chunks",
+}
+ERRORS = {
+    "http_404": "/404",
+    "http_500": "/500",
+    "http_401": "/401",
+    "not_html": "/204 /pdf /json",
+    "download": "/download /octets",
+    "no_body": "/app",
+    "redirect_loop": "/loop /spin",
+    "timeout": "/silent",
+    "too_large": "/endless /bomb",
+    "renderer_hung": "/alerts /forever",
+    "net_error": "/reset /long-header /to-file",
+    "dns_error": "/to-nowhere",
+    "robots": "/hidden",
+}
+"""Paths by the error of their pages."""
+
 EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
-    "/plain": ("ok", None, "a plain page"),
-    "/none": ("ok", None, None),
-    "/og": ("ok", None, "for sharing"),
-    "/script": ("ok", None, "put there by a script"),
-    "/redirect": ("ok", None, "a plain page"),
-    "/refresh": ("ok", None, "a plain page"),
-    "/reloads": ("ok", None, "loads itself three times"),
-    "/moves": ("ok", None, "a plain page"),
-    "/offers": ("ok", None, "offers a file"),
-    "/slow": ("ok", None, "slow but fine"),
-    "/filled": ("ok", None, "filled in"),
-    "/alert": ("ok", None, "one alert"),
-    "/app-or-page": ("ok", None, "a plain page"),
-    "/sandboxed": ("ok", None, "without scripts"),
-    "/unload": ("ok", None, "asks to stay"),
-    "/popups": ("ok", None, "popups"),
-    "/font": ("ok", None, "a font that never comes"),
-    "/css": ("ok", None, "a style that never comes"),
-    "/image": ("ok", None, "a picture that never comes"),
-    "/animated": ("ok", None, "never at rest"),
-    "/truncated": ("ok", None, "cut off"),
-    "/drip": ("ok", None, "drips"),
-    "/deep": ("ok", None, "a deep page"),
-    "/gbk": ("ok", None, "北京最好吃的餐厅推荐，全家人都喜欢"),
-    "/gzip": ("ok", None, "北京最好吃的餐厅推荐，全家人都喜欢"),
-    "/windows-1250": ("ok", None, BREAD),
-    "/utf-8": ("ok", None, TEA),
-    "/utf-8-late": ("ok", None, TEA),
-    "/utf-8-unseen": ("ok", None, TEA),
-    "/utf-8-script": ("ok", None, "tea"),
-    "/utf-8-damaged": ("ok", None, "Чай и коф\ufffd из дальних стран"),
-    "/ascii": ("ok", None, "plain"),
-    "/untyped": ("ok", None, "no content type"),
-    "/chunked": ("ok", None, "in chunks"),
-    "/picture": ("ok", None, "with a picture"),
-    "/tampered": ("ok", None, "changes the built-ins"),
-    "/404": ("failed", "http_404", None),
-    "/500": ("failed", "http_500", None),
-    "/401": ("failed", "http_401", None),
-    "/204": ("failed", "not_html", None),
-    "/pdf": ("failed", "not_html", None),
-    "/json": ("failed", "not_html", None),
-    "/download": ("failed", "download", None),
-    "/octets": ("failed", "download", None),
-    "/app": ("failed", "no_body", None),
-    "/loop": ("failed", "redirect_loop", None),
-    "/spin": ("failed", "redirect_loop", None),
-    "/silent": ("failed", "timeout", None),
-    "/endless": ("failed", "too_large", None),
-    "/bomb": ("failed", "too_large", None),
-    "/alerts": ("failed", "renderer_hung", None),
-    "/forever": ("failed", "renderer_hung", None),
-    "/reset": ("failed", "net_error", None),
-    "/long-header": ("failed", "net_error", None),
-    "/to-file": ("failed", "net_error", None),
-    "/to-nowhere": ("failed", "dns_error", None),
-    "/hidden": ("refused", "robots", None),
+    path: ("ok", None, caption) for path, caption in CAPTIONS.items()
+} | {
+    path: ("refused" if error == "robots" else "failed", error, None)
+    for error, paths in ERRORS.items()
+    for path in paths.split()
 }
 PARTIAL = {"/font", "/css", "/image", "/animated", "/truncated", "/drip"}
 
@@ -89,17 +79,15 @@ def crawled(
     with Awkward() as server:
         lines = [server.url(path) for path in EXPECTED]
         lines += ["http://nowhere.invalid/", "not a url", "ftp://site.test/x"]
-        (folder / "urls.txt").write_text("\n".join(lines), encoding="utf-8")
-        settings = CrawlSettings(
-            allow_private=True,
-            resolve=server.resolve,
+        settings = settings_for(
+            server,
             page_timeout_s=TIMEOUT_S,
             settle_s=6.0,  # three other workers share the cores
             max_bytes=20_000_000,
             concurrency=4,
             user_agent_url="https://who.test/",
         )
-        summary = crawl(folder / "urls.txt", folder / "captures", settings)
+        summary = crawl(write_list(folder, lines), folder / "captures", settings)
     assert summary.pages == len(lines)
     rows = {row.url.removeprefix("http://site.test"): row for row in read_rows(folder / "captures")}
     return folder / "captures", rows, server

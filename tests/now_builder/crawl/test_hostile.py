@@ -8,11 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from now_builder.crawl.run import crawl
-from now_builder.crawl.settings import CrawlSettings
-from now_builder.formats.shard import Capture, CaptureRow, read_captures, read_rows
+from now_builder.formats.shard import Capture, CaptureRow, read_captures
 
 from .awkward import Awkward
+from .crawls import settings_for, visit, write_list
 from .hostile import CHINESE
 
 pytestmark = [pytest.mark.browser]
@@ -106,20 +105,17 @@ def _crawl(folder: Path, paths: list[str]) -> Crawled:
     """The rows by path, the captures by key, and how many of its processes outlived the crawl."""
     before = set(psutil.Process().children(recursive=True))
     with Awkward() as server:
-        lines = [server.url(path) for path in paths]
-        (folder / "urls.txt").write_text("\n".join(lines), encoding="utf-8")
-        settings = CrawlSettings(
-            allow_private=True,
-            resolve=server.resolve,
+        rows = visit(
+            folder,
+            server,
+            paths,
             page_timeout_s=TIMEOUT_S,
             settle_s=1.5,
             max_bytes=20_000_000,
             concurrency=2,  # so that the worst of them hold up few others
             page_memory_mb=PAGE_MB,
         )
-        crawl(folder / "urls.txt", folder / "captures", settings)
     left = set(psutil.Process().children(recursive=True)) - before
-    rows = {row.url.removeprefix("http://site.test"): row for row in read_rows(folder / "captures")}
     assert set(rows) == set(paths)
     captures = {capture.key: capture for capture in read_captures(folder / "captures")}
     return rows, captures, len(left)
@@ -181,18 +177,14 @@ def test_storms_end_within_their_time_too_and_leave_nothing(stormed: Crawled) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["/console", "/throws"])
 def test_a_page_that_floods_its_browser_takes_no_other_with_it(tmp_path: Path, path: str) -> None:
-    others = [f"http://site{n}.test/page/{n}" for n in range(6)]
+    others = [f"site{n}.test/page/{n}" for n in range(6)]
     with Awkward() as server:
-        lines = [*others[:2], server.url(path), *others[2:]]
-        (tmp_path / "urls.txt").write_text("\n".join(lines), encoding="utf-8")
-        settings = CrawlSettings(
-            allow_private=True, resolve=server.resolve, concurrency=4, page_memory_mb=PAGE_MB,
-            page_timeout_s=15, robots=False,
+        rows = visit(
+            tmp_path, server, [*others[:2], path, *others[2:]], concurrency=4,
+            page_memory_mb=PAGE_MB, page_timeout_s=15, robots=False,
         )  # fmt: skip
-        crawl(tmp_path / "urls.txt", tmp_path / "captures", settings)
-    rows = {row.url: row for row in read_rows(tmp_path / "captures")}
     assert [rows[url].status for url in others] == ["ok"] * 6
-    assert rows[server.url(path)].error in {None} | LOST
+    assert rows[path].error in {None} | LOST
 
 
 def test_a_body_of_300_mb_costs_little_memory(tmp_path: Path) -> None:
@@ -206,11 +198,11 @@ def test_a_body_of_300_mb_costs_little_memory(tmp_path: Path) -> None:
     )
     with Awkward() as server:
         lines = [server.url(path) for path in ("/big", "/big-declared", "/parts")]
-        (tmp_path / "urls.txt").write_text("\n".join(lines), encoding="utf-8")
-        settings = CrawlSettings(allow_private=True, resolve=server.resolve)
+        urls = write_list(tmp_path, lines)
+        settings = settings_for(server, page_timeout_s=30.0)
         begun = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-c", program, str(tmp_path / "urls.txt"), str(tmp_path / "captures"),
+            [sys.executable, "-c", program, urls, tmp_path / "captures",
              settings.model_dump_json()],
             check=True, capture_output=True, text=True,
         )  # fmt: skip

@@ -1,40 +1,23 @@
 """What sites ask of a crawler is kept to, and only what they must be asked is asked."""
 
-import gzip
 import time
-import zlib
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from now_builder.crawl.browser import tab
 from now_builder.crawl.politeness.site_rules import SiteRules
-from now_builder.crawl.run import crawl
-from now_builder.crawl.settings import CrawlSettings
-from now_builder.formats.shard import CaptureRow, read_rows
+from now_builder.formats.shard import CaptureRow
 
+from . import crawls
 from .awkward import page, response
 from .sites import PAGE, Sites
 
 pytestmark = [pytest.mark.browser]
 
 HTML = "text/html; charset=utf-8"
-BROTLI = bytes.fromhex(
-    "1b3c00e08dc33846fcb7699b88ba078d0e4fc7f0f89481891cb8a55cdbd90e1b706651c1f230fc73513085efc729f5"
-    "c506"
-)
-"""An HTML page with a description, by Node's zlib."""
-
-
-def visit(
-    folder: Path, server: Sites, urls: list[str], name: str = "captures", **changes: object
-) -> dict[str, CaptureRow]:
-    """Crawl URLs, given as host and path, and return the row of each."""
-    (folder / "urls.txt").write_text("\n".join(f"http://{url}" for url in urls), "utf-8")
-    values = {"allow_private": True, "resolve": server.resolve, "page_timeout_s": 20.0}
-    settings = CrawlSettings.model_validate(values | changes)
-    crawl(folder / "urls.txt", folder / name, settings)
-    return {row.url.removeprefix("http://"): row for row in read_rows(folder / name)}
+visit = partial(crawls.visit, page_timeout_s=20.0)
 
 
 def text(content: str, *headers: str) -> bytes:
@@ -117,93 +100,131 @@ ALLOWED: dict[str, dict[str, bytes]] = {
 }
 
 
-def site_answers(sites: dict[str, dict[str, bytes]]) -> dict[str, bytes | list[bytes]]:
-    return {
-        f"{name}.test{path}": answer
-        for name, answers in sites.items()
-        for path, answer in answers.items()
-    }
+MANY = [f"many.test/{n}" for n in range(6)]
+TDM_RULES = (
+    '{"location": "/shop/*/big$", "tdm-reservation": 0}',
+    '{"location": "/shop/*", "tdm-reservation": 1, "tdm-policy": "https://part.test/policy"}',
+    '{"location": "/", "tdm-reservation": 0}',
+)
+TDM_ERRORS = {"/": None, "/shop/a": "opt_out", "/shop/a/big": None, "/shopping": None}
+FRAMES = ("/fine", "/hidden/a", "/moved", "http://other.test/hidden/b", "http://other.test/nest",
+          "http://down.test/")  # fmt: skip
+HIDDEN = text(f"{ALL_AGENTS}Disallow: /hidden\n")
+SYMBOLS = ["xn--n3h.test/", "☃.test/x", "💩.test/", "moved.test/", "1דוגמה.test/"]
+TYPES = {
+    "text/html, text/html; charset=utf-8": None,
+    "text/plain, text/html": None,
+    "text/html, text/plain": "not_html",
+    "*/*": None,
+    "unknown/unknown": None,
+    "Application/Unknown; x=y": None,
+    "text /html": None,
+    "html": None,
+    "text/html(a comment)": None,
+    "text/plain": "not_html",
+    "text/html/": "not_html",
+}
+NOWHERE = {
+    "nowhere0.test/": response(302, HTML, page("x"), "Location:"),
+    "nowhere1.test/": response(301, HTML, page("x"), "Location:   "),
+    "nowhere2.test/": response(308, HTML, page("x")),
+}
+SITES = {name: answers for name, (answers, _) in REFUSED.items()} | ALLOWED
+OPTING = [f"{name}.test/" for name in SITES]
+
+ANSWERS: dict[str, bytes | list[bytes]] = {
+    **{f"{name}.test{path}": said for name, site in SITES.items() for path, said in site.items()},
+    **dict.fromkeys(MANY, PAGE),
+    "closed.test/robots.txt": text(f"{ALL_AGENTS}Disallow: /\n"),
+    "part.test/.well-known/tdmrep.json": tdm(*TDM_RULES),
+    **{f"part.test{path}": PAGE for path in TDM_ERRORS},
+    "led.test/": response(302, HTML, b"", "Location: http://part.test/shop/a"),
+    "framed.test/": response(
+        200, HTML, page("frames", "".join(f'<iframe src="{url}"></iframe>' for url in FRAMES))
+    ),
+    "framed.test/robots.txt": HIDDEN,
+    "framed.test/fine": PAGE,
+    "framed.test/moved": response(302, HTML, b"", "Location: /hidden/c"),
+    "other.test/robots.txt": HIDDEN,
+    "other.test/nest": response(200, HTML, page("x", '<iframe src="/hidden/d"></iframe>')),
+    "down.test/robots.txt": response(503, "text/plain", b""),
+    "moved.test/": response(302, HTML, b"", "Location: http://☕.test/"),
+    "xn--n3h.test/x": PAGE,
+    **{f"t{n}.test/": response(200, kind, page("x")) for n, kind in enumerate(TYPES)},
+    **NOWHERE,
+}
 
 
-def test_an_opt_out_is_obeyed_wherever_a_site_says_it_and_none_where_it_says_none(
-    tmp_path: Path,
-) -> None:
-    sites = {name: answers for name, (answers, _) in REFUSED.items()} | ALLOWED
-    urls = [f"{name}.test/" for name in sites]
-    with Sites(site_answers(sites)) as server:
-        rows = visit(tmp_path, server, urls)
-        asked = server.hits.copy()
-        ignored = visit(tmp_path, server, urls, "ignored", opt_outs="")
-        more = server.hits - asked
+@pytest.fixture(scope="module")
+def crawled(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, CaptureRow], Sites]:
+    """All of these sites, crawled once: the row of each page, and the server."""
+    types = [f"t{n}.test/" for n in range(len(TYPES))]
+    urls = [*OPTING, *MANY, "closed.test/", *(f"part.test{path}" for path in TDM_ERRORS),
+            "led.test/", "framed.test/", *SYMBOLS, *types, *NOWHERE]  # fmt: skip
+    with Sites(ANSWERS) as server:
+        return visit(tmp_path_factory.mktemp("manners"), server, urls), server
+
+
+def test_an_opt_out_is_obeyed_wherever_a_site_says_it_and_none_where_it_says_none(crawled) -> None:
+    rows, server = crawled
     for name, (_, said) in REFUSED.items():
         row = rows[f"{name}.test/"]
         assert (row.status, row.error, row.error_message) == ("refused", "opt_out", said)
     assert {name: rows[f"{name}.test/"].error for name in ALLOWED} == dict.fromkeys(ALLOWED)
-    assert {row.status for row in ignored.values()} == {"ok"}
-    assert not [url for url in more if url.endswith(("tdmrep.json", "ai.txt"))]
     for name in ("signal", "usage", "ai-training", "ai-txt"):  # not a page of theirs is asked for
-        assert asked[f"{name}.test/"] == 0
+        assert server.hits[f"{name}.test/"] == 0
 
 
-def test_the_files_of_a_site_are_asked_for_once_and_after_its_robots_txt(tmp_path: Path) -> None:
+def test_opt_outs_and_robots_txt_can_be_ignored(tmp_path: Path) -> None:
+    with Sites(ANSWERS) as server:
+        rows = visit(tmp_path, server, OPTING, opt_outs="")
+        assert {row.status for row in rows.values()} == {"ok"}
+        assert not [url for url in server.hits if url.endswith(("tdmrep.json", "ai.txt"))]
+        visit(tmp_path, server, ["framed.test/"], "ignored", robots=False)
+        assert {f"framed.test/hidden/{name}" for name in "ac"} <= set(server.hits)
+
+
+def test_the_files_of_a_site_are_asked_for_once_and_after_its_robots_txt(crawled) -> None:
+    rows, server = crawled
     files = ("/robots.txt", "/.well-known/tdmrep.json", "/ai.txt")
-    answers = {f"many.test/{n}": PAGE for n in range(6)}
-    answers["closed.test/robots.txt"] = text(f"{ALL_AGENTS}Disallow: /\n")
-    with Sites(dict(answers)) as server:
-        urls = [*(f"many.test/{n}" for n in range(6)), "closed.test/"]
-        rows = visit(tmp_path, server, urls)
-        assert [server.hits[f"many.test{file}"] for file in files] == [1, 1, 1]
-        assert [server.hits[f"closed.test{file}"] for file in files] == [1, 0, 0]
-        times = server.times
+    assert [server.hits[f"many.test{file}"] for file in files] == [1, 1, 1]
+    assert [server.hits[f"closed.test{file}"] for file in files] == [1, 0, 0]
     assert rows["closed.test/"].error == "robots"
-    assert times["many.test/robots.txt"] < times["many.test/ai.txt"]
+    assert server.times["many.test/robots.txt"] < server.times["many.test/ai.txt"]
 
 
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_the_first_rule_of_a_tdm_file_that_matches_decides(tmp_path: Path, *, prefetch) -> None:
-    rules = (
-        '{"location": "/shop/*/big$", "tdm-reservation": 0}',
-        '{"location": "/shop/*", "tdm-reservation": 1, "tdm-policy": "https://part.test/policy"}',
-        '{"location": "/", "tdm-reservation": 0}',
-    )
-    answers: dict[str, bytes | list[bytes]] = {"part.test/.well-known/tdmrep.json": tdm(*rules)}
-    paths = {"/": None, "/shop/a": "opt_out", "/shop/a/big": None, "/shopping": None}
-    answers |= {f"part.test{path}": PAGE for path in paths}
-    with Sites(
-        answers | {"led.test/": response(302, HTML, b"", "Location: http://part.test/shop/a")}
-    ) as server:
-        rows = visit(
-            tmp_path,
-            server,
-            [*(f"part.test{path}" for path in paths), "led.test/"],
-            prefetch=prefetch,
-        )
-    assert {path: rows[f"part.test{path}"].error for path in paths} == paths
+def test_the_first_rule_of_a_tdm_file_that_matches_decides(crawled) -> None:
+    rows, _ = crawled
+    assert {path: rows[f"part.test{path}"].error for path in TDM_ERRORS} == TDM_ERRORS
     assert rows["led.test/"].error == "opt_out"
 
 
-def test_a_frame_whose_document_is_disallowed_stays_empty(tmp_path: Path) -> None:
-    frames = ("/fine", "/hidden/a", "/moved", "http://other.test/hidden/b",
-              "http://other.test/nest", "http://down.test/")  # fmt: skip
-    body = "".join(f'<iframe src="{url}"></iframe>' for url in frames)
-    hidden = text(f"{ALL_AGENTS}Disallow: /hidden\n")
-    answers: dict[str, bytes | list[bytes]] = {
-        "a.test/": response(200, HTML, page("frames", body)),
-        "a.test/robots.txt": hidden,
-        "a.test/fine": PAGE,
-        "a.test/moved": response(302, HTML, b"", "Location: /hidden/c"),
-        "other.test/robots.txt": hidden,
-        "other.test/nest": response(200, HTML, page("x", '<iframe src="/hidden/d"></iframe>')),
-        "down.test/robots.txt": response(503, "text/plain", b""),
-    }
-    with Sites(answers) as server:
-        row = visit(tmp_path, server, ["a.test/"])["a.test/"]
-        asked = set(server.hits)
-        assert not [url for url in asked if "/hidden" in url] + list({"down.test/"} & asked)
-        assert {"a.test/fine", "a.test/moved", "other.test/nest"} <= asked
-        assert (row.status, row.load_state, row.robots) == ("ok", "settled", "allowed")
-        visit(tmp_path, server, ["a.test/"], "ignored", robots=False)
-        assert {f"a.test/hidden/{name}" for name in "ac"} <= set(server.hits)
+def test_a_frame_whose_document_is_disallowed_stays_empty(crawled) -> None:
+    row, asked = crawled[0]["framed.test/"], set(crawled[1].hits)
+    assert not [url for url in asked if "/hidden" in url] + list({"down.test/"} & asked)
+    assert {"framed.test/fine", "framed.test/moved", "other.test/nest"} <= asked
+    assert (row.status, row.load_state, row.robots) == ("ok", "settled", "allowed")
+
+
+def test_hosts_with_emoji_and_symbols_are_visited(crawled) -> None:
+    rows, _ = crawled
+    assert [rows[url].status for url in SYMBOLS] == ["ok"] * 4 + ["failed"]
+    sites = ["xn--n3h.test", "xn--n3h.test", "xn--ls8h.test"]
+    assert [rows[url].site for url in SYMBOLS[:3]] == sites
+    assert rows["moved.test/"].final_url == "http://xn--53h.test/"
+    assert rows["1דוגמה.test/"].error == "bad_url"
+
+
+def test_types_are_html_where_a_browser_shows_html(crawled) -> None:
+    errors = {kind: crawled[0][f"t{n}.test/"].error for n, kind in enumerate(TYPES)}
+    assert errors == TYPES
+
+
+def test_a_redirect_to_nowhere_is_no_redirect(crawled) -> None:
+    rows, server = crawled
+    assert [(rows[url].error, rows[url].attempts, server.hits[url]) for url in NOWHERE] == [
+        ("http_302", 1, 1), ("http_301", 1, 1), ("http_308", 1, 1),
+    ]  # fmt: skip
 
 
 def test_a_frame_whose_robots_txt_does_not_come_holds_up_nothing(
@@ -255,66 +276,3 @@ def test_whatever_is_raised_about_a_request_it_is_answered(
         row = visit(tmp_path, server, ["a.test/"])["a.test/"]
     assert (row.error, row.error_message) == ("internal_error", "LookupError: no such thing")
     assert time.monotonic() - started < 15
-
-
-def test_hosts_with_emoji_and_symbols_are_visited(tmp_path: Path) -> None:
-    with Sites({"moved.test/": response(302, HTML, b"", "Location: http://☕.test/")}) as server:
-        urls = ["xn--n3h.test/", "☃.test/x", "💩.test/", "moved.test/", "1דוגמה.test/"]
-        server.answers |= {"xn--n3h.test/x": PAGE}
-        rows = visit(tmp_path, server, urls, prefetch=True)
-    assert [rows[url].status for url in urls] == ["ok"] * 4 + ["failed"]
-    assert [rows[url].site for url in urls[:3]] == ["xn--n3h.test", "xn--n3h.test", "xn--ls8h.test"]
-    assert rows["moved.test/"].final_url == "http://xn--53h.test/"
-    assert rows["1דוגמה.test/"].error == "bad_url"
-
-
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_types_are_html_where_a_browser_shows_html(tmp_path: Path, *, prefetch: bool) -> None:
-    types = {
-        "text/html, text/html; charset=utf-8": None,
-        "text/plain, text/html": None,
-        "text/html, text/plain": "not_html",
-        "*/*": None,
-        "unknown/unknown": None,
-        "Application/Unknown; x=y": None,
-        "text /html": None,
-        "html": None,
-        "text/html(a comment)": None,
-        "text/plain": "not_html",
-        "text/html/": "not_html",
-    }
-    answers: dict[str, bytes | list[bytes]] = {
-        f"t{n}.test/": response(200, kind, page("x")) for n, kind in enumerate(types)
-    }
-    with Sites(answers) as server:
-        rows = visit(tmp_path, server, list(answers), prefetch=prefetch)
-    assert {kind: rows[f"t{n}.test/"].error for n, kind in enumerate(types)} == types
-
-
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_a_redirect_to_nowhere_is_no_redirect(tmp_path: Path, *, prefetch: bool) -> None:
-    answers: dict[str, bytes | list[bytes]] = {
-        "a.test/": response(302, HTML, page("x"), "Location:"),
-        "b.test/": response(301, HTML, page("x"), "Location:   "),
-        "c.test/": response(308, HTML, page("x")),
-    }
-    with Sites(answers) as server:
-        rows = visit(tmp_path, server, list(answers), prefetch=prefetch)
-        assert max(server.hits[url] for url in answers) == 1 + prefetch
-    assert [(row.error, row.attempts) for row in rows.values()] == [
-        ("http_302", 1), ("http_301", 1), ("http_308", 1),
-    ]  # fmt: skip
-
-
-def test_a_coded_page_is_left_to_the_browser_by_a_plain_request(tmp_path: Path) -> None:
-    html = page("a page")
-    answers: dict[str, bytes | list[bytes]] = {
-        "x-gzip.test/": response(200, HTML, gzip.compress(html), "Content-Encoding: x-gzip"),
-        "deflate.test/": response(200, HTML, zlib.compress(html), "Content-Encoding: deflate"),
-        "br.test/": response(200, HTML, BROTLI, "Content-Encoding: br"),
-        "none.test/": response(200, HTML, html, "Content-Encoding: utf-8"),
-    }
-    with Sites(answers) as server:
-        rows = visit(tmp_path, server, list(answers), prefetch=True)
-    assert rows.pop("br.test/").error in {None, "net_error"}  # over http Chromium knows no Brotli
-    assert {row.status for row in rows.values()} == {"ok"}

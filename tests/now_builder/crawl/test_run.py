@@ -13,13 +13,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from warcio.archiveiterator import ArchiveIterator
@@ -34,59 +32,9 @@ from now_builder.formats.shard import read_captures, read_plan, read_rows
 from now_builder.formats.split import read_split, suffix_list
 
 from .awkward import Awkward
+from .crawls import done, many, outcome, settings_for, start, visit, wait_until, write_list
 
 pytestmark = [pytest.mark.browser]
-
-PROGRAM = """
-import sys
-from pathlib import Path
-from now_builder.crawl.plan.planning import make_plan
-from now_builder.crawl.run import crawl
-from now_builder.crawl.settings import CrawlSettings
-print(crawl(Path(sys.argv[1]), sys.argv[2], CrawlSettings.model_validate_json(sys.argv[3])))
-"""
-
-
-def settings_for(server: Awkward, **changes: object) -> CrawlSettings:
-    values = {"allow_private": True, "resolve": server.resolve, "page_timeout_s": 10.0}
-    return CrawlSettings.model_validate(values | changes)
-
-
-def write_list(folder: Path, lines: list[str]) -> Path:
-    path = folder / "urls.txt"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
-def many(count: int) -> list[str]:
-    return [f"http://site{n % 9:02d}.test/page/{n}" for n in range(count)]
-
-
-def done(captures: Path) -> int:
-    """Pages that are final, in shards open and finished."""
-    journals = captures.glob("*.open/journal.jsonl")
-    finished = list(captures.glob("0*.parquet"))
-    rows = sum(path.read_bytes().count(b"\n") for path in journals)
-    return rows + sum(pq.read_metadata(path).num_rows for path in finished)
-
-
-def wait_until(reached: Callable[[], bool], process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline and process.poll() is None:
-        with suppress(OSError):  # a file may go away between two looks
-            if reached():
-                return
-        time.sleep(0.02)
-
-
-def outcome(captures: Path) -> list[tuple[object, ...]]:
-    """What must be the same however often the crawl was killed."""
-    pages = {capture.key: capture for capture in read_captures(captures)}
-    return [
-        (row.key, row.url, row.status, row.caption, row.lang, row.sha256, row.html_sha256,
-         row.phash, pages[row.key].elements if row.status == "ok" else None)
-        for row in read_rows(captures)
-    ]  # fmt: skip
 
 
 def test_a_crawl_killed_again_and_again_ends_like_one_left_alone(tmp_path: Path) -> None:
@@ -96,16 +44,9 @@ def test_a_crawl_killed_again_and_again_ends_like_one_left_alone(tmp_path: Path)
         urls = write_list(tmp_path, lines)
         settings = settings_for(server, concurrency=2)
         crawl(urls, tmp_path / "whole", settings)
-        command = [sys.executable, "-c", PROGRAM, str(urls), str(tmp_path / "killed"),
-                   settings.model_dump_json()]  # fmt: skip
         plans = []
         for kill in range(2):
-            process = subprocess.Popen(
-                command,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            process = start(urls, tmp_path / "killed", settings)
             wait_until(lambda: done(tmp_path / "killed") >= 4 * kill + 2, process)  # noqa: B023
             time.sleep(rng.uniform(0, 0.3))
             descendants = psutil.Process(process.pid).children(recursive=True)
@@ -134,16 +75,9 @@ def test_kills_at_random_lose_no_page_and_double_none(tmp_path: Path) -> None:
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
         settings = settings_for(server, concurrency=at_once)
-        command = [sys.executable, "-c", PROGRAM, str(urls), str(captures),
-                   settings.model_dump_json()]  # fmt: skip
         kept = 0
         for kill in range(kills):
-            process = subprocess.Popen(
-                command,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            process = start(urls, captures, settings)
             time.sleep(rng.uniform(0.5, 5))
             if kill % 4 == 0:  # that some are kept, however slow the machine
                 wait_until(lambda: done(captures) > kept, process)  # noqa: B023
@@ -182,9 +116,7 @@ def test_a_browser_that_dies_costs_no_page(tmp_path: Path, victim: str) -> None:
     lines = many(8)
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
-        command = [sys.executable, "-c", PROGRAM, str(urls), str(tmp_path / "captures"),
-                   settings_for(server, concurrency=2).model_dump_json()]  # fmt: skip
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = start(urls, tmp_path / "captures", settings_for(server, concurrency=2))
         wait_until(lambda: done(tmp_path / "captures") >= 2, process)
         killed = 0
         for child in psutil.Process(process.pid).children(recursive=True):
@@ -243,19 +175,19 @@ def test_a_complete_crawl_does_nothing_again_and_force_starts_over(tmp_path: Pat
         assert crawl(urls, tmp_path / "captures", settings, force=True).visited == 3
 
 
-def test_added_urls_get_new_shards_and_the_split_stays(tmp_path: Path) -> None:
+def test_added_urls_get_new_shards_and_the_split_stays(tmp_path: Path, caplog) -> None:
     with Awkward() as server:
         urls = write_list(tmp_path, many(4))
         captures = tmp_path / "captures"
         crawl(urls, captures, settings_for(server, split_seed=5, split_shares="0.6,0.2,0.2"))
-        split, plan, rows = (
-            read_split(captures / "split.toml"),
-            read_plan(captures),
-            read_rows(captures),
-        )
+        split, plan = read_split(captures / "split.toml"), read_plan(captures)
+        rows = read_rows(captures)
         assert (split.seed, split.by, split.shares.dev) == (5, "domain", 0.2)
         write_list(tmp_path, [*reversed(many(4)), "http://new.test/page/5"])
-        assert crawl(urls, captures, settings_for(server, split_seed=6)).visited == 1
+        assert "--split-by" not in caplog.text
+        settings = settings_for(server, split_seed=6, split_by="site")
+        assert crawl(urls, captures, settings).visited == 1
+        assert "--split-by site is not used, as this crawl is split by domain" in caplog.text
         assert read_plan(captures)[:4] == plan
         assert read_rows(captures)[:4] == rows
         assert read_split(captures / "split.toml") == split
@@ -287,15 +219,10 @@ def test_a_duplicate_is_a_row_with_the_caption_of_the_first(tmp_path: Path) -> N
 
 
 def test_failed_pages_are_visited_again_only_on_request_and_keep_their_keys(tmp_path: Path) -> None:
-    lines = [
-        *many(4),
-        "http://site00.test/404",
-        "http://site01.test/late",
-        "http://site01.test/late#x",
-    ]
+    failing = ["site00.test/404", "site01.test/late", "site01.test/late#x"]
+    captures = tmp_path / "captures"
     with Awkward() as server:
-        urls = write_list(tmp_path, lines)
-        captures = tmp_path / "captures"
+        urls = write_list(tmp_path, [*many(4), *(f"http://{page}" for page in failing)])
         crawl(urls, captures, settings_for(server))
         plan = read_plan(captures)
         assert crawl(urls, captures, settings_for(server)).visited == 0
@@ -383,9 +310,7 @@ def test_two_crawls_of_one_folder_do_not_mix(tmp_path: Path) -> None:
     with Awkward() as server:
         urls = write_list(tmp_path, ["http://a.test/silent"])
         settings = settings_for(server, page_timeout_s=3.0)
-        command = [sys.executable, "-c", PROGRAM, str(urls), str(tmp_path / "captures"),
-                   settings.model_dump_json()]  # fmt: skip
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = start(urls, tmp_path / "captures", settings)
         wait_until(lambda: server.hits["/silent"] > 0, process)
         with pytest.raises(CrawlError, match="another crawl"):
             crawl(urls, tmp_path / "captures", settings)
@@ -394,9 +319,9 @@ def test_two_crawls_of_one_folder_do_not_mix(tmp_path: Path) -> None:
 
 def test_a_quota_refuses_the_rest_of_a_public_host_but_not_of_a_mapped_one(tmp_path: Path) -> None:
     with Awkward() as server:
-        urls = write_list(tmp_path, [f"http://a.test/page/{n}" for n in range(4)])
-        summary = crawl(urls, tmp_path / "captures", settings_for(server, per_host_quota=2))
-    assert summary.statuses == {"ok": 4}
+        pages = [f"a.test/page/{n}" for n in range(4)]
+        rows = visit(tmp_path, server, pages, per_host_quota=2)
+    assert [row.status for row in rows.values()] == ["ok"] * 4
 
 
 @pytest.mark.parametrize(
@@ -410,29 +335,18 @@ def test_a_setting_that_cannot_be_is_named_before_anything_is_visited(tmp_path, 
 
 
 def test_a_busy_site_is_left_alone_for_as_long_as_it_asks(tmp_path: Path) -> None:
-    paths = ["/busy/429/1", "/busy/503/0", "/busy/503/3600", "/plain"]
+    attempts = {"s0.test/busy/429/1": 3, "s1.test/busy/503/0": 3, "s2.test/busy/503/3600": 1,
+                "s3.test/plain": 1}  # fmt: skip
     with Awkward() as server:
-        urls = write_list(
-            tmp_path, [server.url(path, f"s{n}.test") for n, path in enumerate(paths)]
-        )
         started = time.monotonic()
-        crawl(urls, tmp_path / "captures", settings_for(server))
-        took = time.monotonic() - started
-        hits = [server.hits[path] for path in paths]
-    rows = {row.url: row for row in read_rows(tmp_path / "captures")}
-    found = [rows[f"http://s{n}.test{path}"] for n, path in enumerate(paths)]
-    assert [row.error for row in found] == [None, None, "http_503", None]
-    assert [row.attempts for row in found] == [3, 3, 1, 1]
-    assert hits == [3, 3, 1, 1]
-    assert took > 2  # twice a second, as asked
-
-
-def test_a_site_that_stays_busy_ends_as_a_row(tmp_path: Path) -> None:
-    with Awkward() as server:
-        urls = write_list(tmp_path, [server.url("/busy/429/0")])
-        settings = settings_for(server, busy_retries=1)
-        summary = crawl(urls, tmp_path / "captures", settings)
-    assert summary.errors == {"http_429": 1}
+        rows = visit(tmp_path, server, list(attempts))
+        assert time.monotonic() - started > 2  # twice a second, as asked
+        assert {page: server.hits[page[7:]] for page in attempts} == attempts
+        assert {page: row.attempts for page, row in rows.items()} == attempts
+        assert [row.error for row in rows.values() if row.error] == ["http_503"]
+        server.hits.clear()
+        rows = visit(tmp_path, server, ["/busy/429/0"], "impatient", busy_retries=1)
+    assert rows["/busy/429/0"].error == "http_429"
 
 
 def test_opt_outs_are_obeyed_and_can_be_chosen(tmp_path: Path) -> None:
@@ -440,56 +354,27 @@ def test_opt_outs_are_obeyed_and_can_be_chosen(tmp_path: Path) -> None:
     expected = {
         "noai,noimageai,tdm-reservation": {"/noai", "/reserved", "/tagged"},
         "noindex": {"/noindex"},
-        "": set(),
     }
     with Awkward() as server:
-        urls = write_list(tmp_path, [server.url(path) for path in paths])
         for number, (chosen, refused) in enumerate(expected.items()):
-            captures = tmp_path / str(number)
-            crawl(urls, captures, settings_for(server, opt_outs=chosen))
-            rows = [row for row in read_rows(captures) if row.status == "refused"]
-            assert {row.url.removeprefix("http://site.test") for row in rows} == refused
-            assert {row.error for row in rows} <= {"opt_out"}
-    assert rows == []
+            rows = visit(tmp_path, server, paths, str(number), opt_outs=chosen)
+            assert {path for path, row in rows.items() if row.error == "opt_out"} == refused
+            assert {path for path, row in rows.items() if row.status == "refused"} == refused
 
 
-def test_a_plain_request_first_spares_the_browser_what_is_no_page(tmp_path: Path) -> None:
-    refused = {"/none": "no_description", "/noai": "opt_out", "/script": "no_description"}
-    failed = {"/pdf": "not_html", "/404": "http_404", "/download": "download"}
-    fine = ["/plain", "/og", "/refresh", "/redirect", "/gzip"]
-    with Awkward() as server:
-        urls = write_list(tmp_path, [server.url(path) for path in (*refused, *failed, *fine)])
-        crawl(urls, tmp_path / "captures", settings_for(server, prefetch=True, page_timeout_s=30.0))
-        hits = server.hits
-    rows = {
-        row.url.removeprefix("http://site.test"): row for row in read_rows(tmp_path / "captures")
-    }
-    assert {path: rows[path].error for path in refused | failed} == refused | failed
-    assert {rows[path].status for path in refused} == {"refused"}
-    assert [rows[path].status for path in fine] == ["ok"] * len(fine)
-    assert [hits[path] for path in (*refused, *failed)] == [1] * 6
-    assert rows["/404"].http_status == 404
-    assert hits["/gzip"] == 2
-
-
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_robots_txt_is_asked_for_wherever_a_page_leads(tmp_path: Path, *, prefetch: bool) -> None:
+def test_robots_txt_is_asked_for_wherever_a_page_leads(tmp_path: Path) -> None:
     leads = {"/to-hidden": "http://other.test", "/meta": "http://other.test", "/script": ""}
+    named = b"<meta name=description content=x>"
     with Awkward() as server:
         server.pages |= {
-            "/meta": b"<meta name=description content=x>"
-            b'<meta http-equiv="refresh" content="0; url=http://other.test/hidden">',
-            "/script": b"<meta name=description content=x><script>location.replace('/hidden')"
-            b"</script>",
+            "/meta": named
+            + b'<meta http-equiv="refresh" content="0; url=http://other.test/hidden">',
+            "/script": named + b"<script>location.replace('/hidden')</script>",
             "/hidden": b"<meta name=description content=hidden><p>text",
         }
-        urls = write_list(tmp_path, [server.url(path) for path in (*leads, "/redirect")])
-        settings = settings_for(server, prefetch=prefetch, page_timeout_s=30.0)
-        crawl(urls, tmp_path / "obeyed", settings)
+        rows = visit(tmp_path, server, [*leads, "/redirect"], page_timeout_s=30.0)
         obeyed = server.hits.copy()
-        settings = settings.model_copy(update={"robots": False})
-        crawl(urls, tmp_path / "ignored", settings)
-    rows = {row.url.removeprefix("http://site.test"): row for row in read_rows(tmp_path / "obeyed")}
+        ignored = visit(tmp_path, server, list(leads), "ignored", robots=False)
     assert rows.pop("/redirect").caption == "a plain page"
     for path, host in leads.items():
         row = rows[path]
@@ -498,19 +383,16 @@ def test_robots_txt_is_asked_for_wherever_a_page_leads(tmp_path: Path, *, prefet
         assert row.final_url == f"{host or 'http://site.test'}/hidden"
     assert obeyed["/hidden"] == 0
     assert obeyed["/robots.txt"] == 2
-    ignored = read_rows(tmp_path / "ignored")
-    assert sum(row.caption == "hidden" for row in ignored) == len(leads)
+    assert {row.caption for row in ignored.values()} == {"hidden"}
 
 
 def test_webp_keeps_every_pixel_in_fewer_bytes(tmp_path: Path) -> None:
     kept = {}
     with Awkward() as server:
-        urls = write_list(tmp_path, [server.url("/plain"), server.url("/picture")])
         for image in ("png", "webp"):
-            captures = tmp_path / image
-            crawl(urls, captures, settings_for(server, image=image))
-            kept[image] = list(read_captures(captures))
-            for row, shot in zip(read_rows(captures), kept[image], strict=True):
+            rows = visit(tmp_path, server, ["/plain", "/picture"], image, image=image).values()
+            kept[image] = list(read_captures(tmp_path / image))
+            for row, shot in zip(rows, kept[image], strict=True):
                 assert shot.extension == image
                 assert row.sha256 == hashlib.sha256(shot.screenshot).hexdigest()
     for png, webp in zip(kept["png"], kept["webp"], strict=True):
@@ -536,10 +418,8 @@ def warc_records(captures: Path) -> list[tuple[str, str, str, bytes]]:
 def test_a_warc_has_each_page_as_it_was_answered(tmp_path: Path) -> None:
     captures = tmp_path / "captures"
     with Awkward() as server:
-        urls = write_list(
-            tmp_path, [server.url(path) for path in ("/gzip", "/redirect", "/refresh", "/404")]
-        )
-        crawl(urls, captures, settings_for(server, warc=True, concurrency=1))
+        paths = ["/gzip", "/redirect", "/refresh", "/404"]
+        visit(tmp_path, server, paths, warc=True, concurrency=1)
     found = warc_records(captures)
     url = server.url
     assert [(kind, target, status) for kind, target, status, _ in found if kind == "response"] == [
@@ -564,9 +444,7 @@ def test_a_kill_leaves_a_whole_warc_behind(tmp_path: Path) -> None:
     with Awkward() as server:
         urls = write_list(tmp_path, [*lines, server.url("/late")])
         settings = settings_for(server, concurrency=2, warc=True)
-        command = [sys.executable, "-c", PROGRAM, str(urls), str(captures),
-                   settings.model_dump_json()]  # fmt: skip
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = start(urls, captures, settings)
         wait_until(lambda: done(captures) >= 3, process)
         process.kill()
         process.wait()
@@ -589,9 +467,8 @@ def test_a_kill_leaves_a_whole_warc_behind(tmp_path: Path) -> None:
 
 def test_dialogs_and_permission_prompts_are_refused(tmp_path: Path) -> None:
     with Awkward() as server:
-        urls = write_list(tmp_path, ["http://localhost/permissions"])  # trusted, so that it may ask
-        settings = settings_for(server, resolve=[f"localhost:127.0.0.1:{server.port}"])
-        crawl(urls, tmp_path / "captures", settings)
+        here = [f"localhost:127.0.0.1:{server.port}"]  # trusted, so that the page may ask
+        visit(tmp_path, server, ["localhost/permissions"], resolve=here)
     (capture,) = read_captures(tmp_path / "captures")
     said = next(element.text for element in capture.elements if "confirm" in element.text)
     answers = json.loads(said)
@@ -603,9 +480,7 @@ def test_dialogs_and_permission_prompts_are_refused(tmp_path: Path) -> None:
 
 def test_what_moves_is_stopped_at_its_end_or_after_a_second(tmp_path: Path) -> None:
     with Awkward() as server:
-        lines = [server.url("/moving", f"s{number}.test") for number in range(4)]
-        urls = write_list(tmp_path, lines)
-        crawl(urls, tmp_path / "captures", settings_for(server))
+        visit(tmp_path, server, [f"s{number}.test/moving" for number in range(4)])
     captures = list(read_captures(tmp_path / "captures"))
     assert len({capture.screenshot for capture in captures}) == 1
     boxes = {element.tag: element.box for element in captures[0].elements}
@@ -618,14 +493,10 @@ def test_hosts_on_the_list_are_never_asked_anything(tmp_path: Path) -> None:
     never.write_text("# not these\nbarred.test\nhttps://other.test/x  # a URL will do\n", "utf-8")
     with Awkward() as server:
         server.pages["/leads"] = b'<meta http-equiv="refresh" content="0; url=http://barred.test/">'
-        urls = write_list(
-            tmp_path,
-            ["http://barred.test/plain", "http://www.barred.test/gbk", "http://other.test/gzip",
-             "http://notbarred.test/og", "http://fine.test/leads"],
-        )  # fmt: skip
-        crawl(urls, tmp_path / "captures", settings_for(server, never=never))
+        urls = ["barred.test/plain", "www.barred.test/gbk", "other.test/gzip", "notbarred.test/og",
+                "fine.test/leads"]  # fmt: skip
+        rows = visit(tmp_path, server, urls, never=never)
         hits = server.hits
-    rows = {row.url.removeprefix("http://"): row for row in read_rows(tmp_path / "captures")}
     barred = [url for url, row in rows.items() if row.error == "never"]
     assert sorted(barred) == [
         "barred.test/plain", "fine.test/leads", "other.test/gzip", "www.barred.test/gbk",
@@ -687,11 +558,7 @@ def test_the_status_of_a_crawl_is_read_from_its_files(tmp_path: Path) -> None:
         urls = write_list(
             tmp_path, [*many(12), server.url("/404"), server.url("/none"), server.url("/none")]
         )
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(urls), str(captures),
-             settings_for(server, concurrency=2).model_dump_json()],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+        process = start(urls, captures, settings_for(server, concurrency=2))
         try:
             wait_until(lambda: done(captures) >= 3, process)
             half = crawl_status(captures)

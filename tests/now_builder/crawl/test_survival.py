@@ -20,11 +20,10 @@ from playwright.async_api import BrowserContext
 
 from now_builder.crawl.browser import pool
 from now_builder.crawl.run import crawl
-from now_builder.crawl.settings import CrawlSettings
 from now_builder.formats.shard import read_captures, read_rows
 
 from .awkward import Awkward
-from .test_run import many, settings_for, write_list
+from .crawls import many, settings_for, write_list
 
 pytestmark = [pytest.mark.browser]
 
@@ -162,11 +161,11 @@ def test_a_page_that_was_captured_is_not_visited_again_if_its_browser_dies_then(
     assert orphans(known) == []
 
 
-@pytest.mark.parametrize(("limit_mb", "at_least", "at_most"), [(1, 3, 6), (100_000, 1, 1)])
+@pytest.mark.parametrize(("most_mb", "at_least", "at_most"), [(1, 3, 6), (100_000, 1, 1)])
 def test_a_browser_that_holds_too_much_is_replaced_and_nothing_is_lost(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    limit_mb: int,
+    most_mb: int,
     at_least: int,
     at_most: int,
     known: set[psutil.Process],
@@ -186,12 +185,12 @@ def test_a_browser_that_holds_too_much_is_replaced_and_nothing_is_lost(
 
     monkeypatch.setattr(BrowserContext, "close", slowly)
     monkeypatch.setattr(pool.BrowserPool, "_launch", counted)
+    monkeypatch.setattr(pool, "_MOST_MB", most_mb)
     monkeypatch.setattr(pool, "_FEWEST_PAGES", 3)
     monkeypatch.setattr(pool, "_WATCH_S", 0.05)
     with Awkward() as server:
         urls = write_list(tmp_path, many(10))
-        settings = settings_for(server, browser_memory_mb=limit_mb, concurrency=2)
-        summary = crawl(urls, tmp_path / "captures", settings)
+        summary = crawl(urls, tmp_path / "captures", settings_for(server, concurrency=2))
     assert summary.statuses == {"ok": 10}
     assert {row.attempts for row in read_rows(tmp_path / "captures")} == {1}
     assert at_least <= len(started) <= at_most
@@ -316,9 +315,7 @@ def test_what_is_wrong_with_a_certificate_is_a_row(tmp_path: Path, robots) -> No
             server = stack.enter_context(Awkward(context))
             resolve.append(f"{name}.test:127.0.0.1:{server.port}")
         urls = write_list(tmp_path, [f"https://{name}.test/plain" for name in contexts])
-        settings = CrawlSettings(
-            allow_private=True, resolve=resolve, robots=robots, page_timeout_s=10
-        )
+        settings = settings_for(server, resolve=resolve, robots=robots)
         crawl(urls, tmp_path / "captures", settings)
     rows = read_rows(tmp_path / "captures")
     assert [(row.status, row.error) for row in rows] == [("failed", "tls_error")] * 3

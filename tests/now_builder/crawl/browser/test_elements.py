@@ -1,55 +1,16 @@
 """Elements in image px: clipping, covering, text lines, shadow roots, roles."""
 
+from pathlib import Path
+
 import pytest
 
-from now_builder.crawl.run import crawl
-from now_builder.crawl.settings import CrawlSettings
 from now_builder.formats.shard import Element, read_captures
 from tests.now_builder.crawl.awkward import Awkward, page
+from tests.now_builder.crawl.crawls import visit
 
 pytestmark = [pytest.mark.browser]
 
-GEOMETRY = """
-<style>
-  body { margin: 0; font: 16px/20px "DejaVu Sans", sans-serif }
-  div, button, img, nav, a.box, x-card, input, canvas { position: absolute }
-  button, input { margin: 0; padding: 0; border: 0 }
-</style>
-<div id=plain class=plain style="left:10px; top:20px; width:100px; height:40px">Plain text</div>
-<button style="left:120px; top:20px; width:80px; height:40px">Press</button>
-<div role=tab style="left:210px; top:20px; width:50px; height:40px">Tab</div>
-<div class=scroller style="left:10px; top:80px; width:100px; height:50px; overflow:hidden">
-  <div role=note style="left:50px; top:10px; width:100px; height:100px">clipped</div>
-  <div role=row style="left:0; top:60px; width:50px; height:20px">clipped away</div>
-</div>
-<nav style="left:10px; top:150px; width:100px; height:30px">under</nav>
-<div role=alert style="left:0; top:140px; width:130px; height:60px; background:#fff">over</div>
-<nav style="left:150px; top:150px; width:100px; height:30px" role=menubar>seen through</nav>
-<a class=box href="#" style="left:140px; top:140px; width:130px; height:60px"></a>
-<div role=status style="left:10px; top:210px; width:80px; height:20px; visibility:hidden">no</div>
-<div role=timer style="left:100px; top:210px; width:80px; height:20px; opacity:0">clear</div>
-<div role=log style="left:190px; top:210px; width:80px; height:20px; display:none">none</div>
-<img src="/red.png" alt=red style="left:10px; top:240px; width:60px; height:60px">
-<img src="/missing.png" alt="" style="left:80px; top:240px; width:60px; height:60px">
-<canvas width=50 height=50 style="left:150px; top:240px; width:50px; height:50px"></canvas>
-<input type=checkbox style="left:210px; top:240px; width:20px; height:20px">
-<input placeholder="Search here" style="left:240px; top:240px; width:100px; height:24px">
-<div role=banner style="left:300px; top:320px; width:200px; height:40px">half off</div>
-<div role=main style="left:0; top:700px; width:100px; height:40px">below the screen</div>
-<div role=article style="position:fixed; left:0; top:600px; width:360px; height:40px">fixed</div>
-<div role=term style="left:10px; top:380px; width:60px; height:100px">two words over lines</div>
-<x-card style="left:120px; top:380px; width:100px; height:60px"><b slot=name>slotted</b></x-card>
-<iframe title="A map" style="position:absolute; left:240px; top:380px; width:50px; height:40px"
-  srcdoc="<p>in the frame</p>"></iframe>
-<iframe name=shop style="position:absolute; left:300px; top:380px; width:50px; height:40px">
-</iframe>
-<script>
-  const card = document.querySelector("x-card");
-  card.attachShadow({ mode: "open" }).innerHTML = '<button style="position:absolute; left:5px;'
-    + ' top:5px; padding:0; border:0; width:60px; height:20px">in shadow</button>'
-    + '<slot name=name></slot>';
-</script>
-"""
+GEOMETRY = Path(__file__).with_name("geometry.html").read_text("utf-8")
 OLD = (
     b"<html><head><meta name=description content=old></head><body style='margin:0'>"
     b"<div role=banner style='position:absolute;left:0;top:0;width:490px;height:98px'>half"
@@ -66,9 +27,7 @@ def elements(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Element
         )
         server.pages["/old"] = OLD
         paths = ["/geometry", "/old", "/huge", "/tampered"]
-        (folder / "urls.txt").write_text("\n".join(map(server.url, paths)), encoding="utf-8")
-        settings = CrawlSettings(allow_private=True, resolve=server.resolve)
-        crawl(folder / "urls.txt", folder / "captures", settings)
+        visit(folder, server, paths, page_timeout_s=30.0)
     found = list(read_captures(folder / "captures"))
     return {path: capture.elements for path, capture in zip(paths, found, strict=True)}
 

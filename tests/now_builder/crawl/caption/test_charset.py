@@ -2,46 +2,16 @@
 
 import random
 import time
+from pathlib import Path
 
 import pytest
 
 from now_builder.crawl.caption.charset import decode, misread
 from now_builder.crawl.caption.describe import describe
+from tests.now_builder.crawl.cases import read_cases
 
-SENTENCES = {
-    "zh": "每天早上新鲜出炉的面包和蛋糕，欢迎来店里品尝",
-    "zh-TW": "每天早上新鮮出爐的麵包和蛋糕，歡迎來店裡品嚐",
-    "ja": "毎朝焼きたてのパンとケーキをお店でどうぞ",
-    "ko": "매일 아침 갓 구운 빵과 케이크를 가게에서 맛보세요",
-    "ru": "Свежий хлеб и пирожные каждое утро в нашей пекарне",
-    "uk": "Свіжий хліб і тістечка щоранку в нашій пекарні",
-    "bg": "Пресен хляб и сладкиши всяка сутрин в нашата пекарна",
-    "el": "Φρέσκο ψωμί και γλυκά κάθε πρωί στον φούρνο μας",
-    "he": "לחם טרי ועוגות בכל בוקר במאפייה שלנו",
-    "ar": "خبز طازج وكعك كل صباح في مخبزنا",
-    "fa": "نان تازه و شیرینی هر روز صبح در نانوایی ما",
-    "th": "ขนมปังสดและเค้กทุกเช้าที่ร้านของเรา",
-    "hi": "हमारी बेकरी में हर सुबह ताज़ी रोटी और केक",
-    "vi": "Bánh mì nóng và bánh ngọt mỗi sáng tại tiệm của chúng tôi",
-    "pl": "Świeży chleb i ciasta każdego ranka w naszej piekarni, także w święta",
-    "cs": "Čerstvý chléb a koláče každé ráno v naší pekárně",
-    "hu": "Friss kenyér és sütemény minden reggel a pékségünkben",
-    "tr": "Fırınımızda her sabah taze ekmek, çörek ve börek",
-    "lt": "Kiekvieną rytą šviežia duona ir pyragai mūsų kepykloje",
-    "de": "Frisches Brot für jeden Morgen, Brötchen und süße Törtchen",
-    "fr": "Du pain frais et des gâteaux préparés chaque matin à la boulangerie",
-    "es": "Pan recién hecho cada mañana, también en días festivos",
-    "sv": "Nybakat bröd och kakor på vårt bageri från tidig morgon, även på söndagar",
-}
-LEGACY = {
-    "zh": ["gbk"], "zh-TW": ["big5"], "ja": ["shift_jis", "euc-jp"], "ko": ["euc-kr"],
-    "ru": ["windows-1251", "koi8-r", "iso-8859-5"], "uk": ["windows-1251", "koi8-u"],
-    "bg": ["windows-1251"], "el": ["windows-1253", "iso-8859-7"], "he": ["windows-1255"],
-    "ar": ["windows-1256"], "fa": ["windows-1256"], "th": ["windows-874"],
-    "pl": ["windows-1250", "iso-8859-2"], "cs": ["windows-1250", "iso-8859-2"],
-    "hu": ["windows-1250"], "tr": ["windows-1254"], "lt": ["windows-1257"], "de": ["windows-1252"],
-    "fr": ["windows-1252", "macintosh"], "es": ["windows-1252"], "sv": ["windows-1252"],
-}  # fmt: skip
+CASES = read_cases(Path(__file__).with_name("languages.toml"))
+SENTENCES, LEGACY = CASES["sentences"], CASES["legacy"]
 _CODECS = {"windows-874": "cp874", "macintosh": "mac_roman"}
 STRAY = [b"\xa0", b"\x92", b"\xff", b"\x80", b"\xe9", b"\xc3", b"\xf0"]
 
@@ -111,9 +81,9 @@ def test_an_undeclared_encoding_is_the_browsers(language: str, label: str) -> No
 
 
 @pytest.mark.parametrize("browser", ["no-such-encoding", "", None])
-def test_without_a_browser_that_knows_the_encoding_is_guessed(browser: str | None) -> None:
+def test_without_a_browser_that_knows_the_encoding_it_is_the_default(browser: str | None) -> None:
     content = page(SENTENCES["zh"].encode("gbk"), SENTENCES["zh"], "gbk")
-    assert decode(content, None, browser).source == "detected"
+    assert decode(content, None, browser).source == "default"
 
 
 def test_a_declaration_comes_before_the_browser() -> None:

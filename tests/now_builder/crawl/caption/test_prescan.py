@@ -3,6 +3,7 @@
 import base64
 import random
 import time
+from pathlib import Path
 
 import pytest
 import webencodings
@@ -13,82 +14,11 @@ from playwright.sync_api import sync_playwright
 from now_builder.crawl.caption.charset import decode
 from now_builder.crawl.caption.prescan import declared_labels
 from now_builder.machine.chromium import find_chromium
+from tests.now_builder.crawl.cases import read_cases
 
-PRAGMA = "<meta http-equiv='%s' content='%s'>"
 LONG = "x" * 2000
-
-GBK = {
-    "nothing but the tag": "<meta charset=gbk>",
-    "in upper case, with spaces": '<META CHARSET=" GBK ">',
-    "form feeds and slashes between attributes": "<meta/\x0ccharset='gbk'//>",
-    "no space behind a quoted value": '<meta a="b"charset=gbk>',
-    "spaces around the equals sign": "<meta charset \n=\t gbk>",
-    "a name that begins with an equals sign": "<meta =x charset=gbk>",
-    "a quote as a name": '<meta " charset=gbk>',
-    "a quote in an unquoted value": '<meta a=x" charset=gbk>',
-    "the last charset of several": "<meta charset=big5 charset=gbk>",
-    "a tag inside the tag": "<meta <meta charset=gbk>",
-    "an unknown label before": "<meta charset=none><meta charset=gbk>",
-    "an empty label before": "<meta charset=' '><meta charset=gbk>",
-    "an end tag before": "</meta charset=big5><meta charset=gbk>",
-    "pragma": PRAGMA % ("Content-Type", "text/html; charset=gbk"),
-    "pragma behind the content": "<meta content='charset=gbk' http-equiv=content-type>",
-    "pragma with a quoted label": PRAGMA % ("content-type", 'charset="gbk"x'),
-    "pragma, label up to a space": PRAGMA % ("content-type", "charset=gbk big5"),
-    "pragma, label up to a quote": PRAGMA % ("content-type", 'charset=gbk"'),
-    "pragma, the word charset before": PRAGMA % ("content-type", "charset; charset = gbk"),
-    "pragma with a blank behind": PRAGMA % ("content-type ", "charset=big5") + "<meta charset=gbk>",
-    "pragma with a blank before": PRAGMA % ("\tcontent-type", "charset=big5")
-    + "<meta charset=gbk>",
-    "pragma of another kind": PRAGMA % ("content-style-type", "charset=big5")
-    + "<meta charset=gbk>",
-    "pragma whose quote never ends": PRAGMA % ("content-type", 'charset="big5')
-    + "<meta charset=gbk>",
-    "content without a pragma": "<meta content='charset=big5'><meta charset=gbk>",
-    "in a quoted attribute": '<p title="<meta charset=big5>"><meta charset=gbk>',
-    "in a quoted attribute of an end tag": "</p a='<meta charset=big5>'><meta charset=gbk>",
-    "in an attribute over lines": '<p title="a>\n<meta charset=big5>\n"><meta charset=gbk>',
-    "the other quote in quotes": "<p a='\"'><meta charset=gbk><p a='\"'>",
-    "a tag named alike": "<metacharset=big5><metadata charset=big5><meta charset=gbk>",
-    "in a comment": "<!-- > <meta charset=big5> --><meta charset=gbk>",
-    "comments that end at once": "<!--><!---><meta charset=gbk>-->",
-    "a comment that ends oddly": "<!-- --!><meta charset=gbk>-->",
-    "in a doctype": "<!x <meta charset=big5><meta charset=gbk>",
-    "in an instruction": "<?x <meta charset=big5><meta charset=gbk>",
-    "in an end tag without a name": "</ <meta charset=big5><meta charset=gbk>",
-    "in a script": "<script>'<meta charset=big5>'</script><meta charset=gbk>",
-    "in a script in a script": "<script><!--<script></script><meta charset=big5>--></script>"
-    "<meta charset=gbk>",
-    "a script with half a comment": "<script>'<!--'</script><meta charset=gbk>",
-    "a script with a comment that ends at once": "<script><!--><script></script><meta charset=gbk>",
-    "in a style": "<style><meta charset=big5></style ><meta charset=gbk>",
-    "in a title": "<title></titles><meta charset=big5></TITLE><meta charset=gbk>",
-    "in a text area": "<textarea><meta charset=big5></textarea/><meta charset=gbk>",
-    "in an attribute that opens a script": '<p a="<script>"><meta charset=gbk>',
-    "in noscript": "<noscript><meta charset=gbk></noscript>",
-    "behind a long comment": f"<!--{LONG}--><meta charset=gbk>",
-    "behind a long title": f"<title>{LONG}</title><meta charset=gbk>",
-    "behind a long head": f"<html><head>{'<link rel=x>' * 200}<meta charset=gbk>",
-    "at the end of the first bytes": f"<p>{'x' * 1020}<meta charset=gbk>",
-}
-"""Pages that declare GBK, by what is odd about them; where Big5 is written it is not declared."""
-
-NOTHING = {
-    "a tag that does not end": "<meta charset=gbk",
-    "a pragma that does not end": "<meta http-equiv=content-type content='charset=gbk'",
-    "a quote that does not end": '<meta charset="gbk><p>',
-    "a quote that does not end before": '<p title="><meta charset=gbk>',
-    "only a quote behind": '<meta charset=gbk">',
-    "in a quote that ends further on": "<meta a=' charset=gbk><p>'</p>",
-    "no space": "<metacharset=gbk>",
-    "in text without an end": "<plaintext><meta charset=gbk>",
-    "in a title without an end": "<title><meta charset=gbk>",
-    "in a comment without an end": "<!-- <meta charset=gbk>",
-    "nothing": "",
-    "less than a tag": "<",
-    "a tag's name": "<meta",
-    "no label": "<meta charset><meta charset=>",
-}
+CASES = read_cases(Path(__file__).with_name("prescan.toml"))
+GBK, NOTHING = CASES["gbk"], CASES["nothing"]
 
 
 def found(html: str | bytes) -> str | None:

@@ -1,8 +1,6 @@
 """A real Ray of two workers: one is killed in the middle, and nothing is lost or doubled."""
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -12,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from now_builder.crawl.engines import ray_cluster
 from now_builder.crawl.plan.planning import make_plan
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
@@ -19,7 +18,7 @@ from now_builder.crawl.storage.shard_storage import ShardStorage
 from now_builder.errors import ConfigError, CrawlError
 from now_builder.formats.shard import read_rows
 from tests.now_builder.crawl.awkward import Awkward
-from tests.now_builder.crawl.test_run import PROGRAM, done, many, outcome, settings_for, write_list
+from tests.now_builder.crawl.crawls import done, many, outcome, settings_for, start, write_list
 
 pytestmark = [
     pytest.mark.browser,
@@ -80,11 +79,14 @@ def test_a_killed_worker_costs_nothing_that_was_final(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_shards_that_no_worker_survives_are_set_aside_and_the_others_done(tmp_path: Path) -> None:
+def test_shards_that_no_worker_survives_are_set_aside_and_the_others_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_cluster, "_ATTEMPTS", 2)
     lines = [f"http://site{n:02d}.test/page/{n}" for n in range(8)]
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
-        settings = settings_for(server, **(ON_RAY | {"shard_size": 1, "task_attempts": 2}))
+        settings = settings_for(server, **(ON_RAY | {"shard_size": 1}))
         captures = tmp_path / "captures"
         captures.mkdir()
         make_plan(ShardStorage(captures), lines, settings)
@@ -119,9 +121,7 @@ def test_shares_crawled_at_once_into_one_folder_make_it_whole(tmp_path: Path) ->
             settings = settings_for(
                 server, shards_from=f"{share}/3", shard_size=4, concurrency=2, page_timeout_s=20.0
             )
-            command = [sys.executable, "-c", PROGRAM, str(urls), str(captures),
-                       settings.model_dump_json()]  # fmt: skip
-            processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+            processes.append(start(urls, captures, settings))
         assert [process.wait(120) for process in processes] == [0, 0, 0]
         visits = sum(n for path, n in server.hits.items() if path.startswith("/page/"))
     assert visits == len(lines)

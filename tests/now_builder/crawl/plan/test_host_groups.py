@@ -44,12 +44,12 @@ def test_host_groups_of_an_extended_plan_keep_hosts_of_unfinished_shards_togethe
     finished = {shard for shard in shards if rng.random() < 0.5}
     extended = assign_host_groups(extend_plan(plan, urls + later, 16), finished)
     assert [line.key for line in extended[: len(plan)]] == [line.key for line in plan]
-    before = {line.shard: line.lot for line in plan}
-    assert all(line.lot == before[line.shard] for line in extended if line.shard in finished)
+    before = {line.shard: line.host_group for line in plan}
+    assert all(line.host_group == before[line.shard] for line in extended if line.shard in finished)
     group_of_host: dict[str, int] = {}
     for line in extended:
         if line.shard not in finished:
-            assert group_of_host.setdefault(line.site, line.lot) == line.lot
+            assert group_of_host.setdefault(line.site, line.host_group) == line.host_group
 
 
 def test_a_finished_sample_does_not_tie_the_rest_of_the_list_together() -> None:
@@ -58,7 +58,7 @@ def test_a_finished_sample_does_not_tie_the_rest_of_the_list_together() -> None:
     plan = assign_host_groups(extend_plan([], sample, 50), set())
     finished = {line.shard for line in plan}
     extended = assign_host_groups(extend_plan(plan, sample + rest, 50), finished)
-    new = {line.lot for line in extended if line.shard not in finished}
+    new = {line.host_group for line in extended if line.shard not in finished}
     assert len(new) > 8
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from now_builder.crawl.politeness.preferences import refuses_training
+from now_builder.crawl.politeness.robots_rules import refuses_training
 
 REFUSE = [
     "train-ai=n", "search=y, train-ai=n", "train-ai=n, search=y", "Train-AI=N", "train-ai = n",

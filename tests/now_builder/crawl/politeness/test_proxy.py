@@ -7,8 +7,8 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Self
@@ -22,10 +22,10 @@ from now_builder.crawl.politeness import resolver
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Refused, Resolver, is_public, parse_mapping
 from now_builder.crawl.run import crawl
-from now_builder.crawl.settings import CrawlSettings
 from now_builder.errors import ConfigError
 from now_builder.formats.shard import read_captures, read_rows
 from tests.now_builder.crawl.awkward import PAGES, Awkward
+from tests.now_builder.crawl.crawls import settings_for, visit, write_list
 
 
 @pytest.mark.parametrize(
@@ -219,13 +219,7 @@ def test_names_that_take_long_hold_up_no_others(monkeypatch: pytest.MonkeyPatch)
 )  # fmt: skip
 def test_what_is_no_request_for_a_proxy_is_answered_so(request_head: bytes, status: bytes) -> None:
     async def work(proxy: Proxy, _client: httpx.AsyncClient) -> None:
-        port = int(proxy.url.rpartition(":")[2])
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request_head)
-        answer = await reader.read()
-        writer.close()
-        await writer.wait_closed()
-        assert answer.startswith(b"HTTP/1.1 " + status)
+        assert (await _answer(proxy, request_head)).startswith(b"HTTP/1.1 " + status)
 
     _through(work)
 
@@ -234,14 +228,10 @@ def test_what_is_no_request_for_a_proxy_is_answered_so(request_head: bytes, stat
 def test_the_browser_cannot_get_round_the_refusal(tmp_path: Path) -> None:
     """The listed host is mapped to a public-looking name; what it leads to is private."""
     with Awkward() as server:
-        private = f"http://127.0.0.1:{server.port}/plain"
-        urls = [private, f"http://localhost:{server.port}/plain", "http://[::1]:8080/",
-                "http://site.test/plain"]  # fmt: skip
-        (tmp_path / "urls.txt").write_text("\n".join(urls), encoding="utf-8")
-        settings = CrawlSettings(resolve=server.resolve, page_timeout_s=10, robots=False)
-        crawl(tmp_path / "urls.txt", tmp_path / "captures", settings)
-    rows = read_rows(tmp_path / "captures")
-    assert {(row.status, row.error) for row in rows} == {("refused", "private_address")}
+        urls = [f"127.0.0.1:{server.port}/plain", f"localhost:{server.port}/plain", "[::1]:8080/",
+                "/plain"]  # fmt: skip
+        rows = visit(tmp_path, server, urls, allow_private=False, robots=False)
+    assert {(row.status, row.error) for row in rows.values()} == {("refused", "private_address")}
     assert not server.hits
 
 
@@ -253,13 +243,7 @@ def test_a_redirect_to_a_private_address_is_refused(
     monkeypatch.setattr(resolver, "is_public", lambda address: str(address) == "127.0.0.1")
     paths = ["/to-private", "/to-metadata", "/spies", "/plain"]
     with Awkward() as server:
-        lines = [server.url(path) for path in paths]
-        (tmp_path / "urls.txt").write_text("\n".join(lines), encoding="utf-8")
-        settings = CrawlSettings(resolve=server.resolve, page_timeout_s=10, per_host_delay_s=0)
-        crawl(tmp_path / "urls.txt", tmp_path / "captures", settings)
-    rows = {
-        row.url.removeprefix("http://site.test"): row for row in read_rows(tmp_path / "captures")
-    }
+        rows = visit(tmp_path, server, paths, allow_private=False, per_host_delay_s=0)
     assert [(rows[path].status, rows[path].error) for path in paths] == [
         ("refused", "private_address"), ("refused", "private_address"), ("ok", None), ("ok", None),
     ]  # fmt: skip
@@ -283,12 +267,8 @@ def test_https_goes_through_the_same_way_out(
         arguments = (*pool._ARGUMENTS, "--ignore-certificate-errors")
         monkeypatch.setattr(pool, "_ARGUMENTS", arguments)
     with Awkward(context) as server:
-        lines = ["https://secure.test/plain", "https://secure.test/redirect"]
-        (tmp_path / "urls.txt").write_text("\n".join(lines), encoding="utf-8")
-        settings = CrawlSettings(
-            allow_private=True, resolve=server.resolve, robots=False, page_timeout_s=10
-        )
-        crawl(tmp_path / "urls.txt", tmp_path / "captures", settings)
+        urls = write_list(tmp_path, [f"https://secure.test/{x}" for x in ("plain", "redirect")])
+        crawl(urls, tmp_path / "captures", settings_for(server, robots=False))
     rows = read_rows(tmp_path / "captures")
     if certificate == "trusted":
         assert [(row.status, row.caption) for row in rows] == [("ok", "a plain page")] * 2
@@ -381,6 +361,25 @@ async def _ask(proxy: Proxy, head: bytes) -> tuple[asyncio.StreamReader, asyncio
     return reader, writer
 
 
+async def _answer(proxy: Proxy, head: bytes) -> bytes:
+    """All that the proxy answers."""
+    reader, writer = await _ask(proxy, head)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+@asynccontextmanager
+async def _served(
+    answer: bytes, limit: int = 1000, *, hold: bool = False
+) -> AsyncIterator[tuple[_Server, Proxy]]:
+    """A server that gives an answer as every host of ``*.test``, and a proxy before it."""
+    names = Resolver([parse_mapping("*.test:127.0.0.1")], allow_private=True)
+    async with _Server(answer, hold=hold) as server, Proxy(names) as proxy:
+        proxy.begin(limit)
+        yield server, proxy
+
+
 def test_the_next_address_is_dialled_where_the_first_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -395,9 +394,7 @@ def test_the_next_address_is_dialled_where_the_first_does_not_answer(
         ):
             proxy.begin(1000)
             head = f"GET http://a.example:{server.port}/ HTTP/1.1\r\n\r\n".encode()
-            reader, writer = await _ask(proxy, head)
-            assert (await reader.read()).endswith(b"here")
-            writer.close()
+            assert (await _answer(proxy, head)).endswith(b"here")
             assert proxy.refusal(f"http://a.example:{server.port}/") is None
 
     monkeypatch.setattr(socket, "getaddrinfo", answer)
@@ -455,9 +452,7 @@ def test_a_request_goes_on_without_what_is_the_proxys(target: str, first: str) -
                 "Proxy-Connection: keep-alive\r\nPROXY-Authorization: Basic eDp5\r\n"
                 "Connection: keep-alive\r\nKeep-Alive: timeout=5\r\nX-Own: 1\r\n\r\n"
             )
-            reader, writer = await _ask(proxy, head.encode())
-            assert (await reader.read()).startswith(b"HTTP/1.1 204")
-            writer.close()
+            assert (await _answer(proxy, head.encode())).startswith(b"HTTP/1.1 204")
             lines = server.heads[0].decode().split("\r\n")
             assert lines == [
                 f"GET {first.replace('PORT', port)} HTTP/1.1", "Host: a.test", "X-Own: 1",
@@ -473,14 +468,10 @@ def test_only_the_last_head_of_an_answer_says_that_the_connection_ends() -> None
     body = b"HTTP/1.1 in a body is no head\r\n\r\nConnection: stays\r\n\r\n"
 
     async def run() -> None:
-        names = Resolver([parse_mapping("a.test:127.0.0.1")], allow_private=True)
-        async with _Server(early * 2 + last + body) as server, Proxy(names) as proxy:
-            proxy.begin(1000)
+        async with _served(early * 2 + last + body) as (server, proxy):
             head = f"GET http://a.test:{server.port}/ HTTP/1.1\r\n\r\n".encode()
-            reader, writer = await _ask(proxy, head)
             closing = b"HTTP/1.1 200 OK\r\nX: y\r\nConnection: close\r\n\r\n"
-            assert await reader.read() == early * 2 + closing + body
-            writer.close()
+            assert await _answer(proxy, head) == early * 2 + closing + body
             assert proxy.received >= len(early * 2 + closing + body)
             assert not proxy.exhausted
 
@@ -489,9 +480,7 @@ def test_only_the_last_head_of_an_answer_says_that_the_connection_ends() -> None
 
 def test_a_host_is_cut_off_alone_and_a_new_page_cuts_off_all() -> None:
     async def run() -> None:
-        names = Resolver([parse_mapping("*.test:127.0.0.1")], allow_private=True)
-        async with _Server(b"ready\n", hold=True) as server, Proxy(names) as proxy:
-            proxy.begin(1000)
+        async with _served(b"ready\n", hold=True) as (server, proxy):
             opened = {}
             for host in ("a.test", "b.test"):
                 head = f"CONNECT {host}:{server.port} HTTP/1.1\r\n\r\n".encode()
@@ -520,22 +509,15 @@ def test_a_refusal_is_found_by_its_scheme_and_without_the_last_dot_until_the_hos
             async with Proxy(names) as proxy:
                 proxy.begin(1000)
                 for target in ("a.test:443", f"A.test.:{server.port}", f"..a.test:{server.port}"):
-                    reader, writer = await _ask(
-                        proxy, f"CONNECT {target} HTTP/1.1\r\n\r\n".encode()
-                    )
-                    await reader.read()
-                    writer.close()
+                    await _answer(proxy, f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
                 assert proxy.refusal("https://a.test/x") is not None
                 assert proxy.refusal("http://a.test/x") is None
                 for host in ("a.test", "a.test."):
                     assert proxy.refusal(f"http://{host}:{server.port}/") is not None
                 assert proxy.refusal(f"http://..a.test:{server.port}/") is not None
                 names._allow_private = True
-                reader, writer = await _ask(
-                    proxy, f"GET http://a.test:{server.port}/ HTTP/1.1\r\n\r\n".encode()
-                )
-                assert (await reader.read()).endswith(b"here")
-                writer.close()
+                head = f"GET http://a.test:{server.port}/ HTTP/1.1\r\n\r\n".encode()
+                assert (await _answer(proxy, head)).endswith(b"here")
                 assert proxy.refusal(f"http://a.test:{server.port}/") is None
                 assert proxy.refusal("https://a.test/x") is not None
 
@@ -544,13 +526,9 @@ def test_a_refusal_is_found_by_its_scheme_and_without_the_last_dot_until_the_hos
 
 def test_a_page_may_have_exactly_its_bytes() -> None:
     async def run(limit: int, answer: bytes) -> tuple[bytes, bool]:
-        names = Resolver([parse_mapping("a.test:127.0.0.1")], allow_private=True)
-        async with _Server(answer) as server, Proxy(names) as proxy:
-            proxy.begin(limit)
+        async with _served(answer, limit) as (server, proxy):
             url = f"http://a.test:{server.port}/"
-            reader, writer = await _ask(proxy, f"GET {url} HTTP/1.1\r\n\r\n".encode())
-            found = await reader.read()
-            writer.close()
+            found = await _answer(proxy, f"GET {url} HTTP/1.1\r\n\r\n".encode())
             assert (proxy.refusal(url) is not None) == proxy.exhausted
             return found, proxy.exhausted
 
@@ -566,15 +544,11 @@ def test_heads_may_be_as_long_as_cookies_make_them() -> None:
     long = b"X-Long: " + b"x" * 100_000 + b"\r\n"
 
     async def run() -> None:
-        names = Resolver([parse_mapping("a.test:127.0.0.1")], allow_private=True)
         answer = b"HTTP/1.1 200 OK\r\n" + long + b"\r\nhere"
-        async with _Server(answer) as server, Proxy(names) as proxy:
-            proxy.begin(1_000_000)
+        async with _served(answer, 1_000_000) as (server, proxy):
             first = f"GET http://a.test:{server.port}/ HTTP/1.1\r\n".encode()
-            reader, writer = await _ask(proxy, first + long + b"\r\n")
-            assert (await reader.read()).endswith(b"here")
+            assert (await _answer(proxy, first + long + b"\r\n")).endswith(b"here")
             assert long in server.heads[0]
-            writer.close()
 
     asyncio.run(run())
 
@@ -583,13 +557,9 @@ def test_behind_a_change_of_protocols_nothing_is_a_head() -> None:
     switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: own\r\n\r\n"
 
     async def run() -> None:
-        names = Resolver([parse_mapping("a.test:127.0.0.1")], allow_private=True)
-        async with _Server(switching + b"no head") as server, Proxy(names) as proxy:
-            proxy.begin(1000)
+        async with _served(switching + b"no head") as (server, proxy):
             head = f"GET http://a.test:{server.port}/ HTTP/1.1\r\n\r\n".encode()
-            reader, writer = await _ask(proxy, head)
-            assert (await reader.read()).endswith(b"\r\n\r\nno head")
-            writer.close()
+            assert (await _answer(proxy, head)).endswith(b"\r\n\r\nno head")
 
     asyncio.run(run())
 

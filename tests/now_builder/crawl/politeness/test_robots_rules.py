@@ -2,6 +2,7 @@
 
 import re
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 
 from now_builder.crawl.politeness.robots import PRODUCT
 from now_builder.crawl.politeness.robots_rules import parse_robots
+from tests.now_builder.crawl.cases import read_cases
 
-MARK = "\ufeff"
 SITE = "https://a.test"
 
 
@@ -19,26 +20,8 @@ def allows(robots: str | bytes, path: str) -> bool:
     return parse_robots(content, PRODUCT).allows(SITE + path)
 
 
-MEANT = {
-    "all": "*",
-    "all, with a remark": "* # everybody",
-    "all, with a word behind": "* all",
-    "its name": "noise-of-web",
-    "its name in capitals": "NOISE-Of-Web",
-    "its name with a version": "noise-of-web/0.1.0",
-    "its name with words": "noise-of-web crawler",
-    "its name with a star": "noise-of-web*",
-    "its name in a sentence": "noise-of-web; (any version)",
-}
-NOT_MEANT = {
-    "another": "other",
-    "a part of its name": "noise",
-    "a longer name": "noise-of-web-images",
-    "a name in front": "my-noise-of-web",
-    "nobody": "",
-    "a header": "Mozilla/5.0 (compatible; noise-of-web/0.1)",
-    "a pattern": "*of-web",
-}
+CASES = read_cases(Path(__file__).with_name("robots.toml"))
+MEANT, NOT_MEANT = CASES["meant"], CASES["not-meant"]
 
 
 @pytest.mark.parametrize("name", MEANT)
@@ -54,49 +37,9 @@ def test_a_group_does_not_mean_us(name: str) -> None:
 ALL = "User-agent: *\nDisallow: /x\n"
 US = "User-agent: noise-of-web\n"
 
-FORBIDS_X = {
-    "a byte-order mark": MARK + ALL,
+FORBIDS_X: dict[str, str | bytes] = CASES["forbids"] | {
     "half a byte-order mark": b"\xef\xbb" + ALL.encode(),
-    "a byte-order mark and Windows' lines": (MARK + ALL).replace("\n", "\r\n"),
-    "old Mac's lines": ALL.replace("\n", "\r"),
-    "no last line break": ALL.rstrip(),
-    "blanks and tabs": "  User-agent\t:\t*\n\tDisallow :  /x  \n",
-    "capitals": ALL.upper().replace("/X", "/x"),
-    "remarks": "User-agent: * # all\n# no\nDisallow: /x# this\n",
-    "no colon": "User-agent *\nDisallow /x\n",
-    "no colon, a colon in the path": "User-agent *\nDisallow /x\nDisallow /a:b\n",
-    "a slip of the pen": "useragent: *\nDissalow: /x\n",
     "lines that are not in UTF-8": b"# caf\xe9\nNote: \xff\xfe\n" + ALL.encode(),
-    "empty lines within": "\n\nUser-agent: *\n\n\nDisallow: /y\n\nDisallow: /x\n",
-    "an unknown line between two agents": f"{US}Note: x\nUser-agent: other\nDisallow: /x\n",
-    "a site map between two agents": f"{US}Sitemap: {SITE}/s.xml\nUser-agent: other\nDisallow: /x",
-    "a delay between two agents": f"{US}Crawl-delay: 1\nUser-agent: other\nDisallow: /x\n",
-    "an empty name between two agents": f"{US}User-agent:\nUser-agent: other\nDisallow: /x\n",
-    "an unknown line between rules": f"{US}Disallow: /y\nNoindex: /z\nDisallow: /x\n",
-    "two groups for us": f"{US}Disallow: /y\n\nUser-agent: b\nDisallow: /\n\n{US}Disallow: /x\n",
-    "two groups for all": f"User-agent: *\nDisallow: /y\nUser-agent: b\nAllow: /\n{ALL}",
-    "ours behind that for all": f"User-agent: *\nAllow: /x\n{US}Disallow: /x\n",
-    "ours before that for all": f"{US}Disallow: /x\nUser-agent: *\nAllow: /x\n",
-    "one group for us and all": f"{US}User-agent: *\nDisallow: /x\n",
-    "a line of great length": f"{ALL}Disallow: /{'y' * 20_000}\n",
-}
-ALLOWS_X = {
-    "nothing": "",
-    "a mark alone": MARK,
-    "no group": "Disallow: /x\n",
-    "no path": "User-agent: *\nDisallow:\n",
-    "an empty path, with a remark": "User-agent: *\nDisallow: # /x\n",
-    "a page": "<html><body>Disallow: /x</body></html>",
-    "our group without a rule": f"{ALL}{US}",
-    "our group with a site map": f"{ALL}{US}Sitemap: /x\n",
-    "our group with an empty rule": f"{ALL}{US}Disallow:\n",
-    "rules before any group": f"Disallow: /x\n{US}Disallow: /y\n",
-    "another's group behind ours": f"{US}Disallow: /y\nUser-agent: other\nDisallow: /x\n",
-    "an empty rule ends the agents": f"{US}Disallow:\nUser-agent: other\nDisallow: /x\n",
-    "a mark within": f"User-agent: *\n{MARK}Disallow: /x\n",
-    "a line separator within": "User-agent: *\nAllow: /\u2028Disallow: /x\n",
-    "capitals in the path": "User-agent: *\nDisallow: /X\n",
-    "no slash": "User-agent: *\nDisallow: x\n",
 }
 
 
@@ -106,59 +49,23 @@ def test_a_file_forbids_a_path(name: str) -> None:
     assert allows(FORBIDS_X[name], "/")
 
 
-@pytest.mark.parametrize("name", ALLOWS_X)
+@pytest.mark.parametrize("name", CASES["allows"])
 def test_a_file_does_not_forbid_a_path(name: str) -> None:
-    assert allows(ALLOWS_X[name], "/x")
+    assert allows(CASES["allows"][name], "/x")
 
 
 def test_the_file_itself_may_always_be_asked_for() -> None:
     assert allows("User-agent: *\nDisallow: /\n", "/robots.txt")
 
 
-@pytest.mark.parametrize(
-    ("rules", "allowed", "forbidden"),
-    [
-        ("Disallow: /a\nAllow: /a/b", ["/", "/a/b", "/a/bc"], ["/a", "/ab", "/a/"]),
-        ("Allow: /a/b\nDisallow: /a", ["/", "/a/b", "/a/bc"], ["/a", "/ab", "/a/"]),
-        ("Disallow: /a\nAllow: /a", ["/a"], []),
-        ("Disallow: /\nAllow: /$", ["", "/", "/#top"], ["/a", "/?a"]),
-        ("Disallow: /*.gif$", ["/gif", "/a.gif?b", "/a.gifs", "/a.GIF"], ["/.gif", "/a.gif.gif"]),
-        ("Disallow: /*?", ["/a"], ["/?", "/a?b=c", "/a/?"]),
-        ("Disallow: /a*b*c", ["/ab", "/acb"], ["/abc", "/axbxcx", "/a/b/c?d"]),
-        ("Disallow: /a*a$", ["/a", "/ab"], ["/aa", "/aba"]),
-        ("Disallow: /**a", ["/"], ["/a", "/ba"]),
-        ("Disallow: *a", ["/"], ["/a", "/ba"]),
-        ("Disallow: /a$b", ["/a"], ["/a$b", "/a%24b"]),
-        ("Disallow: /a%24", ["/a"], ["/a$", "/a$b"]),
-        ("Disallow: /a%2Ab", ["/axb"], ["/a*b", "/a%2ab"]),
-        ("Allow: /page\nDisallow: /*.htm", ["/page", "/pages"], ["/page.htm"]),
-        ("Disallow: /\nAllow: /d/index.html", ["/d/", "/d/index.html"], ["/d", "/d/index.htm"]),
-        ("Disallow: /\nAllow: /d/index.htm", ["/d/", "/d/index.htm"], ["/d", "/d/index.xhtml"]),
-        ("Disallow: /?q", ["?p", "/q"], ["?q", "/?q"]),
-        ("Disallow: /a b", ["/a"], ["/a%20b", "/a b"]),
-        ("Disallow: //a", ["/a"], ["//a/b"]),
-        ("Disallow: /a;b", ["/a"], ["/a;b", "/a;bc?d"]),
-    ],
-)
+@pytest.mark.parametrize(("rules", "allowed", "forbidden"), CASES["rules"]["longest"])
 def test_the_longest_rule_decides(rules: str, allowed: list[str], forbidden: list[str]) -> None:
     robots = f"User-agent: *\n{rules}\n"
     assert [allows(robots, path) for path in allowed] == [True] * len(allowed)
     assert [allows(robots, path) for path in forbidden] == [False] * len(forbidden)
 
 
-@pytest.mark.parametrize(
-    ("rule", "paths"),
-    [
-        ("/中", ["/中", "/%E4%B8%AD", "/%e4%b8%ad/x"]),
-        ("/%e4%B8%ad", ["/中", "/%E4%B8%AD"]),
-        ("/%62%61r", ["/bar", "/b%61r", "/%62%61%72"]),
-        ("/bar", ["/%62ar"]),
-        ("/~a", ["/%7Ea", "/%7ea"]),
-        ("/?u=http://b.test", ["/?u=http://b.test", "/?u=http%3A//b.test"]),
-        ("/a%2fb", ["/a%2Fb", "/a%2fb"]),
-        ("/100%", ["/100%", "/100%25"]),
-    ],
-)
+@pytest.mark.parametrize(("rule", "paths"), CASES["rules"]["same"])
 def test_one_path_can_be_written_in_many_ways(rule: str, paths: list[str]) -> None:
     """RFC 9309, section 2.2.2: octets are compared, however they are escaped."""
     robots = f"User-agent: *\nDisallow: {rule}\n"
@@ -239,65 +146,14 @@ def test_no_pattern_takes_long() -> None:
 
 
 ON = "Content-Usage: train-ai=n\n"
-OFF = "Content-Usage: train-ai=y\n"
 EVERYBODY = "User-agent: *\n"
 OTHERS = "User-agent: otherbot\n"
 
-OPT_OUTS = {
-    "in the group of all": (EVERYBODY + ON, "/x", {"content-usage"}),
-    "in its own group": (f"{EVERYBODY}{OFF}\n{US}{ON}", "/x", {"content-usage"}),
-    "in one of its own groups": (
-        f"{US}Allow: /\n{OTHERS}Allow: /\n{US}{ON}", "/x", {"content-usage"},
-    ),
-    "in a group that names it among others": (f"{OTHERS}{US}{ON}", "/x", {"content-usage"}),
-    "before all groups": (f"{ON}{OTHERS}Disallow: /\n", "/x", {"content-usage"}),
-    "in the group of others": (f"{OTHERS}{ON}", "/x", set()),
-    "of all, with a group of its own": (f"{EVERYBODY}{ON}\n{US}Disallow:\n", "/x", set()),
-    "of all, taken back in its own": (f"{EVERYBODY}{ON}\n{US}{OFF}", "/x", set()),
-    "of the group that a preference ends": (f"{EVERYBODY}{OFF}{OTHERS}{ON}", "/x", set()),
-    "in two vocabularies": (
-        f"{EVERYBODY}Content-Signal: search=yes, ai-train=no\n{ON}DisallowAITraining: /\n", "/x",
-        {"content-signal", "content-usage", "disallowaitraining"},
-    ),
-    "in one of two vocabularies": (
-        f"{EVERYBODY}Content-Signal: ai-train=yes\n{ON}", "/x", {"content-usage"},
-    ),
-    "with a remark": (f"{EVERYBODY}content-usage :train-ai=n # please\n", "/x", {"content-usage"}),
-    "in capitals": (f"{EVERYBODY}CONTENT-SIGNAL: AI-TRAIN=NO\n", "/x", {"content-signal"}),
-    "in a remark": (f"{EVERYBODY}# {ON}", "/x", set()),
-    "without a colon": (f"{EVERYBODY}Content-Usage train-ai=n\n", "/x", {"content-usage"}),
-    "of other uses": (f"{EVERYBODY}Content-Signal: search=no, ai-input=no\n", "/x", set()),
-    "of a path": (f"{EVERYBODY}Content-Usage: /a/ train-ai=n\n", "/a/x", {"content-usage"}),
-    "of another path": (f"{EVERYBODY}Content-Usage: /a/ train-ai=n\n", "/b/x", set()),
-    "of a pattern": (
-        f"{EVERYBODY}Content-Signal: /*.html$\tai-train=no\n", "/a.html", {"content-signal"},
-    ),
-    "of all but a path": (f"{EVERYBODY}{ON}Content-Usage: /ok/ train-ai=y\n", "/ok/x", set()),
-    "of a path in an allowed one": (
-        f"{EVERYBODY}{OFF}Content-Usage: /ok/ train-ai=y\nContent-Usage: /ok/no train-ai=n\n",
-        "/ok/no", {"content-usage"},
-    ),
-    "of all, and a path says nothing of it": (
-        f"{EVERYBODY}{ON}Content-Usage: /ok/ search=y\n", "/ok/x", {"content-usage"},
-    ),
-    "said twice, differently": (EVERYBODY + OFF + ON, "/x", {"content-usage"}),
-    "said twice of a path": (
-        f"{EVERYBODY}Content-Usage: /x train-ai=n\nContent-Usage: /x train-ai=y\n", "/x",
-        {"content-usage"},
-    ),
-    "by path for training": (
-        f"{EVERYBODY}DisallowAITraining: /\nAllowAITraining: /ok\n", "/ok/x", set(),
-    ),
-    "of nothing": (
-        f"{EVERYBODY}DisallowAITraining:\nContent-Usage:\nContent-Signal: /\n", "/x", set(),
-    ),
-}  # fmt: skip
 
-
-@pytest.mark.parametrize("where", OPT_OUTS)
+@pytest.mark.parametrize("where", CASES["opt-outs"])
 def test_a_preference_about_training_holds(where: str) -> None:
-    robots, path, expected = OPT_OUTS[where]
-    assert parse_robots(robots.encode(), PRODUCT).opt_outs(SITE + path).keys() == expected
+    robots, path, expected = CASES["opt-outs"][where]
+    assert parse_robots(robots.encode(), PRODUCT).opt_outs(SITE + path).keys() == set(expected)
 
 
 def test_an_opt_out_names_its_line() -> None:

@@ -5,8 +5,6 @@ import itertools
 import time
 from contextlib import suppress
 
-import pytest
-
 from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.formats.shard import Planned
 
@@ -36,14 +34,14 @@ def visit_all(scheduler: Scheduler, workers: int, visit_s: float) -> list[tuple[
 
 
 def test_a_local_host_gets_all_workers_in_the_order_of_the_keys() -> None:
-    scheduler = Scheduler(lines(*["a.test"] * 12), 5.0, 1, lambda _: True)
+    scheduler = Scheduler(lines(*["a.test"] * 12), 5.0, lambda _: True)
     begun = visit_all(scheduler, 4, 0.02)
     assert [key for _, key in begun] == sorted(key for _, key in begun)
     assert begun[-1][0] - begun[0][0] < 1
 
 
 def test_a_public_host_gets_its_pauses() -> None:
-    scheduler = Scheduler(lines("a.org", "a.org", "a.org", "b.org"), 0.2, 1, lambda _: False)
+    scheduler = Scheduler(lines("a.org", "a.org", "a.org", "b.org"), 0.2, lambda _: False)
     begun = visit_all(scheduler, 3, 0.01)
     times = [at for at, key in sorted(begun, key=lambda pair: pair[1])]
     assert times[1] - times[0] >= 0.19
@@ -52,22 +50,21 @@ def test_a_public_host_gets_its_pauses() -> None:
 
 
 def test_a_public_host_gets_one_page_at_a_time() -> None:
-    scheduler = Scheduler(lines(*["a.org"] * 4), 0.0, 1, lambda _: False)
+    scheduler = Scheduler(lines(*["a.org"] * 4), 0.0, lambda _: False)
     begun = sorted(at for at, _ in visit_all(scheduler, 4, 0.1))
     assert all(later - earlier >= 0.09 for earlier, later in itertools.pairwise(begun))
 
 
 def test_a_crawl_delay_makes_the_pauses_longer() -> None:
-    scheduler = Scheduler(lines("a.org", "a.org"), 0.0, 1, lambda _: False)
+    scheduler = Scheduler(lines("a.org", "a.org"), 0.0, lambda _: False)
     scheduler.slow_down("a.org", 0.3)
     begun = visit_all(scheduler, 2, 0.0)
     assert begun[1][0] - begun[0][0] >= 0.29
 
 
-@pytest.mark.parametrize("limit", [1, 2])
-def test_a_crawl_delay_that_the_first_page_tells_counts_from_that_page_on(limit: int) -> None:
+def test_a_crawl_delay_that_the_first_page_tells_counts_from_that_page_on() -> None:
     """robots.txt is read when a host's first page is visited; the second may be queued by then."""
-    scheduler = Scheduler(lines("a.org", "a.org", "a.org"), 0.01, limit, lambda _: False)
+    scheduler = Scheduler(lines("a.org", "a.org", "a.org"), 0.01, lambda _: False)
 
     async def run() -> list[float]:
         times = []
@@ -83,14 +80,14 @@ def test_a_crawl_delay_that_the_first_page_tells_counts_from_that_page_on(limit:
 
 
 def test_a_crawl_delay_does_not_slow_down_a_local_host() -> None:
-    scheduler = Scheduler(lines("a.test", "a.test"), 0.0, 1, lambda _: True)
+    scheduler = Scheduler(lines("a.test", "a.test"), 0.0, lambda _: True)
     scheduler.slow_down("a.test", 5.0)
     begun = visit_all(scheduler, 1, 0.0)
     assert begun[1][0] - begun[0][0] < 1
 
 
 def test_a_crawl_delay_of_a_host_to_which_a_page_led_slows_down_no_other() -> None:
-    scheduler = Scheduler(lines("a.org", "a.org"), 0.0, 1, lambda _: False)
+    scheduler = Scheduler(lines("a.org", "a.org"), 0.0, lambda _: False)
     scheduler.slow_down("elsewhere.org", 5.0)
     begun = visit_all(scheduler, 2, 0.0)
     assert begun[1][0] - begun[0][0] < 1
@@ -98,12 +95,12 @@ def test_a_crawl_delay_of_a_host_to_which_a_page_led_slows_down_no_other() -> No
 
 def test_no_page_is_given_out_twice_or_forgotten() -> None:
     sites = [f"{n % 7}.org" for n in range(200)]
-    begun = visit_all(Scheduler(lines(*sites), 0.001, 2, lambda site: site == "3.org"), 8, 0.001)
+    begun = visit_all(Scheduler(lines(*sites), 0.001, lambda site: site == "3.org"), 8, 0.001)
     assert sorted(key for _, key in begun) == [line.key for line in lines(*sites)]
 
 
 def test_a_page_that_is_given_back_comes_again_after_the_pause_and_before_its_neighbours() -> None:
-    scheduler = Scheduler(lines("a.test", "a.test", "b.test"), 0.0, 1, lambda _: True)
+    scheduler = Scheduler(lines("a.test", "a.test", "b.test"), 0.0, lambda _: True)
 
     async def run() -> list[tuple[str, float]]:
         first = await scheduler.take()
@@ -122,9 +119,8 @@ def test_a_page_that_is_given_back_comes_again_after_the_pause_and_before_its_ne
     assert 0.3 <= taken[1][1] < 2
 
 
-@pytest.mark.parametrize("limit", [1, 2])
-def test_a_page_that_is_given_back_takes_part_in_the_limit_once(limit: int) -> None:
-    scheduler = Scheduler(lines(*["a.org"] * 6), 0.0, limit, lambda _: False)
+def test_a_page_that_is_given_back_takes_part_in_the_limit_once() -> None:
+    scheduler = Scheduler(lines(*["a.org"] * 6), 0.0, lambda _: False)
 
     async def run() -> int:
         page = await scheduler.take()
@@ -136,11 +132,11 @@ def test_a_page_that_is_given_back_takes_part_in_the_limit_once(limit: int) -> N
                 begun += 1
         return begun
 
-    assert asyncio.run(run()) == limit
+    assert asyncio.run(run()) == 1
 
 
 def test_a_page_that_leads_to_another_host_is_a_visit_there() -> None:
-    scheduler = Scheduler(lines("a.org", "b.org", "b.org"), 0.3, 1, lambda _: False)
+    scheduler = Scheduler(lines("a.org", "b.org", "b.org"), 0.3, lambda _: False)
 
     async def run() -> list[float]:
         first, own = await scheduler.take(), await scheduler.take()
@@ -162,7 +158,7 @@ def test_a_page_that_leads_to_another_host_is_a_visit_there() -> None:
 
 def test_a_page_waits_in_the_turn_of_a_host_whose_pause_is_long_and_but_once() -> None:
     """Two hosts, each with a long pause: a page that waited for both of them would never end."""
-    scheduler = Scheduler(lines("a.org", "b.org", "b.org"), 0.0, 1, lambda _: False)
+    scheduler = Scheduler(lines("a.org", "b.org", "b.org"), 0.0, lambda _: False)
 
     async def run() -> list[tuple[str, float]]:
         for site in ("a.org", "b.org"):
@@ -191,7 +187,7 @@ def test_a_page_waits_in_the_turn_of_a_host_whose_pause_is_long_and_but_once() -
 
 
 def test_a_busy_host_has_its_pause_whatever_the_page_that_found_it() -> None:
-    scheduler = Scheduler(lines("a.test", "a.test", "busy.test"), 0.0, 1, lambda _: True)
+    scheduler = Scheduler(lines("a.test", "a.test", "busy.test"), 0.0, lambda _: True)
 
     async def run() -> list[tuple[str, float]]:
         leads = await scheduler.take()

@@ -2,8 +2,6 @@
 
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +9,6 @@ from uuid import uuid4
 
 import fsspec
 import psutil
-import pyarrow.parquet as pq
 import pytest
 from moto.server import ThreadedMotoServer
 
@@ -21,12 +18,13 @@ from now_builder.crawl.storage.shard_storage import RemoteStorage, local_rows
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.shard import read_captures, read_plan, read_rows
 from tests.now_builder.crawl.awkward import Awkward
-from tests.now_builder.crawl.test_run import (
-    PROGRAM,
+from tests.now_builder.crawl.crawls import (
     done,
+    finished,
     many,
     outcome,
     settings_for,
+    start,
     wait_until,
     write_list,
 )
@@ -95,17 +93,14 @@ def test_a_lost_machine_costs_its_open_shards_alone(bucket: str, tmp_path: Path)
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
         settings = settings_for(server, concurrency=2, shard_size=4, scratch=tmp_path / "one")
-        command = [sys.executable, "-c", PROGRAM, str(urls), captures, settings.model_dump_json()]
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+        process = start(urls, captures, settings)
         wait_until(lambda: done(tmp_path / "one") >= 10, process)
         descendants = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
         process.wait()
         psutil.wait_procs(descendants, timeout=15)
         with local_rows(captures) as folder:
-            stored = pages_in(folder)
+            stored = finished(folder)
         assert 0 < stored < len(lines)
         shutil.rmtree(tmp_path / "one")
         other = settings.model_copy(update={"scratch": tmp_path / "two"})
@@ -116,10 +111,6 @@ def test_a_lost_machine_costs_its_open_shards_alone(bucket: str, tmp_path: Path)
     assert len({capture.key for capture in read_captures(copy)}) == len(lines)
 
 
-def pages_in(folder: Path) -> int:
-    return sum(pq.read_metadata(path).num_rows for path in folder.glob("0*.parquet"))
-
-
 def test_a_machine_that_comes_back_goes_on_with_its_open_shards(
     bucket: str, tmp_path: Path
 ) -> None:
@@ -128,10 +119,7 @@ def test_a_machine_that_comes_back_goes_on_with_its_open_shards(
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
         settings = settings_for(server, concurrency=2, scratch=tmp_path / "one")
-        command = [sys.executable, "-c", PROGRAM, str(urls), captures, settings.model_dump_json()]
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+        process = start(urls, captures, settings)
         wait_until(lambda: done(tmp_path / "one") >= 4, process)
         process.kill()
         process.wait()

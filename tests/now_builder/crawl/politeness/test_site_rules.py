@@ -11,7 +11,7 @@ from now_builder.crawl.politeness import origins
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Resolver, parse_mapping
 from now_builder.crawl.politeness.robots_rules import path_of
-from now_builder.crawl.politeness.site_files import SiteFiles, parse_tdm_file
+from now_builder.crawl.politeness.site_rules import SiteRules, parse_tdm_file
 
 BOTH = frozenset({"tdm-reservation", "ai.txt"})
 
@@ -75,7 +75,7 @@ def test_a_byte_order_mark_and_half_a_character_are_no_harm() -> None:
 def ask(
     answers: dict[str, tuple[int, bytes]],
     obeyed: frozenset[str],
-    work: Callable[[SiteFiles], Awaitable[None]],
+    work: Callable[[SiteRules], Awaitable[None]],
 ) -> Counter[str]:
     """Run ``work`` while a.test answers by path, and return how often each was asked for."""
     asked: Counter[str] = Counter()
@@ -93,7 +93,7 @@ def ask(
         mapping = parse_mapping(f"*.test:127.0.0.1:{server.sockets[0].getsockname()[1]}")
         async with Proxy(Resolver([mapping], allow_private=True)) as proxy:
             proxy.begin(1 << 40)
-            files = SiteFiles(proxy, "noise-of-web/test", obeyed)
+            files = SiteRules(proxy, "noise-of-web/test", obeyed, obey_robots=False)
             await work(files)
             await files.close()
         server.close()
@@ -117,7 +117,7 @@ def test_both_files_are_asked_for_once_and_say_where() -> None:
         "/ai.txt": (200, AI_TXT),
     }
 
-    async def work(files: SiteFiles) -> None:
+    async def work(files: SiteRules) -> None:
         assert await files.opt_outs("http://a.test/") == {}
         assert await files.opt_outs("http://a.test/photo.jpg") == {
             "ai.txt": "ai.txt, line 4: Disallow: *.jpg"
@@ -143,14 +143,14 @@ def test_both_files_are_asked_for_once_and_say_where() -> None:
     ],
 )
 def test_ai_txt_refuses_pages_where_it_disallows(content: bytes, *, refused: bool) -> None:
-    async def work(files: SiteFiles) -> None:
+    async def work(files: SiteRules) -> None:
         assert ("ai.txt" in await files.opt_outs("http://a.test/about")) == refused
 
     ask({"/ai.txt": (200, content)}, BOTH, work)
 
 
 def test_a_file_whose_opt_out_is_not_to_be_obeyed_is_not_asked_for() -> None:
-    async def work(files: SiteFiles) -> None:
+    async def work(files: SiteRules) -> None:
         assert await files.opt_outs("http://a.test/") == {}
 
     assert ask({}, frozenset({"noai"}), work) == {}
@@ -161,7 +161,7 @@ def test_a_file_whose_opt_out_is_not_to_be_obeyed_is_not_asked_for() -> None:
 def test_a_file_that_could_not_be_had_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(origins, "_FAILED_S", 0.3)
 
-    async def work(files: SiteFiles) -> None:
+    async def work(files: SiteRules) -> None:
         for _ in range(2):
             assert await files.opt_outs("http://a.test/") == {}
             await asyncio.sleep(0.5)
