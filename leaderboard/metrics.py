@@ -126,11 +126,7 @@ def recalls(similarity: Matrix, owner: Labels | None = None) -> Recalls:
 
 
 def count_ranks(similarity: Matrix, owner: Labels | None = None) -> tuple[Ranks, Ranks]:
-    """Count candidates above and tied with each query's right one, by row (i2t) and column (t2i).
-
-    Raises:
-        ValueError: As :func:`recalls`.
-    """
+    """Count candidates above and tied with the right one of each row (i2t) and column (t2i)."""
     images, captions = similarity.shape
     owner = _checked((images, captions), owner)
     own = np.asarray(similarity[owner, np.arange(captions)])
@@ -264,9 +260,6 @@ def fold_recalls(similarity: Matrix, owner: Labels, size: int) -> list[Recalls]:
     """Score consecutive folds of ``size`` images with their captions: MS-COCO's 1K protocol.
 
     An incomplete last fold is ignored.
-
-    Raises:
-        ValueError: As :func:`recalls`.
     """
     found = []
     for first in range(0, len(similarity) - size + 1, size):

@@ -59,7 +59,7 @@ from leaderboard.submission.gallery import Gallery, read_gallery
 from now_builder.errors import NowError
 from now_builder.formats.benchmarks import FOLD
 
-FAR_ABOVE = 3.0
+_FAR_ABOVE = 3.0
 """``distances``: how many times chance a reversed matrix reaches."""
 
 MAX_TIE_WIDTH = 5.0
@@ -82,11 +82,7 @@ class ScoringInputs:
 def read_inputs(
     release: Path, split: ScoredSplit, track: Track, attributes: Path | None = None
 ) -> ScoringInputs:
-    """Read the inputs that submissions to a split are scored with.
-
-    Raises:
-        FormatError: If the release or the attributes cannot be read.
-    """
+    """Read the inputs that submissions to a split are scored with."""
     gallery = read_gallery(release, split, track)
     return ScoringInputs(gallery, references(release, gallery, split, attributes))
 
@@ -202,9 +198,6 @@ def _result(
     return round_blind_result(result) if gallery.origin == "blind" else result
 
 
-_KEPT_BY_JUDGE = "the judge of the blind round has the measure"
-
-
 def round_blind_result(result: Result) -> Result:
     """Round the result of a blind round, so that it does not reveal the pairing.
 
@@ -217,7 +210,8 @@ def round_blind_result(result: Result) -> Result:
             exclude={"folds": {"ranks"}, **dict.fromkeys((*description, "ranks", "flags"), True)}
         )
     )
-    flags = tuple(Flag(code=flag.code, message=_KEPT_BY_JUDGE) for flag in result.flags)
+    message = "the judge of the blind round has the measure"
+    flags = tuple(Flag(code=flag.code, message=message) for flag in result.flags)
     return Result.model_validate({**description, **figures, "flags": flags, "ranks": None})
 
 
@@ -240,31 +234,19 @@ def _record(scored: Scored, gallery: Gallery) -> RankRecord:
         return query_ranks(ranks[0], rows), query_ranks(ranks[1], columns)
 
     i2t, t2i = ordered(scored.ranks)
-    aware, explained = _of_duplicates(scored, gallery)
-    if explained is not None and not any(way.any() for way in explained):
-        explained = None
+    aware = explained = None
+    groups = gallery.image_labels, gallery.caption_labels, gallery.owner
+    if any(len(np.unique(labels)) < len(labels) for labels in groups[:2]):
+        if isinstance(scored.arrays, np.ndarray):
+            aware = ordered(count_duplicate_aware(scored.arrays, *groups))
+            rows_tied, columns_tied = explained_ties(scored.arrays, *groups)
+            if rows_tied.any() or columns_tied.any():
+                explained = tuple(rows_tied.tolist()), tuple(columns_tied[columns].tolist())
+        else:
+            aware = ordered(_right_in_lists(scored.arrays, gallery))
     return RankRecord(
-        i2t=i2t,
-        t2i=t2i,
-        duplicate_aware=ordered(aware) if aware else None,
-        explained=None
-        if explained is None
-        else (tuple(explained[0].tolist()), tuple(explained[1][columns].tolist())),
-        depth=scored.depth,
+        i2t=i2t, t2i=t2i, duplicate_aware=aware, explained=explained, depth=scored.depth
     )
-
-
-def _of_duplicates(
-    scored: Scored, gallery: Gallery
-) -> tuple[tuple[Ranks, Ranks] | None, tuple[Labels, Labels] | None]:
-    """Compute duplicate-aware ranks, and the ties that duplicates force."""
-    labels = gallery.image_labels, gallery.caption_labels
-    if all(len(np.unique(group)) == len(group) for group in labels):
-        return None, None
-    if not isinstance(scored.arrays, np.ndarray):
-        return _right_in_lists(scored.arrays, gallery), None
-    groups = *labels, gallery.owner
-    return count_duplicate_aware(scored.arrays, *groups), explained_ties(scored.arrays, *groups)
 
 
 def _right_in_lists(lists: tuple[Lists, Lists], gallery: Gallery) -> tuple[Ranks, Ranks]:
@@ -299,7 +281,7 @@ def figures_of(record: RankRecord) -> tuple[dict[str, Any], Recalls]:
     if record.explained is not None:
         rows, columns = (np.array(way) for way in record.explained)
         unexplained = tie_width(strict.ranks, (rows, columns))
-    interval = bootstrap_rsum(strict.per_image)
+    low, high, deviation = bootstrap_rsum(strict.per_image)
     reason = LISTS_REASON if record.depth is not None else _reason(unexplained)
     tied = [int(np.count_nonzero(way.equal)) for way in strict.ranks]
     figures = {
@@ -308,8 +290,8 @@ def figures_of(record: RankRecord) -> tuple[dict[str, Any], Recalls]:
         "reason": reason,
         "i2t": _direction(strict.i2t, aware.i2t, tied[0]),
         "t2i": _direction(strict.t2i, aware.t2i, tied[1]),
-        "rsum_interval": _rounded((interval.low, interval.high)),
-        "rsum_deviation": round(interval.deviation, 4),
+        "rsum_interval": _rounded((low, high)),
+        "rsum_deviation": round(deviation, 4),
         "rsum_optimistic": strict.rsum_optimistic,
         "rsum_pessimistic": strict.rsum_pessimistic,
         "rsum_argsort": strict.rsum_argsort,
@@ -380,7 +362,7 @@ def _distances(record: RankRecord) -> tuple[Flag, ...]:
     owner, (i2t, t2i) = record.owner(), record.read()
     found, chance = summarise(i2t, t2i, owner).rsum, chance_rsum(len(i2t.greater), len(owner))
     turned = summarise(_reversed(i2t, len(owner)), _reversed(t2i, len(i2t.greater)), owner).rsum
-    if found >= chance or turned < FAR_ABOVE * chance:
+    if found >= chance or turned < _FAR_ABOVE * chance:
         return ()
     message = (
         f"rSum is {found:.1f}, that of the reversed matrix {turned:.1f}, by chance {chance:.1f}:"
@@ -431,14 +413,13 @@ def folds_of(record: RankRecord, size: int) -> Folds:
     resampling draws from all of these.
     """
     i2t, t2i = record.read()
-    found = summarise(i2t, t2i, record.owner())
-    interval = bootstrap_rsum(found.per_image)
+    mean = summarise(i2t, t2i, record.owner())
     return Folds(
         size=size,
         count=len(i2t.greater) // size,
-        i2t=AtCutoffs(**_at(found.i2t.recall)),
-        t2i=AtCutoffs(**_at(found.t2i.recall)),
-        rsum=found.rsum,
-        rsum_interval=_rounded((interval.low, interval.high)),
+        i2t=AtCutoffs(**_at(mean.i2t.recall)),
+        t2i=AtCutoffs(**_at(mean.t2i.recall)),
+        rsum=mean.rsum,
+        rsum_interval=_rounded(bootstrap_rsum(mean.per_image)[:2]),
         ranks=record,
     )

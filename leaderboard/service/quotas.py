@@ -1,7 +1,7 @@
 """Daily quotas of a user: uploads, and submissions scored on a test split."""
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal
 
 from sqlalchemy import Engine, func, select, update
@@ -88,11 +88,9 @@ def reconcile(engine: Engine, now: datetime) -> int:
     Returns:
         Number of corrected rows.
     """
-    changed = 0
+    today = _day(now)
     with writing(engine) as session:
-        for day in (_day(now) - timedelta(days=1), _day(now)):
-            changed += _reconcile_day(session, day)
-    return changed
+        return sum(_reconcile_day(session, day) for day in (today - timedelta(days=1), today))
 
 
 def _reconcile_day(session: Session, day: date) -> int:
@@ -127,8 +125,8 @@ def _day(now: datetime) -> date:
 
 
 def _midnight(day: date) -> datetime:
-    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+    return datetime.combine(day, time(), UTC)
 
 
 def _resets_at(now: datetime) -> datetime:
-    return _midnight(_day(now)) + timedelta(days=1)
+    return _midnight(_day(now) + timedelta(days=1))

@@ -32,9 +32,6 @@ def make_app(settings: Settings) -> FastAPI:
     """Make the app of a board; it is read-only without a judge.
 
     The app releases its resources when its lifespan ends.
-
-    Raises:
-        ConfigError: If another process serves the store, or the database cannot be used.
     """
     routes = [*api.routes, *root.routes]
     check_routes(routes)

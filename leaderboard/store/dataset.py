@@ -189,11 +189,7 @@ def dataset_report(release: Path) -> DatasetReport:
 
 
 def read_reports(store: Path) -> list[DatasetReport]:
-    """Read the reports of a store, by fingerprint.
-
-    Raises:
-        FormatError: If a file is not one.
-    """
+    """Read the reports of a store, by fingerprint."""
     return [
         read_record(path, DatasetReport)
         for path in sorted((store / DATASETS).glob("[0-9a-f]*.json"))

@@ -109,9 +109,6 @@ def against_release(
 
     Returns:
         All differences; none without a release.
-
-    Raises:
-        FormatError: If a release or the attributes cannot be read.
     """
     if not releases:
         return []

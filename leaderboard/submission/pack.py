@@ -49,12 +49,7 @@ def pack_files(path: Path, meta: Submission, sources: Sources) -> None:
 
 
 def read_matrix_file(path: Path, shape: tuple[int, int]) -> Float[np.ndarray, "images captions"]:
-    """Read a similarity matrix from a ``.npy`` file of floats, or of whole numbers as float64.
-
-    Raises:
-        FormatError: If there is no such file.
-        SubmissionError: If it is no ``.npy`` of scores, of another shape or size, or not finite.
-    """
+    """Read a similarity matrix from a ``.npy`` file of floats, or of whole numbers as float64."""
     with opened(path) as file:
         return read_matrix(file, "matrix", path.stat().st_size, shape, whole=True)
 
