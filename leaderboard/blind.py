@@ -308,16 +308,12 @@ def _write_manifest(
     folder: _Folder, counts: dict[Split, int], prints: dict[Split, dict[str, str]]
 ) -> None:
     """Write a manifest that lists the files, without settings and versions of the release."""
-    names = sorted(
-        path.relative_to(folder.path).as_posix()
-        for path in folder.path.rglob("*")
-        if path.is_file() and path.name not in {ROUND_FILE, TRUTH_FILE}
-    )
     files = {
-        name: FileEntry(
-            sha256=sha256_of(folder.path / name), bytes=(folder.path / name).stat().st_size
+        path.relative_to(folder.path).as_posix(): FileEntry(
+            sha256=sha256_of(path), bytes=path.stat().st_size
         )
-        for name in names
+        for path in sorted(folder.path.rglob("*"))
+        if path.is_file() and path.name not in {ROUND_FILE, TRUTH_FILE}
     }
     manifest = Manifest(
         name=folder.draw.truth.round,

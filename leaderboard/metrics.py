@@ -41,7 +41,6 @@ class OneWay:
     """Metrics of one direction.
 
     Attributes:
-        n_queries: number of queries.
         hits: exact expected number of queries with a right candidate among the first K, by K.
         most: the same if every tie were won (optimistic bound).
         least: the same if every tie were lost (pessimistic bound).
@@ -79,11 +78,8 @@ class Recalls:
     """Metrics of both directions.
 
     Attributes:
-        i2t: metrics of image queries.
-        t2i: metrics of caption queries.
-        rsum: sum of the six recalls, 0 to 600.
-        rsum_optimistic: rSum if every tie were won.
-        rsum_pessimistic: rSum if every tie were lost.
+        rsum: sum of the six recalls, 0 to 600; optimistic if every tie were won, pessimistic if
+            every tie were lost.
         rsum_argsort: rSum by a stable ``argsort(...)[::-1]``, for comparison with old logs: a
             tie goes to the candidate that comes later.
         per_image: expected hits of each image and, on average, of its captions, over all cutoffs,

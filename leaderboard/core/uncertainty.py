@@ -109,14 +109,7 @@ def compare(
     second: tuple[Ranks, Ranks],
     owner: Labels | None = None,
 ) -> Comparison:
-    """Compare the ranks (i2t, t2i) of two entries: difference of rSum with its interval, and tests.
-
-    Raises:
-        ValueError: If the numbers of queries differ.
-    """
-    sizes = [[len(way.greater) for way in entry] for entry in (first, second)]
-    if sizes[0] != sizes[1]:
-        raise ValueError(f"found {sizes[1]} queries in the second, expected {sizes[0]}")
+    """Compare the ranks (i2t, t2i) of two entries of the same queries."""
     difference = hits_per_image(*first, owner) - hits_per_image(*second, owner)
     interval = bootstrap_rsum(difference)
     i2t, t2i = (

@@ -41,12 +41,7 @@ def _checked(file: BinaryIO, header: ArrayHeader) -> ArrayHeader:
 
 
 def recall_file(path: Path, captions_per_image: int = 1) -> Recalls:
-    """Score a matrix on disk, in which the captions of an image are consecutive.
-
-    Raises:
-        FormatError: If there is no such file, or a value is not finite.
-        SubmissionError: If it is not a matrix of floats in C order, or has a wrong shape.
-    """
+    """Score a matrix on disk, in which the captions of an image are consecutive."""
     with open_matrix(path) as matrix:
         images, captions = matrix.shape
         if captions != images * captions_per_image:

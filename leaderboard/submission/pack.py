@@ -32,12 +32,7 @@ class Sources:
 
 
 def pack_files(path: Path, meta: Submission, sources: Sources) -> None:
-    """Check arrays against the keys of a description, reorder and pack them.
-
-    Raises:
-        FormatError: If a file is missing, or a list of keys is not that of the split.
-        SubmissionError: If an array does not fit the split.
-    """
+    """Check arrays against the keys of a description, reorder and pack them."""
     rows = _order(sources.image_ids, meta.image_ids or ())
     columns = _order(sources.caption_ids, meta.caption_ids or ())
     if sources.t2i is None:

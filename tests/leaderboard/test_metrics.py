@@ -132,20 +132,6 @@ def test_transposing_swaps_the_directions():
     assert found.rsum == swapped.rsum
 
 
-@pytest.mark.parametrize("rows", [1, 7, 64, 128])
-def test_the_height_of_a_block_leaves_the_counts(monkeypatch, rows):
-    similarity = _random(size=150)
-    expected = recalls(similarity)
-    monkeypatch.setattr(metrics, "_BLOCK_ROWS", rows)
-    monkeypatch.setattr(metrics, "_BLOCK_BYTES", 150 * 8 * rows)
-    found = recalls(similarity)
-    assert (found.i2t, found.t2i, found.rsum_argsort) == (
-        expected.i2t,
-        expected.t2i,
-        expected.rsum_argsort,
-    )
-
-
 def test_the_height_of_a_block_leaves_duplicates_and_their_ties(monkeypatch):
     """Five blocks of eight rows: what is summed over rows is summed over all of them."""
     draw = np.random.default_rng(0)

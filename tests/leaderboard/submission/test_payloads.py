@@ -13,6 +13,7 @@ from leaderboard.scoring.result import MATRIX_FLAGS
 from leaderboard.submission.archive import new_submission, open_submission, pack, pack_arrays
 from leaderboard.submission.pack import Sources, pack_files
 from now_builder.errors import FormatError
+from tests.leaderboard.conftest import the_problem
 
 N = 24
 
@@ -194,9 +195,7 @@ def test_members_that_do_not_fit_the_payload_are_refused(tmp_path, meta, payload
 @pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.int8, np.complex64])
 def test_types_that_are_no_scores_are_told_which_are(tmp_path, meta, kind):
     path = _save(tmp_path / "m.npy", (_matrix() > 0).astype(kind))
-    with pytest.raises(SubmissionError) as caught:
-        pack_files(tmp_path / "x.zip", meta, Sources(path))
-    (problem,) = caught.value.problems
+    problem = the_problem(pack_files, tmp_path / "x.zip", meta, Sources(path))
     assert problem.expected == "scores as float16, float32, float64, int32 or int64"
     assert problem.mend == "similarity.astype('float32')"
 
