@@ -160,10 +160,8 @@ def close_round(out: Path) -> Path:
 def keyed_order(keys: Sequence[str], secret: str, purpose: str) -> list[int]:
     """Return a uniform permutation that depends only on the secret, the keys and the purpose.
 
-    The keys' own order does not matter; orders for different purposes are independent.
-
-    Returns:
-        Indices of ``keys``, sorted by their HMAC-SHA256 under the secret.
+    The keys' own order does not matter; orders for different purposes are independent. Indices are
+    sorted by the HMAC-SHA256 of their keys under the secret.
     """
 
     def rank(place: int) -> bytes:

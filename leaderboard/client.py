@@ -174,7 +174,7 @@ def reading(url: str) -> Iterator[None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine, so that nobody can listen in."""
+    """Return whether a host is this machine, where traffic cannot be intercepted."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:

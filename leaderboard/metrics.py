@@ -190,7 +190,7 @@ def explained_ties(
 def tie_width(ranks: tuple[Ranks, Ranks], explained: tuple[Labels, Labels] | None = None) -> float:
     """Return the rSum points that ties decide: the optimistic value less the pessimistic one.
 
-    Of each query, as many ties as ``explained`` says are ignored.
+    ``explained`` is the number of ties of each query that are ignored.
     """
     width = Fraction(0)
     for way, forgiven in zip(ranks, explained or (0, 0), strict=True):

@@ -55,7 +55,7 @@ def _recalls(result: Result) -> Table:
 
 
 def _rank_statistics(way: Direction | OneWay) -> list[str]:
-    """Format the rank statistics; a dash stands for those that the lists end too early for."""
+    """Format the rank statistics, with a dash for those that ranked lists do not determine."""
     figures = (way.median_rank, ".0f"), (way.mean_rank, ".1f"), (way.mrr, ".3f")
     return [_or_dash(value, form) for value, form in figures]
 
@@ -190,5 +190,5 @@ def _leaks(report: DatasetReport) -> Table:
     return table
 
 
-def _or_dash(value: float | None, form: str = "d") -> str:
+def _or_dash(value: object, form: str = "") -> str:
     return "–" if value is None else format(value, form)

@@ -31,7 +31,6 @@ from leaderboard.scoring.references import chance_rsum, references
 from leaderboard.scoring.result import (
     MATRIX_FLAGS,
     AtCutoffs,
-    Code,
     Count,
     Direction,
     Duplicates,
@@ -114,16 +113,11 @@ def score(
         meta = submission.meta
         folder, known = Path(release), Path(attributes) if attributes else None
         inputs = read(folder, meta.split, meta.track, known)
-        gallery = inputs.gallery
-        if gallery.origin == "blind" and _is_closed(folder, meta.split):  # since it was read
+        gallery, blind = inputs.gallery, round_of(folder, meta.split)
+        if gallery.origin == "blind" and blind is not None and blind.closed:  # since it was read
             gallery = replace(gallery, origin="closed")
         scored = _read(submission, gallery, folder)
         return _result(submission, scored, gallery, inputs.references)
-
-
-def _is_closed(release: Path, split: ScoredSplit) -> bool:
-    blind = round_of(release, split)
-    return blind is not None and blind.closed
 
 
 def validate(path: Path, release: Path) -> tuple[Submission, int]:
@@ -177,6 +171,11 @@ def _result(
 ) -> Result:
     meta, record = submission.meta, _record(scored, gallery)
     figures, aware = figures_of(record)
+    flags: tuple[Flag, ...] = ()
+    if isinstance(scored.arrays, np.ndarray):
+        flags = check_matrix(scored.arrays, gallery.owner, gallery.caption_labels)
+        flags += _distances(record)
+    few = len(gallery.image_keys) < MIN_IMAGES
     result = Result(
         **{field: getattr(meta, field) for field in Description.model_fields},
         n_pairs=len(gallery.caption_keys),
@@ -186,8 +185,8 @@ def _result(
         release=Release(origin=gallery.origin, fingerprint=gallery.fingerprint),
         duplicates=duplicates_of(gallery, aware.rsum),
         references=known,
-        flags=_flags(scored, gallery, record),
-        unchecked=_unchecked(scored),
+        flags=flags,
+        unchecked=MATRIX_FLAGS if few or scored.depth is not None else (),
         folds=_folds(scored, gallery),
         precision=scored.precision,
         payload_sha256=submission.sha256,
@@ -350,13 +349,6 @@ def ceiling_rsum(images: Labels, texts: Labels, owner: Labels) -> float:
     return recalls(same.astype(np.float32), owner).rsum
 
 
-def _flags(scored: Scored, gallery: Gallery, record: RankRecord) -> tuple[Flag, ...]:
-    if not isinstance(scored.arrays, np.ndarray):
-        return ()
-    of_values = check_matrix(scored.arrays, gallery.owner, gallery.caption_labels)
-    return (*of_values, *_distances(record))
-
-
 def _distances(record: RankRecord) -> tuple[Flag, ...]:
     """Check whether a matrix scores below chance, and its negative far above it."""
     owner, (i2t, t2i) = record.owner(), record.read()
@@ -375,12 +367,6 @@ def _reversed(ranks: Ranks, candidates: int) -> Ranks:
     """Return the ranks under negated similarities, as if an image had one right caption."""
     greater = candidates - ranks.greater - ranks.equal - ranks.right
     return Ranks(greater, ranks.equal, np.zeros_like(ranks.later), ranks.right)
-
-
-def _unchecked(scored: Scored) -> tuple[Code, ...]:
-    """Return the flags that the payload cannot have, whatever it holds."""
-    few = len(scored.ranks[0].greater) < MIN_IMAGES
-    return MATRIX_FLAGS if few or scored.depth is not None else ()
 
 
 def _folds(scored: Scored, gallery: Gallery) -> Folds | None:

@@ -166,8 +166,9 @@ class EventRow(Base):
 
     Attributes:
         actor: a handle, ``operator`` or ``service``.
+        kind: kind of event, such as ``entry.filed``.
         subject: object of the action: an entry's name, a handle, a token's prefix.
-        detail: details, a JSON object.
+        detail: details, a JSON object; never a secret.
     """
 
     __tablename__ = "events"

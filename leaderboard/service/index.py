@@ -32,10 +32,9 @@ class Counts:
 
 
 def record_entry(session: Session, entry: Entry, user_id: int | None) -> bool:
-    """Add an entry's row inside a transaction of :func:`leaderboard.service.database.writing`.
+    """Add an entry's row inside a transaction; return whether it is new.
 
-    Returns:
-        Whether it is new; an entry of the same name or upload changes nothing.
+    An entry of the same name or upload changes nothing.
     """
     result, filing, withdrawal = entry.result, entry.filing, entry.withdrawal
     values = {

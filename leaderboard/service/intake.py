@@ -116,13 +116,10 @@ def _refusing(service: Service) -> Iterator[None]:
 
 
 def file_upload(service: Service, upload: Upload) -> tuple[Entry, bool]:
-    """Score and file an upload; a second upload of the same bytes is the same entry.
+    """Score and file an upload; return its entry, and whether it is new: equal bytes are one entry.
 
     If the process is killed at any moment, there is either a whole entry, which the next start
     finds, or none: files are synced before the row, and the row before the response.
-
-    Returns:
-        The entry, and whether it is new.
 
     Raises:
         Refusal: If the file is refused, is another user's, was withdrawn, or a quota is used up.

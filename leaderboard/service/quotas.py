@@ -80,13 +80,11 @@ def remaining(engine: Engine, user_id: int, quotas: Quotas, now: datetime) -> Re
 
 
 def reconcile(engine: Engine, now: datetime) -> int:
-    """Release reservations left by a killed process: set scored to the day's number of entries.
+    """Set the days' counts of scored submissions to their entries; return how many were wrong.
 
-    Run at the start of the service, after :func:`leaderboard.service.index.update_index` and before
-    it accepts uploads; no other process may serve the database.
-
-    Returns:
-        Number of corrected rows.
+    This releases reservations left by a killed process. It runs at the start of the service, after
+    :func:`leaderboard.service.index.update_index` and before uploads are accepted; no other process
+    may serve the database.
     """
     today = _day(now)
     with writing(engine) as session:

@@ -139,13 +139,10 @@ class NewFiling:
 
 
 def file_result(store: Path, result: Result, filing: NewFiling | None = None) -> tuple[Entry, bool]:
-    """File a result in the store: the records about it first, the result itself last.
+    """File a result, the records about it first; return its entry, and whether it is new.
 
     Everything is on disk when this returns. Filing an existing result changes nothing. The store is
     created if missing; without a filing only the result is filed.
-
-    Returns:
-        The entry, and whether it is new.
     """
     entry = entry_of(result)
     path = result_path(store, entry)

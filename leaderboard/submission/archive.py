@@ -174,7 +174,7 @@ class Submission(Description):
             columns of its best captions, best first) and ``ranked_t2i.npy`` (by caption the rows
             of its best images), ten or more each; scored, and not ranked on the board.
         image_ids: key of each row, optional; if given, a wrong order is an error.
-        caption_ids: key of each column, likewise.
+        caption_ids: key of each column, optional; a wrong order is an error too.
     """
 
     schema_version: Literal["now-submission/1"] = FORMAT

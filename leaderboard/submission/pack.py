@@ -22,7 +22,7 @@ class Sources:
         i2t: a matrix; with ``t2i`` the ranked lists of the images.
         t2i: the ranked lists of the captions.
         image_ids: keys of the rows, if they are not in the order of the split.
-        caption_ids: keys of the columns, likewise.
+        caption_ids: keys of the columns, if they are in another order.
     """
 
     i2t: Path

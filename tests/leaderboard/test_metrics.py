@@ -300,12 +300,6 @@ def test_several_captions_an_image_equal_the_mean_over_all_orders_of_the_tied(dr
     assert found.rsum == float(100 * total)
 
 
-@given(tied_matrices())
-def test_one_caption_an_image_gives_the_same_figures_to_the_bit(similarity):
-    plain, found = recalls(similarity), recalls(similarity, np.arange(len(similarity)))
-    assert (found.i2t, found.t2i, found.rsum) == (plain.i2t, plain.t2i, plain.rsum)
-
-
 @pytest.mark.parametrize("owner", [[0, 0, 0], [0, 2, 1], [0, -1, 1]])
 def test_owners_that_do_not_fit_the_matrix_are_refused(owner):
     with pytest.raises(ValueError, match=r"owners, .* expected one for each of 3 captions"):
