@@ -23,7 +23,7 @@ _DIGITS = 9
 class Pairs:
     """Pairs of near-identical entries, and their correlations.
 
-    They are kept by the entries' names, which are hashes of their content, so that one more entry is
+    They are kept by the entries' names, which are hashes of their content, so that a new entry is
     compared with all others, and these not again with each other.
     """
 
@@ -97,8 +97,8 @@ def relative_flags(
     """Flag near-identical entries; names without a flag are left out.
 
     Of two near-identical entries the later one is flagged, by the judge's signed order; both, if
-    neither is signed, since their order is then unknown. Withdrawn ones count too: a copy of a withdrawn
-    entry is a copy. Entries whose ranks are all equal (all perfect, all tied) resemble each
+    neither is signed, since their order is then unknown. Withdrawn ones count too: a copy of a
+    withdrawn entry is a copy. Entries whose ranks are all equal (all perfect, all tied) resemble each
     other trivially, and are left out. ``pairs`` keeps the comparisons for the next time.
     """
     found: dict[str, Flag] = {}
