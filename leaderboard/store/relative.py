@@ -98,8 +98,9 @@ def relative_flags(
 
     Of two near-identical entries the later one is flagged, by the judge's signed order; both, if
     neither is signed, since their order is then unknown. Withdrawn ones count too: a copy of a
-    withdrawn entry is a copy. Entries whose ranks are all equal (all perfect, all tied) resemble each
-    other trivially, and are left out. ``pairs`` keeps the comparisons for the next time.
+    withdrawn entry is a copy. Entries whose ranks are all equal (all perfect, all tied) resemble
+    each other trivially, and are left out. ``pairs`` keeps the
+    comparisons for the next time.
     """
     found: dict[str, Flag] = {}
     groups: dict[tuple[object, ...], list[Entry]] = defaultdict(list)
