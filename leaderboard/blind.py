@@ -35,6 +35,7 @@ from now_builder.formats.release import (
     Pair,
     check_files,
     fingerprint,
+    hash_of,
     is_ours,
     read_manifest,
     stream_pairs,
@@ -89,6 +90,11 @@ class _Folder:
     manifest: Manifest
     draw: _Draw
     training: tuple[Split, ...] = ()
+
+    @property
+    def keys(self) -> list[str]:
+        """Neutral keys of the rows."""
+        return [f"blind_{row:06d}" for row in range(len(self.draw.images))]
 
 
 def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> BlindRound:
@@ -154,10 +160,8 @@ def close_round(out: Path) -> Path:
 def keyed_order(keys: Sequence[str], secret: str, purpose: str) -> list[int]:
     """Return a uniform permutation that depends only on the secret, the keys and the purpose.
 
-    The keys' own order does not matter; orders for different purposes are independent.
-
-    Returns:
-        Indices of ``keys``, sorted by their HMAC-SHA256 under the secret.
+    The keys' own order does not matter; orders for different purposes are independent. Indices are
+    sorted by the HMAC-SHA256 of their keys under the secret.
     """
 
     def rank(place: int) -> bytes:
@@ -245,13 +249,9 @@ def _write_round(folder: Path, blind: BlindRound) -> None:
     write_json(folder / ROUND_FILE, blind.model_dump(mode="json"))
 
 
-def _keys(draw: _Draw) -> list[str]:
-    return [f"blind_{row:06d}" for row in range(len(draw.images))]
-
-
 def _write_captions(folder: _Folder) -> dict[str, str]:
     """Write captions in their order; return their fingerprints by track."""
-    keys, prints = _keys(folder.draw), {}
+    keys, prints = folder.keys, {}
     data = folder.path / DATA_FOLDER
     write_text(data / "test_ids.txt", "".join(f"{key}\n" for key in keys))
     for track in folder.manifest.tracks:
@@ -267,15 +267,9 @@ def _write_captions(folder: _Folder) -> dict[str, str]:
 
 def _write_images(folder: _Folder) -> list[Pair]:
     """Copy features in the order of the images; return rows with the features' hashes."""
-    from now_builder.formats.features import (
-        OF_FILE,
-        FeatureBatch,
-        open_features,
-        write_features,
-    )
-    from now_builder.formats.release import hash_of
+    from now_builder.formats.features import OF_FILE, FeatureBatch, open_features, write_features
 
-    order, keys, pairs = np.array(folder.draw.images), _keys(folder.draw), []
+    order, keys, pairs = np.array(folder.draw.images), folder.keys, []
     with open_features(folder.release / DATA_FOLDER / "test.h5") as features:
         half = features.dataset.dtype.itemsize == 2
         attributes = {
@@ -286,9 +280,8 @@ def _write_images(folder: _Folder) -> list[Pair]:
             for start in range(0, len(order), _BATCH):
                 span = slice(start, start + _BATCH)
                 batch = replace(features.read(order[span]), keys=keys[span])
-                for row, regions in enumerate(batch.regions, start):
-                    found = hash_of(regions)
-                    pairs.append(Pair(keys[row], "test", row, "", "", "", None, None, None, found))
+                for row, image in enumerate(map(hash_of, batch.regions), start):
+                    pairs.append(Pair(keys[row], "test", row, "", "", "", None, None, None, image))
                 yield batch
 
         path = folder.path / DATA_FOLDER / "test.h5"
@@ -313,16 +306,12 @@ def _write_manifest(
     folder: _Folder, counts: dict[Split, int], prints: dict[Split, dict[str, str]]
 ) -> None:
     """Write a manifest that lists the files, without settings and versions of the release."""
-    names = sorted(
-        path.relative_to(folder.path).as_posix()
-        for path in folder.path.rglob("*")
-        if path.is_file() and path.name not in {ROUND_FILE, TRUTH_FILE}
-    )
     files = {
-        name: FileEntry(
-            sha256=sha256_of(folder.path / name), bytes=(folder.path / name).stat().st_size
+        path.relative_to(folder.path).as_posix(): FileEntry(
+            sha256=sha256_of(path), bytes=path.stat().st_size
         )
-        for name in names
+        for path in sorted(folder.path.rglob("*"))
+        if path.is_file() and path.name not in {ROUND_FILE, TRUTH_FILE}
     }
     manifest = Manifest(
         name=folder.draw.truth.round,

@@ -138,9 +138,7 @@ class BoardClient:
         path = f"/v1/entries/{quote(name, safe='')}/withdraw"
         return self._tree("POST", path, {"reason": reason})
 
-    def _tree(
-        self, method: str, path: str, body: Mapping[str, object] | None = None
-    ) -> dict[str, Any]:
+    def _tree(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         answer = self._answer(lambda: self._http.request(method, self._url + path, json=body))
         return _object(answer, self._url)
 
@@ -176,7 +174,7 @@ def reading(url: str) -> Iterator[None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine, so that nobody can listen in."""
+    """Return whether a host is this machine, where traffic cannot be intercepted."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import comb
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
@@ -17,25 +17,6 @@ _BLOCK_BYTES = 2**20
 
 Labels: TypeAlias = Integer[np.ndarray, " _"]
 Matrix: TypeAlias = Float[np.ndarray, "_ _"]
-
-
-@runtime_checkable
-class MatrixBlocks(Protocol):
-    """A similarity matrix that is read in blocks of rows, so that it need not fit into memory."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Images, captions."""
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of a value."""
-
-    def own(self, owner: Labels) -> Float[np.ndarray, " _"]:
-        """Return the similarity of each caption with its own image, ``owner[j]``."""
-
-    def blocks(self, step: int) -> Iterator[tuple[int, Matrix]]:
-        """Yield the first row and the values of every ``step`` rows, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +41,6 @@ class OneWay:
     """Metrics of one direction.
 
     Attributes:
-        n_queries: number of queries.
         hits: exact expected number of queries with a right candidate among the first K, by K.
         most: the same if every tie were won (optimistic bound).
         least: the same if every tie were lost (pessimistic bound).
@@ -98,11 +78,8 @@ class Recalls:
     """Metrics of both directions.
 
     Attributes:
-        i2t: metrics of image queries.
-        t2i: metrics of caption queries.
-        rsum: sum of the six recalls, 0 to 600.
-        rsum_optimistic: rSum if every tie were won.
-        rsum_pessimistic: rSum if every tie were lost.
+        rsum: sum of the six recalls, 0 to 600; optimistic if every tie were won, pessimistic if
+            every tie were lost.
         rsum_argsort: rSum by a stable ``argsort(...)[::-1]``, for comparison with old logs: a
             tie goes to the candidate that comes later.
         per_image: expected hits of each image and, on average, of its captions, over all cutoffs,
@@ -120,11 +97,12 @@ class Recalls:
     ranks: tuple[Ranks, Ranks]
 
 
-def recalls(similarity: Matrix | MatrixBlocks, owner: Labels | None = None) -> Recalls:
+def recalls(similarity: Matrix, owner: Labels | None = None) -> Recalls:
     """Compute the recalls, rank statistics and rSum of a similarity matrix.
 
     Args:
-        similarity: images x captions; a higher value means more similar.
+        similarity: images x captions; a higher value means more similar. It is read in blocks of
+            rows, so that a memory-mapped file need not fit into memory.
         owner: row of each caption's image; by default row i and column i belong together. An
             image's rank is that of its best own caption.
 
@@ -143,18 +121,11 @@ def recalls(similarity: Matrix | MatrixBlocks, owner: Labels | None = None) -> R
     return summarise(*count_ranks(similarity, owner), owner)
 
 
-def count_ranks(
-    similarity: Matrix | MatrixBlocks, owner: Labels | None = None
-) -> tuple[Ranks, Ranks]:
-    """Count candidates above and tied with each query's right one, by row (i2t) and column (t2i).
-
-    Raises:
-        ValueError: As :func:`recalls`.
-    """
-    rows = _Dense(similarity) if isinstance(similarity, np.ndarray) else similarity
-    owner = _checked(rows.shape, owner)
-    images, captions = rows.shape
-    own = rows.own(owner)
+def count_ranks(similarity: Matrix, owner: Labels | None = None) -> tuple[Ranks, Ranks]:
+    """Count candidates above and tied with the right one of each row (i2t) and column (t2i)."""
+    images, captions = similarity.shape
+    owner = _checked((images, captions), owner)
+    own = np.asarray(similarity[owner, np.arange(captions)])
     best = np.full(images, -np.inf, dtype=own.dtype)
     with np.errstate(invalid="ignore"):  # _count refuses values that are not finite
         np.maximum.at(best, owner, own)
@@ -162,7 +133,7 @@ def count_ranks(
     last = np.zeros(images, np.int64)
     np.maximum.at(last, owner[tied], np.flatnonzero(tied))
     right = np.bincount(owner[tied], minlength=images).astype(np.int64)
-    return _count(rows, (best, last, right), (own, owner, np.ones(captions, np.int64)))
+    return _count(similarity, (best, last, right), (own, owner, np.ones(captions, np.int64)))
 
 
 def count_duplicate_aware(
@@ -191,7 +162,7 @@ def count_duplicate_aware(
         right_column += (right & (values == best_column)).sum(axis=0)
     last_row, last_column = np.full(images, captions), np.full(captions, images)
     rows, columns = (best_row, last_row, right_row), (best_column, last_column, right_column)
-    return _count(_Dense(similarity), rows, columns)
+    return _count(similarity, rows, columns)
 
 
 def explained_ties(
@@ -219,7 +190,7 @@ def explained_ties(
 def tie_width(ranks: tuple[Ranks, Ranks], explained: tuple[Labels, Labels] | None = None) -> float:
     """Return the rSum points that ties decide: the optimistic value less the pessimistic one.
 
-    Of each query, as many ties as ``explained`` says are ignored.
+    ``explained`` is the number of ties of each query that are ignored.
     """
     width = Fraction(0)
     for way, forgiven in zip(ranks, explained or (0, 0), strict=True):
@@ -285,9 +256,6 @@ def fold_recalls(similarity: Matrix, owner: Labels, size: int) -> list[Recalls]:
     """Score consecutive folds of ``size`` images with their captions: MS-COCO's 1K protocol.
 
     An incomplete last fold is ignored.
-
-    Raises:
-        ValueError: As :func:`recalls`.
     """
     found = []
     for first in range(0, len(similarity) - size + 1, size):
@@ -376,22 +344,6 @@ def _checked(shape: tuple[int, int], owner: Labels | None) -> Labels:
     return owner
 
 
-class _Dense:
-    """A matrix in memory, read as :class:`MatrixBlocks`."""
-
-    def __init__(self, similarity: Matrix) -> None:
-        self._similarity = similarity
-        self.shape: tuple[int, int] = (similarity.shape[0], similarity.shape[1])
-        self.itemsize = similarity.dtype.itemsize
-
-    def own(self, owner: Labels) -> Float[np.ndarray, " _"]:
-        return np.asarray(self._similarity[owner, np.arange(len(owner))])
-
-    def blocks(self, step: int) -> Iterator[tuple[int, Matrix]]:
-        for start in range(0, len(self._similarity), step):
-            yield start, self._similarity[start : start + step]
-
-
 def _twins(
     images: Labels, captions: Labels, owner: Labels
 ) -> Iterator[tuple[slice, Bool[np.ndarray, "_ captions"], Bool[np.ndarray, "_ captions"]]]:
@@ -414,7 +366,7 @@ def _twins(
 Target: TypeAlias = tuple[Float[np.ndarray, " _"], Labels, Labels]
 
 
-def _count(matrix: MatrixBlocks, row_target: Target, column_target: Target) -> tuple[Ranks, Ranks]:
+def _count(matrix: Matrix, row_target: Target, column_target: Target) -> tuple[Ranks, Ranks]:
     """Compare each row and each column with its target, in one pass over blocks of rows.
 
     A target is the value of the right candidates, the place after which equal ones count as later,
@@ -422,15 +374,15 @@ def _count(matrix: MatrixBlocks, row_target: Target, column_target: Target) -> t
     cannot overflow for the number of rows in a block.
     """
     n_rows, n_columns = matrix.shape
-    kind = np.float64 if matrix.itemsize > 4 else np.float32
+    kind = np.float64 if matrix.dtype.itemsize > 4 else np.float32
     of_rows, of_columns = row_target[0].astype(kind), column_target[0].astype(kind)
     step = min(_BLOCK_ROWS, max(8, _BLOCK_BYTES // (n_columns * np.dtype(kind).itemsize)))
     rows, columns = (Ranks(*np.zeros((4, n), np.int64)) for n in matrix.shape)
     own = np.bincount(np.minimum(column_target[1], n_rows), minlength=n_rows + 1)
     room = np.empty((step, n_columns), np.bool_)
-    for start, values in matrix.blocks(step):
-        span = slice(start, start + len(values))
-        block = np.ascontiguousarray(values, dtype=kind)
+    for start in range(0, n_rows, step):
+        span = slice(start, min(start + step, n_rows))
+        block = np.ascontiguousarray(matrix[span], dtype=kind)
         mask = room[: len(block)]
         if not np.isfinite(block, out=mask).all():
             raise ValueError(

@@ -39,7 +39,6 @@ FLAG_MEANS: Mapping[str, str] = {
     " submitted.",
     "near-identical": "Its ranks are almost those of another entry.",
 }
-_FLAG_UNKNOWN = "Something that a reader should look at."
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +86,13 @@ def listed(values: Sequence[object], most: int) -> str:
     return ", ".join(map(str, values[:most])) + rest
 
 
-def flag_means(code: str) -> str:
-    """Explain a flag to readers."""
-    return FLAG_MEANS.get(code, _FLAG_UNKNOWN)
-
-
 def row_notes(row: Row) -> list[Note]:
     """Return the notes that a reader needs before comparing a row."""
     if row.entry is not None:
         flags = [Note(flag.code.replace("-", " "), warning=True) for flag in row.flags]
         return flags + _notes(row, row.entry.result)
-    if row.reported is None or row.reported.ensemble is None:
-        return []
-    return [_networks(row.reported.ensemble)]
+    size = row.reported.ensemble if row.reported else None
+    return [_networks(size)] if size else []
 
 
 def _notes(row: Row, result: Result) -> list[Note]:
@@ -115,10 +108,10 @@ def _notes(row: Row, result: Result) -> list[Note]:
         found.append(Note("trained on test images", warning=True))
     if training.external_data:
         found.append(Note("external data"))
-    if result.postprocessing.kind != "none":
-        transductive = result.postprocessing.kind == "transductive"
-        kind = "transductive" if transductive else "per-query"
-        found.append(Note(f"{kind} post-processing", warning=transductive))
+    kind = result.postprocessing.kind
+    if kind != "none":
+        words = f"{kind.replace('_', '-')} post-processing"
+        found.append(Note(words, warning=kind == "transductive"))
     if result.precision is None:
         found.append(Note("ranked lists"))
     if result.precision == "float16":

@@ -6,11 +6,11 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 from urllib.parse import quote
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, quoteattr
 
 from leaderboard.board.reported import ReportedRow, Source, short_name
 from leaderboard.board.tables import Board, Row, Section
@@ -101,14 +101,14 @@ class ExportRow:
 def rows_of(board: Board) -> list[ExportRow]:
     """Return the export rows of a board, best first within each comparable section."""
     return [
-        export_row(row, section, board.name)
+        export_row(board.name, section, row)
         for section in board.sections
         for row in section.rows
         if row.evidence != "reference"
     ]
 
 
-def export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
+def export_row(board: BoardName, section: Section, row: Row) -> ExportRow:
     """Make the export row of a scored entry or of a reported row.
 
     Raises:
@@ -262,9 +262,8 @@ def _flagged(row: ExportRow) -> str:
 
 
 def _evidence(row: ExportRow) -> str:
-    unsigned = "not signed" if row.signed is False else ""
-    lists = "ranked lists" if row.lists else ""
-    return ", ".join(filter(None, (row.evidence, lists, unsigned, _flagged(row))))
+    notes = ["ranked lists"] * row.lists + ["not signed"] * (row.signed is False)
+    return ", ".join(filter(None, (row.evidence, *notes, _flagged(row))))
 
 
 def to_bibtex(rows: Iterable[ExportRow]) -> str:
@@ -304,13 +303,13 @@ def badge_svg(badge: Badge) -> str:
     label, message = _line(badge.label), _line(badge.message)
     left, right = _width(label), _width(message)
     texts = "".join(
-        f'<text x="{x}" y="14">{_xml(text)}</text>'
+        f'<text x="{x}" y="14">{escape(text)}</text>'
         for x, text in ((left / 2, label), (left + right / 2, message))
     )
-    name = _xml(f"{label}: {message}")
+    name = escape(f"{label}: {message}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
-        f'aria-label="{name}"><title>{name}</title>'
+        f"aria-label={quoteattr(f'{label}: {message}')}><title>{name}</title>"
         f'<rect width="{left}" height="20" fill="#333333"/>'
         f'<rect x="{left}" width="{right}" height="20" fill="{COLOURS[badge.colour]}"/>'
         '<g fill="#ffffff" text-anchor="middle" font-size="11" '
@@ -335,7 +334,7 @@ def badge_json(badge: Badge) -> str:
 
 
 def _finite(value: float | None) -> float | None:
-    return value if value is None or math.isfinite(value) else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _encodable(text: str) -> str:
@@ -344,11 +343,10 @@ def _encodable(text: str) -> str:
 
 def _record(row: ExportRow) -> dict[str, object]:
     """Flatten a row into named values; non-finite numbers become None."""
-    place_low, place_high = row.place_interval or (None, None)
-    recalls = row.recalls or [None] * len(RECALLS)
+    places = row.place_interval or (None, None)
     flat: dict[str, dict[str, object]] = {
-        "place_interval": {"place_low": place_low, "place_high": place_high},
-        "recalls": dict(zip(RECALLS, recalls, strict=True)),
+        "place_interval": dict(zip(("place_low", "place_high"), places, strict=True)),
+        "recalls": dict(zip(RECALLS, row.recalls or [None] * 6, strict=True)),
         "authors": {"authors": " and ".join(row.authors) or None},
         "source": {"source": row.source.key if row.source else None},
         "flags": {"flags": " ".join(row.flags) or None},
@@ -356,13 +354,12 @@ def _record(row: ExportRow) -> dict[str, object]:
     record: dict[str, object] = {}
     for name in (field.name for field in fields(row)):
         record |= flat.get(name, {name: getattr(row, name)})
-    return {name: _plain(value) for name, value in record.items()}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, str):
-        return _encodable(value)
-    return _finite(value) if isinstance(value, float) else value
+    return {
+        name: _encodable(value)
+        if isinstance(value, str)
+        else (_finite(value) if isinstance(value, float) else value)
+        for name, value in record.items()
+    }
 
 
 CSV_COLUMNS = tuple(_record(ExportRow(board="", noise="", method="", evidence="", rsum=0.0)))
@@ -370,15 +367,12 @@ CSV_COLUMNS = tuple(_record(ExportRow(board="", noise="", method="", evidence=""
 
 def _line(text: str) -> str:
     """Return text on one line, without control characters and direction marks."""
-    return " ".join("".join(" " if _unseen(char) else char for char in text).split())
-
-
-def _unseen(char: str) -> bool:
-    return (
-        unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"}
-        or char in BIDI
-        or ord(char) & 0xFFFE == 0xFFFE
-    )
+    hidden = {
+        char
+        for char in set(text)
+        if unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"} or ord(char) & 0xFFFE == 0xFFFE
+    }
+    return " ".join("".join(" " if char in hidden | BIDI else char for char in text).split())
 
 
 def _cell(text: str) -> str:
@@ -400,10 +394,6 @@ def _latex(text: str) -> str:
 def _bib(text: str) -> str:
     """Escape for LaTeX, keeping the braces balanced as BibTeX counts them."""
     return "".join(_TEX.get(char, char) for char in _line(text))
-
-
-def _xml(text: str) -> str:
-    return escape(text, {'"': "&quot;", "'": "&apos;"})
 
 
 def _url(url: str | None) -> str | None:
@@ -443,9 +433,8 @@ def _place(row: ExportRow) -> str:
     return f"{row.place} ({row.place_interval[0]}-{row.place_interval[1]})"
 
 
-def _figures(row: ExportRow) -> Sequence[str]:
-    recalls: Sequence[float | None] = row.recalls or [None] * len(RECALLS)
-    return [_rounded(value) for value in (*recalls, row.rsum)]
+def _figures(row: ExportRow) -> list[str]:
+    return [*(map(_rounded, row.recalls) if row.recalls else [""] * 6), _rounded(row.rsum)]
 
 
 def _interval(row: ExportRow) -> str:
@@ -460,8 +449,7 @@ def _rounded(value: float | None) -> str:
 
 def _width(text: str) -> int:
     """Estimate a text's width in pixels, with a margin on both sides."""
-    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
-    return 12 + 7 * len(text) + 5 * wide
+    return 12 + sum(12 if unicodedata.east_asian_width(char) in "WF" else 7 for char in text)
 
 
 def _bib_source(source: Source) -> str:

@@ -30,7 +30,7 @@ SORT_KEYS: tuple[SortKey, ...] = ("method", *RECALL_KEYS, "date", "evidence")
 
 _Z95 = 1.96
 _BASE_STEP = 20.0
-_INJECTED = frozenset(track for track, found in BENCHMARKS.items() if not found.web)
+_INJECTED = frozenset(track for track, benchmark in BENCHMARKS.items() if not benchmark.web)
 _PROOF = frozenset({"blind", "reproduced"})
 _EVIDENCE = ("blind", "reproduced", "scored", "reported", "reference")
 _PROTOCOLS = ("web", "none", "captions", "images", "either", "unknown", "unstated")
@@ -249,7 +249,7 @@ def reference(name: str, rsum: float) -> Row:
     return Row(evidence="reference", method=name, rsum=rsum, low=rsum, high=rsum)
 
 
-def noise_of(result: Result) -> NoiseCondition:
+def _noise(result: Result) -> NoiseCondition:
     """Return the noise condition under which a result was trained."""
     noise = result.training.noise
     mismatch = min(round(noise.mismatch, 2), 0.99) if noise else 0.0
@@ -257,9 +257,8 @@ def noise_of(result: Result) -> NoiseCondition:
         return NoiseCondition(protocol=noise.protocol, mismatch=mismatch)
     if result.track not in _INJECTED:
         return NoiseCondition(protocol="web")
-    if noise is not None:
-        return NoiseCondition(protocol="none", mismatch=0.0)
-    return NoiseCondition(protocol="unstated")
+    clean = NoiseCondition(protocol="none", mismatch=0.0)
+    return clean if noise is not None else NoiseCondition(protocol="unstated")
 
 
 def _kind(result: Result, board: BoardName) -> SectionKind:
@@ -268,7 +267,7 @@ def _kind(result: Result, board: BoardName) -> SectionKind:
         split=result.split,
         fingerprint=result.release.fingerprint,
         origin=result.release.origin,
-        noise=noise_of(result),
+        noise=_noise(result),
         n_images=result.n_images,
         n_pairs=result.n_pairs,
         folds=folds.count if folds else 1,

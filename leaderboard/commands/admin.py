@@ -5,7 +5,6 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -150,7 +149,7 @@ def _events(
         from leaderboard.service import events
 
         page = events.read(engine, after=after, limit=limit)
-        _print([asdict(event) for event in page], as_json)
+        _print([event._asdict() for event in page], as_json)
 
 
 def rebuild_db(

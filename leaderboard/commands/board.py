@@ -94,8 +94,8 @@ def export_site(
 ) -> None:
     """Write the board as static pages for any host: results beside the paper's rows.
 
-    Open SITE/index.html. Nothing is loaded from elsewhere, everything works without scripts; the
-    same results give the same bytes. Reports filed by dataset-report become pages too.
+    Open SITE/index.html. Pages load nothing from elsewhere and work without scripts; the same
+    results give the same bytes. Reports filed by dataset-report become pages too.
     """
     from leaderboard.site.pages import export_site
     from leaderboard.store.dataset import read_reports

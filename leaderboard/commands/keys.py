@@ -14,7 +14,7 @@ def make(
 ) -> None:
     """Make the first key of a store; its public part is filed in STORE/keys.
 
-    What is in the store already is signed as known, in the order of its dates: not as scored.
+    Entries that are in the store already are signed as known, not as scored, by date.
     """
     from leaderboard.store.entries import prepare_store, read_results
     from leaderboard.store.signatures import make_key

@@ -6,13 +6,13 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from leaderboard.board.display_text import REFERENCES
 from leaderboard.core.uncertainty import SIGNIFICANT, Comparison
 from leaderboard.metrics import CUTOFFS, OneWay, Recalls, tie_width
 from leaderboard.scoring.result import Direction, Result
 from leaderboard.store.dataset import DatasetReport
 
 WAYS = (("i2t", "image to caption"), ("t2i", "caption to image"))
-REFERENCES = {"chance": "chance", "lang": "language alone", "lang+topic": "language and topic"}
 
 
 def as_text(result: Result) -> str:
@@ -54,17 +54,14 @@ def _recalls(result: Result) -> Table:
     return table
 
 
-def _rank_statistics(way: Direction | OneWay) -> tuple[str, str, str]:
-    return _figure(way.median_rank, 0), _figure(way.mean_rank, 1), _figure(way.mrr, 3)
-
-
-def _figure(value: float | None, digits: int) -> str:
-    """Format a rank statistic; a dash if the lists end too early for it."""
-    return "–" if value is None else f"{value:.{digits}f}"
+def _rank_statistics(way: Direction | OneWay) -> list[str]:
+    """Format the rank statistics, with a dash for those that ranked lists do not determine."""
+    figures = (way.median_rank, ".0f"), (way.mean_rank, ".1f"), (way.mrr, ".3f")
+    return [_or_dash(value, form) for value, form in figures]
 
 
 def _references(result: Result) -> Table:
-    rows = [(REFERENCES[name], value) for name, value in result.references.items()]
+    rows = [(REFERENCES[name].lower(), value) for name, value in result.references.items()]
     rows.append(("this submission", result.rsum))
     longest = max(value for _, value in rows)
     table = Table(box=None, pad_edge=False)
@@ -101,7 +98,7 @@ def _notes(result: Result) -> list[str]:
 def recall_text(found: Recalls) -> str:
     """Format the recalls of a bare matrix."""
     table = _table("", "queries", "R@1", "R@5", "R@10", "medR", "meanR", "MRR")
-    for name, way in (("image to caption", found.i2t), ("caption to image", found.t2i)):
+    for (_, name), way in zip(WAYS, (found.i2t, found.t2i), strict=True):
         table.add_row(
             name,
             str(way.n_queries),
@@ -138,7 +135,7 @@ def _printed(width: int, *parts: RenderableType) -> str:
 
 
 def _table(*columns: str, left: int = 2) -> Table:
-    """Make a table whose first columns stand on the left."""
+    """Make a table whose first columns are aligned to the left."""
     table = Table(box=None, pad_edge=False)
     for place, name in enumerate(columns):
         table.add_column(name, justify="left" if place < left else "right")
@@ -158,8 +155,8 @@ def _tracks(report: DatasetReport) -> Table:
             str(max((size for size, _ in track.group_sizes), default=1)),
             f"{track.ceiling_i2t:.2f}",
             f"{track.ceiling_t2i:.2f}",
-            "–" if track.ceiling_rsum is None else f"{track.ceiling_rsum:.1f}",
-            "–" if track.unknown is None else f"{track.unknown:.2f}",
+            _or_dash(track.ceiling_rsum, ".1f"),
+            _or_dash(track.unknown, ".2f"),
             f"{track.tokens_median:.0f}, most {track.tokens_most}",
         )
     return table
@@ -193,5 +190,5 @@ def _leaks(report: DatasetReport) -> Table:
     return table
 
 
-def _or_dash(count: int | None) -> str:
-    return "–" if count is None else str(count)
+def _or_dash(value: object, form: str = "") -> str:
+    return "–" if value is None else format(value, form)

@@ -53,10 +53,6 @@ class Problems:
             self.found += error.problems
 
     def refuse_any(self) -> None:
-        """Raise an error if any problem was collected.
-
-        Raises:
-            SubmissionError: With all collected problems.
-        """
+        """Raise a :class:`SubmissionError` with all collected problems, if there are any."""
         if self.found:
             raise SubmissionError(*self.found)

@@ -14,22 +14,14 @@ Origin = Literal["rebuilt", "archive", "field", "blind", "closed"]
 
 
 def check_scored_split(split: str) -> ScoredSplit:
-    """Check the name of a split.
-
-    Raises:
-        ConfigError: If it is neither ``dev`` nor ``test``.
-    """
+    """Return a split that can be scored, or raise a :class:`ConfigError`."""
     if split in ("dev", "test"):
         return "dev" if split == "dev" else "test"
     raise ConfigError(f"split: found {split!r}, expected dev or test")
 
 
 def check_track(track: str) -> Track:
-    """Check the name of a track.
-
-    Raises:
-        ConfigError: If there is no such track.
-    """
+    """Return a track of that name, or raise a :class:`ConfigError`."""
     for name in TRACKS:
         if track == name:
             return name

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 from math import exp, sqrt
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
@@ -19,9 +21,8 @@ SIGNIFICANT = 0.05
 _DRAWN_AT_ONCE = 2**22
 
 
-@dataclass(frozen=True, slots=True)
-class Bootstrap:
-    """Bootstrap of rSum over pairs."""
+class Bootstrap(NamedTuple):
+    """The 95 % interval and the standard error of rSum."""
 
     low: float
     high: float
@@ -39,11 +40,9 @@ def bootstrap_rsum(
 ) -> Bootstrap:
     """Bootstrap rSum over pairs by their :func:`leaderboard.metrics.hits_per_image`.
 
-    The gallery, and so every rank, stays fixed.
-
-    A pair's image and caption are correlated, so the two directions are resampled
-    together. Pairs of equal hits are interchangeable: it is enough to draw how often each value
-    occurs, which is the same distribution at a cost that does not grow with the split.
+    The gallery, and so every rank, stays fixed. A pair's image and caption are correlated, so the
+    two directions are resampled together. Pairs of equal hits are interchangeable: it is enough to
+    draw how often each value occurs, at a cost that does not grow with the split.
 
     Source:
         Efron, Bootstrap Methods: Another Look at the Jackknife, 1979; percentile interval.
@@ -65,10 +64,9 @@ def sum_deviation(recalls: Sequence[float], n_queries: int) -> float:
 
     The cutoffs are nested (a hit at 1 is a hit at 5), so their covariances follow from the recalls.
     """
-    variance, shares = 0.0, [recall / 100 for recall in recalls]
-    for place, share in enumerate(shares):
-        variance += share * (1 - share)
-        variance += sum(2 * share * (1 - later) for later in shares[place + 1 :])
+    shares = [recall / 100 for recall in recalls]
+    variance = sum(share * (1 - share) for share in shares)
+    variance += sum(2 * share * (1 - later) for share, later in combinations(shares, 2))
     return 100 * sqrt(variance / n_queries)
 
 
@@ -111,14 +109,7 @@ def compare(
     second: tuple[Ranks, Ranks],
     owner: Labels | None = None,
 ) -> Comparison:
-    """Compare the ranks (i2t, t2i) of two entries: difference of rSum with its interval, and tests.
-
-    Raises:
-        ValueError: If the numbers of queries differ.
-    """
-    sizes = [[len(way.greater) for way in entry] for entry in (first, second)]
-    if sizes[0] != sizes[1]:
-        raise ValueError(f"found {sizes[1]} queries in the second, expected {sizes[0]}")
+    """Compare the ranks (i2t, t2i) of two entries of the same queries."""
     difference = hits_per_image(*first, owner) - hits_per_image(*second, owner)
     interval = bootstrap_rsum(difference)
     i2t, t2i = (
@@ -171,7 +162,7 @@ def mcnemar(first_only: int, second_only: int) -> float:
         McNemar, Note on the Sampling Error of the Difference between Correlated Proportions, 1947.
     """
     total, fewer = first_only + second_only, min(first_only, second_only)
-    ways, tail = 1, 1
+    ways = tail = 1
     for chosen in range(fewer):
         ways = ways * (total - chosen) // (chosen + 1)
         tail += ways

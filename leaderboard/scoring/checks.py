@@ -203,7 +203,7 @@ def _log(value: float, *, odds: bool) -> float:
 
 
 def _unexplained_pairs(content: Content | None) -> str | None:
-    """Look for own pairs that stand out though images and captions share nothing else."""
+    """Look for own pairs far above the rest though images and captions share nothing else."""
     if content is None or content.own < OWN_PAIRS:
         return None
     needed, independent = content.dimensions_needed(), content.dimensions()
@@ -219,7 +219,7 @@ def _unexplained_pairs(content: Content | None) -> str | None:
 def _index_local(window: Window, content: Content | None) -> str | None:
     """Look for similarity that falls with the distance of rows, own pairs left out.
 
-    Rows and columns are centred. Sites whose pages stand side by side make neighbours alike too;
+    Rows and columns are centred. Sites whose pages are side by side make neighbours alike too;
     so far rows are compared in blocks, those on the diagonal left out, and of direct neighbours
     nearly all must be alike, as they are not where one site ends and the next begins. A split of
     fewer than five sites can still be flagged. Or neighbours are alike on the average while they
@@ -248,7 +248,7 @@ def _index_local(window: Window, content: Content | None) -> str | None:
 
 
 def _far_trend(rest: Matrix, owner: Labels) -> float:
-    """Correlate means of blocks off the diagonal with how near their rows stand."""
+    """Correlate means of blocks off the diagonal with the nearness of their rows."""
     images, captions = rest.shape
     starts = np.linspace(0, images, _BLOCKS, endpoint=False).astype(np.int64)
     blocks = np.add.reduceat(rest, starts, axis=0, dtype=np.float64)

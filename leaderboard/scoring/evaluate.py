@@ -31,7 +31,6 @@ from leaderboard.scoring.references import chance_rsum, references
 from leaderboard.scoring.result import (
     MATRIX_FLAGS,
     AtCutoffs,
-    Code,
     Count,
     Direction,
     Duplicates,
@@ -59,7 +58,7 @@ from leaderboard.submission.gallery import Gallery, read_gallery
 from now_builder.errors import NowError
 from now_builder.formats.benchmarks import FOLD
 
-FAR_ABOVE = 3.0
+_FAR_ABOVE = 3.0
 """``distances``: how many times chance a reversed matrix reaches."""
 
 MAX_TIE_WIDTH = 5.0
@@ -82,11 +81,7 @@ class ScoringInputs:
 def read_inputs(
     release: Path, split: ScoredSplit, track: Track, attributes: Path | None = None
 ) -> ScoringInputs:
-    """Read the inputs that submissions to a split are scored with.
-
-    Raises:
-        FormatError: If the release or the attributes cannot be read.
-    """
+    """Read the inputs that submissions to a split are scored with."""
     gallery = read_gallery(release, split, track)
     return ScoringInputs(gallery, references(release, gallery, split, attributes))
 
@@ -118,16 +113,11 @@ def score(
         meta = submission.meta
         folder, known = Path(release), Path(attributes) if attributes else None
         inputs = read(folder, meta.split, meta.track, known)
-        gallery = inputs.gallery
-        if gallery.origin == "blind" and _is_closed(folder, meta.split):  # since it was read
+        gallery, blind = inputs.gallery, round_of(folder, meta.split)
+        if gallery.origin == "blind" and blind is not None and blind.closed:  # since it was read
             gallery = replace(gallery, origin="closed")
         scored = _read(submission, gallery, folder)
         return _result(submission, scored, gallery, inputs.references)
-
-
-def _is_closed(release: Path, split: ScoredSplit) -> bool:
-    blind = round_of(release, split)
-    return blind is not None and blind.closed
 
 
 def validate(path: Path, release: Path) -> tuple[Submission, int]:
@@ -181,6 +171,11 @@ def _result(
 ) -> Result:
     meta, record = submission.meta, _record(scored, gallery)
     figures, aware = figures_of(record)
+    flags: tuple[Flag, ...] = ()
+    if isinstance(scored.arrays, np.ndarray):
+        flags = check_matrix(scored.arrays, gallery.owner, gallery.caption_labels)
+        flags += _distances(record)
+    few = len(gallery.image_keys) < MIN_IMAGES
     result = Result(
         **{field: getattr(meta, field) for field in Description.model_fields},
         n_pairs=len(gallery.caption_keys),
@@ -190,8 +185,8 @@ def _result(
         release=Release(origin=gallery.origin, fingerprint=gallery.fingerprint),
         duplicates=duplicates_of(gallery, aware.rsum),
         references=known,
-        flags=_flags(scored, gallery, record),
-        unchecked=_unchecked(scored),
+        flags=flags,
+        unchecked=MATRIX_FLAGS if few or scored.depth is not None else (),
         folds=_folds(scored, gallery),
         precision=scored.precision,
         payload_sha256=submission.sha256,
@@ -200,9 +195,6 @@ def _result(
         **figures,
     )
     return round_blind_result(result) if gallery.origin == "blind" else result
-
-
-_KEPT_BY_JUDGE = "the judge of the blind round has the measure"
 
 
 def round_blind_result(result: Result) -> Result:
@@ -217,7 +209,8 @@ def round_blind_result(result: Result) -> Result:
             exclude={"folds": {"ranks"}, **dict.fromkeys((*description, "ranks", "flags"), True)}
         )
     )
-    flags = tuple(Flag(code=flag.code, message=_KEPT_BY_JUDGE) for flag in result.flags)
+    message = "the judge of the blind round has the measure"
+    flags = tuple(Flag(code=flag.code, message=message) for flag in result.flags)
     return Result.model_validate({**description, **figures, "flags": flags, "ranks": None})
 
 
@@ -240,31 +233,19 @@ def _record(scored: Scored, gallery: Gallery) -> RankRecord:
         return query_ranks(ranks[0], rows), query_ranks(ranks[1], columns)
 
     i2t, t2i = ordered(scored.ranks)
-    aware, explained = _of_duplicates(scored, gallery)
-    if explained is not None and not any(way.any() for way in explained):
-        explained = None
+    aware = explained = None
+    groups = gallery.image_labels, gallery.caption_labels, gallery.owner
+    if any(len(np.unique(labels)) < len(labels) for labels in groups[:2]):
+        if isinstance(scored.arrays, np.ndarray):
+            aware = ordered(count_duplicate_aware(scored.arrays, *groups))
+            rows_tied, columns_tied = explained_ties(scored.arrays, *groups)
+            if rows_tied.any() or columns_tied.any():
+                explained = tuple(rows_tied.tolist()), tuple(columns_tied[columns].tolist())
+        else:
+            aware = ordered(_right_in_lists(scored.arrays, gallery))
     return RankRecord(
-        i2t=i2t,
-        t2i=t2i,
-        duplicate_aware=ordered(aware) if aware else None,
-        explained=None
-        if explained is None
-        else (tuple(explained[0].tolist()), tuple(explained[1][columns].tolist())),
-        depth=scored.depth,
+        i2t=i2t, t2i=t2i, duplicate_aware=aware, explained=explained, depth=scored.depth
     )
-
-
-def _of_duplicates(
-    scored: Scored, gallery: Gallery
-) -> tuple[tuple[Ranks, Ranks] | None, tuple[Labels, Labels] | None]:
-    """Compute duplicate-aware ranks, and the ties that duplicates force."""
-    labels = gallery.image_labels, gallery.caption_labels
-    if all(len(np.unique(group)) == len(group) for group in labels):
-        return None, None
-    if not isinstance(scored.arrays, np.ndarray):
-        return _right_in_lists(scored.arrays, gallery), None
-    groups = *labels, gallery.owner
-    return count_duplicate_aware(scored.arrays, *groups), explained_ties(scored.arrays, *groups)
 
 
 def _right_in_lists(lists: tuple[Lists, Lists], gallery: Gallery) -> tuple[Ranks, Ranks]:
@@ -299,7 +280,7 @@ def figures_of(record: RankRecord) -> tuple[dict[str, Any], Recalls]:
     if record.explained is not None:
         rows, columns = (np.array(way) for way in record.explained)
         unexplained = tie_width(strict.ranks, (rows, columns))
-    interval = bootstrap_rsum(strict.per_image)
+    low, high, deviation = bootstrap_rsum(strict.per_image)
     reason = LISTS_REASON if record.depth is not None else _reason(unexplained)
     tied = [int(np.count_nonzero(way.equal)) for way in strict.ranks]
     figures = {
@@ -308,8 +289,8 @@ def figures_of(record: RankRecord) -> tuple[dict[str, Any], Recalls]:
         "reason": reason,
         "i2t": _direction(strict.i2t, aware.i2t, tied[0]),
         "t2i": _direction(strict.t2i, aware.t2i, tied[1]),
-        "rsum_interval": _rounded((interval.low, interval.high)),
-        "rsum_deviation": round(interval.deviation, 4),
+        "rsum_interval": _rounded((low, high)),
+        "rsum_deviation": round(deviation, 4),
         "rsum_optimistic": strict.rsum_optimistic,
         "rsum_pessimistic": strict.rsum_pessimistic,
         "rsum_argsort": strict.rsum_argsort,
@@ -368,19 +349,12 @@ def ceiling_rsum(images: Labels, texts: Labels, owner: Labels) -> float:
     return recalls(same.astype(np.float32), owner).rsum
 
 
-def _flags(scored: Scored, gallery: Gallery, record: RankRecord) -> tuple[Flag, ...]:
-    if not isinstance(scored.arrays, np.ndarray):
-        return ()
-    of_values = check_matrix(scored.arrays, gallery.owner, gallery.caption_labels)
-    return (*of_values, *_distances(record))
-
-
 def _distances(record: RankRecord) -> tuple[Flag, ...]:
     """Check whether a matrix scores below chance, and its negative far above it."""
     owner, (i2t, t2i) = record.owner(), record.read()
     found, chance = summarise(i2t, t2i, owner).rsum, chance_rsum(len(i2t.greater), len(owner))
     turned = summarise(_reversed(i2t, len(owner)), _reversed(t2i, len(i2t.greater)), owner).rsum
-    if found >= chance or turned < FAR_ABOVE * chance:
+    if found >= chance or turned < _FAR_ABOVE * chance:
         return ()
     message = (
         f"rSum is {found:.1f}, that of the reversed matrix {turned:.1f}, by chance {chance:.1f}:"
@@ -393,12 +367,6 @@ def _reversed(ranks: Ranks, candidates: int) -> Ranks:
     """Return the ranks under negated similarities, as if an image had one right caption."""
     greater = candidates - ranks.greater - ranks.equal - ranks.right
     return Ranks(greater, ranks.equal, np.zeros_like(ranks.later), ranks.right)
-
-
-def _unchecked(scored: Scored) -> tuple[Code, ...]:
-    """Return the flags that the payload cannot have, whatever it holds."""
-    few = len(scored.ranks[0].greater) < MIN_IMAGES
-    return MATRIX_FLAGS if few or scored.depth is not None else ()
 
 
 def _folds(scored: Scored, gallery: Gallery) -> Folds | None:
@@ -431,14 +399,13 @@ def folds_of(record: RankRecord, size: int) -> Folds:
     resampling draws from all of these.
     """
     i2t, t2i = record.read()
-    found = summarise(i2t, t2i, record.owner())
-    interval = bootstrap_rsum(found.per_image)
+    mean = summarise(i2t, t2i, record.owner())
     return Folds(
         size=size,
         count=len(i2t.greater) // size,
-        i2t=AtCutoffs(**_at(found.i2t.recall)),
-        t2i=AtCutoffs(**_at(found.t2i.recall)),
-        rsum=found.rsum,
-        rsum_interval=_rounded((interval.low, interval.high)),
+        i2t=AtCutoffs(**_at(mean.i2t.recall)),
+        t2i=AtCutoffs(**_at(mean.t2i.recall)),
+        rsum=mean.rsum,
+        rsum_interval=_rounded(bootstrap_rsum(mean.per_image)[:2]),
         ranks=record,
     )

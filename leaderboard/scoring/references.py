@@ -28,9 +28,6 @@ def references(
     ties count by expectation. Languages are those of the release's ``pairs.parquet``, or of the
     attributes: CSV or Parquet with ``url`` or ``key``, and any of ``lang``, ``topic`` and
     ``caption_topic`` (the topic of the caption, where it may differ).
-
-    Raises:
-        FormatError: If the attributes cannot be read or lack a pair of the split.
     """
     found = {"chance": chance_rsum(*gallery.shape)}
     known = read_pairs(release) if gallery.origin == "rebuilt" else []
@@ -88,9 +85,7 @@ def _joined(attributes: Path, pairs: Sequence[Pair]) -> dict[str, list[str | Non
 def _read(attributes: Path) -> Mapping[str, list[str | None]]:
     table = read_frame(attributes)
     empty = table.isna() | (table == "")
-    return {
-        name: [
-            None if no else str(value) for value, no in zip(table[name], empty[name], strict=True)
-        ]
-        for name in table.columns
-    }
+    columns: dict[str, list[str | None]] = (
+        table.astype(str).astype(object).mask(empty, None).to_dict("list")
+    )
+    return columns

@@ -72,7 +72,7 @@ class Direction(AtCutoffs):
         median_rank: median rank, from 1, rounded as the field does. None if ranked lists end before
             it.
         mean_rank: mean rank, from 1. None if a ranked list ends before the right candidate.
-        mrr: mean reciprocal rank, in [0, 1]. None likewise.
+        mrr: mean reciprocal rank, in [0, 1]. None in the same case.
         tied_queries: number of queries whose right candidate ties with a wrong one.
     """
 
@@ -155,7 +155,7 @@ class QueryRanks(_Record):
     Attributes:
         greater: number of candidates above each query's best right one.
         equal: number of wrong candidates tied with it; empty if there are none.
-        later: number of those that come later in the gallery; empty likewise.
+        later: number of those that come later in the gallery; empty if all are 0.
         right: number of right candidates at its similarity; empty if always 1.
     """
 

@@ -45,11 +45,7 @@ class Authenticator:
     operator_id: int = 0
 
     def authenticate(self, token: str) -> accounts.Principal:
-        """Return the owner of a token.
-
-        Raises:
-            Refusal: If the token is invalid.
-        """
+        """Return the owner of a token; refuse a request whose token is invalid."""
         if self.database is None:
             raise Refusal(403, "this board is read-only: it was started without --release")
         digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
@@ -110,11 +106,7 @@ def rule_of(route: BaseRoute) -> Access | Public | None:
 
 
 def check_routes(routes: Iterable[BaseRoute]) -> None:
-    """Check that every route declares an access rule.
-
-    Raises:
-        ValueError: If routes declare no rule, or two; it names them.
-    """
+    """Raise a ``ValueError`` that names the routes without exactly one access rule."""
     bare = sorted(getattr(route, "path", "?") for route in routes if rule_of(route) is None)
     if bare:
         raise ValueError(f"routes without one access rule: {', '.join(bare)}")

@@ -50,11 +50,7 @@ class TokenError(NowError):
 
 
 def create_user(engine: Engine, handle: str, display_name: str = "") -> int:
-    """Create a user and return its id; an empty display name becomes the handle.
-
-    Raises:
-        ConfigError: If the handle is invalid or taken.
-    """
+    """Create a user and return its id; an empty display name becomes the handle."""
     if not is_handle(handle):
         raise ConfigError(
             f"handle: found {handle[:50]!r}, expected a-z, 0-9, single hyphens between,"
@@ -86,11 +82,7 @@ def add_user(session: Session, handle: str, display_name: str = "") -> User:
 
 
 def set_disabled(engine: Engine, handle: str, *, disabled: bool = True) -> None:
-    """Disable a user's tokens, or enable them again.
-
-    Raises:
-        ConfigError: If there is no such user.
-    """
+    """Disable a user's tokens, or enable them again."""
     with writing(engine) as session:
         user = _find(session, handle)
         if (user.disabled_at is not None) != disabled:
@@ -176,11 +168,7 @@ def authenticate(engine: Engine, token: str, now: datetime | None = None) -> Pri
 
 
 def revoke_token(engine: Engine, prefix: str) -> None:
-    """Revoke a token; revoking it again changes nothing.
-
-    Raises:
-        ConfigError: If there is no such token.
-    """
+    """Revoke a token; revoking it again changes nothing."""
     with writing(engine) as session:
         tokens = session.scalars(select(Token).where(Token.prefix == prefix)).all()
         if not tokens:

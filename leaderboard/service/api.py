@@ -1,6 +1,8 @@
 """Routes of the board: submissions, entries, boards, comparisons, pages."""
 
 import asyncio
+from collections import Counter
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -10,6 +12,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
+from leaderboard.board.exports import TITLES
+from leaderboard.board.tables import boards_of
 from leaderboard.scoring.pairing import compare_results
 from leaderboard.scoring.result import Result
 from leaderboard.service import events, index, intake, quotas
@@ -20,6 +24,7 @@ from leaderboard.service.metering import MEDIA_TYPE as METRICS
 from leaderboard.service.problems import Refusal, describe_errors
 from leaderboard.service.running import Service
 from leaderboard.service.views import (
+    BoardLink,
     Boards,
     BoardView,
     ComparisonView,
@@ -28,7 +33,6 @@ from leaderboard.service.views import (
     OwnEntries,
     export_board,
     view_entry,
-    view_link,
     view_own,
 )
 from leaderboard.site.pages import MEDIA_TYPES
@@ -168,9 +172,12 @@ def me(who: Reader, service: CurrentService) -> Me:
 def mine(who: Reader, service: CurrentService) -> OwnEntries:
     """List the caller's entries, newest first."""
     snapshot, site = service.pages.state()
-    rows = index.entries_of(service.database, who.user_id)
-    known = [snapshot.entries[row.name] for row in rows if row.name in snapshot.entries]
-    return view_own(rows, {entry.name: site.flags_of(entry) for entry in known})
+    known = snapshot.entries
+    views = [
+        view_own(row, site.flags_of(known[row.name]) if row.name in known else ())
+        for row in index.entries_of(service.database, who.user_id)
+    ]
+    return OwnEntries(submissions=tuple(views))
 
 
 @api.get("/entries/{name}", dependencies=[PUBLIC], responses=fails(404))
@@ -219,7 +226,7 @@ def withdraw(who: Owner, name: str, said: Reason, service: CurrentService) -> En
     row = index.find_entry(service.database, name)
     if (row is None or row.user_id != who.user_id) and "admin" not in who.scopes:
         raise Refusal(403, "this token may not do that: the entry is not yours")
-    tombstone = withdraw_signed(service, entry, said.reason)
+    tombstone = _withdraw_signed(service, entry, said.reason)
     with writing(service.database) as session:
         if index.mark_withdrawn(session, name, tombstone.withdrawn_at):
             detail = {"reason": tombstone.reason}
@@ -227,14 +234,12 @@ def withdraw(who: Owner, name: str, said: Reason, service: CurrentService) -> En
     return _view(service, name)
 
 
-def withdraw_signed(service: Service, entry: Entry, reason: str) -> store.Withdrawal:
-    """File the tombstone of an entry, signed if the service has a key."""
+def _withdraw_signed(service: Service, entry: Entry, reason: str) -> store.Withdrawal:
     folder, signer = service.settings.store, service.signer
-    if signer is None:
-        return store.withdraw(folder, entry.name, reason, store.now())
-    with signer.signing_intent("withdrawn", entry.name):
+    with signer.signing_intent("withdrawn", entry.name) if signer else nullcontext():
         tombstone = store.withdraw(folder, entry.name, reason, store.now())
-        signer.sign("withdrawn", entry, [tombstone_path(folder, entry.name)])
+        if signer is not None:
+            signer.sign("withdrawn", entry, [tombstone_path(folder, entry.name)])
     return tombstone
 
 
@@ -243,7 +248,12 @@ def boards(service: CurrentService) -> Boards:
     """List the boards."""
     entries = service.pages.snapshot().entries.values()
     live = [entry for entry in entries if entry.withdrawal is None]
-    return Boards(boards=tuple(view_link(board, live) for board in BOARDS))
+    counts = Counter(board for entry in live for board in boards_of(entry.result))
+    links = [
+        BoardLink(board=name, title=TITLES[name], entries=counts[name], href=f"/v1/boards/{name}")
+        for name in BOARDS
+    ]
+    return Boards(boards=tuple(links))
 
 
 @api.get(

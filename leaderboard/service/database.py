@@ -166,8 +166,9 @@ class EventRow(Base):
 
     Attributes:
         actor: a handle, ``operator`` or ``service``.
+        kind: kind of event, such as ``entry.filed``.
         subject: object of the action: an entry's name, a handle, a token's prefix.
-        detail: details, a JSON object.
+        detail: details, a JSON object; never a secret.
     """
 
     __tablename__ = "events"
@@ -223,12 +224,7 @@ def open_database(url: str) -> Engine:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Session]:
-    """Yield a read-only session; changes are rolled back.
-
-    Raises:
-        sqlalchemy.exc.TimeoutError: If no connection became free in time.
-        ConfigError: If it asks for a text that no database holds.
-    """
+    """Yield a read-only session; changes are rolled back."""
     with _holdable(), Session(engine) as session:
         yield session
 
@@ -238,10 +234,7 @@ def writing(engine: Engine) -> Iterator[Session]:
     """Yield a session in a transaction, committed at the end, rolled back on an error.
 
     SQLite has one writer: threads of this process queue for it here, other processes by its lock.
-
-    Raises:
-        sqlalchemy.exc.TimeoutError: If no connection became free in time.
-        ConfigError: If it has a text that no database holds.
+    A ``ConfigError`` names a text that no database holds.
     """
     with (
         _holdable(),

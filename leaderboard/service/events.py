@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
@@ -12,18 +11,8 @@ from sqlalchemy.orm import Session
 from leaderboard.service.database import EventRow, reading
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """An event of the log.
-
-    Attributes:
-        number: increases with time; may have gaps.
-        at: time in UTC.
-        actor: a handle, ``operator`` or ``service``.
-        kind: kind of event, such as ``entry.filed``.
-        subject: object of the action: an entry's name, a handle, a token's prefix.
-        detail: details; never a secret.
-    """
+class Event(NamedTuple):
+    """An event of the log, an :class:`EventRow`; numbers increase with time and may have gaps."""
 
     number: int
     at: datetime

@@ -82,11 +82,7 @@ class Body:
         self.complete = self._length is None and "Transfer-Encoding" not in headers
 
     def allow(self, limit: int) -> None:
-        """Allow that many bytes.
-
-        Raises:
-            Refusal: If the headers announce more.
-        """
+        """Allow that many bytes; refuse the request if its headers announce more."""
         self._limit = limit
         if self._length is not None and not (self._length.isdigit() and int(self._length) <= limit):
             raise _too_large(limit)

@@ -11,15 +11,9 @@ from sqlalchemy.orm import Session
 from leaderboard.service import events
 from leaderboard.service.accounts import OPERATOR, SERVICE, add_user, is_handle
 from leaderboard.service.database import EntryRow, User, insert_missing, reading, writing
-from leaderboard.store.entries import (
-    RESULTS,
-    Entry,
-    Proof,
-    read_entry,
-    read_result,
-)
+from leaderboard.store.entries import RESULTS, Entry, Proof, read_entry, read_result
 from leaderboard.store.proof import proof_of, prove, signatures_of
-from leaderboard.store.signatures import Signature, read_chain, refuse_broken
+from leaderboard.store.signatures import read_chain, refuse_broken
 from now_builder.errors import FormatError
 
 
@@ -38,10 +32,9 @@ class Counts:
 
 
 def record_entry(session: Session, entry: Entry, user_id: int | None) -> bool:
-    """Add an entry's row inside a transaction of :func:`leaderboard.service.database.writing`.
+    """Add an entry's row inside a transaction; return whether it is new.
 
-    Returns:
-        Whether it is new; an entry of the same name or upload changes nothing.
+    An entry of the same name or upload changes nothing.
     """
     result, filing, withdrawal = entry.result, entry.filing, entry.withdrawal
     values = {
@@ -97,9 +90,6 @@ def rebuild(engine: Engine, store: Path) -> Counts:
     """Rebuild every row from the folder; missing users are created.
 
     Users, tokens, usage and events are kept. The service may be running.
-
-    Raises:
-        FormatError: If there is no such folder, or a file of it is invalid.
     """
     if not store.is_dir():
         raise FormatError(store, "no such folder, expected a store")
@@ -125,13 +115,15 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
             raise FormatError(store, f"no such folder, and the database has {len(rows)} entries")
         results = (store / RESULTS).glob("[!.]*.json")
         files = {path.stem.rpartition("-")[2]: path for path in results}
-        proofs = {name: proof_of(signed) for name, signed in _signatures(store).items()}
+        chain = read_chain(store)
+        refuse_broken(store, chain)
+        proofs = {name: proof_of(signed) for name, signed in signatures_of(chain).items()}
         kept = set() if whole else _unchanged(rows, files, store, proofs)
         for name in rows.keys() - kept:
             session.delete(rows[name])
         session.flush()
         read = [read_entry(store, read_result(files[name])) for name in files.keys() - kept]
-        entries = prove(store, read, frozenset(files))
+        entries = prove(store, read, frozenset(files), chain)
         owners = {name: row.user_id for name, row in rows.items()}
         made, duplicates = _record_all(session, sorted(entries, key=_age), owners)
         after = set(session.scalars(select(EntryRow.name)))
@@ -142,13 +134,6 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
             detail = {"entries": counts.entries, "added": counts.added, "removed": counts.removed}
             events.append(session, OPERATOR if whole else SERVICE, "index.made", "entries", detail)
     return counts
-
-
-def _signatures(store: Path) -> dict[str, list[Signature]]:
-    """Return the signatures about each entry, all of which hold."""
-    chain = read_chain(store)
-    refuse_broken(store, chain)
-    return signatures_of(chain)
 
 
 def _unchanged(

@@ -49,11 +49,7 @@ class Upload:
 
 
 def judge_of(service: Service) -> Judge:
-    """Return the judge.
-
-    Raises:
-        Refusal: If the board is read-only.
-    """
+    """Return the judge; refuse the request if the board is read-only."""
     if service.settings.judge is None:
         raise Refusal(403, "this board is read-only: it was started without --release")
     return service.settings.judge
@@ -66,11 +62,7 @@ def quotas_of(service: Service, who: Principal) -> Quotas:
 
 
 def take(service: Service, who: Principal, which: quotas.Quota, at: datetime) -> None:
-    """Count an upload, before reading any of it, or a submission to be scored.
-
-    Raises:
-        Refusal: If today's quota is used up.
-    """
+    """Count an upload or a submission to be scored; refuse it if the quota is used up."""
     try:
         quotas.take(service.database, which, who.user_id, quotas_of(service, who), at)
     except QuotaError as error:
@@ -103,11 +95,7 @@ async def received(request: Request, service: Service, who: Principal) -> AsyncI
 
 
 def check_upload(service: Service, upload: Upload) -> Submission:
-    """Check everything that scoring checks.
-
-    Raises:
-        Refusal: With every problem.
-    """
+    """Check everything that scoring checks; refuse the upload with every problem."""
     with _refusing(service):
         return validate(upload.path, judge_of(service).release)[0]
 
@@ -128,13 +116,10 @@ def _refusing(service: Service) -> Iterator[None]:
 
 
 def file_upload(service: Service, upload: Upload) -> tuple[Entry, bool]:
-    """Score and file an upload; a second upload of the same bytes is the same entry.
+    """Score and file an upload; return its entry, and whether it is new: equal bytes are one entry.
 
     If the process is killed at any moment, there is either a whole entry, which the next start
     finds, or none: files are synced before the row, and the row before the response.
-
-    Returns:
-        The entry, and whether it is new.
 
     Raises:
         Refusal: If the file is refused, is another user's, was withdrawn, or a quota is used up.

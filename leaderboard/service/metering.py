@@ -9,7 +9,7 @@ _SECONDS = (0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0)
 
 
 class Meters:
-    """Metrics of one service. Outcomes of uploads are new, same, taken, refused, over_quota."""
+    """Metrics of one service; an upload is new, same, taken, refused or over_quota."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

@@ -101,9 +101,8 @@ class Pages:
                 self._said[name] = now
             else:
                 entries[name] = old[name]
-        checked = frozenset(name for name in entries if name in old)
         chain = read_chain(self._store)
-        proved = prove(self._store, entries.values(), checked, chain)
+        proved = prove(self._store, entries.values(), frozenset(entries.keys() & old), chain)
         self._raw = entries
         ordered = sorted(proved, key=lambda entry: entry.name)
         return Snapshot(version, {entry.name: entry for entry in ordered}, key_of(chain))

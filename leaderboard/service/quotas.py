@@ -1,7 +1,7 @@
 """Daily quotas of a user: uploads, and submissions scored on a test split."""
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal
 
 from sqlalchemy import Engine, func, select, update
@@ -80,19 +80,15 @@ def remaining(engine: Engine, user_id: int, quotas: Quotas, now: datetime) -> Re
 
 
 def reconcile(engine: Engine, now: datetime) -> int:
-    """Release reservations left by a killed process: set scored to the day's number of entries.
+    """Set the days' counts of scored submissions to their entries; return how many were wrong.
 
-    Run at the start of the service, after :func:`leaderboard.service.index.update_index` and before
-    it accepts uploads; no other process may serve the database.
-
-    Returns:
-        Number of corrected rows.
+    This releases reservations left by a killed process. It runs at the start of the service, after
+    :func:`leaderboard.service.index.update_index` and before uploads are accepted; no other process
+    may serve the database.
     """
-    changed = 0
+    today = _day(now)
     with writing(engine) as session:
-        for day in (_day(now) - timedelta(days=1), _day(now)):
-            changed += _reconcile_day(session, day)
-    return changed
+        return sum(_reconcile_day(session, day) for day in (today - timedelta(days=1), today))
 
 
 def _reconcile_day(session: Session, day: date) -> int:
@@ -127,8 +123,8 @@ def _day(now: datetime) -> date:
 
 
 def _midnight(day: date) -> datetime:
-    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+    return datetime.combine(day, time(), UTC)
 
 
 def _resets_at(now: datetime) -> datetime:
-    return _midnight(_day(now)) + timedelta(days=1)
+    return _midnight(_day(now) + timedelta(days=1))

@@ -57,13 +57,8 @@ class Judge:
 
 
 def make_judge(release: Path, attributes: Path | None, limits: Quotas) -> Judge:
-    """Make the judge of a release.
-
-    Raises:
-        FormatError: If there is no such release.
-    """
-    read = lru_cache(maxsize=32)(read_inputs)
-    return Judge(release, attributes, _max_bytes(release), limits, read)
+    """Make the judge of a release."""
+    return Judge(release, attributes, _max_bytes(release), limits, lru_cache(32)(read_inputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +155,7 @@ class Service:
 
 
 def _lock_file(path: Path) -> int:
-    """Lock a file for the life of this process: two services would score one file twice.
-
-    Raises:
-        ConfigError: If another process holds it.
-    """
+    """Lock a file for the life of this process: two services would score one file twice."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         with locking(path):
@@ -176,11 +167,7 @@ def _lock_file(path: Path) -> int:
 
 
 def _max_bytes(release: Path) -> int:
-    """Return the largest size of a submission to any split of a release, in bytes.
-
-    Raises:
-        FormatError: If no track is in it.
-    """
+    """Return the largest size of a submission to any split of a release, in bytes."""
     sizes, problems = [], []
     for track, split in product(TRACKS, get_args(ScoredSplit)):
         try:

@@ -32,9 +32,6 @@ def make_app(settings: Settings) -> FastAPI:
     """Make the app of a board; it is read-only without a judge.
 
     The app releases its resources when its lifespan ends.
-
-    Raises:
-        ConfigError: If another process serves the store, or the database cannot be used.
     """
     routes = [*api.routes, *root.routes]
     check_routes(routes)
@@ -66,12 +63,7 @@ async def _mistaken(_request: Request, error: Exception) -> Response:
 
 
 def serve(settings: Settings, host: str, port: int) -> None:
-    """Serve until interrupted; uploads being received or scored are finished first.
-
-    Raises:
-        ConfigError: If the address is taken or not this machine's, another process serves the
-            store, or the database cannot be used.
-    """
+    """Serve until interrupted; uploads being received or scored are finished first."""
     with _bound(host, port) as listener:
         app = make_app(settings)
         _log_to_stderr()

@@ -1,18 +1,17 @@
 """Models of the API's responses about entries and boards, and how to make them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from leaderboard.board.exports import FORMATS, TITLES, ExportRow, rows_of
-from leaderboard.board.tables import Board, boards_of
+from leaderboard.board.exports import FORMATS, ExportRow, rows_of
+from leaderboard.board.tables import Board
 from leaderboard.core.uncertainty import Discordance
 from leaderboard.scoring.result import Flag
 from leaderboard.service.database import EntryRow
 from leaderboard.store.entries import Entry, Reproduction, Withdrawal
-from now_builder.formats.benchmarks import BoardName
 
 
 class _View(BaseModel):
@@ -165,21 +164,11 @@ def view_entry(entry: Entry, flags: tuple[Flag, ...]) -> EntryView:
     )
 
 
-def view_link(board: BoardName, entries: Iterable[Entry]) -> BoardLink:
-    """Make the link to a board."""
-    count = sum(board in boards_of(entry.result) for entry in entries)
-    return BoardLink(board=board, title=TITLES[board], entries=count, href=f"/v1/boards/{board}")
-
-
-def view_own(rows: Iterable[EntryRow], flags: Mapping[str, tuple[Flag, ...]]) -> OwnEntries:
-    """Make the view of a user's entries; ``flags`` are of each entry by its name."""
-    names = OwnView.model_fields.keys() - {"flags"}
-    views = []
-    for row in rows:
-        live = () if row.withdrawn_at else flags.get(row.name, ())
-        codes = tuple(flag.code for flag in live)
-        views.append(OwnView(**{name: getattr(row, name) for name in names}, flags=codes))
-    return OwnEntries(submissions=tuple(views))
+def view_own(row: EntryRow, flags: tuple[Flag, ...]) -> OwnView:
+    """Make the view of an entry in its owner's list; a withdrawn entry shows no flags."""
+    values = {name: getattr(row, name) for name in OwnView.model_fields.keys() - {"flags"}}
+    live = () if row.withdrawn_at else flags
+    return OwnView(**values, flags=tuple(flag.code for flag in live))
 
 
 def export_board(board: Board, entries: Mapping[str, Entry], wanted: Filter) -> str:

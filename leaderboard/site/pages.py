@@ -4,7 +4,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import cache, cached_property
 from importlib.resources import files
@@ -20,7 +20,6 @@ from leaderboard.board.board_cache import BoardCache, Key
 from leaderboard.board.display_text import WAYS
 from leaderboard.board.exports import (
     FORMATS,
-    ExportRow,
     badge_json,
     badge_of,
     badge_svg,
@@ -55,14 +54,11 @@ from now_builder.formats.io import replacing_folder
 from now_builder.program.html import template_environment
 
 GENERATOR = "now-leaderboard"
-ALL_PAIRS = 12
+_ALL_PAIRS = 12
 """Number of rows of a section up to which the static site compares all pairs."""
 
-NEWEST = 8
-_OPEN_TABLES = 4
-_AUTHORS = 12
-LEADERS = 3
-LINKS = {"paper": "Paper", "code": "Code", "weights": "Weights", "model_card": "Model card"}
+_NEWEST, _LEADERS, _AUTHORS, _OPEN_TABLES = 8, 3, 12, 4
+_LINKS = {"paper": "Paper", "code": "Code", "weights": "Weights", "model_card": "Model card"}
 
 SiteFile = tuple[str, str]
 """A file's text and its media type."""
@@ -79,14 +75,8 @@ MEDIA_TYPES = {
 _NAME = "(?P<name>[0-9a-f]{12})"
 _BOARD = f"(?P<board>{'|'.join(BOARDS)})"
 
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Board, section and row of an entry."""
-
-    board: Board
-    section: Section
-    row: Row
+Place = tuple[BoardName, Section, Row]
+"""Board, section and row of an entry."""
 
 
 class Site:
@@ -146,25 +136,25 @@ class Site:
 
     def paths(self) -> list[str]:
         """List every file of the static site, with the comparisons that a page links to."""
-        found = ["index.html", "progress.html", "404.html"]
+        paths = ["index.html", "progress.html", "404.html"]
         for name in BOARDS:
-            found.append(f"boards/{name}.html")
-            found += [f"boards/{name}.by-{key}.html" for key in SORT_KEYS]
-            found += [f"boards/{name}.{kind}" for kind in FORMATS]
-        found += [data_path(report) for report in self._reports.values()]
+            paths.append(f"boards/{name}.html")
+            paths += [f"boards/{name}.by-{key}.html" for key in SORT_KEYS]
+            paths += [f"boards/{name}.{kind}" for kind in FORMATS]
+        paths += [data_path(report) for report in self._reports.values()]
         for entry in self._entries.values():
-            found.append(f"entries/{entry.name}.html")
+            paths.append(f"entries/{entry.name}.html")
             if entry.withdrawal is None:
-                found.append(f"results/{entry.name}.json")
-                found += [f"badges/{entry.name}.{kind}" for kind in ("svg", "json")]
-                found += [f"ranks/{entry.name}.csv"] if entry.result.ranks else []
+                paths.append(f"results/{entry.name}.json")
+                paths += [f"badges/{entry.name}.{kind}" for kind in ("svg", "json")]
+                paths += [f"ranks/{entry.name}.csv"] if entry.result.ranks else []
         pairs = {
             compare_path(a, b)
             for name in BOARDS
             for section in self.board(name).sections
             for a, b in _linked_pairs(section)
         }
-        return found + sorted(pairs)
+        return paths + sorted(pairs)
 
     def board(self, name: BoardName) -> Board:
         """Return a board, made on first use."""
@@ -188,12 +178,13 @@ class Site:
         return self._render("404.html.j2", root="../" * depth)
 
     def _render(self, template: str, **values: object) -> str:
-        return _render(template, judge_key=self._judge_key, **values)
+        page = _templates().get_template(template)
+        return page.render(judge_key=self._judge_key, **values) + "\n"
 
     def _index(self) -> str:
         boards = [self.board(name) for name in BOARDS]
         live = [entry for entry in self._entries.values() if entry.withdrawal is None]
-        newest = sorted(live, key=_arrival, reverse=True)[:NEWEST]
+        newest = sorted(live, key=_arrival, reverse=True)[:_NEWEST]
         return self._render(
             "index.html.j2",
             root="",
@@ -215,13 +206,9 @@ class Site:
         found = self.board(board)
         known = {row.evidence for row in _rows(found)}
         footnotes = _footnotes(_rows(found))
-        with self._cache.lock:
-            before = self._cache.rendered.get(board, {})
-            cells = Cells(found, before, footnotes)
-            self._cache.rendered[board] = cells.rendered
         return self._render(
             "board.html.j2",
-            cells=cells,
+            cells=self._cells(found, footnotes),
             root="../",
             board=found,
             key=key,
@@ -232,6 +219,33 @@ class Site:
             data=self._data,
         )
 
+    def _cells(
+        self, board: Board, footnotes: Mapping[str, int]
+    ) -> Callable[[Section, Row], Markup]:
+        """Return a function that renders the cells of a row but its place.
+
+        Cells of entries that showed the same on the board before are not rendered again.
+        """
+        macro = _templates().get_template("row.html.j2").module.cells  # type: ignore[attr-defined]
+        leads = {section.kind: _lead(section) for section in board.sections}
+        rendered: dict[Key, Markup] = {}
+        with self._cache.lock:
+            before = self._cache.rendered.get(board.name, {})
+            self._cache.rendered[board.name] = rendered
+
+        def cells(section: Section, row: Row) -> Markup:
+            tie = _tie(row, *leads[section.kind])
+            name, axis = row.entry and row.entry.name, (section.axis, section.base)
+            shown = row.method, row.evidence, row.signed, row.flags, row.date
+            key = (name, *shown, section.kind.folds, *axis, tie)
+            text = before.get(key) if row.entry else None
+            text = text or Markup(macro(row, section, tie, footnotes))  # noqa: S704 - a macro's
+            if row.entry:
+                rendered[key] = text
+            return text
+
+        return cells
+
     def _export(self, board: BoardName, kind: str) -> str:
         return FORMATS[kind](rows_of(self.board(board)))
 
@@ -240,13 +254,15 @@ class Site:
         return self._render("data.html.j2", root="../", d=report) if report else None
 
     def _place(self, name: str) -> Place | None:
-        entry = self._entries.get(name)
-        if entry is None or entry.withdrawal is not None:
-            return None
-        board = self.board(boards_of(entry.result)[0])
-        section = board.section_of(name)
+        entry = self._live(name)
+        board = boards_of(entry.result)[0] if entry else None
+        section = self.board(board).section_of(name) if board else None
         row = section.row_of(name) if section else None
-        return Place(board, section, row) if section and row else None
+        return (board, section, row) if board and section and row else None
+
+    def _live(self, name: str) -> Entry | None:
+        entry = self._entries.get(name)
+        return entry if entry and entry.withdrawal is None else None
 
     def _entry_page(self, name: str) -> str | None:
         entry = self._entries.get(name)
@@ -259,69 +275,38 @@ class Site:
         return self._render("entry.html.j2", root="../", board=board, data=self._data, **values)
 
     def _result(self, name: str) -> str | None:
-        place = self._place(name)
-        return place.row.entry.result.to_json() if place and place.row.entry else None
+        entry = self._live(name)
+        return entry.result.to_json() if entry else None
 
     def _ranks(self, name: str) -> str | None:
-        place = self._place(name)
-        return _ranks_csv(place.row.entry.result) if place and place.row.entry else None
+        entry = self._live(name)
+        return _ranks_csv(entry.result) if entry else None
 
     def _badge(self, name: str, kind: str) -> str | None:
         place = self._place(name)
         if place is None:
             return None
-        badge = badge_of(export_row(place.row, place.section, place.board.name))
+        badge = badge_of(export_row(*place))
         return badge_svg(badge) if kind == "svg" else badge_json(badge)
 
     def _compare(self, name: str, other: str) -> str | None:
         place, against = self._place(name), self._place(other)
         if place is None or against is None or name >= other:
             return None
-        section, board = place.section, place.board.name
-        if section.kind.name != against.section.kind.name or board != against.board.name:
+        (board, section, row), (its_board, its_section, its_row) = place, against
+        if section.kind.name != its_section.kind.name or board != its_board:
             return None
-        found = make_comparison(section, place.row, against.row)
-        if found is None:
+        pair = make_comparison(section, row, its_row)
+        if pair is None:
             return None
-        return self._render("compare.html.j2", root="../", c=found, section=section, board=board)
+        return self._render("compare.html.j2", root="../", c=pair, section=section, board=board)
 
 
-class Cells:
-    """The cells of a board's rows as HTML, without the place; known cells are reused.
-
-    Attributes:
-        rendered: the cells of entries, by all that they show.
-    """
-
-    def __init__(
-        self, board: Board, before: Mapping[Key, Markup], footnotes: Mapping[str, int]
-    ) -> None:
-        self.rendered: dict[Key, Markup] = {}
-        self._before, self._footnotes = before, footnotes
-        self._macro = _templates().get_template("row.html.j2").module.cells  # type: ignore[attr-defined]
-        self._leads = {section.kind: _lead(section) for section in board.sections}
-
-    def __call__(self, section: Section, row: Row) -> Markup:
-        """Render the cells of a row."""
-        tie = self._tie(section, row)
-        if row.entry is None:
-            return self._render(row, section, tie)
-        shown = row.method, row.evidence, row.signed, row.flags, row.date
-        key = (row.entry.name, *shown, section.kind.folds, section.axis, section.base, tie)
-        if key not in self.rendered:
-            known = self._before.get(key)
-            self.rendered[key] = known or self._render(row, section, tie)
-        return self.rendered[key]
-
-    def _render(self, row: Row, section: Section, tie: tuple[str, str] | None) -> Markup:
-        return Markup(self._macro(row, section, tie, self._footnotes))  # noqa: S704 - a macro's
-
-    def _tie(self, section: Section, row: Row) -> tuple[str, str] | None:
-        """Return the address and the text of the link to the row that a row is tied with."""
-        lead, text = self._leads[section.kind]
-        if not row.tied or not row.entry or lead in {None, row.entry.name}:
-            return None
-        return compare_path(row.entry.name, lead or ""), text
+def _tie(row: Row, lead: str | None, text: str) -> tuple[str, str] | None:
+    """Return the address and the text of the link to the row that a row is tied with."""
+    if not row.tied or not row.entry or lead in {None, row.entry.name}:
+        return None
+    return compare_path(row.entry.name, lead or ""), text
 
 
 def _lead(section: Section) -> tuple[str | None, str]:
@@ -402,7 +387,7 @@ def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
     be listed above it.
     """
     names = [row.entry.name for row in section.comparable if row.entry]
-    if len(names) <= ALL_PAIRS:
+    if len(names) <= _ALL_PAIRS:
         yield from combinations(names, 2)
         return
     for first in {names[0], _lead(section)[0] or names[0]}:
@@ -412,8 +397,9 @@ def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
 
 def _neighbours(place: Place) -> list[Row]:
     """Return the first row of the section and the rows beside an entry, best first."""
-    rows = place.section.comparable
-    at = next((n for n, row in enumerate(rows) if row is place.row), None)
+    _, section, own = place
+    rows = section.comparable
+    at = next((n for n, row in enumerate(rows) if row is own), None)
     if at is None:
         return []
     beside = {0, at - 1, at + 1} if at else {1, 2}
@@ -431,13 +417,10 @@ def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int, Row | No
     found = []
     for section, rows in parts[:1] + [pair for pair in parts[1:] if pair[0].with_reported][:1]:
         group = [rows[0], *(row for row in rows[1:] if row.tied and rows[0].tied)]
-        chance = next((row for row in section.rows if _is_chance(row)), None)
-        found.append((section, tuple(group[:LEADERS]), len(group[LEADERS:]), chance))
+        references = (row for row in section.rows if row.evidence == "reference")
+        chance = next((row for row in references if row.method == "chance"), None)
+        found.append((section, tuple(group[:_LEADERS]), len(group[_LEADERS:]), chance))
     return found
-
-
-def _is_chance(row: Row) -> bool:
-    return row.evidence == "reference" and row.method == "chance"
 
 
 def _arrival(entry: Entry) -> tuple[int, datetime, str]:
@@ -463,17 +446,19 @@ def _footnotes(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
-    result, section = entry.result, place.section
-    own = Row(place.row.evidence, result.method.name, result.rsum, *result.rsum_interval)
+    result, (_, section, row) = entry.result, place
+    own = Row(row.evidence, result.method.name, result.rsum, *result.rsum_interval)
     ladder = [own, *(reference(name, rsum) for name, rsum in result.references.items())]
     ladder.sort(key=lambda row: -row.rsum)
-    record, exported = result.ranks, export_row(place.row, section, place.board.name)
+    record, exported = result.ranks, export_row(*place)
+    if len(exported.authors) > _AUTHORS:  # as BibTeX writes "and others"
+        exported = replace(exported, authors=(*exported.authors[:_AUTHORS], "others"))
     curves = curves_of(record, ("a", "b"), WAYS) if record else []
     urls = result.links.model_dump()
     return {
         "entry": entry,
         "r": result,
-        "row": place.row,
+        "row": row,
         "section": section,
         "ladder": ladder,
         "axis": axis_of(max(row.high for row in ladder)),
@@ -481,21 +466,14 @@ def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
         "curves": recall_chart("curves", "Recall at K, both ways", curves) if record else None,
         "ranks": rank_chart("ranks", record, WAYS) if record else None,
         "neighbours": _neighbours(place),
-        "links": [(name, url) for field, name in LINKS.items() if (url := urls[field])],
+        "links": [(name, url) for field, name in _LINKS.items() if (url := urls[field])],
         "environment": ", ".join(
             f"{name} {version}"
             for name, version in result.environment.model_dump(exclude_none=True).items()
         ),
-        "bibtex": to_bibtex([_shortened(exported)]),
+        "bibtex": to_bibtex([exported]),
         "badge": Markup(badge_svg(badge_of(exported))),  # noqa: S704 - escaped where it is drawn
     }
-
-
-def _shortened(row: ExportRow) -> ExportRow:
-    """Cut a long list of authors as BibTeX does, with "and others"."""
-    if len(row.authors) <= _AUTHORS:
-        return row
-    return replace(row, authors=(*row.authors[:_AUTHORS], "others"))
 
 
 def _ranks_csv(result: Result) -> str | None:
@@ -513,10 +491,6 @@ def _ranks_csv(result: Result) -> str | None:
             for row, each in enumerate(hits)
         ]
     return "\n".join(lines) + "\n"
-
-
-def _render(template: str, **values: object) -> str:
-    return _templates().get_template(template).render(values) + "\n"
 
 
 @cache

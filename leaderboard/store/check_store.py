@@ -82,14 +82,11 @@ class _Store:
 
 
 def check_store(store: Path, base: Path | None = None, trust: Trust | None = None) -> list[Problem]:
-    """Find everything in an untrusted folder that a board must not accept.
+    """Find everything in an untrusted folder that a board must not accept, sorted by path.
 
     Only data is read and validated; nothing in the folder is executed, and no link is followed.
     All files of ``base``, the folder before the change, must exist unchanged. In a store with a
     key, new records must be signed by it.
-
-    Returns:
-        Problems, sorted by path.
 
     Raises:
         FormatError: If there is no such folder, or it is a link.

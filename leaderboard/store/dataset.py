@@ -167,8 +167,8 @@ def dataset_report(release: Path) -> DatasetReport:
         for track in tracks[split]
     }
     digest = hashlib.sha256()
-    for (split, track), found in prints.items():
-        digest.update(f"{split} {track} {found}\n".encode())
+    for (split, track), own in prints.items():
+        digest.update(f"{split} {track} {own}\n".encode())
     for split in splits:
         digest.update("".join(f"{image}\n" for _, image in pages[split]).encode())
     by_split = statistics.splits
@@ -178,8 +178,8 @@ def dataset_report(release: Path) -> DatasetReport:
         origin="rebuilt" if ours else "archive",
         splits=tuple(_split_report(split, by_split[split], ours=ours) for split in splits),
         tracks=tuple(
-            _track_report(split, track, by_split[split], found)
-            for (split, track), found in prints.items()
+            _track_report(split, track, by_split[split], own)
+            for (split, track), own in prints.items()
         ),
         leaks=tuple(
             _leak(earlier, later, statistics, ours=ours)
@@ -189,11 +189,7 @@ def dataset_report(release: Path) -> DatasetReport:
 
 
 def read_reports(store: Path) -> list[DatasetReport]:
-    """Read the reports of a store, by fingerprint.
-
-    Raises:
-        FormatError: If a file is not one.
-    """
+    """Read the reports of a store, by fingerprint."""
     return [
         read_record(path, DatasetReport)
         for path in sorted((store / DATASETS).glob("[0-9a-f]*.json"))
@@ -235,7 +231,7 @@ def _read_archive(
 
 
 def _unknown_id(release: Path, track: str) -> int | None:
-    """Return the id of ``<unk>``, ``None`` without a vocabulary."""
+    """Return the id of ``<unk>``; None without a vocabulary."""
     try:
         return read_release_vocabulary(release, track).word2idx.get("<unk>")
     except FormatError:

@@ -139,13 +139,10 @@ class NewFiling:
 
 
 def file_result(store: Path, result: Result, filing: NewFiling | None = None) -> tuple[Entry, bool]:
-    """File a result in the store: the records about it first, the result itself last.
+    """File a result, the records about it first; return its entry, and whether it is new.
 
     Everything is on disk when this returns. Filing an existing result changes nothing. The store is
     created if missing; without a filing only the result is filed.
-
-    Returns:
-        The entry, and whether it is new.
     """
     entry = entry_of(result)
     path = result_path(store, entry)
@@ -161,11 +158,7 @@ def file_result(store: Path, result: Result, filing: NewFiling | None = None) ->
 
 
 def withdraw(store: Path, name: str, reason: str, at: datetime) -> Withdrawal:
-    """Withdraw an entry; a tombstone records when and why. Withdrawing again changes nothing.
-
-    Raises:
-        FormatError: If there is no such entry.
-    """
+    """Withdraw an entry; a tombstone records when and why. Withdrawing again changes nothing."""
     path = store / "withdrawals" / f"{name}.json"
     find_result(store, name)
     with locked(store):
@@ -175,11 +168,7 @@ def withdraw(store: Path, name: str, reason: str, at: datetime) -> Withdrawal:
 
 
 def add_reproduction(store: Path, reproduction: Reproduction) -> Path:
-    """File a reproduction of an entry; return its file. Filing the same run again changes nothing.
-
-    Raises:
-        FormatError: If there is no such entry.
-    """
+    """File a reproduction of an entry, the same run only once; return its file."""
     find_result(store, reproduction.name)
     path = store / reproduction_path(reproduction)
     with locked(store):
@@ -199,11 +188,7 @@ def result_path(store: Path, entry: Entry) -> Path:
 
 
 def find_result(store: Path, name: str) -> Path:
-    """Find the result file of an entry by its name.
-
-    Raises:
-        FormatError: If there is none.
-    """
+    """Find the result file of an entry by its name."""
     found = sorted((store / RESULTS).glob(f"*-{name}.json")) if name.isalnum() else []
     if not found:
         raise FormatError(store, f"no entry {name[:40]!r} in it")
@@ -211,11 +196,7 @@ def find_result(store: Path, name: str) -> Path:
 
 
 def read_result(path: Path | str) -> Result:
-    """Read a result file.
-
-    Raises:
-        FormatError: If it is missing or not a result.
-    """
+    """Read a result file."""
     return read_record(Path(path), Result)
 
 
@@ -242,16 +223,11 @@ def read_record(path: Path, kind: type[Record]) -> Record:
 
 
 def read_entry(store: Path, result: Result) -> Entry:
-    """Make the entry of a result with all records about it.
-
-    Raises:
-        FormatError: If a record is invalid.
-    """
+    """Make the entry of a result with all records about it."""
     entry = entry_of(result)
-    file = f"{entry.name}.json"
 
     def about(folder: str, kind: type[Record]) -> Record | None:
-        path = store / folder / file
+        path = store / folder / f"{entry.name}.json"
         return read_record(path, kind) if path.exists() else None
 
     return replace(
@@ -266,11 +242,7 @@ def read_entry(store: Path, result: Result) -> Entry:
 
 
 def read_results(paths: Iterable[Path]) -> list[Entry]:
-    """Read result files, folders of them, and stores, by name; a result found twice is one entry.
-
-    Raises:
-        FormatError: If a path is missing, or a file is not a result.
-    """
+    """Read result files, folders of them, and stores, by name, each result once."""
     entries: dict[str, Entry] = {}
     for path in paths:
         folder = path / RESULTS if (path / RESULTS).is_dir() else path

@@ -1,21 +1,18 @@
 """Flags of entries whose ranks are near-identical to those of an earlier entry."""
 
-from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import sqrt
 
 import numpy as np
 from jaxtyping import Float
 
-from leaderboard.metrics import Ranks
-from leaderboard.scoring.result import Flag, Result
+from leaderboard.scoring.result import Flag, RankRecord, Result
 from leaderboard.store.entries import Entry
 
 NEAR_IDENTICAL = 0.999
-"""Rank correlation from which two entries count as near-identical."""
+"""Spearman's correlation of all ranks from which two entries count as near-identical."""
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _BLOCK = 256
@@ -23,38 +20,26 @@ _BLOCK = 256
 _DIGITS = 9
 
 
-@dataclass(frozen=True, slots=True)
-class _Links:
-    """The entries that one entry is near-identical to, by number, and their correlations."""
-
-    others: "array[int]" = field(default_factory=lambda: array("q"))
-    values: "array[float]" = field(default_factory=lambda: array("d"))
-
-    def add(self, others: Iterable[int], values: Iterable[float]) -> None:
-        self.others.extend(others)
-        self.values.extend(values)
-
-
 class Pairs:
-    """Pairs of near-identical entries.
+    """Pairs of near-identical entries, and their correlations.
 
-    They are kept by the entries' names, which stand for their content, so that one more entry is
+    They are kept by the entries' names, which are hashes of their content, so that a new entry is
     compared with all others, and these not again with each other.
     """
 
     def __init__(self) -> None:
         self._units: dict[tuple[object, ...], dict[str, Float[np.ndarray, " queries"]]]
         self._units = defaultdict(dict)
-        self._numbers: dict[str, int] = {}
-        self._links: dict[str, _Links] = defaultdict(_Links)
+        self._known: set[str] = set()
+        self._alike: dict[str, dict[str, float]] = defaultdict(dict)
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Compare the entries that are not known yet with all others on the same data."""
         fresh: dict[tuple[object, ...], list[str]] = defaultdict(list)
         for entry in entries:
-            if entry.result.ranks is not None and entry.name not in self._numbers:
-                self._numbers[entry.name] = len(self._numbers)
-                unit = _unit(mid_ranks(entry.result.ranks.read()))
+            if entry.result.ranks is not None and entry.name not in self._known:
+                self._known.add(entry.name)
+                unit = unit_ranks(entry.result.ranks)
                 if unit is not None:
                     data = _data_of(entry.result)
                     self._units[data][entry.name] = unit
@@ -67,64 +52,35 @@ class Pairs:
 
         It comes with the earliest such entry, and Spearman's correlation.
         """
-        places = np.full(len(self._numbers), len(group))
+        places = {entry.name: place for place, entry in enumerate(group)}
         for own, entry in enumerate(group):
-            if entry.name in self._numbers:
-                places[self._numbers[entry.name]] = own
-        for own, entry in enumerate(group):
-            if entry.name in self._links:
-                links = self._links[entry.name]
-                of_others = places[np.array(links.others)]
-                first = int(of_others.argmin())
-                if of_others[first] < own:
-                    yield entry, group[of_others[first]], links.values[first]
+            alike = self._alike.get(entry.name, {})
+            first = min((places[name] for name in alike if name in places), default=own)
+            if first < own:
+                yield entry, group[first], alike[group[first].name]
 
     def _compare(
         self, units: dict[str, Float[np.ndarray, " queries"]], fresh: Sequence[str]
     ) -> None:
         names, stacked = list(units), np.stack(list(units.values()))
-        known = set(names) - set(fresh)
         for start in range(0, len(fresh), _BLOCK):
             block = fresh[start : start + _BLOCK]
-            correlations = np.stack([units[name] for name in block]) @ stacked.T
-            for one, row in zip(block, correlations.round(_DIGITS), strict=True):
-                near = np.flatnonzero(row >= NEAR_IDENTICAL).tolist()
-                others = [at for at in near if names[at] != one]
-                values = row[others].tolist()
-                if others:
-                    self._links[one].add((self._numbers[names[at]] for at in others), values)
-                for at, value in zip(others, values, strict=True):
-                    if names[at] in known:
-                        self._links[names[at]].add([self._numbers[one]], [value])
+            correlations = (np.stack([units[name] for name in block]) @ stacked.T).round(_DIGITS)
+            for row, column in np.argwhere(correlations >= NEAR_IDENTICAL).tolist():
+                one, other = block[row], names[column]
+                if one != other:
+                    self._alike[one][other] = self._alike[other][one] = correlations[row, column]
 
 
-def near_identical(first: tuple[Ranks, Ranks], second: tuple[Ranks, Ranks]) -> float:
-    """Return Spearman's correlation of all ranks, both directions concatenated.
+def unit_ranks(record: RankRecord) -> Float[np.ndarray, " queries"] | None:
+    """Return the ranks of an entry's ranks, centred and scaled to norm 1.
 
-    From :data:`NEAR_IDENTICAL` on, two entries count as near-identical. Ties count as the middle.
-    If one of them has all ranks equal it is 1 if they agree, else 0.
-
-    Raises:
-        ValueError: If the numbers of queries differ.
+    The product of two entries' is Spearman's correlation, both directions concatenated; ties
+    count as the middle of their places. None if all ranks are equal.
     """
-    ranks = mid_ranks(first), mid_ranks(second)
-    if len(ranks[0]) != len(ranks[1]):
-        raise ValueError(f"found {len(ranks[1])} queries in the second, expected {len(ranks[0])}")
-    if np.array_equal(ranks[0], ranks[1]):
-        return 1.0
-    one, other = map(_unit, ranks)
-    return 0.0 if one is None or other is None else round(float(one @ other), _DIGITS)
-
-
-def mid_ranks(ranks: tuple[Ranks, Ranks]) -> Float[np.ndarray, " queries"]:
-    """Return all ranks of an entry, from 0, ties as the middle of their places."""
-    return np.concatenate([way.greater + way.equal / 2 for way in ranks])
-
-
-def _unit(values: Float[np.ndarray, " queries"]) -> Float[np.ndarray, " queries"] | None:
-    """Return the centred places of values, ties as the middle, at norm 1; None if all are equal."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    places = (np.cumsum(counts) - (counts - 1) / 2)[inverse] - (len(values) + 1) / 2
+    ranks = np.concatenate([way.greater + way.equal / 2 for way in record.read()])
+    _, inverse, counts = np.unique(ranks, return_inverse=True, return_counts=True)
+    places = (np.cumsum(counts) - (counts - 1) / 2)[inverse] - (len(ranks) + 1) / 2
     norm = sqrt(float(places @ places))
     return np.asarray(places / norm) if norm else None
 
@@ -141,9 +97,10 @@ def relative_flags(
     """Flag near-identical entries; names without a flag are left out.
 
     Of two near-identical entries the later one is flagged, by the judge's signed order; both, if
-    neither is signed, for then nobody can tell. Withdrawn ones count too: a copy of a withdrawn
-    entry is a copy. Entries whose ranks are all equal (all perfect, all tied) resemble each
-    other trivially, and are left out. ``pairs`` keeps the comparisons for the next time.
+    neither is signed, since their order is then unknown. Withdrawn ones count too: a copy of a
+    withdrawn entry is a copy. Entries whose ranks are all equal (all perfect, all tied) resemble
+    each other trivially, and are left out. ``pairs`` keeps the
+    comparisons for the next time.
     """
     found: dict[str, Flag] = {}
     groups: dict[tuple[object, ...], list[Entry]] = defaultdict(list)

@@ -44,9 +44,7 @@ def reproduce(
     agree. ``signer`` has the judge's key.
 
     Raises:
-        FormatError: If there is no such entry, the file is the entry's own, or the run is filed
-            with another rSum.
-        SubmissionError: If the submission cannot be scored.
+        FormatError: If the file is the entry's own, or the run is filed with another rSum.
         ConfigError: If track, split or release differ.
     """
     path = find_result(store, name)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -122,11 +122,7 @@ class Chain:
 
 
 def read_chain(store: Path) -> Chain:
-    """Read and check all keys and signatures of a store; without any the chain is empty.
-
-    Raises:
-        FormatError: If a file is not a key or signature.
-    """
+    """Read and check all keys and signatures of a store; without any the chain is empty."""
     chain = Chain()
     _read_keys(chain, store)
     folder = store / SIGNATURES
@@ -285,6 +281,22 @@ class Signer:
             if files:
                 self._append(chain, says, entry, files)
 
+    def _append(self, chain: Chain, says: Statement, entry: "Entry", files: dict[str, str]) -> None:
+        number = len(chain.signatures) + 1
+        blank = Signature(
+            number=number,
+            previous=chain.last,
+            at=max([now(), *(one.at for one in chain.signatures[-1:])]),
+            says=says,
+            entry=entry.name,
+            payload_sha256=entry.result.payload_sha256,
+            fingerprint=entry.result.release.fingerprint,
+            files=files,
+            key=self.name,
+            signature=FIRST * 2,
+        )
+        _write_signed(self._store / SIGNATURES / f"{number:08d}.json", blank, self._key)
+
     @contextmanager
     def signing_intent(self, says: Statement, name: str) -> Iterator[None]:
         """Note that files of an entry are about to be written and signed in the ``with`` block.
@@ -299,11 +311,7 @@ class Signer:
         note.unlink(missing_ok=True)
 
     def sign_pending(self, name: str = "*") -> None:
-        """Sign the noted files of one entry, or of all entries when nothing is being filed.
-
-        Raises:
-            FormatError: If one of the files is invalid.
-        """
+        """Sign the noted files of one entry, or of all entries when nothing is being filed."""
         for note in sorted(self._intents.glob(f"*-{name}")):
             says, _, about = note.name.partition("-")
             if self._sign_noted(says, about) or name == "*":
@@ -319,25 +327,6 @@ class Signer:
         elif tombstone.exists():
             self.sign("withdrawn", entry, [tombstone])
         return says == "scored" or tombstone.exists()
-
-    def _append(
-        self, chain: Chain, says: Statement, entry: "Entry", files: Mapping[str, str]
-    ) -> None:
-        at = max([now(), *(one.at for one in chain.signatures[-1:])])
-        number = len(chain.signatures) + 1
-        blank = Signature(
-            number=number,
-            previous=chain.last,
-            at=at,
-            says=says,
-            entry=entry.name,
-            payload_sha256=entry.result.payload_sha256,
-            fingerprint=entry.result.release.fingerprint,
-            files=dict(files),
-            key=self.name,
-            signature=FIRST * 2,
-        )
-        _write_signed(self._store / SIGNATURES / f"{number:08d}.json", blank, self._key)
 
 
 def _write_signed(path: Path, blank: Signed, key: "Ed25519PrivateKey") -> Signed:
@@ -478,10 +467,6 @@ def _check_outside(path: Path, store: Path) -> None:
 
 
 def refuse_broken(store: Path, chain: Chain) -> None:
-    """Raise an error for the first problem of a chain.
-
-    Raises:
-        FormatError: If there is one.
-    """
+    """Raise a ``FormatError`` for the first problem of a chain."""
     if chain.problems:
         raise FormatError(store / chain.problems[0].field, str(chain.problems[0]))

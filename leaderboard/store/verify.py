@@ -107,11 +107,7 @@ def against_release(
 ) -> list[Difference]:
     """Recompute the figures that a release determines: sizes, references, duplicates, fingerprint.
 
-    Returns:
-        All differences; none without a release.
-
-    Raises:
-        FormatError: If a release or the attributes cannot be read.
+    Without a release there are no differences.
     """
     if not releases:
         return []

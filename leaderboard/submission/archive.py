@@ -174,7 +174,7 @@ class Submission(Description):
             columns of its best captions, best first) and ``ranked_t2i.npy`` (by caption the rows
             of its best images), ten or more each; scored, and not ranked on the board.
         image_ids: key of each row, optional; if given, a wrong order is an error.
-        caption_ids: key of each column, likewise.
+        caption_ids: key of each column, optional; a wrong order is an error too.
     """
 
     schema_version: Literal["now-submission/1"] = FORMAT
@@ -210,12 +210,12 @@ def new_submission(
     """
     wanted = check_scored_split(split), check_track(track)
     gallery = read_gallery(Path(release), *wanted, unpaired=True)
-    installed = Environment(
-        toolkit=__version__,
-        python=platform.python_version(),
-        numpy=np.__version__,
-        torch=_version("torch"),
-    )
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        torch = None
+    python, numpy = platform.python_version(), np.__version__
+    installed = Environment(toolkit=__version__, python=python, numpy=numpy, torch=torch)
     return parse(
         {
             "track": track,
@@ -230,19 +230,8 @@ def new_submission(
     )
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def with_details(meta: Submission, details: Mapping[str, object]) -> Submission:
-    """Add fields of :class:`Description`; sections are merged with those that are there.
-
-    Raises:
-        SubmissionError: Naming each field that is unknown or not allowed.
-    """
+    """Add fields of :class:`Description`; sections are merged with those that are there."""
     tree = meta.model_dump()
     for field, value in details.items():
         old = tree.get(field)
@@ -326,11 +315,7 @@ def _check_array(name: str, array: Shaped[np.ndarray, "_ _"], meta: Submission) 
 
 @contextmanager
 def opened(path: Path, name: str | None = None) -> Iterator[BinaryIO]:
-    """Open an untrusted file; errors about its content give its path, or that name.
-
-    Raises:
-        FormatError: If there is no such file.
-    """
+    """Open an untrusted file; errors about its content give its path, or that name."""
     if not path.is_file():
         raise FormatError(path, "no such file")
     try:
@@ -408,12 +393,10 @@ class OpenSubmission:
             SubmissionError: With all problems: size, type, order, values.
         """
         problems = Problems()
-        for field, keys in (
-            ("image_ids", gallery.image_keys),
-            ("caption_ids", gallery.caption_keys),
-        ):
-            with problems.noted():
-                _check_order(field, getattr(self.meta, field), keys)
+        with problems.noted():
+            _check_order("image_ids", self.meta.image_ids, gallery.image_keys)
+        with problems.noted():
+            _check_order("caption_ids", self.meta.caption_ids, gallery.caption_keys)
         found = []
         for way, name in enumerate(PAYLOADS[self.meta.payload]):
             with problems.noted():

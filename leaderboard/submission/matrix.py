@@ -1,4 +1,4 @@
-"""Score a similarity matrix in a ``.npy`` file, read in blocks of constant memory."""
+"""Score a similarity matrix in a ``.npy`` file of any size, in constant memory."""
 
 import os
 from collections.abc import Iterator
@@ -7,58 +7,24 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from jaxtyping import Float
 
-from leaderboard.metrics import CUTOFFS, Labels, Matrix, OneWay, Recalls, recalls, tie_width
+from leaderboard.metrics import CUTOFFS, Matrix, OneWay, Recalls, recalls, tie_width
 from leaderboard.submission.archive import opened
 from leaderboard.submission.untrusted import ArrayHeader, read_array_header, refusal
 from now_builder.errors import FormatError
 
 
-class MatrixFile:
-    """A matrix on disk, as :class:`leaderboard.metrics.MatrixBlocks`."""
-
-    def __init__(self, file: BinaryIO, header: ArrayHeader) -> None:
-        self._file, self._header = file, header
-        self.shape: tuple[int, int] = (header.shape[0], header.shape[1])
-        self.itemsize = header.dtype.itemsize
-
-    def own(self, owner: Labels) -> Float[np.ndarray, " captions"]:
-        """Return the similarity of each caption with its own image, read one by one."""
-        places = owner.astype(np.int64) * self.shape[1] + np.arange(len(owner))
-        found = b"".join(self._read(int(place), 1) for place in places)
-        return self._values(found)
-
-    def blocks(self, step: int) -> Iterator[tuple[int, Matrix]]:
-        """Yield the first row and the values of every ``step`` rows, in order."""
-        images, captions = self.shape
-        for start in range(0, images, step):
-            rows = min(step, images - start)
-            values = self._values(self._read(start * captions, rows * captions))
-            yield start, values.reshape(rows, captions)
-
-    def _read(self, place: int, count: int) -> bytes:
-        size = count * self.itemsize
-        content = os.pread(self._file.fileno(), size, self._header.length + place * self.itemsize)
-        if len(content) != size:
-            raise FormatError(self._file.name, "became shorter while it was read")
-        return content
-
-    def _values(self, content: bytes) -> Float[np.ndarray, " _"]:
-        values = np.frombuffer(content, self._header.dtype)
-        return values.astype(self._header.dtype.newbyteorder("="), copy=False)
-
-
 @contextmanager
-def open_matrix(path: Path) -> Iterator[MatrixFile]:
-    """Open a ``.npy`` file of a matrix without reading its values.
+def open_matrix(path: Path) -> Iterator[Matrix]:
+    """Map a ``.npy`` file of a matrix into memory without reading its values.
 
     Raises:
         FormatError: If there is no such file.
         SubmissionError: If it is not a matrix of floats in C order, or its size is wrong.
     """
     with opened(path) as file:
-        yield MatrixFile(file, _checked(file, read_array_header(file, "matrix")))
+        header = _checked(file, read_array_header(file, "matrix"))
+        yield np.memmap(file, header.dtype, "r", header.length, header.shape)
 
 
 def _checked(file: BinaryIO, header: ArrayHeader) -> ArrayHeader:
@@ -75,18 +41,12 @@ def _checked(file: BinaryIO, header: ArrayHeader) -> ArrayHeader:
 
 
 def recall_file(path: Path, captions_per_image: int = 1) -> Recalls:
-    """Score a matrix on disk, in which the captions of an image are consecutive.
-
-    Raises:
-        FormatError: If there is no such file, or a value is not finite.
-        SubmissionError: If it is not a matrix of floats in C order, or has a wrong shape.
-    """
+    """Score a matrix on disk, in which the captions of an image are consecutive."""
     with open_matrix(path) as matrix:
         images, captions = matrix.shape
         if captions != images * captions_per_image:
-            found = f"shape {matrix.shape}"
             wanted = f"({images}, {images * captions_per_image}): --captions-per-image"
-            raise refusal("matrix.shape", "matrix", found, wanted)
+            raise refusal("matrix.shape", "matrix", f"shape {matrix.shape}", wanted)
         try:
             return recalls(matrix, np.arange(captions) // captions_per_image)
         except ValueError as error:

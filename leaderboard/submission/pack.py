@@ -22,7 +22,7 @@ class Sources:
         i2t: a matrix; with ``t2i`` the ranked lists of the images.
         t2i: the ranked lists of the captions.
         image_ids: keys of the rows, if they are not in the order of the split.
-        caption_ids: keys of the columns, likewise.
+        caption_ids: keys of the columns, if they are in another order.
     """
 
     i2t: Path
@@ -32,12 +32,7 @@ class Sources:
 
 
 def pack_files(path: Path, meta: Submission, sources: Sources) -> None:
-    """Check arrays against the keys of a description, reorder and pack them.
-
-    Raises:
-        FormatError: If a file is missing, or a list of keys is not that of the split.
-        SubmissionError: If an array does not fit the split.
-    """
+    """Check arrays against the keys of a description, reorder and pack them."""
     rows = _order(sources.image_ids, meta.image_ids or ())
     columns = _order(sources.caption_ids, meta.caption_ids or ())
     if sources.t2i is None:
@@ -49,12 +44,7 @@ def pack_files(path: Path, meta: Submission, sources: Sources) -> None:
 
 
 def read_matrix_file(path: Path, shape: tuple[int, int]) -> Float[np.ndarray, "images captions"]:
-    """Read a similarity matrix from a ``.npy`` file of floats, or of whole numbers as float64.
-
-    Raises:
-        FormatError: If there is no such file.
-        SubmissionError: If it is no ``.npy`` of scores, of another shape or size, or not finite.
-    """
+    """Read a similarity matrix from a ``.npy`` file of floats, or of whole numbers as float64."""
     with opened(path) as file:
         return read_matrix(file, "matrix", path.stat().st_size, shape, whole=True)
 

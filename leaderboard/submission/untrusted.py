@@ -129,11 +129,7 @@ class Archive:
 
     @contextmanager
     def open(self, name: str, limit: int) -> Iterator[Readable]:
-        """Open a member for reading.
-
-        Raises:
-            SubmissionError: If it is missing, too large, or truncated.
-        """
+        """Open a member for reading."""
         if name not in self.sizes:
             found = ", ".join(sorted(self.sizes)) or "nothing"
             raise refusal("zip.missing", "zip", found, f"{name} in it, there is no {name}")
@@ -143,11 +139,7 @@ class Archive:
             yield stream
 
     def read(self, name: str, limit: int) -> bytes:
-        """Read a whole small member.
-
-        Raises:
-            SubmissionError: If it is missing, larger than ``limit``, or truncated.
-        """
+        """Read a whole small member of at most ``limit`` bytes."""
         with self.open(name, limit) as stream:
             content = stream.read(limit + 1)
             if len(content) != self.sizes[name] or stream.read(1):
@@ -396,11 +388,7 @@ def _read_values(
 def check_finite(
     matrix: Float[np.ndarray, "images captions"], name: str
 ) -> Float[np.ndarray, "images captions"]:
-    """Return the matrix if all its values are finite.
-
-    Raises:
-        SubmissionError: Naming the first value that is not finite.
-    """
+    """Return the matrix; refuse it, naming the first value that is not finite."""
     finite = np.isfinite(matrix)
     if not finite.all():
         row, column = np.argwhere(~finite)[0].tolist()
@@ -419,11 +407,7 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 
 
 def read_json(content: bytes, name: str) -> Any:
-    """Parse JSON strictly: no repeated key, NaN, infinity, depth or lone surrogate.
-
-    Raises:
-        SubmissionError: If one of these is found.
-    """
+    """Parse JSON strictly: no repeated key, NaN, infinity, depth or lone surrogate."""
     depth = 0
     for bracket in re.finditer(rb"[\[\]{}]", _STRING.sub(b"", content)):
         depth += 1 if bracket[0] in b"[{" else -1

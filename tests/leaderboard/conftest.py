@@ -30,6 +30,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 from leaderboard.cli import main
+from leaderboard.core.errors import SubmissionError
 from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import Flag, Release
 from leaderboard.service.access import hash_operator_token
@@ -159,6 +160,14 @@ def make_archive(folder):
 def make_similarity(n_pairs=SIZES["test"], strength=2.0, seed=0):
     noise = np.random.default_rng(seed).standard_normal((n_pairs, n_pairs))
     return (noise + strength * np.eye(n_pairs)).astype(np.float32)
+
+
+def the_problem(call, *arguments, **options):
+    """Return the one problem that a call is refused for."""
+    with pytest.raises(SubmissionError) as caught:
+        call(*arguments, **options)
+    (problem,) = caught.value.problems
+    return problem
 
 
 def closed_form_deviation(per_image):

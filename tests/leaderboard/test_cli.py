@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 
+from tests.leaderboard.conftest import make_similarity
+
 
 @pytest.fixture
 def matrix(tmp_path):
-    noise = np.random.default_rng(0).standard_normal((24, 24))
-    np.save(tmp_path / "s.npy", (noise + 2 * np.eye(24)).astype(np.float32))
+    np.save(tmp_path / "s.npy", make_similarity())
     return tmp_path / "s.npy"
 
 

@@ -18,7 +18,6 @@ from typing import ClassVar
 import httpx
 import pytest
 
-from leaderboard.cli import main
 from leaderboard.client import TRIES, BoardClient, BoardError
 from leaderboard.service.quotas import Quotas
 from leaderboard.service.running import Settings, make_judge
@@ -30,18 +29,11 @@ OPERATOR = "a-token-for-the-tests-only"
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, plain):
-    """The command itself, talking to the board as ann: gives exit code, stdout and stderr."""
+def command(monkeypatch, now_leaderboard, plain):
+    """The command itself, talking to the board as ann."""
     monkeypatch.setenv("NOW_LEADERBOARD_TOKEN", plain.token("ann"))
     monkeypatch.setenv("NOW_LEADERBOARD_URL", plain.url)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["now-leaderboard", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return run
+    return now_leaderboard
 
 
 def test_a_submission_on_its_way_by_commands(command, plain, packed):

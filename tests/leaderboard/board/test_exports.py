@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ from leaderboard.board.exports import (
 from leaderboard.board.reported import read_reported, read_sources
 from leaderboard.board.tables import make_board
 from leaderboard.scoring.result import AtCutoffs, Folds, Release
-from leaderboard.store.entries import Withdrawal, entry_of
+from leaderboard.store.entries import entry_of
 from leaderboard.submission.archive import Training
 from now_builder.formats.benchmarks import BOARDS
 from now_builder.formats.noise import Noise as SubmittedNoise
@@ -384,14 +383,6 @@ def test_scored_rows_on_other_data_stand_apart(entry_on, archive):
     row = rows_of(make_board("jieba", [entry_on()]))[0]
     assert row.data.startswith("rebuilt release ")
     assert len(to_markdown(rows_of(make_board("jieba", [entry_on()]))).split("### ")) == 3
-
-
-def test_other_boards_and_withdrawn_entries_are_left_out(entry_on):
-    entry = entry_on()
-    withdrawal = Withdrawal(name=entry.name, withdrawn_at=datetime(2026, 1, 1, tzinfo=UTC))
-    gone = replace(entry, withdrawal=withdrawal)
-    for board in (make_board("bpe", [entry]), make_board("jieba", [gone])):
-        assert {row.evidence for row in rows_of(board)} == {"reported"}
 
 
 def test_a_coco_result_gives_its_folds_to_one_board_and_the_whole_to_the_other(entry_on, archive):

@@ -12,7 +12,6 @@ from leaderboard.board.reported import NoiseCondition, read_reported
 from leaderboard.board.tables import (
     SORT_KEYS,
     SectionKind,
-    axis_of,
     boards_of,
     make_board,
     sorted_rows,
@@ -148,10 +147,6 @@ def test_another_order_has_the_same_rows_the_best_first(filed, key):
         assert dates == sorted(dates, reverse=True)
     else:
         assert rows[0].method == "Behind"
-
-
-def test_the_axis_is_round_and_long_enough():
-    assert [axis_of(value) for value in (10.0, 60.0, 61.0, 599.0, 600.0)] == [60, 60, 120, 600, 600]
 
 
 def test_an_axis_begins_at_zero_unless_all_rows_stand_far_above_it(entry_on):

@@ -332,11 +332,6 @@ TRICKS = {
         "index-local",
         lambda draw, size: -3 * near(size) / size + draw.normal(size=(size, size)),
     ),
-    "narrow band": ("index-local", lambda _, size: np.exp(-near(size) / 3)),
-    "narrow band and noise": (
-        "index-local",
-        lambda draw, size: np.exp(-near(size) / 3) + 0.1 * draw.normal(size=(size, size)),
-    ),
     "wide band": ("index-local", lambda _, size: np.exp(-near(size) / 50)),
     "band upon cosines": (
         "index-local",

@@ -21,12 +21,7 @@ from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import FormatError
 from tests.leaderboard.conftest import SIZES, make_similarity
 
-N = 24
-
-
-def _similarity(seed=0):
-    noise = np.random.default_rng(seed).standard_normal((N, N))
-    return (noise + 2 * np.eye(N)).astype(np.float32)
+N = SIZES["test"]
 
 
 def _scored(path, release, similarity, track="jieba", attributes=None):
@@ -35,7 +30,7 @@ def _scored(path, release, similarity, track="jieba", attributes=None):
 
 
 def test_a_packed_matrix_scores_what_the_metrics_say(packed, release):
-    result, expected = score(packed, release), recalls(_similarity())
+    result, expected = score(packed, release), recalls(make_similarity())
     assert result.rsum == expected.rsum
     assert result.i2t.values() == tuple(expected.i2t.recall(cutoff) for cutoff in (1, 5, 10))
     assert result.t2i.values() == tuple(expected.t2i.recall(cutoff) for cutoff in (1, 5, 10))
@@ -45,7 +40,7 @@ def test_a_packed_matrix_scores_what_the_metrics_say(packed, release):
 
 
 def test_the_authors_layout_is_scored_too(tmp_path, archive):
-    result = _scored(tmp_path / "x.zip", archive, _similarity(), "bert")
+    result = _scored(tmp_path / "x.zip", archive, make_similarity(), "bert")
     assert result.release.origin == "archive"
     assert set(result.references) == {"chance"}
     assert result.duplicates.captions == result.duplicates.images == 2
@@ -210,16 +205,8 @@ def test_a_killed_scoring_leaves_no_half_result(tmp_path, packed, release, attri
     """Kill the command again and again, at later and later moments, until it gets through."""
     output = tmp_path / "out" / "result.json"
     expected = score(packed, release, attributes).to_json()
-    command = [sys.executable, "-c", "from leaderboard.cli import main; main()", "score"]
-    command += [
-        str(packed),
-        "--release",
-        str(release),
-        "--attributes",
-        str(attributes),
-        "-o",
-        str(output),
-    ]
+    command = [sys.executable, "-c", "from leaderboard.cli import main; main()", "score", packed]
+    command += ["--release", release, "--attributes", attributes, "-o", output]
     killed = 0
     for wait in (0.3, 0.6, 0.9, 60):
         process = subprocess.Popen(

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import os
 import re
 import subprocess
@@ -368,17 +367,6 @@ def test_hits_can_be_taken_along_and_give_the_recalls_again_but_no_ranks(filed, 
         hits = [float(row["hit_at_5"]) for row in rows if row["direction"] == name]
         assert 100 * sum(hits) / len(hits) == pytest.approx(way.r5)
     assert set(rows[0]) == {"direction", "row", "hit_at_1", "hit_at_5", "hit_at_10"}
-
-
-def test_a_board_leaves_in_every_format_with_the_same_rows(filed, files):
-    rows = list(csv.DictReader(io.StringIO(files["boards/jieba.csv"])))
-    told = json.loads(files["boards/jieba.json"])["rows"]
-    assert [row["method"] for row in rows] == [row["method"] for row in told]
-    assert {"Best", "PC²", "On dev"} <= {row["method"] for row in rows}
-    assert not {"Chance", "chance", "Gone"} & {row["method"] for row in rows}
-    assert len({(row["noise"], row["data"]) for row in rows}) == 4
-    assert f"@misc{{now-{filed['Best'].name}," in files["boards/jieba.bib"]
-    assert "rSum" in files[f"badges/{filed['Best'].name}.svg"]
 
 
 def test_the_progress_of_a_board_steps_up_to_its_best(files, filed):

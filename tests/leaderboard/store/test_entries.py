@@ -9,8 +9,6 @@ import pytest
 from leaderboard.scoring.evaluate import score
 from leaderboard.store.entries import (
     NewFiling,
-    Reproduction,
-    add_reproduction,
     file_result,
     find_result,
     prepare_store,
@@ -106,15 +104,6 @@ def test_of_two_processes_that_withdraw_an_entry_the_first_writes_its_tombstone(
         forked(_WITHDRAWING, tmp_path / "s", entry.name, reason, delay, barrier, told)
     (found,) = {told.get(), told.get()}
     assert read_results([tmp_path / "s"])[0].withdrawal.reason == found
-
-
-def test_an_unsigned_reproduction_is_listed_but_raises_no_evidence(tmp_path, result):
-    entry, _ = file_result(tmp_path / "s", result)
-    said = {"by": "Bob", "reproduced_at": AT, "rsum": 300.0, "payload_sha256": "b" * 64}
-    add_reproduction(tmp_path / "s", Reproduction(name=entry.name, **said))
-    (found,) = read_results([tmp_path / "s"])
-    assert found.evidence == "scored"
-    assert [each.by for each in found.reproductions] == ["Bob"]
 
 
 def test_what_a_kill_before_the_result_leaves_is_no_entry(tmp_path, result, monkeypatch):

@@ -7,15 +7,14 @@ import pytest
 
 from leaderboard.metrics import count_ranks
 from leaderboard.scoring.evaluate import score
-from leaderboard.scoring.result import QueryRanks, RankRecord
+from leaderboard.scoring.result import QueryRanks, RankRecord, query_ranks
 from leaderboard.store.entries import Entry, NewFiling, Proof, file_result, read_results
 from leaderboard.store.proof import read_board
 from leaderboard.store.relative import (
     NEAR_IDENTICAL,
     Pairs,
-    mid_ranks,
-    near_identical,
     relative_flags,
+    unit_ranks,
 )
 from leaderboard.store.signatures import make_key
 from leaderboard.submission.archive import new_submission, pack
@@ -65,14 +64,26 @@ def test_entries_without_anything_to_differ_in_are_no_copies(tmp_path, filed):
     assert _codes(tmp_path / "s") == {}
 
 
+def _record(matrix):
+    """The ranks of a matrix's queries."""
+    i2t, t2i = count_ranks(matrix)
+    order = np.arange(len(matrix))
+    return RankRecord(i2t=query_ranks(i2t, order), t2i=query_ranks(t2i, order))
+
+
+def _correlation(first, second):
+    return float(unit_ranks(first) @ unit_ranks(second))
+
+
 def test_rank_correlation_is_spearmans():
     stats = pytest.importorskip("scipy.stats")
     draw = np.random.default_rng(0)
     first = draw.normal(size=(80, 80)).round(1) + np.eye(80)
-    second = first + draw.normal(size=(80, 80)).round(1)
-    entries = count_ranks(first), count_ranks(second)
-    flat = [np.concatenate([way.greater + way.equal / 2 for way in ranks]) for ranks in entries]
-    assert near_identical(*entries) == pytest.approx(stats.spearmanr(*flat).statistic)
+    records = _record(first), _record(first + draw.normal(size=(80, 80)).round(1))
+    flat = [np.concatenate([way.greater + way.equal / 2 for way in r.read()]) for r in records]
+    assert _correlation(*records) == pytest.approx(stats.spearmanr(*flat).statistic)
+    assert _correlation(records[0], records[0]) == pytest.approx(1)
+    assert unit_ranks(_record(np.eye(60))) is None
 
 
 def test_an_entry_with_a_little_noise_added_is_near_identical_and_another_training_is_not():
@@ -80,29 +91,20 @@ def test_an_entry_with_a_little_noise_added_is_near_identical_and_another_traini
     draw = np.random.default_rng(0)
     meaning = embedded(draw, 300, 1.0)
     one, other = (meaning + 0.05 * draw.normal(size=(300, 300)) for _ in range(2))
-    copy = one + 1e-4 * draw.normal(size=(300, 300))
-    assert near_identical(count_ranks(one), count_ranks(copy)) > NEAR_IDENTICAL
-    assert 0.5 < near_identical(count_ranks(one), count_ranks(other)) < NEAR_IDENTICAL
-
-
-def test_rank_correlation_of_the_same_and_of_perfect_entries():
-    perfect = count_ranks(np.eye(60))
-    some = count_ranks(np.random.default_rng(0).normal(size=(60, 60)))
-    assert near_identical(perfect, perfect) == 1
-    assert near_identical(perfect, some) == 0
-    with pytest.raises(ValueError, match="found 16 queries in the second, expected 120"):
-        near_identical(perfect, count_ranks(np.eye(8)))
+    copy = _record(one + 1e-4 * draw.normal(size=(300, 300)))
+    assert _correlation(_record(one), copy) > NEAR_IDENTICAL
+    assert 0.5 < _correlation(_record(one), _record(other)) < NEAR_IDENTICAL
 
 
 def _slowly(entries):
-    """Compare all pairs anew, one after the other: who is like which earlier entry."""
+    """Compare all pairs anew, one after the other: the earlier entry that each one is like."""
+    units = {entry.name: unit_ranks(entry.result.ranks) for entry in entries}
+    names = [name for name, unit in units.items() if unit is not None]
     found = {}
-    for at, later in enumerate(entries):
-        ranks = later.result.ranks.read()
-        for earlier in entries[:at] if np.ptp(mid_ranks(ranks)) else ():
-            theirs = earlier.result.ranks.read()
-            if np.ptp(mid_ranks(theirs)) and near_identical(theirs, ranks) >= NEAR_IDENTICAL:
-                found[later.name] = earlier.name
+    for at, later in enumerate(names):
+        for earlier in names[:at]:
+            if round(float(units[earlier] @ units[later]), 9) >= NEAR_IDENTICAL:
+                found[later] = earlier
                 break
     return found
 

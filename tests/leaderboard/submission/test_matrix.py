@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from leaderboard.core.errors import SubmissionError
-from leaderboard.metrics import MatrixBlocks, recalls
-from leaderboard.submission.matrix import open_matrix, recall_file
+from leaderboard.metrics import recalls
+from leaderboard.submission.matrix import recall_file
 from now_builder.errors import FormatError
 
 
@@ -35,17 +35,6 @@ def test_recalls_are_those_of_the_matrix_in_memory(tmp_path, dtype, each, images
     for way, other in zip(found.ranks, expected.ranks, strict=True):
         assert np.array_equal(way.equal, other.equal)
         assert np.array_equal(way.later, other.later)
-
-
-def test_an_open_matrix_is_rows_of_any_step(tmp_path):
-    matrix, owner = write(tmp_path / "m.npy", 11, 5)
-    with open_matrix(tmp_path / "m.npy") as rows:
-        assert isinstance(rows, MatrixBlocks)
-        assert np.array_equal(rows.own(owner), matrix[owner, np.arange(55)])
-        for step in (1, 4, 11, 99):
-            blocks = list(rows.blocks(step))
-            assert [start for start, _ in blocks] == list(range(0, 11, step))
-            assert np.array_equal(np.concatenate([values for _, values in blocks]), matrix)
 
 
 def header(descr="'<f4'", order="False", shape="(4, 4)"):

@@ -13,14 +13,9 @@ from leaderboard.scoring.result import MATRIX_FLAGS
 from leaderboard.submission.archive import new_submission, open_submission, pack, pack_arrays
 from leaderboard.submission.pack import Sources, pack_files
 from now_builder.errors import FormatError
+from tests.leaderboard.conftest import SIZES, make_similarity, the_problem
 
-N = 24
-
-
-def _matrix(seed=0):
-    return np.random.default_rng(seed).standard_normal((N, N)).astype(np.float32) + 2 * np.eye(
-        N, dtype=np.float32
-    )
+N = SIZES["test"]
 
 
 @pytest.fixture
@@ -47,7 +42,7 @@ def _lists(matrix, depth):
 def test_ranked_lists_give_the_recalls_of_their_matrix_and_no_place(
     tmp_path, ranked, release, depth
 ):
-    matrix = _matrix()
+    matrix = make_similarity()
     pack_arrays(tmp_path / "x.zip", _lists(matrix, depth), ranked)
     result, expected = score(tmp_path / "x.zip", release), recalls(matrix)
     assert result.rsum == expected.rsum
@@ -73,7 +68,7 @@ def test_duplicates_count_in_ranked_lists_as_in_their_matrix(tmp_path, meta, ran
 
 
 def test_arrays_in_another_order_are_put_in_order_by_their_keys(tmp_path, meta, release):
-    generator, matrix = np.random.default_rng(5), _matrix()
+    generator, matrix = np.random.default_rng(5), make_similarity()
     rows, columns = generator.permutation(N), generator.permutation(N)
     for name, keys, order in (
         ("rows", meta.image_ids, rows),
@@ -90,7 +85,7 @@ def test_arrays_in_another_order_are_put_in_order_by_their_keys(tmp_path, meta, 
 
 
 def test_keys_that_are_not_the_splits_are_named(tmp_path, meta):
-    path = _save(tmp_path / "m.npy", _matrix())
+    path = _save(tmp_path / "m.npy", make_similarity())
     (tmp_path / "keys").write_text("".join(f"{key}\n" for key in [*meta.image_ids[1:], "x"]))
     with pytest.raises(FormatError, match=f"keys: 24 keys.*{meta.image_ids[0]!r} is missing"):
         pack_files(tmp_path / "x.zip", meta, Sources(path, image_ids=tmp_path / "keys"))
@@ -125,7 +120,7 @@ def _with(row, place, value):
         (_with(0, 0, -1), "ranked.range", "-1 in list 0, place 0"),
         (_with(5, 9, 0), "ranked.twice", "twice in list 5"),
         (_with(1, 4, 5), "ranked.twice", "twice in list 1"),
-        (_matrix(), "array.dtype", "expected ranked lists as int32 or int64"),
+        (make_similarity(), "array.dtype", "expected ranked lists as int32 or int64"),
     ],
 )
 def test_lists_that_are_none_are_refused(tmp_path, ranked, release, lists, code, message):
@@ -144,7 +139,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path, meta, release):
             "caption_ids": (*meta.caption_ids[:-1], "x"),
         }
     )
-    matrix = _matrix()
+    matrix = make_similarity()
     pack(tmp_path / "x.zip", matrix, wrong)
     spoilt = np.array([matrix[2, 2], np.nan], np.float32).tobytes()
     content = (tmp_path / "x.zip").read_bytes().replace(matrix[2, 2:4].tobytes(), spoilt, 1)
@@ -174,7 +169,7 @@ def _resealed(content):
 
 @pytest.mark.parametrize("payload", ["matrix", "ranked"])
 def test_members_that_do_not_fit_the_payload_are_refused(tmp_path, meta, payload):
-    pack(tmp_path / "x.zip", _matrix(), meta)
+    pack(tmp_path / "x.zip", make_similarity(), meta)
     content = (tmp_path / "x.zip").read_bytes()
     if payload == "matrix":
         (tmp_path / "x.zip").write_bytes(content.replace(b"similarity.npy", b"ranked_i2t.npy"))
@@ -193,27 +188,25 @@ def test_members_that_do_not_fit_the_payload_are_refused(tmp_path, meta, payload
 
 @pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.int8, np.complex64])
 def test_types_that_are_no_scores_are_told_which_are(tmp_path, meta, kind):
-    path = _save(tmp_path / "m.npy", (_matrix() > 0).astype(kind))
-    with pytest.raises(SubmissionError) as caught:
-        pack_files(tmp_path / "x.zip", meta, Sources(path))
-    (problem,) = caught.value.problems
+    path = _save(tmp_path / "m.npy", (make_similarity() > 0).astype(kind))
+    problem = the_problem(pack_files, tmp_path / "x.zip", meta, Sources(path))
     assert problem.expected == "scores as float16, float32, float64, int32 or int64"
     assert problem.mend == "similarity.astype('float32')"
 
 
 def test_whole_numbers_are_scores_unless_there_are_lists_of_captions_too(tmp_path, meta, release):
-    scores = (1000 * _matrix()).round().astype(np.int32)
+    scores = (1000 * make_similarity()).round().astype(np.int32)
     pack_files(tmp_path / "x.zip", meta, Sources(_save(tmp_path / "m.npy", scores)))
     result = score(tmp_path / "x.zip", release)
     assert (result.rsum, result.ranked) == (recalls(scores.astype(np.float64)).rsum, True)
-    lists = _save(tmp_path / "l.npy", _lists(_matrix(), 10)[0])
+    lists = _save(tmp_path / "l.npy", _lists(make_similarity(), 10)[0])
     with pytest.raises(SubmissionError, match="--lists"):
         pack_files(tmp_path / "y.zip", meta, Sources(lists))
 
 
 def test_distances_get_a_hint_and_bad_similarities_do_not(tmp_path, meta, release):
     for sign, codes in ((-1, ["distances"]), (1, [])):
-        strong = sign * (_matrix() + 4 * np.eye(N, dtype=np.float32))
+        strong = sign * (make_similarity() + 4 * np.eye(N, dtype=np.float32))
         pack(tmp_path / "x.zip", strong, meta)
         assert [flag.code for flag in score(tmp_path / "x.zip", release).flags] == codes
     pack(tmp_path / "x.zip", np.zeros((N, N), np.float32), meta)

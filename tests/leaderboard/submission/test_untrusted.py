@@ -25,6 +25,7 @@ from leaderboard.submission.untrusted import (
     read_matrix,
     shown,
 )
+from tests.leaderboard.conftest import the_problem
 
 ALLOWED = ("a", "b")
 
@@ -70,9 +71,7 @@ def _archive(name="a", content=b"x", **fields):
 
 
 def _code(*arguments, **fields):
-    with pytest.raises(SubmissionError) as caught:
-        _archive(*arguments, **fields)
-    (problem,) = caught.value.problems
+    problem = the_problem(_archive, *arguments, **fields)
     assert problem.field == "zip"
     return problem.code
 
@@ -83,9 +82,7 @@ def test_there_may_be_32_members_whatever_the_end_of_the_zip_says():
     many = _zip(names)
     for told in (len(names), 2):
         struct.pack_into("<HH", many, len(many) - 14, told, told)
-        with pytest.raises(SubmissionError) as caught:
-            _opened_as_file(many, names)
-        (problem,) = caught.value.problems
+        problem = the_problem(_opened_as_file, many, names)
         assert (problem.code, problem.field) == ("zip.members", "zip")
         assert (problem.found, problem.expected) == ("33 members", "32 at most")
 
@@ -109,18 +106,14 @@ def test_a_zip64_is_refused():
 
 
 def _not_plain(content):
-    with pytest.raises(SubmissionError) as caught:
-        _opened_as_file(content)
-    (problem,) = caught.value.problems
+    problem = the_problem(_opened_as_file, content)
     assert (problem.code, problem.field) == ("zip.format", "zip")
     assert (problem.found, problem.expected) == ("parts, a comment or zip64", "a plain zip")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x05\x06", b"PK\x05\x06" + bytes(17)])
 def test_what_is_too_short_for_a_zip_is_none(content):
-    with pytest.raises(SubmissionError) as caught:
-        _opened_as_file(content)
-    assert caught.value.problems[0].code == "zip.format"
+    assert the_problem(_opened_as_file, content).code == "zip.format"
 
 
 def test_an_empty_zip_has_no_member():
@@ -258,9 +251,7 @@ def test_a_member_inflates_two_hundred_times_at_most_and_small_ones_to_13_kb(pac
 @pytest.mark.parametrize("wrong", [-1, 1])
 def test_a_member_of_another_size_than_its_entry_says_is_torn(wrong):
     archive = _archive(content=b"four" * 9, at={SIZE: 36 + wrong})
-    with pytest.raises(SubmissionError) as caught:
-        archive.read("a", 99)
-    (problem,) = caught.value.problems
+    problem = the_problem(archive.read, "a", 99)
     assert (problem.code, problem.field) == ("zip.torn", "a")
 
 
@@ -268,9 +259,7 @@ def test_a_member_is_read_up_to_its_limit():
     archive = _archive(content=b"12345")
     assert archive.read("a", 5) == b"12345"
     for name, limit, code in (("a", 4, "zip.size"), ("b", 9, "zip.missing")):
-        with pytest.raises(SubmissionError) as caught:
-            archive.read(name, limit)
-        assert caught.value.problems[0].code == code
+        assert the_problem(archive.read, name, limit).code == code
 
 
 def _npy(array):
@@ -301,9 +290,7 @@ def test_a_stream_that_ends_elsewhere_than_its_size_says_is_refused(cut, found):
     size = len(content)
     assert size == 128 + 17 * 17 * 8
     stream = io.BytesIO(content[:-48] if cut > 0 else content + b"x")
-    with pytest.raises(SubmissionError) as caught:
-        read_matrix(stream, "m", size, (17, 17))
-    (problem,) = caught.value.problems
+    problem = the_problem(read_matrix, stream, "m", size, (17, 17))
     assert (problem.code, problem.field, problem.found) == ("array.size", "m", found)
     assert problem.expected.startswith("2440")
 
@@ -317,17 +304,13 @@ def test_a_header_may_have_as_many_bytes_as_it_may():
             header = read_array_header(io.BytesIO(content), "m")
             assert (header.shape, header.length) == ((2, 3), 12 + length)
         else:
-            with pytest.raises(SubmissionError) as caught:
-                read_array_header(io.BytesIO(content), "m")
-            assert caught.value.problems[0].code == "array.header"
+            assert the_problem(read_array_header, io.BytesIO(content), "m").code == "array.header"
 
 
 @pytest.mark.parametrize(("kinds", "kind"), [(WHOLE, "integer"), (FLOATS, "float")])
 def test_a_header_that_is_none_is_told_what_was_wanted(kinds, kind):
     content = b"\x93NUMPY\x01\x00" + struct.pack("<H", 4) + b"what"
-    with pytest.raises(SubmissionError) as caught:
-        read_array_header(io.BytesIO(content), "m", kinds)
-    (problem,) = caught.value.problems
+    problem = the_problem(read_array_header, io.BytesIO(content), "m", kinds)
     assert (problem.code, problem.expected) == ("array.header", f"a plain {kind} array")
 
 
@@ -363,9 +346,7 @@ def test_a_matrix_that_numpy_mapped_with_its_own_numbers_is_read(tmp_path):
 def test_nothing_else_of_numpy_is_read_in_a_header(shape):
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}".encode()
     content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
-    with pytest.raises(SubmissionError) as caught:
-        read_array_header(io.BytesIO(content), "m")
-    (problem,) = caught.value.problems
+    problem = the_problem(read_array_header, io.BytesIO(content), "m")
     assert (problem.code, problem.mend) == ("array.header", "np.save(path, similarity)")
 
 
@@ -385,18 +366,14 @@ def _saved(write):
     ],
 )
 def test_another_format_than_npy_is_called_by_its_name(content, found, mend):
-    with pytest.raises(SubmissionError) as caught:
-        read_array_header(io.BytesIO(content), "m")
-    (problem,) = caught.value.problems
+    problem = the_problem(read_array_header, io.BytesIO(content), "m")
     assert problem.code == "array.format"
     assert problem.found.startswith(found)
     assert mend in problem.mend
 
 
 def test_what_is_no_array_is_shown_and_mended():
-    with pytest.raises(SubmissionError) as caught:
-        read_array_header(io.BytesIO(b"\x93HUMPTY\x01"), "m")
-    (problem,) = caught.value.problems
+    problem = the_problem(read_array_header, io.BytesIO(b"\x93HUMPTY\x01"), "m")
     assert (problem.code, problem.field, problem.mend) == ("array.format", "m", "np.save")
     assert problem.found == shown(b"\x93HUMPTY\x01")
 
@@ -412,9 +389,9 @@ def test_what_is_no_array_is_shown_and_mended():
 )
 def test_a_matrix_of_another_shape_is_told_how_to_be_mended(array, whole, mend):
     content = _npy(array)
-    with pytest.raises(SubmissionError) as caught:
-        read_matrix(io.BytesIO(content), "m", len(content), (2, 3), whole=whole)
-    (problem,) = caught.value.problems
+    problem = the_problem(
+        lambda: read_matrix(io.BytesIO(content), "m", len(content), (2, 3), whole=whole)
+    )
     assert (problem.code, problem.field) == ("matrix.shape", "m")
     assert (problem.found, problem.expected) == (
         f"shape {array.shape}",
@@ -427,9 +404,10 @@ def test_whole_numbers_are_scores_only_where_they_are_asked_for():
     content = _npy(np.eye(3, dtype=np.int64))
     found = read_matrix(io.BytesIO(content), "m", len(content), (3, 3), whole=True)
     assert found.dtype == np.float64
-    with pytest.raises(SubmissionError) as caught:
-        read_matrix(io.BytesIO(content), "m", len(content), (3, 3))
-    assert caught.value.problems[0].code == "array.dtype"
+    assert (
+        the_problem(read_matrix, io.BytesIO(content), "m", len(content), (3, 3)).code
+        == "array.dtype"
+    )
 
 
 @pytest.mark.parametrize(
@@ -443,9 +421,9 @@ def test_values_nest_as_deep_as_they_may_and_no_deeper(opened):
     read_json(content, "j")
     siblings = b"[" + b",".join([content[1:-1] if opened == b"[" else b"[]"] * 50) + b"]"
     read_json(siblings, "j")
-    with pytest.raises(SubmissionError) as caught:
-        read_json(b"[" + b"[[[]]],{}," * 50 + content + b"]", "j")
-    assert caught.value.problems[0].code == "json.depth"
+    assert (
+        the_problem(read_json, b"[" + b"[[[]]],{}," * 50 + content + b"]", "j").code == "json.depth"
+    )
 
 
 def test_a_key_twice_is_named():
@@ -464,9 +442,7 @@ def test_a_key_twice_is_named():
 )
 def test_no_text_takes_longer_than_its_length_says(content):
     """A quadratic reader takes hours over the first, minutes over the second."""
-    with pytest.raises(SubmissionError) as caught:
-        read_json(content, "j")
-    assert caught.value.problems[0].code == "json.format"
+    assert the_problem(read_json, content, "j").code == "json.format"
 
 
 @pytest.mark.parametrize("character", " \"'<>\\`{}|^")
