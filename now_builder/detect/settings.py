@@ -17,9 +17,6 @@ class LabelSettings(Strict):
         description="TOML file that changes the classes, or the class of a role, tag or input; "
         "without it the 18 of the detector.",
     )
-    settled_only: bool = Field(
-        default=False, description="Leave out pages that never came to rest while captured."
-    )
 
 
 class TrainDetectorSettings(Strict):

@@ -329,12 +329,6 @@ def check_captures(
 ) -> bool:
     """Make sure that features were made from the screenshots that captures hold now.
 
-    Args:
-        path: The file or part, for messages.
-        keys: Its pages.
-        attributes: Its attributes.
-        screenshots: The sha256 of each page's screenshot, as the captures have it.
-
     Returns:
         Whether the file tells; those of earlier versions do not.
 

@@ -57,11 +57,7 @@ def read_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield all rows of a versioned table, read and checked whole before the first of them.
 
-    Args:
-        path: The file.
-        schema: The columns, and the version of the format.
-        optional: Columns that the file may lack; the rows then lack them.
-        required: Columns in which no cell may be empty.
+    ``optional`` columns may be absent from file and rows; ``required`` ones have no empty cell.
     """
     import pyarrow.parquet as pq
 

@@ -48,7 +48,6 @@ class DatasetUpload:
         return sum(path.stat().st_size for path in self.files.values())
 
     def __str__(self) -> str:
-        """List the files, a line each, and what they are together."""
         lines = [f"{path.stat().st_size:>15,}  {name}" for name, path in self.files.items()]
         kind = "private" if self.settings.private else "public"
         pictures = "with screenshots" if self.pictures else "no screenshots"

@@ -35,14 +35,6 @@ def serve(
 ) -> None:
     """Serve a folder made by ``make`` until interrupted or terminated.
 
-    Args:
-        folder: Holds ``simweb.toml``.
-        port: Port; 0 for a free one.
-        host: A loopback address.
-        ready_file: File for ``ADDRESS:PORT``, written once the server listens.
-        latency_s: Pause before every answer, as of a distant server.
-        access_log: File for a line ``host/path`` a request.
-
     Raises:
         NowError: If the port is taken.
     """

@@ -28,12 +28,6 @@ def make_bert(
 ) -> LibraryTokenizer:
     """Load or learn (:func:`learn_wordpiece`) a BERT tokenizer.
 
-    Args:
-        choice: ``auto``, ``learn``, a hub name or a folder.
-        captions: Captions to learn on.
-        vocabulary: Maximum size of a learned vocabulary.
-        min_frequency: Minimum occurrences of a pair of pieces to be merged.
-
     Raises:
         ConfigError: If a named tokenizer cannot be loaded.
     """
@@ -128,11 +122,6 @@ def learn_wordpiece(
     scripts without spaces is a sentence. Pieces that no caption is cut into (steps on the way to
     longer ones) are dropped but for single letters: in new text such a piece would win over
     shorter ones, and it is in no vocabulary.
-
-    Args:
-        captions: Captions of the train pool; iterated three times.
-        vocabulary: Maximum size.
-        min_frequency: Minimum occurrences of a pair of pieces to be merged.
 
     Differs:
         The trainer numbers the characters inside words in the order of a randomly seeded hash map,

@@ -41,12 +41,6 @@ def crawl_shards(
     It may be called again at any time, here or on another machine: final pages stay, missing ones
     are visited. The caller makes sure that one worker at a time has a host group.
 
-    Args:
-        captures: Folder or URL.
-        shards: Numbers of the shards.
-        settings: Settings of the crawl.
-        wait_s: Seconds to wait for a worker that still holds one of the shards.
-
     Raises:
         CrawlError: If there is no browser, the disk is full, or another crawl is at work on these.
         Stopped: If it is stopped by Ctrl-C, SIGTERM or SIGUSR1.

@@ -138,11 +138,7 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
     def reading(
         self, strings: Sequence[tuple[Float[Tensor, "_ 4"], Float[Tensor, "_ 768"]]]
     ) -> Iterator[None]:
-        """Let regions be tuned by page text inside this block.
-
-        Args:
-            strings: Boxes in detectron2's input px, and embeddings, of the strings of each image.
-        """
+        """Let regions be tuned by page text inside this block."""
         self._strings = strings
         try:
             yield

@@ -83,14 +83,6 @@ def measure_detector(
 ) -> Bounds:
     """Measure a detector and its bounds on the pages of a pool.
 
-    Args:
-        captures: The captures folder; pages are labelled by the mapping of the weights.
-        weights: Weights of the detector, or ``tiny-web``.
-        pool: Pool whose pages are measured.
-        seed: Changes the random boxes.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        threads: CPU threads; 0 takes all cores.
-
     Raises:
         ConfigError: If the weights or the device are missing.
         FormatError: If captures or weights are torn, or no page of the pool or of the train pool
