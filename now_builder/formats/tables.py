@@ -62,11 +62,12 @@ def read_rows(
     import pyarrow.parquet as pq
 
     with _readable(path), pq.ParquetFile(path) as file:
-        there = _columns(path, file, schema, optional)
-        table = file.read(columns=there, use_threads=False)  # a shard's rows: threads cost more
-        found, expected = (table.schema.metadata or {}).get(b"format"), schema.metadata[b"format"]
+        found = (file.schema_arrow.metadata or {}).get(b"format")
+        expected = schema.metadata[b"format"]
         if found != expected:
             raise FormatError(path, f"format {found!r:.60}, expected {expected.decode()!r}")
+        there = _columns(path, file, schema, optional)
+        table = file.read(columns=there, use_threads=False)  # a shard's rows: threads cost more
         for batch in _checked(path, table, schema, required).to_batches(_BLOCK):
             yield from batch.to_pylist()
 

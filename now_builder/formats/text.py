@@ -113,7 +113,7 @@ def oddities(text: str) -> frozenset[str]:
 
 
 def mend(text: str) -> str:
-    """Decode entities that are left once more, drop tags, zero-width characters and bidi controls."""
+    """Decode remaining entities once more; drop tags, zero-width characters and bidi controls."""
     text = decode_entities(text)
     text = _TAG.sub(lambda match: "" if match[1].lower() in _INLINE else " ", text)
     return clean(_BIDI.sub("", _ZERO_WIDTH.sub("", text)))

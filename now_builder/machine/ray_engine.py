@@ -111,13 +111,9 @@ class RayEngine(Generic[Task]):
         self._running[reference] = _Running(worker, task, attempt, time.monotonic(), limit_s)
 
     def _new_worker(self) -> Any:
-        remote = self._ray.remote(_Worker).options(
-            num_cpus=self._settings.worker_cpus,
-            num_gpus=self._gpus,
-            max_restarts=0,
-            max_task_retries=0,
-        )
-        return remote.remote(self._work)
+        share = {"num_cpus": self._settings.worker_cpus, "num_gpus": self._gpus}
+        actor = self._ray.remote(_Worker).options(**share, max_restarts=0, max_task_retries=0)
+        return actor.remote(self._work)
 
     def _finish(self, reference: Any, on_report: Callable[[Any], object]) -> None:
         try:

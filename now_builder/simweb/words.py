@@ -66,8 +66,8 @@ def read_words(lang: str) -> Words:
 
 
 def _topic(tree: dict[str, Any]) -> TopicWords:
-    things, acts, facts = (tuple(tree[key].split(_PART)) for key in ("things", "acts", "facts"))
-    return TopicWords(tree["name"], things, acts, facts)
+    lists = (tuple(tree[key].split(_PART)) for key in ("things", "acts", "facts"))
+    return TopicWords(tree["name"], *lists)
 
 
 def _in_traditional_characters(text: str) -> str:

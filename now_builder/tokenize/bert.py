@@ -40,10 +40,8 @@ def make_bert(
     except ConfigError as error:
         _log.warning(
             "%s; a WordPiece vocabulary is learned here instead of %s: the bert track of this "
-            "dataset is not that of the paper",
-            error,
-            MULTILINGUAL,
-        )
+            "dataset is not that of the paper", error, MULTILINGUAL,
+        )  # fmt: skip
         return learn_wordpiece(captions, vocabulary, min_frequency)
 
 

@@ -74,13 +74,10 @@ def tokenize(
 ) -> TokenizeSummary:
     """Write ids and vocabulary of each tokenizer, except where both exist and are up to date.
 
-    Args:
-        captures: Folder made by ``crawl``.
-        captions: Folder to write: ``jieba.txt``, ``jieba.vocab.json`` and so on, and the raw
-            ``bpe.tokenizer.json`` and ``bert.tokenizer.json``. Other raw tokenizers in it, from
-            ``settings.with_`` of this run or of earlier ones, are used besides the three.
-        settings: Sizes and choices; those not given stay as the folder was made.
-        force: Run every tokenizer again, with the defaults for settings not given.
+    ``captions`` gets ``jieba.txt``, ``jieba.vocab.json`` and so on, and the raw
+    ``bpe.tokenizer.json`` and ``bert.tokenizer.json``. Other raw tokenizers in it, from
+    ``settings.with_`` of this run or of earlier ones, are used besides the three. Settings not
+    given stay as the folder was made, or with ``force`` take their defaults.
 
     Raises:
         FormatError: If the captures are missing or torn, or a tokenizer's file cannot be read.
@@ -101,7 +98,7 @@ def tokenize(
     sizes: dict[str, int] = {}
     made: list[str] = []
     for name in (*TOKENIZERS, *sorted(files)):
-        own = _own_settings(name, chosen)
+        own = {field: getattr(chosen, field) for field in _OWN.get(name, ())}
         inputs = _inputs(name, own, files, content)
         vocabulary = None if force else _finished(captions, name, inputs, own)
         if vocabulary is None:
@@ -160,10 +157,6 @@ _OWN = {
     "bert": ("bert", "bert_vocabulary"),
 }
 """The settings that a tokenizer depends on."""
-
-
-def _own_settings(name: str, chosen: ChosenSettings) -> dict[str, Any]:
-    return {field: getattr(chosen, field) for field in _OWN.get(name, ())}
 
 
 def _as_it_was(captions: Path) -> ChosenSettings:
@@ -239,11 +232,7 @@ def _vocabulary(tokenizer: CaptionTokenizer, train: Counter[str], job: _Job) -> 
 
 
 def _tokenizer(
-    name: str,
-    corpus: Corpus,
-    settings: ChosenSettings,
-    files: Mapping[str, Path],
-    job: _Job,
+    name: str, corpus: Corpus, settings: ChosenSettings, files: Mapping[str, Path], job: _Job
 ) -> CaptionTokenizer:
     # Late: each tokenizer's library is loaded only when it runs.
     if name in files:

@@ -28,13 +28,9 @@ _DEEPEST = 6000
 that a page of 2 MB took minutes."""
 
 _BY_NAME = {
-    "description": "name",
-    "og:description": "og",
-    "twitter:description": "twitter",
-    "dc.description": "dc",
-    "dcterms.description": "dc",
-    "dcterms.abstract": "dc",
-}
+    "description": "name", "og:description": "og", "twitter:description": "twitter",
+    "dc.description": "dc", "dcterms.description": "dc", "dcterms.abstract": "dc",
+}  # fmt: skip
 _BY_PROPERTY = _BY_NAME | {"description": "property"}
 FALLBACKS = ("property", "og", "twitter", "dc", "itemprop", "http-equiv", "json-ld")
 """Sources other than ``name`` and ``script``, best first."""

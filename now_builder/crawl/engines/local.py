@@ -113,18 +113,10 @@ async def _visit_pending(
         stack.push_async_callback(resolver.close)
         proxies = [await stack.enter_async_context(Proxy(resolver)) for _ in range(concurrency + 1)]
         proxies[-1].begin(_UNLIMITED)
-        rules = SiteRules(
-            proxies[-1],
-            browsers.user_agent,
-            settings.obeyed_opt_outs(),
-            obey_robots=settings.robots,
-        )
+        opt_outs = settings.obeyed_opt_outs()
+        rules = SiteRules(proxies[-1], browsers.user_agent, opt_outs, obey_robots=settings.robots)
         stack.push_async_callback(rules.close)
-        scheduler = Scheduler(
-            tracker.pending,
-            settings.per_host_delay_s,
-            resolver.is_local,
-        )
+        scheduler = Scheduler(tracker.pending, settings.per_host_delay_s, resolver.is_local)
         progress = CrawlProgress(len(tracker.pending), tracker.total)
         stack.enter_context(progress)
         ranks = tracker.ranks() if settings.per_host_quota else {}
