@@ -98,9 +98,6 @@ class DualEncoder:
 
         ``squeeze`` resizes each to a square first, so that a processor that crops to a square
         (CLIP's) cuts nothing off.
-
-        Raises:
-            ConfigError: If the vectors are not finite, or the model gives no vector a picture.
         """
         shown = list(pictures)
         if squeeze:
@@ -114,11 +111,7 @@ class DualEncoder:
 
     @torch.inference_mode()
     def texts(self, texts: Sequence[str]) -> Float[Tensor, "n width"]:
-        """Embed texts, cut to :attr:`text_limit` tokens, as unit vectors on the CPU.
-
-        Raises:
-            ConfigError: If the vectors are not finite, or the model gives no vector a text.
-        """
+        """Embed texts, cut to :attr:`text_limit` tokens, as unit vectors on the CPU."""
         tokenizer = self._processor.tokenizer
         inputs = tokenizer.pad(
             tokenizer(list(texts), truncation=True, max_length=self.text_limit),

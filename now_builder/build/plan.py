@@ -72,9 +72,7 @@ class BuildPlan:
     """The plan of a build, by :func:`plan_build`.
 
     Attributes:
-        urls: Lines of the list.
         pages: Pages to visit: a URL listed twice is visited once, a host up to its quota.
-        pairs: Expected pairs.
         pools: Expected pairs in the pools of train, dev and test.
         peak_bytes: Largest disk use, while parts of the features are merged.
         free_bytes: Free disk at the output folder.
@@ -112,11 +110,7 @@ class BuildPlan:
 
 
 def plan_build(urls: Path, out: Path, settings: BuildSettings) -> BuildPlan:
-    """Plan a build by measured rates; nothing is written, no site is asked.
-
-    Raises:
-        FormatError: If the list cannot be read.
-    """
+    """Plan a build by measured rates; nothing is written, no site is asked."""
     listed = read_urls(urls)
     sites = Counter(site_of(url) for url in {canonical(url) or url for url in listed})
     quota = settings.crawl.per_host_quota or len(listed)

@@ -220,12 +220,7 @@ def _append(file: h5py.File, batch: FeatureBatch, count: int, pages: int | None)
 
 
 class Features:
-    """A feature file open for reading. Made by :func:`open_features`.
-
-    Attributes:
-        keys: In file order.
-        attributes: The root attributes.
-    """
+    """A feature file open for reading. Made by :func:`open_features`."""
 
     def __init__(self, path: Path, file: h5py.File) -> None:
         self.path = path

@@ -27,14 +27,7 @@ _SHARD = re.compile(r"data/(train|dev|test)-\d{5}-of-\d{5}\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class DatasetUpload:
-    """A data set to publish.
-
-    Attributes:
-        repository: ``USER/NAME``.
-        files: By path in the data set: the file here.
-        licence: The release's, which stands in the card.
-        pictures: Whether screenshots are in it.
-    """
+    """A data set to publish as ``USER/NAME``: its local files by their path in it, its licence."""
 
     repository: str
     files: Mapping[str, Path]

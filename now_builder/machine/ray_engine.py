@@ -18,12 +18,7 @@ _POLL_S = 5.0
 
 @dataclass(slots=True)
 class TaskResults(Generic[Task]):
-    """The results of all tasks.
-
-    Attributes:
-        reports: what the tasks returned.
-        poison: tasks that failed in every attempt, and why.
-    """
+    """The values that tasks returned, and the tasks that failed in every attempt, with reasons."""
 
     reports: list[Any] = field(default_factory=list)
     poison: list[tuple[Task, str]] = field(default_factory=list)

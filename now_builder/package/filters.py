@@ -20,13 +20,7 @@ from now_builder.urls import canonical
 
 @dataclass(frozen=True, slots=True)
 class CrawledPages:
-    """The pages of a crawl, by key.
-
-    Attributes:
-        rows: The outcome; a URL whose shard is not finished has none.
-        features: Keys that have region features.
-        ids: Content ids by tokenizer and key.
-    """
+    """The pages of a crawl, by key; a URL whose shard is not finished has no row."""
 
     plan: Sequence[Planned]
     rows: Mapping[str, CaptureRow]

@@ -52,11 +52,7 @@ _TEXTS = ("url", "site", "lang", "caption", "caption_source")
 
 @dataclass(frozen=True, slots=True)
 class _ParquetFile:
-    """One Parquet file to be.
-
-    Attributes:
-        start: First ``pair_index``; ``stop`` is one more than the last.
-    """
+    """A Parquet file to write: pairs from ``pair_index`` ``start`` to before ``stop``."""
 
     name: str
     split: Split
@@ -66,12 +62,7 @@ class _ParquetFile:
 
 @dataclass(frozen=True, slots=True)
 class _Exported:
-    """The inputs of an export.
-
-    Attributes:
-        screenshots: By key; empty without pictures.
-        tokens: By split and tokenizer.
-    """
+    """The inputs of an export; screenshots by key, none without pictures."""
 
     release: Path
     pairs: dict[Split, list[Pair]]

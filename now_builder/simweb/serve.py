@@ -33,11 +33,7 @@ def serve(
     latency_s: float = 0.0,
     access_log: Path | None = None,
 ) -> None:
-    """Serve a folder made by ``make`` until interrupted or terminated.
-
-    Raises:
-        NowError: If the port is taken.
-    """
+    """Serve a folder made by ``make`` until interrupted or terminated."""
     answers = Answers(read_world(folder))
     answers.latency_s = latency_s
     listener = _listen(host, port)

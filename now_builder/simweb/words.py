@@ -13,14 +13,7 @@ CHARACTER_SCRIPTS = frozenset({"zh", "ja"})
 
 @dataclass(frozen=True, slots=True)
 class TopicWords:
-    """Words about a topic.
-
-    Attributes:
-        name: Its name inside a sentence.
-        things: Noun phrases in the nominative.
-        acts: Phrases that follow "how to".
-        facts: Whole sentences.
-    """
+    """Words about a topic: noun phrases, phrases that follow "how to", whole sentences."""
 
     name: str
     things: tuple[str, ...]
@@ -30,14 +23,7 @@ class TopicWords:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A language.
-
-    Attributes:
-        lang: Language code.
-        text: Templates by their use (``descriptions``, ``titles`` …).
-        site: Texts of every site, without a topic: navigation, buttons, slogans.
-        topics: Words about each topic.
-    """
+    """A language: templates by their use (``titles`` …), texts of every site, words by topic."""
 
     lang: str
     text: dict[str, tuple[str, ...]]

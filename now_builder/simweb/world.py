@@ -60,13 +60,7 @@ _LEGACY_SITES = 0.15
 class Site:
     """A host with its language and encoding; nothing of it depends on a topic.
 
-    Attributes:
-        host: ``siteNN.test``.
-        lang: ``zh``, ``en`` …; Big5 sites write ``zh`` in traditional characters.
-        name: Name in its language.
-        charset: Label of its encoding.
-        declared: Where the encoding is declared.
-        gzip: Whether responses are compressed.
+    Sites with the encoding Big5 write ``zh`` in traditional characters.
     """
 
     number: int

@@ -26,11 +26,7 @@ _FILES = ["vocab.txt", "tokenizer.json", "tokenizer_config.json"]
 def make_bert(
     choice: str, captions: Iterable[str], vocabulary: int, min_frequency: int
 ) -> LibraryTokenizer:
-    """Load or learn (:func:`learn_wordpiece`) a BERT tokenizer.
-
-    Raises:
-        ConfigError: If a named tokenizer cannot be loaded.
-    """
+    """Load or learn (:func:`learn_wordpiece`) a BERT tokenizer."""
     if choice == "learn":
         return learn_wordpiece(captions, vocabulary, min_frequency)
     if choice != "auto":

@@ -40,13 +40,9 @@ _MIN_FREQUENCY = 2
 
 @dataclass(frozen=True, slots=True)
 class TokenizeSummary:
-    """Outcome of ``tokenize``.
+    """Number of captions, of those in the train pool, of tokens of each vocabulary.
 
-    Attributes:
-        pages: Number of captions encoded.
-        learned_on: Number of captions in the train pool.
-        sizes: Number of tokens of each vocabulary, special tokens included.
-        made: Names of the tokenizers run now; the others were finished before.
+    The tokenizers in ``made`` ran now; the others were finished before.
     """
 
     pages: int

@@ -76,12 +76,7 @@ def crawl_shards(
 
 
 def make_resolver(settings: CrawlSettings) -> Resolver:
-    """Return the resolver of a crawl's host names.
-
-    Raises:
-        ConfigError: If a mapping of ``resolve`` cannot be read.
-        FormatError: If the list ``never`` cannot be read.
-    """
+    """Return the resolver of a crawl's host names."""
     never = read_hosts(settings.never) if settings.never else frozenset()
     mappings = [parse_mapping(text) for text in settings.resolve]
     return Resolver(mappings, allow_private=settings.allow_private, never=never)

@@ -56,11 +56,7 @@ class SiteRules:
             await self._robots.close()
 
     async def robots(self, url: str) -> Decision:
-        """Decide by robots.txt alone.
-
-        Raises:
-            Refused: If the host itself cannot be reached or must not be.
-        """
+        """Decide by robots.txt alone."""
         return _IGNORED if self._robots is None else await self._robots.decide(url)
 
     async def decide(self, url: str) -> Decision:

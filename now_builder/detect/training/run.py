@@ -22,13 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TrainSummary:
-    """Counts and figures of a training.
-
-    Attributes:
-        steps: Steps taken, those of earlier runs included.
-        seconds: Wall time of this run.
-        measures: Figures on the held-out part of the train pool; ``None`` without such a part.
-    """
+    """Steps of a training, earlier runs included, seconds of this run, and held-out figures."""
 
     weights: Path
     pages: int
