@@ -65,7 +65,7 @@ class _SettingsOfOneMachine(Strict):
     )
     user_agent_url: str = Field(
         "",
-        description="Page that tells a site's owner who crawls; part of the user agent. Give yours "
+        description="Page that tells owners of sites who crawls; part of the user agent. Set it "
         "before you crawl public sites.",
     )
     image: Literal["png", "webp"] = Field(

@@ -87,7 +87,7 @@ def clean(text: str) -> str:
 
 
 def is_placeholder(text: str) -> bool:
-    """Whether a caption stands where a description was to be put, or has no word at all."""
+    """Whether a caption is a placeholder for a description, or has no word at all."""
     text = text[:_START]
     if not text or _WORDS.search(text) is None:
         return bool(text)

@@ -207,7 +207,7 @@ def _check_punkt() -> Finding:
 
 
 def _check_gpu() -> Finding:
-    """Ask the driver, which torch needs, too."""
+    """Ask the NVIDIA driver, which torch needs too."""
     if shutil.which("nvidia-smi") is None:
         detail = "no NVIDIA driver; detect and train run on the CPU"
         return Finding(GPU, found=False, detail=detail)

@@ -1,4 +1,4 @@
-"""Where Tesseract's language data are on this machine."""
+"""Find Tesseract's language data on this machine."""
 
 import os
 import sys

@@ -318,14 +318,14 @@ def _card(card: str, schema: pa.Schema, *, images: bool) -> str:
 
 _ABOUT = {
     "image": "screenshot, 720 × 1280 px",
-    "key": "the page's name for life",
+    "key": "id of the page, which never changes",
     "pair_index": "row of the split, as in every file of the release",
     "url": "as listed",
     "site": "host name",
-    "lang": "language told from caption and page; und if undecided",
+    "lang": "language, detected from caption and page; und if undecided",
     "caption": "meta description",
-    "caption_source": "where in the page it stood",
-    "flags": "such as email or blank, by rules that err",
+    "caption_source": "place of the caption in the page",
+    "flags": "flags such as email or blank, by rules that can err",
     "boxes": "36 regions, best first: left, top, right, bottom, in px of the screenshot",
     "scores": "of the regions, in [0, 1]",
     "classes": "of the regions: index into the detector's `classes` below, −1 for none",

@@ -1,4 +1,4 @@
-"""A package of an optional extra that is not installed, said in one line."""
+"""Explain in one line that a package of an optional extra is not installed."""
 
 import re
 from collections.abc import Sequence

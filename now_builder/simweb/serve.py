@@ -87,7 +87,7 @@ async def _until_stopped(answers: Answers, listener: socket.socket) -> None:
 
 
 async def _serve(answers: Answers, listener: socket.socket, stop: asyncio.Event) -> None:
-    """Serve until ``stop`` is set, then drop what is still open."""
+    """Serve until ``stop`` is set, then drop all open connections."""
     tasks: set[asyncio.Task[None]] = set()
     server = await asyncio.start_server(
         partial(_accept, answers, tasks), sock=listener, limit=_HEAD_LIMIT

@@ -44,7 +44,7 @@ LEGACY = {
 """Encodings of old pages by label, with a language each."""
 
 _UNDECLARED = ("gbk", "big5", "shift_jis", "euc-kr", "windows-1251")
-"""Encodings that can be told from the text without a declaration."""
+"""Encodings that can be detected in the text without a declaration."""
 
 _DECLARED: dict[str, Declared] = {
     "legacy_header": "header", "legacy_meta": "meta", "legacy_undeclared": "nowhere",

@@ -48,7 +48,7 @@ class TokenizeSettings(Strict):
 
 
 class ChosenSettings(Strict):
-    """Settings that decide what is written, all with values; vocabularies store their own."""
+    """Settings that change the output, all with values; vocabularies store their own."""
 
     bpe_vocabulary: int = 10_000
     bert: str = "auto"

@@ -26,7 +26,7 @@ _EMBEDDING = (ip_network("64:ff9b::/96"), ip_network("::/96"))
 """IPv6 ranges whose last 32 bits are an IPv4 address."""
 
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
-"""A network's own translators (RFC 8215), which choose where the IPv4 address stands in it."""
+"""A network's own translators (RFC 8215), which choose the place of the IPv4 address in it."""
 
 
 class Refused(Exception):  # noqa: N818 - a refusal is no error of ours
@@ -54,7 +54,7 @@ class Mapping:
 
 
 def parse_mapping(text: str) -> Mapping:
-    """Read ``HOST:ADDR`` or ``HOST:ADDR:PORT``; an IPv6 address stands in brackets.
+    """Read ``HOST:ADDR`` or ``HOST:ADDR:PORT``; an IPv6 address needs brackets.
 
     Raises:
         ConfigError: If the text is neither.

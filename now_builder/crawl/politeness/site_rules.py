@@ -25,7 +25,7 @@ _IGNORED = Decision("allowed", "ignored")
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What the files of an origin say; those that it lacks say nothing."""
+    """The rules in the files of an origin; a missing file has none."""
 
     tdm: tuple[Rule, ...]
     ai: RobotsRules

@@ -139,7 +139,7 @@ def _captured(captures: Path, pool: Split) -> Iterator[tuple[str, ScreenshotPlac
 def read_coco_pages(
     folder: Path, coco: Path, held_out: float, mapping: ClassMapping | None = None
 ) -> TrainPages:
-    """Read pages whose labels stand in a COCO file, such as ``now-builder label`` writes.
+    """Read pages whose labels are in a COCO file, such as ``now-builder label`` writes.
 
     In a captures folder the images are found by key, the train pool's alone, with their text boxes.
     In any other folder they are files, brought to a screen of 720 x 1280 by letterbox: scaled
