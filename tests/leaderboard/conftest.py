@@ -235,7 +235,7 @@ def filed(tmp_path_factory, release):
     again = file_entry(store, release, "Run again", 2.5, filed_on(70), seed=5)
     gone = file_entry(store, release, "Gone", 2.2, filed_on(10), seed=6)
     file_entry(store, release, "On dev", 2.0, filed_on(5), split="dev")
-    noise = {"protocol": "either", "sha256": "ab" * 32, "ratio": 0.2}
+    noise = {"protocol": "either", "sha256": "ab" * 32, "mismatch": 0.2}
     file_entry(store, release, "On noise", 1.0, filed_on(80), seed=7, training={"noise": noise})
     withdraw(store, gone.name, "The dev split had been mixed in.", datetime(2026, 5, 1, tzinfo=UTC))
     run = {"name": again.name, "by": "Fay Fox", "rsum": again.result.rsum}
