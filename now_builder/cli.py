@@ -84,11 +84,7 @@ def _status(
 def _label(
     captures: Captures,
     labels: Annotated[
-        Path,
-        typer.Argument(
-            metavar="LABELS",
-            help="Folder to write: labels.json (COCO).",
-        ),
+        Path, typer.Argument(metavar="LABELS", help="Folder for labels.json (COCO).")
     ],
     settings: Annotated[Any, Fields("now_builder.detect.settings:LabelSettings")],
     force: Force = False,
@@ -128,7 +124,7 @@ def _train_detector(
 
 @app.command("measure-detector")
 def _measure_detector(
-    captures: Annotated[Path, typer.Argument(help="Folder made by crawl.")],
+    captures: Captures,
     weights: Annotated[Path, typer.Argument(help="Weights made by train-detector, or tiny-web.")],
     pool: Annotated[
         Literal["train", "dev", "test"], typer.Option(help="Pool of the pages to measure.")

@@ -125,7 +125,7 @@ def expected_by(
 
 
 def place_of(item: Mapping[str, Any], tree: Any) -> str:
-    """Return the dotted path of a validation error, without what is no name in the tree.
+    """Return the dotted path of a validation error, without parts that are no names in the tree.
 
     Where a section is one of several classes, pydantic names the class too.
     """
@@ -175,7 +175,7 @@ def _in_order(name: str) -> str:
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
-    """Return words that name what is most like a word, to end a message; empty if nothing is."""
+    """Return the end of a message that names the most similar name; empty if none is similar."""
     found = get_close_matches(word, list(names), 1)
     return f", the nearest is {found[0]}" if found else ""
 

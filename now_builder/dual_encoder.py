@@ -96,25 +96,22 @@ class DualEncoder:
     ) -> Float[Tensor, "n width"]:
         """Embed RGB pictures of any size as unit vectors on the CPU.
 
-        Args:
-            pictures: Pictures; the model's own processor brings them to its size.
-            squeeze: Resize each to a square first, so that a processor that crops to a square
-                (CLIP's) cuts nothing off.
-
-        Raises:
-            ConfigError: If the vectors are not finite, or the model gives no vector a picture.
+        ``squeeze`` resizes each to a square first, so that a processor that crops to a square
+        (CLIP's) cuts nothing off.
         """
-        shown = [_squeezed(picture) if squeeze else picture for picture in pictures]
+        shown = list(pictures)
+        if squeeze:
+            sides = [min(max(picture.size), _SIDE) for picture in pictures]
+            shown = [
+                picture.resize((side, side), Image.Resampling.BICUBIC)
+                for picture, side in zip(pictures, sides, strict=True)
+            ]
         inputs = self._processor.image_processor(images=shown, return_tensors="pt")
         return self._features("get_image_features", inputs)
 
     @torch.inference_mode()
     def texts(self, texts: Sequence[str]) -> Float[Tensor, "n width"]:
-        """Embed texts, cut to :attr:`text_limit` tokens, as unit vectors on the CPU.
-
-        Raises:
-            ConfigError: If the vectors are not finite, or the model gives no vector a text.
-        """
+        """Embed texts, cut to :attr:`text_limit` tokens, as unit vectors on the CPU."""
         tokenizer = self._processor.tokenizer
         inputs = tokenizer.pad(
             tokenizer(list(texts), truncation=True, max_length=self.text_limit),
@@ -233,11 +230,6 @@ def _number(model: Any, name: str, function: Callable[[Tensor], Tensor], default
     if not isinstance(parameter, Tensor) or parameter.numel() != 1:
         return default
     return float(function(parameter.detach().float()))
-
-
-def _squeezed(picture: Image.Image) -> Image.Image:
-    side = min(max(picture.size), _SIDE)
-    return picture.resize((side, side), Image.Resampling.BICUBIC)
 
 
 def _refused(name: str, reason: str) -> ConfigError:

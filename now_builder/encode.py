@@ -15,12 +15,8 @@ def encode(
 ) -> list[tuple[str, int]]:
     """Cut a text by the tokenizer of a track and return its tokens, each with its id.
 
-    Args:
-        release: A release that keeps the tokenizer's file beside its vocabulary, as those of
-            ``now-builder package`` do; Jieba needs none.
-        tokenizer: Name of the track.
-        vocabulary: Vocabulary of the track.
-        text: Cleaned, and mended if the release's captions were, before it is cut.
+    The text is cleaned first, and mended if the release's captions were. Every tokenizer but Jieba
+    needs its file beside the vocabulary, as ``now-builder package`` writes it.
 
     Returns:
         Content ids as in the release's captions: without ``<start>`` and ``<end>``, with that of

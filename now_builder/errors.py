@@ -22,7 +22,7 @@ class NowError(Exception):
 
 
 def _printable(sign: str) -> str:
-    """Return a character as it can stand in a line: as it is, as a space, or escaped."""
+    """Return a character in printable form: itself, a space, or an escape."""
     if sign.isprintable():
         return sign
     return " " if sign.isspace() else ascii(sign)[1:-1]

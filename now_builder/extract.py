@@ -52,10 +52,6 @@ class RegionExtractor:
     def __call__(self, content: bytes, name: str) -> Float[ndarray, "36 768"]:
         """Return a picture's regions; other shapes than a screenshot's are fitted into its corner.
 
-        Args:
-            content: A PNG, JPEG or WebP file.
-            name: Its name in error messages.
-
         Raises:
             FormatError: If it is not such a picture, or has too many pixels.
         """

@@ -62,7 +62,6 @@ class StagePlan:
     bound: str
 
     def __str__(self) -> str:
-        """Write a row of the plan."""
         changed = f"  [{', '.join(self.changed)}]" if self.changed else ""
         row = f"{self.stage:9} {_hours(self.hours):>9} {_disk(self.bytes):>9}"
         return f"{row}  {self.work}; {self.bound}{changed}"
@@ -73,9 +72,7 @@ class BuildPlan:
     """The plan of a build, by :func:`plan_build`.
 
     Attributes:
-        urls: Lines of the list.
         pages: Pages to visit: a URL listed twice is visited once, a host up to its quota.
-        pairs: Expected pairs.
         pools: Expected pairs in the pools of train, dev and test.
         peak_bytes: Largest disk use, while parts of the features are merged.
         free_bytes: Free disk at the output folder.
@@ -96,7 +93,6 @@ class BuildPlan:
     lacks: list[str]
 
     def __str__(self) -> str:
-        """Write the plan for people."""
         pools = ", ".join(f"{name} {pairs:,}" for name, pairs in self.pools.items())
         hours = sum(stage.hours for stage in self.stages)
         machine = f"{self.cores} cores, {_disk(self.memory_bytes)} of memory, {self.gpu}"
@@ -114,16 +110,7 @@ class BuildPlan:
 
 
 def plan_build(urls: Path, out: Path, settings: BuildSettings) -> BuildPlan:
-    """Plan a build by measured rates; nothing is written, no site is asked.
-
-    Args:
-        urls: URL list.
-        out: Folder that the build would write.
-        settings: Settings of each stage.
-
-    Raises:
-        FormatError: If the list cannot be read.
-    """
+    """Plan a build by measured rates; nothing is written, no site is asked."""
     listed = read_urls(urls)
     sites = Counter(site_of(url) for url in {canonical(url) or url for url in listed})
     quota = settings.crawl.per_host_quota or len(listed)
@@ -142,14 +129,14 @@ def plan_build(urls: Path, out: Path, settings: BuildSettings) -> BuildPlan:
     ]
     held = sum(stage.bytes for stage in stages[:3])
     peak = held + max(stages[1].bytes, stages[3].bytes)
-    memory, free = _memory(), shutil.disk_usage(_existing(out)).free
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    place = next(folder for folder in [out.resolve(), *out.resolve().parents] if folder.is_dir())
+    free = shutil.disk_usage(place).free
     lacks = [*_short_of(settings, peak, free, memory, cores), *_too_few(pools, wanted, settings)]
     lacks += [str(finding) for finding in findings if not finding.found]
-    name, pairs = gpu.detail if gpu.found else "no GPU", sum(pools.values())
-    machine = (cores, memory, name)
-    return BuildPlan(
-        len(listed), pages, len(hosts), pairs, pools, *machine, stages, peak, free, lacks
-    )
+    machine = (cores, memory, gpu.detail if gpu.found else "no GPU")
+    counts = (len(listed), pages, len(hosts), sum(pools.values()), pools)
+    return BuildPlan(*counts, *machine, stages, peak, free, lacks)
 
 
 def _crawl(hosts: Counter[str], settings: BuildSettings, cores: int) -> StagePlan:
@@ -192,10 +179,8 @@ def _package(pairs: int, settings: BuildSettings) -> StagePlan:
 def _stage(
     name: str, work: str, settings: BaseModel, seconds: float, stored: int, bound: str
 ) -> StagePlan:
-    changed = [
-        f"{field}={value}"
-        for field, value in settings.model_dump(mode="json", exclude_defaults=True).items()
-    ]
+    given = settings.model_dump(mode="json", exclude_defaults=True)
+    changed = [f"{field}={value}" for field, value in given.items()]
     return StagePlan(name, work, changed, round(seconds / 3600, 4), stored, bound)
 
 
@@ -232,16 +217,6 @@ def _too_few(
         urls = next(fitting, None)
         remedy = f"list about {urls:,} URLs" if urls else "choose other crawl.split_shares"
         yield f"URLs: about {', '.join(short)} are to be expected; {remedy}"
-
-
-def _existing(path: Path) -> Path:
-    """Return the nearest existing folder above a path."""
-    path = path.resolve()
-    return next(folder for folder in [path, *path.parents] if folder.is_dir())
-
-
-def _memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _hours(hours: float) -> str:

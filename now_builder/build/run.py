@@ -30,12 +30,7 @@ class BuildSettings(Strict):
 def read_build_settings(
     preset: str | None, config: Path | None, overrides: Iterable[str]
 ) -> BuildSettings:
-    """Read a preset, over it a TOML file, over both single values.
-
-    Args:
-        preset: Name of a preset, see :func:`now_builder.build.presets`.
-        config: TOML with sections ``crawl``, ``detect``, ``tokenize``, ``package``.
-        overrides: ``section.key=value`` each.
+    """Read a preset, over it a TOML file, over both single values (``section.key=value``).
 
     Raises:
         ConfigError: If there is no such preset or file, or a setting is unknown or out of range.
@@ -58,16 +53,10 @@ def build_release(
     settings: BuildSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> Path:
-    """Run crawl, detect, tokenize and package, with the shipped detector if no other is named.
+    """Run crawl, detect, tokenize and package and return the release folder.
 
-    Args:
-        urls: URL list.
-        out: Folder to write ``captures``, ``features.h5``, ``captions`` and ``release`` into.
-        settings: Settings of each stage.
-        force: Start every stage over.
-
-    Returns:
-        The release folder.
+    ``out`` gets ``captures``, ``features.h5``, ``captions`` and ``release``. The shipped detector
+    is taken if the settings name no other.
     """
     # Late imports: `now-builder --help` must not load a browser driver and torch.
     from now_builder.crawl.run import crawl

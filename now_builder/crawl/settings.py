@@ -12,9 +12,7 @@ from now_builder.machine.distribution import DistributedSettings
 class _SettingsOfOneMachine(Strict):
     """Settings of a crawl that hold for each of its machines."""
 
-    concurrency: int = Field(
-        0, ge=0, description="Pages in flight; 0 takes three a CPU core, since pages wait."
-    )
+    concurrency: int = Field(0, ge=0, description="Pages in flight; 0: three a CPU core.")
     page_timeout_s: float = Field(
         30.0,
         gt=0,
@@ -28,9 +26,7 @@ class _SettingsOfOneMachine(Strict):
         "changes, and something is seen there. A page that takes longer is captured as it is "
         "(load_state=partial).",
     )
-    allow_private: bool = Field(
-        default=False, description="Visit loopback and private addresses too (refused by default)."
-    )
+    allow_private: bool = Field(False, description="Visit loopback and private addresses too.")
     resolve: list[str] = Field(
         default_factory=list,
         description="Address of a host, as HOST:ADDR or HOST:ADDR:PORT; HOST may be *.test. May be "
@@ -41,12 +37,8 @@ class _SettingsOfOneMachine(Strict):
         description="Obey robots.txt, its crawl delay included; also where a page leads elsewhere, "
         "and for the documents of frames.",
     )
-    per_host_delay_s: float = Field(
-        1.0, ge=0, description="Seconds between two visits to a public host."
-    )
-    per_host_quota: int = Field(
-        0, ge=0, description="Maximum pages per public host; 0 sets no limit."
-    )
+    per_host_delay_s: float = Field(1.0, ge=0, description="Delay between visits to a public host.")
+    per_host_quota: int = Field(0, ge=0, description="Maximum pages per public host; 0: no limit.")
     max_bytes: int = Field(
         64_000_000,
         gt=0,
@@ -73,7 +65,7 @@ class _SettingsOfOneMachine(Strict):
     )
     user_agent_url: str = Field(
         "",
-        description="Page that tells a site's owner who crawls; part of the user agent. Give yours "
+        description="Page that tells owners of sites who crawls; part of the user agent. Set it "
         "before you crawl public sites.",
     )
     image: Literal["png", "webp"] = Field(
@@ -122,9 +114,7 @@ class _SettingsOfOneMachine(Strict):
         description="Further attempts after net_error or renderer_crashed; browser_crashed has "
         "two of its own. Any other failure is final until --retry-failed.",
     )
-    browser: Path | None = Field(
-        None, description="Chromium to use; by default the first found on this machine."
-    )
+    browser: Path | None = Field(None, description="Chromium to use; by default the first found.")
     page_memory_mb: int = Field(
         1500,
         ge=1,

@@ -62,19 +62,21 @@ class CrawlStatus:
 
     def __str__(self) -> str:
         done = self.statuses.total()
+        left = "not known" if self.left_s is None else str(timedelta(seconds=round(self.left_s)))
+        steps = (f"{step} {total / self.taken[step]:.3f} s" for step, total in self.steps.items())
         rows = [
             ("URLs", f"{self.pages}; {done} done, {self.to_do} to do"),
             ("shards", f"{self.shards}; {self.finished} finished"),
             ("at work", "yes" if self.running else "no"),
             ("rate", f"{self.pages_per_s:.2f} pages/s" if self.pages_per_s else "not known"),
-            ("time left", _duration(self.left_s) if self.to_do else "none"),
+            ("time left", left if self.to_do else "none"),
             ("status", _counts(self.statuses)),
             ("reasons", _counts(self.errors)),
             ("captions", f"{self.captions} of {self.statuses['ok']} pages captured"),
             ("never at rest", str(self.partial)),
             ("languages", _counts(self.langs, most=8)),
             ("a page", f"{self.seconds / max(done, 1):.2f} s on average"),
-            ("by step", _means(self.steps, self.taken)),
+            ("by step", ", ".join(steps) or "not known"),
         ]
         return "\n".join(f"{name:<14} {text}" for name, text in rows)
 
@@ -117,10 +119,6 @@ def _rate(latest: Sequence[str]) -> float | None:
     return (len(recent) - 1) / seconds if seconds else None
 
 
-def _duration(seconds: float | None) -> str:
-    return "not known" if seconds is None else str(timedelta(seconds=round(seconds)))
-
-
 def _count(status: CrawlStatus, row: Mapping[str, Any]) -> None:
     status.statuses[row["status"]] += 1
     status.seconds += row["elapsed_s"]
@@ -137,8 +135,3 @@ def _count(status: CrawlStatus, row: Mapping[str, Any]) -> None:
 
 def _counts(counts: Counter[str], most: int | None = None) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.most_common(most)) or "none"
-
-
-def _means(seconds: Mapping[str, float], taken: Mapping[str, int]) -> str:
-    means = (f"{step} {total / taken[step]:.3f} s" for step, total in seconds.items())
-    return ", ".join(means) or "not known"

@@ -22,9 +22,6 @@ def decode_screenshot(
 
     An image of another shape is scaled evenly until it fits, into the upper left corner; the rest
     is black.
-
-    Raises:
-        FormatError: If the bytes are not an image.
     """
     return to_pixels(open_screenshot(content, name), size)
 

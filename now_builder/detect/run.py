@@ -90,7 +90,6 @@ class DetectSummary:
     missing: int = 0
 
     def __str__(self) -> str:
-        """Return one line for the terminal."""
         if self.missing:
             return (
                 f"{self.features}: this share is done, {self.fresh} pages in {self.seconds:.1f} s; "
@@ -112,12 +111,6 @@ def detect(
     force: bool = False,  # noqa: FBT001, FBT002 - every stage's switch
 ) -> DetectSummary:
     """Extract the regions of all captured pages into one feature file.
-
-    Args:
-        captures: The captures folder.
-        features: The HDF5 file; finished batches wait beside it until it is complete.
-        settings: What to run, and how.
-        force: Throw away existing features and start over.
 
     Raises:
         ConfigError: If there is neither a trained detector nor a detectron2 model, or existing

@@ -17,9 +17,6 @@ class LabelSettings(Strict):
         description="TOML file that changes the classes, or the class of a role, tag or input; "
         "without it the 18 of the detector.",
     )
-    settled_only: bool = Field(
-        default=False, description="Leave out pages that never came to rest while captured."
-    )
 
 
 class TrainDetectorSettings(Strict):
@@ -80,14 +77,9 @@ class TrainDetectorSettings(Strict):
         description="Decay of the moving average of the weights, which is then measured and "
         "written; less in the first steps. 0: no average.",
     )
-    held_out: float = Field(
-        0.1, ge=0, lt=1, description="Share of the train pool kept aside to measure on."
-    )
+    held_out: float = Field(0.1, ge=0, lt=1, description="Share of the train pool to measure on.")
     measure_every: int = Field(
-        0,
-        ge=0,
-        description="Epochs between measurements while training; 0: each epoch, but not more than "
-        "12 times.",
+        0, ge=0, description="Epochs between measurements; 0: each epoch, at most 12 times in all."
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
     threads: int = Field(0, ge=0, description="CPU threads; 0: all cores.")
@@ -124,7 +116,7 @@ class _SettingsOfOneMachine(Strict):
         "CPUs that have it, else fp32. A file holds pages of one precision.",
     )
     proposals: int = Field(
-        100, ge=36, description="Proposals of a page that are embedded before 36 are kept."
+        100, ge=36, description="Proposals embedded per page; 36 regions are kept."
     )
     shards_from: str = Field(
         "",
@@ -154,9 +146,7 @@ class _SettingsOfOneMachine(Strict):
         "dom",
         description="Source of the strings on a page: its DOM, its pixels (Tesseract) or none.",
     )
-    ocr_languages: str = Field(
-        "chi_sim+eng", description="Languages of --text-source ocr, in Tesseract's names."
-    )
+    ocr_languages: str = Field("chi_sim+eng", description="Languages of OCR, in Tesseract's names.")
 
 
 class DetectSettings(DistributedSettings, _SettingsOfOneMachine):

@@ -125,16 +125,13 @@ class CaptionIds(Mapping[str, list[int]]):
         self._ends.append(len(self._ids))
 
     def __getitem__(self, key: str) -> list[int]:
-        """Return the ids of a caption."""
         place = self._places[key]
         return self._ids[self._ends[place - 1] if place else 0 : self._ends[place]].tolist()
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the keys."""
         return iter(self._places)
 
     def __len__(self) -> int:
-        """Return the number of captions."""
         return len(self._places)
 
 

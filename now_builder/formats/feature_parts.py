@@ -84,12 +84,9 @@ def merge_parts(
     attributes: Mapping[str, str],
     half: bool = False,  # noqa: FBT001, FBT002 - as in write_features
 ) -> int:
-    """Write the feature file from the file as it was (if any) and its parts, and drop the parts.
+    """Write the feature file from the old file, if any, and its parts, which are then removed.
 
-    Streams: one batch is in memory at a time.
-
-    Returns:
-        The number of pages.
+    Return the number of pages. One batch is in memory at a time.
 
     Raises:
         FormatError: If the file or a part is torn; nothing is changed then.

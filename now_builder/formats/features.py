@@ -84,19 +84,11 @@ def write_features(
     half: bool = False,  # noqa: FBT001, FBT002 - the file's one switch
     pages: int | None = None,
 ) -> int:
-    """Write a whole feature file atomically; the attribute ``complete`` is set last.
+    """Write a whole feature file atomically and return its number of pages.
 
-    Args:
-        path: The HDF5 file.
-        batches: Streamed; keys must not repeat.
-        attributes: Root attributes: ``detector``, ``weights_sha256`` …
-        half: Store regions as float16.
-        pages: Number of pages of all batches, if known: each dataset is then contiguous, and
-            readers map it into memory; otherwise it has chunks, from which single pages are read
-            about a hundred times slower.
-
-    Returns:
-        The number of pages.
+    The attribute ``complete`` is set last. Keys must not repeat. If the number of ``pages`` is
+    known, each dataset is contiguous, and readers map it into memory; otherwise it has chunks, from
+    which single pages are read about a hundred times slower.
 
     Raises:
         ValueError: If there are more or fewer than ``pages``.
@@ -151,7 +143,7 @@ class _Disk(io.FileIO):
         return super().seek(offset, whence)
 
     def readinto(self, buffer: Any) -> int:
-        """Read as many bytes as are asked for."""
+        """Read exactly as many bytes as fit into the buffer."""
         wanted = memoryview(buffer).cast("B")
         read = super().readinto(wanted) or 0
         wanted[read:] = bytes(len(wanted) - read)
@@ -228,12 +220,7 @@ def _append(file: h5py.File, batch: FeatureBatch, count: int, pages: int | None)
 
 
 class Features:
-    """A feature file open for reading. Made by :func:`open_features`.
-
-    Attributes:
-        keys: In file order.
-        attributes: The root attributes.
-    """
+    """A feature file open for reading. Made by :func:`open_features`."""
 
     def __init__(self, path: Path, file: h5py.File) -> None:
         self.path = path
@@ -328,12 +315,6 @@ def check_captures(
     screenshots: Mapping[str, str | None],
 ) -> bool:
     """Make sure that features were made from the screenshots that captures hold now.
-
-    Args:
-        path: The file or part, for messages.
-        keys: Its pages.
-        attributes: Its attributes.
-        screenshots: The sha256 of each page's screenshot, as the captures have it.
 
     Returns:
         Whether the file tells; those of earlier versions do not.

@@ -238,11 +238,6 @@ _MARKUP = re.compile(r"\s*<([!?]|/?[a-z][\w:-]*[\s/>])", re.IGNORECASE)
 def decode_text(path: Path, content: bytes, expected: str) -> str:
     """Decode the lines of a user's file: UTF-8, with or without a byte order mark.
 
-    Args:
-        path: The file, for messages.
-        content: Its bytes.
-        expected: Kind of file that is expected, for messages.
-
     Raises:
         FormatError: If it is packed, binary, JSON, HTML or XML, or not UTF-8.
     """

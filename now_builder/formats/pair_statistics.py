@@ -18,10 +18,8 @@ _RUN, _STATE = "pc2-run/1", "pc2-checkpoint/1"
 def read_clean_prob(run: Path, release: Path) -> dict[str, float]:
     """Read the clean probability of pairs, by key.
 
-    Args:
-        run: Folder of a run, whose division of the selected epoch is read; or a CSV or Parquet
-            file with columns ``key`` and ``clean_prob``, from any other method.
-        release: Release that the run was trained on.
+    ``run`` is the folder of a run on the release, whose division of the selected epoch is read; or
+    a CSV or Parquet file with columns ``key`` and ``clean_prob``, from any other method.
 
     Raises:
         FormatError: If a file is missing, is not what its format says, belongs to another

@@ -57,7 +57,7 @@ class SplitPlan(Strict):
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, dump: Callable[["SplitPlan"], dict[str, Any]]) -> dict[str, Any]:
-        """Leave out what is not there: stages hash a plan, and older ones had no such field."""
+        """Leave out fields that are ``None``: stages hash a plan, and older plans lack them."""
         return {name: value for name, value in dump(self).items() if value is not None}
 
     def pool_of(self, site: str, key: str) -> Split:

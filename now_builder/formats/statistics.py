@@ -321,7 +321,7 @@ class Ceiling:
 
 
 def ceiling(images: Sequence[Hashable], captions: Sequence[Hashable]) -> Ceiling:
-    r"""Bound R@1 where identical captions, or identical images, can only be told apart by luck.
+    r"""Bound R@1 where identical captions, or identical images, are ranked by chance.
 
     For an image a perfect model ranks one caption text first; that text is carried by
     :math:`m_b` pairs, of which :math:`n_{ab}` have this image, so that over the queries with

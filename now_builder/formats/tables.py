@@ -57,20 +57,17 @@ def read_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield all rows of a versioned table, read and checked whole before the first of them.
 
-    Args:
-        path: The file.
-        schema: The columns, and the version of the format.
-        optional: Columns that the file may lack; the rows then lack them.
-        required: Columns in which no cell may be empty.
+    ``optional`` columns may be absent from file and rows; ``required`` ones have no empty cell.
     """
     import pyarrow.parquet as pq
 
     with _readable(path), pq.ParquetFile(path) as file:
-        there = _columns(path, file, schema, optional)
-        table = file.read(columns=there, use_threads=False)  # a shard's rows: threads cost more
-        found, expected = (table.schema.metadata or {}).get(b"format"), schema.metadata[b"format"]
+        found = (file.schema_arrow.metadata or {}).get(b"format")
+        expected = schema.metadata[b"format"]
         if found != expected:
             raise FormatError(path, f"format {found!r:.60}, expected {expected.decode()!r}")
+        there = _columns(path, file, schema, optional)
+        table = file.read(columns=there, use_threads=False)  # a shard's rows: threads cost more
         for batch in _checked(path, table, schema, required).to_batches(_BLOCK):
             yield from batch.to_pylist()
 

@@ -87,7 +87,7 @@ def clean(text: str) -> str:
 
 
 def is_placeholder(text: str) -> bool:
-    """Whether a caption stands where a description was to be put, or has no word at all."""
+    """Whether a caption is a placeholder for a description, or has no word at all."""
     text = text[:_START]
     if not text or _WORDS.search(text) is None:
         return bool(text)
@@ -113,11 +113,7 @@ def oddities(text: str) -> frozenset[str]:
 
 
 def mend(text: str) -> str:
-    """Decode entities that are left once more, drop tags, zero-width characters and bidi controls.
-
-    Args:
-        text: A caption as :func:`clean` returns it; one without oddities stays as it is.
-    """
+    """Decode remaining entities once more; drop tags, zero-width characters and bidi controls."""
     text = decode_entities(text)
     text = _TAG.sub(lambda match: "" if match[1].lower() in _INLINE else " ", text)
     return clean(_BIDI.sub("", _ZERO_WIDTH.sub("", text)))

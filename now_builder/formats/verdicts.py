@@ -73,9 +73,6 @@ class VerdictFile:
     A line is appended and synced before :meth:`append` returns; :meth:`undo` cuts the last one
     off. Nothing else is ever changed, so that a kill at any moment costs at most the line that was
     being written.
-
-    Attributes:
-        judged: Its verdicts, in order.
     """
 
     def __init__(self, file: BinaryIO, judged: list[VerdictRow]) -> None:

@@ -105,13 +105,9 @@ def count_units(text: str) -> Counter[Unit]:
 def text_of_tokens(tokens: Sequence[str], tokenizer: str) -> str:
     """Join the tokens of a caption into a text whose words are set apart as they were.
 
-    Tokens of Chinese and Japanese follow each other without a space.
-
-    Args:
-        tokens: Tokens of a track, in order.
-        tokenizer: The track: ``bert`` continues a word by ``##``, ``bpe`` keeps spaces in its
-            tokens and writes rare characters as bytes, such as ``<0xE4>``; the tokens of any other
-            are words.
+    Tokens of Chinese and Japanese follow each other without a space. ``bert`` continues a word by
+    ``##``; ``bpe`` keeps spaces in its tokens and writes rare characters as bytes, such as
+    ``<0xE4>``; the tokens of any other tokenizer are words.
     """
     if tokenizer == "bpe":
         return _join_bytes(tokens)

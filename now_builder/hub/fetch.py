@@ -42,11 +42,7 @@ class Fetched(Strict):
 
 @dataclass(frozen=True, slots=True)
 class _Remote:
-    """The archive as the hub describes it.
-
-    Attributes:
-        location: Where its bytes are: often another host's, which gets no token.
-    """
+    """The archive as the hub describes it; another host that stores it gets no token."""
 
     location: str
     headers: dict[str, str]

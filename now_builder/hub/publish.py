@@ -27,14 +27,7 @@ _SHARD = re.compile(r"data/(train|dev|test)-\d{5}-of-\d{5}\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class DatasetUpload:
-    """A data set to publish.
-
-    Attributes:
-        repository: ``USER/NAME``.
-        files: By path in the data set: the file here.
-        licence: The release's, which stands in the card.
-        pictures: Whether screenshots are in it.
-    """
+    """A data set to publish as ``USER/NAME``: its local files by their path in it, its licence."""
 
     repository: str
     files: Mapping[str, Path]
@@ -48,7 +41,6 @@ class DatasetUpload:
         return sum(path.stat().st_size for path in self.files.values())
 
     def __str__(self) -> str:
-        """List the files, a line each, and what they are together."""
         lines = [f"{path.stat().st_size:>15,}  {name}" for name, path in self.files.items()]
         kind = "private" if self.settings.private else "public"
         pictures = "with screenshots" if self.pictures else "no screenshots"

@@ -33,11 +33,9 @@ def histogram_of(counts: Integer[np.ndarray, " pairs"]) -> Histogram:
 
 @dataclass(frozen=True, slots=True)
 class HistogramBars:
-    """A histogram in the numbers that SVG wants, 300 wide and 90 tall.
+    """A histogram for SVG, 300 wide and 90 tall.
 
-    Attributes:
-        bars: Left, width, height, label.
-        ticks: Place, anchor, label.
+    A bar has left, width, height and label; a tick has place, anchor and label.
     """
 
     bars: list[tuple[float, float, float, str]]

@@ -28,14 +28,9 @@ _INERT = frozenset(
 """Elements whose content a browser that runs scripts does not parse."""
 
 _CODECS = {
-    "big5": "big5hkscs",
-    "euc-kr": "cp949",
-    "gbk": "gb18030",
-    "iso-8859-8-i": "iso8859_8",
-    "shift_jis": "cp932",
-    "windows-874": "cp874",
-    "x-mac-cyrillic": "mac_cyrillic",
-}
+    "big5": "big5hkscs", "euc-kr": "cp949", "gbk": "gb18030", "iso-8859-8-i": "iso8859_8",
+    "shift_jis": "cp932", "windows-874": "cp874", "x-mac-cyrillic": "mac_cyrillic",
+}  # fmt: skip
 """Python's names of the encodings that the web calls otherwise."""
 
 

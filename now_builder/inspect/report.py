@@ -275,11 +275,11 @@ def _asset(name: str) -> str:
 
 
 def inline(name: str) -> Markup:
-    """Return a style or script of ours as it stands in a page."""
+    """Return the text of a style or script of this package for a page."""
     return Markup(_asset(name))  # noqa: S704 - our own file
 
 
 def policy_hash(name: str) -> Markup:
-    """Name a style or script of ours in a content security policy, which then admits no other."""
+    """Return the hash of a style or script for a content security policy, which admits no other."""
     digest = base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode()
     return Markup(f"'sha256-{digest}'")  # noqa: S704 - a hash of our own file

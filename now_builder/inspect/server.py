@@ -72,11 +72,7 @@ class Audit:
 
 
 class AuditHandler(LoopbackHandler):
-    """Answer a judge's browser.
-
-    Attributes:
-        audit: The audit that is going on.
-    """
+    """Answer a judge's browser."""
 
     audit: Audit
 

@@ -32,9 +32,7 @@ class AuditSettings(Strict):
 
     captures: Path = Field(description="Folder made by crawl, for the pictures.")
     output: Path = Field(Path("audit.csv"), description="CSV of verdicts to write, or to continue.")
-    sample: int = Field(
-        200, ge=1, description="Number of random pairs to judge; a larger one later adds some."
-    )
+    sample: int = Field(200, ge=1, description="Number of random pairs to judge.")
     seed: int = Field(0, description="Seed of the sample; judges of one sample share it.")
     split: Literal["train", "dev", "test"] | None = Field(
         None, description="Split of the pairs; by default all."

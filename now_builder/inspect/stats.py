@@ -131,12 +131,9 @@ def figure(value: float | None) -> str:
 def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) -> AuditStats:
     """Compute the statistics of audits, files of verdicts of one judge each.
 
-    A run is given as to :func:`now_builder.formats.pair_statistics.read_clean_prob`.
-
-    Args:
-        audits: CSV made by ``audit``, or CSV or Parquet with ``key`` or ``url``, and ``matched``.
-        release: Release that was judged; of the latter its pairs alone are then counted.
-        run: What to compare with.
+    An audit is a CSV made by ``audit``, or a CSV or Parquet file with ``key`` or ``url``, and
+    ``matched``; with a release only the latter's pairs in it count. A run is given as to
+    :func:`now_builder.formats.pair_statistics.read_clean_prob`.
 
     Raises:
         FormatError: If a file cannot be read, or none holds a verdict.

@@ -1,4 +1,4 @@
-"""Where a Chromium is on this machine."""
+"""Find a Chromium on this machine."""
 
 import os
 import shutil

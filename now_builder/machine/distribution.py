@@ -22,9 +22,7 @@ class DistributedSettings(Strict):
         description="Of a running cluster, such as auto or ray://head:10001; empty starts Ray on "
         "this machine.",
     )
-    workers: int = Field(
-        0, ge=0, description="Ray workers at once; 0 takes as many as the cluster's CPUs or GPUs."
-    )
+    workers: int = Field(0, ge=0, description="Ray workers at once; 0: as many as the cluster has.")
     worker_cpus: float = Field(2.0, gt=0, description="CPUs of a Ray worker.")
 
 

@@ -42,33 +42,23 @@ class Finding:
     needed: bool = False
 
     def __str__(self) -> str:
-        """Return one line."""
         state = "ok     " if self.found else "MISSING" if self.needed else "absent "
         remedy = "" if self.found or not self.remedy else f"; {self.remedy}"
         return f"{state} {self.name}: {self.detail}{remedy}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Script:
-    """A script (in the sense of writing) that pages use, and how to have glyphs for it."""
-
-    name: str
-    sample: str
-    needed: bool
-    packages: tuple[str, ...]
-
-
 _SCRIPTS = (
-    _Script("Chinese glyphs", "中", needed=True, packages=("fonts-noto-cjk",)),
-    _Script("Japanese glyphs", "か", needed=True, packages=("fonts-noto-cjk",)),
-    _Script("Korean glyphs", "한", needed=True, packages=("fonts-noto-cjk",)),
-    _Script("Arabic glyphs", "ع", needed=False, packages=("fonts-noto-core",)),
-    _Script("Hindi glyphs", "क", needed=False, packages=("fonts-noto-core",)),
-    _Script("Bengali glyphs", "ক", needed=False, packages=("fonts-noto-core",)),
-    _Script("Tamil glyphs", "க", needed=False, packages=("fonts-noto-core",)),
-    _Script("Thai glyphs", "ก", needed=False, packages=("fonts-noto-core",)),
-    _Script("Emoji", "🍜", needed=False, packages=("fonts-noto-color-emoji",)),
+    ("Chinese glyphs", "中", True, "fonts-noto-cjk"),
+    ("Japanese glyphs", "か", True, "fonts-noto-cjk"),
+    ("Korean glyphs", "한", True, "fonts-noto-cjk"),
+    ("Arabic glyphs", "ع", False, "fonts-noto-core"),
+    ("Hindi glyphs", "क", False, "fonts-noto-core"),
+    ("Bengali glyphs", "ক", False, "fonts-noto-core"),
+    ("Tamil glyphs", "க", False, "fonts-noto-core"),
+    ("Thai glyphs", "ก", False, "fonts-noto-core"),
+    ("Emoji", "🍜", False, "fonts-noto-color-emoji"),
 )
+"""Scripts that pages are written in: name, sample, whether the crawl needs it, Debian package."""
 
 _PYTHON = (
     ("playwright", "crawl", True, "pip install 'noise-of-web[crawl]'"),
@@ -107,8 +97,9 @@ def check() -> list[Finding]:
     browser = _check_chromium(path)
     glyphs = _drawn(path) if path is not None and browser.found else None
     driver = [_check_driver()] if find_spec("playwright") else []
-    rest = [*_check_reading(), *_check_python(), _check_punkt(), _check_gpu()]
-    return [browser, *driver, *_check_glyphs(glyphs), *rest]
+    ocr = [_check_ocr(language, name) for language, name in _READ]
+    python = [_check_python(*package) for package in _PYTHON]
+    return [browser, *driver, *_check_glyphs(glyphs), *ocr, *python, _check_punkt(), _check_gpu()]
 
 
 def mend() -> list[Finding]:
@@ -155,7 +146,7 @@ def _check_chromium(path: Path | None) -> Finding:
 
 
 def _check_driver() -> Finding:
-    """Start what Playwright drives a browser by: a program for which a library may be lacking."""
+    """Start Playwright's own program, for which a library may be missing."""
     found, remedy = True, ""
     packages: tuple[str, ...] = ()
     try:
@@ -175,39 +166,33 @@ _LIBATOMIC = "libatomic1"
 
 def _check_glyphs(drawn: Sequence[bool] | None) -> list[Finding]:
     findings = []
-    for place, script in enumerate(_SCRIPTS):
+    for place, (name, sample, needed, package) in enumerate(_SCRIPTS):
         found = drawn is not None and drawn[place]
-        detail = "drawn" if found else f"{script.sample} shows as an empty box in screenshots"
+        detail = "drawn" if found else f"{sample} shows as an empty box in screenshots"
         if drawn is None:
-            detail = "could not be looked at without a Chromium"
-        remedy = f"apt install {script.packages[0]}"
-        findings.append(Finding(script.name, found, detail, remedy, script.packages, script.needed))
+            detail = "cannot be checked without Chromium"
+        remedy = f"apt install {package}"
+        findings.append(Finding(name, found, detail, remedy, (package,), needed))
     return findings
 
 
-def _check_reading() -> list[Finding]:
-    findings = []
-    for language, name in _READ:
-        folder, package = find_tessdata([language]), debian_package(language)
-        detail = f"{language}.traineddata in {folder}"
-        if folder is None:
-            detail = f"no {language}.traineddata; detect --text-source ocr uses it"
-        found, remedy = folder is not None, f"apt install {package}"
-        findings.append(Finding(f"OCR of {name}", found, detail, remedy, (package,)))
-    return findings
+def _check_ocr(language: str, name: str) -> Finding:
+    folder, package = find_tessdata([language]), debian_package(language)
+    detail = f"{language}.traineddata in {folder}"
+    if folder is None:
+        detail = f"no {language}.traineddata; detect --text-source ocr uses it"
+    remedy = f"apt install {package}"
+    return Finding(f"OCR of {name}", folder is not None, detail, remedy, (package,))
 
 
-def _check_python() -> list[Finding]:
-    findings = []
-    for module, stage, needed, remedy in _PYTHON:
-        found = find_spec(module) is not None
-        detail = f"for {stage}" if found else f"not installed; {stage} uses it"
-        findings.append(Finding(f"python {module}", found, detail, remedy, needed=needed))
-    return findings
+def _check_python(module: str, stage: str, needed: bool, remedy: str) -> Finding:  # noqa: FBT001
+    found = find_spec(module) is not None
+    detail = f"for {stage}" if found else f"not installed; {stage} uses it"
+    return Finding(f"python {module}", found, detail, remedy, needed=needed)
 
 
 def _check_punkt() -> Finding:
-    """Look for what cuts the captions of the field's own data sets, without importing NLTK."""
+    """Look for the data by which NLTK splits captions into words, without importing NLTK."""
     remedy = "python -m nltk.downloader punkt_tab"
     named = filter(None, os.environ.get("NLTK_DATA", "").split(os.pathsep))
     roots = [Path(root) for root in (sys.prefix, "/usr", "/usr/local")]
@@ -222,7 +207,7 @@ def _check_punkt() -> Finding:
 
 
 def _check_gpu() -> Finding:
-    """Ask the driver, which torch needs, too."""
+    """Ask the NVIDIA driver, which torch needs too."""
     if shutil.which("nvidia-smi") is None:
         detail = "no NVIDIA driver; detect and train run on the CPU"
         return Finding(GPU, found=False, detail=detail)
@@ -240,7 +225,7 @@ def _check_gpu() -> Finding:
 
 def _drawn(chromium: Path) -> list[bool] | None:
     """Let Chromium draw a sample of each script; return which of them are not its empty box."""
-    samples = json.dumps([script.sample for script in _SCRIPTS], ensure_ascii=False)
+    samples = json.dumps([sample for _, sample, _, _ in _SCRIPTS], ensure_ascii=False)
     page = "data:text/html;charset=utf-8," + quote(_PROBE.replace("SAMPLES", samples))
     command = [str(chromium), "--headless", "--disable-gpu", "--dump-dom", page]
     if _is_root():
@@ -268,15 +253,13 @@ def _apt() -> list[str]:
 
 def _quietly(command: list[str]) -> bool:
     _log.info("doctor: %s", " ".join(command))
+    stdin = None if sys.stdin is not None and sys.stdin.isatty() else subprocess.DEVNULL
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(
-            command,
-            stdin=None if sys.stdin is not None and sys.stdin.isatty() else subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            timeout=_INSTALL_S,
-            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            command, stdin=stdin, stdout=subprocess.DEVNULL, timeout=_INSTALL_S, env=env,
             check=False,
-        )
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return False
     return done.returncode == 0

@@ -18,12 +18,7 @@ _POLL_S = 5.0
 
 @dataclass(slots=True)
 class TaskResults(Generic[Task]):
-    """The results of all tasks.
-
-    Attributes:
-        reports: what the tasks returned.
-        poison: tasks that failed in every attempt, and why.
-    """
+    """The values that tasks returned, and the tasks that failed in every attempt, with reasons."""
 
     reports: list[Any] = field(default_factory=list)
     poison: list[tuple[Task, str]] = field(default_factory=list)
@@ -111,13 +106,9 @@ class RayEngine(Generic[Task]):
         self._running[reference] = _Running(worker, task, attempt, time.monotonic(), limit_s)
 
     def _new_worker(self) -> Any:
-        remote = self._ray.remote(_Worker).options(
-            num_cpus=self._settings.worker_cpus,
-            num_gpus=self._gpus,
-            max_restarts=0,
-            max_task_retries=0,
-        )
-        return remote.remote(self._work)
+        share = {"num_cpus": self._settings.worker_cpus, "num_gpus": self._gpus}
+        actor = self._ray.remote(_Worker).options(**share, max_restarts=0, max_task_retries=0)
+        return actor.remote(self._work)
 
     def _finish(self, reference: Any, on_report: Callable[[Any], object]) -> None:
         try:

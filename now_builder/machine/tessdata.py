@@ -1,4 +1,4 @@
-"""Where Tesseract's language data are on this machine."""
+"""Find Tesseract's language data on this machine."""
 
 import os
 import sys
@@ -19,20 +19,19 @@ def find_tessdata(languages: Sequence[str]) -> Path | None:
 
     ``TESSDATA_PREFIX`` stands for all other places where it is set.
     """
-    named = os.environ.get("TESSDATA_PREFIX")
-    folders = [Path(named)] if named else [Path(sys.prefix, "share", "tessdata"), *_system()]
-    return next((folder for folder in folders if _has(folder, languages)), None)
+    if named := os.environ.get("TESSDATA_PREFIX"):
+        folders = [Path(named)]
+    else:
+        folders = [Path(sys.prefix, "share", "tessdata")]
+        folders += [
+            path for name in _FOLDERS for path in sorted(Path("/").glob(name), reverse=True)
+        ]
+    for folder in folders:
+        if all((folder / f"{language}.traineddata").is_file() for language in languages):
+            return folder
+    return None
 
 
 def debian_package(language: str) -> str:
     """Name the Debian package that brings the data of a language."""
     return "tesseract-ocr-" + language.lower().replace("_", "-").replace("/", "-")
-
-
-def _system() -> list[Path]:
-    root = Path("/")
-    return [path for pattern in _FOLDERS for path in sorted(root.glob(pattern), reverse=True)]
-
-
-def _has(folder: Path, languages: Sequence[str]) -> bool:
-    return all((folder / f"{language}.traineddata").is_file() for language in languages)

@@ -27,7 +27,7 @@ _BATCH = 128
 
 @dataclass(frozen=True, slots=True)
 class ArrayFiles:
-    """Where a split's features go; ``npy`` is ``None`` where it is not wanted."""
+    """Files for a split's features; ``npy`` is ``None`` if it is not wanted."""
 
     h5: Path
     npy: Path | None

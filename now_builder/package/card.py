@@ -66,7 +66,7 @@ def size_category(pairs: int) -> str:
 
 
 def language_codes(languages: Iterable[str]) -> list[str]:
-    """Keep what is a language code; ``und`` and the like are none."""
+    """Return the language codes among some languages; ``und`` and the like are none."""
     codes = (language for language in languages if re.fullmatch("[a-z]{2,3}", language))
     return [code for code in codes if code != "und"]
 

@@ -34,23 +34,14 @@ _OWN_TERMS: dict[str, Any] = {
 }
 _CONTEXT = {term: _OWN_TERMS.get(term, f"cr:{term}") for term in _TERMS}
 _ENCODINGS = {
-    ".h5": "application/x-hdf5",
-    ".npy": "application/octet-stream",
-    ".txt": "text/plain",
-    ".json": "application/json",
-    ".parquet": "application/x-parquet",
-    ".md": "text/markdown",
-}
+    ".h5": "application/x-hdf5", ".txt": "text/plain", ".json": "application/json",
+    ".parquet": "application/x-parquet", ".md": "text/markdown",
+}  # fmt: skip
 SPDX = {
-    "apache-2.0": "Apache-2.0",
-    "cc0-1.0": "CC0-1.0",
-    "cc-by-4.0": "CC-BY-4.0",
-    "cc-by-sa-4.0": "CC-BY-SA-4.0",
-    "cc-by-nc-4.0": "CC-BY-NC-4.0",
-    "cc-by-nc-sa-4.0": "CC-BY-NC-SA-4.0",
-    "mit": "MIT",
-    "odbl": "ODbL-1.0",
-}
+    "apache-2.0": "Apache-2.0", "cc0-1.0": "CC0-1.0", "cc-by-4.0": "CC-BY-4.0",
+    "cc-by-sa-4.0": "CC-BY-SA-4.0", "cc-by-nc-4.0": "CC-BY-NC-4.0",
+    "cc-by-nc-sa-4.0": "CC-BY-NC-SA-4.0", "mit": "MIT", "odbl": "ODbL-1.0",
+}  # fmt: skip
 """Licences of the hub that let others have copies, by their names elsewhere."""
 _CITE = (
     "@inproceedings{duan2024pc2, title={PC2: Pseudo-Classification Based Pseudo-Captioning for "
@@ -104,22 +95,11 @@ def describe_parquet(
     """Describe a release's export as Parquet: what the release says, but for its files."""
     tree = {**release, "distribution": [], "recordSet": [_split_records()]}
     for split in _SPLITS:
-        tree["distribution"].append(
-            _node(
-                "cr:FileSet",
-                f"{split}-files",
-                encodingFormat=_ENCODINGS[".parquet"],
-                includes=f"data/{split}-*.parquet",
-            )
-        )
-        tree["recordSet"].append(
-            _node(
-                "cr:RecordSet",
-                split,
-                description=f"One row a pair of {split}, in pair order.",
-                field=[_column(split, name) for name in columns],
-            )
-        )
+        files = {"encodingFormat": _ENCODINGS[".parquet"], "includes": f"data/{split}-*.parquet"}
+        tree["distribution"].append(_node("cr:FileSet", f"{split}-files", **files))
+        about = f"One row a pair of {split}, in pair order."
+        rows = [_column(split, name) for name in columns]
+        tree["recordSet"].append(_node("cr:RecordSet", split, description=about, field=rows))
     if images:
         tree["rai:dataCollectionRawData"] = "Screenshots are in it; HTML is kept by the maker."
     return tree

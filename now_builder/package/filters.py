@@ -20,13 +20,7 @@ from now_builder.urls import canonical
 
 @dataclass(frozen=True, slots=True)
 class CrawledPages:
-    """The pages of a crawl, by key.
-
-    Attributes:
-        rows: The outcome; a URL whose shard is not finished has none.
-        features: Keys that have region features.
-        ids: Content ids by tokenizer and key.
-    """
+    """The pages of a crawl, by key; a URL whose shard is not finished has no row."""
 
     plan: Sequence[Planned]
     rows: Mapping[str, CaptureRow]
@@ -87,12 +81,6 @@ def select(
     the order of the draw, test before dev before train, for being a duplicate of a page that is
     taken already. So a duplicate's original is always a pair, none is in two splits, and what is
     dropped makes room for the next of the draw.
-
-    Args:
-        pages: All that is known of the crawl.
-        split: Pools and seed.
-        settings: Pairs of each split at most, and what else keeps a page out.
-        judged: Verdicts by key, if any; a page that nobody judged has none.
     """
     rejects: list[Reject] = []
     usable: dict[Split, list[Planned]] = {name: [] for name in SPLITS}

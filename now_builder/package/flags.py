@@ -27,7 +27,7 @@ _REGIONS = {
     "it": "IT", "pt": "BR", "nl": "NL", "pl": "PL", "tr": "TR", "vi": "VN", "th": "TH", "id": "ID",
     "uk": "UA", "cs": "CZ", "sv": "SE", "hu": "HU", "el": "GR", "he": "IL", "fa": "IR", "ar": "SA",
 }  # fmt: skip
-"""Where a number without a country's code is taken to be, by language of the page."""
+"""Country of a telephone number without a country code, by language of the page."""
 
 
 def flags_of(row: CaptureRow) -> frozenset[str]:
@@ -82,7 +82,7 @@ def _passed_over(row: CaptureRow) -> set[str]:
 
 
 def has_phone(text: str, site: str, lang: str | None) -> bool:
-    """Whether a valid telephone number stands in a text."""
+    """Whether a text contains a valid telephone number."""
     text = text[:_LONGEST]
     if sum(map(str.isdigit, text)) < _DIGITS:
         return False

@@ -16,10 +16,6 @@ def read_judgements(paths: Iterable[Path], plan: Iterable[Planned]) -> dict[str,
     Two verdicts on one page that differ count as unsure. Lines about other pages are ignored, and
     so are those whose key and URL are of two pages: another crawl gives its pages the same keys.
 
-    Args:
-        paths: CSV (with a header) or Parquet each.
-        plan: The crawl's plan, which ties URLs to keys.
-
     Raises:
         FormatError: If one cannot be read, lacks a column, has a word that is no verdict, or
             speaks of no page of the plan.

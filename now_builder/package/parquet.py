@@ -52,11 +52,7 @@ _TEXTS = ("url", "site", "lang", "caption", "caption_source")
 
 @dataclass(frozen=True, slots=True)
 class _ParquetFile:
-    """One Parquet file to be.
-
-    Attributes:
-        start: First ``pair_index``; ``stop`` is one more than the last.
-    """
+    """A Parquet file to write: pairs from ``pair_index`` ``start`` to before ``stop``."""
 
     name: str
     split: Split
@@ -66,12 +62,7 @@ class _ParquetFile:
 
 @dataclass(frozen=True, slots=True)
 class _Exported:
-    """The inputs of an export.
-
-    Attributes:
-        screenshots: By key; empty without pictures.
-        tokens: By split and tokenizer.
-    """
+    """The inputs of an export; screenshots by key, none without pictures."""
 
     release: Path
     pairs: dict[Split, list[Pair]]
@@ -327,14 +318,14 @@ def _card(card: str, schema: pa.Schema, *, images: bool) -> str:
 
 _ABOUT = {
     "image": "screenshot, 720 × 1280 px",
-    "key": "the page's name for life",
+    "key": "id of the page, which never changes",
     "pair_index": "row of the split, as in every file of the release",
     "url": "as listed",
     "site": "host name",
-    "lang": "language told from caption and page; und if undecided",
+    "lang": "language, detected from caption and page; und if undecided",
     "caption": "meta description",
-    "caption_source": "where in the page it stood",
-    "flags": "such as email or blank, by rules that err",
+    "caption_source": "place of the caption in the page",
+    "flags": "flags such as email or blank, by rules that can err",
     "boxes": "36 regions, best first: left, top, right, bottom, in px of the screenshot",
     "scores": "of the regions, in [0, 1]",
     "classes": "of the regions: index into the detector's `classes` below, −1 for none",

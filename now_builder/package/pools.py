@@ -28,15 +28,9 @@ def choose_pools(learned: SplitPlan, settings: PackageSettings, sites: list[str]
 
 
 def read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
-    """Read which sites are test: a host name or URL a line, or a table of such.
+    """Read the sites of the test pool: a host name or URL a line, or a column ``site`` or ``url``.
 
-    A name stands for all hosts below it too. Names without a page in the crawl are named on
-    stderr.
-
-    Args:
-        path: Text, in which ``#`` begins a comment; CSV or Parquet, with a column ``site`` or
-            ``url``.
-        plan: The crawl's plan.
+    A name stands for all hosts below it too. Names without a page in the crawl are logged.
     """
     sites = dict.fromkeys(_site(path, number, name) for number, name in _names(path))
     crawled = {name for line in plan for name in names_above(line.site)}

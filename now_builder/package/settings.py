@@ -49,7 +49,7 @@ class PackageSettings(Strict):
     )
     min_characters: int = Field(0, ge=0, description="Minimum characters of a caption.")
     max_characters: int = Field(
-        0, ge=0, description="Maximum characters of a caption; 0 sets no limit."
+        0, ge=0, description="Maximum characters of a caption; 0: no limit."
     )
     languages: str = Field(
         "all",
@@ -88,24 +88,18 @@ class PackageSettings(Strict):
         description="Mend entities, tags and zero-width characters of captions. Must be as "
         "tokenize was run, which is the default.",
     )
-    npy: bool = Field(
-        False, description="Also write {split}_ims.npy, which the authors' loader reads."
-    )
+    npy: bool = Field(False, description="Also write {split}_ims.npy for the authors' loader.")
     half: bool | None = Field(
-        None, description="Store regions as float16; by default as they are in FEATURES."
+        None, description="Store regions as float16; default: as in FEATURES."
     )
-    name: str = Field(
-        "Rebuilt Noise of Web", min_length=1, description="Name of the dataset, for its card."
-    )
+    name: str = Field("Rebuilt Noise of Web", min_length=1, description="Name of the dataset.")
     licence: str = Field(
         "other",
         pattern=r"^[a-z0-9][a-z0-9.+-]*$",
         description="Licence id as the hub writes it, in lower case (cc-by-nc-4.0, other …).",
     )
     homepage: str = Field("", description="Address of the published release, for its card.")
-    contact: str = Field(
-        "", description="Address where a site's owner can ask for removal, for the card."
-    )
+    contact: str = Field("", description="Address for requests of removal, for the card.")
 
     @field_validator("matched", mode="before")
     @classmethod
@@ -164,11 +158,7 @@ class ParquetSettings(ExportSettings):
 class PublishSettings(ExportSettings):
     """Settings of ``publish``."""
 
-    private: bool = Field(
-        False, description="Create the data set as private: visible to its owner only."
-    )
+    private: bool = Field(False, description="Create a private data set, for its owner only.")
     endpoint: str | None = Field(
-        None,
-        description="Address of the hub, such as a mirror's; by default HF_ENDPOINT, or "
-        "https://huggingface.co.",
+        None, description="Address of the hub; by default HF_ENDPOINT, or https://huggingface.co."
     )

@@ -37,7 +37,7 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         return path[len(root) :].decode("latin-1") if known else None
 
     def read_body(self, most: int) -> bytes | None:
-        """Read the request's body; ``None``, unread, if its size is not told or above ``most``."""
+        """Read the request's body; ``None``, unread, if its size is unknown or above ``most``."""
         length = self._length()
         return self.rfile.read(length) if length is not None and length <= most else None
 

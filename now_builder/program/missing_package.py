@@ -1,4 +1,4 @@
-"""A package of an optional extra that is not installed, said in one line."""
+"""Explain in one line that a package of an optional extra is not installed."""
 
 import re
 from collections.abc import Sequence
@@ -28,15 +28,10 @@ _OURS = {"all", "dev"}  # which repeat the others
 
 
 def describe_missing(error: ModuleNotFoundError, words: Sequence[str]) -> str | None:
-    """Return the line that names the extra of a missing package.
+    """Return the line that names the extra of a missing package; ``None`` if no extra has it.
 
-    Args:
-        error: What the import raised.
-        words: Name of the program, and the words of its command line: among several extras, the one
-            that is named like the command is proposed, then the program's own.
-
-    Returns:
-        A line for the user; ``None`` if no extra has the package, so that it is a defect.
+    ``words`` are the name of the program and the words of its command line: of several extras, the
+    one named like the command is proposed, then the program's own.
     """
     module = (error.name or "").partition(".")[0]
     package = _normal(_DISTRIBUTIONS.get(module, module))

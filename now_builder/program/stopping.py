@@ -1,4 +1,4 @@
-"""End a command in one line when a signal or a full disk stops it: what is kept, how to go on."""
+"""End a command that a signal or a full disk stops with one line: kept files, next command."""
 
 import errno
 import os
@@ -31,13 +31,7 @@ class CommandStopped(BaseException):
 
 
 def stoppable(function: Callable[..., None], kept: str | None) -> Callable[..., None]:
-    """Return a command that says what is kept and how to go on when it is stopped.
-
-    Args:
-        function: The command.
-        kept: What a stop leaves to go on with, if the command does not say so by ``Stopped``;
-            ``None``: it starts again.
-    """
+    """Return a command that, when stopped, names the kept files and how to go on."""
 
     @wraps(function)
     def command(*arguments: Any, **options: Any) -> None:

@@ -61,7 +61,6 @@ class Answers:
     _homes: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Fill the table of routes."""
         self._homes |= {site.host: site.number for site in self.world.sites}
         for page in self.world.pages:
             if page.original is None:

@@ -66,15 +66,7 @@ class Sheet:
 def draw(
     topic: str, rng: Random, width: Number, variant: int | None = None, attributes: str = ""
 ) -> str:
-    """Return a picture of a topic as an SVG element of ``width`` by 100 units.
-
-    Args:
-        topic: One of ``TOPICS``.
-        rng: Decides colours, ground, number and places of the copies.
-        width: Units.
-        variant: Which of its drawings; by default any.
-        attributes: Attributes to add to the element, such as a class.
-    """
+    """Return a picture of a topic as an SVG element of ``width`` by 100 units."""
     sheet = _read(topic)
     drawing = sheet.drawings[rng.randrange(VARIANTS) if variant is None else variant]
     if sheet.ground is None:

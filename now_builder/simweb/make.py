@@ -27,7 +27,6 @@ class SimwebSummary:
     awkward: int
 
     def __str__(self) -> str:
-        """Return the summary as one line."""
         return (
             f"{self.folder}: {self.pages} pages on {self.sites} sites and {self.topics} topics; "
             f"{self.captions} with a description, {self.mismatched} of them mismatched; "

@@ -9,14 +9,7 @@ from now_builder.simweb.templates import cookie_notice, site_template
 from now_builder.simweb.view import View, site_style
 from now_builder.simweb.world import Page, World
 
-_CODECS = {
-    "shift_jis": "cp932",
-    "euc-kr": "cp949",
-    "iso-8859-1": "cp1252",
-    "gbk": "gbk",
-    "big5": "big5",
-    "euc-jp": "euc_jp",
-}
+_CODECS = {"shift_jis": "cp932", "euc-kr": "cp949", "iso-8859-1": "cp1252"}
 _UNSURE = re.compile("[^\x00-\x7fÀ-ÖØ-öø-ɏЀ-ӿぁ-んァ-ヶー一-鿿가-힣、。，：；？！]")
 """Symbols that Python and browsers map differently in some old encoding (the yen sign, dashes)."""
 

@@ -33,19 +33,7 @@ def serve(
     latency_s: float = 0.0,
     access_log: Path | None = None,
 ) -> None:
-    """Serve a folder made by ``make`` until interrupted or terminated.
-
-    Args:
-        folder: Holds ``simweb.toml``.
-        port: Port; 0 for a free one.
-        host: A loopback address.
-        ready_file: File for ``ADDRESS:PORT``, written once the server listens.
-        latency_s: Pause before every answer, as of a distant server.
-        access_log: File for a line ``host/path`` a request.
-
-    Raises:
-        NowError: If the port is taken.
-    """
+    """Serve a folder made by ``make`` until interrupted or terminated."""
     answers = Answers(read_world(folder))
     answers.latency_s = latency_s
     listener = _listen(host, port)
@@ -99,7 +87,7 @@ async def _until_stopped(answers: Answers, listener: socket.socket) -> None:
 
 
 async def _serve(answers: Answers, listener: socket.socket, stop: asyncio.Event) -> None:
-    """Serve until ``stop`` is set, then drop what is still open."""
+    """Serve until ``stop`` is set, then drop all open connections."""
     tasks: set[asyncio.Task[None]] = set()
     server = await asyncio.start_server(
         partial(_accept, answers, tasks), sock=listener, limit=_HEAD_LIMIT

@@ -32,10 +32,7 @@ class SimwebSettings(Strict):
         description=f"Languages of the sites, of {', '.join(LANGUAGES)}.",
     )
     mismatch: float = Field(
-        0.4,
-        ge=0,
-        le=1,
-        description="Share of mismatched pairs among the pages that have a description.",
+        0.4, ge=0, le=1, description="Share of mismatched pairs among the pages with a description."
     )
     awkward: int = Field(
         75,

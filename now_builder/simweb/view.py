@@ -27,12 +27,7 @@ _ICONS = {
 
 @dataclass(slots=True)
 class View:
-    """One page for its template; each call returns a new random text, the same in every run.
-
-    Attributes:
-        rng: Random numbers of this page alone.
-        count: Number of pictures so far.
-    """
+    """One page for its template; each call returns a new random text, the same in every run."""
 
     world: World
     page: Page

@@ -13,14 +13,7 @@ CHARACTER_SCRIPTS = frozenset({"zh", "ja"})
 
 @dataclass(frozen=True, slots=True)
 class TopicWords:
-    """Words about a topic.
-
-    Attributes:
-        name: Its name inside a sentence.
-        things: Noun phrases in the nominative.
-        acts: Phrases that follow "how to".
-        facts: Whole sentences.
-    """
+    """Words about a topic: noun phrases, phrases that follow "how to", whole sentences."""
 
     name: str
     things: tuple[str, ...]
@@ -30,14 +23,7 @@ class TopicWords:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A language.
-
-    Attributes:
-        lang: Language code.
-        text: Templates by their use (``descriptions``, ``titles`` …).
-        site: Texts of every site, without a topic: navigation, buttons, slogans.
-        topics: Words about each topic.
-    """
+    """A language: templates by their use (``titles`` …), texts of every site, words by topic."""
 
     lang: str
     text: dict[str, tuple[str, ...]]
@@ -66,8 +52,8 @@ def read_words(lang: str) -> Words:
 
 
 def _topic(tree: dict[str, Any]) -> TopicWords:
-    things, acts, facts = (tuple(tree[key].split(_PART)) for key in ("things", "acts", "facts"))
-    return TopicWords(tree["name"], things, acts, facts)
+    lists = (tuple(tree[key].split(_PART)) for key in ("things", "acts", "facts"))
+    return TopicWords(tree["name"], *lists)
 
 
 def _in_traditional_characters(text: str) -> str:

@@ -16,11 +16,8 @@ Mismatch = Literal["other_page", "boilerplate", "garbled", "soup", "empty"]
 Declared = Literal["header", "meta", "both", "late", "conflict", "nowhere"]
 
 MISMATCH_SHARES: dict[Mismatch, float] = {
-    "other_page": 0.5,
-    "boilerplate": 0.2,
-    "garbled": 0.15,
-    "soup": 0.15,
-}
+    "other_page": 0.5, "boilerplate": 0.2, "garbled": 0.15, "soup": 0.15,
+}  # fmt: skip
 """Share of each kind of mismatch."""
 
 WITH_CAPTION = (
@@ -47,15 +44,12 @@ LEGACY = {
 """Encodings of old pages by label, with a language each."""
 
 _UNDECLARED = ("gbk", "big5", "shift_jis", "euc-kr", "windows-1251")
-"""Encodings that can be told from the text without a declaration."""
+"""Encodings that can be detected in the text without a declaration."""
 
 _DECLARED: dict[str, Declared] = {
-    "legacy_header": "header",
-    "legacy_meta": "meta",
-    "legacy_undeclared": "nowhere",
-    "legacy_late": "late",
-    "legacy_conflict": "conflict",
-}
+    "legacy_header": "header", "legacy_meta": "meta", "legacy_undeclared": "nowhere",
+    "legacy_late": "late", "legacy_conflict": "conflict",
+}  # fmt: skip
 
 _LEAST_PAGES = 8
 _LEAST_TOPICS = 6
@@ -66,13 +60,7 @@ _LEGACY_SITES = 0.15
 class Site:
     """A host with its language and encoding; nothing of it depends on a topic.
 
-    Attributes:
-        host: ``siteNN.test``.
-        lang: ``zh``, ``en`` …; Big5 sites write ``zh`` in traditional characters.
-        name: Name in its language.
-        charset: Label of its encoding.
-        declared: Where the encoding is declared.
-        gzip: Whether responses are compressed.
+    Sites with the encoding Big5 write ``zh`` in traditional characters.
     """
 
     number: int
@@ -204,18 +192,11 @@ def _draw_pages(
         for place in range(share + (site.number < more)):
             number = len(pages)
             target = _target(settings, site, number)
-            pages.append(
-                Page(
-                    number=number,
-                    url=f"http://{site.host}{target}",
-                    site=site.number,
-                    target=target,
-                    kind="page",
-                    topic=order[place % len(order)],
-                    charset=site.charset,
-                    declared=site.declared,
-                )
+            url, topic = f"http://{site.host}{target}", order[place % len(order)]
+            page = Page(
+                number, url, site.number, target, "page", topic, site.charset, site.declared
             )
+            pages.append(page)
     _make_awkward(pages, sites, settings)
     return pages
 
@@ -303,24 +284,17 @@ def _made_awkward(page: Page, kind: str, charset: str | None, original: Page, wa
 def _with_descriptions(world: World) -> Iterator[Page]:
     """Assign each page its description, mismatched for exactly the given share."""
     rng = Random(f"{world.settings.seed}/mismatch")
-    eligible = [
-        page.number
-        for page in world.pages
-        if page.kind in {"page", *WITH_CAPTION} and page.original is None
-    ]
+    kinds_described = {"page", *WITH_CAPTION}
+    described = (page for page in world.pages if page.kind in kinds_described)
+    eligible = [page.number for page in described if page.original is None]
     rng.shuffle(eligible)
     wrong = eligible[: round(world.settings.mismatch * len(eligible))]
     kinds = rng.choices(list(MISMATCH_SHARES), list(MISMATCH_SHARES.values()), k=len(wrong))
     mismatch = dict(zip(wrong, kinds, strict=True))
     done = [_with_description(world, page, mismatch.get(page.number)) for page in world.pages]
     for page in done:
-        if page.original is None:
-            yield page
-        else:
-            first = done[page.original]
-            yield replace(
-                first, number=page.number, url=page.url, kind=page.kind, original=first.number
-            )
+        own = {name: getattr(page, name) for name in ("number", "url", "kind", "original")}
+        yield page if page.original is None else replace(done[page.original], **own)
 
 
 def _with_description(world: World, page: Page, mismatch: Mismatch | None) -> Page:

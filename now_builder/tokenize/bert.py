@@ -26,17 +26,7 @@ _FILES = ["vocab.txt", "tokenizer.json", "tokenizer_config.json"]
 def make_bert(
     choice: str, captions: Iterable[str], vocabulary: int, min_frequency: int
 ) -> LibraryTokenizer:
-    """Load or learn (:func:`learn_wordpiece`) a BERT tokenizer.
-
-    Args:
-        choice: ``auto``, ``learn``, a hub name or a folder.
-        captions: Captions to learn on.
-        vocabulary: Maximum size of a learned vocabulary.
-        min_frequency: Minimum occurrences of a pair of pieces to be merged.
-
-    Raises:
-        ConfigError: If a named tokenizer cannot be loaded.
-    """
+    """Load or learn (:func:`learn_wordpiece`) a BERT tokenizer."""
     if choice == "learn":
         return learn_wordpiece(captions, vocabulary, min_frequency)
     if choice != "auto":
@@ -46,10 +36,8 @@ def make_bert(
     except ConfigError as error:
         _log.warning(
             "%s; a WordPiece vocabulary is learned here instead of %s: the bert track of this "
-            "dataset is not that of the paper",
-            error,
-            MULTILINGUAL,
-        )
+            "dataset is not that of the paper", error, MULTILINGUAL,
+        )  # fmt: skip
         return learn_wordpiece(captions, vocabulary, min_frequency)
 
 
@@ -128,11 +116,6 @@ def learn_wordpiece(
     scripts without spaces is a sentence. Pieces that no caption is cut into (steps on the way to
     longer ones) are dropped but for single letters: in new text such a piece would win over
     shorter ones, and it is in no vocabulary.
-
-    Args:
-        captions: Captions of the train pool; iterated three times.
-        vocabulary: Maximum size.
-        min_frequency: Minimum occurrences of a pair of pieces to be merged.
 
     Differs:
         The trainer numbers the characters inside words in the order of a randomly seeded hash map,

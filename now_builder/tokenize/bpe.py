@@ -28,13 +28,8 @@ _BYTES = [f"<0x{value:02X}>" for value in range(256)]
 def learn_bpe(captions: Iterable[str], vocabulary: int, min_frequency: int) -> LibraryTokenizer:
     """Learn merges on captions, which are first split at spaces, punctuation and script changes.
 
-    Joined and with bytes decoded, the tokens of a caption are the caption.
-
-    Args:
-        captions: Captions of the train pool; iterated twice.
-        vocabulary: Maximum size: special tokens, the 256 bytes, the most frequent characters (up
-            to half of it), and merges.
-        min_frequency: Minimum occurrences of a pair to be merged.
+    Joined and with bytes decoded, the tokens of a caption are the caption. The vocabulary holds
+    special tokens, the 256 bytes, the most frequent characters (up to half of it), and merges.
 
     Source:
         Sennrich, Haddow and Birch (ACL 2016); byte fallback as in SentencePiece.

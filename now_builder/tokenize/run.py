@@ -40,13 +40,9 @@ _MIN_FREQUENCY = 2
 
 @dataclass(frozen=True, slots=True)
 class TokenizeSummary:
-    """Outcome of ``tokenize``.
+    """Number of captions, of those in the train pool, of tokens of each vocabulary.
 
-    Attributes:
-        pages: Number of captions encoded.
-        learned_on: Number of captions in the train pool.
-        sizes: Number of tokens of each vocabulary, special tokens included.
-        made: Names of the tokenizers run now; the others were finished before.
+    The tokenizers in ``made`` ran now; the others were finished before.
     """
 
     pages: int
@@ -74,13 +70,10 @@ def tokenize(
 ) -> TokenizeSummary:
     """Write ids and vocabulary of each tokenizer, except where both exist and are up to date.
 
-    Args:
-        captures: Folder made by ``crawl``.
-        captions: Folder to write: ``jieba.txt``, ``jieba.vocab.json`` and so on, and the raw
-            ``bpe.tokenizer.json`` and ``bert.tokenizer.json``. Other raw tokenizers in it, from
-            ``settings.with_`` of this run or of earlier ones, are used besides the three.
-        settings: Sizes and choices; those not given stay as the folder was made.
-        force: Run every tokenizer again, with the defaults for settings not given.
+    ``captions`` gets ``jieba.txt``, ``jieba.vocab.json`` and so on, and the raw
+    ``bpe.tokenizer.json`` and ``bert.tokenizer.json``. Other raw tokenizers in it, from
+    ``settings.with_`` of this run or of earlier ones, are used besides the three. Settings not
+    given stay as the folder was made, or with ``force`` take their defaults.
 
     Raises:
         FormatError: If the captures are missing or torn, or a tokenizer's file cannot be read.
@@ -101,7 +94,7 @@ def tokenize(
     sizes: dict[str, int] = {}
     made: list[str] = []
     for name in (*TOKENIZERS, *sorted(files)):
-        own = _own_settings(name, chosen)
+        own = {field: getattr(chosen, field) for field in _OWN.get(name, ())}
         inputs = _inputs(name, own, files, content)
         vocabulary = None if force else _finished(captions, name, inputs, own)
         if vocabulary is None:
@@ -160,10 +153,6 @@ _OWN = {
     "bert": ("bert", "bert_vocabulary"),
 }
 """The settings that a tokenizer depends on."""
-
-
-def _own_settings(name: str, chosen: ChosenSettings) -> dict[str, Any]:
-    return {field: getattr(chosen, field) for field in _OWN.get(name, ())}
 
 
 def _as_it_was(captions: Path) -> ChosenSettings:
@@ -239,11 +228,7 @@ def _vocabulary(tokenizer: CaptionTokenizer, train: Counter[str], job: _Job) -> 
 
 
 def _tokenizer(
-    name: str,
-    corpus: Corpus,
-    settings: ChosenSettings,
-    files: Mapping[str, Path],
-    job: _Job,
+    name: str, corpus: Corpus, settings: ChosenSettings, files: Mapping[str, Path], job: _Job
 ) -> CaptionTokenizer:
     # Late: each tokenizer's library is loaded only when it runs.
     if name in files:

@@ -26,7 +26,7 @@ class TokenizeSettings(Strict):
     bert_vocabulary: int | None = Field(
         None,
         ge=100,
-        description="Maximum size of a learned WordPiece vocabulary; 32000 for a new folder.",
+        description="Maximum size of a learned WordPiece vocabulary; by default 32000.",
     )
     jieba_white_space: bool | None = Field(
         None,
@@ -44,16 +44,11 @@ class TokenizeSettings(Strict):
         description="Additional tokenizer: any file of the tokenizers library (mine.json), used "
         "unchanged, named after the file, and kept in the folder for later runs.",
     )
-    processes: int = Field(
-        0,
-        ge=0,
-        description="Worker processes; 0: one a core where that is faster. The files do not depend "
-        "on it.",
-    )
+    processes: int = Field(0, ge=0, description="Worker processes; 0: one a core where faster.")
 
 
 class ChosenSettings(Strict):
-    """Settings that decide what is written, all with values; vocabularies store their own."""
+    """Settings that change the output, all with values; vocabularies store their own."""
 
     bpe_vocabulary: int = 10_000
     bert: str = "auto"

@@ -39,14 +39,6 @@ def test_a_missing_url_list_is_one_line_and_exit_code_1(now, tmp_path: Path) -> 
     assert len(problem.strip().splitlines()) == 1
 
 
-def test_a_setting_out_of_range_is_one_line_and_exit_code_1(now, tmp_path: Path) -> None:
-    (tmp_path / "urls.txt").write_text("http://example.org/\n", encoding="utf-8")
-    code, _, problem = now("crawl", tmp_path / "urls.txt", tmp_path / "out", "--page-timeout-s=-1")
-    assert code == 1
-    assert problem.startswith("error: now-builder crawl: page_timeout_s: ")
-    assert len(problem.strip().splitlines()) == 1
-
-
 def test_an_unknown_option_is_a_usage_error(now) -> None:
     code, text, problem = now("crawl", "a", "b", "--nonsense")
     assert (code, text) == (2, "")

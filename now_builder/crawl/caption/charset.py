@@ -48,11 +48,6 @@ def decode(content: bytes, content_type: str | None, browser: str | None = None)
     in the head, XML declaration, ``<meta>`` further on, UTF-8, the encoding that the browser
     guessed, windows-1252.
 
-    Args:
-        content: The page.
-        content_type: Header of the response.
-        browser: ``document.characterSet`` of the page, if a browser loaded it.
-
     Source:
         WHATWG HTML, "Determining the character encoding"; WHATWG Encoding for the labels.
     """

@@ -28,13 +28,9 @@ _DEEPEST = 6000
 that a page of 2 MB took minutes."""
 
 _BY_NAME = {
-    "description": "name",
-    "og:description": "og",
-    "twitter:description": "twitter",
-    "dc.description": "dc",
-    "dcterms.description": "dc",
-    "dcterms.abstract": "dc",
-}
+    "description": "name", "og:description": "og", "twitter:description": "twitter",
+    "dc.description": "dc", "dcterms.description": "dc", "dcterms.abstract": "dc",
+}  # fmt: skip
 _BY_PROPERTY = _BY_NAME | {"description": "property"}
 FALLBACKS = ("property", "og", "twitter", "dc", "itemprop", "http-equiv", "json-ld")
 """Sources other than ``name`` and ``script``, best first."""
@@ -69,12 +65,6 @@ def describe(content: bytes, content_type: str | None, browser: str | None = Non
     The caption is the first ``<meta name=description>`` of the whole document whose content is
     neither empty nor a placeholder; the name is compared without regard to case. Where there is
     none, the best of :data:`FALLBACKS` is taken.
-
-    Args:
-        content: The page as served.
-        content_type: Header of the response.
-        browser: The encoding in which a browser read it, see
-            :func:`now_builder.crawl.caption.charset.decode`.
     """
     decoded = decode(content, content_type, browser)
     page = _read(decoded.text)

@@ -41,12 +41,6 @@ def crawl_shards(
     It may be called again at any time, here or on another machine: final pages stay, missing ones
     are visited. The caller makes sure that one worker at a time has a host group.
 
-    Args:
-        captures: Folder or URL.
-        shards: Numbers of the shards.
-        settings: Settings of the crawl.
-        wait_s: Seconds to wait for a worker that still holds one of the shards.
-
     Raises:
         CrawlError: If there is no browser, the disk is full, or another crawl is at work on these.
         Stopped: If it is stopped by Ctrl-C, SIGTERM or SIGUSR1.
@@ -82,12 +76,7 @@ def crawl_shards(
 
 
 def make_resolver(settings: CrawlSettings) -> Resolver:
-    """Return the resolver of a crawl's host names.
-
-    Raises:
-        ConfigError: If a mapping of ``resolve`` cannot be read.
-        FormatError: If the list ``never`` cannot be read.
-    """
+    """Return the resolver of a crawl's host names."""
     never = read_hosts(settings.never) if settings.never else frozenset()
     mappings = [parse_mapping(text) for text in settings.resolve]
     return Resolver(mappings, allow_private=settings.allow_private, never=never)
@@ -119,18 +108,10 @@ async def _visit_pending(
         stack.push_async_callback(resolver.close)
         proxies = [await stack.enter_async_context(Proxy(resolver)) for _ in range(concurrency + 1)]
         proxies[-1].begin(_UNLIMITED)
-        rules = SiteRules(
-            proxies[-1],
-            browsers.user_agent,
-            settings.obeyed_opt_outs(),
-            obey_robots=settings.robots,
-        )
+        opt_outs = settings.obeyed_opt_outs()
+        rules = SiteRules(proxies[-1], browsers.user_agent, opt_outs, obey_robots=settings.robots)
         stack.push_async_callback(rules.close)
-        scheduler = Scheduler(
-            tracker.pending,
-            settings.per_host_delay_s,
-            resolver.is_local,
-        )
+        scheduler = Scheduler(tracker.pending, settings.per_host_delay_s, resolver.is_local)
         progress = CrawlProgress(len(tracker.pending), tracker.total)
         stack.enter_context(progress)
         ranks = tracker.ranks() if settings.per_host_quota else {}

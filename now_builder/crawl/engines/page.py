@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from functools import partial
 
 import imagehash
-from PIL import Image
 
 from now_builder import __version__
 from now_builder.crawl.browser.pool import BrowserPool
@@ -203,7 +202,11 @@ def _describe(
     caption, source = choose(candidates)
     seen = (element.text for element in result.elements if element.visible)
     garbled = misread(seen, page.charset, result.charset)
-    screenshot = result.screenshot if settings.image == "png" else _to_webp(result.picture)
+    screenshot = result.screenshot
+    if settings.image == "webp":
+        encoded = io.BytesIO()
+        result.picture.convert("RGB").save(encoded, "WEBP", lossless=True, method=2)
+        screenshot = encoded.getvalue()
     ink, ink_middle = result.ink
     described = replace(
         row,
@@ -225,9 +228,3 @@ def _describe(
         overlays=result.overlays,
     )
     return described, Capture(row.key, screenshot, result.html, result.elements, result.exchanges)
-
-
-def _to_webp(picture: Image.Image) -> bytes:
-    encoded = io.BytesIO()
-    picture.convert("RGB").save(encoded, "WEBP", lossless=True, method=2)
-    return encoded.getvalue()

@@ -66,11 +66,8 @@ def _warn_of_split(storage: ShardStorage, wanted: str) -> None:
     """Warn if a crawl is split by another unit than the one asked for."""
     by = read_split(storage.folder / "split.toml").by
     if by != wanted:
-        _log.warning(
-            "crawl: --split-by %s is not used, as this crawl is split by %s; --force starts over",
-            wanted,
-            by,
-        )
+        text = "crawl: --split-by %s is not used, as this crawl is split by %s; --force starts over"
+        _log.warning(text, wanted, by)
 
 
 def _check_numbers_free(storage: ShardStorage, shards: Collection[int]) -> None:
@@ -89,9 +86,5 @@ def _split(plan: Sequence[Planned], settings: CrawlSettings) -> SplitPlan:
         domains = {registrable_domain(line.site) for line in plan if line.site}
         by = "page" if len(domains) <= 1 else "domain"
     suffixes = suffix_list() if by == "domain" else None
-    return SplitPlan(
-        seed=settings.split_seed,
-        by=by,
-        suffixes=suffixes,
-        shares=choose_shares(settings.split_shares, len(plan)),
-    )
+    shares = choose_shares(settings.split_shares, len(plan))
+    return SplitPlan(seed=settings.split_seed, by=by, suffixes=suffixes, shares=shares)

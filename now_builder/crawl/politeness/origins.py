@@ -14,7 +14,7 @@ Said = TypeVar("Said")
 
 
 class OncePerOrigin(Generic[Said]):
-    """Answers of origins (``https://host``); those who ask at the same time wait for one answer.
+    """Answers of origins (``https://host``); simultaneous requests wait for one answer.
 
     ``ask`` returns the answer of an origin, and whether it is final; an error never is.
     """

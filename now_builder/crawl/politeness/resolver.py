@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Literal
 
 from now_builder.errors import ConfigError
+from now_builder.formats.split import names_above
 
 Address = IPv4Address | IPv6Address
 Refusal = Literal["private_address", "dns_error", "net_error", "too_large", "bad_request", "never"]
@@ -25,7 +26,7 @@ _EMBEDDING = (ip_network("64:ff9b::/96"), ip_network("::/96"))
 """IPv6 ranges whose last 32 bits are an IPv4 address."""
 
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
-"""A network's own translators (RFC 8215), which choose where the IPv4 address stands in it."""
+"""A network's own translators (RFC 8215), which choose the place of the IPv4 address in it."""
 
 
 class Refused(Exception):  # noqa: N818 - a refusal is no error of ours
@@ -53,7 +54,7 @@ class Mapping:
 
 
 def parse_mapping(text: str) -> Mapping:
-    """Read ``HOST:ADDR`` or ``HOST:ADDR:PORT``; an IPv6 address stands in brackets.
+    """Read ``HOST:ADDR`` or ``HOST:ADDR:PORT``; an IPv6 address needs brackets.
 
     Raises:
         ConfigError: If the text is neither.
@@ -91,12 +92,9 @@ class Resolver:
     """
 
     def __init__(
-        self,
-        mappings: Sequence[Mapping],
-        *,
-        allow_private: bool,
+        self, mappings: Sequence[Mapping], *, allow_private: bool,
         never: frozenset[str] = frozenset(),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._never = never
         self._mappings = mappings
         self._allow_private = allow_private
@@ -110,7 +108,8 @@ class Resolver:
             Refused: ``dns_error``, ``private_address`` if any address is not public, or ``never``.
         """
         host = host.lower().rstrip(".")
-        if self._never and (barred := self._barred(host)) is not None:
+        barred = next((name for name in names_above(host) if name in self._never), None)
+        if barred is not None:
             raise Refused("never", f"{barred} is on the list of hosts never to visit")
         mapped = next((mapping for mapping in self._mappings if mapping.covers(host)), None)
         if mapped is not None:
@@ -139,12 +138,6 @@ class Resolver:
         known = self._known.get(host)
         addresses = _literal(host) or (known[1] if known else ())
         return bool(addresses) and not all(is_public(address) for address in addresses)
-
-    def _barred(self, host: str) -> str | None:
-        """Return the listed host that a host is, or is a subdomain of."""
-        parts = host.split(".")
-        above = (".".join(parts[place:]) for place in range(len(parts)))
-        return next((name for name in above if name in self._never), None)
 
     def _forget(self, host: str, look_up: asyncio.Future[tuple[Address, ...]]) -> None:
         """Forget a finished look-up, even if nobody waits for it any more."""

@@ -34,10 +34,7 @@ class Scheduler:
     """
 
     def __init__(
-        self,
-        pages: Iterable[Planned],
-        delay_s: float,
-        is_local: Callable[[str], bool],
+        self, pages: Iterable[Planned], delay_s: float, is_local: Callable[[str], bool]
     ) -> None:
         self._delay_s = delay_s
         self.is_local = is_local

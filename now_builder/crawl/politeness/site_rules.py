@@ -25,7 +25,7 @@ _IGNORED = Decision("allowed", "ignored")
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What the files of an origin say; those that it lacks say nothing."""
+    """The rules in the files of an origin; a missing file has none."""
 
     tdm: tuple[Rule, ...]
     ai: RobotsRules
@@ -56,11 +56,7 @@ class SiteRules:
             await self._robots.close()
 
     async def robots(self, url: str) -> Decision:
-        """Decide by robots.txt alone.
-
-        Raises:
-            Refused: If the host itself cannot be reached or must not be.
-        """
+        """Decide by robots.txt alone."""
         return _IGNORED if self._robots is None else await self._robots.decide(url)
 
     async def decide(self, url: str) -> Decision:

@@ -40,9 +40,6 @@ def start_over(captures: Path) -> None:
     """Remove the shards that the plan lists, the rows first; then the split and, last, the plan.
 
     A kill on the way leaves the plan, which lists the rest.
-
-    Raises:
-        FormatError: If there is a plan that cannot be read.
     """
     if not plan_path(captures).exists():
         return

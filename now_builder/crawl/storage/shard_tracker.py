@@ -33,13 +33,9 @@ class ShardTracker:
     """
 
     def __init__(
-        self,
-        storage: ShardStorage,
-        plan: Sequence[Planned],
-        shards: Iterable[int],
-        *,
+        self, storage: ShardStorage, plan: Sequence[Planned], shards: Iterable[int], *,
         retry_failed: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._storage = storage
         self._captures = captures = storage.folder
         self._plan = plan
@@ -150,15 +146,11 @@ class ShardTracker:
         if first_key is None:
             return shard.rows[line.key]
         first = self._firsts[first_key]
+        copied = {name: getattr(first, name) for name in _COPIED}
         return CaptureRow(
-            line.key,
-            line.url,
-            line.url_canonical,
-            line.site,
-            "duplicate",
-            duplicate_of=first_key,
-            **{name: getattr(first, name) for name in _COPIED},
-        )
+            line.key, line.url, line.url_canonical, line.site, "duplicate",
+            duplicate_of=first_key, **copied,
+        )  # fmt: skip
 
 
 def find_duplicates(plan: Iterable[Planned]) -> dict[str, str]:

@@ -103,11 +103,7 @@ class OpenShard:
             self._take(*_parsed(line))
 
     def finish(self, rows: Sequence[CaptureRow]) -> None:
-        """Write the shard's tar and parquet and drop the folder; also a WARC if wanted.
-
-        Args:
-            rows: All rows of the shard, in the order of the keys.
-        """
+        """Write the shard's tar and parquet and drop the folder; also a WARC if wanted."""
         try:
             if any(len(sizes) > _PARTS for _, sizes in self._places.values()):
                 pages = [row for row in rows if row.status == "ok"]

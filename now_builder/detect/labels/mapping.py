@@ -12,25 +12,12 @@ IGNORE = "ignore"
 """Name in place of a class for boxes that are neither a class nor background."""
 
 CLASSES: tuple[tuple[str, str], ...] = (
-    ("text", "文本"),
-    ("heading", "标题"),
-    ("link", "链接"),
-    ("button", "按钮"),
-    ("icon", "图标"),
-    ("image", "图片"),
-    ("banner", "横幅"),
-    ("input", "输入框"),
-    ("select", "下拉框"),
-    ("checkbox", "复选框"),
-    ("switch", "开关"),
-    ("tab", "标签页"),
-    ("navigation bar", "导航栏"),
-    ("list item", "列表项"),
-    ("card", "卡片"),
-    ("dialog", "弹窗"),
-    ("media", "媒体"),
+    ("text", "文本"), ("heading", "标题"), ("link", "链接"), ("button", "按钮"), ("icon", "图标"),
+    ("image", "图片"), ("banner", "横幅"), ("input", "输入框"), ("select", "下拉框"),
+    ("checkbox", "复选框"), ("switch", "开关"), ("tab", "标签页"), ("navigation bar", "导航栏"),
+    ("list item", "列表项"), ("card", "卡片"), ("dialog", "弹窗"), ("media", "媒体"),
     ("page indicator", "页面指示器"),
-)
+)  # fmt: skip
 """English and Chinese name of each class; its place is its number.
 
 Differs:
@@ -144,26 +131,3 @@ def group_of(name: str) -> str:
 
 
 DEFAULT = ClassMapping()
-
-VINS = ClassMapping(
-    names={
-        "BackgroundImage": "banner",
-        "Card": "card",
-        "CheckedTextView": "checkbox",
-        "Drawer": "dialog",
-        "EditText": "input",
-        "Icon": "icon",
-        "Image": "image",
-        "Modal": "dialog",
-        "PageIndicator": "page indicator",
-        "Switch": "switch",
-        "Text": "text",
-        "TextButton": "button",
-        "UpperTaskBar": "navigation bar",
-    }
-)
-"""The default classes, and the mapping of the categories of VINS to them.
-
-Source:
-    VINS (Bunian et al., CHI 2021).
-"""

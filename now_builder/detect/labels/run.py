@@ -40,7 +40,6 @@ class LabelSummary:
     fresh: bool
 
     def __str__(self) -> str:
-        """Return one line for the terminal."""
         return (
             f"{self.labels}: {self.boxes} boxes on {self.labelled} of {self.pages} pages"
             f"{'' if self.fresh else ' (unchanged)'}"
@@ -55,19 +54,13 @@ def label_captures(
 ) -> LabelSummary:
     """Label all captured pages; complete labels of the same input are left as they are.
 
-    Args:
-        captures: The captures folder.
-        labels: Folder to write; it is complete when it has ``labels.json``.
-        settings: Settings.
-        force: Throw away existing labels and start over.
-
     Raises:
         ConfigError: If the mapping is wrong, or existing labels are of other captures or settings.
         FormatError: If the captures are missing or torn, or a file that is there is not ours.
     """
     mapping = read_mapping(settings.mapping) if settings.mapping else DEFAULT
     plan = read_split(captures / "split.toml")
-    pages, inputs = _survey(captures, plan, mapping, settings)
+    pages, inputs = _survey(captures, plan, mapping)
     path = labels / "labels.json"
     if force:
         path.unlink(missing_ok=True)
@@ -81,8 +74,6 @@ def label_captures(
         writer = CocoWriter(images, annotations, mapping)
         captured = _captured(captures)
         for row, capture in watched(captured, "label", total=pages):
-            if settings.settled_only and row.load_state == "partial":
-                continue
             found = label(capture.elements, mapping)
             if found is not None and found.boxes:
                 pool = plan.pool_of(row.site, row.key)
@@ -98,13 +89,10 @@ def label_captures(
     return LabelSummary(labels, pages, info.labelled, info.boxes, fresh=True)
 
 
-def _survey(
-    captures: Path, plan: SplitPlan, mapping: ClassMapping, settings: LabelSettings
-) -> tuple[int, str]:
+def _survey(captures: Path, plan: SplitPlan, mapping: ClassMapping) -> tuple[int, str]:
     """Count captured pages, and hash everything that the labels depend on."""
     digest = hashlib.sha256(
-        f"{_FORMAT}\t{__version__}\t{plan.model_dump_json()}\t{mapping.model_dump_json()}"
-        f"\t{settings.settled_only}\n".encode()
+        f"{_FORMAT}\t{__version__}\t{plan.model_dump_json()}\t{mapping.model_dump_json()}\n".encode()
     )
     pages = 0
     if not captures.is_dir() or not complete_shards(captures):

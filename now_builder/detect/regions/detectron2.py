@@ -102,10 +102,8 @@ class ModelSpec:
 def read_model_spec(regions: str) -> ModelSpec:
     """Read ``detectron2:CONFIG[@WEIGHTS]``.
 
-    Args:
-        regions: CONFIG is a YAML file, or the name of one in detectron2's model zoo. WEIGHTS is a
-            checkpoint or ``random``; without it the config's own ``MODEL.WEIGHTS``, if that is a
-            file.
+    CONFIG is a YAML file, or the name of one in detectron2's model zoo. WEIGHTS is a checkpoint or
+    ``random``; without it the config's own ``MODEL.WEIGHTS`` is taken, if that is a file.
 
     Raises:
         ConfigError: If detectron2, the config or the weights are missing or cannot be used.

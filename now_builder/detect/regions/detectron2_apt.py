@@ -30,15 +30,9 @@ APT_HEADS = ("AptROIHeads", "AptRes5ROIHeads")
 BACKGROUND_WEIGHT = 0.2
 """Weight of the background in the classifier's cross-entropy, as in RegionCLIP."""
 _PASSED_ON = (
-    "input_shape",
-    "box2box_transform",
-    "smooth_l1_beta",
-    "test_score_thresh",
-    "test_nms_thresh",
-    "test_topk_per_image",
-    "box_reg_loss_type",
-    "loss_weight",
-)
+    "input_shape", "box2box_transform", "smooth_l1_beta", "test_score_thresh", "test_nms_thresh",
+    "test_topk_per_image", "box_reg_loss_type", "loss_weight",
+)  # fmt: skip
 
 
 def add_apt_config(config: Any) -> None:
@@ -138,11 +132,7 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
     def reading(
         self, strings: Sequence[tuple[Float[Tensor, "_ 4"], Float[Tensor, "_ 768"]]]
     ) -> Iterator[None]:
-        """Let regions be tuned by page text inside this block.
-
-        Args:
-            strings: Boxes in detectron2's input px, and embeddings, of the strings of each image.
-        """
+        """Let regions be tuned by page text inside this block."""
         self._strings = strings
         try:
             yield

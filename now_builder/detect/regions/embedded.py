@@ -19,11 +19,7 @@ from now_builder.formats.shard import HEIGHT, WIDTH
 
 
 def embed_attributes(name: str) -> dict[str, str]:
-    """Return the attributes of a feature file that identify a picture tower.
-
-    Raises:
-        ConfigError: If it cannot be had or is no dual encoder.
-    """
+    """Return the attributes of a feature file that identify a picture tower."""
     sha256 = hash_of_encoder(find_encoder(name))
     return {"embed": encoder_name(name), "embed_sha256": sha256, "embed_projection": PROJECTION}
 

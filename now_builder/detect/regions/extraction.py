@@ -20,12 +20,7 @@ from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Boxes of one page that may become rows, in detector input px.
-
-    Attributes:
-        scores: Scores of the source.
-        origin: Index into ``formats.features.SOURCES``.
-    """
+    """Boxes of one page that may become rows, in detector input px, by index of their source."""
 
     boxes: Float[Tensor, "n 4"]
     scores: Float[Tensor, " n"]

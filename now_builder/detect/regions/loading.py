@@ -56,11 +56,7 @@ def resolve_settings(settings: DetectSettings) -> DetectSettings:
 
 
 def attributes_of(settings: DetectSettings) -> dict[str, str]:
-    """Return the attributes of a feature file, so that no other detector adds to it.
-
-    Raises:
-        ConfigError: If the weights are missing.
-    """
+    """Return the attributes of a feature file, so that no other detector adds to it."""
     shared = {
         "text_source": settings.text_source,
         **(ocr_attributes(settings.ocr_languages) if settings.text_source == "ocr" else {}),
@@ -166,9 +162,6 @@ def _source_attributes(name: str, least: float) -> dict[str, str]:
     """Return the attributes of a feature file that identify a source.
 
     A folder is named without its path; its hash distinguishes it from others.
-
-    Raises:
-        ConfigError: If an external detector cannot be had.
     """
     if name.startswith(detectron.PREFIX):
         return detectron.source_attributes(name)

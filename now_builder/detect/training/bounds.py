@@ -27,18 +27,14 @@ from now_builder.formats.features import REGIONS
 from now_builder.formats.shard import HEIGHT, WIDTH
 from now_builder.formats.split import Split
 
-SOURCES = {
-    "detector": "its own proposals",
-    "dom": "the boxes that the browser laid out, classed and ranked by the detector: upper bound",
-    "grid": "36 windows, classed by the detector",
-    "random": "36 boxes with sizes of the train pool's labels at random places: lower bound",
-}
-"""Sources of the measured boxes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Figures on one pool, by source of boxes."""
+    """Figures on one pool, by source of boxes, all of which the detector classifies.
+
+    Upper bound: ``dom``, the boxes that the browser laid out. Lower bound: ``random``, 36 boxes at
+    random places with sizes of the train pool's labels.
+    """
 
     weights_sha256: str
     pool: str
@@ -82,14 +78,6 @@ def measure_detector(
     threads: int = 0,
 ) -> Bounds:
     """Measure a detector and its bounds on the pages of a pool.
-
-    Args:
-        captures: The captures folder; pages are labelled by the mapping of the weights.
-        weights: Weights of the detector, or ``tiny-web``.
-        pool: Pool whose pages are measured.
-        seed: Changes the random boxes.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        threads: CPU threads; 0 takes all cores.
 
     Raises:
         ConfigError: If the weights or the device are missing.

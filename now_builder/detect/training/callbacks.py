@@ -89,7 +89,7 @@ class History:
 
 
 def _spread(items: Sequence[Item], count: int) -> Sequence[Item]:
-    """Take at most ``count`` items at even distances: pages of a site stand beside each other."""
+    """Take at most ``count`` items at even distances, as pages of a site follow each other."""
     return items[:: max(1, -(-len(items) // count))]
 
 

@@ -91,14 +91,11 @@ class TrainPages:
 def read_train_pages(
     captures: Path, held_out: float, mapping: ClassMapping = DEFAULT, also: Sequence[Path] = ()
 ) -> TrainPages:
-    """Read labels and text boxes of all pages of the train pool that have labels.
+    """Read labels and text boxes of all pages with labels in the train pool of captures folders.
 
-    Args:
-        captures: The captures folder.
-        also: Further captures folders, whose train pools are added.
-        held_out: Share of the pool's sites that is held out, at least one unless it is 0; of its
-            pages where all are of one site. Hosts of one registrable domain are one site.
-        mapping: Classes, and the mapping of elements to them.
+    ``held_out`` is the share of the pool's sites that is held out, at least one unless it is 0;
+    where all pages are of one site it is a share of the pages. Hosts of one registrable domain are
+    one site.
 
     Raises:
         TrainingError: If fewer than two pages are left.
@@ -142,17 +139,11 @@ def _captured(captures: Path, pool: Split) -> Iterator[tuple[str, ScreenshotPlac
 def read_coco_pages(
     folder: Path, coco: Path, held_out: float, mapping: ClassMapping | None = None
 ) -> TrainPages:
-    """Read pages whose labels stand in a COCO file, such as ``now-builder label`` writes.
+    """Read pages whose labels are in a COCO file, such as ``now-builder label`` writes.
 
     In a captures folder the images are found by key, the train pool's alone, with their text boxes.
     In any other folder they are files, brought to a screen of 720 x 1280 by letterbox: scaled
     evenly until they fit, in the upper left corner, the rest black.
-
-    Args:
-        folder: Folder of captures or of images.
-        coco: COCO file.
-        held_out: As for :func:`read_train_pages`; an image without a ``site`` is a site of its own.
-        mapping: Mapping of the categories to classes; without it they are the classes.
 
     Raises:
         FormatError: If the file is not COCO, or an image is missing or of another size.

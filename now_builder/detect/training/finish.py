@@ -93,12 +93,10 @@ def _descriptions(
 def fit_scale(
     rows: Float[Tensor, "n 768"], power: float = 0.5, floor: float = 1e-3
 ) -> tuple[Float[Tensor, " 768"], Float[Tensor, "768 768"]]:
-    """Fit the affine map that centres rows and partly evens out how far each direction spreads.
+    """Fit the affine map that centres embeddings and partly evens out the spread of directions.
 
-    Args:
-        rows: Embeddings of regions.
-        power: 0 keeps the spreads as they are, 1 makes all alike (full whitening).
-        floor: Directions that spread less than this share of the widest are not scaled up further.
+    The power 0 keeps the spreads as they are, 1 makes all alike (full whitening). Directions that
+    spread less than the share ``floor`` of the widest are not scaled up further.
 
     Returns:
         The centre, and the matrix; mapped rows have a mean square of 1 per number.

@@ -251,10 +251,6 @@ def make_average(model: AptDetector, decay: float) -> AveragedModel:
     After n steps the decay is :math:`\min(d, (1 + n) / (10 + n))`, so that a short training too
     averages over its last steps and not over its first.
 
-    Args:
-        model: Model to average; it is copied.
-        decay: d, the share of the average that each step keeps in the end.
-
     Source:
         ``tf.train.ExponentialMovingAverage`` with ``num_updates``, for the decay.
     """

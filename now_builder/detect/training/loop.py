@@ -26,10 +26,7 @@ _MEASUREMENTS = 12
 class Training:
     """One training, from its first step or its last checkpoint to its last step.
 
-    Checkpoint and history stand beside the weights to be.
-
-    Attributes:
-        step: Number of steps taken.
+    Checkpoint and history are written beside the weights to be.
     """
 
     def __init__(self, weights: Path, settings: TrainDetectorSettings, pages: TrainPages) -> None:

@@ -30,11 +30,8 @@ _RARE = 20
 class Targets:
     """Training targets of one page, in input px.
 
-    Attributes:
-        boxes: Boxes of the labelled elements.
-        ignored: Boxes of visible elements of no class: neither foreground nor background.
-        texts: Boxes of the page's strings.
-        vectors: Embeddings of the strings.
+    The visible elements of no class (``ignored``) are neither foreground nor background; ``texts``
+    are the boxes of the page's strings, ``vectors`` their embeddings.
     """
 
     boxes: Float[Tensor, "n 4"]

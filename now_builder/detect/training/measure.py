@@ -99,7 +99,6 @@ class Measures:
         return found
 
     def __str__(self) -> str:
-        """Return one line for the terminal."""
         return (
             f"AP50 {self.ap50:.3f}, AP {self.ap:.3f}, recall@36 {self.recall36:.3f} (with the "
             f"right class {self.classified36:.3f}) of {self.elements:.0f} elements on "

@@ -22,13 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TrainSummary:
-    """Counts and figures of a training.
-
-    Attributes:
-        steps: Steps taken, those of earlier runs included.
-        seconds: Wall time of this run.
-        measures: Figures on the held-out part of the train pool; ``None`` without such a part.
-    """
+    """Steps of a training, earlier runs included, seconds of this run, and held-out figures."""
 
     weights: Path
     pages: int
@@ -37,7 +31,6 @@ class TrainSummary:
     measures: Measures | None
 
     def __str__(self) -> str:
-        """Return one line for the terminal."""
         figures = "no pages held out" if self.measures is None else str(self.measures)
         if not self.seconds:
             return f"{self.weights}: complete, {self.pages} pages, {self.steps} steps; {figures}"
@@ -58,13 +51,6 @@ def train_detector(
     Killed at any moment and run again it goes on from its last checkpoint, with the same result
     (bit for bit on the CPU with the same number of threads). Weights that are complete stay as they
     are, also when pages were crawled since: features of two detectors do not mix.
-
-    Args:
-        captures: The captures folder, whose train pool is learned from; with ``settings.coco`` it
-            may be a folder of images.
-        weights: The safetensors file to write; its JSON, history and pictures appear beside it.
-        settings: What to train, and how.
-        force: Throw away existing weights and start over.
 
     Raises:
         ConfigError: If weights or a checkpoint of other settings are there.

@@ -99,18 +99,12 @@ class Awkward:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._ready = threading.Event()
         self._routes: dict[str, Callable[[asyncio.StreamWriter], Awaitable[None]]] = {
-            "/hang": self._hang,
-            "/hang.woff2": self._hang,
-            "/silent": self._hang,
-            "/slow": self._slow,
-            "/slow-red.png": self._slow_picture,
-            "/slow-script.js": self._slow_script,
-            "/slow.css": self._slow_style,
-            "/endless": self._endless,
-            "/drip": self._drip,
-            "/truncated": self._truncated,
+            "/hang": self._hang, "/hang.woff2": self._hang, "/silent": self._hang,
+            "/slow": self._slow, "/slow-red.png": self._slow_picture,
+            "/slow-script.js": self._slow_script, "/slow.css": self._slow_style,
+            "/endless": self._endless, "/drip": self._drip, "/truncated": self._truncated,
             "/reset": self._reset,
-        }
+        }  # fmt: skip
         self.port = 0
 
     def __enter__(self) -> Self:
@@ -297,10 +291,7 @@ class Awkward:
 
 def response(status: int, kind: str, body: bytes, *headers: str) -> bytes:
     lines = [
-        f"HTTP/1.1 {status} Status",
-        f"Content-Type: {kind}",
-        f"Content-Length: {len(body)}",
-        "Connection: close",
-        *headers,
-    ]
+        f"HTTP/1.1 {status} Status", f"Content-Type: {kind}", f"Content-Length: {len(body)}",
+        "Connection: close", *headers,
+    ]  # fmt: skip
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

@@ -45,20 +45,12 @@ CAPTIONS: dict[str, str | None] = {
     "/chunked": "in chunks",
 }
 ERRORS = {
-    "http_404": "/404",
-    "http_500": "/500",
-    "http_401": "/401",
-    "not_html": "/204 /pdf /json",
-    "download": "/download /octets",
-    "no_body": "/app",
-    "redirect_loop": "/loop /spin",
-    "timeout": "/silent",
-    "too_large": "/endless /bomb",
-    "renderer_hung": "/alerts /forever",
-    "net_error": "/reset /long-header /to-file",
-    "dns_error": "/to-nowhere",
+    "http_404": "/404", "http_500": "/500", "http_401": "/401", "not_html": "/204 /pdf /json",
+    "download": "/download /octets", "no_body": "/app", "redirect_loop": "/loop /spin",
+    "timeout": "/silent", "too_large": "/endless /bomb", "renderer_hung": "/alerts /forever",
+    "net_error": "/reset /long-header /to-file", "dns_error": "/to-nowhere",
     "robots": "/hidden",
-}
+}  # fmt: skip
 """Paths by the error of their pages."""
 
 EXPECTED: dict[str, tuple[str, str | None, str | None]] = {

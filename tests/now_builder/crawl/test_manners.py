@@ -112,18 +112,11 @@ FRAMES = ("/fine", "/hidden/a", "/moved", "http://other.test/hidden/b", "http://
 HIDDEN = text(f"{ALL_AGENTS}Disallow: /hidden\n")
 SYMBOLS = ["xn--n3h.test/", "☃.test/x", "💩.test/", "moved.test/", "1דוגמה.test/"]
 TYPES = {
-    "text/html, text/html; charset=utf-8": None,
-    "text/plain, text/html": None,
-    "text/html, text/plain": "not_html",
-    "*/*": None,
-    "unknown/unknown": None,
-    "Application/Unknown; x=y": None,
-    "text /html": None,
-    "html": None,
-    "text/html(a comment)": None,
-    "text/plain": "not_html",
-    "text/html/": "not_html",
-}
+    "text/html, text/html; charset=utf-8": None, "text/plain, text/html": None,
+    "text/html, text/plain": "not_html", "*/*": None, "unknown/unknown": None,
+    "Application/Unknown; x=y": None, "text /html": None, "html": None,
+    "text/html(a comment)": None, "text/plain": "not_html", "text/html/": "not_html",
+}  # fmt: skip
 NOWHERE = {
     "nowhere0.test/": response(302, HTML, page("x"), "Location:"),
     "nowhere1.test/": response(301, HTML, page("x"), "Location:   "),

@@ -99,12 +99,9 @@ def test_windows_are_thirty_six_and_cover_the_screen():
 
 def test_an_element_of_no_class_is_neither_foreground_nor_background():
     targets = Targets(
-        torch.tensor([[0.0, 0, 10, 10]]),
-        torch.tensor([3]),
-        torch.tensor([[50.0, 50, 60, 60]]),
-        torch.zeros(0, 4),
-        torch.zeros(0, 768),
-    )
+        torch.tensor([[0.0, 0, 10, 10]]), torch.tensor([3]), torch.tensor([[50.0, 50, 60, 60]]),
+        torch.zeros(0, 4), torch.zeros(0, 768),
+    )  # fmt: skip
     candidates = torch.tensor([[0.0, 0, 10, 9], [50, 50, 60, 60], [80, 80, 90, 90]])
     overlap, _, ignored = match(candidates, targets)
     assert overlap.tolist() == pytest.approx([0.9, 0, 0])

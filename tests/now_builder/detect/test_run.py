@@ -162,18 +162,6 @@ def test_a_disk_that_cannot_be_written_ends_the_run(drawn, settings, tmp_path):
         detect(drawn, features, settings)
 
 
-def test_without_a_terminal_a_line_tells_the_rate_and_what_is_left(
-    drawn, settings, tmp_path, capsys, caplog, monkeypatch
-):
-    monkeypatch.setattr("now_builder.program.progress.EVERY_S", 0.0)
-    caplog.set_level("INFO", "now_builder")
-    detect(drawn, tmp_path / "f.h5", settings)
-    told = capsys.readouterr().err.splitlines()
-    lines = [line for line in told if line.startswith("detect: ")]
-    assert "detect: 12 pages to do, 0 done" in caplog.text
-    assert re.fullmatch(r"detect: 6 of 12 pages, [\d.]+ pages/s, [\d:]+ left", lines[1])
-
-
 def test_two_processes_of_torchrun_write_one_file_together(
     drawn, whole, settings, tmp_path, monkeypatch
 ):

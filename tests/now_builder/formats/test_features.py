@@ -174,12 +174,6 @@ def test_a_part_holds_what_was_given_at_half_the_size_if_asked(tmp_path: Path) -
         assert np.array_equal(file["regions"][:], one.regions.astype(np.float16))
 
 
-def test_parts_are_found_by_how_their_first_keys_begin(tmp_path: Path) -> None:
-    for key in ("00000_0000", "00001_0000", "00001_0016"):
-        write_part(tmp_path / "f.h5", batch([key]), {})
-    assert len(read_parts(tmp_path / "f.h5", "00001_")) == 2
-
-
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("filling", ["cut", "zeros", "noise"])
 def test_a_torn_part_is_refused(tmp_path: Path, share: float, filling: str) -> None:
@@ -267,14 +261,11 @@ def test_rows_that_cannot_be_read_are_the_files_error(tmp_path: Path, pages: int
                 read()
 
 
-def test_an_unfinished_file_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("value", ["now-features/2", 7, np.array(["now-features/1"] * 2, "S20")])
+def test_an_unfinished_file_or_another_format_is_refused(path: Path, value: object) -> None:
     with h5py.File(path, "a") as file:
         del file.attrs["complete"]
     refused(path, "unfinished")
-
-
-@pytest.mark.parametrize("value", ["now-features/2", 7, np.array(["now-features/1"] * 2, "S20")])
-def test_another_format_is_refused(path: Path, value: object) -> None:
     with h5py.File(path, "a") as file:
         file.attrs["format"] = value
     refused(path, "now-features/1")

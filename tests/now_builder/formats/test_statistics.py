@@ -75,14 +75,10 @@ def test_unknown_tokens_are_counted_over_all_tokens() -> None:
 @pytest.mark.parametrize(
     ("pairs", "word"),
     [
-        (1, "n<1K"),
-        (999, "n<1K"),
-        (1000, "1K<n<10K"),
-        (99_999, "10K<n<100K"),
-        (10**5, "100K<n<1M"),
-        (10**7, "10M<n<100M"),
+        (1, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (99_999, "10K<n<100K"),
+        (10**5, "100K<n<1M"), (10**7, "10M<n<100M"),
     ],
-)
+)  # fmt: skip
 def test_sizes_are_named_as_the_hub_does(pairs: int, word: str) -> None:
     assert size_category(pairs) == word
 

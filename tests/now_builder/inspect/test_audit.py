@@ -355,12 +355,9 @@ def test_stats_of_two_judges_and_a_run(tmp_path):
 
 def test_stats_count_the_kinds_of_mismatch(tmp_path):
     lines = {
-        "a": ("mismatch", "Boilerplate"),
-        "b": ("mismatch", "boilerplate"),
-        "c": ("mismatch", "not shown"),
-        "d": ("match", "short"),
-        "e": ("mismatch", ""),
-    }
+        "a": ("mismatch", "Boilerplate"), "b": ("mismatch", "boilerplate"),
+        "c": ("mismatch", "not shown"), "d": ("match", "short"), "e": ("mismatch", ""),
+    }  # fmt: skip
     one = write(tmp_path / "1.csv", [judged(k, w, note=n) for k, (w, n) in lines.items()])
     two = write(
         tmp_path / "2.csv",
@@ -434,14 +431,6 @@ def test_stats_say_what_a_table_lacks(world, tmp_path, content, problem):
     (tmp_path / "x.csv").write_text(content)
     with pytest.raises(FormatError, match=problem):
         audit_stats([tmp_path / "x.csv"], world.release, None)
-
-
-def test_the_command_prints_words_and_json(tmp_path):
-    path = write(tmp_path / "ann.csv", [judged("a"), judged("b", "mismatch")])
-    for flag, expected in ((), "mismatched 50.0 %"), (("--json",), '"hits": 1'):
-        assert expected in subprocess.check_output(
-            [*COMMAND, "audit-stats", path, *flag], text=True
-        )
 
 
 def test_a_page_that_works_by_itself_has_its_pictures_and_stays_small(

@@ -23,11 +23,8 @@ def test_chromium_and_glyphs_are_found_by_using_them() -> None:
 def test_a_sample_that_no_font_has_is_told_from_one_that_a_font_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scripts = [
-        doctor._Script("Latin", "a", needed=True, packages=("x",)),
-        doctor._Script("Nobody's", "\U0010fffd", needed=True, packages=("x",)),
-    ]
-    monkeypatch.setattr(doctor, "_SCRIPTS", tuple(scripts))
+    scripts = ("Latin", "a", True, "x"), ("Nobody's", "\U0010fffd", True, "x")
+    monkeypatch.setattr(doctor, "_SCRIPTS", scripts)
     path = find_chromium()
     assert path is not None
     assert doctor._drawn(path) == [True, False]

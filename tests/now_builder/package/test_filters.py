@@ -270,12 +270,6 @@ def test_the_words_of_an_audit_are_verdicts(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_two_judges_who_differ_are_unsure(tmp_path: Path) -> None:
-    rows = [f"{line(0).url},match", f"{line(0).url},mismatch", f"{line(1).url},match"] * 2
-    (tmp_path / "a.csv").write_text("url,matched\n" + "\n".join(rows), encoding="utf-8")
-    assert judged(tmp_path / "a.csv") == {"00000_0000": "unsure", "00000_0001": "match"}
-
-
 @pytest.mark.parametrize(
     ("text", "word"),
     [

@@ -470,25 +470,6 @@ def test_an_unfinished_crawl_makes_rejects_of_what_is_not_crawled_yet(
     assert sum(manifest.rejects.values()) + sum(manifest.counts.values()) == 200
 
 
-def test_pages_that_tokenize_has_not_seen_are_rejects(world: World, tmp_path: Path) -> None:
-    captions = tmp_path / "captions"
-    shutil.copytree(world.captions, captions)
-    lines = (captions / "bpe.txt").read_text(encoding="utf-8").splitlines()
-    key = lines[0].partition("\t")[0]
-    lines[0] = f"{key}\t"
-    (captions / "bpe.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    tree = json.loads((captions / "bpe.vocab.json").read_text(encoding="utf-8"))
-    del tree["extra"]
-    (captions / "bpe.vocab.json").write_text(json.dumps(tree), encoding="utf-8")
-    some = tmp_path / "some.h5"
-    shutil.copy(world.features, some)
-    with h5py.File(some, "a") as file:
-        file["keys"][0] = key
-    package(world.captures, some, captions, tmp_path / "r", PackageSettings())
-    reasons = {reject.key: reject.reason for reject in read_rejects(tmp_path / "r")}
-    assert reasons[key] == "empty_tokens:bpe"
-
-
 def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
     world: World, release: Path
 ) -> None:
@@ -617,8 +598,9 @@ def test_captions_are_mended_for_both_stages_or_for_none(world: World, tmp_path:
 
 @pytest.mark.parametrize(
     ("settings", "problem"),
-    [({"drop": "blank,nonsense"}, "drop.*nonsense"), ({"languages": "Chinese"}, "languages")],
-)
+    [({"drop": "blank,nonsense"}, "drop.*nonsense"), ({"languages": "Chinese"}, "languages"),
+     ({"licence": "CC-BY-4.0"}, "licence"), ({"licence": ""}, "licence")],
+)  # fmt: skip
 def test_a_setting_that_there_is_not_is_one_clear_line(settings, problem) -> None:
     with pytest.raises(ConfigError, match=rf"^now-builder package: {problem}[^\n]*$"):
         build(PackageSettings, settings, "now-builder package")

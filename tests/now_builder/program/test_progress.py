@@ -9,7 +9,6 @@ import termios
 
 import pytest
 
-from now_builder.formats.io import sha256_of
 from now_builder.program.progress import Progress, watched
 
 SLOW = """
@@ -46,12 +45,3 @@ def test_elsewhere_a_line_tells_the_rate_and_what_is_left(
         progress.add(1_500_000)
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"large\.h5: 1\.50MB of 4\.00MB, \S+B/s, [\d:]+ left", line)
-
-
-def test_a_large_file_is_hashed_with_progress(
-    tmp_path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "train.h5").write_bytes(b"x" * 3_000_000)
-    monkeypatch.setattr("now_builder.program.progress.EVERY_S", 0.0)
-    sha256_of(tmp_path / "train.h5")
-    assert capsys.readouterr().err.startswith("train.h5: 1.05MB of 3.00MB")

@@ -225,17 +225,6 @@ def test_undeclared_legacy_pages_make_sense_in_their_own_encoding_only(world: Wo
     assert [page.description.encode("big5") for page in big5], "in traditional characters"
 
 
-def test_making_again_replaces_every_file_whole(tmp_path: Path) -> None:
-    make(tmp_path, SimwebSettings(pages=30, seed=1))
-    make(tmp_path, SimwebSettings(pages=20, seed=2))
-    assert len(pd.read_parquet(tmp_path / "truth.parquet")) == 20
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "simweb.toml",
-        "truth.parquet",
-        "urls.txt",
-    }
-
-
 def test_a_folder_without_a_web_and_a_language_without_words_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"simweb\.toml"):
         read_world(tmp_path)

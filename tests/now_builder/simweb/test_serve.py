@@ -12,7 +12,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -222,24 +221,6 @@ def test_other_requests_than_get_are_answered_without_a_body(
 ) -> None:
     answer = web.send(f"{line}\r\nHost: site00.test")
     assert (answer.status, answer.body) == (status, b"")
-
-
-def test_hundreds_of_connections_are_served_while_others_hang(web: Web) -> None:
-    statuses: list[int] = []
-
-    def hang() -> None:
-        with pytest.raises(TimeoutError):
-            web.get("hanging", wait=3)
-
-    def fetch() -> None:
-        statuses.append(web.get("page", wait=100).status)
-
-    threads = [Thread(target=do) for do in [hang] * 60 + [fetch] * 300]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert statuses == [200] * 300
 
 
 def test_serve_says_when_it_listens_and_stops_when_told(tmp_path: Path) -> None:

@@ -82,12 +82,9 @@ def test_jieba_leaves_no_cache_in_a_shared_folder(tmp_path: Path) -> None:
         "print(list(JiebaTokenizer().cut(['网站'])))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"TMPDIR": str(tmp_path), "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [sys.executable, "-c", code], env={"TMPDIR": str(tmp_path), "PATH": ""},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []
 

@@ -85,14 +85,11 @@ def _encoded(cases: dict[str, dict]) -> Iterator[tuple[str, Case]]:
         yield (
             name,
             Case(
-                case["page"].encode(case.get("codec", "gbk")),
-                caption,
-                "name" if caption else None,
-                case.get("charset", "gbk") or None,
-                case.get("header", "text/html") or None,
-                case.get("judge", True),
+                case["page"].encode(case.get("codec", "gbk")), caption,
+                "name" if caption else None, case.get("charset", "gbk") or None,
+                case.get("header", "text/html") or None, case.get("judge", True),
             ),
-        )
+        )  # fmt: skip
 
 
 def _read() -> dict[str, Case]:

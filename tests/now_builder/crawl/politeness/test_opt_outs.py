@@ -65,19 +65,13 @@ FILE = '/.well-known/tdmrep.json, location "/"'
 @pytest.mark.parametrize(
     ("tags", "headers", "file", "by"),
     [
-        ([" 1 "], [], None, "<meta"),
-        ([], ["1"], None, "header"),
-        ([], [], FILE, FILE),
-        ([], ["0"], FILE, None),
-        (["0"], ["1"], FILE, None),
-        (["1"], ["0"], None, "<meta"),
-        (["0", "1"], [], None, "<meta"),
-        ([], ["0", "1"], None, "header"),
-        (["yes"], ["2"], FILE, FILE),
-        (["", "true"], ["1"], None, "header"),
+        ([" 1 "], [], None, "<meta"), ([], ["1"], None, "header"), ([], [], FILE, FILE),
+        ([], ["0"], FILE, None), (["0"], ["1"], FILE, None), (["1"], ["0"], None, "<meta"),
+        (["0", "1"], [], None, "<meta"), ([], ["0", "1"], None, "header"),
+        (["yes"], ["2"], FILE, FILE), (["", "true"], ["1"], None, "header"),
         ([], [], None, None),
     ],
-)
+)  # fmt: skip
 def test_a_reservation_counts_by_tag_then_header_then_file(tags, headers, file, by) -> None:
     """TDMRep, section on processing priority: other values than 0 and 1 say nothing."""
     metas = [("TDM-Reservation", content) for content in tags]

@@ -20,7 +20,6 @@ from now_builder.formats.shard import (
     complete_shards,
     read_captures,
     read_rows,
-    rows_path,
 )
 from now_builder.formats.warc import read_exchanges, warc_path
 
@@ -214,12 +213,3 @@ def test_without_exchanges_there_is_no_warc(tmp_path: Path) -> None:
     shard = fill(tmp_path, range(3))
     shard.finish([shard.rows[key] for key in sorted(shard.rows)])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00003.parquet", "00003.tar"]
-
-
-def test_a_disk_that_takes_no_more_is_said(tmp_path: Path) -> None:
-    shard = fill(tmp_path, range(1))
-    (open_path(tmp_path, 3) / "journal.jsonl").unlink()
-    (open_path(tmp_path, 3) / "journal.jsonl").mkdir()
-    with pytest.raises(CrawlError, match="cannot be written"):
-        shard.add(row(1), capture(1))
-    assert not rows_path(tmp_path, 3).exists()

@@ -132,19 +132,14 @@ def test_boxes_are_image_px_cut_to_the_screen():
 def test_genuinely_nested_boxes_of_two_classes_both_stay():
     """Pitfall 6: a button in a bar is no duplicate of it."""
     bar = Element((0.0, 0.0, 720.0, 100.0), "nav")
-    assert names(bar, Element((20.0, 20.0, 120.0, 80.0), "button", parent=0)) == [
-        "navigation bar",
-        "button",
-    ]
+    button = Element((20.0, 20.0, 120.0, 80.0), "button", parent=0)
+    assert names(bar, button) == ["navigation bar", "button"]
 
 
 def test_a_heading_whose_text_stands_in_elements_below_takes_the_box_of_their_lines():
     """Pitfall 7: the block box of a heading spans the page, whoever holds its string."""
-    block, one, two = (
-        (0.0, 90.0, 720.0, 180.0),
-        (24.0, 95.0, 180.0, 130.0),
-        (24.0, 135.0, 90.0, 170.0),
-    )
+    block = (0.0, 90.0, 720.0, 180.0)
+    one, two = (24.0, 95.0, 180.0, 130.0), (24.0, 135.0, 90.0, 170.0)
     elements = [
         Element(block, "h1", "heading"),
         Element(one, "span", text="a", text_box=one, parent=0),

@@ -9,7 +9,7 @@ import pytest
 from now_builder.detect.labels import run as labelling
 from now_builder.detect.labels.coco import read_coco, to_classes
 from now_builder.detect.labels.elements import label
-from now_builder.detect.labels.mapping import DEFAULT, NAMES, VINS, read_mapping
+from now_builder.detect.labels.mapping import DEFAULT, NAMES, ClassMapping, read_mapping
 from now_builder.detect.labels.run import label_captures
 from now_builder.detect.settings import LabelSettings
 from now_builder.errors import ConfigError, FormatError
@@ -57,11 +57,8 @@ def test_every_page_and_box_stands_in_the_coco_file(drawn, labelled):
     rows = {row.key: row for row in read_rows(drawn)}
     plan = read_split(drawn / "split.toml")
     assert len(coco["images"]) == summary.pages == summary.labelled == 24
-    assert (
-        coco["info"]["boxes"]
-        == summary.boxes
-        == sum(a["iscrowd"] == 0 for a in coco["annotations"])
-    )
+    boxes = sum(a["iscrowd"] == 0 for a in coco["annotations"])
+    assert coco["info"]["boxes"] == summary.boxes == boxes
     for image in coco["images"]:
         row = rows[image["key"]]
         assert image["file_name"] == f"{row.key}.png"
@@ -121,7 +118,8 @@ def test_complete_labels_stay_and_other_settings_or_files_are_refused_unless_for
         *(labelled[1].pages, labelled[1].labelled, labelled[1].boxes), False
     )  # fmt: skip
     assert (folder / "labels.json").stat().st_mtime_ns == before
-    other = LabelSettings(settled_only=True)
+    (tmp_path / "other.toml").write_text('looks = { banner = "image" }', encoding="utf-8")
+    other = LabelSettings(mapping=tmp_path / "other.toml")
     with pytest.raises(ConfigError, match="--force"):
         label_captures(drawn, folder, other)
     assert label_captures(drawn, folder, other, force=True).fresh
@@ -134,13 +132,12 @@ def test_complete_labels_stay_and_other_settings_or_files_are_refused_unless_for
 def test_pages_without_labels_are_left_out(drawn, tmp_path):
     wall = Element((0.0, 100.0, 720.0, 1200.0), "div", "dialog")
     image, lazy = Element(BOX, "img"), Element(BOX, "img", loaded=False)
-    pages = [([wall], {}), ([lazy], {}), ([image], {}), ([image], {"load_state": "partial"})]
-    captures = write_pages(tmp_path / "captures", drawn, pages)
-    for settled, keys in ((False, ["00000_0002", "00000_0003"]), (True, ["00000_0002"])):
-        folder = tmp_path / str(settled)
-        summary = label_captures(captures, folder, LabelSettings(settled_only=settled))
-        assert (summary.pages, summary.labelled) == (4, len(keys))
-        assert [image["key"] for image in read(folder)["images"]] == keys
+    captures = write_pages(
+        tmp_path / "captures", drawn, [([wall], {}), ([lazy], {}), ([image], {})]
+    )
+    summary = label_captures(captures, tmp_path / "labels", LabelSettings())
+    assert (summary.pages, summary.labelled) == (3, 1)
+    assert [image["key"] for image in read(tmp_path / "labels")["images"]] == ["00000_0002"]
 
 
 def test_ignored_boxes_are_crowds_of_a_category_of_their_own(drawn, tmp_path):
@@ -201,7 +198,7 @@ def test_a_mistake_in_a_mapping_names_file_and_field(text, problem, tmp_path):
 
 
 def test_the_mappings_that_are_built_in_have_no_problems():
-    assert not [*DEFAULT.problems(), *VINS.problems()]
+    assert not [*DEFAULT.problems()]
 
 
 def coco_file(tmp_path, **changes):
@@ -230,12 +227,13 @@ def test_any_coco_file_is_read_and_what_else_stands_there_is_let_be(tmp_path):
     assert page.ignored == [(0.0, 0.0, 100.0, 200.0)]
 
 
-def test_categories_of_vins_become_ours_and_unknown_ones_ignored_boxes(tmp_path):
-    data = to_classes(read_coco(coco_file(tmp_path)), VINS)
+def test_categories_become_ours_by_name_and_unknown_ones_ignored_boxes(tmp_path):
+    vins = ClassMapping(names={"EditText": "input"})
+    data = to_classes(read_coco(coco_file(tmp_path)), vins)
     assert data.categories == NAMES
     assert [NAMES[number] for number in data.pages[0].classes] == ["input"]
     other = [{"id": 2, "name": "Hologram"}, {"id": 5, "name": "Text"}]
-    (page,) = to_classes(read_coco(coco_file(tmp_path, categories=other)), VINS).pages
+    (page,) = to_classes(read_coco(coco_file(tmp_path, categories=other)), vins).pages
     assert (page.boxes, len(page.ignored)) == ([], 2)
 
 

@@ -13,12 +13,9 @@ WIDTH, HEIGHT = 180, 320
 def page(*boxes: tuple[float, float, float, float]) -> Targets:
     given = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
     return Targets(
-        boxes=given,
-        classes=torch.arange(len(given)),
-        ignored=torch.zeros(0, 4),
-        texts=given,
+        boxes=given, classes=torch.arange(len(given)), ignored=torch.zeros(0, 4), texts=given,
         vectors=torch.rand(len(given), 768),
-    )
+    )  # fmt: skip
 
 
 def painted(targets: Targets) -> torch.Tensor:
