@@ -9,12 +9,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from now_builder.errors import ConfigError
-from pc2_baseline.data.page_means import centre_and_scale, mean_regions
 from pc2_baseline.data.pairs import PairSet, cut, pad
 from pc2_baseline.data.seen_words import SeenWords
 from pc2_baseline.networks.fused import unit
-from pc2_baseline.networks.reading import FEWEST, ReadingCaptionEncoder, WordSides, letter_sums
-from pc2_baseline.networks.whitening import Whitening, fit_whitening
+from pc2_baseline.networks.reading import (
+    FEWEST,
+    ReadingCaptionEncoder,
+    Whitening,
+    WordSides,
+    fit_whitening,
+    letter_sums,
+)
 
 _IMAGES = 128
 WANTED_BY = "method.words or model.similarity=reading"
@@ -110,6 +115,22 @@ def _fit_pages(train: PairSet) -> tuple[Whitening, Whitening]:
     pages = fit_whitening(block.mean(1) for block in read_blocks(train))
     regions = fit_whitening(unit(block[block.norm(dim=2) > FEWEST]) for block in read_blocks(train))
     return pages, regions
+
+
+def mean_regions(split: PairSet) -> Float[Tensor, "images features"]:
+    """Return the mean region of each image of a split, in float64 on the CPU."""
+    blocks = cut(np.arange(split.images), _IMAGES)
+    return torch.cat(
+        [split.image_batch(rows).mean(1, dtype=torch.float64).cpu() for rows in blocks]
+    )
+
+
+def centre_and_scale(
+    pages: Float[Tensor, "images features"],
+) -> tuple[Float[Tensor, " features"], Float[Tensor, " features"]]:
+    """Return mean and standard deviation of each feature; 1 for one that is the same everywhere."""
+    spread = pages.std(0, correction=0)
+    return pages.mean(0), torch.where(spread > 0, spread, torch.ones_like(spread))
 
 
 def read_blocks(

@@ -83,6 +83,25 @@ def with_seed(settings: Settings, seed: int) -> Settings:
     return settings.model_copy(update={"train": settings.train.model_copy(update={"seed": seed})})
 
 
+@dataclass(frozen=True, slots=True)
+class GridRun:
+    """A run of a row of settings, whose name may hold slashes, with a seed: ``OUT/ROW/seed-N``."""
+
+    row: str
+    seed: int
+    folder: Path
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return f"{self.row}/{self.folder.name}"
+
+    def beside(self, ending: str) -> Path:
+        """Return a path beside the folder that begins with its name."""
+        return self.folder.with_name(f"{self.folder.name}{ending}")
+
+
 def train_seeds(
     release: Path, folder: Path, settings: Settings, seeds: Sequence[int], *, force: bool = False
 ) -> Series:
