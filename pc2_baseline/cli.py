@@ -1,4 +1,4 @@
-"""The command line: train and what follows it, tables of runs, releases and noise to try on."""
+"""The command line: train, predict, evaluate, tables of runs, planted releases and noise."""
 
 import json
 from dataclasses import asdict

@@ -241,7 +241,7 @@ def _auroc(score: Float[np.ndarray, " known"], matched: Bool[np.ndarray, " known
 
 
 def in_words(found: DivisionReport, *, every: bool) -> str:
-    """Write a report for people, on request with a line for every epoch."""
+    """Write a report for the terminal, on request with a line for every epoch."""
     mismatched = found.known - found.matched
     lines = [
         f"known pairs: {found.known} of {found.pairs}, {found.matched} matched, {mismatched} not",

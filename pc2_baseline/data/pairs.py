@@ -50,7 +50,7 @@ class PairSet:
         fingerprint: Fingerprint of the split and tokenizer.
         device: Device of the batches.
         image_of: Row of ``regions`` of each pair.
-        matched: Whether each pair is matched, if a noise file or a truth for the training says so.
+        matched: Whether each pair is matched, if a noise file or a truth for the training is given.
         words: The words read on each region; ``None`` where the detector does not read.
     """
 

@@ -148,7 +148,7 @@ class CrossFit(Peers[MatchingNetwork]):
         return (triplet_hardest if hardest else triplet_mean)(similarity, margins).sum()
 
     def _statistic(self, similarity: Float[Tensor, "batch batch"]) -> Float[Tensor, " batch"]:
-        """Return what divides the pairs: low for those that fit better than others do."""
+        """Return the statistic that divides the pairs: low for pairs that fit well."""
         if self.contrast is not None:
             return info_nce(similarity, self.method.temperature)
         return full_margin_loss(similarity, self.method.margin)

@@ -30,7 +30,7 @@ Divided = TypeVar("Divided", bound=DividedPairs)
 
 
 class Peers(Generic[Net]):
-    """Networks with their optimisers, side by side; it does not say how they learn.
+    """Networks with their optimisers, side by side; subclasses train them.
 
     ``make`` draws the network of a peer for the ranks that train it.
 

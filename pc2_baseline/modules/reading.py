@@ -41,11 +41,11 @@ class Reading:
     captions: Whitening
 
     def page_vectors(self, split: PairSet) -> Float[Tensor, "images 256"]:
-        """Return a unit vector of what was read on each page."""
+        """Return a unit vector of the words on each page."""
         return self.pages(torch.cat([block.mean(1) for block in read_blocks(split)]))
 
     def caption_vectors(self, split: PairSet) -> Float[Tensor, "pairs 256"]:
-        """Return a unit vector of what each caption says."""
+        """Return a unit vector of the letters of each caption."""
         return self.captions(words_of(split).vectors(split.captions))
 
     def best_regions(
@@ -98,7 +98,7 @@ def fit_reading(train: PairSet) -> Reading:
 
 
 def fit_word_sides(train: PairSet, vocabulary: int) -> WordSides:
-    """Fit what a network that reads is built from to the training split."""
+    """Fit the word vectors and maps of a network that reads to the training split."""
     words = words_of(train)
     letters = words.letters(range(vocabulary))
     captions = [
@@ -136,7 +136,7 @@ def centre_and_scale(
 def read_blocks(
     split: PairSet, images: np.ndarray | None = None
 ) -> Iterable[Float[Tensor, "n 36 256"]]:
-    """Yield what was read on pages, in blocks, in float64 on the CPU."""
+    """Yield the word vectors of pages, in blocks, in float64 on the CPU."""
     order = np.arange(split.images) if images is None else images
     columns = words_of(split).columns
     for rows in cut(np.arange(len(order)), _IMAGES):

@@ -108,7 +108,7 @@ def open_runs(
 
     Raises:
         FormatError: As :func:`open_run` does.
-        ConfigError: If there is no run, one is there twice, or they were not trained on the same
+        ConfigError: If there is no run, a run is given twice, or they were not trained on the same
             data: release, track, images of dev and noise.
     """
     folders = [Path(run) for run in ([runs] if isinstance(runs, Path | str) else runs)]

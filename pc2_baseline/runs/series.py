@@ -54,7 +54,7 @@ class Series:
         }
 
     def __str__(self) -> str:
-        """Return a line for people, rSum first."""
+        """Return a line for the terminal, rSum first."""
         names = ", ".join(f"{name} {spread}" for name, spread in self.dev.items())
         return f"{len(self.seeds)} seeds, dev {names}"
 
@@ -63,13 +63,13 @@ def read_seeds(text: str) -> list[int]:
     """Read seeds such as ``0,1,2``.
 
     Raises:
-        ConfigError: If one is no number, or there twice.
+        ConfigError: If a seed is not a number, or is given twice.
     """
     if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text):
         raise ConfigError(f"--seeds {text}: expected numbers with commas between, such as 0,1,2")
     seeds = [int(part) for part in text.split(",")]
     if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"--seeds {text}: a seed is there twice")
+        raise ConfigError(f"--seeds {text}: a seed is given twice")
     return seeds
 
 

@@ -16,7 +16,7 @@ _GRACE = 10.0  # seconds from SIGTERM to SIGKILL
 _LOOK = 0.05
 
 Environment = Mapping[str, str]
-"""Further environment variables of the processes of a slot, each of which has one at a time."""
+"""Additional environment variables of a slot, which runs one process at a time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ def _identity(release: Path, data: DataSettings) -> DataIdentity:
 
 
 def dry_run(work: Work) -> str:
-    """Return what :func:`make_table` would do: a line a run, and the sum; nothing is written."""
+    """Return the plan of :func:`make_table`: a line a run, and their number; write nothing."""
     progress = Progress(work)
     words = {run.name: progress.in_words(run) for run in work.runs}
     done = list(words.values()).count("done")

@@ -132,7 +132,7 @@ def _run_record(
 
 
 def _sizes(record: RunRecord, pairs: PairSet) -> Sizes:
-    """Return what a method is built from; of the words, what the training split says."""
+    """Return the sizes of a method, with the words of the training split if its network reads."""
     sizes = record.release.sizes
     if record.settings.model.similarity != "reading":
         return sizes
@@ -140,7 +140,7 @@ def _sizes(record: RunRecord, pairs: PairSet) -> Sizes:
 
 
 def _with_truth(pairs: PairSet, truth: Truth | None, method: MethodSettings) -> PairSet:
-    """Add the truth to the pairs of a method that trains on the matched ones alone, and say so."""
+    """Add the truth to the pairs of a method that trains on matched pairs alone; write a line."""
     if not isinstance(method, OneNetworkSettings) or not method.matched_only:
         return pairs
     known = pairs if truth is None else replace(pairs, matched=truth.matched)
@@ -149,7 +149,7 @@ def _with_truth(pairs: PairSet, truth: Truth | None, method: MethodSettings) -> 
         raise TrainingError(f"{matched} training pairs match, expected at least {FEWEST_PAIRS}")
     say(
         f"method.matched_only: trains on the {matched} of {len(pairs)} pairs that the truth calls "
-        "matched, so the truth is part of this training: a bound to compare with"
+        "matched, so the truth is part of this training, whose score is an upper bound"
     )
     return known
 

@@ -48,7 +48,7 @@ class ReleaseRecord(Strict):
         return DataIdentity(self.fingerprints, self.features_sha256, self.vocabulary_sha256)
 
     def difference(self, found: DataIdentity) -> str | None:
-        """Return what data have otherwise than these, ``None`` if nothing is known to be."""
+        """Return how other data differ from these; ``None`` if no difference is known."""
         if self.fingerprints != found.fingerprints:
             return f"another release ({self.path})"
         known = self.features_sha256.items()
@@ -69,7 +69,7 @@ class RunRecord(Strict):
 
 
 def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
-    """Open a run folder: write ``run.toml``, or check that it says the same.
+    """Open a run folder: write ``run.toml``, or check that its content is the same.
 
     Raises:
         ConfigError: If the folder holds a run of other settings or another release, or is not
@@ -207,7 +207,7 @@ def refuse_round(release: Path, split: Split) -> None:
     """Refuse to score a split of a blind round by row.
 
     Raises:
-        FormatError: If it is one.
+        FormatError: If the split is one.
     """
     if round_of(release, split) is not None:
         raise FormatError(

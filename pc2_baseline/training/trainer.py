@@ -73,7 +73,7 @@ class Trained:
     fresh: int
 
     def in_words(self) -> str:
-        """Return a line for people."""
+        """Return a line for the terminal."""
         best = f"best epoch {self.best_epoch + 1} with dev rSum {self.best_rsum:.1f}"
         return f"{self.epochs} epochs, {best}"
 
@@ -233,7 +233,7 @@ class Trainer:
         return self.state.epoch + 1
 
     def _save(self, state: CheckpointState, outputs: EpochOutputs) -> CheckpointState:
-        """Write the outputs, then ``last/``, which commits the epoch, then what follows from it."""
+        """Write the outputs, then ``last/``, which commits the epoch, then ``best/`` and log."""
         tensors = self.method.state_dict()
         if not process_groups.is_first():
             return state

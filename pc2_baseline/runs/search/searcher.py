@@ -45,7 +45,7 @@ class Hit:
     caption: str
 
     def __str__(self) -> str:
-        """Return a line for people."""
+        """Return a line for the terminal."""
         place = f"{self.rank:>3} {self.score:>7.3f}"
         return f"{place}  {self.key}  {self.url:.60}  {self.caption:.100}"
 
@@ -70,7 +70,7 @@ class Found:
     hits: list[Hit]
 
     def __str__(self) -> str:
-        """Return a line a page for people."""
+        """Return a line a page for the terminal."""
         query = " | ".join(self.tokens) or self.words
         head = f"{query}: {len(self.hits)} of {self.pages} pages of {self.split}"
         return "\n".join([head, *map(str, self.hits)])

@@ -153,7 +153,7 @@ def settings(data, clip):
 
 def read(release, path, split="test"):
     with open_submission(path) as submission:
-        (matrix,) = submission.read(read_gallery(release, split, "jieba")).matrices
+        matrix = submission.read(read_gallery(release, split, "jieba")).arrays
         return submission.meta, matrix
 
 
