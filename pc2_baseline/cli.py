@@ -1,4 +1,4 @@
-"""The command line: train and what follows it, tables of runs, releases and noise to try on."""
+"""The command line: train, predict, evaluate, tables of runs, planted releases and noise."""
 
 import json
 from dataclasses import asdict
@@ -67,8 +67,6 @@ Set = Annotated[
 ReleaseArgument = Annotated[
     Path, typer.Argument(metavar="RELEASE", help="Folder of a release, or of the authors' archive.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Start over.")]
-EveryEpoch = Annotated[bool, typer.Option("--every-epoch", help="One line an epoch.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -101,7 +99,7 @@ def train(
         bool,
         typer.Option("--resume", help="Continue an existing run; fail if there is none."),
     ] = False,
-    force: Force = False,
+    force: Annotated[bool, typer.Option("--force", help="Start over.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train on RELEASE; run the same command again to go on after an interruption.
@@ -120,7 +118,7 @@ def train(
     from pc2_baseline.runs.series import read_seeds, train_seeds
     from pc2_baseline.runs.train import train as start
 
-    overrides = _overrides(set_, device)
+    overrides = [*(set_ or []), *([f'train.device="{device}"'] if device else [])]
     by_size = config is None and on is None
     if by_size:
         config, overrides, on = default_preset(release, overrides)
@@ -132,8 +130,10 @@ def train(
             f"{release}: preset {config} --on {on}{words}, by the release, on track "
             f"{settings.data.tokenizer}; --config takes another"
         )
-    if resume:
-        _check_started(run, "seed-*/run.toml" if seeds else "run.toml", force=force)
+    if resume and force:
+        raise ConfigError("--resume and --force: go on, or start over?")
+    if resume and not any(run.glob("seed-*/run.toml" if seeds else "run.toml")):
+        raise ConfigError(f"--resume: no run in {run}; without it, one is started")
     if seeds:
         series = train_seeds(release, run, settings, read_seeds(seeds), force=force)
         outcome, words = series.as_json(), str(series)
@@ -146,17 +146,6 @@ def train(
 
 def _print(found: dict[str, Any], words: str, *, as_json: bool) -> None:
     typer.echo(json.dumps(found, indent=2) if as_json else words)
-
-
-def _overrides(set_: list[str] | None, device: str | None) -> list[str]:
-    return [*(set_ or []), *([f'train.device="{device}"'] if device else [])]
-
-
-def _check_started(run: Path, pattern: str, *, force: bool) -> None:
-    if force:
-        raise ConfigError("--resume and --force: go on, or start over?")
-    if not any(run.glob(pattern)):
-        raise ConfigError(f"--resume: no run in {run}; without it, one is started")
 
 
 @app.command(
@@ -387,7 +376,9 @@ def division(
     run: RunFolder,
     truth: Truth = None,
     release: Release = None,
-    every_epoch: EveryEpoch = False,
+    every_epoch: Annotated[
+        bool, typer.Option("--every-epoch", help="Print a line for each epoch.")
+    ] = False,
     picture: Annotated[
         Path | None,
         typer.Option(help="Draw the AUROC over the epochs: a .png or .svg file."),

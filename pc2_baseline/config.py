@@ -16,7 +16,7 @@ from pydantic import (
 from now_builder.config import Strict, build, nearest, read_toml, with_overrides
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import NowName, PrecompName
-from pc2_baseline.method_section import MethodSection, Share, default_section, method_fields
+from pc2_baseline.method_section import MethodSection, Share, method_fields, settings_class
 
 DEFAULT_PRESET = "pc2-paper"
 _PRESETS = Path(__file__).with_name("configs")
@@ -190,7 +190,7 @@ class Settings(Strict):
 
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
-    method: MethodSection = Field(default_factory=default_section)
+    method: MethodSection = Field(default_factory=lambda: settings_class("pc2")(name="pc2"))
     train: TrainSettings = TrainSettings()
 
     @model_validator(mode="after")
@@ -289,14 +289,7 @@ def presets() -> dict[str, str]:
 
 
 def sections_of(config: str) -> dict[str, str]:
-    """Return the names that ``--on`` takes with a preset or file, each with its comment.
-
-    Args:
-        config: Name of a preset or path of a TOML file.
-
-    Raises:
-        ConfigError: If there is no such preset or file.
-    """
+    """Return the names that ``--on`` takes with a preset or file, each with its comment."""
     path = _path_of(config)
     tree = read_toml(path)
     inherited = sections_of(tree["extends"]) if _extends(config, tree) else {}
@@ -399,17 +392,6 @@ def _path_of(name: str) -> Path:
     if not Path(name).exists():
         raise ConfigError(
             f"--config {name}: neither a file nor a preset; presets are {', '.join(presets())}"
-            f"{_nearest_preset(name)}"
+            f"{nearest(name, presets())}"
         )
     return Path(name)
-
-
-def _nearest_preset(name: str) -> str:
-    """Name the preset, and the section, that a wrong name is most like, to end a message."""
-    parts = name.split("-")
-    for place in range(1, len(parts)):
-        head, section = "-".join(parts[:place]), "-".join(parts[place:])
-        alike = [preset for preset in presets() if f"{preset}-".startswith(f"{head}-")]
-        if any(section in sections_of(preset) for preset in alike[:1]):
-            return f", the nearest is --config {alike[0]} --on {section}"
-    return nearest(name, presets())

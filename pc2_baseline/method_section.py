@@ -174,11 +174,6 @@ def method_fields(name: str) -> set[str]:
         return set()
 
 
-def default_section() -> MethodSettings:
-    """Return the settings of PC2, with its defaults."""
-    return settings_class("pc2")(name="pc2")
-
-
 def _read_section(value: object) -> object:
     if not isinstance(value, Mapping):
         return value

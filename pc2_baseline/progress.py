@@ -47,7 +47,7 @@ class Clock:
 
 
 def in_words(seconds: float) -> str:
-    """Write a duration for people."""
+    """Write a duration in hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -1,14 +1,13 @@
 """Training pairs for a page of examples: the surest of a division, and an explained sample."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from now_builder.formats.pair_statistics import read_clean_prob
 from pc2_baseline.analysis.truth import Truth, read_division
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.modules.coteaching import DIVISIONS
@@ -19,113 +18,73 @@ from pc2_baseline.training.run_folder import BEST
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A training pair in a division, and whether it is matched if that is known."""
+class SampledPair:
+    """A training pair in a division.
+
+    Attributes:
+        matched: Whether it is matched, if that is known.
+        networks: How each network trains with it, if the method explains that.
+    """
 
     row: int
     clean_prob: float
-    matched: bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Surest:
-    """Pairs with the lowest and the highest clean probability of an epoch, the surest first."""
-
-    epoch: int
-    mismatched: list[Judged]
-    matched: list[Judged]
-
-    def every(self) -> list[Judged]:
-        """Return the pairs of both ends."""
-        return self.mismatched + self.matched
-
-
-def read_surest(run: Path, release: Path, truth: Truth | None, count: int) -> Surest | None:
-    """Return the pairs that the division of the selected epoch is surest about.
-
-    Returns:
-        ``None`` if the epoch has no division.
-
-    Raises:
-        FormatError: If the division cannot be read or is of another release.
-    """
-    epoch = read_state(run / BEST).best_epoch
-    if not (run / DIVISIONS / f"{epoch:05d}.safetensors").exists():
-        return None
-    clean_prob = np.array(list(read_clean_prob(run, release).values()))
-    return Surest(epoch, *ends(clean_prob, truth, count))
-
-
-def ends(
-    clean_prob: Float[np.ndarray, " pairs"], truth: Truth | None, count: int
-) -> tuple[list[Judged], list[Judged]]:
-    """Return the ``count`` pairs with the lowest and with the highest clean probability.
-
-    Of equal probabilities the lower row counts as the lower; each end has at most half of all.
-    """
-    count = min(count, len(clean_prob) // 2)
-    order = np.argsort(clean_prob, kind="stable")
-
-    def judged(row: int) -> Judged:
-        return Judged(row, float(clean_prob[row]), truth.matched_or_none(row) if truth else None)
-
-    return (
-        [judged(int(row)) for row in order[:count]],
-        [judged(int(row)) for row in order[::-1][:count]],
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """A training pair, whether it is matched if known, and how each network trains with it."""
-
-    row: int
     matched: bool | None
     networks: list[PairTraining]
 
 
 @dataclass(frozen=True, slots=True)
-class ExplainedPairs:
-    """Pairs drawn at random from both sides of a division, the mean of the networks' divisions."""
+class BestDivision:
+    """The division of the selected epoch, the mean of the networks' divisions.
 
-    noisy: list[Explained]
-    clean: list[Explained]
+    Attributes:
+        statistics: Its arrays by name.
+    """
 
-    def every(self) -> list[Explained]:
-        """Return the pairs of both sides."""
-        return self.noisy + self.clean
+    epoch: int
+    statistics: dict[str, np.ndarray]
+    truth: Truth | None
+
+    def surest(self, count: int) -> tuple[list[SampledPair], list[SampledPair]]:
+        """Return the ``count`` pairs with the lowest and with the highest clean probability.
+
+        The surest come first. Of equal probabilities the lower row counts as the lower; each end
+        has at most half of all pairs.
+        """
+        clean_prob = self.statistics["clean_prob"]
+        count = min(count, len(clean_prob) // 2)
+        order = np.argsort(clean_prob, kind="stable")
+        return self._pairs(order[:count]), self._pairs(order[::-1][:count])
+
+    def explained(
+        self, method: Explaining, train: PairSet, count: int, seed: int
+    ) -> tuple[list[SampledPair], list[SampledPair]]:
+        """Let a method explain at most ``count`` noisy and ``count`` clean pairs, at random."""
+        is_noisy = self.statistics["clean_prob"] <= THRESHOLD
+        order = np.random.default_rng(seed).permutation(len(is_noisy))
+        noisy, clean = (order[side[order]][:count] for side in (is_noisy, ~is_noisy))
+        kept = {name: torch.tensor(values) for name, values in self.statistics.items()}
+        told = method.explain_pairs(train, np.sort(np.append(noisy, clean)), {DIVISIONS: kept})
+        return self._pairs(noisy, told), self._pairs(clean, told)
+
+    def _pairs(self, rows: np.ndarray, told: Iterable[PairTraining] = ()) -> list[SampledPair]:
+        clean_prob: Float[np.ndarray, " pairs"] = self.statistics["clean_prob"]
+        return [
+            SampledPair(
+                int(row),
+                float(clean_prob[row]),
+                self.truth.matched_or_none(int(row)) if self.truth else None,
+                [one for one in told if one.row == row],
+            )
+            for row in rows
+        ]
 
 
-def explain_sample(
-    run: Path, method: Explaining, train: PairSet, truth: Truth | None, count: int, seed: int
-) -> ExplainedPairs | None:
-    """Let a method explain a sample of pairs, drawn by the division of the selected epoch.
-
-    Each side of the division has at most ``count`` of them. Without a division, return ``None``.
+def read_best_division(run: Path, pairs: int, truth: Truth | None) -> BestDivision | None:
+    """Read the division of the selected epoch; ``None`` if it has none.
 
     Raises:
-        FormatError: If the division cannot be read.
+        FormatError: If the division cannot be read or is of another number of pairs.
     """
     epoch = read_state(run / BEST).best_epoch
     file = run / DIVISIONS / f"{epoch:05d}.safetensors"
-    if not file.exists():
-        return None
-    kept = {name: torch.tensor(values) for name, values in read_division(file, len(train)).items()}
-    is_noisy = kept["clean_prob"].numpy() <= THRESHOLD
-    order = np.random.default_rng(seed).permutation(len(is_noisy))
-    noisy, clean = (order[side[order]][:count] for side in (is_noisy, ~is_noisy))
-    found = method.explain_pairs(train, np.sort(np.append(noisy, clean)), {DIVISIONS: kept})
-    return ExplainedPairs(_group(noisy, found, truth), _group(clean, found, truth))
-
-
-def _group(
-    rows: Int[np.ndarray, " rows"], found: Sequence[PairTraining], truth: Truth | None
-) -> list[Explained]:
-    return [
-        Explained(
-            int(row),
-            truth.matched_or_none(int(row)) if truth else None,
-            [one for one in found if one.row == row],
-        )
-        for row in rows
-    ]
+    return BestDivision(epoch, read_division(file, pairs), truth) if file.exists() else None

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from now_builder.formats.io import replacing
-from pc2_baseline.analysis.truth import STATISTICS, DivisionQuality, Truth, by_peer
+from pc2_baseline.analysis.truth import DivisionQuality, Truth, by_peer
 from pc2_baseline.modules.division import THRESHOLD
 from pc2_baseline.training.checkpoint import CheckpointState
 
@@ -173,8 +173,9 @@ def draw_curves(path: Path, state: CheckpointState, pairs: int, warmup: int) -> 
     """Draw dev rSum, losses, share called clean and quality of the division over the epochs."""
     names = list(dict.fromkeys(name for record in state.history for name in record.figures))
     shares = [name for name in names if re.fullmatch("clean(_[a-z])?", name)]
+    dev = np.array([record.dev.get("rsum", np.nan) for record in state.history])
     panels = [
-        ("Dev rSum", {"dev rSum": _dev(state)}),
+        ("Dev rSum", {"dev rSum": dev}),
         ("Loss of a batch", _curves(state, [name for name in names if name.startswith("loss")])),
         ("Share of pairs called clean", _curves(state, shares, float(pairs))),
         ("Division against the truth", _curves(state, [n for n in _QUALITY if n in names])),
@@ -191,19 +192,13 @@ def draw_curves(path: Path, state: CheckpointState, pairs: int, warmup: int) -> 
             axis.legend(fontsize=8)
 
 
-def _dev(state: CheckpointState) -> Float[np.ndarray, " epochs"]:
-    return np.array([record.dev.get("rsum", np.nan) for record in state.history])
-
-
 def _curves(
     state: CheckpointState, names: Sequence[str], unit: float = 1.0
 ) -> dict[str, Float[np.ndarray, " epochs"]]:
     """Return figures by epoch, divided by ``unit``; NaN where an epoch has none."""
+    figures = [record.figures for record in state.history]
     return {
-        name.replace("_", " "): np.array(
-            [record.figures.get(name, np.nan) for record in state.history]
-        )
-        / unit
+        name.replace("_", " "): np.array([own.get(name, np.nan) for own in figures]) / unit
         for name in names
     }
 
@@ -223,10 +218,9 @@ def _draw_curves(
 
 def draw_quality(path: Path, epochs: Sequence[DivisionQuality], best: int, warmup: int) -> None:
     """Draw how well each statistic separates matched from mismatched pairs, epoch by epoch."""
-    curves = {"clean probability": np.array([found.auroc for found in epochs])}
-    for name in STATISTICS:
-        if name in epochs[0].auroc_by_statistic:
-            curves[name] = np.array([found.auroc_by_statistic[name] for found in epochs])
+    curves = {"clean probability": np.array([one.auroc for one in epochs])}
+    for name in epochs[0].auroc_by_statistic:
+        curves[name] = np.array([one.auroc_by_statistic[name] for one in epochs])
     with _figure(path, 1, 1, width=6.4) as (_, axes):
         axis = axes[0, 0]
         _draw_curves(axis, "AUROC of matched against mismatched training pairs", curves, warmup)

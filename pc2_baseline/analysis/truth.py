@@ -16,7 +16,6 @@ from now_builder.formats.noise import matched as pairs_matched
 from now_builder.formats.noise import read_noise
 from now_builder.formats.tables import read_frame
 from now_builder.formats.verdicts import Verdict, verdict_of
-from pc2_baseline.data.pairs import pair_names
 from pc2_baseline.data.readers import make_reader
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import THRESHOLD
@@ -116,11 +115,7 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
 
 
 def find_truth(record: RunRecord, release: Path, truth: Path | None) -> Truth | None:
-    """Read the truth of a run's training pairs; see :func:`truth_of`.
-
-    Raises:
-        FormatError: If the truth or the noise file cannot be used.
-    """
+    """Read the truth of a run's training pairs; see :func:`truth_of`."""
     data = record.settings.data
     path, own = data.noise_file, None
     if path is not None and record.release.noise is not None:
@@ -136,14 +131,10 @@ def truth_of(
 ) -> Truth | None:
     """Join a truth file with ``own``, whether a noise file left each caption its own image.
 
-    Returns:
-        ``None`` without a truth file, unless the noise file has pairs of both kinds.
-
-    Raises:
-        FormatError: As :func:`read_truth` does.
+    Without a truth file, return ``None`` unless the noise file has pairs of both kinds.
     """
     if truth is not None:
-        names = pair_names(release, record.settings.data, record.release.pairs)
+        names = make_reader(release, record.settings.data).pair_names(record.release.pairs)
         return read_truth(truth, names, own)
     if own is None or own.all() or not own.any():
         return None
@@ -250,7 +241,7 @@ def _auroc(score: Float[np.ndarray, " known"], matched: Bool[np.ndarray, " known
 
 
 def in_words(found: DivisionReport, *, every: bool) -> str:
-    """Write a report for people, on request with a line for every epoch."""
+    """Write a report for the terminal, on request with a line for every epoch."""
     mismatched = found.known - found.matched
     lines = [
         f"known pairs: {found.known} of {found.pairs}, {found.matched} matched, {mismatched} not",

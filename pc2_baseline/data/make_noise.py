@@ -37,10 +37,8 @@ class Draw:
 def make_noise(release: Path, path: Path, draw: Draw, name: str | None, *, force: bool) -> Noise:
     """Write a noise file for the training split of a data set, under exactly this name.
 
-    The layout ``name`` is ``data.name``; without it, :func:`find_name` finds it.
-
-    Returns:
-        Protocol, hash and the share of mismatched captions as counted.
+    The layout ``name`` is ``data.name``; without it, :func:`find_name` finds it. The share of
+    mismatched captions that is returned is counted.
 
     Raises:
         ConfigError: If there is such a file and ``force`` is not given, the layout is unknown, or

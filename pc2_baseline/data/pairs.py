@@ -12,7 +12,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.captions import Vocabulary
 from now_builder.formats.features import REGIONS
 from now_builder.formats.noise import matched, own_images, read_noise
 from now_builder.formats.split import Split
@@ -51,7 +50,7 @@ class PairSet:
         fingerprint: Fingerprint of the split and tokenizer.
         device: Device of the batches.
         image_of: Row of ``regions`` of each pair.
-        matched: Whether each pair is matched, if a noise file or a truth for the training says so.
+        matched: Whether each pair is matched, if a noise file or a truth for the training is given.
         words: The words read on each region; ``None`` where the detector does not read.
     """
 
@@ -167,24 +166,6 @@ def endless(
         yield from into_batches(pair_index, size, generator)
 
 
-def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:
-    """Read the vocabulary of a track, or data set, and check that it can frame captions.
-
-    Raises:
-        FormatError: If it is missing or lacks a special token.
-    """
-    return make_reader(release, data).vocabulary
-
-
-def pair_names(release: Path, data: DataSettings, pairs: int) -> dict[str, list[str]]:
-    """Return the names of the training pairs under each column that a truth file may have.
-
-    A release of ours has keys and URLs, the authors' archive keys alone; in a data set of the field
-    row numbers are the keys.
-    """
-    return make_reader(release, data).pair_names(pairs)
-
-
 @contextmanager
 def open_pairs(
     release: Path, split: Split, data: DataSettings, device: torch.device
@@ -211,10 +192,13 @@ def open_split(reader: Reader, split: Split, device: torch.device) -> Iterator[P
     """
     data = reader.data
     with ExitStack() as stack:
-        arrays = reader.read(split, stack)
-        pairs, images = len(arrays.captions), int(arrays.regions.shape[0])
-        regions, on_gpu = _in_memory(arrays.regions, data, device)
-        check_regions(arrays.origin, regions, allow_zero_rows=data.allow_zero_rows)
+        origin, regions, captions = reader.read(split, stack)
+        if len(regions.shape) != 3 or regions.shape[1] != REGIONS:
+            problem = f"features of shape {regions.shape}, expected (images, {REGIONS}, dim)"
+            raise FormatError(origin, problem)
+        pairs, images = len(captions), int(regions.shape[0])
+        regions, on_gpu = _in_memory(regions, data, device)
+        check_regions(origin, regions, allow_zero_rows=data.allow_zero_rows)
         if on_gpu:
             regions = torch.from_numpy(regions).to(device)
         image_of, truth = own_images(pairs, images), None
@@ -222,7 +206,7 @@ def open_split(reader: Reader, split: Split, device: torch.device) -> Iterator[P
             image_of = read_noise(data.noise_file, pairs, images)
             truth = matched(image_of, images)
         fingerprint, words = reader.fingerprint(split), reader.words(split)
-        yield PairSet(regions, arrays.captions, fingerprint, device, image_of, truth, words)
+        yield PairSet(regions, captions, fingerprint, device, image_of, truth, words)
 
 
 def _in_memory(regions: Any, data: DataSettings, device: torch.device) -> tuple[Any, bool]:

@@ -34,6 +34,7 @@ TOKENIZER = "jieba"
 
 RECIPE = "planted.toml"
 _BLOCK = 128
+_URL = "http://planted.test/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,10 @@ def plant(folder: Path | str, plan: Plan) -> Path:
         regions = _regions(draw, plan, pictures, pages.concepts)
         hashes = _write_split(folder / DATA_FOLDER, split, keys, captions, regions)
         prints[split] = {TOKENIZER: fingerprint(keys, captions)}
-        pairs += [_pair(key, split, row, hashes[row]) for row, key in enumerate(keys)]
+        pairs += [
+            Pair(key, split, row, _URL + key, "planted.test", "planted", "served", None, None, own)
+            for row, (key, own) in enumerate(zip(keys, hashes, strict=True))
+        ]
         truth += _truth(keys, pages)
     words = (f"w{number}" for number in range(plan.concepts * plan.words))
     vocabulary = make_vocabulary(words, TOKENIZER, "planted", "train")
@@ -146,28 +150,23 @@ def _write_split(
 
     def batches() -> Iterator[FeatureBatch]:
         for regions in blocks:
-            start = len(hashes)
+            start, pages = len(hashes), len(regions)
             hashes.extend(hash_of(page) for page in regions)
-            yield _batch(keys[start : len(hashes)], regions)
+            yield FeatureBatch(
+                keys[start : len(hashes)],
+                regions,
+                boxes=np.tile(np.array([0, 0, 720, 1280], dtype=np.float32), (pages, REGIONS, 1)),
+                scores=np.full((pages, REGIONS), 0.5, dtype=np.float32),
+                classes=np.zeros((pages, REGIONS), dtype=np.int16),
+                source=np.zeros((pages, REGIONS), dtype=np.int8),
+                n_regions=np.full(pages, REGIONS, dtype=np.int16),
+            )
 
     write_features(data / f"{split}.h5", batches(), {"detector": "planted"}, pages=len(keys))
     write_text(data / f"{split}_ids.txt", "".join(f"{key}\n" for key in keys))
     lines = "".join(f"{to_line(ids)}\n" for ids in captions)
     write_text(data / f"{split}_caps_{TOKENIZER}.txt", lines)
     return hashes
-
-
-def _batch(keys: list[str], regions: Float32[np.ndarray, "pages 36 dim"]) -> FeatureBatch:
-    pages = len(keys)
-    return FeatureBatch(
-        keys,
-        regions,
-        boxes=np.tile(np.array([0, 0, 720, 1280], dtype=np.float32), (pages, REGIONS, 1)),
-        scores=np.full((pages, REGIONS), 0.5, dtype=np.float32),
-        classes=np.zeros((pages, REGIONS), dtype=np.int16),
-        source=np.zeros((pages, REGIONS), dtype=np.int8),
-        n_regions=np.full(pages, REGIONS, dtype=np.int16),
-    )
 
 
 def _claim(folder: Path, plan: Plan) -> None:
@@ -181,20 +180,10 @@ def _claim(folder: Path, plan: Plan) -> None:
     write_text(recipe, to_toml(plan))
 
 
-def _url(key: str) -> str:
-    return f"http://planted.test/{key}"
-
-
-def _pair(key: str, split: str, row: int, regions: str) -> Pair:
-    return Pair(
-        key, split, row, _url(key), "planted.test", "planted", "served", None, None, regions
-    )  # fmt: skip
-
-
 def _truth(keys: list[str], pages: Pages) -> list[str]:
     """Write the lines of ``truth.csv`` about a split."""
     return [
-        f"{_url(key)},{key},{matched},{keys[source]},{' '.join(map(str, concepts))}\n"
+        f"{_URL}{key},{key},{matched},{keys[source]},{' '.join(map(str, concepts))}\n"
         for key, matched, source, concepts in zip(
             keys, pages.matched, pages.caption_of, pages.concepts, strict=True
         )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Shaped
@@ -24,8 +25,10 @@ from now_builder.formats.release import read_published_regions
 from now_builder.formats.split import Split
 from pc2_baseline.config import DataSettings
 from pc2_baseline.data.seen_words import SeenWords
-from pc2_baseline.data.split_arrays import SplitArrays
 from pc2_baseline.data.words import cut_captions
+
+SplitArrays = tuple[Path, Any, list[Int[np.ndarray, " _"]]]
+"""Path of a split's features for messages, the features, and the ids of each caption."""
 
 
 class PrecompReader:
@@ -56,12 +59,7 @@ class PrecompReader:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def read(self, split: Split, stack: ExitStack) -> SplitArrays:  # noqa: ARG002 - nothing to close
-        """Read the captions of a split and map its images into memory; of dev, the first ones.
-
-        Raises:
-            FormatError: If a file is missing or torn, or counts disagree.
-            ConfigError: If captions cannot be cut into words.
-        """
+        """Read the captions of a split and map its images into memory; of dev, the first ones."""
         data, vocabulary = self.data, self.vocabulary
         texts = read_texts(self.captions_path(split))
         regions = read_images(self.release, split, data.name, len(texts))
@@ -69,18 +67,14 @@ class PrecompReader:
             each = len(texts) // len(regions)
             regions = regions[: data.dev_images]
             texts = texts[: each * len(regions)]
-        return SplitArrays(self._images_path(split), regions, encode(texts, vocabulary, data))
+        return self._images_path(split), regions, encode(texts, vocabulary, data)
 
     def words(self, split: Split) -> SeenWords | None:  # noqa: ARG002 - of no split
         """Return ``None``: no detector of the field's data sets reads."""
         return None
 
     def count_train(self) -> tuple[int, int]:
-        """Return the number of captions and of images of the training split.
-
-        Raises:
-            FormatError: If they cannot be read or are no multiple of each other.
-        """
+        """Return the number of captions and of images of the training split."""
         texts = read_texts(self.captions_path("train"))
         return len(texts), len(read_images(self.release, "train", self.data.name, len(texts)))
 

@@ -23,9 +23,8 @@ from now_builder.formats.release import (
 )
 from now_builder.formats.split import Split
 from pc2_baseline.config import DataSettings
-from pc2_baseline.data.precomp import find_in
+from pc2_baseline.data.precomp import SplitArrays, find_in
 from pc2_baseline.data.seen_words import SeenWords
-from pc2_baseline.data.split_arrays import SplitArrays
 
 
 class ReleaseReader:
@@ -56,35 +55,26 @@ class ReleaseReader:
         return data_folder(self.release) / f"{split}_caps_{self.data.tokenizer}.txt"
 
     def fingerprint(self, split: Split) -> str:
-        """Return the fingerprint of a split.
-
-        Raises:
-            FormatError: If its captions cannot be read.
-        """
+        """Return the fingerprint of a split."""
         if split not in self._fingerprints:
             self._fingerprints[split] = self._read_captions(split).fingerprint
         return self._fingerprints[split]
 
     def read(self, split: Split, stack: ExitStack) -> SplitArrays:
-        """Read the captions of a split and open its features, which the stack closes.
-
-        Raises:
-            FormatError: If a file is missing or torn, or counts disagree.
-        """
+        """Read the captions of a split and open its features, which the stack closes."""
         path, vocabulary = self.captions_path(split), self.vocabulary
         regions = stack.enter_context(open_regions(self.release, split))
         stored = self._read_captions(split)
         self._fingerprints[split] = stored.fingerprint
         del self._captions[split]
         captions = frame(path, stored, vocabulary, self.data.max_tokens)
-        arrays = SplitArrays(data_folder(self.release) / split, regions, captions)
         if not captions or regions.shape[0] != len(captions):
             raise FormatError(
                 path,
                 f"{len(captions)} captions for {regions.shape[0]} images, "
                 "expected as many, and at least one",
             )
-        return arrays
+        return data_folder(self.release) / split, regions, captions
 
     def words(self, split: Split) -> SeenWords | None:
         """Return the words read on a split's pages; ``None`` if its detector does not read."""

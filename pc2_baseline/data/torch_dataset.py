@@ -16,8 +16,8 @@ from now_builder.formats.captions import Tokenizer
 from now_builder.formats.release import data_folder, open_regions, read_split_captions
 from now_builder.formats.split import Split
 from pc2_baseline.config import DataSettings
-from pc2_baseline.data.pairs import pad, read_vocabulary
-from pc2_baseline.data.release_reader import frame
+from pc2_baseline.data.pairs import pad
+from pc2_baseline.data.release_reader import ReleaseReader, frame
 
 
 class ReleaseDataset(Dataset[dict[str, Tensor]]):
@@ -51,7 +51,7 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
         release = Path(release)
         captions = read_split_captions(release, split, tokenizer)
         path = data_folder(release) / f"{split}_caps_{tokenizer}.txt"
-        vocabulary = read_vocabulary(release, DataSettings(tokenizer=tokenizer))
+        vocabulary = ReleaseReader(release, DataSettings(tokenizer=tokenizer)).vocabulary
         self.keys = captions.keys
         self._tokens = frame(path, captions, vocabulary, None)
         self._place, self._dtype = (release, split), dtype

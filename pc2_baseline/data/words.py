@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -28,13 +28,22 @@ def cut_captions(texts: Sequence[str], *, sentences: bool) -> list[list[str]]:
     Raises:
         ConfigError: If NLTK or the data of its sentence splitter is missing.
     """
-    if len(texts) < KEPT_FROM:
-        return _cut(texts, sentences=sentences)
-    path = user_cache() / "words" / f"{_key(texts, sentences=sentences)}.txt"
-    kept = _read(path, len(texts))
-    if kept is not None:
-        return kept
-    words = _cut(texts, sentences=sentences)
+    try:
+        if len(texts) < KEPT_FROM:
+            return _cut(texts, sentences=sentences)
+        path = user_cache() / "words" / f"{_key(texts, sentences=sentences)}.txt"
+        kept = _read(path, len(texts))
+        if kept is not None:
+            return kept
+        words = _cut(texts, sentences=sentences)
+    except ImportError as error:
+        problem = f"nltk is missing ({error}); pip install 'noise-of-web[baseline]'"
+        raise ConfigError(problem) from None
+    except LookupError:
+        raise ConfigError(
+            "nltk's sentence splitter lacks its data: `python -m nltk.downloader punkt_tab` "
+            "gets it; data.sentences = false does without"
+        ) from None
     # No token holds white space, whatever its script: NLTK splits at it last.
     body = "\n".join(map(" ".join, words))
     try:
@@ -44,20 +53,22 @@ def cut_captions(texts: Sequence[str], *, sentences: bool) -> list[list[str]]:
     return words
 
 
-def _key(texts: Sequence[str], *, sentences: bool) -> str:
-    try:
-        digest = hashlib.sha256(f"words/1\nnltk {version('nltk')}\n{sentences}\n".encode())
-        if sentences:
-            from nltk.data import find
+def _cut(texts: Sequence[str], *, sentences: bool) -> list[list[str]]:
+    from nltk.tokenize import word_tokenize
 
-            model = find("tokenizers/punkt_tab/english/")
-            for name in _PUNKT:
-                with model.join(name).open() as file:
-                    digest.update(hashlib.sha256(file.read()).digest())
-    except ImportError as error:
-        raise _without_nltk(error) from None
-    except LookupError:
-        raise _without_punkt() from None
+    captions = bar(texts, "words", len(texts), "caption")
+    return [word_tokenize(text.lower(), preserve_line=not sentences) for text in captions]
+
+
+def _key(texts: Sequence[str], *, sentences: bool) -> str:
+    from nltk.data import find
+
+    digest = hashlib.sha256(f"words/1\nnltk {version('nltk')}\n{sentences}\n".encode())
+    if sentences:
+        model = find("tokenizers/punkt_tab/english/")
+        for name in _PUNKT:
+            with model.join(name).open() as file:
+                digest.update(hashlib.sha256(file.read()).digest())
     for text in texts:
         content = text.encode("utf-8", "surrogatepass")
         digest.update(f"{len(content)}\n".encode() + content)
@@ -65,7 +76,7 @@ def _key(texts: Sequence[str], *, sentences: bool) -> str:
 
 
 def _read(path: Path, captions: int) -> list[list[str]] | None:
-    """Read what was kept; ``None`` if there is nothing, or not what was written."""
+    """Read the words that were kept; ``None`` if there are none, or others than were written."""
     try:
         head, _, body = path.read_text(encoding="utf-8").partition("\n")
     except (OSError, UnicodeDecodeError):
@@ -78,36 +89,3 @@ def _read(path: Path, captions: int) -> list[list[str]] | None:
 
 def _hash(body: str) -> str:
     return hashlib.sha256(body.encode("utf-8")).hexdigest()
-
-
-def _cut(texts: Sequence[str], *, sentences: bool) -> list[list[str]]:
-    tokenise = _tokeniser(sentences=sentences)
-    return [tokenise(text.lower()) for text in bar(texts, "words", len(texts), "caption")]
-
-
-def _tokeniser(*, sentences: bool) -> Callable[[str], list[str]]:
-    try:
-        from nltk.tokenize import word_tokenize
-    except ImportError as error:
-        raise _without_nltk(error) from None
-
-    def tokenise(text: str) -> list[str]:
-        words: list[str] = word_tokenize(text, preserve_line=not sentences)
-        return words
-
-    try:
-        tokenise("a.")
-    except LookupError:
-        raise _without_punkt() from None
-    return tokenise
-
-
-def _without_nltk(error: ImportError) -> ConfigError:
-    return ConfigError(f"nltk is missing ({error}); pip install 'noise-of-web[baseline]'")
-
-
-def _without_punkt() -> ConfigError:
-    return ConfigError(
-        "nltk's sentence splitter lacks its data: `python -m nltk.downloader punkt_tab` "
-        "gets it; data.sentences = false does without"
-    )

@@ -31,7 +31,7 @@ class ContrastiveSettings(SoftmaxSettings):
 class Contrastive(OneNetwork[ContrastiveSettings]):
     """One network and a softmax loss: each pair against all others of its batch, both ways.
 
-    The warm-up is an epoch like the others: it only says from when on the rate's drop counts.
+    Epochs of the warm-up are like the others: the drop of the rate is counted from its end.
 
     Source:
         CLIP (Radford et al., ICML 2021) for the loss; with the pooled network a dual encoder, as

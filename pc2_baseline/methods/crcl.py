@@ -51,8 +51,8 @@ def active_complementary(
         -y_i \log P_{ii} +
         \lambda\,\frac{\sum_{j \ne i} \tan P_{ij}}{\big(\sum_j \tan P_{ij}\big)^{1 - y_i}}
 
-    The active term learns the pair in so far as it is believed; the complementary one only keeps
-    the others away, and the less the pair is believed, the less it can cost.
+    The active term weighs the pair by its confidence; the complementary one only keeps the others
+    away, and costs less the lower the confidence.
 
     :math:`y` is the confidence of each pair, in [0, 1]; ``weight`` is :math:`\lambda`.
     """

@@ -17,9 +17,11 @@ from pc2_baseline.methods.peers import Peers
 from pc2_baseline.modules.contrastive import contrastive_loss, info_nce
 from pc2_baseline.modules.coteaching import (
     DIVISIONS,
+    DividedPairs,
     dividing_batches,
     full_margin_loss,
     pair_losses,
+    read_statistics,
 )
 from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.folds import assign_folds, divide_by_fold
@@ -94,11 +96,8 @@ class CrossFit(Peers[MatchingNetwork]):
         )
         held_out = np.stack(by_peer)[fold, np.arange(len(train))]
         division = divide_by_fold(held_out, fold, self.train.seed)
-        arrays = {
-            "clean_prob": division.clean_prob, "is_clean": division.is_clean,
-            "loss": held_out, "fold": fold,
-        }  # fmt: skip
-        self.statistics = {name: torch.from_numpy(values) for name, values in arrays.items()}
+        own = DividedPairs(held_out, division)
+        self.statistics = own.to_tensors() | {"fold": torch.from_numpy(fold)}
         return {
             **{f"loss_{peer}": loss for peer, loss in zip(self.peers, losses, strict=True)},
             "held_out_loss": float(held_out.mean()),
@@ -149,7 +148,7 @@ class CrossFit(Peers[MatchingNetwork]):
         return (triplet_hardest if hardest else triplet_mean)(similarity, margins).sum()
 
     def _statistic(self, similarity: Float[Tensor, "batch batch"]) -> Float[Tensor, " batch"]:
-        """Return what divides the pairs: low for those that fit better than others do."""
+        """Return the statistic that divides the pairs: low for pairs that fit well."""
         if self.contrast is not None:
             return info_nce(similarity, self.method.temperature)
         return full_margin_loss(similarity, self.method.margin)
@@ -158,7 +157,7 @@ class CrossFit(Peers[MatchingNetwork]):
         """Return the division to train on: in the warm-up every pair is certainly clean."""
         if epoch < self.train.warmup_epochs:
             return Division(np.ones(pairs), np.ones(pairs, dtype=bool))
-        return Division(self.statistics["clean_prob"].numpy(), self.statistics["is_clean"].numpy())
+        return read_statistics(DividedPairs, self.statistics).division
 
     def _held_out_losses(
         self, train: PairSet, peer: int, own: Int[np.ndarray, " fold"]

@@ -56,7 +56,7 @@ class GscSettings(MethodSettings):
 
 
 class Gsc(OneNetwork[GscSettings]):
-    """One network; each pair's loss has the weight of how well the pair fits what was learned.
+    """One network; each pair's loss is weighted by how well the pair fits the learned geometry.
 
     While it trains, the network predicts for each pair how far its halves belong together among the
     batch (across the modalities), and how much the image lies among the images as its caption among

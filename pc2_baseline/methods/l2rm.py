@@ -18,14 +18,16 @@ from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.beta_mixture import divide_by_beta
 from pc2_baseline.modules.contrastive import log_matches, symmetric_cross_entropy
 from pc2_baseline.modules.coteaching import (
+    DividedPairs,
     Rows,
     clean_and_noisy_batches,
     dividing_batches,
     full_margin_loss,
     pair_losses,
+    read_statistics,
     warm_up_batches,
 )
-from pc2_baseline.modules.division import Division, require_clean
+from pc2_baseline.modules.division import require_clean
 from pc2_baseline.modules.learner import Learner, Step, prefixed, rate, under
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
@@ -99,12 +101,8 @@ class L2rm(OneNetwork[L2rmSettings]):
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
         full = partial(full_margin_loss, margin=self.method.margin)
         losses = pair_losses(self.net, train, batches, full, "divide")
-        division = divide_by_beta(losses)
-        arrays = {
-            "clean_prob": division.clean_prob, "is_clean": division.is_clean, "loss": losses,
-        }  # fmt: skip
-        self.statistics = {name: torch.from_numpy(values) for name, values in arrays.items()}
-        return {"loss": loss, "clean": float(division.is_clean.sum())}
+        self.statistics = DividedPairs(losses, divide_by_beta(losses)).to_tensors()
+        return {"loss": loss, "clean": float(self.statistics["is_clean"].sum())}
 
     def state_dict(self) -> State:
         """Return the network, the optimisers, the cost function and the division."""
@@ -132,9 +130,7 @@ class L2rm(OneNetwork[L2rmSettings]):
 
     def _rematch(self, train: PairSet, epoch: int) -> float:
         """Train for an epoch after the warm-up; return the mean loss of a batch."""
-        division = Division(
-            self.statistics["clean_prob"].numpy(), self.statistics["is_clean"].numpy()
-        )
+        division = read_statistics(DividedPairs, self.statistics).division
         require_clean(division)
         hardest = epoch >= self.train.warmup_epochs + self.method.mean_epochs
         triplet = triplet_hardest if hardest else triplet_mean

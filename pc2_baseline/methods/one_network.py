@@ -22,7 +22,7 @@ Own = TypeVar("Own", bound=MethodSettings)
 
 
 class OneNetwork(Generic[Own]):
-    """A network with its optimiser, and statistics of the pairs; it does not say how they learn.
+    """A network with its optimiser, and statistics of the pairs; subclasses train them.
 
     Attributes:
         statistics: Statistics of the pairs as last computed, by name and pair_index; empty if

@@ -30,7 +30,7 @@ Divided = TypeVar("Divided", bound=DividedPairs)
 
 
 class Peers(Generic[Net]):
-    """Networks with their optimisers, side by side; it does not say how they learn.
+    """Networks with their optimisers, side by side; subclasses train them.
 
     ``make`` draws the network of a peer for the ranks that train it.
 
@@ -59,7 +59,10 @@ class Peers(Generic[Net]):
         for peer, group in enumerate(self.groups.groups):
             seed_torch(self.train.seed, peer)
             self.nets.append(make(group).to(device))
-        self.matching = [_matching_part(net) for net in self.nets]
+        self.matching = [
+            net if isinstance(net, MatchingNetwork) else cast(MatchingNetwork, net.matching)
+            for net in self.nets
+        ]
         self.learners = [
             make_learner(net, matching, self.train)
             for net, matching in zip(self.nets, self.matching, strict=True)
@@ -97,10 +100,6 @@ class Peers(Generic[Net]):
             learner.load_network(under(state[NETWORKS], peer))
             if TRAINING in state:
                 learner.load_optimiser(under(state[TRAINING], f"{peer}{self.optimiser}"))
-
-
-def _matching_part(net: nn.Module) -> MatchingNetwork:
-    return net if isinstance(net, MatchingNetwork) else cast(MatchingNetwork, net.matching)
 
 
 class CoTaught(Peers[Net], Generic[Net, Divided]):

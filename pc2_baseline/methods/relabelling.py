@@ -152,7 +152,7 @@ def labelled_loss(
 
 
 def closeness(similarity: Float[Tensor, "batch batch"], margin: float) -> Float[Tensor, " batch"]:
-    r"""By how much a pair is more similar than its negatives are on average, up to the margin.
+    r"""Return by how much a pair is more similar than its negatives on average, up to the margin.
 
     .. math:: s_i = [\alpha - \ell_i / 2]_0^\alpha
 

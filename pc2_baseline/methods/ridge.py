@@ -12,13 +12,17 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from pc2_baseline.config import Settings
-from pc2_baseline.data.page_means import centre_and_scale, mean_regions
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import MethodSettings, own_section
-from pc2_baseline.modules.coteaching import DIVISIONS
+from pc2_baseline.modules.coteaching import DIVISIONS, DividedPairs
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.folds import assign_folds
-from pc2_baseline.modules.reading import Reading, fit_reading
+from pc2_baseline.modules.reading import (
+    Reading,
+    centre_and_scale,
+    fit_reading,
+    mean_regions,
+)
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.networks.cosine import cosine_logits
 from pc2_baseline.networks.fused import unit
@@ -148,11 +152,8 @@ class Ridge:
         self.fitted["weights"] = self.problem.solve(penalty)
         loss = 1 - self.problem.held_out(penalty).numpy()
         division = divide(loss, self.seed)
-        arrays = {
-            "clean_prob": division.clean_prob, "is_clean": division.is_clean,
-            "loss": loss, "fold": self.problem.fold,
-        }  # fmt: skip
-        self.statistics = {name: torch.from_numpy(values) for name, values in arrays.items()}
+        fold = torch.from_numpy(self.problem.fold)
+        self.statistics = DividedPairs(loss, division).to_tensors() | {"fold": fold}
         return {
             "penalty": penalty,
             "held_out_loss": float(loss.mean()),

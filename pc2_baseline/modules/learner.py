@@ -163,7 +163,7 @@ def prefixed(prefix: str, state: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def under(state: Mapping[str, Value], prefix: str) -> dict[str, Value]:
-    """Return what :func:`prefixed` was given, from among others."""
+    """Return the values of one prefix, without it: the inverse of :func:`prefixed`."""
     return {
         name.removeprefix(f"{prefix}."): value
         for name, value in state.items()

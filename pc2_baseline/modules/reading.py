@@ -9,12 +9,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from now_builder.errors import ConfigError
-from pc2_baseline.data.page_means import centre_and_scale, mean_regions
 from pc2_baseline.data.pairs import PairSet, cut, pad
 from pc2_baseline.data.seen_words import SeenWords
 from pc2_baseline.networks.fused import unit
-from pc2_baseline.networks.reading import FEWEST, ReadingCaptionEncoder, WordSides, letter_sums
-from pc2_baseline.networks.whitening import Whitening, fit_whitening
+from pc2_baseline.networks.reading import (
+    FEWEST,
+    ReadingCaptionEncoder,
+    Whitening,
+    WordSides,
+    fit_whitening,
+    letter_sums,
+)
 
 _IMAGES = 128
 WANTED_BY = "method.words or model.similarity=reading"
@@ -36,11 +41,11 @@ class Reading:
     captions: Whitening
 
     def page_vectors(self, split: PairSet) -> Float[Tensor, "images 256"]:
-        """Return a unit vector of what was read on each page."""
+        """Return a unit vector of the words on each page."""
         return self.pages(torch.cat([block.mean(1) for block in read_blocks(split)]))
 
     def caption_vectors(self, split: PairSet) -> Float[Tensor, "pairs 256"]:
-        """Return a unit vector of what each caption says."""
+        """Return a unit vector of the letters of each caption."""
         return self.captions(words_of(split).vectors(split.captions))
 
     def best_regions(
@@ -93,7 +98,7 @@ def fit_reading(train: PairSet) -> Reading:
 
 
 def fit_word_sides(train: PairSet, vocabulary: int) -> WordSides:
-    """Fit what a network that reads is built from to the training split."""
+    """Fit the word vectors and maps of a network that reads to the training split."""
     words = words_of(train)
     letters = words.letters(range(vocabulary))
     captions = [
@@ -112,10 +117,26 @@ def _fit_pages(train: PairSet) -> tuple[Whitening, Whitening]:
     return pages, regions
 
 
+def mean_regions(split: PairSet) -> Float[Tensor, "images features"]:
+    """Return the mean region of each image of a split, in float64 on the CPU."""
+    blocks = cut(np.arange(split.images), _IMAGES)
+    return torch.cat(
+        [split.image_batch(rows).mean(1, dtype=torch.float64).cpu() for rows in blocks]
+    )
+
+
+def centre_and_scale(
+    pages: Float[Tensor, "images features"],
+) -> tuple[Float[Tensor, " features"], Float[Tensor, " features"]]:
+    """Return mean and standard deviation of each feature; 1 for one that is the same everywhere."""
+    spread = pages.std(0, correction=0)
+    return pages.mean(0), torch.where(spread > 0, spread, torch.ones_like(spread))
+
+
 def read_blocks(
     split: PairSet, images: np.ndarray | None = None
 ) -> Iterable[Float[Tensor, "n 36 256"]]:
-    """Yield what was read on pages, in blocks, in float64 on the CPU."""
+    """Yield the word vectors of pages, in blocks, in float64 on the CPU."""
     order = np.arange(split.images) if images is None else images
     columns = words_of(split).columns
     for rows in cut(np.arange(len(order)), _IMAGES):

@@ -37,7 +37,7 @@ def default_preset(release: Path, overrides: list[str]) -> tuple[str, list[str],
 def with_only_track(
     release: Path, config: str | None, overrides: list[str], on: str | None = None
 ) -> list[str]:
-    """Return the overrides, with the only track of a release that lacks the preset's, and say so.
+    """Return the overrides, with the only track of a release that lacks the preset's; write a line.
 
     A track that the user sets is left as it is.
     """

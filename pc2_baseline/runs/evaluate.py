@@ -27,7 +27,7 @@ class Evaluation:
     fold_scores: dict[str, float] | None = None
 
     def __str__(self) -> str:
-        """Return a line over the whole split for people, and one over the folds."""
+        """Return a line for the terminal over the whole split, and one over the folds."""
         split = f"{self.split}, {self.images} images, {self.captions} captions"
         lines = [f"{split}: {_line(self.scores)}"]
         if self.fold is not None and self.fold_scores is not None:

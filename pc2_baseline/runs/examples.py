@@ -2,8 +2,8 @@
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +17,8 @@ from now_builder.formats.screenshots import some_screenshots
 from now_builder.formats.shard import open_screenshot
 from now_builder.formats.split import Split
 from now_builder.program.html import template_environment
-from pc2_baseline.analysis.pair_samples import (
-    ExplainedPairs,
-    Surest,
-    explain_sample,
-    read_surest,
-)
-from pc2_baseline.analysis.truth import Truth, find_truth
+from pc2_baseline.analysis.pair_samples import SampledPair, read_best_division
+from pc2_baseline.analysis.truth import find_truth
 from pc2_baseline.runs.open_run import OpenRun, mean_similarity, open_run
 from pc2_baseline.training.method import Explaining
 from pc2_baseline.training.run_folder import refuse_round
@@ -69,12 +64,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Content of the page: pairs by row, examples of both directions, and pairs of the division.
+    """Content of the page: pairs by row, examples of both directions, and training pairs.
 
     Attributes:
         image_of: Row of the image assigned to each training caption.
-        surest: ``None`` if there is no division.
-        explained: ``None`` if the method does not explain its training.
+        epoch: The selected epoch, if it has a division.
+        surest: Pairs that its division is surest about: mismatched and matched ones.
+        explained: Noisy and clean pairs, if the method explains its training.
     """
 
     pairs: Sequence[Pair]
@@ -82,16 +78,16 @@ class Shown:
     to_pages: list[Neighbours]
     train: Sequence[Pair]
     image_of: Int[np.ndarray, " train"]
-    surest: Surest | None
-    explained: ExplainedPairs | None
+    epoch: int | None = None
+    surest: tuple[list[SampledPair], list[SampledPair]] = ([], [])
+    explained: tuple[list[SampledPair], list[SampledPair]] | None = None
 
     def pages(self) -> list[Pair]:
         """Return the pages whose pictures are shown."""
         rows = {found.query for found in self.to_captions + self.to_pages}
         rows |= {row for found in self.to_pages for row, _ in found.nearest}
-        told = {one.row for one in self.surest.every()} if self.surest else set()
-        told |= {one.row for one in self.explained.every()} if self.explained else set()
-        images = {int(self.image_of[row]) for row in told}
+        sides = [*self.surest, *(self.explained or ())]
+        images = {int(self.image_of[one.row]) for side in sides for one in side}
         return [self.pairs[row] for row in sorted(rows)] + [
             self.train[row] for row in sorted(images)
         ]
@@ -141,7 +137,8 @@ def examples(
     refuse_round(opened.release, name)
     shown = _find(opened, name, choice)
     page = template_environment("pc2_baseline.runs").get_template("examples.html.j2")
-    pictures = _pictures(captures, shown.pages()) if captures else {}
+    screenshots = some_screenshots(captures, shown.pages()) if captures else {}
+    pictures = {key: data_url(shot.read(), key) for key, shot in screenshots.items()}
     text = page.render(
         run=run.resolve().name,
         method=opened.record.settings.method.name,
@@ -164,35 +161,24 @@ def _find(opened: OpenRun, split: Split, choice: Choice) -> Shown:
     by_page = [neighbours(similarity[row], row) for row in rows]
     by_caption = [neighbours(similarity[:, row], row) for row in rows]
     train = [pair for pair in every if pair.split == "train"]
-    return Shown(
+    noise = opened.record.settings.data.noise_file
+    own = own_images(len(train), len(train))
+    shown = Shown(
         pairs,
         sample(by_page, choice.count, choice.seed),
         sample(by_caption, choice.count, choice.seed),
         train,
-        _image_of(opened, len(train)),
-        read_surest(opened.folder, opened.release, known, choice.count),
-        _explain(opened, known, choice),
+        own if noise is None else read_noise(noise, len(train), len(train)),
     )
-
-
-def _explain(opened: OpenRun, known: Truth | None, choice: Choice) -> ExplainedPairs | None:
-    """Ask the run's method how it trains with a sample of pairs, if it can tell."""
-    if not isinstance(opened.method, Explaining):
-        return None
-    with opened.open("train", from_disk=True) as train:
-        return explain_sample(opened.folder, opened.method, train, known, choice.count, choice.seed)
-
-
-def _image_of(opened: OpenRun, pairs: int) -> Int[np.ndarray, " train"]:
-    """Read which image each training caption was given."""
-    noise = opened.record.settings.data.noise_file
-    return own_images(pairs, pairs) if noise is None else read_noise(noise, pairs, pairs)
-
-
-def _pictures(captures: Path, pages: Iterable[Pair]) -> dict[str, str]:
-    """Return those screenshots that are there, as data URLs by key."""
-    found = some_screenshots(captures, pages)
-    return {key: data_url(screenshot.read(), key) for key, screenshot in found.items()}
+    division = read_best_division(opened.folder, len(train), known)
+    if division is None:
+        return shown
+    explained = None
+    if isinstance(opened.method, Explaining):
+        with opened.open("train", from_disk=True) as trained:
+            explained = division.explained(opened.method, trained, choice.count, choice.seed)
+    surest = division.surest(choice.count)
+    return replace(shown, epoch=division.epoch, surest=surest, explained=explained)
 
 
 def data_url(picture: bytes, name: str) -> str:

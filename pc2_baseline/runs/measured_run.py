@@ -30,7 +30,7 @@ from pc2_baseline.training.run_folder import BEST, LAST
 WHOLE, ONE, TWO = "", ".one", ".two"
 """Endings of names of files after ``seed-N``: the whole method, one of its networks, or two."""
 
-PARTS = {ONE: 1, TWO: 2}
+_PARTS = {ONE: 1, TWO: 2}
 SPLIT: Split = "test"
 
 
@@ -75,16 +75,10 @@ def measure(job: Assignment) -> Measured:
     """Train a run, or go on with it; score its best epoch on the test split.
 
     Submissions, the board's results and, last, the record are written beside the run folder.
-
-    Raises:
-        NowError: As :func:`~pc2_baseline.runs.train.train` and
-            :func:`~leaderboard.scoring.evaluate.score` do.
     """
-    trained = train(job.release, job.run, job.settings)
-    fresh = trained.fresh > 0
-    memory = _gigabytes(peak_memory()) if fresh else None
-    on_gpu = fresh and torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0
-    gpu_memory = _gigabytes(torch.cuda.max_memory_allocated()) if on_gpu else None
+    fresh = train(job.release, job.run, job.settings).fresh > 0
+    memory = peak_memory() if fresh else 0
+    gpu_memory = torch.cuda.max_memory_allocated() if fresh else 0  # 0 without a GPU
     networks, rsums = _score(job)
     last = read_state(job.run / LAST)
     record = Measured(
@@ -94,8 +88,8 @@ def measure(job: Assignment) -> Measured:
         networks=networks,
         scored=tuple(rsums),
         seconds=sum(epoch.seconds for epoch in last.history),
-        memory_gb=memory,
-        gpu_memory_gb=gpu_memory,
+        memory_gb=round(memory / 2**30, 3) or None,
+        gpu_memory_gb=round(gpu_memory / 2**30, 3) or None,
         auroc=last.history[last.best_epoch].figures.get("auroc"),
     )
     write_text(_beside(job.run, ".json"), record.model_dump_json(indent=2) + "\n")
@@ -130,21 +124,17 @@ def _score(job: Assignment) -> tuple[int, dict[str, float]]:
     read, rsums = cache(read_inputs), {}
     for ending, similarity in matrices.items():
         submission = _beside(job.run, f"{ending}.zip")
-        pack(submission, similarity, whole if ending == WHOLE else _of(whole, PARTS[ending]))
+        pack(submission, similarity, whole if ending == WHOLE else _part_of(whole, _PARTS[ending]))
         result = score(submission, job.release, read=read)
         write_result(_beside(job.run, f"{ending}.result.json"), result)
         rsums[ending] = result.rsum
     return opened.method.ensemble_size, rsums
 
 
-def _of(whole: Submission, networks: int) -> Submission:
+def _part_of(whole: Submission, networks: int) -> Submission:
     """Describe what some of a method's networks do by themselves; their size is not known."""
     training = whole.training.model_copy(update={"ensemble_size": networks})
     return whole.model_copy(update={"training": training, "compute": Compute()})
-
-
-def _gigabytes(size: int) -> float:
-    return round(size / 2**30, 3)
 
 
 def _beside(run: Path, ending: str) -> Path:

@@ -47,10 +47,8 @@ class OpenRun:
     ) -> Iterator[PairSet]:
         """Open a split for scoring.
 
-        Args:
-            split: Name of the split.
-            whole: Take all images of dev, whatever ``data.dev_images`` says.
-            from_disk: Hold no regions in memory: for a few pairs of many.
+        With ``whole``, take all images of dev, whatever ``data.dev_images`` is. With
+        ``from_disk``, hold no regions in memory, for a few pairs of many.
 
         Raises:
             FormatError: If the split cannot be read, or is neither the run's own nor a blind
@@ -79,10 +77,7 @@ def open_run(
 ) -> OpenRun:
     """Open a trained run and load its best epoch.
 
-    Args:
-        run: The run folder.
-        release: Where the release lies; default: where it was at training.
-        device: Such as ``cpu``; default: as set for the run.
+    The release is by default where it was at training, and the device as set for the run.
 
     Raises:
         FormatError: If the run or its checkpoint cannot be read, or the release is not there.
@@ -113,7 +108,7 @@ def open_runs(
 
     Raises:
         FormatError: As :func:`open_run` does.
-        ConfigError: If there is no run, one is there twice, or they were not trained on the same
+        ConfigError: If there is no run, a run is given twice, or they were not trained on the same
             data: release, track, images of dev and noise.
     """
     folders = [Path(run) for run in ([runs] if isinstance(runs, Path | str) else runs)]
@@ -128,8 +123,8 @@ def open_runs(
 
 
 def _check_same_data(one: OpenRun, other: OpenRun) -> None:
-    expected, found = _trained_on(one.record), _trained_on(other.record)
-    for name, value in found.items():
+    expected, own = _trained_on(one.record), _trained_on(other.record)
+    for name, value in own.items():
         if value != expected[name]:
             raise ConfigError(
                 f"{other.folder}: {name} {value}, expected that of {one.folder}, {expected[name]}:"
@@ -138,13 +133,10 @@ def _check_same_data(one: OpenRun, other: OpenRun) -> None:
 
 
 def _trained_on(record: RunRecord) -> dict[str, str]:
-    """Return by name what must be alike in runs that are averaged."""
-    data, release = record.settings.data, record.release
+    release, names = record.release, ("name", "tokenizer", "dev_images")
     prints = ", ".join(f"{split} {value[:12]}" for split, value in release.fingerprints.items())
     return {
-        "data.name": data.name,
-        "data.tokenizer": data.tokenizer,
-        "data.dev_images": str(data.dev_images),
+        **{f"data.{name}": str(getattr(record.settings.data, name)) for name in names},
         "a release of fingerprints": prints,
         "the noise file": release.noise.sha256[:12] if release.noise else "none",
     }

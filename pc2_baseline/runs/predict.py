@@ -13,7 +13,7 @@ from leaderboard.submission.archive import (
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.release import check_split
-from pc2_baseline.config import DataSettings, Settings
+from pc2_baseline.config import Settings
 from pc2_baseline.methods.triplet import OneNetworkSettings
 from pc2_baseline.runs.open_run import OpenRun, mean_similarity, open_runs
 
@@ -78,10 +78,14 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
         checkpoint_selection="dev",
         noise=first.record.release.noise,
     )
-    found = title or " + ".join(dict.fromkeys(method_title(settings) for settings in every))
+    name = title or " + ".join(dict.fromkeys(method_title(settings) for settings in every))
     if title and any(_is_bound(settings) for settings in every):
-        found += _BOUND
-    meta = new_submission(first.release, track_of(every[0].data), split, found, training)
+        name += _BOUND
+    # a track that the board does not have is refused before the work
+    data = every[0].data
+    tracks: dict[str, str] = {one.folder: track for track, one in BENCHMARKS.items()}
+    track = tracks.get(data.name, data.tokenizer)
+    meta = new_submission(first.release, track, split, name, training)
     compute = Compute(params_m=round(sum(run.parameters for run in opened) / 1e6, 3))
     return meta.model_copy(update={"compute": compute})
 
@@ -104,9 +108,3 @@ def method_title(settings: Settings) -> str:
 def _is_bound(settings: Settings) -> bool:
     """Whether a run was trained on the pairs that the truth calls matched."""
     return isinstance(settings.method, OneNetworkSettings) and settings.method.matched_only
-
-
-def track_of(data: DataSettings) -> str:
-    """Return the board's track; a tokenizer that it does not have is refused before the work."""
-    named = (track for track, found in BENCHMARKS.items() if found.folder == data.name)
-    return next(named, data.tokenizer)

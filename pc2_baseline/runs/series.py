@@ -54,7 +54,7 @@ class Series:
         }
 
     def __str__(self) -> str:
-        """Return a line for people, rSum first."""
+        """Return a line for the terminal, rSum first."""
         names = ", ".join(f"{name} {spread}" for name, spread in self.dev.items())
         return f"{len(self.seeds)} seeds, dev {names}"
 
@@ -63,13 +63,13 @@ def read_seeds(text: str) -> list[int]:
     """Read seeds such as ``0,1,2``.
 
     Raises:
-        ConfigError: If one is no number, or there twice.
+        ConfigError: If a seed is not a number, or is given twice.
     """
     if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text):
         raise ConfigError(f"--seeds {text}: expected numbers with commas between, such as 0,1,2")
     seeds = [int(part) for part in text.split(",")]
     if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"--seeds {text}: a seed is there twice")
+        raise ConfigError(f"--seeds {text}: a seed is given twice")
     return seeds
 
 
@@ -81,6 +81,25 @@ def seed_folder(seed: int) -> str:
 def with_seed(settings: Settings, seed: int) -> Settings:
     """Return the same settings with another seed."""
     return settings.model_copy(update={"train": settings.train.model_copy(update={"seed": seed})})
+
+
+@dataclass(frozen=True, slots=True)
+class GridRun:
+    """A run of a row of settings, whose name may hold slashes, with a seed: ``OUT/ROW/seed-N``."""
+
+    row: str
+    seed: int
+    folder: Path
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return f"{self.row}/{self.folder.name}"
+
+    def beside(self, ending: str) -> Path:
+        """Return a path beside the folder that begins with its name."""
+        return self.folder.with_name(f"{self.folder.name}{ending}")
 
 
 def train_seeds(

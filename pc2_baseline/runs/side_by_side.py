@@ -9,11 +9,14 @@ import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 _GRACE = 10.0  # seconds from SIGTERM to SIGKILL
 _LOOK = 0.05
+
+Environment = Mapping[str, str]
+"""Additional environment variables of a slot, which runs one process at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +26,6 @@ class Task:
     name: str
     message: str
     log: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A place for one process at a time, with further environment variables for it."""
-
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,7 @@ class Ended:
 
 
 def side_by_side(
-    command: Sequence[str], tasks: Sequence[Task], slots: Sequence[Slot]
+    command: Sequence[str], tasks: Sequence[Task], slots: Sequence[Environment]
 ) -> Generator[Ended]:
     """Run a command once for each task, in order, in as many processes at once as there are slots.
 
@@ -55,7 +51,7 @@ def side_by_side(
         Each task as it ends.
     """
     waiting, free = deque(tasks), list(slots)
-    busy: dict[str, tuple[Task, Slot, subprocess.Popen[bytes]]] = {}
+    busy: dict[str, tuple[Task, Environment, subprocess.Popen[bytes]]] = {}
     try:
         while waiting or busy:
             while waiting and free:
@@ -102,7 +98,7 @@ def peak_memory() -> int:
     return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _start(command: Sequence[str], task: Task, slot: Slot) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], task: Task, slot: Environment) -> subprocess.Popen[bytes]:
     task.log.parent.mkdir(parents=True, exist_ok=True)
     with task.log.open("wb") as log:
         process = subprocess.Popen(
@@ -111,7 +107,7 @@ def _start(command: Sequence[str], task: Task, slot: Slot) -> subprocess.Popen[b
             stdout=log,
             stderr=log,
             # unbuffered, so that the last line of the log is the last that was printed
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **slot.environment},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **slot},
             start_new_session=True,  # Ctrl-C of a terminal is for this process alone
         )
     if process.stdin is not None:

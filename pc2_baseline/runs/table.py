@@ -16,10 +16,9 @@ from now_builder.formats.io import read_json, sha256_of
 from pc2_baseline.config import DataSettings
 from pc2_baseline.data.readers import DataIdentity, check_layout, identify, make_reader
 from pc2_baseline.progress import say
-from pc2_baseline.runs.grid import GridRun, grid
 from pc2_baseline.runs.measured_run import SPLIT, Assignment, Measured
-from pc2_baseline.runs.series import with_seed
-from pc2_baseline.runs.side_by_side import Slot, Task, side_by_side
+from pc2_baseline.runs.series import GridRun, seed_folder, with_seed
+from pc2_baseline.runs.side_by_side import Environment, Task, side_by_side
 from pc2_baseline.runs.table_files import write_table
 from pc2_baseline.runs.table_plan import TableRow
 from pc2_baseline.runs.table_rows import RowRuns, make_sections
@@ -38,13 +37,21 @@ class Work:
     out: Path
     rows: Sequence[TableRow]
     seeds: Sequence[int]
-    slots: Sequence[Slot]
+    slots: Sequence[Environment]
 
     @property
     def runs(self) -> list[GridRun]:
         """All runs, the first seed of every row first."""
-        runs = grid(self.out, [(row.name, row.settings) for row in self.rows], self.seeds)
-        return sorted(runs, key=lambda run: self.seeds.index(run.seed))
+        return [
+            GridRun(
+                row.name,
+                seed,
+                self.out / row.name / seed_folder(seed),
+                with_seed(row.settings, seed),
+            )
+            for seed in self.seeds
+            for row in self.rows
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +137,19 @@ def _identity(release: Path, data: DataSettings) -> DataIdentity:
 
 
 def dry_run(work: Work) -> str:
-    """Return what :func:`make_table` would do: a line a run, and the sum; nothing is written."""
+    """Return the plan of :func:`make_table`: a line a run, and their number; write nothing."""
     progress = Progress(work)
     words = {run.name: progress.in_words(run) for run in work.runs}
     done = list(words.values()).count("done")
     lines = [f"{name}: {state}" for name, state in words.items()]
-    return "\n".join([*lines, _plan(work, progress, done, len(words) - done)])
+    return "\n".join([*lines, _plan(work, progress, done)])
 
 
-def _plan(work: Work, progress: Progress, done: int, left: int) -> str:
+def _plan(work: Work, progress: Progress, done: int) -> str:
     kept = f"; {len(progress.earlier)} earlier ones stay in the table" if progress.earlier else ""
+    runs = len(work.runs)
     return (
-        f"{done + left} runs: {done} done, {left} to do, "
+        f"{runs} runs: {done} done, {runs - done} to do, "
         f"{len(work.slots)} at a time with {_threads(work)} threads each{kept}"
     )
 
@@ -162,7 +170,7 @@ def make_table(work: Work) -> Outcome:
     done = {name: found for name, run in runs.items() if (found := progress.measured(run))}
     left = [run for name, run in runs.items() if name not in done]
     failures: dict[str, str] = {}
-    say(_plan(work, progress, len(done), len(left)))
+    say(_plan(work, progress, len(done)))
     tasks = [_task(work, run) for run in left]
     with closing(side_by_side(COMMAND, tasks, work.slots)) as ended:
         for task in ended:
@@ -173,14 +181,11 @@ def make_table(work: Work) -> Outcome:
             else:
                 done[task.name] = measured
                 words = f"rSum {measured.rsum:.1f}, {measured.seconds:.0f} s"
-            counts = f"{len(done)} done, {task.running} running, {task.waiting} to do"
-            say(f"{task.name}: {words} ({counts}{_failed(failures)})")
+            failed = f", {len(failures)} failed" if failures else ""
+            counts = f"{len(done)} done, {task.running} running, {task.waiting} to do{failed}"
+            say(f"{task.name}: {words} ({counts})")
             _write(work, progress, done, failures)
     return Outcome(_write(work, progress, done, failures), failures)
-
-
-def _failed(failures: dict[str, str]) -> str:
-    return f", {len(failures)} failed" if failures else ""
 
 
 def _task(work: Work, run: GridRun) -> Task:
@@ -201,16 +206,14 @@ def _write(
     work: Work, progress: Progress, done: dict[str, Measured], failures: dict[str, str]
 ) -> str:
     finished = [(run, done[run.name]) for run in work.runs if run.name in done]
+    every = [*finished, *progress.earlier]
     rows = []
-    for name in dict.fromkeys(
-        [row.name for row in work.rows] + [r.row for r, _ in progress.earlier]
-    ):
+    for name in dict.fromkeys([*(row.name for row in work.rows), *(run.row for run, _ in every)]):
         track, _, title = name.partition("/")
-        own = [pair for pair in [*finished, *progress.earlier] if pair[0].row == name]
         failed = {
             run.seed: failures[run.name]
             for run in work.runs
             if run.row == name and run.name in failures
         }
-        rows.append(RowRuns(track, title, own, failed))
+        rows.append(RowRuns(track, title, [pair for pair in every if pair[0].row == name], failed))
     return write_table(work.out, make_sections(work.release, rows))

@@ -85,7 +85,7 @@ def to_csv(sections: Sequence[Section]) -> str:
     writer.writeheader()
     for section in sections:
         for line in section.lines:
-            figures = {name: line.figure(name) for name in FIGURES}
+            figures = {name: line.figures.get(name) for name in FIGURES}
             writer.writerow(
                 {
                     "track": section.track, "method": line.title, "evidence": line.evidence,
@@ -132,7 +132,7 @@ def _cells(section: Section) -> tuple[list[Column], list[list[Value]]]:
     kept = [
         (name, column)
         for name, column in _FIGURES
-        if name not in _RARE or any(line.figure(name) for line in section.lines)
+        if name not in _RARE or any(line.figures.get(name) for line in section.lines)
     ]
     columns = [_METHOD, *SCORE_COLUMNS, *(column for _, column in kept), _SEEDS]
     names = [*SCORES, *(name for name, _ in kept)]
@@ -154,7 +154,7 @@ def _value(line: Line, name: str) -> Value:
         return "" if line.behind is None else "best" if not line.behind else f"{line.behind:.1f}"
     if name == "p":
         return _p(line.p) if line.behind else ""
-    found = line.figure(name)
+    found = line.figures.get(name)
     if found is None:
         return ""
     return found if line.evidence == "scored" else f"{found.mean:.1f}"  # no rival of ours

@@ -19,7 +19,7 @@ from pc2_baseline.config import DEFAULT_PRESET, Settings, read_settings
 from pc2_baseline.data.readers import check_layout
 from pc2_baseline.runs.measured_run import SPLIT
 from pc2_baseline.runs.series import read_seeds
-from pc2_baseline.runs.side_by_side import Slot
+from pc2_baseline.runs.side_by_side import Environment
 
 _ROW_SETS = Path(__file__).with_name("rows")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -91,12 +91,8 @@ def table_rows(
 ) -> list[TableRow]:
     """Build the settings of each row on each track, those of a track together.
 
-    Args:
-        release: Folder of the data set.
-        rows: Rows of the table.
-        tokenizers: Tracks of NoW; none for another data set, and by default all of the release.
-        overrides: ``section.key=value`` each, for every row.
-        on: Section of the preset of each row that has none of its own.
+    Without ``tokenizers``, the tracks are all that the release has; another data set than NoW has
+    none. ``on`` is for rows that name no section of their own.
 
     Raises:
         ConfigError: If there is no such preset, file, section or tokenizer, a setting is wrong, or
@@ -166,7 +162,7 @@ def read_seed_list(text: str) -> list[int]:
     return list(range(seeds[0]))
 
 
-def make_slots(devices: Sequence[str], jobs: int | None) -> tuple[list[Slot], list[str]]:
+def make_slots(devices: Sequence[str], jobs: int | None) -> tuple[list[Environment], list[str]]:
     """Make a slot for each process at a time, by default one a device, devices in turn.
 
     Returns:
@@ -183,12 +179,12 @@ def make_slots(devices: Sequence[str], jobs: int | None) -> tuple[list[Slot], li
     numbers = [re.fullmatch(r"cuda:(\d+)", device) for device in devices]
     gpus = [int(number[1]) for number in numbers if number]
     if not gpus and len(devices) < 2:
-        return [Slot()] * slots, [f'train.device="{device}"' for device in devices]
+        return [{}] * slots, [f'train.device="{device}"' for device in devices]
     if len(gpus) < len(devices):
         raise ConfigError(f"--device {','.join(devices)}: expected one, or such as cuda:0,cuda:1")
     count = torch.cuda.device_count()
     if max(gpus) >= count:
         raise ConfigError(f"--device cuda:{max(gpus)}: this machine has {count} GPUs")
     names = os.environ.get(_VISIBLE, ",".join(map(str, range(count)))).split(",")
-    places = [Slot({_VISIBLE: names[gpu].strip()}) for gpu in gpus]
+    places = [{_VISIBLE: names[gpu].strip()} for gpu in gpus]
     return [places[slot % len(places)] for slot in range(slots)], ['train.device="cuda"']

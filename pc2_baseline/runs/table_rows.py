@@ -1,7 +1,7 @@
 """From finished runs to the lines of a table: spreads, tests, references and reported rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -21,9 +21,8 @@ from leaderboard.submission.archive import Compute, open_submission, pack
 from leaderboard.submission.gallery import read_gallery
 from now_builder.formats.benchmarks import BOARD_FACTS
 from pc2_baseline.modules.retrieval import ensemble
-from pc2_baseline.runs.grid import GridRun
 from pc2_baseline.runs.measured_run import ONE, TWO, WHOLE, Measured
-from pc2_baseline.runs.series import MeanStd
+from pc2_baseline.runs.series import GridRun, MeanStd
 from pc2_baseline.runs.text_table import RECALLS, SCORES
 
 ONE_NETWORK, TWO_NETWORKS = "one_network_rsum", "two_networks_rsum"
@@ -49,14 +48,10 @@ class Line:
     evidence: str
     networks: int | None = None
     seeds: tuple[int, ...] = ()
-    figures: Mapping[str, MeanStd] | None = None
+    figures: Mapping[str, MeanStd] = field(default_factory=dict)
     behind: float | None = None
     p: float | None = None
     notes: tuple[str, ...] = ()
-
-    def figure(self, name: str) -> MeanStd | None:
-        """Return a figure, if it is known."""
-        return (self.figures or {}).get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +74,7 @@ class RowRuns:
 
 
 def make_sections(release: Path, rows: Sequence[RowRuns]) -> list[Section]:
-    """Compute every line of the table, a section a track.
-
-    Raises:
-        FormatError: If a result or a submission cannot be read.
-    """
+    """Compute every line of the table, a section a track."""
     tracks = dict.fromkeys(row.track for row in rows)
     return [
         _section(release, track, [row for row in rows if row.track == track]) for track in tracks
@@ -173,7 +164,6 @@ def average_runs(release: Path, runs: Sequence[GridRun], title: str) -> Result:
 
 
 def _average(release: Path, sources: Sequence[Path], output: Path, title: str) -> None:
-    """Average submissions of one matrix each."""
     matrices, metas = [], []
     for source in sources:
         with open_submission(source) as submission:
@@ -206,13 +196,10 @@ def _compared(lines: Sequence[Line], results: Sequence[Sequence[Result]]) -> lis
     known = [place for place, scored in enumerate(results) if scored]
     hits = np.stack([mean_hits(results[place]) for place in known])
     behind = 100 * (hits.mean(axis=1).max() - hits.mean(axis=1))
-    tested = dict(
-        zip(known, zip(behind.tolist(), p_against_first(hits).tolist(), strict=True), strict=True)
-    )
-    compared = []
-    for place, line in enumerate(lines):
-        difference, p = tested.get(place, (None, None))
-        compared.append(replace(line, behind=difference, p=p))
+    compared = list(lines)
+    for place, *tested in zip(known, behind, p_against_first(hits), strict=True):
+        difference, p = map(float, tested)
+        compared[place] = replace(lines[place], behind=difference, p=p)
     return compared
 
 

@@ -5,28 +5,30 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from now_builder.errors import TrainingError
 from now_builder.formats.io import sha256_of
 from now_builder.formats.noise import describe
 from pc2_baseline import process_groups
-from pc2_baseline.analysis.callbacks import PictureCallback, judge_division
-from pc2_baseline.analysis.truth import Truth, truth_of
+from pc2_baseline.analysis.truth import Truth, quality, truth_of
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, open_split
 from pc2_baseline.data.readers import DataIdentity, Reader, check_layout, identify, make_reader
 from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.triplet import OneNetworkSettings
+from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.reading import fit_word_sides
 from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.progress import say
-from pc2_baseline.training.callbacks import Callback
 from pc2_baseline.training.checkpoint import STATE, CheckpointState, read_state
-from pc2_baseline.training.method import Sizes
+from pc2_baseline.training.method import EpochOutputs, Sizes
 from pc2_baseline.training.run_folder import (
+    CURVES,
     LAST,
+    PICTURES,
     TENSORBOARD,
     ReleaseRecord,
     RunRecord,
@@ -35,7 +37,7 @@ from pc2_baseline.training.run_folder import (
     start_run,
 )
 from pc2_baseline.training.tensorboard import TensorBoardCallback
-from pc2_baseline.training.trainer import Trained, Trainer, follow, locked
+from pc2_baseline.training.trainer import Callback, Trained, Trainer, follow, locked
 
 FEWEST_PAIRS = 4
 
@@ -71,7 +73,9 @@ def train(
         early = ", stopped early" if state.stopped else ""
         say(f"{run}: done, {state.epoch + 1} epochs{early}; --force starts over")
         return Trained.of(state, 0)
-    _make_deterministic(on=settings.train.deterministic)
+    if settings.train.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(settings.train.deterministic)
     with (
         fast_float32(settings.model.embed_dim),
         open_split(reader, "train", device) as pairs,
@@ -84,7 +88,11 @@ def train(
         with locked(run):
             if process_groups.is_first():
                 start_run(run, record, force=force)
-                _warn_small_split(len(pairs), settings.train.batch)
+                if len(pairs) < settings.train.batch:
+                    say(
+                        f"train has {len(pairs)} pairs, fewer than train.batch = "
+                        f"{settings.train.batch}: one batch of {len(pairs)} an epoch"
+                    )
             process_groups.wait()
             method = make_method(settings, _sizes(record, pairs), device)
             judge = partial(judge_division, truth) if truth else None
@@ -124,7 +132,7 @@ def _run_record(
 
 
 def _sizes(record: RunRecord, pairs: PairSet) -> Sizes:
-    """Return what a method is built from; of the words, what the training split says."""
+    """Return the sizes of a method, with the words of the training split if its network reads."""
     sizes = record.release.sizes
     if record.settings.model.similarity != "reading":
         return sizes
@@ -132,7 +140,7 @@ def _sizes(record: RunRecord, pairs: PairSet) -> Sizes:
 
 
 def _with_truth(pairs: PairSet, truth: Truth | None, method: MethodSettings) -> PairSet:
-    """Add the truth to the pairs of a method that trains on the matched ones alone, and say so."""
+    """Add the truth to the pairs of a method that trains on matched pairs alone; write a line."""
     if not isinstance(method, OneNetworkSettings) or not method.matched_only:
         return pairs
     known = pairs if truth is None else replace(pairs, matched=truth.matched)
@@ -141,7 +149,7 @@ def _with_truth(pairs: PairSet, truth: Truth | None, method: MethodSettings) -> 
         raise TrainingError(f"{matched} training pairs match, expected at least {FEWEST_PAIRS}")
     say(
         f"method.matched_only: trains on the {matched} of {len(pairs)} pairs that the truth calls "
-        "matched, so the truth is part of this training: a bound to compare with"
+        "matched, so the truth is part of this training, whose score is an upper bound"
     )
     return known
 
@@ -156,12 +164,6 @@ def _callbacks(run: Path, record: RunRecord, truth: Truth | None) -> list[Callba
     return callbacks
 
 
-def _make_deterministic(*, on: bool) -> None:
-    if on:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(on)
-
-
 def _check_sizes(release: Path, pairs: PairSet, dev: PairSet) -> None:
     if len(pairs) < FEWEST_PAIRS:
         raise TrainingError(
@@ -173,9 +175,49 @@ def _check_sizes(release: Path, pairs: PairSet, dev: PairSet) -> None:
         )
 
 
-def _warn_small_split(pairs: int, batch: int) -> None:
-    if pairs < batch:
-        say(
-            f"train has {pairs} pairs, fewer than train.batch = {batch}: "
-            f"one batch of {pairs} an epoch"
-        )
+def judge_division(truth: Truth, outputs: EpochOutputs) -> dict[str, float]:
+    """Compare an epoch's division with the truth, for the log; nothing learns from it.
+
+    Returns:
+        AUROC, precision and recall; nothing without a division.
+    """
+    division = _division(outputs)
+    if not division:
+        return {}
+    found = quality(0, division, truth)
+    figures = {
+        "auroc": found.auroc,
+        "clean_precision": found.precision,
+        "clean_recall": found.recall,
+    }
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+class PictureCallback:
+    """Draw ``RUN/curves.png``, and each epoch's division where there is one.
+
+    A truth colours the pairs; the end of the warm-up is marked.
+    """
+
+    def __init__(self, run: Path, pairs: int, warmup: int, truth: Truth | None) -> None:
+        self.name = f"pictures of {run}"
+        self._run = run
+        self._pairs = pairs
+        self._warmup = warmup
+        self._truth = truth
+
+    def on_epoch_end(self, state: CheckpointState, outputs: EpochOutputs) -> None:
+        """Draw the epoch that just ended."""
+        from pc2_baseline.analysis.pictures import draw_curves, draw_division
+
+        if division := _division(outputs):
+            path = self._run / PICTURES / f"{state.epoch:05d}.png"
+            draw_division(path, division, self._truth, f"Epoch {state.epoch + 1}")
+        draw_curves(self._run / CURVES, state, self._pairs, self._warmup)
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
+
+
+def _division(outputs: EpochOutputs) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in outputs.get(DIVISIONS, {}).items()}

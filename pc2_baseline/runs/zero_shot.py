@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor
 
 from leaderboard.core.rounds import round_of
@@ -65,11 +64,6 @@ def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSetting
     Features of finished batches wait in ``OUTPUT.parts/`` until the submission is written: the
     same call goes on after a stop. Scores are cosines times the model's own scale, plus its bias.
 
-    Args:
-        release: A release packaged here, whose pairs have texts.
-        output: The submission to write, a ``.zip``.
-        settings: Model, captures, and what to compute in.
-
     Raises:
         ConfigError: If ``output`` is no ``.zip``, the device or the track is none, or the model
             cannot be had or is no dual encoder.
@@ -94,7 +88,9 @@ def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSetting
     finished = _Finished(output, _digest(encoder, settings, texts, screenshots))
 
     def embed_images(rows: slice) -> Tensor:
-        shown = _decode([screenshots[pair.key] for pair in pairs[rows]])
+        shots = [screenshots[pair.key] for pair in pairs[rows]]
+        with ThreadPoolExecutor(_DECODERS) as pool:
+            shown = list(pool.map(lambda shot: open_screenshot(shot.read(), shot.key), shots))
         return encoder.images(shown, squeeze=settings.squeeze)
 
     images = finished.embed("images", len(pairs), settings.batch_size, embed_images)
@@ -156,11 +152,6 @@ def _describe(
     card = f"https://huggingface.co/{encoder.name}" if encoder.on_hub else None
     compute = Compute(params_m=round(encoder.parameters / 1e6, 3))
     return meta.model_copy(update={"links": Links(model_card=card), "compute": compute})
-
-
-def _decode(screenshots: Sequence[Screenshot]) -> list[Image.Image]:
-    with ThreadPoolExecutor(_DECODERS) as pool:
-        return list(pool.map(lambda found: open_screenshot(found.read(), found.key), screenshots))
 
 
 def _digest(

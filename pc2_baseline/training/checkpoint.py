@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and JSON in a folder, complete when ``state.json`` says so."""
+"""Checkpoints: safetensors and JSON in a folder; ``state.json`` is written last."""
 
 import os
 import shutil
@@ -87,7 +87,7 @@ def read_state(folder: Path) -> CheckpointState:
     """Read the state of a checkpoint.
 
     Raises:
-        FormatError: If there is none or it is not one of ours.
+        FormatError: If there is no checkpoint or it has another format.
     """
     path = folder / STATE
     tree = read_json(path, "no checkpoint; `pc2-baseline train` writes it")

@@ -15,8 +15,7 @@ from now_builder.formats.noise import Noise
 from now_builder.formats.release import features_hashes
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import read_vocabulary
-from pc2_baseline.data.readers import DataIdentity, hash_of_vocabulary
+from pc2_baseline.data.readers import DataIdentity, hash_of_vocabulary, make_reader
 from pc2_baseline.training.method import Sizes
 
 BEST, LAST = "best", "last"
@@ -49,7 +48,7 @@ class ReleaseRecord(Strict):
         return DataIdentity(self.fingerprints, self.features_sha256, self.vocabulary_sha256)
 
     def difference(self, found: DataIdentity) -> str | None:
-        """Return what data have otherwise than these, ``None`` if nothing is known to be."""
+        """Return how other data differ from these; ``None`` if no difference is known."""
         if self.fingerprints != found.fingerprints:
             return f"another release ({self.path})"
         known = self.features_sha256.items()
@@ -70,7 +69,7 @@ class RunRecord(Strict):
 
 
 def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
-    """Open a run folder: write ``run.toml``, or check that it says the same.
+    """Open a run folder: write ``run.toml``, or check that its content is the same.
 
     Raises:
         ConfigError: If the folder holds a run of other settings or another release, or is not
@@ -106,19 +105,14 @@ def _check_same(path: Path, found: RunRecord, wanted: RunRecord) -> None:
 
 def other_settings(found: Settings, wanted: Settings) -> str:
     """Return a message about a run folder of other settings than those wanted."""
-    differences = _differences(found.model_dump(mode="json"), wanted.model_dump(mode="json"))
-    return f"a run of other settings ({'; '.join(differences)})"
-
-
-def _differences(
-    found: dict[str, dict[str, object]], wanted: dict[str, dict[str, object]]
-) -> list[str]:
-    return [
-        f"{section}.{key}: {found[section].get(key)} there, {wanted[section].get(key)} now"
-        for section in wanted
-        for key in {**found[section], **wanted[section]}
-        if found[section].get(key) != wanted[section].get(key)
+    there, now = found.model_dump(mode="json"), wanted.model_dump(mode="json")
+    differences = [
+        f"{section}.{key}: {there[section].get(key)} there, {now[section].get(key)} now"
+        for section in now
+        for key in {**there[section], **now[section]}
+        if there[section].get(key) != now[section].get(key)
     ]
+    return f"a run of other settings ({'; '.join(differences)})"
 
 
 def read_run(run: Path) -> RunRecord:
@@ -194,15 +188,14 @@ def check_reads_round(run: Path, record: RunRecord, release: Path, features: int
     """Check that a run's networks can read a blind round drawn from another release.
 
     Raises:
-        FormatError: If vocabulary or features are not as at training, or the run is from before
-            runs noted their vocabulary and its release is gone.
+        FormatError: If vocabulary or features are not as at training.
     """
     data, known = record.settings.data, record.release.vocabulary_sha256
     if features != record.release.features:
         raise FormatError(
             release, f"features {features} wide, {run} has learned on {record.release.features}"
         )
-    if hash_of_vocabulary(read_vocabulary(release, data)) != known:
+    if hash_of_vocabulary(make_reader(release, data).vocabulary) != known:
         raise FormatError(
             release,
             f"a blind round whose {data.tokenizer} vocabulary is not that of {run}: its ids mean"
@@ -214,7 +207,7 @@ def refuse_round(release: Path, split: Split) -> None:
     """Refuse to score a split of a blind round by row.
 
     Raises:
-        FormatError: If it is one.
+        FormatError: If the split is one.
     """
     if round_of(release, split) is not None:
         raise FormatError(

@@ -4,10 +4,11 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -17,11 +18,11 @@ from now_builder.errors import TrainingError
 from now_builder.formats.io import locking, remove_leftovers, replacing, write_json, write_text
 from pc2_baseline import process_groups
 from pc2_baseline.config import TrainSettings
-from pc2_baseline.data.pairs import PairSet, pair_names
+from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.data.readers import make_reader
 from pc2_baseline.modules.learner import BrokenStepError
 from pc2_baseline.modules.retrieval import scores as all_scores
 from pc2_baseline.progress import Clock, say
-from pc2_baseline.training.callbacks import Callback, Judge
 from pc2_baseline.training.checkpoint import (
     STATE,
     CheckpointState,
@@ -33,6 +34,22 @@ from pc2_baseline.training.checkpoint import (
 )
 from pc2_baseline.training.method import TRAINING, EpochOutputs, Method
 from pc2_baseline.training.run_folder import BEST, FAILURE, LAST, LOG, RunRecord
+
+Judge = Callable[[EpochOutputs], dict[str, float]]
+"""Computes figures of an epoch for the log, the first also for the progress line; maybe none."""
+
+
+@runtime_checkable
+class Callback(Protocol):
+    """Shows the epochs of a training, without any influence on it; messages have its name."""
+
+    name: str
+
+    def on_epoch_end(self, state: CheckpointState, outputs: EpochOutputs) -> None:
+        """Show the epoch that just ended."""
+
+    def close(self) -> None:
+        """Release what the callback holds open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +73,7 @@ class Trained:
     fresh: int
 
     def in_words(self) -> str:
-        """Return a line for people."""
+        """Return a line for the terminal."""
         best = f"best epoch {self.best_epoch + 1} with dev rSum {self.best_rsum:.1f}"
         return f"{self.epochs} epochs, {best}"
 
@@ -184,7 +201,8 @@ class Trainer:
 
     def _described(self, error: BrokenStepError) -> dict[str, object]:
         step, release = error.step, self.record.release
-        keys = pair_names(release.path, self.record.settings.data, release.pairs)["key"]
+        reader = make_reader(release.path, self.record.settings.data)
+        keys = reader.pair_names(release.pairs)["key"]
         rows = [int(row) for row in step.pair_index]
         return {
             "problem": error.problem,
@@ -215,7 +233,7 @@ class Trainer:
         return self.state.epoch + 1
 
     def _save(self, state: CheckpointState, outputs: EpochOutputs) -> CheckpointState:
-        """Write the outputs, then ``last/``, which commits the epoch, then what follows from it."""
+        """Write the outputs, then ``last/``, which commits the epoch, then ``best/`` and log."""
         tensors = self.method.state_dict()
         if not process_groups.is_first():
             return state

@@ -90,10 +90,6 @@ def test_where_the_method_is_changed_settings_that_both_have_are_kept():
     [
         ("pc3", None, "--config pc3: neither a file nor a preset; presets are bicro, .*vsrn$"),
         ("pc2-papr", None, "the nearest is pc2-paper$"),
-        ("ncr-coco", None, "vsrn, the nearest is --config ncr --on coco$"),
-        ("pc2-demo", None, "the nearest is --config pc2-paper --on demo$"),
-        ("pc2-now-bert", None, "the nearest is --config pc2-paper --on now-bert$"),
-        ("crossfit-pooled-demo", None, "the nearest is --config crossfit-pooled --on demo$"),
         ("ncr", "cocoa", "--on cocoa: no such section in ncr, expected .* demo, .* is coco$"),
         ("pc2-released", "coco", "no such section in pc2-released, expected one of now$"),
     ],

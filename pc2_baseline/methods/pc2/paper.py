@@ -198,7 +198,7 @@ class Pc2(Pc2Peers):
         return own.learner.step(loss + method.lambda_noisy * noisy_loss, step), noisy_loss.item()
 
     def describe(self, net: Pc2Network, codes: ImageCodes) -> Float[Tensor, "images width"]:
-        """Return what images are searched by: pseudo-predictions, or embeddings without P-Cls."""
+        """Return the vectors to search by: pseudo-predictions, or embeddings without P-Cls."""
         own = net.predict(codes) if self.method.search_by == "prediction" else codes.pooled
         return own.detach()
 
@@ -300,7 +300,7 @@ def class_terms(
 
 
 def peer_epoch(peers: Pc2Peers, train: PairSet, peer: int, triplet: Triplet) -> PeerEpoch:
-    """Return what a peer trains with after the warm-up: the division is the other's."""
+    """Return the state that a peer trains with after the warm-up; the division is the other's."""
     other = peers.teacher(peer)
     correspondence = rectified(other.division.clean_prob, other.stable_prob, other.is_stable)
     own = peers.nets[peer], peers.learners[peer], peers.banks[peer]

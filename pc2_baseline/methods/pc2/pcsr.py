@@ -134,14 +134,10 @@ class Pcsr(Pc2Peers):
         states = each(lambda peer: self.histories[peer].state())
         for history, state in zip(self.histories, states, strict=True):
             history.load(state)
-        return by_peer([
-            own | self.summary(peer) | {"refinable": self._count_refinable(peer)}
-            for peer, own in enumerate(figures)
-        ])  # fmt: skip
-
-    def _count_refinable(self, peer: int) -> float:
-        is_noisy = ~self.statistics[peer].division.is_clean
-        return float(np.sum(is_noisy & self.histories[peer].is_consistent().numpy()))
+        for peer, (own, history) in enumerate(zip(self.statistics, self.histories, strict=True)):
+            refinable = ~own.division.is_clean & history.is_consistent().numpy()
+            figures[peer] |= self.summary(peer) | {"refinable": float(refinable.sum())}
+        return by_peer(figures)
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train one peer for an epoch."""

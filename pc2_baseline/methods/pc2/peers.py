@@ -14,8 +14,9 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import CoTeachingSettings, Share
+from pc2_baseline.methods.networks import make_network, pooled_width
 from pc2_baseline.methods.pc2.bank import PredictionBank
-from pc2_baseline.methods.pc2.pseudo_class import Classifier, Pc2Network, make_pc2_network
+from pc2_baseline.methods.pc2.pseudo_class import Classifier, Pc2Network
 from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.coteaching import PEERS, DividedPairs, Rows, Triplet
 from pc2_baseline.modules.division import Division
@@ -139,8 +140,11 @@ class Pc2Peers(CoTaught[Pc2Network, PairStatistics]):
         classifier: type[Classifier],
     ) -> None:
         def make(group: ProcessGroup) -> Pc2Network:
-            width = method.class_hidden, method.classes
-            return make_pc2_network(settings.model, sizes, group, classifier, width)
+            # the order in which weights are drawn: the pseudo-classifier first
+            width = pooled_width(settings.model)
+            classify = classifier(width, method.class_hidden, method.classes)
+            matching = make_network(settings.model, sizes, group)
+            return Pc2Network(matching, classify, method.classes)
 
         super().__init__(settings, device, make, PairStatistics)
         self.banks = [PredictionBank(sizes.pairs, method.classes) for _ in PEERS]

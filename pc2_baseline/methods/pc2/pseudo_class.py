@@ -8,13 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from now_builder.formats.features import REGIONS
-from pc2_baseline.config import ModelSettings
 from pc2_baseline.data.pairs import Batch, PairSet
-from pc2_baseline.methods.networks import make_network, pooled_width
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.network import MatchingNetwork
-from pc2_baseline.process_groups import ProcessGroup
-from pc2_baseline.training.method import Sizes
 
 
 def _layers(width: int, hidden: int, classes: int) -> nn.Sequential:
@@ -132,18 +128,3 @@ class Pc2Network(nn.Module):
         """Return pseudo-class predictions; rows sum to 1."""
         logits: Tensor = self.classify(codes)
         return logits.softmax(1)
-
-
-def make_pc2_network(
-    model: ModelSettings,
-    sizes: Sizes,
-    group: ProcessGroup,
-    classifier: type[Classifier],
-    layers: tuple[int, int],
-) -> Pc2Network:
-    """Build the network of a peer, freshly drawn: the pseudo-classifier first.
-
-    The layers are the hidden width and the number of pseudo-classes.
-    """
-    classify = classifier(pooled_width(model), *layers)
-    return Pc2Network(make_network(model, sizes, group), classify, layers[1])

@@ -23,7 +23,8 @@ from now_builder.formats.release import (
     read_pairs,
 )
 from now_builder.formats.word_vectors import count_units
-from pc2_baseline.data.pairs import PairSet, read_vocabulary
+from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.data.readers import make_reader
 from pc2_baseline.data.release_reader import frame
 from pc2_baseline.modules.reading import know_tokens
 from pc2_baseline.runs.open_run import OpenRun, open_run
@@ -44,7 +45,7 @@ class Hit:
     caption: str
 
     def __str__(self) -> str:
-        """Return a line for people."""
+        """Return a line for the terminal."""
         place = f"{self.rank:>3} {self.score:>7.3f}"
         return f"{place}  {self.key}  {self.url:.60}  {self.caption:.100}"
 
@@ -69,7 +70,7 @@ class Found:
     hits: list[Hit]
 
     def __str__(self) -> str:
-        """Return a line a page for people."""
+        """Return a line a page for the terminal."""
         query = " | ".join(self.tokens) or self.words
         head = f"{query}: {len(self.hits)} of {self.pages} pages of {self.split}"
         return "\n".join([head, *map(str, self.hits)])
@@ -98,7 +99,7 @@ class Searcher:
             ConfigError: If none of the words is in the vocabulary, and none is read.
         """
         release, data = self._opened.release, self._opened.record.settings.data
-        vocabulary = read_vocabulary(release, data)
+        vocabulary = make_reader(release, data).vocabulary
         cut = encode(release, data.tokenizer, vocabulary, words)
         unknown = [token for token, number in cut if number == UNK]
         pairs, size = self._pairs, vocabulary.idx

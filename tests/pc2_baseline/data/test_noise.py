@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from leaderboard.cli import main as judge
-from leaderboard.submission.archive import open_submission
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.noise import describe, matched, own_images, read_noise
 from pc2_baseline.config import DataSettings, read_settings
@@ -281,21 +280,6 @@ def test_the_board_scores_the_other_sets_as_evaluate_does(fields, tmp_path, name
     assert (done.returncode, json.loads(done.stdout)["n_images"]) == (0, 8), (
         "all of dev, not the first four"
     )
-
-
-def test_a_submission_tells_of_the_noise(tiny, tmp_path, small_settings):
-    np.save(tmp_path / "n.npy", draw_noise(24, 24, Draw(0.5, "captions", 0)))
-    settings = [
-        *(value for value in small_settings if not value.startswith("method.")),
-        "train.warmup_epochs=1", "train.epochs=0", f'data.noise_file="{tmp_path}/n.npy"',
-    ]  # fmt: skip
-    train(tiny, tmp_path / "run", read_settings("sgr", settings))
-    assert call("predict", tmp_path / "run", "-o", tmp_path / "x.zip").returncode == 0
-    with open_submission(tmp_path / "x.zip") as submission:
-        found = submission.meta.training.noise
-    assert found == read_run(tmp_path / "run").release.noise
-    assert (found.protocol, found.mismatch > 0.3) == ("either", True)
-    failed(call("division", tmp_path / "run"), "makes no divisions|no noise file")
 
 
 def test_a_run_without_noise_needs_a_truth_file(tiny, tmp_path, small_settings):

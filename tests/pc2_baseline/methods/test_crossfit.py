@@ -15,7 +15,8 @@ from sklearn.metrics import roc_auc_score
 from leaderboard.metrics import recalls
 from pc2_baseline.analysis.truth import read_truth
 from pc2_baseline.config import read_settings
-from pc2_baseline.data.pairs import open_pairs, pair_names, read_vocabulary
+from pc2_baseline.data.pairs import open_pairs
+from pc2_baseline.data.readers import make_reader
 from pc2_baseline.methods import crossfit
 from pc2_baseline.methods.crossfit import CrossFit
 from pc2_baseline.modules.contrastive import complementary, generalised_cross_entropy, info_nce
@@ -59,7 +60,7 @@ def test_it_learns_and_held_out_losses_find_the_shuffled_pairs_better_than_in_sa
         open_pairs(noisy, "train", settings.data, CPU) as pairs,
         open_pairs(noisy, "dev", settings.data, CPU) as dev,
     ):
-        words = read_vocabulary(noisy, settings.data).idx
+        words = make_reader(noisy, settings.data).vocabulary.idx
         method = CrossFit(settings, Sizes(len(pairs), pairs.features, words), CPU)
         for epoch in range(settings.train.warmup_epochs):
             method.fit_epoch(pairs, epoch)
@@ -70,7 +71,7 @@ def test_it_learns_and_held_out_losses_find_the_shuffled_pairs_better_than_in_sa
         method.fit_epoch(pairs, settings.train.warmup_epochs)
         clean_prob = method.statistics["clean_prob"].numpy()
         rsum = recalls(method.similarity(dev), dev.image_of).rsum
-        names = pair_names(noisy, settings.data, len(pairs))
+        names = make_reader(noisy, settings.data).pair_names(len(pairs))
     matched = read_truth(noisy / "truth.csv", names).matched
     held_out = roc_auc_score(matched, -loss)
     assert held_out > 0.7

@@ -138,7 +138,7 @@ SCAN = ["train.lr=1e-2", "train.batch=16", "train.warmup_epochs=3", "train.epoch
         ("rcl/demo", [], None),
         *(("contrastive/demo", [f"method.loss={loss}", "train.epochs=4"], None)
           for loss in ("info_nce", "complementary", "gce")),
-        *((f"{kind.replace('_', '-')}-demo", [f"model.similarity={kind}", *SCAN], None)
+        *((f"{kind.replace('_', '-')}/demo", [f"model.similarity={kind}", *SCAN], None)
           for kind in ("scan_t2i", "scan_i2t", "imram", "vsrn")),
     ],
 )  # fmt: skip

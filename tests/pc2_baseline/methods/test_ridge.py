@@ -1,7 +1,6 @@
 """The ridge reference against numpy's least squares, and who judges whom."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -18,9 +17,6 @@ from pc2_baseline.methods.ridge import Problem, Ridge, fit_lsa
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.folds import assign_folds
 from pc2_baseline.modules.reading import fit_reading
-from pc2_baseline.runs.evaluate import evaluate
-from pc2_baseline.runs.predict import predict
-from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
 
 CPU = torch.device("cpu")
@@ -191,14 +187,6 @@ def test_captions_of_a_fold_never_change_the_fit_that_judges_them(tiny):
                 method.problem.solve(1.0, without) @ method.fitted["tokens"].T for method in methods
             ]
             assert torch.allclose(*words, atol=1e-6) is same
-
-
-def test_a_run_trains_predicts_and_is_evaluated(tiny, tmp_path):
-    train(tiny, tmp_path / "run", read_settings("ridge", SMALL))
-    line = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[0])
-    assert set(line["figures"]) == {"penalty", "held_out_loss", "clean"}
-    predict(tmp_path / "run", "test", tmp_path / "x.zip")
-    assert evaluate(tmp_path / "run", "test")
 
 
 READ = slice(3, 259)

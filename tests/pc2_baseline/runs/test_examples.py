@@ -17,7 +17,7 @@ from safetensors.torch import load_file as load_tensors
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import Pair, read_pairs, write_pairs
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, CaptureRow, write_shard
-from pc2_baseline.analysis.pair_samples import ends
+from pc2_baseline.analysis.pair_samples import BestDivision
 from pc2_baseline.analysis.truth import Truth, find_truth
 from pc2_baseline.cli import main
 from pc2_baseline.config import read_settings
@@ -103,10 +103,11 @@ def test_a_sample_has_right_and_wrong_examples():
 
 def test_the_surest_pairs_are_at_the_ends_and_no_pair_is_at_both():
     truth = Truth(np.array([True, False, False, True]), np.array([True, True, False, True]))
-    low, high = ends(np.array([0.1, 0.9, 0.5, 0.5]), truth, 12)
+    clean_prob = np.array([0.1, 0.9, 0.5, 0.5])
+    low, high = BestDivision(0, {"clean_prob": clean_prob}, truth).surest(12)
     assert [(one.row, one.matched) for one in low] == [(0, True), (2, None)]
     assert [(one.row, one.matched) for one in high] == [(1, False), (3, True)]
-    low, high = ends(np.ones(5), None, 2)
+    low, high = BestDivision(0, {"clean_prob": np.ones(5)}, None).surest(2)
     assert not {one.row for one in low} & {one.row for one in high}
 
 

@@ -15,8 +15,8 @@ from now_builder.formats.release import (
 )
 from now_builder.formats.word_vectors import columns_attribute
 from pc2_baseline.config import read_settings
+from pc2_baseline.data.release_reader import ReleaseReader
 from pc2_baseline.runs.open_run import similarity
-from pc2_baseline.runs.search import searcher
 from pc2_baseline.runs.search.searcher import open_search
 from pc2_baseline.runs.train import train
 from tests.pc2_baseline.commands import call, failed
@@ -78,17 +78,17 @@ def test_words_that_the_vocabulary_lacks_are_told_or_read(run, reads):
 
 def test_a_word_is_read_alike_whether_the_vocabulary_has_it_or_not(run, reads, monkeypatch):
     known = search(run, "w3 w9 w0 w12")
-    lacking = searcher.read_vocabulary
+    whole = ReleaseReader.vocabulary.func
 
-    def read_vocabulary(*arguments):
-        vocabulary = lacking(*arguments)
+    def lacking(reader):
+        vocabulary = whole(reader)
         words = {
             word: id_ for word, id_ in vocabulary.word2idx.items() if word not in {"w9", "w12"}
         }
         return vocabulary.model_copy(update={"word2idx": words})
 
     with monkeypatch.context() as patched:
-        patched.setattr(searcher, "read_vocabulary", read_vocabulary)
+        patched.setattr(ReleaseReader, "vocabulary", property(lacking))
         found = search(run, "w3 w9 w0 w12")
     scores, expected = ({hit.key: hit.score for hit in one.hits} for one in (found, known))
     assert found.tokens == (known.tokens if reads else ["w3", "<unk>", "w0", "<unk>"])

@@ -8,7 +8,7 @@ import textwrap
 import time
 from contextlib import closing
 
-from pc2_baseline.runs.side_by_side import Slot, Task, peak_memory, side_by_side
+from pc2_baseline.runs.side_by_side import Task, peak_memory, side_by_side
 
 
 def python(code):
@@ -54,7 +54,7 @@ def test_each_task_ends_with_its_reason_and_the_others_go_on(tmp_path, monkeypat
             raise ValueError("no such thing")
     """
     todo = tasks(tmp_path, "fine", "mistake", "crash", "killed", "well")
-    ended = list(side_by_side(python(code), todo, [Slot()]))
+    ended = list(side_by_side(python(code), todo, [{}]))
     assert [(done.name, done.running, done.waiting) for done in ended] == [
         (f"task {n}", 0, 4 - n) for n in range(5)
     ]
@@ -79,7 +79,7 @@ def test_as_many_run_at_once_as_there_are_lanes_each_in_its_own_environment(tmp_
     """
     meeting = tmp_path / "meeting"
     meeting.mkdir()
-    slots = [Slot({"PLACE": "a"}), Slot({"PLACE": "b"})]
+    slots = [{"PLACE": "a"}, {"PLACE": "b"}]
     ended = list(side_by_side(python(code), tasks(tmp_path, *[str(meeting)] * 4), slots))
     assert [done.failure for done in ended] == [None] * 4
     assert any("met" in (tmp_path / f"{n}.log").read_text() for n in range(4))
@@ -95,7 +95,7 @@ def test_whoever_stops_looking_leaves_no_process_behind(tmp_path):
             time.sleep(0.05)
     """
     todo = tasks(tmp_path, str(tmp_path / "1.log"), "")
-    with closing(side_by_side(python(code), todo, [Slot(), Slot()])) as ended:
+    with closing(side_by_side(python(code), todo, [{}, {}])) as ended:
         assert next(ended).name == "task 0"
         process = int(first_line(tmp_path / "1.log"))
         os.kill(process, 0)
@@ -115,9 +115,9 @@ def test_a_process_ends_with_the_one_that_started_it_even_if_that_is_killed(tmp_
     code = f"""
         import sys
         from pathlib import Path
-        from pc2_baseline.runs.side_by_side import Slot, Task, side_by_side
+        from pc2_baseline.runs.side_by_side import Task, side_by_side
         command = [sys.executable, "-c", {textwrap.dedent(SLEEP)!r}]
-        list(side_by_side(command, [Task("task", "", Path({str(tmp_path / "log")!r}))], [Slot()]))
+        list(side_by_side(command, [Task("task", "", Path({str(tmp_path / "log")!r}))], [{{}}]))
     """
     parent = subprocess.Popen(python(code))
     try:

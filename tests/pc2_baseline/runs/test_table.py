@@ -16,7 +16,7 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 
-from leaderboard.core.uncertainty import holm, p_against_first, sign_flip
+from leaderboard.core.uncertainty import sign_flip
 from leaderboard.metrics import hits_per_image, recalls
 from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import Release
@@ -29,10 +29,9 @@ from pc2_baseline.data.planted import plant
 from pc2_baseline.modules.retrieval import ensemble
 from pc2_baseline.runs import table as tables
 from pc2_baseline.runs import table_plan as plan
-from pc2_baseline.runs.grid import GridRun, grid
 from pc2_baseline.runs.measured_run import Assignment, measure
 from pc2_baseline.runs.open_run import open_run, similarity
-from pc2_baseline.runs.series import MeanStd
+from pc2_baseline.runs.series import GridRun, MeanStd
 from pc2_baseline.runs.side_by_side import side_by_side
 from pc2_baseline.runs.table_files import LEGEND, to_latex, to_markdown
 from pc2_baseline.runs.table_plan import Row
@@ -249,7 +248,8 @@ def test_of_three_seeds_each_is_averaged_with_the_next_and_made_anew_when_one_is
         called.append([run.seed for run in runs])
         return read_result(made[0] / "jieba" / "one" / "seeds-0-1.result.json")
 
-    runs = grid(made[0], [("jieba/one", read_settings("sgr", []))], [0, 1])
+    settings = read_settings("sgr", [])
+    runs = [GridRun("jieba/one", n, run_of(made[0], "one", n), settings) for n in (0, 1)]
     record = json.loads(runs[0].beside(".json").read_text())
     from pc2_baseline.runs import table_rows
 
@@ -485,24 +485,9 @@ def test_beside_a_published_test_split_stand_the_rows_of_papers(made):
     lines = other_lines(published)
     assert [line.evidence for line in lines] == ["reported"] * 5 + ["reference"]
     pc2 = lines[0]
-    assert (pc2.title, pc2.networks, pc2.figure("rsum").mean) == ("PC²", 2, 163.9)
-    assert [pc2.figure(name).mean for name in RECALLS] == [16.0, 29.5, 36.9, 15.5, 29.0, 37.0]
+    assert (pc2.title, pc2.networks, pc2.figures["rsum"].mean) == ("PC²", 2, 163.9)
+    assert [pc2.figures[name].mean for name in RECALLS] == [16.0, 29.5, 36.9, 15.5, 29.0, 37.0]
     assert pc2.notes == ("Duan et al. 2024, NoW table, Jieba",)
-
-
-def test_each_row_is_tested_against_the_best_with_holms_correction():
-    best = np.ones(12)
-    small, large = best.copy(), best.copy()
-    small[:6] -= 0.5  # six of six images worse: p about 2 / 64
-    large[:9] -= 0.5  # nine of nine: p about 2 / 512
-    same = best.copy()
-    entries = np.stack([small, best, large, same])
-    raw = [sign_flip(best - other) for other in (small, large, same)]
-    assert raw == pytest.approx([2 / 64, 2 / 512, 1.0], abs=0.006)
-    found = p_against_first(entries)
-    assert found[1] == 1.0
-    assert found[[0, 2, 3]].tolist() == [2 * raw[0], 3 * raw[1], 1.0]
-    assert found[[0, 2, 3]].tolist() == holm(np.array(raw)).tolist()
 
 
 def test_the_test_is_on_the_mean_of_the_seeds(made):
@@ -541,7 +526,7 @@ def test_gpus_take_runs_in_turn_by_the_number_that_the_user_sees(monkeypatch):
 
     def seen(devices, jobs=None):
         slots, overrides = plan.make_slots(devices, jobs)
-        return [slot.environment.get("CUDA_VISIBLE_DEVICES") for slot in slots], overrides
+        return [slot.get("CUDA_VISIBLE_DEVICES") for slot in slots], overrides
 
     assert seen(["cuda:0", "cuda:1"]) == (["0", "1"], ['train.device="cuda"'])
     assert seen(["cuda:1"], 2) == (["1", "1"], ['train.device="cuda"'])
@@ -652,5 +637,5 @@ def test_a_data_set_of_the_field_has_a_table_of_its_own(flickr, tmp_path, small_
     (found,) = make_sections(flickr, [RowRuns("flickr30k", "sgr", [(run, record)], {})])
     assert re.fullmatch(r"Flickr30K: .*, test split, 6 images, 30 captions", found.title)
     assert [line.title for line in found.lines] == ["sgr", "Chance"]
-    assert found.lines[0].figure("rsum").mean == record.rsum
-    assert found.lines[0].figure("two_networks_rsum") is None, "of one seed"
+    assert found.lines[0].figures["rsum"].mean == record.rsum
+    assert "two_networks_rsum" not in found.lines[0].figures, "of one seed"

@@ -153,7 +153,7 @@ def settings(data, clip):
 
 def read(release, path, split="test"):
     with open_submission(path) as submission:
-        (matrix,) = submission.read(read_gallery(release, split, "jieba")).matrices
+        matrix = submission.read(read_gallery(release, split, "jieba")).arrays
         return submission.meta, matrix
 
 
@@ -206,50 +206,6 @@ def test_scores_are_those_of_the_model_and_the_board_takes_them(
     parameters = sum(value.numel() for value in load_file(folder / "model.safetensors").values())
     assert meta.compute.params_m == pytest.approx(parameters / 1e6, abs=5e-4)
     assert meta.links.model_card is None, "a folder is no page of the hub"
-
-
-def plant(folder, captures, keys, texts):
-    """Make the vectors of each screenshot and of its caption point the same way, exactly."""
-    model = transformers.AutoModel.from_pretrained(folder).eval()
-    processor = transformers.AutoProcessor.from_pretrained(folder)
-    shots = {capture.key: capture.screenshot for capture in read_captures(captures)}
-    shown = [Image.open(io.BytesIO(shots[key])).convert("RGB") for key in keys]
-    pixels = processor.image_processor(images=shown, return_tensors="pt")
-    tokens = processor.tokenizer(
-        texts, padding=True, truncation=True, max_length=12, return_tensors="pt"
-    )
-    with torch.inference_mode():
-        images = model.vision_model(**pixels).pooler_output.double()
-        captions = model.text_model(
-            input_ids=tokens.input_ids, attention_mask=tokens.attention_mask
-        ).pooler_output.double()
-    state = load_file(folder / "model.safetensors")
-    for name, pooled in (("visual_projection", images), ("text_projection", captions)):
-        target = torch.eye(len(keys), 20, dtype=torch.float64)
-        weight = torch.linalg.lstsq(pooled, target, driver="gelsd").solution.T
-        state[f"{name}.weight"] = weight.float().contiguous()
-    save_file(state, folder / "model.safetensors", {"format": "pt"})
-
-
-def test_a_model_whose_towers_agree_ranks_every_pair_first(data, clip, settings, tmp_path):
-    release, captures = data
-    keys = read_split_captions(release, "test", "jieba").keys
-    planted = shutil.copytree(clip, tmp_path / "planted")
-    plant(planted, captures, keys, [caption(page) for page in range(PAGES)[TEST]])
-    chosen = settings.model_copy(update={"model": str(planted)})
-    zero_shot(release, tmp_path / "x.zip", chosen)
-    assert score(tmp_path / "x.zip", release).rsum == 600
-    zero_shot(release, tmp_path / "random.zip", settings)
-    assert score(tmp_path / "random.zip", release).rsum < 450
-
-
-def test_batches_change_no_score(data, settings, tmp_path):
-    found = []
-    for size in (1, 5, 100):
-        zero_shot(data[0], tmp_path / "x.zip", settings.model_copy(update={"batch_size": size}))
-        found.append(read(data[0], tmp_path / "x.zip")[1])
-    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
-    np.testing.assert_allclose(found[0], found[2], atol=1e-5)
 
 
 def test_the_same_command_gives_the_same_bytes_and_leaves_nothing_beside(data, settings, tmp_path):
@@ -388,22 +344,16 @@ def test_a_track_that_the_release_lacks_is_refused_before_the_work(data, clip, t
     assert not [*tmp_path.iterdir()]
 
 
-def test_captures_of_another_crawl_are_refused(data, clip, tmp_path):
+def test_captures_of_another_crawl_or_without_a_shard_are_refused(data, clip, tmp_path):
     write_captures(tmp_path / "other", seed=1)
     failed(
         command(data[0], tmp_path / "other", clip, tmp_path / "x.zip"),
         r"no screenshot of 12 of 12 pairs, such as 00000_0001 \(http://site2.test/0\): not the "
         r"captures that the release was packaged from\?",
     )
-
-
-def test_captures_that_lack_a_shard_are_refused(data, clip, tmp_path):
     captures = shutil.copytree(data[1], tmp_path / "captures")
     (captures / "00001.parquet").unlink()
-    failed(
-        command(data[0], captures, clip, tmp_path / "x.zip"),
-        "no screenshot of 6 of 12 pairs, such as 00001_0001",
-    )
+    failed(command(data[0], captures, clip, tmp_path / "x.zip"), "no screenshot of 6 of 12 pairs")
 
 
 def test_a_changed_screenshot_is_refused(data, settings, tmp_path):

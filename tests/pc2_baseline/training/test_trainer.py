@@ -237,19 +237,6 @@ def test_two_trainings_never_share_a_folder(tiny, tmp_path, settings, monkeypatc
         train(tiny, tmp_path / "run", settings)
 
 
-def test_a_loss_that_is_not_finite_stops_and_names_epoch_and_batch(
-    tiny, tmp_path, settings, monkeypatch
-):
-    def not_a_number(similarity, margins):
-        return similarity.sum(1) * float("nan")
-
-    train_settings = settings.train.model_copy(update={"epochs": 0})
-    settings = settings.model_copy(update={"train": train_settings})
-    monkeypatch.setattr("pc2_baseline.methods.pc2.paper.triplet_mean", not_a_number)
-    with pytest.raises(TrainingError, match="epoch 0, batch 0, peer a: the loss is nan"):
-        train(tiny, tmp_path / "run", settings)
-
-
 @pytest.mark.parametrize("broken", ["loss", "gradient"])
 def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
     whole, tiny, tmp_path, settings, broken
