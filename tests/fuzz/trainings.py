@@ -38,7 +38,10 @@ def _write_all(folder: Path) -> None:
     settings = read_settings("contrastive", ["data.tokenizer=jieba"])
     prints = read_manifest(release).fingerprints
     told = {split: tracks["jieba"] for split, tracks in prints.items()}
-    data = ReleaseRecord(path=release, fingerprints=told, pairs=_PAIRS, features=768, vocabulary=6)
+    data = ReleaseRecord(
+        path=release, fingerprints=told, pairs=_PAIRS, features=768, vocabulary=6,
+        vocabulary_sha256="0" * 64,
+    )  # fmt: skip
     start_run(run, RunRecord(release=data, settings=settings), force=False)
     state = CheckpointState(epoch=0, best_epoch=0, best_rsum=1.0, history=[])
     write_checkpoint(run / "last", state, {"networks": {"weight": torch.ones(2, 3)}})
