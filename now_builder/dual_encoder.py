@@ -29,6 +29,8 @@ _UNUSABLE = (
     SafetensorError,
 )  # fmt: skip
 _NO_LIMIT = 10**6
+_LONGEST = 512
+"""Maximum tokens of a text where a model sets none: descriptions are shorter."""
 """Tokens from which on a tokenizer's limit means that it has none."""
 _SIDE = 512
 """Maximum side of squeezed pictures, px: no less than towers take."""
@@ -46,7 +48,6 @@ class DualEncoder:
         device: Device that it runs on.
         precision: Precision of the towers; vectors are always float32.
         revision: Branch, tag or commit on the hub.
-        max_text_tokens: Maximum tokens of a text; 0: as many as the text tower takes.
 
     Attributes:
         name: Its name on the hub, or that of its folder, without the path.
@@ -73,7 +74,6 @@ class DualEncoder:
         device: torch.device,
         precision: TowerPrecision = "fp32",
         revision: str | None = None,
-        max_text_tokens: int = 0,
     ) -> None:
         folder = find_encoder(name, revision)
         self.name, self.on_hub = encoder_name(name), not Path(name).is_dir()
@@ -85,10 +85,10 @@ class DualEncoder:
         self.parameters = sum(values.numel() for values in self._model.parameters())
         self.scale = _number(self._model, "logit_scale", torch.exp, 1.0)
         self.bias = _number(self._model, "logit_bias", torch.clone, 0.0)
-        limit = self._limit(max_text_tokens)
-        self.text_limit = max_text_tokens or limit
+        own = (self._processor.tokenizer.model_max_length, _positions(self._model))
+        self.text_limit = min((count for count in own if count < _NO_LIMIT), default=_LONGEST)
         # SigLIP pools the last place, so that it must be padded as in its training.
-        self._full_length = limit if "siglip" in self._model.config.model_type else 0
+        self._full_length = self.text_limit if "siglip" in self._model.config.model_type else 0
 
     @torch.inference_mode()
     def images(
@@ -143,15 +143,6 @@ class DualEncoder:
         if not vectors.isfinite().all():
             raise _refused(self.name, f"{tower} is not finite in {self._dtype}; fp32 may be")
         return F.normalize(vectors, dim=1)
-
-    def _limit(self, wanted: int) -> int:
-        own = [self._processor.tokenizer.model_max_length, _positions(self._model)]
-        limit = min((count for count in own if count < _NO_LIMIT), default=wanted)
-        if not limit:
-            raise _refused(self.name, "has no maximum length of a text; set --max-text-tokens")
-        if wanted and not 2 < wanted <= limit:
-            raise ConfigError(f"--max-text-tokens {wanted}: expected 3 to {limit} of {self.name}")
-        return limit
 
 
 def find_encoder(name: str, revision: str | None = None) -> Path:

@@ -135,7 +135,7 @@ def _describe(
         abstract=(
             "Zero-shot: pre-trained, not trained on this data; screenshots "
             f"{'squeezed to squares ' if settings.squeeze else ''}against caption texts, "
-            f"{done.truncated / done.pairs:.1%} of which are cut to {done.text_limit} tokens. "
+            f"{done.truncated / done.pairs:.1%} of them cut to {done.text_limit} tokens. "
             f"Computed in {settings.precision}; sha256 of the model's files: {encoder.sha256}."
         ),
     )

@@ -54,7 +54,7 @@ class Driver:
 
 
 async def _await_playwright(tasks: set[asyncio.Task[Any]]) -> None:
-    """Wait for Playwright's tasks, the last of which waits for the driver's process.
+    """Wait for Playwright's tasks; the last one waits for the driver's process.
 
     If the event loop ended before, asyncio would warn of a process that nobody waited for.
     """

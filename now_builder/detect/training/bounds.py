@@ -30,7 +30,7 @@ from now_builder.formats.split import Split
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Figures on one pool, by source of boxes, all of which the detector classifies.
+    """Figures on one pool, by source of boxes; the detector classifies all of them.
 
     Upper bound: ``dom``, the boxes that the browser laid out. Lower bound: ``random``, 36 boxes at
     random places with sizes of the train pool's labels.

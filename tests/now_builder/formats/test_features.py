@@ -310,7 +310,7 @@ MANY = {"maxshape": (None, 36, 768)}
         ("boxes", lambda file: file.__setitem__("boxes", np.dtype("f4")), "not a dataset"),
         ("regions", lambda file: file.__setitem__("regions", file["/"]), "not a dataset"),
         ("scores", lambda file: None, "missing"),
-        # An array of 320 GB of which nothing is stored would be filled in when read.
+        # An array of 320 GB without stored chunks would be filled in when read.
         ("regions", lambda file: file.create_dataset(
             "regions", (3_000_000, 36, 768), "f4", chunks=(1, 36, 768)), "stored"),
         ("keys", lambda file: file.create_dataset(

@@ -1,4 +1,4 @@
-"""The contrastive baseline: which loss, at which temperature, of which pairs."""
+"""The contrastive baseline: its loss, its temperature, its pairs."""
 
 import math
 

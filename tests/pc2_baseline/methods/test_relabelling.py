@@ -226,7 +226,7 @@ def test_labels_agree_with_the_slow_version(mean_losses, size):
 
 def test_labels_by_hand():
     """The first pair loses nothing. The second loses 0.2 + 0.6 - 0.7 = 0.1 as an image, nothing as
-    a caption: 0.05 on average over two, half of which is taken from 0.2.
+    a caption: 0.05 on average over two; half of that is taken from 0.2.
     """
     matrix = torch.tensor([[0.9, 0.4], [0.6, 0.7]])
     assert closeness(matrix, 0.2).tolist() == pytest.approx([0.2, 0.175])

@@ -200,7 +200,7 @@ def test_scores_are_those_of_the_model_and_the_board_takes_them(
     assert meta.method.name == f"{kind} (zero-shot)"
     assert meta.method.version == hash_of_encoder(folder)[:12]
     assert hash_of_encoder(folder) in meta.method.abstract
-    assert "8.3% of which are cut to 12 tokens" in meta.method.abstract
+    assert "8.3% of them cut to 12 tokens" in meta.method.abstract
     assert meta.training.pretrained_backbones == (kind,)
     assert meta.training.ensemble_size == 1
     parameters = sum(value.numel() for value in load_file(folder / "model.safetensors").values())

@@ -212,7 +212,7 @@ def test_pairs_are_explained_by_their_kind(made, captions):
 
 
 def of(classes, count=4):
-    """Predictions of which the given classes are the likeliest."""
+    """Predictions whose likeliest classes are the given ones."""
     return torch.eye(count)[torch.tensor(classes)] * 0.6 + 0.1
 
 
