@@ -6,6 +6,7 @@ product with the query from their affinities, so that no vector of the width of 
 a pair, and captions are padded and taken together.
 """
 
+from functools import partial
 from math import log
 from typing import Literal
 
@@ -30,10 +31,22 @@ def multiply(
     keys: Float[Tensor, "sets keys dim"],
     queries: Float[Tensor, "others queries dim"],
     kind: torch.dtype,
-) -> Float[Tensor, "sets keys others queries"]:
-    """Multiply every query with every key, in some type; the result has that of the inputs."""
-    products = keys.to(kind) @ queries.flatten(0, 1).to(kind).T
-    return products.to(keys.dtype).view(*keys.shape[:2], *queries.shape[:2])
+    *,
+    paired: bool,
+) -> Float[Tensor, "sets keys others_or_one queries"]:
+    """Multiply queries with keys, in some type; the result has that of the inputs.
+
+    Args:
+        keys: Sets of keys.
+        queries: Sets of queries.
+        kind: Type of the products.
+        paired: Multiply set *i* of the queries with set *i* of the keys alone, not with all.
+    """
+    keys, queries, wide = keys.to(kind), queries.to(kind), keys.dtype
+    if paired:
+        return (keys @ queries.transpose(1, 2)).to(wide)[:, :, None]
+    products = keys @ queries.flatten(0, 1).T
+    return products.to(wide).view(*keys.shape[:2], *queries.shape[:2])
 
 
 def attention(
@@ -115,38 +128,52 @@ class ScanSimilarity(ChunkedSimilarity):
 
     def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> int:
         """Return the bytes of affinities, scaled ones, weights and mixtures of a block."""
-        words = int(captions.lengths.sum()) // self.group.parts
+        words = int(captions.lengths.sum())
         wide = images.regions.dtype.itemsize
         return 4 * wide * len(images.regions) * images.regions.shape[1] * words
 
     def _block(
         self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
     ) -> Float[Tensor, "rows captions"]:
-        words, there = _unpadded(captions)
-        if self.direction == "t2i":
-            cosines = self._cosines(images.regions, words, kind, None)
-            similarity = self._pool(cosines, there)
-        else:
-            cosines = self._cosines(words, images.regions, kind, there)
-            similarity = self._pool(cosines, torch.ones_like(cosines[0], dtype=torch.bool)).T
+        similarity = self._compare(images, captions, kind, paired=False)
+        similarity = similarity if self.direction == "t2i" else similarity.T
         return cosine_logits(similarity, self.bound) if logits else similarity
 
-    def _cosines(
-        self,
-        keys: Float[Tensor, "sets keys dim"],
-        queries: Float[Tensor, "others queries dim"],
-        kind: torch.dtype,
-        there: Bool[Tensor, "sets keys"] | None,
-    ) -> Float[Tensor, "sets others queries"]:
-        affinity = multiply(keys, queries, kind)
-        weights = attention(affinity, self.temperature, there)
-        return attended_cosine(weights, affinity, keys @ keys.transpose(1, 2))
+    def _cells(
+        self, images: ImageCodes, captions: CaptionCodes, *, kind: torch.dtype, logits: bool
+    ) -> Float[Tensor, " cells"]:
+        similarity = self._compare(images, captions, kind, paired=True)[:, 0]
+        return cosine_logits(similarity, self.bound) if logits else similarity
+
+    def _compare(
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, paired: bool
+    ) -> Float[Tensor, "sets others"]:
+        """Pool the cosines of the queries with what they attend to.
+
+        Args:
+            images: Keys, or queries if regions attend to words.
+            captions: The other side.
+            kind: Type of the large products.
+            paired: Compare set *i* of the keys with set *i* of the queries alone.
+        """
+        words, there = _unpadded(captions)
+        all_regions = there.new_ones(images.regions.shape[:2])
+        keys_there: Tensor | None = there
+        keys, queries, queries_there = words, images.regions, all_regions
+        if self.direction == "t2i":
+            keys, queries, keys_there, queries_there = images.regions, words, None, there
+        affinity = multiply(keys, queries, kind, paired=paired)
+        weights = attention(affinity, self.temperature, keys_there)
+        cosines = attended_cosine(weights, affinity, keys @ keys.transpose(1, 2))
+        return self._pool(cosines, queries_there[:, None] if paired else queries_there[None])
 
     def _pool(
-        self, cosines: Float[Tensor, "sets others queries"], there: Bool[Tensor, "others queries"]
+        self,
+        cosines: Float[Tensor, "sets others queries"],
+        there: Bool[Tensor, "#sets #others queries"],
     ) -> Float[Tensor, "sets others"]:
         if self.pooling == "mean":
-            return (cosines * there).sum(2) / there.sum(1)
+            return (cosines * there).sum(2) / there.sum(2)
         sharp = (self.sharpness * cosines).masked_fill(~there, float("-inf"))
         return sharp.logsumexp(2) / self.sharpness
 
@@ -222,19 +249,31 @@ class ImramSimilarity(ChunkedSimilarity):
         """Return the bytes of queries, gates and written values of a block, in all steps."""
         images_, regions, dim = images.regions.shape
         queries = int(captions.lengths.sum()) + regions * len(captions.lengths)
-        cells = images_ * queries // self.group.parts
+        cells = images_ * queries
         attended = 4 * self.steps * cells * regions
         return images.regions.dtype.itemsize * (4 * (self.steps - 1) * dim * cells + attended)
 
     def _block(
         self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
     ) -> Float[Tensor, "rows captions"]:
+        similarity = self._compare(images, captions, kind, paired=False)
+        return cosine_logits(similarity, self.bound) if logits else similarity
+
+    def _cells(
+        self, images: ImageCodes, captions: CaptionCodes, *, kind: torch.dtype, logits: bool
+    ) -> Float[Tensor, " cells"]:
+        similarity = self._compare(images, captions, kind, paired=True)[:, 0]
+        return cosine_logits(similarity, self.bound) if logits else similarity
+
+    def _compare(
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, paired: bool
+    ) -> Float[Tensor, "images captions_or_one"]:
         words, there = _unpadded(captions)
         all_regions = there.new_ones(images.regions.shape[:2])
-        by_words = self._match(images.regions, words, (all_regions, there), self.words, kind)
-        by_regions = self._match(words, images.regions, (there, all_regions), self.regions, kind)
-        similarity = by_words + by_regions.T
-        return cosine_logits(similarity, self.bound) if logits else similarity
+        match = partial(self._match, kind=kind, paired=paired)
+        by_words = match(images.regions, words, (all_regions, there), self.words)
+        by_regions = match(words, images.regions, (there, all_regions), self.regions)
+        return by_words + (by_regions if paired else by_regions.T)
 
     def _match(
         self,
@@ -242,20 +281,24 @@ class ImramSimilarity(ChunkedSimilarity):
         queries: Float[Tensor, "others queries dim"],
         there: tuple[Bool[Tensor, "sets keys"], Bool[Tensor, "others queries"]],
         memory: Memory,
+        *,
         kind: torch.dtype,
-    ) -> Float[Tensor, "sets others"]:
+        paired: bool,
+    ) -> Float[Tensor, "sets others_or_one"]:
         """Sum over the steps the mean cosine of the queries with what they attend to."""
-        keys_there, queries_there = there
-        own = affinity = multiply(keys, queries, kind)
+        keys_there = there[0]
+        side = 1 if paired else 0
+        queries_there = there[1].unsqueeze(side)
+        own = affinity = multiply(keys, queries, kind, paired=paired)
         gram = keys @ keys.transpose(1, 2)
-        renewed, total = queries[None], own.new_zeros(())
+        renewed, total = queries.unsqueeze(side), own.new_zeros(())
         for step in range(self.steps):
             weights = attention(affinity, self.temperature, keys_there)
             cosines = attended_cosine(weights, own, gram)
-            total = total + (cosines * queries_there).sum(2) / queries_there.sum(1)
+            total = total + (cosines * queries_there).sum(2) / queries_there.sum(2)
             if step + 1 < self.steps:
                 renewed = memory(renewed, keys, weights, kind)
-                affinity = self._cosines(keys, renewed, kind) * queries_there
+                affinity = self._cosines(keys, renewed, kind) * queries_there[:, None]
         return total
 
     def _cosines(

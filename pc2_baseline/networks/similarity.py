@@ -1,5 +1,6 @@
 """Similarity of all images with all captions of a block at once, by words, regions and nodes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from pc2_baseline.networks.active_cells import FEW, BlockScores, active_share, score_active
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask, xavier
 from pc2_baseline.networks.fused import conclude, local_nodes, reason, squared_difference, unit
 from pc2_baseline.process_groups import ALONE, ProcessGroup
@@ -86,16 +88,27 @@ class ChunkedSimilarity(BlockSimilarity):
     shortest = 0
     """Words that a caption counts as at least, when chunks are cut."""
 
+    by_cell = True
+    """Whether a cell's similarity depends on its own image and caption alone."""
+
     def __init__(self, width: int, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
         super().__init__()
         self.width = width
         self.budget = budget
+        self._few_active = True
+
+    def train(self, mode: bool = True) -> "ChunkedSimilarity":  # noqa: FBT001, FBT002 - PyTorch's signature
+        """Set the mode, and expect few active cells, whatever was seen before.
+
+        The same epoch then takes the same ways after a resume.
+        """
+        self._few_active = True
+        return super().train(mode)
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
         """Return the similarity matrix of a block, or its logits."""
-        kind = torch.bfloat16 if self.budget.precision == "bf16" else images.regions.dtype
         # By length, so that a chunk has little padding; every n-th caption for each of n ranks, so
         # that their shares have like lengths, and the ranks like work.
         order = torch.argsort(captions.lengths, stable=True)
@@ -104,17 +117,38 @@ class ChunkedSimilarity(BlockSimilarity):
             images.regions, images.pooled, captions.words, captions.pooled
         )
         images = ImageCodes(regions, image)
-        captions = CaptionCodes(words, caption, captions.lengths)
-        chunk = self._chunk_bytes(images.pooled.device)
-        cells = chunk // (kind.itemsize * self.width)
+        part = CaptionCodes(words, caption, captions.lengths)[own]
+        block = partial(self._score, logits=logits)
+        if not torch.is_grad_enabled() or not self.by_cell or not len(own):
+            scores = block(images, part)
+        elif self._few_active:
+            scores = score_active(self._ways(block, images, logits=logits), images, part)
+        else:
+            scores = block(images, part)
+            scores.register_hook(  # type: ignore[no-untyped-call]
+                lambda gradient: self._count(active_share(gradient))
+            )
+        gathered = self.group.gather(scores, len(order))
+        gathered = gathered[:, torch.argsort(order).to(gathered.device)]
+        self.note(gathered[len(images.pooled) :].detach(), captions.lengths, len(images.pooled))
+        return gathered[: len(images.pooled)]
+
+    def _score(
+        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool
+    ) -> Float[Tensor, "rows captions"]:
+        """Score captions, sorted by length, in chunks; keep the graph if it fits."""
+        kind = self._kind(images)
+        device = images.pooled.device
+        cells = self._chunk_bytes(device) // (kind.itemsize * self.width)
         kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
         keep_mb = KEEP_MB if self.budget.keep_mb is None else self.budget.keep_mb
         keep = kept <= keep_mb * 2**20
         block = partial(self._block, logits=logits)
-        found = []
-        lengths = captions.lengths[own].clamp(min=self.shortest).tolist()
+        lengths = captions.lengths.clamp(min=self.shortest).tolist()
+        # Every rank must take part in the messages of the backward pass, also one without captions.
+        found = [_nothing_of(images, captions, len(images.pooled) + self.extra)]
         for start, stop in _runs(lengths, len(images.pooled), cells):
-            part = captions[own[start:stop]]
+            part = captions[start:stop]
             found.append(
                 block(images, part, kind)
                 if keep
@@ -123,12 +157,30 @@ class ChunkedSimilarity(BlockSimilarity):
                     block, images, part, kind, use_reentrant=False, preserve_rng_state=False
                 )
             )
-        # Every rank must take part in the messages of the backward pass, also one without captions.
-        none = _nothing_of(images, captions, len(images.pooled) + self.extra)
-        gathered = self.group.gather(torch.cat([none, *found], 1), len(order))
-        gathered = gathered[:, torch.argsort(order).to(gathered.device)]
-        self.note(gathered[len(images.pooled) :].detach(), captions.lengths, len(images.pooled))
-        return gathered[: len(images.pooled)]
+        return torch.cat(found, 1)
+
+    def _ways(
+        self,
+        block: Callable[[ImageCodes, CaptionCodes], Tensor],
+        images: ImageCodes,
+        *,
+        logits: bool,
+    ) -> BlockScores:
+        kind, width = self._kind(images), max(self.width, images.regions.shape[2])
+        cells = self._chunk_bytes(images.pooled.device) // (kind.itemsize * width)
+        return BlockScores(
+            block,
+            partial(self._cells, kind=kind, logits=logits),
+            lambda lengths: _runs(lengths.clamp(min=self.shortest).tolist(), 1, cells),
+            tuple(self.parameters()),
+            self._count,
+        )
+
+    def _count(self, share: float) -> None:
+        self._few_active = share <= FEW
+
+    def _kind(self, images: ImageCodes) -> torch.dtype:
+        return torch.bfloat16 if self.budget.precision == "bf16" else images.regions.dtype
 
     def note(
         self,
@@ -155,6 +207,12 @@ class ChunkedSimilarity(BlockSimilarity):
         Returns:
             A row an image, then :attr:`extra` rows of figures for :meth:`note`.
         """
+        raise NotImplementedError
+
+    def _cells(
+        self, images: ImageCodes, captions: CaptionCodes, *, kind: torch.dtype, logits: bool
+    ) -> Float[Tensor, " cells"]:
+        """Score each image with the caption of its own row; used where :attr:`by_cell`."""
         raise NotImplementedError
 
 
@@ -192,11 +250,11 @@ class Similarity(ChunkedSimilarity):
         raise NotImplementedError
 
     def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
-        """Return the bytes kept for the backward pass of a block: nodes, and attention by layer."""
+        """Return the bytes kept for the backward pass: nodes, and attention by layer."""
         lengths = captions.lengths + 1
         nodes = int(lengths.sum()) * self.local.out_features
         attention = int(lengths.square().sum())
-        cells = len(images.pooled) * (nodes + attention) // self.group.parts
+        cells = len(images.pooled) * (nodes + attention)
         return kind.itemsize * self.kept_layers * cells
 
     def _block(
@@ -221,6 +279,26 @@ class Similarity(ChunkedSimilarity):
         concluded, figures = self.conclude(nodes, functional.pad(mask, (1, 0), value=True))
         scores = self.evaluate(concluded).squeeze(-1)
         return torch.cat([scores if logits else torch.sigmoid(scores), figures])
+
+    def _cells(
+        self, images: ImageCodes, captions: CaptionCodes, *, kind: torch.dtype, logits: bool
+    ) -> Float[Tensor, " cells"]:
+        longest = int(captions.lengths.max())
+        mask = word_mask(captions.lengths, longest, captions.words.device)
+        words = captions.words[:, :longest] * mask[..., None]
+        whole = self.whole((images.pooled - captions.pooled).square())
+        affinity = functional.leaky_relu(images.regions @ words.transpose(1, 2), SLOPE)
+        weights = (TEMPERATURE * unit(affinity)).softmax(1).transpose(1, 2)
+        context = unit(weights @ images.regions)
+        local = functional.linear(
+            (context - words).to(kind).square(),
+            self.local.weight.to(kind),
+            self.local.bias.to(kind),
+        )
+        nodes = torch.cat([unit(whole)[:, None].to(kind), unit(local)], 1)
+        concluded, _ = self.conclude(nodes[None], functional.pad(mask, (1, 0), value=True))
+        scores = self.evaluate(concluded[0]).squeeze(-1)
+        return scores if logits else torch.sigmoid(scores)
 
 
 class GraphLayer(nn.Module):
@@ -306,6 +384,7 @@ class SafSimilarity(Similarity):
     """
 
     extra = 2
+    by_cell = False
 
     def __init__(self, dim: int, node_dim: int, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
         super().__init__(dim, node_dim, budget)
