@@ -48,7 +48,7 @@ def run(part: str, options: argparse.Namespace) -> bool:
         traceback.print_exc()
         report.end(part, "failed", reason_of(error), time.monotonic() - begun)
         return False
-    reason = ", ".join(check.broken)
+    reason = "; ".join(check.broken)
     report.end(part, "failed" if reason else "done", reason, time.monotonic() - begun)
     return not reason
 

@@ -29,7 +29,8 @@ SMALL = [
     "model.embed_dim=256", "model.word_dim=64", "model.similarity_dim=64", "train.batch=32",
     "method.classes=16", "method.class_hidden=32",
 ]  # fmt: skip
-SAME_DIRECTION = Goal(0.98)
+SAME_DIRECTION = Goal(0.95)
+"""Cosine of a whole step's gradients; a CPU's own bf16 has 0.974 in the first of the warm-up."""
 
 
 class OnePeer(Pc2):
