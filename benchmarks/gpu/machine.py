@@ -160,14 +160,20 @@ class Ceilings:
 
 @contextmanager
 def float32_products(precision: str) -> Iterator[None]:
-    """Let a GPU round the factors of float32 products if the precision is TF32, or else not."""
-    switch = torch.backends.cuda.matmul
-    before = switch.fp32_precision
-    switch.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    """Let a GPU round the factors of float32 products if the precision is TF32, or else not.
+
+    By default PyTorch does so in cuDNN's convolutions and GRUs alone.
+    """
+    cudnn = torch.backends.cudnn
+    switches = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)  # type: ignore[attr-defined]
+    before = [switch.fp32_precision for switch in switches]
+    for switch in switches:
+        switch.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     try:
         yield
     finally:
-        switch.fp32_precision = before
+        for switch, own in zip(switches, before, strict=True):
+            switch.fp32_precision = own
 
 
 def measure_ceilings(check: Check, precisions: tuple[str, ...] = ("fp32", "bf16")) -> Ceilings:
