@@ -52,12 +52,15 @@ class BlockSimilarity(nn.Module):
         group: Ranks that train the network together. A parameter that acts on a rank's own share
             of the block alone has its gradients summed over them; other work is done by each.
         dividing: Whether pairs are being divided, which may have a precision of its own.
+        few_active: Whether few cells of the next block are expected to have a gradient. Each block
+            tells of the next; set it when an epoch begins, so that a resumed one does the same.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.group: ProcessGroup = ALONE
         self.dividing = False
+        self.few_active = True
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
@@ -99,15 +102,6 @@ class ChunkedSimilarity(BlockSimilarity):
         super().__init__()
         self.width = width
         self.budget = budget
-        self._few_active = True
-
-    def train(self, mode: bool = True) -> "ChunkedSimilarity":  # noqa: FBT001, FBT002 - PyTorch's signature
-        """Set the mode, and expect few active cells, whatever was seen before.
-
-        The same epoch then takes the same ways after a resume.
-        """
-        self._few_active = True
-        return super().train(mode)
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
@@ -125,7 +119,7 @@ class ChunkedSimilarity(BlockSimilarity):
         block = partial(self._score, logits=logits)
         if not torch.is_grad_enabled() or not self.by_cell or not len(own):
             scores = block(images, part)
-        elif self._few_active:
+        elif self.few_active:
             scores = score_active(self._ways(block, images, logits=logits), images, part)
         else:
             scores = block(images, part)
@@ -181,7 +175,7 @@ class ChunkedSimilarity(BlockSimilarity):
         )
 
     def _count(self, share: float) -> None:
-        self._few_active = share <= FEW
+        self.few_active = share <= FEW
 
     def _kind(self, images: ImageCodes) -> torch.dtype:
         own = self.budget.division_precision if self.dividing else None
