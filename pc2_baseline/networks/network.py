@@ -17,7 +17,7 @@ class MatchingNetwork(nn.Module):
         self.captions = captions
         self.similarity = similarity
 
-    def encode_images(self, regions: Float[Tensor, "images 36 features"]) -> ImageCodes:
+    def encode_images(self, regions: Float[Tensor, "images rows width"]) -> ImageCodes:
         """Encode screenshots."""
         codes: ImageCodes = self.images(regions)
         return codes
