@@ -81,7 +81,9 @@ class _Block(Function):
                 similarity = ctx.scores.block(
                     ImageCodes(whole[0], whole[1]), CaptionCodes(whole[2], whole[3], ctx.lengths)
                 )
-            found = torch.autograd.grad(similarity, (*whole, *parameters), gradient)
+            found = torch.autograd.grad(
+                similarity, (*whole, *parameters), gradient, materialize_grads=True
+            )
             return None, None, *found
         sums = [torch.zeros_like(tensor) for tensor in (*codes, *parameters)]
         lengths = ctx.lengths[columns.cpu()]
