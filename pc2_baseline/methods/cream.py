@@ -203,7 +203,6 @@ class Cream(Peers[MatchingNetwork]):
         clean = mean if since >= self.method.hard_from_epoch else np.inf
         return {CLEAN: clean, HARD: mean, NOISY: mean}
 
-    @torch.no_grad()
     def _divide(self, train: PairSet, peer: int) -> dict[str, Tensor]:
         """Return a peer's division, losses and predictions of all pairs, in evaluation mode.
 
@@ -212,11 +211,12 @@ class Cream(Peers[MatchingNetwork]):
         self.nets[peer].eval()
         losses, predictions = torch.zeros(len(train)), torch.zeros(len(train))
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
-        for rows in bar(batches, f"divide {self.peers[peer]}", len(batches)):
-            similarity = self.nets[peer].score_batch(train.batch(rows))
-            logs = log_matches(similarity, self.method.temperature)
-            own = torch.stack([way.diagonal() for way in logs]).float().cpu()
-            losses[rows], predictions[rows] = -own.mean(0), own.exp().mean(0)
+        with self.nets[peer].dividing():
+            for rows in bar(batches, f"divide {self.peers[peer]}", len(batches)):
+                similarity = self.nets[peer].score_batch(train.batch(rows))
+                logs = log_matches(similarity, self.method.temperature)
+                own = torch.stack([way.diagonal() for way in logs]).float().cpu()
+                losses[rows], predictions[rows] = -own.mean(0), own.exp().mean(0)
         division = divide(losses.numpy(), self.train.seed)
         return {
             "clean_prob": torch.from_numpy(division.clean_prob),

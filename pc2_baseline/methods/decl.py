@@ -96,7 +96,6 @@ class Decl(OneNetwork[DeclSettings]):
         evidential = evidential_loss(found, clean, method.lambda_kl).mean()
         return evidential + method.lambda_hinge * hinges[clean].sum()
 
-    @torch.no_grad()
     def _divide(self, train: PairSet) -> dict[str, Tensor]:
         """Call clean which pairs are the likeliest of their image, in evaluation mode.
 
@@ -111,9 +110,10 @@ class Decl(OneNetwork[DeclSettings]):
             "loss": torch.zeros(len(train)),
         }
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
-        for rows in bar(batches, "divide", len(batches)):
-            for name, values in self._judge(train, rows).items():
-                found[name][torch.from_numpy(rows)] = values.to(found[name])
+        with self.net.dividing():
+            for rows in bar(batches, "divide", len(batches)):
+                for name, values in self._judge(train, rows).items():
+                    found[name][torch.from_numpy(rows)] = values.to(found[name])
         return found
 
     def _judge(self, train: PairSet, rows: Rows) -> dict[str, Tensor]:

@@ -123,7 +123,6 @@ def dividing_batches(
     return into_batches(np.arange(pairs), size, stream(seed, pairs, ORDER, *epoch))
 
 
-@torch.no_grad()
 def pair_losses(
     net: MatchingNetwork,
     train: PairSet,
@@ -137,8 +136,9 @@ def pair_losses(
     """
     net.eval()
     losses = np.zeros(len(train), dtype=np.float32)
-    for rows in bar(batches, title, len(batches)):
-        losses[rows] = loss(net.score_batch(train.batch(rows))).float().cpu().numpy()
+    with net.dividing():
+        for rows in bar(batches, title, len(batches)):
+            losses[rows] = loss(net.score_batch(train.batch(rows))).float().cpu().numpy()
     return losses
 
 

@@ -1,5 +1,8 @@
 """The matching network: both encoders and the similarity reasoning."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -24,6 +27,19 @@ class MatchingNetwork(nn.Module):
         self.captions = captions
         self.similarity = similarity
         self.shortlist = 0
+
+    @contextmanager
+    def dividing(self) -> Iterator[None]:
+        """Evaluate pairs for a division: no graph is kept, and the precision may be its own.
+
+        The caller puts the network, and what it belongs to, into evaluation mode.
+        """
+        self.similarity.dividing = True
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            self.similarity.dividing = False
 
     def encode_images(self, regions: Float[Tensor, "images rows width"]) -> ImageCodes:
         """Encode screenshots."""

@@ -192,7 +192,6 @@ class Pc2Peers(CoTaught[Pc2Network, PairStatistics]):
                 bank.write(state[TRAINING][f"{peer}.bank"])
 
 
-@torch.no_grad()
 def evaluate_pairs(
     net: Pc2Network, train: PairSet, batches: Sequence[Rows], margin: float, title: str
 ) -> tuple[Float[np.ndarray, " pairs"], Float[Tensor, "pairs classes"]]:
@@ -207,10 +206,11 @@ def evaluate_pairs(
     net.eval()
     losses = np.zeros(len(train), dtype=np.float32)
     predictions = torch.zeros(len(train), net.classes)
-    for rows in bar(batches, title, len(batches)):
-        pairs = net.encode(train.batch(rows))
-        similarity = net.matching.score(pairs.images, pairs.captions)
-        margins = similarity.new_full((len(rows),), margin, dtype=torch.float32)
-        losses[rows] = triplet_mean(similarity, margins).cpu().numpy()
-        predictions[rows] = net.predict(pairs.images).cpu()
+    with net.matching.dividing():
+        for rows in bar(batches, title, len(batches)):
+            pairs = net.encode(train.batch(rows))
+            similarity = net.matching.score(pairs.images, pairs.captions)
+            margins = similarity.new_full((len(rows),), margin, dtype=torch.float32)
+            losses[rows] = triplet_mean(similarity, margins).cpu().numpy()
+            predictions[rows] = net.predict(pairs.images).cpu()
     return losses, predictions
