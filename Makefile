@@ -38,8 +38,7 @@ test-detectron2: ## detectron2 in the detector; PYTHON=… has it and this proje
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/mypy benchmarks recipes scripts docs/figures $(NOT_RUN)
+	$(BIN)/mypy now_builder pc2_baseline leaderboard benchmarks recipes scripts docs/figures $(NOT_RUN)
 	$(BIN)/lint-imports
 
 docs: setup ## the documentation as a site, links checked: site-docs/index.html

@@ -34,6 +34,7 @@ from now_builder.detect.training.checkpoints import (
 )
 from now_builder.errors import ConfigError, NowError, TrainingError
 from now_builder.formats.word_vectors import Unit, is_unspaced, letter_vector, unit_vector
+from now_builder.program.command_line import set_up_logging
 from recipes.words.drawing import Batch, Canvas, Writer, make_batch
 from recipes.words.lexicon import Font, Lexicon, fonts_by_language, read_lexicon, source_versions
 
@@ -336,6 +337,7 @@ def main(given: Sequence[str] | None = None) -> None:
     """Train and print the figures; a user's mistake is one line and exit status 1."""
     options = arguments(given)
     try:
+        set_up_logging()
         figures = train(options)
     except NowError as error:
         sys.exit(str(error))

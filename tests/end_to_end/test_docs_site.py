@@ -4,12 +4,10 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 
-import nbconvert
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from now_builder.formats.shard import read_rows
 from now_builder.package.run import package
@@ -19,7 +17,7 @@ from now_builder.tokenize.settings import TokenizeSettings
 from tests.end_to_end.documented import DOCS, ROOT
 from tests.now_builder.conftest import write_small_crawl, write_small_features
 
-TEMPLATES = Path(nbconvert.__file__).parents[4] / "share/jupyter"
+TEMPLATES = Path(str(distribution("nbconvert").locate_file(""))).parents[2] / "share/jupyter"
 """Of the environment that nbconvert is in; the wheel's lies above it."""
 
 
@@ -57,6 +55,8 @@ def packaged(tmp_path: Path) -> Path:
 
 
 def test_the_notebook_is_kept_with_what_it_showed() -> None:
+    import nbformat
+
     cells = nbformat.read(DOCS / "notebook.ipynb", as_version=4).cells
     shown = [kinds(cell.outputs) for cell in cells if cell.cell_type == "code"]
     assert all(shown)
@@ -66,6 +66,9 @@ def test_the_notebook_is_kept_with_what_it_showed() -> None:
 
 @pytest.mark.slow
 def test_the_notebook_runs_on_another_release(packaged: Path) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
     notebook = nbformat.read(DOCS / "notebook.ipynb", as_version=4)
     shown = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
     place = {"metadata": {"path": str(packaged)}}

@@ -13,7 +13,6 @@ from pc2_baseline.config import read_settings
 from pc2_baseline.process_groups import ALONE, join_process_groups
 from pc2_baseline.runs.train import train
 
-COMMAND = Path(sys.executable).with_name("pc2-baseline")
 MODEL = [
     "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=9",
     "train.warmup_epochs=1", "train.epochs=1", "train.lr=1e-3", "train.device=cpu",
@@ -28,18 +27,10 @@ METHODS = {
     "ncr": [],
     "bicro": ["method.warmup_share=1"],
 }
+LONGER = [*MODEL, *METHODS["pc2-paper"], "train.epochs=2"]
+"""What is run by the command."""
 SPLIT = "sgr"
 """One network: its similarity block is split between the ranks."""
-
-
-def torchrun(*command):
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-         *command],
-        capture_output=True, text=True, timeout=500, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 def alone(release, folder, preset, overrides):
@@ -60,13 +51,20 @@ def log(folder):
 
 @pytest.fixture(scope="module")
 def two_ranks(tiny, tmp_path_factory):
-    """What two ranks made and said: the split block and all trainings in one launch."""
+    """What two ranks made and said: a command, the split block, all trainings in one launch."""
     folder = tmp_path_factory.mktemp("two")
+    sets = [part for value in (*LONGER, "train.patience=0") for part in ("--set", value)]
     jobs = [(str(tiny), str(folder / preset), preset, [*MODEL, *METHODS.get(preset, [])])
             for preset in (*METHODS, SPLIT)]  # fmt: skip
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    done = torchrun(Path(__file__).with_name("two_ranks.py"), folder / "jobs.json")
-    return folder, done.stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+         Path(__file__).with_name("two_ranks.py"), folder / "jobs.json",
+         "train", tiny, folder / "command", "--config", "pc2-paper", *sets],
+        capture_output=True, text=True, timeout=500, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder, done
 
 
 def test_one_process_is_a_group_of_one():
@@ -88,7 +86,7 @@ def test_peers_in_two_processes_equal_peers_in_one_bit_for_bit(tiny, tmp_path, t
 
 
 def test_a_split_block_equals_a_whole_one_to_rounding(two_ranks):
-    assert two_ranks[1].count("agrees") == 2
+    assert two_ranks[1].stdout.count("agrees") == 2
 
 
 def test_a_training_split_between_two_processes_comes_to_the_same_scores(tiny, tmp_path, two_ranks):
@@ -99,18 +97,14 @@ def test_a_training_split_between_two_processes_comes_to_the_same_scores(tiny, t
         assert split["dev"]["rsum"] == pytest.approx(whole["dev"]["rsum"])
 
 
-def test_a_run_of_two_processes_goes_on_in_one(tiny, tmp_path, capsys):
+def test_a_run_of_two_processes_goes_on_in_one(tiny, tmp_path, two_ranks, capsys):
     """By the command, which speaks once however many processes it has."""
-    overrides = [*MODEL, *METHODS["pc2-paper"], "train.epochs=2"]
-    one = alone(tiny, tmp_path / "one", "pc2-paper", overrides)
-    sets = [part for value in (*overrides, "train.patience=0") for part in ("--set", value)]
-    done = torchrun(
-        "--no-python", COMMAND, "train", tiny, tmp_path / "two", "--config", "pc2-paper", *sets
-    )
+    one = alone(tiny, tmp_path / "one", "pc2-paper", LONGER)
+    folder, done = two_ranks
     assert done.stderr.count("epoch 1/3") == 1
     assert done.stdout.count("dev rSum") == 1
     capsys.readouterr()
-    again = alone(tiny, tmp_path / "two", "pc2-paper", [*overrides, "train.patience=0"])
+    again = alone(tiny, folder / "command", "pc2-paper", [*LONGER, "train.patience=0"])
     assert "done, 3 epochs" in capsys.readouterr().err
     expected, found = (tensors(run, "networks") for run in (one, again))
     assert all(np.array_equal(expected[name], found[name]) for name in expected)

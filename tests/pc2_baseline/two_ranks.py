@@ -1,6 +1,7 @@
-"""Run by torchrun: a similarity block whole and split among the ranks, then whole trainings.
+"""Run by torchrun: a command, a similarity block whole and split, then whole trainings.
 
-Usage: ``two_ranks.py FILE``; FILE is a JSON list of release, run folder, preset and overrides.
+Usage: ``two_ranks.py FILE ARGUMENT…``: FILE is a JSON list of release, run folder, preset and
+overrides; the arguments are those of ``pc2-baseline``, which joins the ranks.
 Exits with an error unless scores, gradients of inputs and parameters, and running statistics of the
 block, in float64, agree to 1e-12 on every rank.
 """
@@ -12,7 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from pc2_baseline import process_groups
+from pc2_baseline import cli
 from pc2_baseline.config import read_settings
 from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
@@ -63,9 +64,14 @@ def compare_blocks():
 
 
 def main():
-    process_groups.start("cpu")
+    jobs = json.loads(Path(sys.argv.pop(1)).read_text())
+    try:
+        cli.main()
+    except SystemExit as ended:
+        if ended.code:
+            raise
     compare_blocks()
-    for release, run, preset, overrides in json.loads(Path(sys.argv[1]).read_text()):
+    for release, run, preset, overrides in jobs:
         train(Path(release), Path(run), read_settings(preset, overrides))
     dist.destroy_process_group()
 

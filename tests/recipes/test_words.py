@@ -20,9 +20,11 @@ def small(monkeypatch):
     assert len(words) > 200
     for language, word in {"de": "Deutschland", "zh": "网络", "ru": "Россия"}.items():
         assert word in words[language][0]
-    few = {language: words[language] for language in LANGUAGES}
+    few = {language: tuple(part[::20] for part in words[language]) for language in LANGUAGES}
+    fonts = train_words.fonts_by_language(few, [])
     monkeypatch.setattr(train_words, "read_lexicon", lambda: few)
-    for name, value in {"BLOCK": 32, "MEASURED": 16, "CHECKPOINT_EVERY": 2}.items():
+    monkeypatch.setattr(train_words, "fonts_by_language", lambda *_: fonts)
+    for name, value in {"BLOCK": 16, "BATCH": 8, "MEASURED": 8, "CHECKPOINT_EVERY": 2}.items():
         monkeypatch.setattr(train_words, name, value)
     # A process that draws would take longer to start than it has to draw.
     monkeypatch.setattr(train_words, "ProcessPoolExecutor", ThreadPoolExecutor)

@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import cache
 from pathlib import Path
 from socket import SO_LINGER, SOL_SOCKET
 from typing import Self
@@ -197,39 +198,7 @@ class Awkward:
         }
         if path in moves:
             return response(302, html, b"", f"Location: {moves[path]}")
-        tag = "X-Robots-Tag: otherbot: noindex, nofollow\r\nX-Robots-Tag: noai"
-        answers: dict[str, bytes] = {
-            "/tagged": response(200, html, page("tagged"), tag),
-            "/sandboxed": response(
-                200, html, page("without scripts"), "Content-Security-Policy: sandbox"
-            ),
-            "/404": response(404, html, page("an error page")),
-            "/500": response(500, html, page("an error page")),
-            "/401": response(401, html, b"who?", 'WWW-Authenticate: Basic realm="x"'),
-            "/204": response(204, html, b""),
-            "/pdf": response(200, "application/pdf", b"%PDF-1.4"),
-            "/json": response(200, "application/json", b"{}"),
-            "/download": response(
-                200, html, page("a file"), 'Content-Disposition: attachment; filename="x.html"'
-            ),
-            "/octets": response(200, "application/octet-stream", b"\0\1\2"),
-            "/red.png": response(200, "image/png", _png()),
-            "/bomb": response(
-                200, html, gzip.compress(b" " * 80_000_000, 9), "Content-Encoding: gzip"
-            ),
-            "/gzip": response(
-                200, "text/html; charset=gbk", gzip.compress(GBK.encode("gbk")),
-                "Content-Encoding: gzip",
-            ),
-            "/long-header": response(200, html, page("x"), "X-Long: " + "x" * 400_000),
-            "/untyped": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + page("no content type"),
-            "/chunked": b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked"
-            b"\r\n\r\n" + b"".join(
-                b"%x\r\n%s\r\n" % (len(part), part)
-                for part in (page("in chunks")[:50], page("in chunks")[50:])
-            ) + b"0\r\n\r\n",
-        }  # fmt: skip
-        return answers.get(path, response(404, html, page("not here")))
+        return _answers().get(path, response(404, html, page("not here")))
 
     def _busy(self, path: str) -> bytes:
         """Refuse twice; ``/busy/STATUS/RETRY-AFTER``."""
@@ -287,6 +256,44 @@ class Awkward:
     async def _reset(self, writer: asyncio.StreamWriter) -> None:
         writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
+
+
+@cache
+def _answers() -> dict[str, bytes]:
+    """Answers that never change, a bomb of 80 MB among them: made once, not at every request."""
+    html = "text/html; charset=utf-8"
+    tag = "X-Robots-Tag: otherbot: noindex, nofollow\r\nX-Robots-Tag: noai"
+    return {
+        "/tagged": response(200, html, page("tagged"), tag),
+        "/sandboxed": response(
+            200, html, page("without scripts"), "Content-Security-Policy: sandbox"
+        ),
+        "/404": response(404, html, page("an error page")),
+        "/500": response(500, html, page("an error page")),
+        "/401": response(401, html, b"who?", 'WWW-Authenticate: Basic realm="x"'),
+        "/204": response(204, html, b""),
+        "/pdf": response(200, "application/pdf", b"%PDF-1.4"),
+        "/json": response(200, "application/json", b"{}"),
+        "/download": response(
+            200, html, page("a file"), 'Content-Disposition: attachment; filename="x.html"'
+        ),
+        "/octets": response(200, "application/octet-stream", b"\0\1\2"),
+        "/red.png": response(200, "image/png", _png()),
+        "/bomb": response(
+            200, html, gzip.compress(b" " * 80_000_000, 9), "Content-Encoding: gzip"
+        ),
+        "/gzip": response(
+            200, "text/html; charset=gbk", gzip.compress(GBK.encode("gbk")),
+            "Content-Encoding: gzip",
+        ),
+        "/long-header": response(200, html, page("x"), "X-Long: " + "x" * 400_000),
+        "/untyped": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + page("no content type"),
+        "/chunked": b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked"
+        b"\r\n\r\n" + b"".join(
+            b"%x\r\n%s\r\n" % (len(part), part)
+            for part in (page("in chunks")[:50], page("in chunks")[50:])
+        ) + b"0\r\n\r\n",
+    }  # fmt: skip
 
 
 def response(status: int, kind: str, body: bytes, *headers: str) -> bytes:

@@ -32,6 +32,10 @@ def _expanded(value: Any, words: dict[str, str]) -> Any:
 
 def _text(token: str, words: dict[str, str]) -> str:
     if repeated := _REPEATED.fullmatch(token):
-        return "".join(repeated[1].replace("#", str(n)) for n in range(int(repeated[2])))
+        text, count = repeated[1], int(repeated[2])
+        numbered = "#" in text
+        return (
+            "".join(text.replace("#", str(n)) for n in range(count)) if numbered else text * count
+        )
     name, _, text = token.partition(" ")
     return words[name].replace("@", text)

@@ -37,8 +37,8 @@ def command(hub, tmp_path):
     own = {"HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": hub.address}
     own |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
-    def start(*words, program="now_builder", **more):
-        code = f"import sys; from {program}.cli import main; sys.argv[0] = 'now'; main()"
+    def start(*words, **more):
+        code = "import sys; from now_builder.cli import main; sys.argv[0] = 'now'; main()"
         return subprocess.Popen(
             [sys.executable, "-c", code, *map(str, words)], stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

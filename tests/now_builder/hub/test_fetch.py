@@ -12,6 +12,7 @@ import pytest
 
 from now_builder.formats.captions import to_line
 from now_builder.hub import fetch
+from tests.pc2_baseline.commands import call
 
 NAME = "NJUyued/NoW"
 SIZES = {"train": 24, "dev": 8, "test": 8}
@@ -74,13 +75,12 @@ def test_a_download_cut_in_the_middle_goes_on_there_and_trains(hub, command, run
     asked = len(hub.asked)
     assert "there already" in run("fetch-now", folder)[1]
     assert len(hub.asked) == asked, "what stands is not asked for again"
-    code, _, err = run(
+    done = call(
         "train", folder, tmp_path / "run", "--config", "sgr", "--set", "train.epochs=1",
         "--set", "model.embed_dim=16", "--set", "model.word_dim=8",
         "--set", "model.similarity_dim=8",
-        program="pc2_baseline",
     )  # fmt: skip
-    assert code == 0, err
+    assert not done.returncode, done.stderr
 
 
 @pytest.mark.parametrize(("folder", "above"), [("now100k_precomp", ""), ("h5100k_precomp", "a/b/")])

@@ -13,7 +13,6 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
-from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from now_builder.errors import ConfigError
 from now_builder.tokenize.bert import learn_wordpiece, load_bert, make_bert
@@ -198,7 +197,9 @@ def test_a_word_that_was_not_learned_on_is_cut_into_pieces_that_were() -> None:
 
 
 @cache
-def _slow(path: str) -> BertTokenizerLegacy:
+def _slow(path: str):
+    from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
     return BertTokenizerLegacy(path, do_lower_case=False, strip_accents=False)
 
 

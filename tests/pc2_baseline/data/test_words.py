@@ -1,7 +1,6 @@
 """Words of captions are cut once, kept by content, and cut again where what is kept is torn."""
 
 import pytest
-from nltk import tokenize
 
 from now_builder.formats.io import user_cache
 from pc2_baseline.data import words as words_module
@@ -17,6 +16,8 @@ WORDS = ["a", "w3a", ",", "image", "of", "something", "else.", "it", "is", "n't"
 @pytest.fixture
 def cut(monkeypatch, tmp_path):
     """Texts that NLTK was asked to cut."""
+    from nltk import tokenize
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(words_module, "KEPT_FROM", MANY)
     asked = []
@@ -47,6 +48,8 @@ def test_captions_are_cut_once_and_read_the_same_the_next_time(cut, tmp_path):
 
 
 def test_other_captions_or_sentences_have_words_of_their_own(cut, punkt):
+    from nltk import tokenize
+
     for texts, sentences in ((TEXTS, False), (TEXTS, True), (TEXTS[::-1], False)):
         words = cut_captions(texts, sentences=sentences)
         assert words == [

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from sklearn.metrics import precision_score, recall_score, roc_auc_score
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from now_builder.errors import FormatError
 from pc2_baseline.analysis.pictures import draw_division
@@ -51,6 +50,8 @@ def run(tiny, tmp_path_factory, settings):
 
 
 def scalars(run):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(run / "tensorboard"))
     events.Reload()
     return {

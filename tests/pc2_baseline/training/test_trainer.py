@@ -1,18 +1,16 @@
 """The life of a run: resume, kills, selection, refusals."""
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import TrainSettings, read_settings
@@ -23,6 +21,7 @@ from pc2_baseline.training.run_folder import read_run
 from pc2_baseline.training.trainer import next_state
 
 CPU = torch.device("cpu")
+FORK = multiprocessing.get_context("fork")  # has torch, which takes seconds to import
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +85,8 @@ def same_pictures_and_scalars(first, second):
 
 def read_scalars(folder):
     """Read every scalar as TensorBoard does: by tag, epochs and values."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(folder))
     events.Reload()
     return {
@@ -118,25 +119,18 @@ def test_a_resumed_run_equals_one_that_never_stopped(whole, tiny, tmp_path, sett
     same_runs(whole, tmp_path / "cut")
 
 
-KILLED = """
-import json, os, signal, sys
-from pathlib import Path
-from pc2_baseline.config import read_settings
-from pc2_baseline.methods.pc2.paper import Pc2
-from pc2_baseline.runs.train import train
-fit = Pc2.fit_epoch
+def killed_training(*work):
+    """Train in a process that dies when one peer has learned the third epoch, the other not."""
+    fit = Pc2.fit_epoch
 
-def killed(self, pairs, epoch):
-    if epoch == 2:
-        self._warm_up(pairs, epoch, 0)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return fit(self, pairs, epoch)
+    def killed(self, pairs, epoch):
+        if epoch == 2:
+            self._warm_up(pairs, epoch, 0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return fit(self, pairs, epoch)
 
-Pc2.fit_epoch = killed
-settings = read_settings("pc2-paper", json.loads(sys.argv[3]), on="demo")
-train(Path(sys.argv[1]), Path(sys.argv[2]), settings)
-"""
-"""A training that dies when one peer has learned the third epoch and the other has not."""
+    Pc2.fit_epoch = killed
+    train(*work)
 
 
 def test_a_run_killed_in_the_middle_of_an_epoch_comes_to_the_same_end(
@@ -145,12 +139,11 @@ def test_a_run_killed_in_the_middle_of_an_epoch_comes_to_the_same_end(
     watched = ["train.tensorboard=true", "train.pictures=true", f"data.truth={tiny / 'truth.csv'}"]
     overrides = [*small_settings, *watched]
     cut = tmp_path / "cut"
-    process = subprocess.run(
-        [sys.executable, "-c", KILLED, tiny, cut, json.dumps(overrides)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
-    assert process.returncode == -signal.SIGKILL
     settings = read_settings("pc2-paper", overrides, on="demo")
+    process = FORK.Process(target=killed_training, args=(tiny, cut, settings))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert train(tiny, cut, settings).fresh == 2
     train(tiny, tmp_path / "whole", settings)
     same_runs(tmp_path / "whole", cut)

@@ -10,7 +10,6 @@ from uuid import uuid4
 import fsspec
 import psutil
 import pytest
-from moto.server import ThreadedMotoServer
 
 from now_builder.crawl.run import crawl
 from now_builder.crawl.status import crawl_status
@@ -35,6 +34,8 @@ pytestmark = [pytest.mark.browser]
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     """An empty bucket on a server of its own."""
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

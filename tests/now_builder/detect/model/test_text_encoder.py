@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from now_builder.detect.labels.mapping import CLASSES
 from now_builder.detect.model.text_encoder import HashedNgrams, embed_prompts, make_text_encoder
@@ -35,6 +34,8 @@ def test_a_malformed_or_unreachable_name_is_a_users_mistake(tmp_path):
 
 
 def _bert(folder, width):
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "buy", "now", "##s", "登", "录"]
     (folder / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)

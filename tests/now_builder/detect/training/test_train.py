@@ -1,11 +1,9 @@
 """Training: it learns, from the train pool only, and a kill leaves no trace."""
 
 import json
-import os
+import multiprocessing
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -119,28 +117,19 @@ def test_screenshots_outside_the_train_pool_do_not_change_the_weights(few, whole
     assert sha256_of(weights) == sha256_of(whole)
 
 
-_PROGRAM = f"""
-import sys
-from pathlib import Path
-from now_builder.detect.settings import TrainDetectorSettings
-from now_builder.detect.training.run import train_detector
-train_detector(Path(sys.argv[1]), Path(sys.argv[2]), TrainDetectorSettings(**{QUICK}))
-"""
-
-
 def test_a_kill_in_the_middle_changes_nothing(few, whole, tmp_path):
     settings = TrainDetectorSettings(**QUICK)
     weights = tmp_path / "killed.safetensors"
-    process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, str(few), str(weights)],
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    process = multiprocessing.get_context("fork").Process(  # has torch
+        target=train_detector, args=(few, weights, settings)
     )
+    process.start()
     deadline = time.monotonic() + 120
     while not checkpoint_path(weights).exists() and time.monotonic() < deadline:
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert checkpoint_path(weights).exists()
     assert not weights.exists()
     train_detector(few, weights, settings)
