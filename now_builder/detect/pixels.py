@@ -43,7 +43,9 @@ def to_batch(images: Sequence[UInt8[np.ndarray, "3 h w"]]) -> UInt8[Tensor, "n 3
     return torch.from_numpy(np.stack(images))
 
 
-def window_means(values: Float[Tensor, "*_ h w"], side: int, stride: int) -> Float[Tensor, "*_ i j"]:
+def window_means(
+    values: Float[Tensor, "*_ h w"], side: int, stride: int
+) -> Float[Tensor, "*_ i j"]:
     """Average square windows, to the bit as ``avg_pool2d`` does, which takes five times as long.
 
     On a CPU that visits window by window; here whole rows are added.

@@ -163,7 +163,7 @@ def _likest(
     """
     if patches.device.type != "cpu":
         return (patches @ centred.T).argmax(dim=1)
-    products = ((part @ centred.T).numpy() for part in patches.split(_AT_ONCE))
+    products = ((part @ centred.T).numpy() for part in torch.split(patches, _AT_ONCE))
     return torch.from_numpy(np.concatenate([each.argmax(axis=1) for each in products]))
 
 
@@ -255,5 +255,5 @@ def saturated(sums: Float[Tensor, "all 256"]) -> Float[Tensor, "all 256"]:
 def _scales(
     screenshots: UInt8[Tensor, "n 3 h w"],
 ) -> tuple[Float[Tensor, "n 3 h w"], Float[Tensor, "n 3 i j"]]:
-    large = screenshots.float() / 255
+    large = screenshots.float().div_(255)
     return large, window_means(large, _HALF, _HALF)

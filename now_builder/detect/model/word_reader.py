@@ -141,7 +141,8 @@ def letters(
 def local_contrast(pages: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n 1 h w"]:
     """Return how many deviations each pixel is from the mean of its surroundings."""
     centred = pages - _box_mean(pages)
-    return centred / (_box_mean(centred.square()).clamp(min=0).sqrt() + _FLOOR)
+    deviation = _box_mean(centred.square()).clamp_(min=0).sqrt_().add_(_FLOOR)
+    return centred.div_(deviation)
 
 
 def _box_mean(values: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n 1 h w"]:
@@ -150,7 +151,8 @@ def _box_mean(values: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n 1 h w"]:
     for dim, padding in ((2, (0, 0, half + 1, half)), (3, (half + 1, half, 0, 0))):
         length = values.shape[dim]
         sums = F.pad(values, padding, mode="replicate").cumsum(dim)
-        values = (sums.narrow(dim, _CONTRAST, length) - sums.narrow(dim, 0, length)) / _CONTRAST
+        values = sums.narrow(dim, _CONTRAST, length) - sums.narrow(dim, 0, length)
+        values.div_(_CONTRAST)
     return values
 
 
