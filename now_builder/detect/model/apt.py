@@ -175,7 +175,7 @@ class AptDetector(nn.Module):
     def maps(self, pixels: Float[Tensor, "n 3 h w"] | UInt8[Tensor, "n 3 h w"]) -> PageMaps:
         """Compute the maps of screenshots of the input size: bytes, or values in [0, 1]."""
         if not pixels.is_floating_point():
-            pixels = pixels.float() / 255
+            pixels = pixels.float().div_(255)
         maps: PageMaps = self.neck(self.visual.features(pixels))
         return maps
 

@@ -134,7 +134,8 @@ class ModifiedResNet(nn.Module):
 
     def features(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n c i j"]:
         """Compute the C4 maps of images with values in [0, 1]."""
-        x = ((pixels - self.mean) / self.std).to(self.dtype, memory_format=torch.channels_last)
+        x = (pixels - self.mean).div_(self.std)
+        x = x.to(self.dtype, memory_format=torch.channels_last)
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         x = F.relu(self.bn2(self.conv2(x)), inplace=True)
         x = F.relu(self.bn3(self.conv3(x)), inplace=True)

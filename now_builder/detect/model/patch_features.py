@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Int64, UInt8
 from torch import Tensor, nn
 
 from now_builder.detect.model.text_encoder import DIMENSION
 from now_builder.detect.model.word_reader import WordReader
+from now_builder.detect.pixels import window_means
 from now_builder.formats import word_vectors
 
 SIDE = 8
@@ -35,6 +37,8 @@ _FLAT = 0.1
 _HALF = 2
 _SAMPLES = 160
 _ROUNDS = 25
+_AT_ONCE = 1024
+"""Patches that are compared with the patterns at once."""
 
 
 class Block(nn.Module):
@@ -126,7 +130,7 @@ class Patterns(nn.Module):
         seen = torch.full((shape[0] * shape[1],), PATTERNS, device=page.device)
         # centred patches, or centred patterns: the products are the same
         centred = self.centres - self.centres.mean(dim=1, keepdim=True)
-        seen[places] = (patches @ centred.T).argmax(dim=1)
+        seen[places] = _likest(patches, centred)
         return seen.view(shape)
 
     def _patches(
@@ -141,12 +145,26 @@ class Patterns(nn.Module):
         """
         seen = page.mean(dim=0, keepdim=True) if self.channels == 1 else page
         moments = torch.stack([seen.mean(dim=0), seen.square().mean(dim=0)])
-        halved = F.avg_pool2d(moments[None], STRIDE)  # the means of patches, in two steps
-        mean, square = F.avg_pool2d(halved, SIDE // STRIDE, 1)[0]
+        halved = window_means(moments, STRIDE, STRIDE)  # the means of patches, in two steps
+        mean, square = window_means(halved, SIDE // STRIDE, 1)
         places = torch.nonzero((square - mean.square() >= _FLAT**2).flatten())[:, 0]
         windows = _windows(seen)
         patches = windows[places % mean.shape[1], places // mean.shape[1]].flatten(1)
         return patches, places, (mean.shape[0], mean.shape[1])
+
+
+def _likest(
+    patches: Float[Tensor, "n values"], centred: Float[Tensor, "patterns values"]
+) -> Int64[Tensor, " n"]:
+    """Return the pattern with the largest product with each patch.
+
+    On a CPU in parts that fit its cache, and by NumPy's ``argmax``, three times as fast as
+    PyTorch's.
+    """
+    if patches.device.type != "cpu":
+        return (patches @ centred.T).argmax(dim=1)
+    products = ((part @ centred.T).numpy() for part in torch.split(patches, _AT_ONCE))
+    return torch.from_numpy(np.concatenate([each.argmax(axis=1) for each in products]))
 
 
 def _windows(page: Float[Tensor, "channels h w"]) -> Float[Tensor, "across down channels values"]:
@@ -237,5 +255,5 @@ def saturated(sums: Float[Tensor, "all 256"]) -> Float[Tensor, "all 256"]:
 def _scales(
     screenshots: UInt8[Tensor, "n 3 h w"],
 ) -> tuple[Float[Tensor, "n 3 h w"], Float[Tensor, "n 3 i j"]]:
-    large = screenshots.float() / 255
-    return large, F.avg_pool2d(large, _HALF)
+    large = screenshots.float().div_(255)
+    return large, window_means(large, _HALF, _HALF)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch import Tensor
 from now_builder.errors import ConfigError
 
 DIMENSION = 768
+_KEPT = 16_384
+"""Strings whose vectors are kept: 50 MB."""
 
 
 @runtime_checkable
@@ -39,28 +42,28 @@ class HashedNgrams:
 
     def __init__(self, seed: int = 0) -> None:
         self.seed, self.name = seed, f"hash:{seed}"
-        self._vectors: dict[str, np.ndarray] = {}
+        self._known = lru_cache(_KEPT)(self._vector)
 
     def encode(self, texts: Sequence[str]) -> Float[Tensor, "texts 768"]:
-        """Embed strings; each distinct one is computed once."""
-        for text in texts:
-            if text not in self._vectors:
-                self._vectors[text] = self._vector(text)
-        rows = [self._vectors[text] for text in texts]
+        """Embed strings; those seen lately are not computed again."""
+        rows = [self._known(text) for text in texts]
         return torch.from_numpy(np.stack(rows)) if rows else torch.zeros(0, DIMENSION)
 
     def _vector(self, text: str) -> np.ndarray:
         content = " ".join(text.casefold().split())
-        vector = np.zeros(DIMENSION, dtype=np.float32)
         padded = f" {content} "
-        for length in (1, 2, 3):
-            for start in range(len(padded) - length + 1) if content else ():
-                gram = padded[start : start + length]
-                if not gram.isspace():
-                    seeded = f"{self.seed}\n{gram}".encode()
-                    digest = hashlib.blake2b(seeded, digest_size=16).digest()
-                    for word in np.frombuffer(digest, dtype="<u4"):
-                        vector[int(word >> 1) % DIMENSION] += 1.0 if word & 1 else -1.0
+        starts = range(len(padded) if content else 0)
+        grams = (
+            padded[start : start + length]
+            for length in (1, 2, 3)
+            for start in starts[: len(starts) - length + 1]
+        )
+        seeded = (f"{self.seed}\n{gram}".encode() for gram in grams if not gram.isspace())
+        digests = b"".join(hashlib.blake2b(gram, digest_size=16).digest() for gram in seeded)
+        words = np.frombuffer(digests, dtype="<u4")
+        signs = (words & 1) * 2.0 - 1
+        places = (words >> 1) % DIMENSION
+        vector = np.bincount(places, signs, DIMENSION).astype(np.float32)
         norm = float(np.linalg.norm(vector))
         return vector / norm if norm else vector
 

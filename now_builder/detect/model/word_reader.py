@@ -7,6 +7,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own docu
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor, nn
 
+from now_builder.detect.pixels import window_means
 from now_builder.formats import word_vectors
 
 DOWN, ACROSS = 8, 2
@@ -64,12 +65,16 @@ class WordReader(nn.Module):
         self.say = nn.Linear(_HIDDEN, word_vectors.WIDTH)
 
     def maps(
-        self, pages: Float[Tensor, "n 1 height width"]
-    ) -> tuple[Float[Tensor, "n channels rows columns"], Float[Tensor, "n rows columns"]]:
-        """Compute the map of each page of grey values, and the logit of a letter in each cell."""
+        self, pages: Float[Tensor, "n 1 height width"], every: int = 1
+    ) -> tuple[Float[Tensor, "n channels rows columns"], Float[Tensor, "n rows seen"]]:
+        """Compute the map of each page of grey values, and the logits of a letter in its cells.
+
+        Of each row the logits of the first cell and of each ``every``-th after it are computed.
+        """
         seen = local_contrast(pages).contiguous(memory_format=torch.channels_last)
         maps = self.trunk(seen.to(self.gate.weight.dtype))
-        return maps, self.gate(maps)[:, 0]
+        gate, padding = self.gate, (1, 2)
+        return maps, F.conv2d(maps, gate.weight, gate.bias, (1, every), padding)[:, 0]
 
     def read(
         self,
@@ -78,13 +83,12 @@ class WordReader(nn.Module):
     ) -> Float[Tensor, "cells 256"]:
         """Return the unit vector of the letter in each of some cells: page, row and column."""
         page, row, column = cells
-        flat = maps.permute(0, 2, 3, 1).flatten(0, 2)
-        across = column[:, None] + torch.tensor(TAPS, device=maps.device)
-        there = (across >= 0) & (across < maps.shape[3])
-        line = (page * maps.shape[2] + row)[:, None] * maps.shape[3]
-        places = line + across.clamp(0, maps.shape[3] - 1)
-        around = flat.index_select(0, places.flatten()).reshape(*places.shape, -1)
-        entered = self.enter((around * there[..., None]).flatten(1).to(self.say.weight.dtype))
+        left, right = -TAPS[0], TAPS[-1]
+        wide = F.pad(maps.permute(0, 2, 3, 1), (0, 0, left, right))
+        first = (page * wide.shape[1] + row) * wide.shape[2] + left + column
+        places = first[:, None] + torch.tensor(TAPS, device=maps.device)
+        around = wide.flatten(0, 2).index_select(0, places.flatten())
+        entered = self.enter(around.reshape(len(row), -1).to(self.say.weight.dtype))
         return F.normalize(self.say(entered + self.think(entered)).float(), dim=1)
 
     @torch.no_grad()
@@ -97,7 +101,7 @@ class WordReader(nn.Module):
         grey = screenshots.float().mean(dim=1, keepdim=True) / 255
         sums = [boxes.new_zeros(len(boxes), word_vectors.WIDTH) for boxes in regions]
         for scale in _SCALES:
-            maps, logits = self.maps(_shrink(grey, scale))
+            maps, logits = self.maps(_shrink(grey, scale), _EVERY)
             seen = [_seen(boxes, page, scale) for boxes, page in zip(regions, logits, strict=True)]
             vectors = self._read_all(maps, [cells for cells, _ in seen])
             for number, (_, inside) in enumerate(seen):
@@ -127,17 +131,18 @@ class WordReader(nn.Module):
 
 
 def letters(
-    logits: Float[Tensor, "rows columns"],
+    logits: Float[Tensor, "rows seen"],
 ) -> tuple[Int64[Tensor, " cells"], Int64[Tensor, " cells"]]:
-    """Return row and column of the cells to read: every third one of those that show a letter."""
-    row, column = torch.nonzero(logits[:, ::_EVERY] > 0, as_tuple=True)
+    """Return row and column of the cells to read: those of every third that show a letter."""
+    row, column = torch.nonzero(logits > 0, as_tuple=True)
     return row, column * _EVERY
 
 
 def local_contrast(pages: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n 1 h w"]:
     """Return how many deviations each pixel is from the mean of its surroundings."""
     centred = pages - _box_mean(pages)
-    return centred / (_box_mean(centred.square()).clamp(min=0).sqrt() + _FLOOR)
+    deviation = _box_mean(centred.square()).clamp_(min=0).sqrt_().add_(_FLOOR)
+    return centred.div_(deviation)
 
 
 def _box_mean(values: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n 1 h w"]:
@@ -146,19 +151,20 @@ def _box_mean(values: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n 1 h w"]:
     for dim, padding in ((2, (0, 0, half + 1, half)), (3, (half + 1, half, 0, 0))):
         length = values.shape[dim]
         sums = F.pad(values, padding, mode="replicate").cumsum(dim)
-        values = (sums.narrow(dim, _CONTRAST, length) - sums.narrow(dim, 0, length)) / _CONTRAST
+        values = sums.narrow(dim, _CONTRAST, length) - sums.narrow(dim, 0, length)
+        values.div_(_CONTRAST)
     return values
 
 
 def _shrink(pages: Float[Tensor, "n 1 h w"], scale: int) -> Float[Tensor, "n 1 i j"]:
     """Shrink pages, then fill them at the bottom and right to a whole number of cells."""
-    shrunk = pages if scale == 1 else F.avg_pool2d(pages, scale)
+    shrunk = window_means(pages, scale, scale)
     down, across = -shrunk.shape[2] % DOWN, -shrunk.shape[3] % ACROSS
     return F.pad(shrunk, (0, across, 0, down), mode="replicate") if down or across else shrunk
 
 
 def _seen(
-    boxes: Float[Tensor, "boxes 4"], logits: Float[Tensor, "rows columns"], scale: int
+    boxes: Float[Tensor, "boxes 4"], logits: Float[Tensor, "rows seen"], scale: int
 ) -> tuple[tuple[Int64[Tensor, " cells"], Int64[Tensor, " cells"]], Bool[Tensor, "boxes cells"]]:
     """Return row and column of a page's cells that lie in a box, and in which boxes each does."""
     row, column = letters(logits)

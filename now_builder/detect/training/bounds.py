@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -88,6 +88,9 @@ def measure_detector(
     torch.set_num_threads(threads)
     place = choose_device(device)
     model, card = load_detector(find_weights(weights), place)
+    model.patches = None  # the measure reads no features
+    maps = lru_cache(1)(model.maps)  # the same for all four sources
+    model.maps = maps  # type: ignore[method-assign]
     mapping = card.mapping or DEFAULT
     pages = _labelled(captures, pool, read_pool(captures, pool, mapping)[0])
     learned = _labelled(captures, "train", read_pool(captures, "train", mapping)[0])
@@ -99,12 +102,13 @@ def measure_detector(
         "grid": partial(_classify, model, encoder, lambda _: geometry.windows((WIDTH, HEIGHT))),
         "random": partial(_classify, model, encoder, random.of),
     }
-    screenshots = Screenshots(model.config.input_size, 1024, threads)
-    measured = {}
-    for name, extract in extractors.items():
-        found = measure(find(extract, pages, screenshots, name=f"measure {name}"), card.classes)
-        if found is not None:
-            measured[name] = found
+    screenshots = Screenshots(model.config.input_size, 0, threads)  # each is read once
+    found = find(list(extractors.values()), pages, screenshots)
+    measured = {
+        name: figures
+        for name, its in zip(extractors, found, strict=True)
+        if (figures := measure(its, card.classes)) is not None
+    }
     sites = len({page.site for page in pages})
     return Bounds(card.weights_sha256, pool, len(pages), sites, measured)
 

@@ -76,7 +76,8 @@ class History:
         """Measure a model on held-out pages and draw some of them."""
         model = copy.deepcopy(model)
         model.patches = None  # describes features for export, and is fitted at the end
-        found = find(AptExtractor(model, self._encoder, {}).extract, self._pages, self._screenshots)
+        extract = AptExtractor(model, self._encoder, {}).extract
+        [found] = find([extract], self._pages, self._screenshots)
         drawn = _spread(range(len(found)), _DRAWN)
         screens = self._screenshots.read([self._pages[row] for row in drawn]).numpy()
         with replacing(pictures_path(self._weights) / f"epoch-{epoch:03d}.png") as temporary:

@@ -36,7 +36,8 @@ def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | Non
         model.half().float()
     names = pages.mapping.class_names
     extractor = AptExtractor(model, learner.encoder, {})
-    measures = measure(find(extractor.extract, pages.held_out, screenshots), names)
+    [found] = find([extractor.extract], pages.held_out, screenshots)
+    measures = measure(found, names)
     card = DetectorCard(
         model=learner.recipe.model,
         classes=list(names),

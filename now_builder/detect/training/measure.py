@@ -107,20 +107,25 @@ class Measures:
 
 
 def find(
-    extract: Extract,
+    extractors: Sequence[Extract],
     pages: Sequence[TrainPage],
     screenshots: Screenshots,
     batch: int = 8,
-    name: str = "measure",
-) -> list[Found]:
-    """Find the regions of labelled pages in screenshots of the detector's input size."""
-    found = []
-    with Progress(name, len(pages)) as progress:
+) -> list[list[Found]]:
+    """Find the regions of labelled pages in screenshots of the detector's input size.
+
+    Returns:
+        For each extractor the regions of each page.
+    """
+    found: list[list[Found]] = [[] for _ in extractors]
+    with Progress("measure", len(pages)) as progress:
         for start in range(0, len(pages), batch):
             some = pages[start : start + batch]
-            regions = extract([page.known for page in some], screenshots.read(some))
-            rows = zip(some, regions.boxes, regions.scores, regions.classes, strict=True)
-            found += [Found(page.labels, *row) for page, *row in rows]
+            known, pixels = [page.known for page in some], screenshots.read(some)
+            for extract, its in zip(extractors, found, strict=True):
+                regions = extract(known, pixels)
+                rows = zip(some, regions.boxes, regions.scores, regions.classes, strict=True)
+                its += [Found(page.labels, *row) for page, *row in rows]
             progress.add(len(some))
     return found
 

@@ -46,7 +46,7 @@ def test_the_command_prints_a_table_or_json_and_its_progress(
         main()
     assert not ended.value.code
     out, told = capsys.readouterr()
-    for what in ("read the test pool", *(f"measure {name}" for name in found.sources)):
+    for what in ("read the test pool", "measure"):
         assert f"{what}: " in told
     tree = json.loads(out)
     assert tree == asdict(found)

@@ -54,8 +54,8 @@ def test_a_trained_detector_finds_more_than_an_untrained_one(train_pages, traine
     untrained = AptExtractor(training.learner.model, training.learner.encoder, {})
     model, _ = load_detector(weights, torch.device("cpu"))
     learnt = AptExtractor(model, training.learner.encoder, {})
-    before = measure(find(untrained.extract, pages.held_out, screenshots), NAMES)
-    after = measure(find(learnt.extract, pages.held_out, screenshots), NAMES)
+    found = find([untrained.extract, learnt.extract], pages.held_out, screenshots)
+    before, after = (measure(its, NAMES) for its in found)
     assert after.recall36 > before.recall36 + 0.05
     assert after.classified36 > before.classified36 + 0.05
     assert after.ap50 > before.ap50 + 0.05

@@ -309,8 +309,8 @@ def test_half_weights_are_half_as_large_and_measured_as_they_are(few, measured, 
     model, card = load_detector(path, torch.device("cpu"))
     assert model.centre.dtype == torch.float32
     pages = read_train_pages(few, 0.2)
-    found = find(
-        AptExtractor(model, HashedNgrams(0), {}).extract,
+    [found] = find(
+        [AptExtractor(model, HashedNgrams(0), {}).extract],
         pages.held_out,
         Screenshots(model.config.input_size, 10, 1),
     )
