@@ -129,11 +129,11 @@ def learn_labelled(
             values = {kind: learner.step(losses[kind](), step) for kind in order}
         else:
             terms = {kind: term() for kind, term in losses.items()}
-            values = {kind: term.item() for kind, term in terms.items()}
-            step = replace(step, parts={kind: values[kind] for kind in values if kind != "clean"})
+            values = {kind: term.detach() for kind, term in terms.items() if kind != "clean"}
+            step = replace(step, parts=dict(values))
             values["clean"] = learner.step(torch.stack(list(terms.values())).sum(), step)
         found.append((values["clean"], values.get("noisy", 0.0)))
-    mean, noisy_mean = np.mean(found, axis=0).tolist()
+    mean, noisy_mean = np.mean([[*map(float, both)] for both in found], axis=0).tolist()
     return {"loss": mean, "loss_noisy": noisy_mean}
 
 
@@ -148,7 +148,7 @@ def labelled_loss(
     """Sum the triplet losses of pairs, with soft margins by their labels."""
     margins = soft_margin(labels, method.margin, method.margin_base)
     costs = triplet(net.score_batch(batch), margins)
-    return (costs if is_counted is None else costs[is_counted]).sum()
+    return (costs if is_counted is None else costs.masked_fill(~is_counted, 0.0)).sum()
 
 
 def closeness(similarity: Float[Tensor, "batch batch"], margin: float) -> Float[Tensor, " batch"]:

@@ -136,9 +136,12 @@ def pair_losses(
     Each pair is compared with those of its batch; pairs in no batch have 0.
     """
     net.eval()
+    found = [
+        loss(net.score_batch(train.batch(rows))).float()
+        for rows in bar(batches, title, len(batches))
+    ]
     losses = np.zeros(len(train), dtype=np.float32)
-    for rows in bar(batches, title, len(batches)):
-        losses[rows] = loss(net.score_batch(train.batch(rows))).float().cpu().numpy()
+    losses[np.concatenate(batches)] = torch.cat(found).cpu().numpy()
     return losses
 
 
