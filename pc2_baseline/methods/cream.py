@@ -203,7 +203,6 @@ class Cream(Peers[MatchingNetwork]):
         clean = mean if since >= self.method.hard_from_epoch else np.inf
         return {CLEAN: clean, HARD: mean, NOISY: mean}
 
-    @torch.no_grad()
     def _divide(self, train: PairSet, peer: int) -> dict[str, Tensor]:
         """Return a peer's division, losses and predictions of all pairs, in evaluation mode.
 
@@ -212,10 +211,11 @@ class Cream(Peers[MatchingNetwork]):
         self.nets[peer].eval()
         found = []
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
-        for rows in bar(batches, f"divide {self.peers[peer]}", len(batches)):
-            similarity = self.nets[peer].score_batch(train.batch(rows))
-            logs = log_matches(similarity, self.method.temperature)
-            found.append(torch.stack([way.diagonal() for way in logs]).float())
+        with self.nets[peer].dividing():
+            for rows in bar(batches, f"divide {self.peers[peer]}", len(batches)):
+                similarity = self.nets[peer].score_batch(train.batch(rows))
+                logs = log_matches(similarity, self.method.temperature)
+                found.append(torch.stack([way.diagonal() for way in logs]).float())
         own, order = torch.cat(found, 1).cpu(), np.concatenate(batches)
         losses, predictions = torch.zeros(len(train)), torch.zeros(len(train))
         losses[order], predictions[order] = -own.mean(0), own.exp().mean(0)

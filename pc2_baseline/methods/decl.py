@@ -96,7 +96,6 @@ class Decl(OneNetwork[DeclSettings]):
         evidential = evidential_loss(found, clean, method.lambda_kl).mean()
         return evidential + method.lambda_hinge * hinges.masked_fill(~clean, 0.0).sum()
 
-    @torch.no_grad()
     def _divide(self, train: PairSet) -> dict[str, Tensor]:
         """Call clean which pairs are the likeliest of their image, in evaluation mode.
 
@@ -106,7 +105,8 @@ class Decl(OneNetwork[DeclSettings]):
         """
         self.net.eval()
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
-        judged = [self._judge(train, rows) for rows in bar(batches, "divide", len(batches))]
+        with self.net.dividing():
+            judged = [self._judge(train, rows) for rows in bar(batches, "divide", len(batches))]
         back = torch.from_numpy(np.argsort(np.concatenate(batches)))  # each pair is there once
         return {name: torch.cat([own[name] for own in judged]).cpu()[back] for name in judged[0]}
 

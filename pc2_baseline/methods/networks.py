@@ -75,7 +75,7 @@ def _words(sizes: Sizes) -> WordSides:
 
 
 def _similarity(model: ModelSettings) -> BlockSimilarity:
-    budget = MemoryBudget(None, model.keep_mb, model.precision)
+    budget = MemoryBudget(None, model.keep_mb, model.precision, model.division_precision)
     dim, pooling = model.embed_dim, model.cosine_pooling
     temperature, sharpness = model.attention_temperature, model.lse_sharpness
     match model.similarity:

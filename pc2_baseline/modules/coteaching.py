@@ -123,7 +123,6 @@ def dividing_batches(
     return into_batches(np.arange(pairs), size, stream(seed, pairs, ORDER, *epoch))
 
 
-@torch.no_grad()
 def pair_losses(
     net: MatchingNetwork,
     train: PairSet,
@@ -136,10 +135,11 @@ def pair_losses(
     Each pair is compared with those of its batch; pairs in no batch have 0.
     """
     net.eval()
-    found = [
-        loss(net.score_batch(train.batch(rows))).float()
-        for rows in bar(batches, title, len(batches))
-    ]
+    with net.dividing():
+        found = [
+            loss(net.score_batch(train.batch(rows))).float()
+            for rows in bar(batches, title, len(batches))
+        ]
     losses = np.zeros(len(train), dtype=np.float32)
     losses[np.concatenate(batches)] = torch.cat(found).cpu().numpy()
     return losses

@@ -14,7 +14,7 @@ from pc2_baseline.progress import bar
 BLOCK = 128
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def similarity_matrix(
     net: MatchingNetwork, split: PairSet, block: int = BLOCK
 ) -> Float[np.ndarray, "images captions"]:

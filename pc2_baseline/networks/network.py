@@ -1,5 +1,9 @@
 """The matching network: both encoders and the similarity reasoning."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -16,6 +20,19 @@ class MatchingNetwork(nn.Module):
         self.images = images
         self.captions = captions
         self.similarity = similarity
+
+    @contextmanager
+    def dividing(self) -> Iterator[None]:
+        """Evaluate pairs for a division: no graph is kept, and the precision may be its own.
+
+        The caller puts the network, and what it belongs to, into evaluation mode.
+        """
+        self.similarity.dividing = True
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            self.similarity.dividing = False
 
     def encode_images(self, regions: Float[Tensor, "images 36 features"]) -> ImageCodes:
         """Encode screenshots."""

@@ -1,5 +1,6 @@
 """Float32 products by the faster of a CPU's two libraries, where it gives float32."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -11,6 +12,8 @@ _FINER_THAN_BF16 = 1 + 2**-12
 _CPU_INFO = Path("/proc/cpuinfo")
 NARROWEST = 256
 """Width of an embedding from which oneDNN pays."""
+KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "LRU_CACHE_CAPACITY": "16"}
+"""Kernels that oneDNN keeps; of 1,024, its default, blocks of many lengths fill half a gigabyte."""
 
 
 @contextmanager
@@ -20,8 +23,8 @@ def fast_float32(width: int) -> Iterator[bool]:
     PyTorch's other library, MKL, does not use the wide registers of processors that are not
     Intel's: there oneDNN is up to twice as fast on large products. On Intel's processors it gains
     nothing, and on small products it costs more than it gains everywhere: it makes a kernel for
-    each shape, which takes memory. So it is a matter of processor and width, and a run that is
-    resumed on its machine has the same products.
+    each shape. So it is a matter of processor and width, and a run that is resumed on its machine
+    has the same products. Few of the kernels are kept, unless the environment says otherwise.
 
     The switch that hands products to oneDNN also allows bfloat16 inside where a processor has
     matrix tiles for it; then it is left alone. It is the whole process's, so it is put back at the
@@ -29,6 +32,8 @@ def fast_float32(width: int) -> Iterator[bool]:
     """
     switch = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = switch.fp32_precision
+    for name, number in KERNELS.items():  # read at the first product of the process
+        os.environ.setdefault(name, number)
     on = width >= NARROWEST and not _is_intel()
     if on:
         switch.fp32_precision = "bf16"

@@ -33,11 +33,13 @@ class MemoryBudget:
             ``None``: a default for the device.
         precision: ``fp32``, or ``bf16`` for the large products and the nodes; norms, softmaxes,
             and all that has one value a pair stay in float32.
+        division_precision: Precision while pairs are divided; ``None``: the same.
     """
 
     chunk_mb: int | None = None
     keep_mb: int | None = None
     precision: Literal["fp32", "bf16"] = "fp32"
+    division_precision: Literal["fp32", "bf16"] | None = None
 
 
 DEFAULT_BUDGET = MemoryBudget()
@@ -49,11 +51,13 @@ class BlockSimilarity(nn.Module):
     Attributes:
         group: Ranks that train the network together. A parameter that acts on a rank's own share
             of the block alone has its gradients summed over them; other work is done by each.
+        dividing: Whether pairs are being divided, which may have a precision of its own.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.group: ProcessGroup = ALONE
+        self.dividing = False
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
@@ -180,7 +184,9 @@ class ChunkedSimilarity(BlockSimilarity):
         self._few_active = share <= FEW
 
     def _kind(self, images: ImageCodes) -> torch.dtype:
-        return torch.bfloat16 if self.budget.precision == "bf16" else images.regions.dtype
+        own = self.budget.division_precision if self.dividing else None
+        bf16 = (own or self.budget.precision) == "bf16"
+        return torch.bfloat16 if bf16 else images.regions.dtype
 
     def note(
         self,

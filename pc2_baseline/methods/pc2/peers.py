@@ -179,7 +179,6 @@ class Pc2Peers(CoTaught[Pc2Network, PairStatistics]):
                 bank.write(state[TRAINING][f"{peer}.bank"])
 
 
-@torch.no_grad()
 def evaluate_pairs(
     net: Pc2Network, train: PairSet, batches: Sequence[Rows], margin: float, title: str
 ) -> tuple[Float[np.ndarray, " pairs"], Float[Tensor, "pairs classes"]]:
@@ -193,12 +192,13 @@ def evaluate_pairs(
     """
     net.eval()
     own, predicted = [], []
-    for rows in bar(batches, title, len(batches)):
-        pairs = net.encode(train.batch(rows))
-        similarity = net.matching.score(pairs.images, pairs.captions)
-        margins = similarity.new_full((len(rows),), margin, dtype=torch.float32)
-        own.append(triplet_mean(similarity, margins))
-        predicted.append(net.predict(pairs.images))
+    with net.matching.dividing():
+        for rows in bar(batches, title, len(batches)):
+            pairs = net.encode(train.batch(rows))
+            similarity = net.matching.score(pairs.images, pairs.captions)
+            margins = similarity.new_full((len(rows),), margin, dtype=torch.float32)
+            own.append(triplet_mean(similarity, margins))
+            predicted.append(net.predict(pairs.images))
     # Copied once, at the end: else the host would wait for the device in each batch.
     order = np.concatenate(batches)
     losses, predictions = np.zeros(len(train), np.float32), torch.zeros(len(train), net.classes)

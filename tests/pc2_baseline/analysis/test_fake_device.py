@@ -131,7 +131,9 @@ def test_planted_faults_are_found(device, plant, found):
     x = torch.ones(4, 4, device=FAKE)
     if found is None or isinstance(found, str):
         plant(x)
-        assert {name.split()[0] for name in device.synchronisations} == ({found} if found else set())
+        assert {name.split()[0] for name in device.synchronisations} == (
+            {found} if found else set()
+        )
     else:
         with pytest.raises(found):
             plant(x)
