@@ -4,7 +4,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from math import prod
 from typing import Any
 from unittest.mock import patch
@@ -13,7 +12,6 @@ from weakref import finalize
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.modules import rnn
 from torch.optim import optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -34,11 +32,11 @@ _MOST_KNOWN = 2**22
 @contextmanager
 def fake_gpu() -> Iterator["FakeDevice"]:
     """Let PyTorch take :data:`FAKE` for a GPU, which has fused optimisers and whole GRUs."""
-    supported = partial(list, (FAKE.type, "cpu"))
+    supported = lambda: [FAKE.type, "cpu"]  # noqa: E731
     name = "_get_fused_kernels_supported_devices"
     with (
         patch.object(optimizer, name, supported),
-        patch.object(rnn._VF, "gru", _gru),  # noqa: SLF001
+        patch.object(torch._VF, "gru", _gru),  # noqa: SLF001
         FakeDevice() as device,
     ):
         yield device
@@ -61,7 +59,7 @@ class MixedDevicesError(RuntimeError):
     """Tensors of the host and of the GPU met in one operation."""
 
 
-class FakeDevice(TorchDispatchMode):
+class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Run PyTorch code on :data:`FAKE` as if it were a GPU, and count what it does there.
 
     Integers that the host has sent, and what follows from them alone, are computed for real beside
@@ -81,7 +79,7 @@ class FakeDevice(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.every_cell = False
         self.synchronisations: Counter[str] = Counter()
         self.work: Counter[tuple[torch.dtype | None, int, int]] = Counter()
@@ -126,7 +124,9 @@ class FakeDevice(TorchDispatchMode):
             self._follow(func, args, kwargs, (given, made))
         return found
 
-    def _read(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _read(  # noqa: PLR0911 - one for each operation
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Return what the host gets from the GPU, after waiting for it; nothing if it asks not."""
         first = args[0]
         if func is _item.default:
@@ -216,7 +216,7 @@ class FakeDevice(TorchDispatchMode):
         """Return the numbers of a tensor, if they are known, or the tensor if it is the host's."""
         if tensor.device != FAKE:
             return tensor
-        known = self._twins.get(tensor.untyped_storage())
+        known = self._twins.get(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         return None if known is None or known.dtype != tensor.dtype else _laid(known, tensor)
 
     def _count(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
@@ -243,7 +243,7 @@ class FakeDevice(TorchDispatchMode):
             on_host = {**kwargs, "device": "cpu"} if "device" in kwargs else kwargs
             twins = tree_map_only(Tensor, self._twin, (args, on_host))
             for tensor, numbers in zip(made, _tensors(func(*twins[0], **twins[1])), strict=True):
-                if self._twins.get(tensor.untyped_storage()) is None:
+                if self._twin(tensor) is None:
                     self._hold(tensor, numbers)
         elif func._schema.is_mutable:  # noqa: SLF001
             for tensor in made:

@@ -1,6 +1,6 @@
 """A learner: one network, its optimiser, and their state as plain tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TypeVar
@@ -49,6 +49,15 @@ class BrokenStepError(TrainingError):
         self.step = step
         self.problem = problem
         self.loss = loss
+
+
+def mean_losses(losses: Sequence[Sequence[float | Tensor]]) -> list[float]:
+    """Return the mean of each loss that steps have returned.
+
+    What is still on the device is read here, after the last step, so that no step waits for it.
+    """
+    read = [[float(value) for value in step] for step in losses]
+    return [float(mean) for mean in np.mean(read, axis=0)]
 
 
 def rate(epoch: int, warmup: int, drop: int) -> float:

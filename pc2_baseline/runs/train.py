@@ -76,6 +76,8 @@ def train(
     if settings.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(settings.train.deterministic)
+    for kind in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+        kind.fp32_precision = "tf32" if settings.train.tf32 else "ieee"
     with (
         fast_float32(settings.model.embed_dim),
         open_split(reader, "train", device) as pairs,

@@ -47,7 +47,7 @@ from pc2_baseline.modules.coteaching import (
     warm_up_batches,
 )
 from pc2_baseline.modules.division import clean_posterior, divide, require_clean
-from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.modules.learner import Step, mean_losses, rate
 from pc2_baseline.modules.losses import (
     likeliest,
     mean_entropy,
@@ -143,7 +143,7 @@ class Pc2(Pc2Peers):
         for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             step = Step(epoch, number, name, np.append(clean, noisy))
             losses.append(self.training_step(own, clean, noisy, step))
-        loss, noisy_loss = np.mean([[*map(float, both)] for both in losses], axis=0).tolist()
+        loss, noisy_loss = mean_losses(losses)
         return {"loss": loss, "loss_noisy": noisy_loss}
 
     def training_step(
@@ -195,9 +195,9 @@ class Pc2(Pc2Peers):
             costs = own.triplet(similarity, margins, chosen[:, None] != chosen[None])
             noisy_loss = costs.masked_fill(y < method.mismatch_threshold, 0.0).sum()
 
-        noisy = noisy_loss.detach()
-        step = replace(step, parts={"noisy": noisy})
-        return own.learner.step(loss + method.lambda_noisy * noisy_loss, step), noisy
+        total, of_noisy = loss + method.lambda_noisy * noisy_loss, noisy_loss.detach()
+        step = replace(step, parts={"noisy": of_noisy})
+        return own.learner.step(total, step), of_noisy
 
     def describe(self, net: Pc2Network, codes: ImageCodes) -> Float[Tensor, "images width"]:
         """Return the vectors to search by: pseudo-predictions, or embeddings without P-Cls."""

@@ -30,7 +30,7 @@ from pc2_baseline.modules.coteaching import (
     warm_up_batches,
 )
 from pc2_baseline.modules.division import Division, require_clean
-from pc2_baseline.modules.learner import Step, prefixed, rate, under
+from pc2_baseline.modules.learner import Step, mean_losses, prefixed, rate, under
 from pc2_baseline.modules.losses import (
     robust_class_loss,
     soft_margin,
@@ -167,7 +167,7 @@ class Pcsr(Pc2Peers):
         for number, rows in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             step = Step(epoch, number, name, np.concatenate(rows))
             losses.append(self.training_step(own, rows, step))
-        loss, refined = np.mean([[*map(float, both)] for both in losses], axis=0).tolist()
+        loss, refined = mean_losses(losses)
         return {"loss": loss, "loss_noisy": refined}
 
     def _batches(self, division: Division, epoch: int, peer: int) -> list[tuple[Rows, ...]]:
