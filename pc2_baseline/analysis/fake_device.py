@@ -149,6 +149,9 @@ class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self._twin(first)
             values = torch.arange(first.numel()) if known is None else known
             return tuple(map(self._send, func(values, *args[1:], **kwargs)))
+        if func is _aten.bincount.default:
+            self._wait("bincount")
+            return self._send(func(self._numbers(first), *args[1:], **kwargs))
         if func.name() == "torchvision::nms":
             self._wait("nms")
             return self._send(torch.arange(len(first)))

@@ -30,7 +30,7 @@ _PRODUCTS, _COPIES = 0.7, 0.8
 _FROM = ("noisy_from_epoch", "ambiguous_from_epoch", "hard_from_epoch")
 _GIB = 2**30
 
-Work = Mapping[tuple[torch.dtype | None, int, int], float]
+Work = Mapping[tuple[torch.dtype | None, int, int], float | int]
 """How often an operation ran: see :class:`FakeDevice`."""
 
 
@@ -56,10 +56,10 @@ class Gpu:
 
 
 GPUS = {
-    "a100": Gpu(19.5, 156, 312, 2.0, 80),
-    "h100": Gpu(67, 495, 989, 3.35, 80),
-    "h200": Gpu(67, 495, 989, 4.8, 141),
-    "l40s": Gpu(91.6, 183, 362, 0.864, 48),
+    "a100": Gpu(19.5, 156.0, 312.0, 2.0, 80.0),
+    "h100": Gpu(67.0, 495.0, 989.0, 3.35, 80.0),
+    "h200": Gpu(67.0, 495.0, 989.0, 4.8, 141.0),
+    "l40s": Gpu(91.6, 183.0, 362.0, 0.864, 48.0),
 }
 
 
@@ -169,17 +169,13 @@ class Plan:
         ]
         room = GPUS[self.gpu].memory_gib
         fits = "" if self.memory_gib <= room else ": more than it has"
+        hours = f"{self.hours:.1f} h and {self.pflop:,.0f} PFLOP on one {self.gpu}: "
+        memory = f"{self.memory_gib:.1f} of {room:.0f} GiB, {self.held_gib:.1f} of them "
+        assumed = f"assumed: products at {_PRODUCTS:.0%} of the data sheet's rate, memory at "
         lines += [
-            f"{self.hours:.1f} h and {self.pflop:,.0f} PFLOP on one {self.gpu}: "
-            f"{self.pairs:,} pairs, {self.clean_share:.0%} of them clean"
-        ]
-        lines += [
-            f"{self.memory_gib:.1f} of {room:.0f} GiB, {self.held_gib:.1f} of them features and "
-            f"weights{fits}"
-        ]
-        lines += [
-            f"assumed: products at {_PRODUCTS:.0%} of the data sheet's rate, memory at "
-            f"{_COPIES:.0%}; the mixtures on the CPU and launches are not counted"
+            hours + f"{self.pairs:,} pairs, {self.clean_share:.0%} of them clean",
+            memory + f"features and weights{fits}",
+            assumed + f"{_COPIES:.0%}; the mixtures on the CPU and launches are not counted",
         ]
         return "\n".join(lines)
 
