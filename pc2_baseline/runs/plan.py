@@ -328,4 +328,4 @@ def _mean(works: Sequence[Work], parts: int = 1) -> Work:
 
 
 def _flops(work: Work) -> float:
-    return sum(flops * times for (_, flops, _), times in work.items())
+    return float(sum(flops * times for (_, flops, _), times in work.items()))
