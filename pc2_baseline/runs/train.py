@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,7 +77,8 @@ def train(
     if settings.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(settings.train.deterministic)
-    for kind in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+    backends: Any = torch.backends
+    for kind in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
         kind.fp32_precision = "tf32" if settings.train.tf32 else "ieee"
     with (
         fast_float32(settings.model.embed_dim),
