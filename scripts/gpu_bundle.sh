@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Gather what `gpu_check.sh` needs on a machine without a network: wheels and labelled screenshots, into .gpu-bundle/.
-# PYTHON_VERSION (3.12) is that machine's Python; PAGES (320) are crawled of a simulated web and labelled.
+# PYTHON_VERSION (3.12) is that machine's Python; PAGES (320) are crawled of a simulated web and labelled (0: none, for `quick`).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"
@@ -31,6 +31,7 @@ gather_wheels() {
 
 gather_screenshots() {
   local web=.cache/gpu-web server
+  [ "$pages" != 0 ] || return 0
   [ ! -e "$bundle/screenshots/labels.json" ] || return 0
   rm -rf "$web"
   now-builder simweb make "$web" --pages "$pages" --sites 24 --awkward 0
@@ -50,7 +51,7 @@ echo "$version" >"$bundle/python-version"
 # A checkout without .git, as a machine may get it, has no other way to know what it runs.
 { git rev-parse HEAD; git diff --quiet HEAD || echo "with changes"; } >"$bundle/commit" 2>/dev/null || echo unknown >"$bundle/commit"
 
-(cd "$bundle" && du -ak wheels | sort -rn && du -sk screenshots) | awk '{ printf "%8.2f MiB  %s\n", $1 / 1024, $2 }'
+(cd "$bundle" && du -ak wheels | sort -rn && if [ -e screenshots ]; then du -sk screenshots; fi) | awk '{ printf "%8.2f MiB  %s\n", $1 / 1024, $2 }'
 kib=$(du -sk --apparent-size "$bundle" | cut -f1)
 printf 'bundle for Python %s: %.1f MiB, at most %d\n' "$version" "$(awk -v k="$kib" 'BEGIN { print k / 1024 }')" "$limit_mib"
 if [ "$kib" -gt $((limit_mib * 1024)) ]; then

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Prove what only a GPU can, part by part: scripts/gpu_check.sh PART… (1 to 5, or all). See docs/gpu.md.
-# DEVICE (cuda, cpu), SIZE (full, tiny), OUT (folder of gpu-check.json and .md), LIMIT_S (of each part), PYTHON.
+# Prove what only a GPU can, part by part: scripts/gpu_check.sh PART… (1 to 5, or all; a to f, or quick). See docs/gpu.md.
+# DEVICE (cuda, cpu), SIZE (full, tiny), OUT (folder of gpu-check.json and .md), LIMIT_S (of each part), ALL_S, PYTHON.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-root=$PWD device=${DEVICE:-cuda} size=${SIZE:-full} limit=${LIMIT_S:-580} bundle=${BUNDLE:-.gpu-bundle}
+root=$PWD device=${DEVICE:-cuda} size=${SIZE:-full} bundle=${BUNDLE:-.gpu-bundle} all_s=${ALL_S:-86400}
+declare -A seconds=([a]=30 [b]=90 [c]=60 [d]=120 [e]=60) # of a part; others have all that is left, 580 at most
+if [ "$size" = tiny ]; then seconds=(); fi # they are a GPU's
 export OUT=${OUT:-$root} BUNDLE=$bundle
 export CUBLAS_WORKSPACE_CONFIG=:4096:8 PYTHONUNBUFFERED=1
 if [ "$size" = tiny ]; then export OMP_NUM_THREADS=1; fi
@@ -13,7 +15,10 @@ if [ -z "$python" ]; then
   if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
 fi
 if [ $# = 0 ]; then set -- all; fi
-if [ "$1" = all ]; then set -- 1 2 3 4 5; fi
+case $1 in
+  all) set -- 1 2 3 4 5 ;;
+  quick) set -- a b c d e f && all_s=${ALL_S:-420} ;;
+esac
 
 # Wheels of another Python are of no use; an environment that has all packages needs none.
 site=""
@@ -35,12 +40,20 @@ install_bundle() {
 }
 if [ -e "$bundle/python-version" ]; then install_bundle; fi
 export PYTHONPATH="$root${site:+:$site}"
+# From a cold disk once, not in the 30 s of quick's first part.
+if [ "$1$size" = afull ]; then "$python" -c "import benchmarks.gpu.steps"; fi
 
 failed=()
 for part in "$@"; do
-  echo "== part $part on $device, $size" >&2
-  begun=$SECONDS
-  timeout --kill-after=10 "$limit" "$python" -m benchmarks.gpu run "$part" --device "$device" --size "$size" --limit-s "$((limit - 15))"
+  begun=$SECONDS limit=${LIMIT_S:-${seconds[$part]:-580}}
+  if [ "$limit" -gt $((all_s - begun)) ]; then limit=$((all_s - begun)); fi
+  echo "== part $part on $device, $size, at most $limit s" >&2
+  if [ "$limit" -lt 1 ]; then
+    "$python" -m benchmarks.gpu died "$part" "not begun: no time was left"
+    failed+=("$part")
+    continue
+  fi
+  timeout --kill-after=10 "$limit" "$python" -m benchmarks.gpu run "$part" --device "$device" --size "$size" --limit-s "$((limit - 5))"
   status=$?
   case $status in
     0) ;;

@@ -14,11 +14,18 @@ import time
 import traceback
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
-from benchmarks.gpu.report import TITLES, Report
+from benchmarks.gpu.report import TITLES, Report, reason_of
 
 REHEARSAL = "tiny: a rehearsal, its figures mean nothing"
-MODULES = {"1": "suite", "2": "similarity", "3": "epochs", "4": "extraction", "5": "detector"}
+WORK = {
+    "a": "steps:small", "b": "steps:at_size", "c": "similarity:one_loop", "d": "epochs:one_mode",
+    "e": "extraction:one_variant", "f": "suite:run",
+    "1": "suite:run", "2": "similarity:run", "3": "epochs:run", "4": "extraction:run",
+    "5": "detector:run",
+}  # fmt: skip
+"""What does a part, in this package."""
 
 
 def run(part: str, options: argparse.Namespace) -> bool:
@@ -33,21 +40,17 @@ def run(part: str, options: argparse.Namespace) -> bool:
         report.parts[part]["environment"] = machine.describe(device)
         tiny = options.size == "tiny"
         if tiny:
-            report.parts[part]["environment"]["size"] = (
-                "tiny: a rehearsal, its figures mean nothing"
-            )
+            report.parts[part]["environment"]["size"] = REHEARSAL
             machine.torch.set_num_threads(1)
-        check = machine.Check(part, device, tiny, report, command, options.limit_s)
-        import_module(f"benchmarks.gpu.{MODULES[part]}").run(check)
+        check = machine.Check(part, device, tiny, report, command, options.limit_s, begun)
+        resolve_name(f"benchmarks.gpu.{WORK[part]}")(check)
     except Exception as error:  # noqa: BLE001 - a part's failure becomes a row
         traceback.print_exc()
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(where.filename).name}:{where.lineno}"
-        reason = f"{type(error).__name__} at {place}: {str(error)[:500]}"
-        report.end(part, "failed", reason, time.monotonic() - begun)
+        report.end(part, "failed", reason_of(error), time.monotonic() - begun)
         return False
-    report.end(part, "done", "", time.monotonic() - begun)
-    return True
+    reason = "; ".join(check.broken)
+    report.end(part, "failed" if reason else "done", reason, time.monotonic() - begun)
+    return not reason
 
 
 def main() -> int:

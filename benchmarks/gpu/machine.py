@@ -6,7 +6,9 @@ import resource
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import torchvision
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu.report import Figure, Goal, Report, Table
+from benchmarks.gpu.report import Figure, Goal, Report, Table, reason_of
 
 ROOT = Path(__file__).parents[2]
 KERNELS = 15
@@ -33,6 +35,7 @@ class Check:
         command: What repeats the part.
         limit_s: Seconds that the part may take.
         begun: By :func:`time.monotonic`.
+        broken: What was attempted in vain.
     """
 
     part: str
@@ -41,7 +44,8 @@ class Check:
     report: Report
     command: str
     limit_s: float
-    begun: float = field(default_factory=time.monotonic)
+    begun: float
+    broken: list[str] = field(default_factory=list)
 
     def add(
         self, name: str, value: float | None, unit: str, goal: Goal | None = None, note: str = ""
@@ -55,6 +59,18 @@ class Check:
     def table(self, title: str, columns: list[str], rows: list[list[str | float]]) -> None:
         """Write a table down."""
         self.report.add(self.part, Table(title, columns, rows))
+
+    def attempt(self, name: str, work: Callable[[], object], needed_s: float = 0.0) -> None:
+        """Do a piece of the part; that it breaks, or that no time is left for it, is a row."""
+        if self.left_s < needed_s:
+            self.add(f"{name}: not measured", None, "", note="no time was left")
+            return
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - the rest goes on
+            traceback.print_exc()
+            self.add(f"{name}: failed", None, "", note=reason_of(error))
+            self.broken.append(name)
 
     @property
     def left_s(self) -> float:
@@ -142,20 +158,39 @@ class Ceilings:
     bytes: float
 
 
+@contextmanager
+def float32_products(precision: str) -> Iterator[None]:
+    """Let a GPU round the factors of float32 products if the precision is TF32, or else not.
+
+    By default PyTorch does so in cuDNN's convolutions and GRUs alone.
+    """
+    cudnn = torch.backends.cudnn
+    switches = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)  # type: ignore[attr-defined]
+    before = [switch.fp32_precision for switch in switches]
+    for switch in switches:
+        switch.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    try:
+        yield
+    finally:
+        for switch, own in zip(switches, before, strict=True):
+            switch.fp32_precision = own
+
+
 def measure_ceilings(check: Check, precisions: tuple[str, ...] = ("fp32", "bf16")) -> Ceilings:
     """Measure a large product in each precision, and a large copy, on random numbers."""
-    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
     width, cells = (256, 2**20) if check.tiny else (8192, 2**29)
     flops = {}
     for precision in precisions:
         one, two = (torch.randn(width, width, device=check.device) for _ in range(2))
-        one, two = one.to(kinds[precision]), two.to(kinds[precision])
+        one, two = (each.to(kinds.get(precision, torch.float32)) for each in (one, two))
         out = torch.empty_like(one)
 
         def product(one: Tensor = one, two: Tensor = two, out: Tensor = out) -> None:
             torch.mm(one, two, out=out)
 
-        flops[precision] = 2.0 * width**3 / check.median_s(product, 10)
+        with float32_products(precision):
+            flops[precision] = 2.0 * width**3 / check.median_s(product, 10)
         check.add(f"ceiling, product in {precision}", flops[precision] / 1e12, "TFLOP/s",
                   note=f"{width} × {width} × {width}")  # fmt: skip
     source = torch.randn(cells, device=check.device)

@@ -2,6 +2,7 @@
 
 import json
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +12,12 @@ from now_builder.formats.io import write_json, write_text
 
 FORMAT = "now-gpu-check/1"
 TITLES = {
+    "a": "A small step against float64 on the CPU",
+    "b": "A step of PC² at NoW's size",
+    "c": "SGR, forward and backward, against the loop in fp32",
+    "d": "Epochs of PC² in bf16 with features on the device",
+    "e": "Extraction of 256 pages",
+    "f": "Tests on the device, as many as the time is for",
     "1": "Tests on the device",
     "2": "SGR and SAF, forward and backward, against the loop over captions",
     "3": "Epochs of PC² at NoW's size",
@@ -126,6 +133,13 @@ class Report:
         tree = {"format": FORMAT, "written": _now(), "parts": self.parts}
         write_json(self.json_path, tree)
         write_text(self.markdown_path, to_markdown(tree))
+
+
+def reason_of(error: Exception) -> str:
+    """Say what an error is and where it was raised."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(where.filename).name}:{where.lineno}"
+    return f"{type(error).__name__} at {place}: {str(error)[:500]}"
 
 
 def read_parts(path: Path) -> dict[str, dict[str, Any]]:

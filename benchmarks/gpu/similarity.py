@@ -1,6 +1,6 @@
 """Part 2: a block of SGR and of SAF, forward and backward, against the loop over captions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -13,6 +13,9 @@ from benchmarks.sgr import LAYERS, SIZES, Size, lengths_of, make, operations, pl
 BATCH = 128
 PAPER_DIM = 2048
 """Width of a word in the paper; the released code and other work have the 1,024 of ``SIZES``."""
+
+WAYS = ((False, "fp32"), (False, "bf16"), (True, "fp32"), (True, "bf16"))
+"""Whether by the loop, and the precision."""
 
 FASTER, FASTER_ALIKE, GIB = Goal(8.0), Goal(4.0), Goal(12.0, at_least=False)
 CLOSE, CLOSE_GRADIENT = Goal(1e-4, at_least=False), Goal(1e-3, at_least=False)
@@ -36,12 +39,18 @@ def run(check: Check) -> None:
     """Measure both kinds at both lengths, then SGR at the paper's width, then a profile."""
     ceilings = measure_ceilings(check)
     for label, size in sizes(check).items():
-        compare(check, label, size, ceilings)
+        compare(check, label, size, ceilings, WAYS)
     label, size = next(iter(sizes(check).items()))
     for precision in ("fp32", "bf16"):
         step, _ = steps(size, precision, looped=False)
         step()
         check.profile(f"{label}, ours in {precision}: a step", step)
+
+
+def one_loop(check: Check) -> None:
+    """Measure the size that goals are for, against the loop in fp32 alone: part c."""
+    label, size = next(iter(sizes(check).items()))
+    compare(check, label, size, measure_ceilings(check), WAYS[:3])
 
 
 def sizes(check: Check) -> dict[str, Size]:
@@ -59,10 +68,12 @@ def sizes(check: Check) -> dict[str, Size]:
     return {**found, f"SGR, NoW's lengths, width {PAPER_DIM}": wide}
 
 
-def compare(check: Check, label: str, size: Size, ceilings: Ceilings) -> None:
-    """Run the four ways of one size and write down times, memory, rates and differences."""
+def compare(
+    check: Check, label: str, size: Size, ceilings: Ceilings, ways: Sequence[tuple[bool, str]]
+) -> None:
+    """Run ways of one size and write down times, memory, rates and differences."""
     taken: dict[str, Taken] = {}
-    for looped, precision in ((False, "fp32"), (False, "bf16"), (True, "fp32"), (True, "bf16")):
+    for looped, precision in ways:
         way = f"{'loop' if looped else 'ours'}, {precision}"
         found = take(check, size, precision, looped=looped)
         if found is None:

@@ -27,13 +27,13 @@ class Batch:
     """Some pairs of a split.
 
     Attributes:
-        regions: Features as released.
+        regions: Features as released, or what a network takes in their place.
         tokens: Ids with ``<start>`` and ``<end>``, padded with zeros.
         lengths: Tokens of each caption, on the CPU.
         pair_index: Rows of the split.
     """
 
-    regions: Float[Tensor, "batch 36 features"]
+    regions: Float[Tensor, "batch rows width"]
     tokens: Int[Tensor, "batch words"]
     lengths: Int[Tensor, " batch"]
     pair_index: Int[Tensor, " batch"]
@@ -98,7 +98,7 @@ class PairSet:
             torch.from_numpy(pair_index.astype(np.int64)),
         )
 
-    def image_batch(self, images: Int[np.ndarray, " batch"]) -> Float[Tensor, "batch 36 features"]:
+    def image_batch(self, images: Int[np.ndarray, " batch"]) -> Float[Tensor, "batch rows width"]:
         """Read some images by their row of ``regions``."""
         if isinstance(self.regions, Tensor):
             rows = torch.from_numpy(images.astype(np.int64)).to(self.regions.device)

@@ -128,7 +128,8 @@ class CrossFit(Peers[MatchingNetwork]):
         batches = cut(rows, self.train.batch, stream(self.train.seed, epoch, peer))
         losses = []
         for number, pairs in enumerate(bar(batches, f"train {name}", len(batches))):
-            similarity = net.score_batch(train.batch(pairs))
+            listed = hardest and self.contrast is None
+            similarity = net.score_batch(train.batch(pairs), hardest=listed)
             clean_prob = torch.from_numpy(division.clean_prob[pairs]).float().to(train.device)
             loss = self._loss(similarity, clean_prob, hardest=hardest)
             losses.append(learner.step(loss, Step(epoch, number, name, pairs)))

@@ -37,6 +37,7 @@ def make_network(
         _image_encoder(model, sizes), _caption_encoder(model, sizes), _similarity(model)
     )
     net.similarity.group = group
+    net.shortlist = model.shortlist
     return net
 
 

@@ -53,6 +53,7 @@ class OneNetwork(Generic[Own]):
         self.learner.set_rate(rate)
         seed_torch(self.train.seed, 2, epoch)
         self.net.train()
+        self.net.similarity.few_active = epoch >= self.train.warmup_epochs
 
     def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
         """Score every image of a split against every caption."""

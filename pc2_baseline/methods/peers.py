@@ -73,6 +73,7 @@ class Peers(Generic[Net]):
         seed_torch(self.train.seed, len(self.peers) + peer, epoch)
         self.learners[peer].set_rate(rate)
         self.nets[peer].train()
+        self.matching[peer].similarity.few_active = epoch >= self.train.warmup_epochs
 
     def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
         """Average the peers' similarity matrices."""

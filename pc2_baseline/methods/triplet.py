@@ -65,7 +65,7 @@ class Triplet(OneNetwork[OneNetworkSettings]):
         batches = cut(pairs, self.train.batch, stream(self.train.seed, epoch))
         losses = []
         for number, rows in enumerate(bar(batches, "train", len(batches))):
-            similarity = self.net.score_batch(train.batch(rows))
+            similarity = self.net.score_batch(train.batch(rows), hardest=hardest)
             margins = similarity.new_full((len(rows),), self.method.margin)
             loss = triplet(similarity, margins).sum()
             losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))

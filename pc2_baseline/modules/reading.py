@@ -1,7 +1,8 @@
 """Words that a detector read against words of captions, each set of vectors evened out."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -9,17 +10,21 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from now_builder.errors import ConfigError
+from now_builder.formats.word_vectors import WIDTH
 from pc2_baseline.data.pairs import PairSet, cut, pad
 from pc2_baseline.data.seen_words import SeenWords
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.reading import (
     FEWEST,
     ReadingCaptionEncoder,
+    ReadingImageEncoder,
     Whitening,
     WordSides,
     fit_whitening,
     letter_sums,
 )
+
+Part = TypeVar("Part", bound=nn.Module)
 
 _IMAGES = 128
 WANTED_BY = "method.words or model.similarity=reading"
@@ -152,12 +157,39 @@ def know_tokens(method: object, split: PairSet, tokens: Mapping[int, str]) -> Pa
         return split
     words = words_of(split).knowing(tokens)
     letters = words.letters(tokens)
+    for encoder in _parts(method, ReadingCaptionEncoder):
+        encoder.know(letters, min(tokens))
+    return replace(split, words=words)
+
+
+@torch.no_grad()
+def whiten_once(method: object, split: PairSet, memory_gb: float) -> PairSet:
+    """Return a split whose regions are :meth:`ReadingImageEncoder.fixed`, computed once.
+
+    Regions that are on the GPU or on disk stay as they are, as do all where both would take more
+    than ``memory_gb`` GiB, or no network reads. The pages are taken in blocks of one size, so that
+    the same epoch has the same bits after a resume.
+    """
+    encoder = next(_parts(method, ReadingImageEncoder), None)
+    if encoder is None or type(split.regions) is not np.ndarray:
+        return split
+    rows = encoder.fixed(split.image_batch(np.zeros(1, dtype=np.int64))).shape[1]
+    kept = split.images * rows * WIDTH * np.dtype(np.float32).itemsize
+    if (split.regions.nbytes + kept) / 2**30 > memory_gb:
+        return split
+    regions = np.empty((split.images, rows, WIDTH), dtype=np.float32)
+    for block in cut(np.arange(split.images), _IMAGES):
+        regions[block] = encoder.fixed(split.image_batch(block)).cpu().numpy()
+    return replace(split, regions=regions)
+
+
+def _parts(method: object, kind: type[Part]) -> Iterator[Part]:
+    """Yield the parts of a method's networks that are of some kind."""
     for value in vars(method).values():
         for net in value if isinstance(value, list) else [value]:
             for part in net.modules() if isinstance(net, nn.Module) else ():
-                if isinstance(part, ReadingCaptionEncoder):
-                    part.know(letters, min(tokens))
-    return replace(split, words=words)
+                if isinstance(part, kind):
+                    yield part
 
 
 def words_of(split: PairSet) -> SeenWords:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 
+from now_builder.formats.features import REGIONS
 from now_builder.formats.word_vectors import WIDTH
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask, word_places
 from pc2_baseline.networks.cosine import cosine_logits
@@ -111,7 +113,8 @@ class ReadingImageEncoder(nn.Module):
 
     The pooled vector is that of the page's words plus a learned projection of the standardised
     mean region, scaled to unit length; it adds next to nothing at first. The local vectors are
-    those of each region's words, zero where there are none.
+    those of each region's words, zero where there are none. What no weight changes is in
+    :meth:`fixed`, and may be computed once for all epochs.
     """
 
     columns: Tensor
@@ -129,13 +132,25 @@ class ReadingImageEncoder(nn.Module):
         columns = torch.arange(words.columns.start, words.columns.stop)
         self.register_buffer("columns", columns)
 
-    def forward(self, regions: Float[Tensor, "images 36 features"]) -> ImageCodes:
-        """Encode the screenshots of a batch."""
+    def fixed(self, regions: Float[Tensor, "images 36 features"]) -> Float[Tensor, "images n 256"]:
+        """Return what is the same in every epoch, in rows.
+
+        They are the vectors of the 36 regions' words, that of the page's words, and the
+        standardised mean region, wrapped.
+        """
         words = regions.index_select(2, self.columns)
         shown = words.norm(dim=2, keepdim=True) > FEWEST
-        seen = unit(self.drop((regions.mean(1) - self.centre) / self.scale))
-        pooled = self.page(words.mean(1)) + self.project(seen)
-        return ImageCodes(self.region(unit(words)) * shown, unit(pooled))
+        mean = (regions.mean(1) - self.centre) / self.scale
+        wrapped = functional.pad(mean, (0, -mean.shape[1] % WIDTH)).view(len(mean), -1, WIDTH)
+        page = self.page(words.mean(1))[:, None]
+        return torch.cat([self.region(unit(words)) * shown, page, wrapped], 1)
+
+    def forward(self, regions: Float[Tensor, "images rows width"]) -> ImageCodes:
+        """Encode the screenshots of a batch, from their regions or from :meth:`fixed`."""
+        fixed = self.fixed(regions) if regions.shape[1] == REGIONS else regions
+        mean = fixed[:, REGIONS + 1 :].flatten(1)[:, : len(self.centre)]
+        pooled = fixed[:, REGIONS] + self.project(unit(self.drop(mean)))
+        return ImageCodes(fixed[:, :REGIONS], unit(pooled))
 
 
 class ReadingCaptionEncoder(nn.Module):

@@ -1,7 +1,7 @@
 """Similarity of all images with all captions of a block at once, by words, regions and nodes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from pc2_baseline.networks.active_cells import FEW, BlockScores, active_share, score_active
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask, xavier
 from pc2_baseline.networks.fused import conclude, local_nodes, reason, squared_difference, unit
+from pc2_baseline.networks.shortlist import score_listed
 from pc2_baseline.process_groups import ALONE, ProcessGroup
 
 TEMPERATURE = 9.0
@@ -52,12 +53,15 @@ class BlockSimilarity(nn.Module):
         group: Ranks that train the network together. A parameter that acts on a rank's own share
             of the block alone has its gradients summed over them; other work is done by each.
         dividing: Whether pairs are being divided, which may have a precision of its own.
+        few_active: Whether few cells of the next block are expected to have a gradient. Each block
+            tells of the next; set it when an epoch begins, so that a resumed one does the same.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.group: ProcessGroup = ALONE
         self.dividing = False
+        self.few_active = True
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
@@ -99,20 +103,16 @@ class ChunkedSimilarity(BlockSimilarity):
         super().__init__()
         self.width = width
         self.budget = budget
-        self._few_active = True
-
-    def train(self, mode: bool = True) -> "ChunkedSimilarity":  # noqa: FBT001, FBT002 - PyTorch's signature
-        """Set the mode, and expect few active cells, whatever was seen before.
-
-        The same epoch then takes the same ways after a resume.
-        """
-        self._few_active = True
-        return super().train(mode)
 
     def forward(
-        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
+        self,
+        images: ImageCodes,
+        captions: CaptionCodes,
+        *,
+        logits: bool = False,
+        listed: Bool[Tensor, "images captions"] | None = None,
     ) -> Float[Tensor, "images captions"]:
-        """Return the similarity matrix of a block, or its logits."""
+        """Return the similarity matrix of a block, or its logits; see :func:`score_listed`."""
         # By length, so that a chunk has little padding; every n-th caption for each of n ranks, so
         # that their shares have like lengths, and the ranks like work.
         order = torch.argsort(captions.lengths, stable=True)
@@ -122,11 +122,14 @@ class ChunkedSimilarity(BlockSimilarity):
         )
         images = ImageCodes(regions, image)
         part = CaptionCodes(words, caption, captions.lengths)[own]
-        block = partial(self._score, logits=logits)
+        block: Callable[[ImageCodes, CaptionCodes], Tensor] = partial(self._score, logits=logits)
+        ways = self._ways(block, images, logits=logits)
+        if listed is not None and len(own):
+            block = partial(score_listed, ways, listed[:, own.to(listed.device)])
         if not torch.is_grad_enabled() or not self.by_cell or not len(own):
             scores = block(images, part)
-        elif self._few_active:
-            scores = score_active(self._ways(block, images, logits=logits), images, part)
+        elif self.few_active:
+            scores = score_active(replace(ways, block=block), images, part)
         else:
             scores = block(images, part)
             scores.register_hook(  # type: ignore[no-untyped-call]
@@ -181,7 +184,7 @@ class ChunkedSimilarity(BlockSimilarity):
         )
 
     def _count(self, share: float) -> None:
-        self._few_active = share <= FEW
+        self.few_active = share <= FEW
 
     def _kind(self, images: ImageCodes) -> torch.dtype:
         own = self.budget.division_precision if self.dividing else None

@@ -75,7 +75,7 @@ class OpenRun:
 def open_run(
     run: Path | str, *, release: Path | str | None = None, device: str | None = None
 ) -> OpenRun:
-    """Open a trained run and load its best epoch.
+    """Open a trained run and load its best epoch; what it scores is scored in full.
 
     The release is by default where it was at training, and the device as set for the run.
 
@@ -87,7 +87,9 @@ def open_run(
     record = read_run(run)
     folder = locate_release(run, record, Path(release) if release else None)
     where = pick_device(device or record.settings.train.device)
-    method = make_method(record.settings, record.release.sizes, where)
+    model = record.settings.model.model_copy(update={"shortlist": 0})
+    settings = record.settings.model_copy(update={"model": model})
+    method = make_method(settings, record.release.sizes, where)
     tensors = read_tensors(run / BEST, {NETWORKS})
     try:
         method.load_state_dict(tensors)

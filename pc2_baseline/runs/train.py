@@ -21,7 +21,7 @@ from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.triplet import OneNetworkSettings
 from pc2_baseline.modules.coteaching import DIVISIONS
-from pc2_baseline.modules.reading import fit_word_sides
+from pc2_baseline.modules.reading import fit_word_sides, whiten_once
 from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.progress import say
 from pc2_baseline.training.checkpoint import STATE, CheckpointState, read_state
@@ -101,7 +101,8 @@ def train(
             method = make_method(settings, _sizes(record, pairs), device)
             judge = partial(judge_division, truth) if truth else None
             trainer = Trainer(run, record, method, judge, _callbacks(run, record, truth))
-            return trainer.fit(taught, dev)
+            gib = settings.data.memory_gb
+            return trainer.fit(whiten_once(method, taught, gib), whiten_once(method, dev, gib))
 
 
 def finished(run: Path, identity: DataIdentity, settings: Settings) -> CheckpointState | None:

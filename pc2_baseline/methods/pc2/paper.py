@@ -167,7 +167,7 @@ class Pc2(Pc2Peers):
 
         # L^c, eq. 5: triplets of clean pairs, margins soft by their rectified correspondence y.
         y = torch.from_numpy(own.correspondence[clean]).float().to(self.device)
-        similarity = net.matching.score(pairs.images, pairs.captions)
+        similarity = own.score(pairs.images, pairs.captions)
         margins = soft_margin(y, method.margin, method.margin_base)
         loss = own.triplet(similarity, margins).sum()
 
@@ -190,7 +190,7 @@ class Pc2(Pc2Peers):
             # cosines. Images with one pseudo-caption are not negatives of each other: both columns
             # are the same, and the hinge between them a constant. PC2* leaves out low cosines.
             y = cosine.clamp(0.0, 1.0)
-            similarity = net.matching.score(images, captions)[:, column]
+            similarity = own.score(images, captions, column)
             margins = soft_margin(y, method.margin, method.margin_base)
             costs = own.triplet(similarity, margins, chosen[:, None] != chosen[None])
             noisy_loss = costs.masked_fill(y < method.mismatch_threshold, 0.0).sum()

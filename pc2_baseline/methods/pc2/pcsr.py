@@ -221,14 +221,14 @@ class Pcsr(Pc2Peers):
 
     def _matching_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Float[Tensor, ""]:
         """Sum the triplet losses of pairs, with soft margins by their correspondence."""
-        similarity = own.net.matching.score(pairs.images, pairs.captions)
+        similarity = own.score(pairs.images, pairs.captions)
         return own.triplet(similarity, self.margins(own.clean_labels(rows))).sum()
 
     def noisy_loss(self, own: PeerEpoch, noisy: ImageCodes, pairs: Encoded) -> Float[Tensor, ""]:
         """Sum the triplet losses of noisy images with pseudo-captions from the clean batch."""
         found = self.find(own.net, noisy, pairs)
         used, column = distinct(found.chosen)
-        similarity = own.net.matching.score(noisy, pairs.captions[used])[:, column]
+        similarity = own.score(noisy, pairs.captions[used], column)
         costs = own.triplet(similarity, self.margins(found.correspondence), found.negatives)
         low = found.correspondence < self.method.mismatch_threshold
         return costs.masked_fill(low, 0.0).sum()

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from torch import Tensor
 
@@ -21,7 +21,8 @@ from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.coteaching import PEERS, DividedPairs, Rows, Triplet
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.learner import Learner
-from pc2_baseline.modules.losses import triplet_mean
+from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.process_groups import ProcessGroup
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import TRAINING, Sizes, State
@@ -121,6 +122,18 @@ class PeerEpoch:
     def clean_labels(self, rows: Rows) -> Float[Tensor, " rows"]:
         """Return the correspondence of some pairs, on the device of the batches."""
         return torch.from_numpy(self.correspondence[rows]).float().to(self.train.device)
+
+    def score(
+        self,
+        images: ImageCodes,
+        captions: CaptionCodes,
+        column: Int[Tensor, " images"] | None = None,
+    ) -> Float[Tensor, "images images"]:
+        """Score images with captions, each image's own in ``column``, for the triplet loss."""
+        if self.triplet is triplet_hardest:
+            return self.net.matching.score_pairs(images, captions, column)
+        similarity = self.net.matching.score(images, captions)
+        return similarity if column is None else similarity[:, column]
 
     @cached_property
     def clean_predictions(self) -> Float[Tensor, "clean classes"]:

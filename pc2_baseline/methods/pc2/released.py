@@ -149,7 +149,7 @@ class Pc2Released(Pc2Peers):
     def _clean_step(self, own: PeerEpoch, clean: Rows, step: Step) -> float:
         """Take a step on clean pairs, the margins broadcast along the images both ways."""
         pairs = own.net.encode(own.train.batch(clean))
-        similarity = own.net.matching.score(pairs.images, pairs.captions)
+        similarity = own.score(pairs.images, pairs.captions)
         margins = soft_margin(own.clean_labels(clean), self.method.margin, self.method.margin_base)
         loss = own.triplet(similarity, margins, None, "image").sum()
         return own.learner.step(loss + self._class_terms(own.net, pairs), step)
@@ -168,7 +168,7 @@ class Pc2Released(Pc2Peers):
         found = find_pseudo_captions(net.predict(images), net.predict(pairs.images))
         captions = refit(net, pairs.captions, int(batch.lengths.max()))
         used, column = distinct(found.chosen)
-        similarity = net.matching.score(images, captions[used])[:, column]
+        similarity = own.score(images, captions[used], column)
         margins = self.noisy_margins(found.correspondence)
         loss = own.triplet(similarity, margins, None, "caption").sum()
         with torch.no_grad():

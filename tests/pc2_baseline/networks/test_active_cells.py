@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean, triplet_top
-from pc2_baseline.networks import active_cells
 from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.fused import unit
@@ -47,35 +46,25 @@ def gradients(net: ChunkedSimilarity, loss: str) -> tuple[Tensor, list[Tensor]]:
     return value, list(torch.autograd.grad(value, (*leaves, *net.parameters())))
 
 
-@pytest.mark.parametrize("few", [0.0, 0.9])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_gradients_are_those_of_the_whole_block(name, loss, few, monkeypatch):
+def test_gradients_are_those_of_the_whole_block(name, loss):
     torch.manual_seed(0)
     net = NETWORKS[name]().double().train()
-    net._few_active = False
+    net.few_active = False
     value, expected = gradients(net, loss)
-    monkeypatch.setattr(active_cells, "FEW", few)
-    net.train()
+    net.few_active = True
     again, found = gradients(net, loss)
     assert torch.equal(value, again)
     for one, other in zip(expected, found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
-def test_a_loss_on_all_cells_keeps_the_graph_from_the_second_block_on():
+def test_a_block_with_many_active_cells_keeps_the_graph_of_the_next_until_they_are_few():
     net = NETWORKS["sgr"]().double().train()
     gradients(net, "all")
-    assert not net._few_active
+    assert not net.few_active
     gradients(net, "all")
-    assert not net._few_active
-    net.train()
-    assert net._few_active
-
-
-def test_few_active_cells_are_seen_again_after_many():
-    net = NETWORKS["sgr"]().double().train()
-    gradients(net, "all")
+    assert not net.few_active
     gradients(net, "hardest")
-    share = 3 / 14
-    assert net._few_active == (share <= active_cells.FEW) or net._few_active
+    assert net.few_active

@@ -217,7 +217,7 @@ def test_what_is_kept_for_the_backward_pass_is_bounded_by_the_estimate(kind):
     """Bytes of all tensors saved by autograd, beside those given in."""
     similarity = KINDS[kind][0]()
     images, captions = codes([30, 12, 40, 22, 33], images=8)
-    similarity._few_active = False
+    similarity.few_active = False
     images.regions.requires_grad_()
     seen = {}
 

@@ -1,6 +1,7 @@
 """The network that begins with words: against slow loops, on pages it never saw, and in a run."""
 
 import shutil
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -16,7 +17,7 @@ from pc2_baseline.data.seen_words import SeenWords
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.gsc import network_structures
 from pc2_baseline.methods.networks import make_network
-from pc2_baseline.modules.reading import fit_word_sides
+from pc2_baseline.modules.reading import fit_word_sides, whiten_once
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.reading import letter_sums, nearest_regions
 from pc2_baseline.runs.open_run import open_run
@@ -183,3 +184,35 @@ def test_a_run_trains_and_is_read_back_with_what_it_knows_of_words(with_words, t
 def test_a_release_without_words_is_refused(tiny, tmp_path):
     with pytest.raises(ConfigError, match=r"model\.similarity=reading: .*hold no words"):
         train(tiny, tmp_path / "run", settings("data.tokenizer=jieba", "train.device=cpu"))
+
+
+@pytest.mark.parametrize("stored", [np.float32, np.float16])
+def test_pages_whitened_once_train_as_if_whitened_at_every_step(stored):
+    pairs = drawn("abcdef", 0)
+    pairs = replace(pairs, regions=pairs.regions.astype(stored))
+    pairs.regions[3, :5, COLUMNS] = 0
+    _, sizes = network(pairs)
+    chosen = settings("train.warmup_epochs=2", "model.feature_dropout=0.3")
+    each, once = (make_method(chosen, sizes, CPU) for _ in range(2))
+    whitened = whiten_once(once, pairs, 1.0)
+    assert whitened.regions.shape == (PAIRS, 36 + 1 + 2, 256), "259 values fill two rows"
+    for epoch in range(2):
+        left, right = each.fit_epoch(pairs, epoch), once.fit_epoch(whitened, epoch)
+        assert left["loss"] == pytest.approx(right["loss"], rel=1e-5)
+    for one, other in zip(each.net.parameters(), once.net.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(each.similarity(pairs), once.similarity(whitened), atol=1e-5)
+
+
+def test_pages_stay_as_they_are_where_both_do_not_fit_or_nothing_reads(tmp_path):
+    pairs = drawn("abcdef", 0)
+    _, sizes = network(pairs)
+    reads = make_method(settings(), sizes, CPU)
+    both = (pairs.regions.nbytes + PAIRS * 39 * 256 * 4) / 2**30
+    assert whiten_once(reads, pairs, both) is not pairs
+    assert whiten_once(reads, pairs, both * 0.999) is pairs
+    pooled = make_method(read_settings("contrastive", [], on="demo"), sizes, CPU)
+    assert whiten_once(pooled, pairs, 1.0) is pairs
+    np.save(tmp_path / "regions.npy", pairs.regions)
+    on_disk = replace(pairs, regions=np.load(tmp_path / "regions.npy", mmap_mode="r"))
+    assert whiten_once(reads, on_disk, 1.0) is on_disk

@@ -148,7 +148,7 @@ def test_what_is_kept_for_the_backward_pass_is_bounded_by_the_estimate():
     regions, tokens, lengths = inputs([30, 12, 40, 22, 33], images=8)
     images = net.encode_images(regions.float())
     captions = net.encode_captions(tokens, lengths)
-    net.similarity._few_active = False
+    net.similarity.few_active = False
     seen = {}
 
     def note(tensor):
