@@ -480,6 +480,49 @@ def table(
         raise TrainingError(f"{len(failures)} runs failed: {', '.join(failures)}; see the notes")
 
 
+@app.command(
+    epilog=_examples(
+        "pc2-baseline plan --gpu h100",
+        "pc2-baseline plan --gpu h200 --set model.precision=bf16 --set train.tf32=true",
+        "pc2-baseline plan out/release --config sgr --gpu a100 --json",
+    )
+)
+def plan(
+    release: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RELEASE]", help="Take the sizes of this release; default: NoW's."),
+    ] = None,
+    gpu: Annotated[str, typer.Option(help="a100, h100, h200 or l40s.")] = "h100",
+    config: Config = None,
+    on: On = None,
+    set_: Set = None,
+    pairs: Annotated[
+        int, typer.Option(min=2, help="Without RELEASE: training pairs, with captions as NoW's.")
+    ] = 98_000,
+    clean: Annotated[
+        float, typer.Option(min=0.01, max=1, help="Share of the pairs that will be called clean.")
+    ] = 0.7,
+    as_json: AsJson = False,
+) -> None:
+    """Print the hours and the memory that a training would take on one GPU, without one.
+
+    Some steps of each phase run on shapes alone. Their products and the bytes that they move are
+    counted, and set against what the GPU reaches at an assumed share of its data sheet. The
+    warm-up is counted as at its beginning, when all negatives break the margin.
+
+    A row is a phase: epochs that have it; TFLOP and seconds of a step, or of a batch of the
+    division, or of a block of dev; hours in the whole training; GiB beside features and weights.
+    """
+    from pc2_baseline.config import read_settings
+    from pc2_baseline.runs.plan import Data
+    from pc2_baseline.runs.plan import plan as start
+
+    settings = read_settings(config, set_ or [], on)
+    data = Data.of_release(release, settings) if release else Data.like_now(pairs)
+    found = start(settings, data, gpu, clean)
+    _print(found.as_json(), str(found), as_json=as_json)
+
+
 def _parts(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 

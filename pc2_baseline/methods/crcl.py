@@ -112,7 +112,7 @@ class Crcl(OneNetwork[CrclSettings]):
         self.begin(epoch, rate(since, warmup, self.train.lr_drop_epoch))
         taken_over = schedule == 0 and since == warmup - 1
         old = self.statistics["clean_prob"]
-        new, pair_losses, losses = old.clone(), torch.zeros(len(train)), []
+        new, pair_losses, losses = [], [], []
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
         for number, rows in enumerate(bar(batches, "train", len(batches))):
             similarity = self.net.score_batch(train.batch(rows))
@@ -120,14 +120,16 @@ class Crcl(OneNetwork[CrclSettings]):
             confidence = old[rows].to(matching.device)
             if since >= warmup:
                 confidence = refined(confidence, matching, method.momentum, method.threshold)
-            new[rows] = (matching if taken_over else confidence).cpu()
-            pair_losses[rows] = info_nce(similarity.detach(), method.temperature).cpu()
+            new.append(matching if taken_over else confidence)
+            pair_losses.append(info_nce(similarity.detach(), method.temperature))
             loss = active_complementary(
                 similarity, confidence, method.temperature, method.complementary_weight
             ).mean()
             losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
-        self._believe(new, pair_losses)
-        return {"loss": float(np.mean(losses)), "confidence": float(new.mean())}
+        order, found = np.concatenate(batches), torch.zeros(2, len(train))  # each pair once
+        found[:, order] = torch.stack([torch.cat(new), torch.cat(pair_losses)]).cpu()
+        self._believe(*found)
+        return {"loss": float(np.mean(losses)), "confidence": float(found[0].mean())}
 
     def _believe(self, confidence: Float[Tensor, " pairs"], loss: Float[Tensor, " pairs"]) -> None:
         """Keep the confidences; pairs that the active loss still counts are called clean.

@@ -209,14 +209,16 @@ class Cream(Peers[MatchingNetwork]):
         The batches have one order a run, so a loss changes because the network did.
         """
         self.nets[peer].eval()
-        losses, predictions = torch.zeros(len(train)), torch.zeros(len(train))
+        found = []
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
         with self.nets[peer].dividing():
             for rows in bar(batches, f"divide {self.peers[peer]}", len(batches)):
                 similarity = self.nets[peer].score_batch(train.batch(rows))
                 logs = log_matches(similarity, self.method.temperature)
-                own = torch.stack([way.diagonal() for way in logs]).float().cpu()
-                losses[rows], predictions[rows] = -own.mean(0), own.exp().mean(0)
+                found.append(torch.stack([way.diagonal() for way in logs]).float())
+        own, order = torch.cat(found, 1).cpu(), np.concatenate(batches)
+        losses, predictions = torch.zeros(len(train)), torch.zeros(len(train))
+        losses[order], predictions[order] = -own.mean(0), own.exp().mean(0)
         division = divide(losses.numpy(), self.train.seed)
         return {
             "clean_prob": torch.from_numpy(division.clean_prob),

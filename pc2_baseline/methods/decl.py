@@ -94,7 +94,7 @@ class Decl(OneNetwork[DeclSettings]):
         margins = logits.new_full((len(logits),), method.margin)
         hinges = triplet_top(logits.tanh(), margins, negatives)
         evidential = evidential_loss(found, clean, method.lambda_kl).mean()
-        return evidential + method.lambda_hinge * hinges[clean].sum()
+        return evidential + method.lambda_hinge * hinges.masked_fill(~clean, 0.0).sum()
 
     def _divide(self, train: PairSet) -> dict[str, Tensor]:
         """Call clean which pairs are the likeliest of their image, in evaluation mode.
@@ -104,17 +104,11 @@ class Decl(OneNetwork[DeclSettings]):
             loss of the pair as a match.
         """
         self.net.eval()
-        found = {
-            "clean_prob": torch.zeros(len(train)),
-            "is_clean": torch.zeros(len(train), dtype=torch.bool),
-            "loss": torch.zeros(len(train)),
-        }
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
         with self.net.dividing():
-            for rows in bar(batches, "divide", len(batches)):
-                for name, values in self._judge(train, rows).items():
-                    found[name][torch.from_numpy(rows)] = values.to(found[name])
-        return found
+            judged = [self._judge(train, rows) for rows in bar(batches, "divide", len(batches))]
+        back = torch.from_numpy(np.argsort(np.concatenate(batches)))  # each pair is there once
+        return {name: torch.cat([own[name] for own in judged]).cpu()[back] for name in judged[0]}
 
     def _judge(self, train: PairSet, rows: Rows) -> dict[str, Tensor]:
         logits = self.net.score_batch(train.batch(rows), logits=True)

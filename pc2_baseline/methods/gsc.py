@@ -97,12 +97,15 @@ class Gsc(OneNetwork[GscSettings]):
         if epoch < self.train.warmup_epochs:
             weights = torch.ones(len(train))
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
-        found, losses = torch.zeros(3, len(train)), []
+        found, losses = [], []
         for number, rows in enumerate(bar(batches, "train", len(batches))):
             own = weights[rows].to(train.device)
-            loss, found[:, rows] = self._batch_loss(train.batch(rows), own)
+            loss, judged = self._batch_loss(train.batch(rows), own)
+            found.append(judged)
             losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
-        self._weigh(*found)
+        by_pair = torch.zeros(3, len(train))
+        by_pair[:, np.concatenate(batches)] = torch.cat(found, 1).cpu()
+        self._weigh(*by_pair)
         return {
             "loss": float(np.mean(losses)),
             "pair_loss": float(self.statistics["loss"].mean()),
@@ -115,7 +118,7 @@ class Gsc(OneNetwork[GscSettings]):
         """Compute the loss of a batch.
 
         Returns:
-            The loss; and of each pair, on the CPU, its InfoNCE, the probability of its halves for
+            The loss; and of each pair its InfoNCE, the probability of its halves for
             each other, and the agreement of its structures.
         """
         images = self.net.encode_images(batch.regions)
@@ -127,7 +130,7 @@ class Gsc(OneNetwork[GscSettings]):
         inside = structure_loss(*structures)
         loss = (weights * (matching + self.method.structure_weight * inside)).mean()
         agreement = structure_agreement(*structures)
-        return loss, torch.stack([matching, own.exp().mean(0), agreement]).detach().float().cpu()
+        return loss, torch.stack([matching, own.exp().mean(0), agreement]).detach().float()
 
     def _weigh(
         self,

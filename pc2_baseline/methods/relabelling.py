@@ -27,7 +27,7 @@ from pc2_baseline.modules.coteaching import (
     pair_losses,
 )
 from pc2_baseline.modules.division import require_clean
-from pc2_baseline.modules.learner import Step
+from pc2_baseline.modules.learner import Step, mean_losses
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
 from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.progress import bar
@@ -126,14 +126,16 @@ def learn_labelled(
             losses["noisy"] = partial(loss, train.batch(counted), noisy_labels, is_counted)
         if method.steps == "two":
             order = sorted(losses, reverse=labelling.noisy_first)
-            values = {kind: learner.step(losses[kind](), step) for kind in order}
+            values: dict[str, float | Tensor] = {
+                kind: learner.step(losses[kind](), step) for kind in order
+            }
         else:
             terms = {kind: term() for kind, term in losses.items()}
-            values = {kind: term.item() for kind, term in terms.items()}
-            step = replace(step, parts={kind: values[kind] for kind in values if kind != "clean"})
+            values = {kind: term.detach() for kind, term in terms.items() if kind != "clean"}
+            step = replace(step, parts=dict(values))
             values["clean"] = learner.step(torch.stack(list(terms.values())).sum(), step)
         found.append((values["clean"], values.get("noisy", 0.0)))
-    mean, noisy_mean = np.mean(found, axis=0).tolist()
+    mean, noisy_mean = mean_losses(found)
     return {"loss": mean, "loss_noisy": noisy_mean}
 
 
@@ -149,7 +151,7 @@ def labelled_loss(
     margins = soft_margin(labels, method.margin, method.margin_base)
     similarity = net.score_batch(batch, hardest=triplet is triplet_hardest)
     costs = triplet(similarity, margins)
-    return (costs if is_counted is None else costs[is_counted]).sum()
+    return (costs if is_counted is None else costs.masked_fill(~is_counted, 0.0)).sum()
 
 
 def closeness(similarity: Float[Tensor, "batch batch"], margin: float) -> Float[Tensor, " batch"]:

@@ -135,10 +135,13 @@ def pair_losses(
     Each pair is compared with those of its batch; pairs in no batch have 0.
     """
     net.eval()
-    losses = np.zeros(len(train), dtype=np.float32)
     with net.dividing():
-        for rows in bar(batches, title, len(batches)):
-            losses[rows] = loss(net.score_batch(train.batch(rows))).float().cpu().numpy()
+        found = [
+            loss(net.score_batch(train.batch(rows))).float()
+            for rows in bar(batches, title, len(batches))
+        ]
+    losses = np.zeros(len(train), dtype=np.float32)
+    losses[np.concatenate(batches)] = torch.cat(found).cpu().numpy()
     return losses
 
 

@@ -1,7 +1,8 @@
 """A learner: one network, its optimiser, and their state as plain tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import TypeVar
 
 import numpy as np
@@ -24,14 +25,15 @@ class Step:
         batch: From 0.
         peer: Peer whose network takes it, if there are several.
         pair_index: Training pairs of the batch.
-        parts: Values that the loss is made of, by name, if known.
+        parts: Values that the loss is made of, by name, if known; on the device, if it is not yet
+            known whether they are asked for.
     """
 
     epoch: int
     batch: int
     peer: str | None
     pair_index: Int[np.ndarray, " batch"]
-    parts: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, float | Tensor] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Name the epoch, the batch and the peer."""
@@ -47,6 +49,15 @@ class BrokenStepError(TrainingError):
         self.step = step
         self.problem = problem
         self.loss = loss
+
+
+def mean_losses(losses: Sequence[Sequence[float | Tensor]]) -> list[float]:
+    """Return the mean of each loss that steps have returned.
+
+    What is still on the device is read here, after the last step, so that no step waits for it.
+    """
+    read = [[float(value) for value in step] for step in losses]
+    return [float(mean) for mean in np.mean(read, axis=0)]
 
 
 def rate(epoch: int, warmup: int, drop: int) -> float:
@@ -104,20 +115,21 @@ class Learner:
         Raises:
             BrokenStepError: If the loss or the gradient is not finite; nothing is changed then.
         """
-        value = loss.item()
-        if not torch.isfinite(loss):
-            problem = f"the loss is {value}; lower train.lr or train.clip"
-            raise BrokenStepError(step, problem, value)
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         if self.similarity is not None:
             self.similarity.group.sum_gradients(self.similarity.parameters())
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
-        if not torch.isfinite(norm):
-            problem = f"the gradient norm is {norm.item()}; lower train.lr"
+        # Both in one copy: the only time in a step that the host waits for the device's results.
+        value, length = torch.stack([loss.detach(), norm]).tolist()
+        if not isfinite(value):
+            problem = f"the loss is {value}; lower train.lr or train.clip"
+            raise BrokenStepError(step, problem, value)
+        if not isfinite(length):
+            problem = f"the gradient norm is {length}; lower train.lr"
             raise BrokenStepError(step, problem, value)
         self.optimiser.step()
-        return value
+        return float(value)
 
     def network_state(self) -> dict[str, Tensor]:
         """Return weights and buffers by name, on the CPU."""

@@ -39,12 +39,25 @@ class CaptionCodes:
 
     def __getitem__(self, rows: slice | Int[Tensor, " rows"]) -> "CaptionCodes":
         on_cpu = rows if isinstance(rows, slice) else rows.cpu()
-        return CaptionCodes(self.words[rows], self.pooled[rows], self.lengths[on_cpu])
+        beside = rows if isinstance(rows, slice) else rows.to(self.words.device)
+        return CaptionCodes(self.words[beside], self.pooled[beside], self.lengths[on_cpu])
 
 
 def word_mask(lengths: Int[Tensor, " captions"], words: int, device: torch.device) -> Tensor:
     """Mark the words that are there: (captions, words), bool."""
     return torch.arange(words, device=device) < lengths.to(device)[:, None]
+
+
+def word_places(
+    lengths: Int[Tensor, " captions"], tokens: Int[Tensor, "captions words"]
+) -> tuple[Int[Tensor, " allwords"], Int[Tensor, " allwords"]]:
+    """Return the caption and the place of each word that is there, beside the tokens.
+
+    They follow from the lengths, which the host has: a mask on the device would be waited for.
+    """
+    there = word_mask(lengths, tokens.shape[1], lengths.device)
+    caption, place = there.nonzero().to(tokens.device).unbind(1)
+    return caption, place
 
 
 def xavier(module: nn.Module) -> None:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask, xavier
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask, word_places, xavier
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.recurrent import read_words
 from pc2_baseline.networks.text import with_blanks
@@ -126,10 +126,9 @@ class PooledCaptionEncoder(nn.Module):
         self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
     ) -> Float[Tensor, "captions word_dim"]:
         """Average the embeddings of each caption's words; padding costs nothing."""
-        there = word_mask(lengths, tokens.shape[1], tokens.device)
-        words = self.dropout(self.embed(tokens[there][None]))
+        caption, place = word_places(lengths, tokens)
+        words = self.dropout(self.embed(tokens[caption, place][None]))
         words = with_blanks(words, self._blanks())[0]
-        caption = there.nonzero()[:, 0]
         sums = words.new_zeros(len(tokens), words.shape[1]).index_add(0, caption, words)
         return sums / lengths.to(words)[:, None]
 

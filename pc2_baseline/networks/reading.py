@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from now_builder.formats.features import REGIONS
 from now_builder.formats.word_vectors import WIDTH
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask, word_places
 from pc2_baseline.networks.cosine import cosine_logits
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.similarity import BlockSimilarity
@@ -203,12 +203,13 @@ def letter_sums(
 
     A share of the tokens, drawn anew, may be left out.
     """
-    there = word_mask(lengths, tokens.shape[1], tokens.device)
+    caption, place = word_places(lengths, tokens)
+    rows = letters[tokens[caption, place]].to(torch.promote_types(letters.dtype, torch.float32))
     if blank:
-        there = there & (torch.rand(there.shape, device=there.device) >= blank)
-    rows = letters[tokens[there]].to(torch.promote_types(letters.dtype, torch.float32))
+        left_out = torch.rand(tokens.shape, device=tokens.device) < blank
+        rows = rows.masked_fill(left_out[caption, place, None], 0.0)
     sums = rows.new_zeros(len(tokens), letters.shape[1])
-    summed: Tensor = unit(sums.index_add(0, there.nonzero()[:, 0], rows))
+    summed: Tensor = unit(sums.index_add(0, caption, rows))
     return summed
 
 

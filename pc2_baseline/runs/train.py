@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,6 +77,9 @@ def train(
     if settings.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(settings.train.deterministic)
+    backends: Any = torch.backends
+    for kind in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
+        kind.fp32_precision = "tf32" if settings.train.tf32 else "ieee"
     with (
         fast_float32(settings.model.embed_dim),
         open_split(reader, "train", device) as pairs,

@@ -210,7 +210,7 @@ class Trainer:
             "batch": step.batch,
             "peer": step.peer,
             "loss": _number(error.loss),
-            "parts": {name: _number(value) for name, value in step.parts.items()},
+            "parts": {name: _number(float(value)) for name, value in step.parts.items()},
             "pair_index": rows,
             "keys": [keys[row] for row in rows],
         }

@@ -147,7 +147,8 @@ class RegionProposals(nn.Module):
         shapes = torch.tensor([size for _, *size in SHAPES], device=device) * scale
         boxes, shape, strides = [], [], []
         for at, grid in enumerate(grids):
-            own = torch.tensor([i for i, (level, *_) in enumerate(SHAPES) if level == at])
+            places = [i for i, (level, *_) in enumerate(SHAPES) if level == at]
+            own = torch.tensor(places, device=device)
             stride = self.stride * 2**at
             boxes.append(geometry.anchors(grid, stride, shapes[own]))
             shape.append(own.repeat(grid[0] * grid[1]))

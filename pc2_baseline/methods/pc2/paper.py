@@ -30,6 +30,7 @@ from pc2_baseline.methods.pc2.peers import (
     evaluate_pairs,
 )
 from pc2_baseline.methods.pc2.pseudo_caption import (
+    distinct,
     find_in_clean_set,
     find_pseudo_captions,
     search_clean_set,
@@ -46,7 +47,7 @@ from pc2_baseline.modules.coteaching import (
     warm_up_batches,
 )
 from pc2_baseline.modules.division import clean_posterior, divide, require_clean
-from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.modules.learner import Step, mean_losses, rate
 from pc2_baseline.modules.losses import (
     likeliest,
     mean_entropy,
@@ -142,12 +143,12 @@ class Pc2(Pc2Peers):
         for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             step = Step(epoch, number, name, np.append(clean, noisy))
             losses.append(self.training_step(own, clean, noisy, step))
-        loss, noisy_loss = np.mean(losses, axis=0).tolist()
+        loss, noisy_loss = mean_losses(losses)
         return {"loss": loss, "loss_noisy": noisy_loss}
 
     def training_step(
         self, own: PeerEpoch, clean: Rows, noisy: Rows, step: Step
-    ) -> tuple[float, float]:
+    ) -> tuple[float, Float[Tensor, ""]]:
         r"""Take one step down the total loss.
 
         .. math:: L = L^c + \lambda_n L^n + \lambda_{pse} L^{pse} - \lambda_{ent} L^{ent}
@@ -159,7 +160,7 @@ class Pc2(Pc2Peers):
             step: The step, for the message if it fails.
 
         Returns:
-            The loss, and its noisy part L^n.
+            The loss, and its noisy part L^n, on the device: the host need not wait for it.
         """
         method, net = self.method, own.net
         pairs, images = net.encode_split(own.train, clean, noisy)  # all images at once
@@ -180,22 +181,23 @@ class Pc2(Pc2Peers):
             if method.search_in == "batch":
                 asked, keys = (self.describe(net, codes) for codes in (images, pairs.images))
                 cosine, chosen = (unit(asked) @ unit(keys).T).max(1)
-                captions = pairs.captions[torch.unique(chosen)]
+                used, column = distinct(chosen)
+                captions = pairs.captions[used]
             else:  # not in the paper
-                cosine, chosen, captions = search_clean_set(own, images)
+                cosine, chosen, column, captions = search_clean_set(own, images)
 
             # L^n, eq. 8: triplets of noisy images with pseudo-captions, margins soft by the
             # cosines. Images with one pseudo-caption are not negatives of each other: both columns
             # are the same, and the hinge between them a constant. PC2* leaves out low cosines.
             y = cosine.clamp(0.0, 1.0)
-            _, column = torch.unique(chosen, return_inverse=True)
             similarity = own.score(images, captions, column)
             margins = soft_margin(y, method.margin, method.margin_base)
             costs = own.triplet(similarity, margins, chosen[:, None] != chosen[None])
-            noisy_loss = costs[y >= method.mismatch_threshold].sum()
+            noisy_loss = costs.masked_fill(y < method.mismatch_threshold, 0.0).sum()
 
-        step = replace(step, parts={"noisy": noisy_loss.item()})
-        return own.learner.step(loss + method.lambda_noisy * noisy_loss, step), noisy_loss.item()
+        total, of_noisy = loss + method.lambda_noisy * noisy_loss, noisy_loss.detach()
+        step = replace(step, parts={"noisy": of_noisy})
+        return own.learner.step(total, step), of_noisy
 
     def describe(self, net: Pc2Network, codes: ImageCodes) -> Float[Tensor, "images width"]:
         """Return the vectors to search by: pseudo-predictions, or embeddings without P-Cls."""

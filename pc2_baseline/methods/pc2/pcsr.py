@@ -17,7 +17,7 @@ from pc2_baseline.method_section import own_section
 from pc2_baseline.methods.pc2.explain import Kind, Searched, among, explain
 from pc2_baseline.methods.pc2.paper import class_terms, co_divide, peer_epoch
 from pc2_baseline.methods.pc2.peers import PairStatistics, Pc2CommonSettings, Pc2Peers, PeerEpoch
-from pc2_baseline.methods.pc2.pseudo_caption import PseudoCaptions, find_pseudo_captions
+from pc2_baseline.methods.pc2.pseudo_caption import PseudoCaptions, distinct, find_pseudo_captions
 from pc2_baseline.methods.pc2.pseudo_class import CLASSIFIERS, Encoded, Pc2Network
 from pc2_baseline.modules.contrastive import info_nce
 from pc2_baseline.modules.coteaching import (
@@ -30,7 +30,7 @@ from pc2_baseline.modules.coteaching import (
     warm_up_batches,
 )
 from pc2_baseline.modules.division import Division, require_clean
-from pc2_baseline.modules.learner import Step, prefixed, rate, under
+from pc2_baseline.modules.learner import Step, mean_losses, prefixed, rate, under
 from pc2_baseline.modules.losses import (
     robust_class_loss,
     soft_margin,
@@ -167,7 +167,7 @@ class Pcsr(Pc2Peers):
         for number, rows in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             step = Step(epoch, number, name, np.concatenate(rows))
             losses.append(self.training_step(own, rows, step))
-        loss, refined = np.mean(losses, axis=0).tolist()
+        loss, refined = mean_losses(losses)
         return {"loss": loss, "loss_noisy": refined}
 
     def _batches(self, division: Division, epoch: int, peer: int) -> list[tuple[Rows, ...]]:
@@ -188,7 +188,7 @@ class Pcsr(Pc2Peers):
 
     def training_step(
         self, own: PeerEpoch, rows: tuple[Rows, ...], step: Step
-    ) -> tuple[float, float]:
+    ) -> tuple[float, Float[Tensor, ""]]:
         """Take one step down the sum of the losses of all kinds, encoding their images at once."""
         method, net = self.method, own.net
         clean, refinable, ambiguous = rows
@@ -200,10 +200,10 @@ class Pcsr(Pc2Peers):
             refined = self.noisy_loss(own, images, clean_pairs)
         if len(ambiguous):
             unclear = self.ambiguous_loss(own, ambiguous_pairs, clean_pairs, ambiguous)
-        step = replace(step, parts={"refinable": refined.item(), "ambiguous": unclear.item()})
+        step = replace(step, parts={"refinable": refined.detach(), "ambiguous": unclear.detach()})
         loss = self.clean_loss(own, clean_pairs, clean)
         loss = loss + method.lambda_noisy * refined + method.lambda_ambiguous * unclear
-        return own.learner.step(loss, step), refined.item()
+        return own.learner.step(loss, step), refined.detach()
 
     def clean_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Float[Tensor, ""]:
         """Sum the triplet losses of clean pairs, and add the class terms."""
@@ -227,10 +227,11 @@ class Pcsr(Pc2Peers):
     def noisy_loss(self, own: PeerEpoch, noisy: ImageCodes, pairs: Encoded) -> Float[Tensor, ""]:
         """Sum the triplet losses of noisy images with pseudo-captions from the clean batch."""
         found = self.find(own.net, noisy, pairs)
-        used, column = torch.unique(found.chosen, return_inverse=True)
+        used, column = distinct(found.chosen)
         similarity = own.score(noisy, pairs.captions[used], column)
         costs = own.triplet(similarity, self.margins(found.correspondence), found.negatives)
-        return costs[found.correspondence >= self.method.mismatch_threshold].sum()
+        low = found.correspondence < self.method.mismatch_threshold
+        return costs.masked_fill(low, 0.0).sum()
 
     def margins(self, correspondence: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         """Return soft margins."""

@@ -204,13 +204,17 @@ def evaluate_pairs(
         pair_index.
     """
     net.eval()
-    losses = np.zeros(len(train), dtype=np.float32)
-    predictions = torch.zeros(len(train), net.classes)
+    own, predicted = [], []
     with net.matching.dividing():
         for rows in bar(batches, title, len(batches)):
             pairs = net.encode(train.batch(rows))
             similarity = net.matching.score(pairs.images, pairs.captions)
             margins = similarity.new_full((len(rows),), margin, dtype=torch.float32)
-            losses[rows] = triplet_mean(similarity, margins).cpu().numpy()
-            predictions[rows] = net.predict(pairs.images).cpu()
+            own.append(triplet_mean(similarity, margins))
+            predicted.append(net.predict(pairs.images))
+    # Copied once, at the end: else the host would wait for the device in each batch.
+    order = np.concatenate(batches)
+    losses, predictions = np.zeros(len(train), np.float32), torch.zeros(len(train), net.classes)
+    losses[order] = torch.cat(own).cpu().numpy()
+    predictions[order] = torch.cat(predicted).cpu()
     return losses, predictions

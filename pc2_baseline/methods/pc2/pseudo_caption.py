@@ -47,19 +47,29 @@ def find_in_clean_set(own: PeerEpoch, noisy: ImageCodes) -> PseudoCaptions:
     return find_pseudo_captions(own.net.predict(noisy).detach(), own.clean_predictions)
 
 
+def distinct(chosen: Int[Tensor, " noisy"]) -> tuple[Int[Tensor, " used"], Int[Tensor, " noisy"]]:
+    """Return the rows that were chosen, once each and on the CPU, and the place of each among them.
+
+    The host has to know their number; it waits for the device once.
+    """
+    used, column = torch.unique(chosen.cpu(), return_inverse=True)
+    return used, column.to(chosen.device)
+
+
 def search_clean_set(
     own: PeerEpoch, noisy: ImageCodes
-) -> tuple[Float[Tensor, " noisy"], Int[Tensor, " noisy"], CaptionCodes]:
+) -> tuple[Float[Tensor, " noisy"], Int[Tensor, " noisy"], Int[Tensor, " noisy"], CaptionCodes]:
     """Find a caption among all clean pairs for each noisy image.
 
     Returns:
-        Its cosine, its row of the clean pairs, and each caption that was chosen, encoded once, in
-        their order.
+        Its cosine, its row of the clean pairs, its place among the captions that were chosen, and
+        these, encoded once, in their order.
 
     Source:
         Not in PC2, which names it as future work.
     """
     found = find_in_clean_set(own, noisy)
-    rows = own.division.clean[torch.unique(found.chosen).cpu().numpy()]
-    captions = own.net.matching.encode_captions(*own.train.caption_batch(rows))
-    return found.correspondence, found.chosen, captions
+    used, column = distinct(found.chosen)
+    batch = own.train.caption_batch(own.division.clean[used.numpy()])
+    captions = own.net.matching.encode_captions(*batch)
+    return found.correspondence, found.chosen, column, captions

@@ -27,7 +27,7 @@ from pc2_baseline.methods.pc2.peers import (
     PseudoClassSettings,
     evaluate_pairs,
 )
-from pc2_baseline.methods.pc2.pseudo_caption import find_pseudo_captions
+from pc2_baseline.methods.pc2.pseudo_caption import distinct, find_pseudo_captions
 from pc2_baseline.methods.pc2.pseudo_class import Encoded, FlatClassifier, Pc2Network
 from pc2_baseline.modules.coteaching import (
     CLEAN,
@@ -167,7 +167,7 @@ class Pc2Released(Pc2Peers):
         images = net.matching.encode_images(batch.regions)
         found = find_pseudo_captions(net.predict(images), net.predict(pairs.images))
         captions = refit(net, pairs.captions, int(batch.lengths.max()))
-        used, column = torch.unique(found.chosen, return_inverse=True)
+        used, column = distinct(found.chosen)
         similarity = own.score(images, captions[used], column)
         margins = self.noisy_margins(found.correspondence)
         loss = own.triplet(similarity, margins, None, "caption").sum()

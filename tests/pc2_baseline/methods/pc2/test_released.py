@@ -136,7 +136,7 @@ def test_the_clean_set_search_equals_a_search_of_all_clean_predictions(halved):
     bank = method.banks[0].predictions[clean]
     with torch.no_grad():
         images = net.matching.encode_images(pairs.batch(noisy).regions)
-        cosines, chosen, captions = search_clean_set(own, images)
+        cosines, chosen, _, captions = search_clean_set(own, images)
         found = torch.cosine_similarity(net.predict(images)[:, None], bank[None], dim=2).amax(1)
         wanted = clean[np.unique(chosen.numpy())]
         expected = net.matching.encode_captions(*pairs.caption_batch(wanted))
