@@ -63,8 +63,8 @@ class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Run PyTorch code on :data:`FAKE` as if it were a GPU, and count what it does there.
 
     Integers that the host has sent, and what follows from them alone, are computed for real beside
-    the shapes. What else the host reads is made up: 1 for a number, all rows for a mask, all
-    different for ``unique``, low and high in turn for a copy, and for the cells of a matrix that
+    the shapes. What else the host reads is made up: 1 for a number, all rows for a mask, rows that
+    are all different, low and high in turn for a copy of others, and for the cells of a matrix that
     are not zero the diagonal and the cells beside it, as a hinge on hardest negatives leaves them.
 
     Attributes:
@@ -188,10 +188,12 @@ class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         known = self._twin(tensor)
         if known is not None:
             return known
-        odd = torch.arange(tensor.numel()) % 2
+        numbers = torch.arange(tensor.numel())
         if tensor.is_floating_point():
-            odd = 0.2 + 0.6 * odd + torch.linspace(0, 0.01, len(odd))
-        return odd.to(tensor.dtype).view(tensor.shape)
+            numbers = 0.2 + 0.6 * (numbers % 2) + torch.linspace(0, 0.01, len(numbers))
+        elif tensor.dtype == torch.bool:
+            numbers = numbers % 2
+        return numbers.to(tensor.dtype).view(tensor.shape)
 
     def _send(self, numbers: Tensor) -> Tensor:
         """Return known numbers as a tensor of the GPU."""

@@ -19,7 +19,7 @@ from pc2_baseline.process_groups import ALONE, ProcessGroup
 
 TEMPERATURE = 9.0
 SLOPE = 0.1
-CHUNK_MB = {"cpu": 8, "cuda": 512}
+CHUNK_MB = {"cpu": 8, "cuda": 128}
 KEEP_MB = 4096
 
 
