@@ -6,6 +6,7 @@ from pathlib import Path
 
 import h5py
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from pc2_baseline.cli import app
@@ -55,6 +56,19 @@ def test_training_says_which_it_took(release, tmp_path):
     assert done.exit_code == 0, done.output
     assert f"preset {SMALL_PRESET} --on demo, by the release" in done.output + done.stderr
     assert 'name = "crossfit"' in Path(tmp_path / "run" / "run.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("asked", "precision"), [("true", "tf32"), ("false", "ieee")])
+def test_products_on_a_gpu_are_rounded_to_tf32_where_that_is_asked_for(
+    release, tmp_path, asked, precision
+):
+    kinds = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+    quick = ["--config", "sgr", "--set", "train.warmup_epochs=1", "--set", "train.epochs=0"]
+    command = ["train", str(release), str(tmp_path / "run"), *quick, "--set", f"train.tf32={asked}"]
+    small = ["--set", "model.embed_dim=16", "--set", "model.similarity_dim=8"]
+    done = CliRunner().invoke(app, [*command, *small, "--set", "data.tokenizer=jieba"])
+    assert done.exit_code == 0, done.output
+    assert {kind.fp32_precision for kind in kinds} == {precision}
 
 
 def test_the_only_track_is_taken_where_the_presets_is_not_there(release, capsys):
