@@ -162,6 +162,26 @@ def test_what_is_kept_for_the_backward_pass_is_bounded_by_the_estimate():
     assert sum(seen.values()) - given < 1.6 * estimate
 
 
+def test_pairs_are_divided_in_a_precision_of_their_own():
+    net = network().float()
+    regions, tokens, lengths = inputs([3, 17, 1, 9, 30], images=6)
+    halves = net.encode_images(regions.float()), net.encode_captions(tokens, lengths)
+    trained = net.score(*halves).detach()
+    net.similarity.budget = MemoryBudget(division_precision="bf16")
+    with net.dividing():
+        divided = net.score(*halves)
+    assert divided.is_inference()
+    assert torch.equal(net.score(*halves), trained)
+    net.similarity.budget = MemoryBudget(precision="bf16")
+    assert torch.equal(net.score(*halves), divided)
+    assert not torch.equal(trained, divided)
+    net.similarity.budget = MemoryBudget(precision="bf16", division_precision="fp32")
+    with pytest.raises(KeyboardInterrupt), net.dividing():
+        assert torch.equal(net.score(*halves), trained)
+        raise KeyboardInterrupt
+    assert torch.equal(net.score(*halves), divided)
+
+
 def test_bf16_products_stay_near_and_learn_in_the_same_direction():
     exact, rough = network().float(), network().float()
     rough.similarity.budget = MemoryBudget(precision="bf16")
