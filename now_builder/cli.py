@@ -224,7 +224,8 @@ def _publish(
     """Put a release on the Hugging Face hub: card, Croissant, Parquet as of export-parquet.
 
     The hub's client finds the token: hf auth login, or the environment variable HF_TOKEN.
-    Screenshots are sent with --captures only, if the release's licence lets others have them.
+    Screenshots are sent with --captures only, if the release's licence lets others have them or
+    package --licensed chose its pages.
     """
     from now_builder.hub.publish import account, prepare, send
 
