@@ -43,9 +43,9 @@ class PackageSettings(Strict):
     )
     matched: list[str] = Field(
         default_factory=list,
-        description="CSV or Parquet with a column url or key and a column matched (true, false, "
-        "match, mismatch, unsure): dev and test are drawn from pairs that match. May be repeated, "
-        "once a judge: a pair they differ on counts as unsure. none: no file.",
+        description="CSV or Parquet with a column url or key and one matched or verdict (true, "
+        "false, match, mismatch, unsure): dev and test are drawn from pairs that match. May be "
+        "repeated, once a judge: a pair they differ on counts as unsure. none: no file.",
     )
     licensed: str = Field(
         "",

@@ -444,6 +444,10 @@ def test_only_pairs_that_a_table_names_are_shown_again(world, settings, tmp_path
     assert {pair.key for pair in every} == named
     some = sample_of(world.release, AuditSettings(**again, sample=7))
     assert some == every[:7]
+    page = tmp_path / "again.html"
+    audit(world.release, AuditSettings(**again, sample=7, html=page), lambda line: None)
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+    assert [item["verdict"] for item in data["items"]] == ["match"] * 7
     dev = sample_of(world.release, AuditSettings(**again, split="dev"))
     assert {pair.key for pair in dev} == {
         pair.key for pair in pairs if pair.split == "dev" and pair.key in named
