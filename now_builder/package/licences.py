@@ -68,7 +68,7 @@ def unlicensed(row: CaptureRow, sites: Sites) -> tuple[str, str] | None:
     if row.site not in sites:
         return "not_licensed", "not in the list of sites"
     licence = sites[row.site]["licence"]
-    return None if is_free(licence) else ("not_licensed", licence or "no licence stated")
+    return None if is_free(licence) else ("not_licensed", licence or "none")
 
 
 def write_licences(path: Path, sites: Sites, hosts: Iterable[str]) -> dict[str, tuple[int, int]]:

@@ -81,10 +81,10 @@ def test_every_page_without_such_a_licence_is_a_reject_that_says_why(made, relea
     assert all(is_free(stated.get(pair.site, "")) for pair in pairs)
     rejects = [one for one in read_rejects(release) if one.reason == "not_licensed"]
     for reject in rejects:
-        expected = stated.get(reject.site, "not in the list of sites") or "no licence stated"
+        expected = stated.get(reject.site, "not in the list of sites") or "none"
         assert reject.detail == expected
     assert {reject.detail for reject in rejects} == {
-        "not in the list of sites", "no licence stated", "GPL-3.0", "CC-BY-NC-4.0",
+        "not in the list of sites", "none", "GPL-3.0", "CC-BY-NC-4.0",
     }  # fmt: skip
     # Nothing else is lost: the pairs are those of a release of all pages, whose sites are free.
     every = made(made.folder / "every", licensed="none")
