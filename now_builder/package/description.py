@@ -34,7 +34,7 @@ class ReleaseDescription:
         learned_split: Pools of the stages before, whose train pool vocabularies were learned on.
         learned: Pairs of dev and test that were in that train pool; empty where the release has the
             same pools.
-        licences: Pairs and sites by licence, where pages were chosen by it.
+        licences: Pairs by licence of their site, where pages were chosen by it.
         detector: Attributes of the feature file.
     """
 
@@ -46,7 +46,7 @@ class ReleaseDescription:
     verdicts: dict[Split, dict[str, int]]
     learned_split: SplitPlan
     learned: dict[Split, int]
-    licences: dict[str, tuple[int, int]]
+    licences: dict[str, int]
     detector: dict[str, str]
 
     @property

@@ -71,21 +71,15 @@ def unlicensed(row: CaptureRow, sites: Sites) -> tuple[str, str] | None:
     return None if is_free(licence) else ("not_licensed", licence or "none")
 
 
-def write_licences(path: Path, sites: Sites, hosts: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Write the lines of the sites of some pairs, each with its number of pairs.
-
-    Returns:
-        Number of pairs and of sites by licence, the commonest first.
-    """
+def write_licences(path: Path, sites: Sites, hosts: Iterable[str]) -> dict[str, int]:
+    """Write the lines of the sites of some pairs, each with its count; return pairs by licence."""
     pairs = Counter(hosts)
     rows = [{**sites[host], "pairs": count} for host, count in sorted(pairs.items())]
     with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    by_licence = _by_licence(sites, pairs)
-    of_sites = Counter(sites[host]["licence"] for host in pairs)
-    return {licence: (count, of_sites[licence]) for licence, count in by_licence.items()}
+    return _by_licence(sites, pairs)
 
 
 def _by_licence(sites: Sites, pairs: Mapping[str, int]) -> dict[str, int]:

@@ -418,7 +418,7 @@ def _write(
     shapes |= dict.fromkeys(_write_texts(release, inputs, selection))
     write_pairs(release / "pairs.parquet", [pair for split in SPLITS for pair in pairs[split]])
     write_rejects(release / "rejects.parquet", selection.rejects)
-    licences: dict[str, tuple[int, int]] = {}
+    licences: dict[str, int] = {}
     if inputs.sites is not None:
         hosts = (pair.site for split in SPLITS for pair in pairs[split])
         licences = write_licences(release / LICENCES, inputs.sites, hosts)
@@ -498,7 +498,7 @@ def _describe(
         learned_split=None if inputs.split == inputs.learned else inputs.learned,
         counts={name: len(keys) for name, keys in splits.items()},
         rejects=description.rejects,
-        licences={name: pairs for name, (pairs, _) in description.licences.items()},
+        licences=description.licences,
         fingerprints=_fingerprints(selection, inputs),
         detector=description.detector,
         settings=settings.model_dump(),

@@ -107,8 +107,7 @@ def test_manifest_card_and_metadata_name_licences_and_sources(made, release):
     assert manifest.settings["licensed"] == "../sites.csv"
     card = (release / "DATASET_CARD.md").read_text(encoding="utf-8")
     for licence, count in counts.items():
-        sites = sum(row["licence"] == licence for row in rows)
-        assert f"| {licence} | {count} | {sites} |" in card
+        assert f"| {licence} | {count} |" in card
     assert yaml.safe_load(card.split("---\n")[1])["license"] == "other"
     croissant = json.loads((release / "croissant.json").read_text(encoding="utf-8"))
     assert {*croissant["license"]} == {"other", *counts}
