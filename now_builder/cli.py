@@ -224,7 +224,8 @@ def _publish(
     """Put a release on the Hugging Face hub: card, Croissant, Parquet as of export-parquet.
 
     The hub's client finds the token: hf auth login, or the environment variable HF_TOKEN.
-    Screenshots are sent with --captures only, if the release's licence lets others have them.
+    Screenshots are sent with --captures only, if the release's licence lets others have them or
+    package --licensed chose its pages.
     """
     from now_builder.hub.publish import account, prepare, send
 
@@ -397,7 +398,8 @@ def _audit_stats(
     audits: Annotated[
         list[Path],
         typer.Argument(
-            help="CSV of audit, or CSV/Parquet with key or url, and matched; a judge each."
+            help="CSV of audit, or CSV/Parquet with key or url, and matched or verdict; a judge "
+            "each."
         ),
     ],
     release: Annotated[
@@ -408,12 +410,20 @@ def _audit_stats(
         Path | None,
         typer.Option(help="Run folder, or CSV/Parquet with key and clean_prob, to compare with."),
     ] = None,
+    corrected: Annotated[
+        Path | None,
+        typer.Option(help="CSV to write: the first table, with what later ones judge otherwise."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute the share of mismatched pairs by judge, and the agreement between judges."""
+    from now_builder.inspect.corrections import write_corrected
     from now_builder.inspect.stats import audit_stats
 
     _print(audit_stats(audits, release, run), as_json=as_json)
+    if corrected is not None:
+        changed, again = write_corrected(audits[0], audits[1:], release, corrected)
+        typer.echo(f"{corrected}: {changed} rows changed of {again} judged again", err=as_json)
 
 
 @app.command("doctor")

@@ -77,6 +77,7 @@ class Manifest(Strict):
             were trained on the same captures, where they are others than those of ``split``.
         counts: Pairs per split.
         rejects: Pages per reason.
+        licences: Pairs by licence of their site, where pages were chosen by it.
         fingerprints: Per split and tokenizer, see :func:`fingerprint`.
         settings: The packaging settings, to be taken again by a later run.
         versions: Versions of this toolkit and of the libraries that shape the data.
@@ -91,6 +92,7 @@ class Manifest(Strict):
     learned_split: SplitPlan | None = None
     counts: dict[str, int]
     rejects: dict[str, int]
+    licences: dict[str, int] = Field(default_factory=dict)
     fingerprints: dict[str, dict[str, str]]
     detector: dict[str, str]
     settings: dict[str, Any]

@@ -12,10 +12,15 @@ from typing import Any, BinaryIO, Literal
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import locking, read_lines, sync_folder
-from now_builder.formats.tables import read_records
+from now_builder.formats.tables import read_frame, read_records
 
 Verdict = Literal["match", "mismatch", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("match", "mismatch", "unsure")
+
+KINDS = (
+    "slogan", "other page", "placeholder", "keywords", "wrong language", "empty promise", "other",
+)  # fmt: skip
+"""Kinds of mismatch that the audit's page offers; a judge may write another."""
 
 _WORDS: dict[str, Verdict] = {
     **dict.fromkeys(["true", "1", "1.0", "yes", "y", "match", "matched"], "match"),
@@ -65,6 +70,16 @@ def verdict_of(path: Path, number: int, value: object) -> Verdict:
             "unsure",
         )
     return _WORDS[word]
+
+
+def read_judged(path: Path) -> Any:
+    """Read a table of verdicts that a user brings, as :func:`read_frame` reads any.
+
+    ``verdict`` and ``kind`` are other names of the columns ``matched`` and ``note``.
+    """
+    table = read_frame(path)
+    names = {"verdict": "matched", "kind": "note"}
+    return table.rename(columns={old: new for old, new in names.items() if new not in table})
 
 
 class VerdictFile:

@@ -13,7 +13,9 @@ from pathlib import Path
 from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.formats.release import read_manifest
 from now_builder.hub.client import NO_XET, hub_errors, size_text
+from now_builder.package.card import as_counts
 from now_builder.package.croissant import SPDX
+from now_builder.package.licences import FILE as LICENCES
 from now_builder.package.parquet import PLACEHOLDER, export_parquet
 from now_builder.package.settings import ExportSettings, ParquetSettings, PublishSettings
 from now_builder.package.verify import verify
@@ -22,7 +24,7 @@ _LONG_S = 30.0
 """Seconds until a warning says what helps where Xet hangs."""
 
 _log = logging.getLogger(__name__)
-_SHARD = re.compile(r"data/(train|dev|test)-\d{5}-of-\d{5}\.parquet")
+_OURS = re.compile(r"data/(train|dev|test)-\d{5}-of-\d{5}\.parquet|licences\.csv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,13 @@ def prepare(
     """
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository, re.ASCII):
         raise ConfigError(f"{repository}: expected USER/NAME, as the hub writes it")
-    licence = str(read_manifest(release).settings.get("licence", "other"))
-    if settings.captures is not None and licence not in SPDX:
+    manifest = read_manifest(release)
+    licence = str(manifest.settings.get("licence", "other"))
+    if settings.captures is not None and licence not in SPDX and not manifest.licences:
         raise ConfigError(
             f"{release / 'manifest.json'}: licence {licence!r} does not let others have the "
-            "screenshots; package with --licence, such as cc-by-4.0, or publish without --captures"
+            "screenshots; package with --licence, such as cc-by-4.0, or --licensed, or publish "
+            "without --captures"
         )
     problems = verify(release)
     if problems:
@@ -77,6 +81,9 @@ def prepare(
     shared = settings.model_dump(include={*ExportSettings.model_fields})
     wanted = ParquetSettings(images=pictures, **shared)
     names = [*export_parquet(release, folder, wanted, force), "croissant.json", "README.md"]
+    if manifest.licences:
+        names.append(LICENCES)
+        licence = f"{licence}, pages {as_counts(manifest.licences)}"
     files = {name: folder / name for name in names}
     return DatasetUpload(repository, files, licence, pictures, settings)
 
@@ -92,8 +99,8 @@ def account(settings: PublishSettings) -> str:
 def send(upload: DatasetUpload) -> str:
     """Make the data set if there is none, and send all files as one commit.
 
-    A rerun after a stop sends only what the hub does not have. Parquet files of an earlier release
-    are removed by the same commit.
+    A rerun after a stop sends only what the hub does not have. Parquet files and licences of an
+    earlier release are removed by the same commit.
 
     Returns:
         Address of the data set.
@@ -113,7 +120,7 @@ def send(upload: DatasetUpload) -> str:
             raise NowError(f"{name}: it is public already; make it private on its settings page")
         old = {file.rfilename for file in found.siblings or []} - set(upload.files)
     add: dict[str, Path | bytes] = {**upload.files, "README.md": card.encode()}
-    _commit(name, settings.endpoint, add, [path for path in sorted(old) if _SHARD.fullmatch(path)])
+    _commit(name, settings.endpoint, add, [path for path in sorted(old) if _OURS.fullmatch(path)])
     return f"{api.endpoint}/datasets/{name}"
 
 

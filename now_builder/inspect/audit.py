@@ -12,11 +12,19 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import write_text
 from now_builder.formats.release import Pair, read_manifest, stream_pairs
 from now_builder.formats.screenshots import find_screenshots
-from now_builder.formats.verdicts import COLUMNS, VerdictFile, one_line, open_verdicts
+from now_builder.formats.verdicts import (
+    COLUMNS,
+    KINDS,
+    VerdictFile,
+    VerdictRow,
+    one_line,
+    open_verdicts,
+)
 from now_builder.inspect.pairs import data_uri, drawn, language_of, link_of
 from now_builder.inspect.report import render
 from now_builder.inspect.server import Audit, AuditHandler
 from now_builder.inspect.settings import AuditSettings
+from now_builder.inspect.stats import read_audit
 from now_builder.program.loopback import listening
 
 _WIDEST = 720
@@ -28,16 +36,34 @@ def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
     """Draw the pairs to judge, in the order in which they are asked.
 
     The draw depends on seed and keys alone: a larger sample begins with the smaller one, and two
-    judges with one seed see the same pairs in the same order.
+    judges with one seed see the same pairs in the same order. With ``from_`` it is a sample of the
+    pairs judged there, by default all.
     """
     read_manifest(release)
-    pairs = stream_pairs(release)
+    pairs, size = stream_pairs(release), settings.sample
     if settings.split is not None:
         pairs = (pair for pair in pairs if pair.split == settings.split)
-    sample = drawn(pairs, settings.sample, settings.seed)
+    among = ""
+    if settings.from_ is not None:
+        before, among = _before(release, settings), f" that {settings.from_} names"
+        pairs = (pair for pair in pairs if _is_of(pair, before.get(pair.key)))
+        size = size if "sample" in settings.model_fields_set else len(before)
+    sample = drawn(pairs, size, settings.seed)
     if not sample:
-        raise FormatError(release / "pairs.parquet", f"no pair of {settings.split or 'any split'}")
+        problem = f"no pair of {settings.split or 'any split'}{among}"
+        raise FormatError(release / "pairs.parquet", problem)
     return sample
+
+
+def _before(release: Path, settings: AuditSettings) -> dict[str, VerdictRow]:
+    """Read the verdicts to correct, by key."""
+    lines = read_audit(settings.from_, release) if settings.from_ is not None else ()
+    return {line.key: line for line in lines}
+
+
+def _is_of(pair: Pair, line: VerdictRow | None) -> bool:
+    """Whether a verdict is on that pair: another crawl gives its pages the same keys."""
+    return line is not None and line.url in {"", pair.url}
 
 
 @contextmanager
@@ -48,8 +74,10 @@ def serving(release: Path, settings: AuditSettings) -> Iterator[str]:
     with open_verdicts(settings.output) as verdicts:
         _check_judge(verdicts, settings)
 
+        before = _before(release, settings)
+
         def page() -> str:
-            items = [_item(pair, f"pictures/{pair.key}") for pair in sample]
+            items = [_item(pair, f"pictures/{pair.key}", before.get(pair.key)) for pair in sample]
             return _page(settings, items, verdicts)
 
         audit = Audit(
@@ -87,8 +115,13 @@ def _write_page(release: Path, settings: AuditSettings, path: Path) -> str:
     sample = sample_of(release, settings)
     screenshots = find_screenshots(settings.captures, sample)
     budget = 0.9 * _MAX_MB * 1e6 / len(sample)
+    before = _before(release, settings)
     items = [
-        _item(pair, data_uri(pair.key, screenshots[pair.key].read(), budget, _WIDEST))
+        _item(
+            pair,
+            data_uri(pair.key, screenshots[pair.key].read(), budget, _WIDEST),
+            before.get(pair.key),
+        )
         for pair in sample
     ]
     page = _page(settings, items, None)
@@ -102,7 +135,7 @@ def _write_page(release: Path, settings: AuditSettings, path: Path) -> str:
     return f"{path}: {len(sample)} pairs to judge, {size:.1f} MB; open it in a browser"
 
 
-def _item(pair: Pair, picture: str) -> dict[str, Any]:
+def _item(pair: Pair, picture: str, before: VerdictRow | None) -> dict[str, Any]:
     return {
         "key": pair.key,
         "url": pair.url,
@@ -112,6 +145,8 @@ def _item(pair: Pair, picture: str) -> dict[str, Any]:
         "lang": language_of(pair) or "",
         "caption": pair.caption,
         "picture": picture,
+        "verdict": before.matched if before else "",
+        "kind": before.note if before else "",
     }
 
 
@@ -124,6 +159,7 @@ def _page(
         served=verdicts is not None,
         output=settings.output.name,
         judge=settings.judge,
+        kinds=KINDS,
         data={
             "served": verdicts is not None,
             # So that a browser keeps the verdicts on two samples apart.

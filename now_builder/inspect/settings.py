@@ -32,7 +32,14 @@ class AuditSettings(Strict):
 
     captures: Path = Field(description="Folder made by crawl, for the pictures.")
     output: Path = Field(Path("audit.csv"), description="CSV of verdicts to write, or to continue.")
-    sample: int = Field(200, ge=1, description="Number of random pairs to judge.")
+    from_: Path | None = Field(
+        None,
+        description="Table of verdicts to correct (CSV or Parquet with key or url, matched or "
+        "verdict, and note or kind): its pairs are shown with what they were judged.",
+    )
+    sample: int = Field(
+        200, ge=1, description="Number of random pairs to judge; by default all with --from."
+    )
     seed: int = Field(0, description="Seed of the sample; judges of one sample share it.")
     split: Literal["train", "dev", "test"] | None = Field(
         None, description="Split of the pairs; by default all."

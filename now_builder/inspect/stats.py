@@ -12,12 +12,12 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.pair_statistics import read_clean_prob
 from now_builder.formats.release import stream_pairs
 from now_builder.formats.split import SPLITS
-from now_builder.formats.tables import read_frame
 from now_builder.formats.verdicts import (
     COLUMNS,
     VERDICTS,
     Verdict,
     VerdictRow,
+    read_judged,
     read_verdicts,
     verdict_of,
 )
@@ -131,7 +131,8 @@ def figure(value: float | None) -> str:
 def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) -> AuditStats:
     """Compute the statistics of audits, files of verdicts of one judge each.
 
-    An audit is a CSV made by ``audit``, or a CSV or Parquet file with ``key`` or ``url``, and
+    An audit is a CSV made by ``audit``, or a table as
+    :func:`now_builder.formats.verdicts.read_judged` reads it, with ``key`` or ``url``, and
     ``matched``; with a release only the latter's pairs in it count. A run is given as to
     :func:`now_builder.formats.pair_statistics.read_clean_prob`.
 
@@ -142,7 +143,7 @@ def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) 
     """
     if run is not None and run.is_dir() and release is None:
         raise ConfigError("--run is a run folder: give the --release that it was trained on")
-    files = {path: _read_audit(path, release) for path in dict.fromkeys(audits)}
+    files = {path: read_audit(path, release) for path in dict.fromkeys(audits)}
     by_url = [path for path, lines in files.items() if any(not line.key for line in lines)]
     if by_url and (run is not None or len(files) > 1):
         raise ConfigError(f"{by_url[0]}: pairs by url, no key; give the --release that was judged")
@@ -171,7 +172,7 @@ def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) 
     )
 
 
-def _read_audit(path: Path, release: Path | None) -> list[VerdictRow]:
+def read_audit(path: Path, release: Path | None) -> list[VerdictRow]:
     """Read what ``audit`` wrote, or any table of pairs; those judged in two ways are unsure."""
     try:
         with path.open("rb") as file:
@@ -180,7 +181,7 @@ def _read_audit(path: Path, release: Path | None) -> list[VerdictRow]:
         return read_verdicts(path)
     if header == ",".join(COLUMNS):
         return read_verdicts(path)
-    table = read_frame(path)
+    table = read_judged(path)
     column = "key" if "key" in table.columns else "url"
     if not {column, "matched"} <= {*table.columns}:
         found = [str(name) for name in table.columns]

@@ -35,7 +35,7 @@ _OWN_TERMS: dict[str, Any] = {
 _CONTEXT = {term: _OWN_TERMS.get(term, f"cr:{term}") for term in _TERMS}
 _ENCODINGS = {
     ".h5": "application/x-hdf5", ".txt": "text/plain", ".json": "application/json",
-    ".parquet": "application/x-parquet", ".md": "text/markdown",
+    ".parquet": "application/x-parquet", ".md": "text/markdown", ".csv": "text/csv",
 }  # fmt: skip
 SPDX = {
     "apache-2.0": "Apache-2.0", "cc0-1.0": "CC0-1.0", "cc-by-4.0": "CC-BY-4.0",
@@ -60,6 +60,7 @@ def make_croissant(
         Croissant 1.1 and Croissant-RAI 1.0, MLCommons.
     """
     spdx = SPDX.get(settings.licence)
+    own = f"https://spdx.org/licenses/{spdx}.html" if spdx else settings.licence
     tree: dict[str, Any] = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
@@ -71,7 +72,7 @@ def make_croissant(
         "description": f"{about.statistics.pairs} pairs of phone screenshots of web pages (36 "
         "region features of an APT-style detector) and meta descriptions, many of them "
         "mismatched; the layout of Noise of Web.",
-        "license": f"https://spdx.org/licenses/{spdx}.html" if spdx else settings.licence,
+        "license": [own, *about.licences] if about.licences else own,
         "citeAs": _CITE,
         "creator": {"@type": "sc:Organization", "name": "Users of the noise-of-web toolkit"},
         "datePublished": about.fetched[1][:10],
@@ -143,6 +144,7 @@ _ABOUT = {
     ".json": "Vocabulary or tokenizer",
     ".parquet": "Table",
     ".md": "Dataset card",
+    ".csv": "Sites with repository, commit and licence, for attribution",
 }
 
 

@@ -34,6 +34,7 @@ class ReleaseDescription:
         learned_split: Pools of the stages before, whose train pool vocabularies were learned on.
         learned: Pairs of dev and test that were in that train pool; empty where the release has the
             same pools.
+        licences: Pairs by licence of their site, where pages were chosen by it.
         detector: Attributes of the feature file.
     """
 
@@ -45,6 +46,7 @@ class ReleaseDescription:
     verdicts: dict[Split, dict[str, int]]
     learned_split: SplitPlan
     learned: dict[Split, int]
+    licences: dict[str, int]
     detector: dict[str, str]
 
     @property

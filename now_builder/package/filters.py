@@ -12,6 +12,7 @@ from now_builder.formats.split import SPLITS, Split, SplitPlan
 from now_builder.formats.statistics import ranked
 from now_builder.formats.verdicts import Verdict
 from now_builder.package.duplicates import NearCaptions, SameCaptions
+from now_builder.package.licences import Sites, unlicensed
 from now_builder.package.screenshots import PhashIndex
 from now_builder.package.settings import PackageSettings
 from now_builder.program.progress import watched
@@ -20,13 +21,18 @@ from now_builder.urls import canonical
 
 @dataclass(frozen=True, slots=True)
 class CrawledPages:
-    """The pages of a crawl, by key; a URL whose shard is not finished has no row."""
+    """The pages of a crawl, by key; a URL whose shard is not finished has no row.
+
+    Attributes:
+        sites: Sites by host; ``None`` where licences do not matter.
+    """
 
     plan: Sequence[Planned]
     rows: Mapping[str, CaptureRow]
     features: frozenset[str]
     ids: Mapping[str, Mapping[str, list[int]]]
     flags: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    sites: Sites | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +83,10 @@ def select(
     takes when it cannot take all is decided by a seeded hash of the key, so more pages or a larger
     size change the draw as little as can be; pairs are then ordered by key.
 
-    A page is tested for, in this order: being usable, length, language, flags, judgement; and, in
-    the order of the draw, test before dev before train, for being a duplicate of a page that is
-    taken already. So a duplicate's original is always a pair, none is in two splits, and what is
-    dropped makes room for the next of the draw.
+    A page is tested for, in this order: being usable, licence, length, language, flags,
+    judgement; and, in the order of the draw, test before dev before train, for being a duplicate
+    of a page that is taken already. So a duplicate's original is always a pair, none is in two
+    splits, and what is dropped makes room for the next of the draw.
     """
     rejects: list[Reject] = []
     usable: dict[Split, list[Planned]] = {name: [] for name in SPLITS}
@@ -167,6 +173,8 @@ def _filtered(
     pages: CrawledPages, key: str, settings: PackageSettings
 ) -> tuple[str, str | None] | None:
     row = pages.rows[key]
+    if pages.sites is not None and (why := unlicensed(row, pages.sites)):
+        return why
     length = len(row.caption or "")
     if length < settings.min_characters:
         return "short_caption", f"{length} characters, fewer than {settings.min_characters}"

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from now_builder.errors import FormatError
 from now_builder.formats.shard import Planned
-from now_builder.formats.tables import read_frame
-from now_builder.formats.verdicts import Verdict, verdict_of
+from now_builder.formats.verdicts import Verdict, read_judged, verdict_of
 
 
 def read_judgements(paths: Iterable[Path], plan: Iterable[Planned]) -> dict[str, Verdict]:
@@ -35,7 +34,7 @@ def read_judgements(paths: Iterable[Path], plan: Iterable[Planned]) -> dict[str,
 def _verdicts(
     path: Path, keys: Mapping[str, Mapping[str, list[str]]]
 ) -> Iterator[tuple[str, Verdict]]:
-    table = read_frame(path)
+    table = read_judged(path)
     column = "key" if "key" in table.columns else "url"
     if column not in table.columns or "matched" not in table.columns:
         raise FormatError(

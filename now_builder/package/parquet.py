@@ -36,6 +36,7 @@ from now_builder.formats.screenshots import Screenshot, find_screenshots
 from now_builder.formats.shard import image_kind
 from now_builder.formats.split import SPLITS, Split
 from now_builder.package.croissant import describe_parquet
+from now_builder.package.licences import FILE as LICENCES
 from now_builder.package.settings import ParquetSettings
 from now_builder.program.progress import watched
 
@@ -78,6 +79,8 @@ def export_parquet(
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> dict[str, int]:
     """Write ``data/{split}-00000-of-00012.parquet``, ``croissant.json`` and, last, ``README.md``.
+
+    Of a release of licensed pages also ``licences.csv``, which goes with every copy.
 
     Files that stand are kept, so a run that was killed goes on; the same release, captures and
     settings give the same bytes.
@@ -292,6 +295,9 @@ def _describe(release: Path, out: Path, files: Sequence[_ParquetFile], source: _
     tree = read_json(release / "croissant.json", "no such file; package the release again")
     described = describe_parquet(tree, schema.names, images=source.settings.images)
     write_json(out / "croissant.json", described)
+    (out / LICENCES).unlink(missing_ok=True)
+    if LICENCES in read_manifest(release).files:
+        write_text(out / LICENCES, (release / LICENCES).read_text(encoding="utf-8"))
     card = (release / "DATASET_CARD.md").read_text(encoding="utf-8")
     write_text(out / "README.md", _card(card, schema, images=source.settings.images))
 

@@ -62,6 +62,8 @@ from now_builder.package.description import (
 from now_builder.package.filters import CrawledPages, Selection, select, unusable
 from now_builder.package.flags import flags_of, same_screenshots
 from now_builder.package.judgements import read_judgements, relative
+from now_builder.package.licences import FILE as LICENCES
+from now_builder.package.licences import Sites, read_sites, write_licences
 from now_builder.package.pools import choose_pools, count_learned, read_test_sites
 from now_builder.package.screenshots import find_consent_walls
 from now_builder.package.settings import PackageSettings
@@ -85,6 +87,7 @@ class _Inputs:
     vocabularies: dict[str, Vocabulary]
     tokenizers: dict[str, str]
     judged: dict[str, Verdict] | None
+    sites: Sites | None
     hashes: dict[str, str]
     flags: Mapping[str, frozenset[str]]
 
@@ -123,8 +126,9 @@ def package(
         if not force and before is not None and _stands(release, before, resolved, inputs):
             return before
         pages = CrawledPages(
-            inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids, inputs.flags
-        )
+            inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids, inputs.flags,
+            inputs.sites,
+        )  # fmt: skip
         _warn_of_missing_ink(resolved, inputs.rows)
         if "consent_wall" in resolved.dropped_flags:
             usable = frozenset(n.key for n in pages.plan if unusable(pages, n.key) is None)
@@ -161,8 +165,9 @@ def resolve_settings(
     if given.get("matched"):
         files = [name for name in settings.matched if name != "none"]
         given["matched"] = [relative(name, release) for name in files]
-    if name := given.get("test_sites"):
-        given["test_sites"] = "" if name == "none" else relative(name, release)
+    for option in ("test_sites", "licensed"):
+        if name := given.get(option):
+            given[option] = "" if name == "none" else relative(name, release)
     resolved = PackageSettings.model_validate(tree | given)
     if resolved.mend != mended:
         raise ConfigError(
@@ -247,8 +252,14 @@ def _read(
         paths = [_from_release(release, name) for name in settings.matched]
         judged = read_judgements(paths, plan)
         hashes |= {f"matched.{number}": sha256_of(path) for number, path in enumerate(paths)}
+    licensed = None
+    if settings.licensed:
+        path = _from_release(release, settings.licensed)
+        licensed, hashes["licensed"] = read_sites(path), sha256_of(path)
     pools = choose_pools(split, settings, sites)
-    return _Inputs(pools, split, plan, rows, ids, vocabularies, raw, judged, hashes, flags)
+    return _Inputs(
+        pools, split, plan, rows, ids, vocabularies, raw, judged, licensed, hashes, flags
+    )
 
 
 def _from_release(release: Path, name: str) -> Path:
@@ -379,7 +390,7 @@ def _clear(release: Path) -> None:
         (release / "manifest.json").replace(release / _PREVIOUS)
     for folder in (release, release / DATA_FOLDER, release / "vocab"):
         remove_leftovers(folder)
-    stale = [f"{DATA_FOLDER}/*_ims.npy", f"{DATA_FOLDER}/*_caps_*.txt", "vocab/*.json"]
+    stale = [f"{DATA_FOLDER}/*_ims.npy", f"{DATA_FOLDER}/*_caps_*.txt", "vocab/*.json", LICENCES]
     for path in [path for pattern in stale for path in release.glob(pattern)]:
         path.unlink()
 
@@ -407,6 +418,11 @@ def _write(
     shapes |= dict.fromkeys(_write_texts(release, inputs, selection))
     write_pairs(release / "pairs.parquet", [pair for split in SPLITS for pair in pairs[split]])
     write_rejects(release / "rejects.parquet", selection.rejects)
+    licences: dict[str, int] = {}
+    if inputs.sites is not None:
+        hosts = (pair.site for split in SPLITS for pair in pairs[split])
+        licences = write_licences(release / LICENCES, inputs.sites, hosts)
+        shapes[LICENCES] = None
     description = ReleaseDescription(
         statistics,
         inputs.vocabularies,
@@ -416,6 +432,7 @@ def _write(
         count_verdicts(pairs, inputs.judged),
         inputs.learned,
         _count_learned(release, inputs, selection),
+        licences,
         detector={
             name: str(value)
             for name, value in sorted(features.attributes.items())
@@ -481,6 +498,7 @@ def _describe(
         learned_split=None if inputs.split == inputs.learned else inputs.learned,
         counts={name: len(keys) for name, keys in splits.items()},
         rejects=description.rejects,
+        licences=description.licences,
         fingerprints=_fingerprints(selection, inputs),
         detector=description.detector,
         settings=settings.model_dump(),

@@ -43,9 +43,15 @@ class PackageSettings(Strict):
     )
     matched: list[str] = Field(
         default_factory=list,
-        description="CSV or Parquet with a column url or key and a column matched (true, false, "
-        "match, mismatch, unsure): dev and test are drawn from pairs that match. May be repeated, "
-        "once a judge: a pair they differ on counts as unsure. none: no file.",
+        description="CSV or Parquet with a column url or key and one matched or verdict (true, "
+        "false, match, mismatch, unsure): dev and test are drawn from pairs that match. May be "
+        "repeated, once a judge: a pair they differ on counts as unsure. none: no file.",
+    )
+    licensed: str = Field(
+        "",
+        description="List of sites, such as sites.csv of pinned make (CSV or Parquet with host, "
+        "licence, repository, commit): keep only pages whose site's licence is Apache, MIT, BSD, "
+        "CC-BY or CC0, so that others may have all of the release. none: no file.",
     )
     min_characters: int = Field(0, ge=0, description="Minimum characters of a caption.")
     max_characters: int = Field(
@@ -107,7 +113,7 @@ class PackageSettings(Strict):
         names = [matched] if isinstance(matched, str | Path) else matched
         return [*map(cls._as_text, names)] if isinstance(names, list) else names
 
-    @field_validator("test_sites", mode="before")
+    @field_validator("test_sites", "licensed", mode="before")
     @classmethod
     def _as_text(cls, path: Any) -> Any:
         return str(path) if isinstance(path, Path) else path
@@ -142,7 +148,8 @@ class ExportSettings(Strict):
     captures: Path | None = Field(
         None,
         description="Folder that the release was packaged from, for its screenshots. publish "
-        "refuses them unless the release's licence lets others have copies.",
+        "refuses them unless the release's licence lets others have copies, or it was packaged "
+        "--licensed.",
     )
     tokens: bool = Field(False, description="Add the token ids of the three tokenizers.")
     regions: bool = Field(False, description="Add the 36 x 768 region features.")

@@ -1,7 +1,7 @@
 """Check a release against itself: hashes, counts, shapes, ids, keys, images and fingerprints."""
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from now_builder.formats.release import (
     stream_split_captions,
 )
 from now_builder.formats.split import SPLITS, Split
+from now_builder.package.licences import check_licences
 from now_builder.program.progress import watched
 
 _BATCH = 256
@@ -53,6 +54,8 @@ def verify(release: Path) -> list[str]:
         problems.append(f"pairs.parquet: {counted}, expected {manifest.counts}")
     if len({key for found in pairs.values() for key in found.keys}) != sum(counted.values()):
         problems.append("pairs.parquet: a key is in two rows")
+    sites = Counter(site for found in pairs.values() for site in found.sites)
+    problems += check_licences(release, manifest, sites)
     for split in (split for split in SPLITS if split in manifest.counts):
         own = pairs.get(split, _SplitRows())
         if not own.numbered:
@@ -71,6 +74,7 @@ class _SplitRows:
 
     keys: list[str] = field(default_factory=list)
     hashes: list[str] = field(default_factory=list)
+    sites: list[str] = field(default_factory=list)
     numbered: bool = True
 
 
@@ -81,6 +85,7 @@ def _read_pairs(release: Path) -> dict[str, _SplitRows]:
         own.numbered &= pair.pair_index == len(own.keys)
         own.keys.append(pair.key)
         own.hashes.append(pair.regions_sha256)
+        own.sites.append(pair.site)
     return dict(found)
 
 

@@ -14,8 +14,7 @@ from now_builder.errors import ConfigError, FormatError, TrainingError
 from now_builder.formats.io import sha256_of
 from now_builder.formats.noise import matched as pairs_matched
 from now_builder.formats.noise import read_noise
-from now_builder.formats.tables import read_frame
-from now_builder.formats.verdicts import Verdict, verdict_of
+from now_builder.formats.verdicts import Verdict, read_judged, verdict_of
 from pc2_baseline.data.readers import make_reader
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import THRESHOLD
@@ -157,7 +156,7 @@ def read_truth(
     Raises:
         FormatError: If the file cannot be used, or all known pairs are of one kind.
     """
-    table = read_frame(path)
+    table = read_judged(path)
     column = next((name for name in names if name in table.columns), None)
     if column is None or "matched" not in table.columns:
         raise FormatError(

@@ -91,9 +91,12 @@ def test_rebuilding_and_shares_go_on_from_there(walked: Path) -> None:
     judged = pd.DataFrame({"key": pairs.key, "url": pairs.url, "split": pairs.split, "lang": "",
                            "matched": "match", "judge": "judge", "at": "2026-11-01T10:00:00Z",
                            "seconds": 1.0, "note": ""})  # fmt: skip
-    for name in ("judged", "dev", "test"):
+    for name in ("judged", "dev", "test", "first", "second", "mine"):
         judged.to_csv(walked / f"{name}.csv", index=False)
     (walked / "unseen.txt").write_text(f"{pairs.site[0]}\n{pairs.site.iloc[-1]}\n")
+    rows = [f"{site},MIT,a/b,c0ffee\n" for site in pairs.site.unique()]
+    (walked / "sites.csv").write_text("".join(["host,licence,repository,commit\n", *rows]))
     run_page("how-to/rebuild-now")
+    run_page("how-to/judge")
     run_page("how-to/cluster")
     assert (walked / "out/release/manifest.json").exists()

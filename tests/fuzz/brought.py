@@ -14,6 +14,7 @@ from now_builder.detect.labels.mapping import read_mapping
 from now_builder.formats.pair_statistics import read_clean_prob
 from now_builder.formats.shard import Planned
 from now_builder.package.judgements import read_judgements
+from now_builder.package.licences import read_sites
 from now_builder.tokenize.custom import read_custom
 from now_builder.urls import canonical, site_of
 from pc2_baseline.analysis.truth import read_truth
@@ -22,6 +23,12 @@ from pc2_baseline.config import read_settings
 _KEYS = ["0_0", "0_1", "0_2"]
 _PLAN = [Planned(key, 0, f"http://a/{key}", f"http://a/{key}", "a") for key in _KEYS]
 _TABLES = {
+    "sites": {
+        "repository": "a/b",
+        "commit": "c",
+        "host": [f"h{key}.test" for key in _KEYS],
+        "licence": "MIT",
+    },
     "judgements": {"key": _KEYS, "matched": ["match", "mismatch", "unsure"]},
     "truth": {"key": _KEYS, "matched": [True, False, None]},
     "beliefs": {"key": _KEYS, "clean_prob": [0.0, 0.5, 1.0]},
@@ -64,6 +71,8 @@ def _cut(path: Path) -> None:
 READER = Kinds(
     _write_all,
     {
+        "sites.csv": read_sites,
+        "sites.parquet": read_sites,
         "judgements.csv": lambda path: read_judgements([path], _PLAN),
         "judgements.parquet": lambda path: read_judgements([path], _PLAN),
         "truth.csv": lambda path: read_truth(path, {"key": _KEYS}),

@@ -3,6 +3,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const at = (id) => document.getElementById(id);
   const verdicts = { match: "m1", mismatch: "n2", unsure: "u3" };
+  const kinds = [...at("kinds").children].map((kind) => kind.value);
   const store = data.served ? served() : kept();
   let done = new Set(data.done);
   let current = null;
@@ -60,7 +61,7 @@
     at("problem").hidden = !text;
   }
 
-  function show(key, note = "") {
+  function show(key, note) {
     const left = data.items.filter((item) => !done.has(item.key));
     current = left.find((item) => item.key === key) || left[0] || null;
     const judged = data.items.length - left.length;
@@ -81,7 +82,12 @@
     at("site").textContent = current.site;
     at("visit").hidden = !current.href;
     if (current.href) at("visit").href = current.href;
-    at("note").value = note;
+    at("note").value = note ?? current.kind;
+    at("before").hidden = !current.verdict;
+    at("before").textContent = `Judged before: ${[current.verdict, current.kind].filter(Boolean).join(", ")}`;
+    for (const verdict of Object.keys(verdicts)) {
+      at(verdict).setAttribute("aria-pressed", String(verdict === current.verdict));
+    }
     window.scrollTo(0, 0);
     since = performance.now();
     const next = left[left.indexOf(current) + 1];
@@ -111,7 +117,10 @@
     if (!current || at(matched).disabled) return;
     ready(false);
     const seconds = Math.round((performance.now() - since) / 100) / 10;
-    const note = at("note").value.replace(/\s+/g, " ").trim();
+    const typed = at("note").value.replace(/\s+/g, " ").trim();
+    // A match has no kind of mismatch, such as the page filled in.
+    const turned = matched === "match" && current.verdict !== "match";
+    const note = turned && [...kinds, current.kind].includes(typed) ? "" : typed;
     const answer = await store.add({ key: current.key, matched, seconds, note });
     done = new Set(answer.done);
     at("note").blur();
@@ -126,6 +135,7 @@
 
   for (const verdict of Object.keys(verdicts)) at(verdict).addEventListener("click", () => judge(verdict));
   at("undo").addEventListener("click", undo);
+  for (const kind of at("kinds").children) kind.addEventListener("click", () => { at("note").value = kind.value; });
   at("back").addEventListener("click", undo);
   for (const event of ["load", "error"]) at("picture").addEventListener(event, () => current && ready(true));
   document.addEventListener("keydown", (event) => {
@@ -137,6 +147,7 @@
     const key = event.key.toLowerCase();
     const verdict = Object.keys(verdicts).find((name) => verdicts[name].includes(key));
     if (verdict) judge(verdict);
+    else if ("4567890".includes(key)) at("note").value = kinds["4567890".indexOf(key)];
     else if (key === "z" || key === "backspace") undo();
     else if (key === "o" && current) at("note").focus();
     else return;

@@ -1,17 +1,21 @@
 """A release published on a hub: what is sent, what is asked, what is never sent."""
 
+import io
 import json
+import re
 import shutil
 import signal
 import time
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.formats.io import write_json
 from now_builder.hub.publish import prepare, send
-from now_builder.package.settings import PublishSettings
+from now_builder.package.run import package
+from now_builder.package.settings import PackageSettings, PublishSettings
 
 NAME = "somebody/small"
 
@@ -148,6 +152,28 @@ def test_screenshots_go_only_where_the_licence_lets_them(release, small_crawl):
     assert not release.with_name("release-hub").exists()
     licensed(release, "cc-by-4.0")
     assert str(prepare(release, NAME, settings)).endswith("licence cc-by-4.0, with screenshots")
+
+
+def test_a_release_packaged_licensed_goes_whole_whatever_its_own_licence(
+    hub, run, small_crawl, small_features, small_captions, tmp_path
+):
+    rows = [f"a/b,c0ffee,site{n:02d}.test,{'MIT' if n % 2 else 'CC-BY-4.0'}" for n in range(20)]
+    sites, release = tmp_path / "sites.csv", tmp_path / "release"
+    sites.write_text("\n".join(["repository,commit,host,licence", *rows]))
+    settings = PackageSettings(licensed=sites)
+    package(small_crawl, small_features, small_captions, release, settings)
+    words = ("publish", release, NAME, "--captures", small_crawl)
+    code, _, err = run(*words, "--yes", HF_TOKEN=hub.token)
+    assert code == 0, err
+    assert re.search(r"licence other, pages (MIT|CC-BY-4.0) \d+, .* with screenshots\n", err)
+    assert hub.files[NAME]["licences.csv"] == (release / "licences.csv").read_bytes()
+    assert b"| MIT | " in hub.files[NAME]["README.md"]
+    table = pq.read_table(io.BytesIO(hub.files[NAME]["data/test-00000-of-00001.parquet"]))
+    assert table["image"][0]["bytes"].as_py()[:4] == b"\x89PNG"
+    text = (release / "licences.csv").read_text(encoding="utf-8")
+    (release / "licences.csv").write_text(text.replace("MIT", "GPL-3.0"), encoding="utf-8")
+    with pytest.raises(FormatError, match=r"licences\.csv: \d+ bytes, expected"):
+        prepare(release, NAME, PublishSettings(captures=small_crawl))
 
 
 def test_a_name_that_is_no_users_and_a_torn_release_are_refused(release):

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import read_pairs
-from now_builder.formats.shard import read_captures, read_rows, write_shard
+from now_builder.formats.shard import read_captures, read_plan, read_rows, write_shard
 from now_builder.formats.verdicts import (
     COLUMNS,
     VerdictRow,
@@ -32,10 +32,13 @@ from now_builder.formats.verdicts import (
 )
 from now_builder.inspect.agreement import auroc, kappa, mean_interval, wilson
 from now_builder.inspect.audit import audit, sample_of, serving
+from now_builder.inspect.corrections import write_corrected
 from now_builder.inspect.settings import AuditSettings
 from now_builder.inspect.stats import audit_stats
+from now_builder.package.judgements import read_judgements
 from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
+from pc2_baseline.analysis.truth import read_truth
 
 COMMAND = [sys.executable, "-c", "from now_builder.cli import main; main()"]
 
@@ -415,6 +418,70 @@ def test_stats_of_any_table_of_pairs(world, tmp_path):
             ConfigError, match=r"url\.parquet: pairs by url, no key; give the --rel"
         ):
             audit_stats(*arguments)
+
+
+def test_verdict_and_kind_are_what_audit_calls_matched_and_note(world, tmp_path):
+    """1 of 2 decided is mismatched; the same file is what dev and test are drawn by."""
+    urls = [pair.url for pair in read_pairs(world.release)[:3]]
+    words = [("mismatch", "Slogan"), ("yes", ""), ("unsure", "")]
+    rows = [f"{url},{verdict},{kind}" for url, (verdict, kind) in zip(urls, words, strict=True)]
+    path = tmp_path / "judged.csv"
+    path.write_text("\n".join(["url,verdict,kind", *rows]))
+    found = audit_stats([path], world.release, None).together
+    assert (found.noise.hits, found.noise.of, found.kinds) == (1, 2, {"slogan": 1})
+    told = read_judgements([path], read_plan(world.captures))
+    assert [*told.values()] == ["mismatch", "match", "unsure"]
+    assert read_truth(path, {"url": urls}).known.tolist() == [True, True, False]
+
+
+def test_only_pairs_that_a_table_names_are_shown_again(world, settings, tmp_path):
+    pairs = read_pairs(world.release)
+    named = {pair.key for pair in pairs[5:305]}
+    lines = [replace(judged(pair.key), url=pair.url) for pair in pairs[5:305]]
+    other = replace(judged(pairs[0].key), url="http://another.test/")
+    again = {"from_": write(tmp_path / "first.csv", [*lines, other]), "captures": world.captures}
+    every = sample_of(world.release, AuditSettings(**again))
+    assert {pair.key for pair in every} == named
+    some = sample_of(world.release, AuditSettings(**again, sample=7))
+    assert some == every[:7]
+    page = tmp_path / "again.html"
+    audit(world.release, AuditSettings(**again, sample=7, html=page), lambda line: None)
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+    assert [item["verdict"] for item in data["items"]] == ["match"] * 7
+    dev = sample_of(world.release, AuditSettings(**again, split="dev"))
+    assert {pair.key for pair in dev} == {
+        pair.key for pair in pairs if pair.split == "dev" and pair.key in named
+    }
+    again["from_"] = write(tmp_path / "elsewhere.csv", [other])
+    with pytest.raises(FormatError, match=r"no pair of any split that .*elsewhere\.csv names"):
+        sample_of(world.release, AuditSettings(**again))
+
+
+def test_corrections_change_what_was_judged_otherwise_and_nothing_else(tmp_path):
+    table = tmp_path / "judged.csv"
+    before = 'URL,verdict,kind\nhttp://a.test/a,no,slogan\nhttp://a.test/b,yes,"x, y"\nc,true,\n'
+    table.write_text(before)
+    # A second look that names no kind leaves the kind of the same verdict.
+    same = write(tmp_path / "same.csv", [judged("a", "mismatch"), judged("b")])
+    out = tmp_path / "corrected.csv"
+    assert write_corrected(table, [same], None, out) == (0, 2)
+    assert out.read_text() == before.replace("URL", "url")
+    others = [judged("a", "unsure"), judged("b", "mismatch", note="other page")]
+    last = write(tmp_path / "last.csv", [judged("a")])
+    found = [same, write(tmp_path / "other.csv", others), last]
+    assert write_corrected(table, found, None, out) == (2, 2)
+    assert out.read_text().splitlines()[1:] == [
+        "http://a.test/a,match,", "http://a.test/b,mismatch,other page", "c,true,",
+    ]  # fmt: skip
+    # A verdict of an audit's own table takes the judge along; a key of another crawl is no pair.
+    first = write(tmp_path / "first.csv", [judged("a"), replace(judged("b"), url="http://b.test/")])
+    theirs = [judged("a", "mismatch", "bo", "slogan"), judged("b", "mismatch", "bo")]
+    assert write_corrected(first, [write(tmp_path / "bo.csv", theirs)], None, first) == (1, 1)
+    assert [(line.matched, line.judge) for line in read_verdicts(first)] == [
+        ("mismatch", "bo"), ("match", "ann"),
+    ]  # fmt: skip
+    with pytest.raises(FormatError, match=r"judged\.csv: none of its 3 rows was judged again"):
+        write_corrected(table, [], None, out)
 
 
 @pytest.mark.parametrize(

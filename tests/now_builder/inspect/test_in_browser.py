@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from now_builder.formats.release import read_pairs
 from now_builder.formats.verdicts import read_verdicts
 from now_builder.inspect.audit import audit, sample_of, serving
+from now_builder.inspect.corrections import write_corrected
 from now_builder.inspect.report import report
 from now_builder.inspect.settings import AuditSettings, ReportSettings
 
@@ -203,3 +205,58 @@ def test_a_page_that_works_by_itself_keeps_verdicts_and_gives_the_same_csv(
     assert page.title() == "Audit"
     assert messages == []
     page.context.close()
+
+
+def test_verdicts_are_corrected_with_their_kind_by_keyboard(hostile, tmp_path, browser):
+    """What was judged stands there, filled in; a match loses its kind, others keep or change it."""
+    pairs = {pair.key: pair for pair in read_pairs(hostile.release)[1:6]}
+    words = [("mismatch", "slogan"), ("match", ""), ("unsure", ""), ("mismatch", '=odd, "x"'),
+             ("match", "short")]  # fmt: skip
+    before = {pair.url: word for pair, word in zip(pairs.values(), words, strict=True)}
+    judged, path = tmp_path / "judged.csv", tmp_path / "mine.csv"
+    rows = [[url, *word] for url, word in before.items()]
+    with judged.open("w", newline="") as file:
+        csv.writer(file).writerows([["url", "verdict", "kind"], *rows, ["http://no/", "yes", ""]])
+    settings = AuditSettings(captures=hostile.captures, output=path, from_=judged, judge="bo")
+    sample = sample_of(hostile.release, settings)
+    assert {pair.key for pair in sample} == {*pairs}
+    with serving(hostile.release, settings) as url:
+        page, messages = opened(browser, url, viewport={"width": 1280, "height": 800})
+        assert page.evaluate(CONTRAST) == []
+        expected = []
+        for pair in sample:
+            verdict, kind = before[pair.url]
+            wait(page, READY)
+            pressed = page.locator('.verdicts [aria-pressed="true"]')
+            assert pressed.get_attribute("id") == verdict
+            assert page.input_value("#note") == kind
+            said = page.inner_text("#before")
+            assert said == "Judged before: " + ", ".join(filter(None, (verdict, kind)))
+            if verdict == "mismatch" and kind == "slogan":
+                judge(page, "m")
+                expected.append(("match", ""))
+            elif verdict == "mismatch":
+                judge(page, "n")
+                expected.append((verdict, kind))
+            elif verdict == "unsure":
+                page.get_by_role("button", name="wrong language").click()
+                judge(page, "n")
+                expected.append(("mismatch", "wrong language"))
+            elif kind:
+                judge(page, "m")
+                expected.append((verdict, kind))
+            else:
+                page.keyboard.press("0")
+                judge(page, "2", "z")
+                assert page.input_value("#note") == "other"
+                page.keyboard.press("5")
+                judge(page, "2")
+                expected.append(("mismatch", "other page"))
+        assert messages == []
+        page.context.close()
+    assert [(line.matched, line.note) for line in read_verdicts(path)] == expected
+    assert write_corrected(judged, [path], hostile.release, judged) == (3, 5)
+    header, *rows = csv.reader(judged.read_text().splitlines())
+    assert header == ["url", "verdict", "kind"]
+    after = dict(zip([pair.url for pair in sample], expected, strict=True))
+    assert rows == [*([url, *after[url]] for url in before), ["http://no/", "yes", ""]]
