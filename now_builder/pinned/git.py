@@ -20,8 +20,8 @@ from now_builder.errors import NowError
 from now_builder.pinned.sites import Site
 
 _OPTIONS = (
-    "safe.directory=*", "credential.helper=", "core.hooksPath=/dev/null", "core.fsmonitor=false",
-    "gc.auto=0", "maintenance.auto=false", "http.lowSpeedLimit=1000", "http.lowSpeedTime=60",
+    "safe.directory=*", "credential.helper=", "core.hooksPath=/dev/null",
+    "maintenance.auto=false", "http.lowSpeedLimit=1000", "http.lowSpeedTime=60",
     "fetch.unpackLimit=1",
 )  # fmt: skip
 _KEPT = ("GIT_CONFIG_", "GIT_EXEC_PATH", "GIT_SSL_", "GIT_PROXY_")
@@ -34,7 +34,6 @@ _OTHER_COMMIT = re.compile(
 _GONE = re.compile(
     r"not found|could not read Username|does not appear to be a git rep|error: (?:40[134]|451)"
 )
-_TOO_LARGE = re.compile(r"signal 25|SIGXFSZ|File size limit|File too large")
 
 
 class SiteError(Exception):
@@ -70,6 +69,11 @@ class Source:
     origin: str = "https://github.com/{}.git"
     size: int = 60_000_000
     seconds: float = 600.0
+
+    @property
+    def packed_blocks(self) -> int:
+        """Return the blocks of 512 bytes that a packed commit may take, as ``ulimit`` has them."""
+        return self.size * 4 // 512
 
 
 @dataclass(slots=True)
@@ -147,7 +151,8 @@ class Git:
         if code == 0:
             return
         line = next((line for line in said.splitlines()[::-1] if line), f"git ended with {code}")
-        if _TOO_LARGE.search(said):
+        packs = [path.stat().st_size for path in (repository / "objects" / "pack").iterdir()]
+        if max(packs, default=0) >= source.packed_blocks * 512:
             raise SiteError("too_large", f"more than {source.size * 4 / 1e6:.0f} MB packed")
         if _OTHER_COMMIT.search(said):
             raise SiteError("other_commit", line)
@@ -173,7 +178,7 @@ class Git:
         allowed = "none"
         if source is not None:
             allowed = source.origin.partition(":")[0]
-            limit = f'ulimit -f {source.size * 4 // 512} && exec "$@"'
+            limit = f'ulimit -f {source.packed_blocks} && exec "$@"'
             command = ["sh", "-c", limit, "sh", *command]
         kept = {
             name: value

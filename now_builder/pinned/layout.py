@@ -46,8 +46,8 @@ class Chosen:
 def choose(git: Git, repository: Path, files: Mapping[bytes, Entry], most: int) -> Chosen:
     """Choose the files that any file system can hold, and that are in the repository.
 
-    A link to a file of the folder becomes a copy of it. Of two names that differ only in case or
-    in the composition of their characters the first is kept.
+    A link to a file of the folder becomes a copy of it. Of names that differ only in case or in
+    the composition of their characters one is kept, rather that in lower case.
 
     Raises:
         SiteError: If their size is above ``most``.
@@ -57,7 +57,7 @@ def choose(git: Git, repository: Path, files: Mapping[bytes, Entry], most: int) 
     targets = dict(zip(links, git.contents(repository, list(links.values())), strict=True))
     chosen = Chosen()
     taken: dict[str, bool] = {}  # whether it is a folder, by folded path
-    for path, entry in files.items():
+    for path, entry in sorted(files.items(), key=lambda item: item[0].swapcase()):
         found = _followed(path, files, targets) if entry.mode == _LINK else entry
         name = _plain(path)
         if entry.mode == _SUBMODULE:
@@ -130,7 +130,7 @@ def _order(name: str) -> tuple[bool, str]:
 def _path_of(name: str) -> str:
     """Return the path of a page's URL; that of an index is its folder's."""
     folder, _, last = name.rpartition("/")
-    return quote(f"/{folder}/" if folder and last == "index.html" else "/" + name)
+    return quote(f"/{folder}/".replace("//", "/") if last == "index.html" else f"/{name}")
 
 
 def _followed(
