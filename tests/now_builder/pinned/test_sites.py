@@ -57,7 +57,7 @@ def test_columns_may_have_another_order_and_more_of_them(tmp_path):
           for host in ("ann.test", "site.ann.com", "Site.ann.test", "-a.ann.test", "../.ann.test")),
         (HEADER + line(pages="41"), "line 2: pages is 41, expected at most 40"),
         (HEADER + line(pages="-1"), "line 2: pages"), (HEADER + line(size="1e6"), "line 2: size"),
-        (HEADER + line(pages="٣"), "line 2: pages"), 
+        (HEADER + line(pages="٣"), "line 2: pages"),
         (HEADER + line(language="english!"), "line 2: language"),
         (HEADER + line() + "a/b\n", "line 3: commit is ''"),
     ],
