@@ -91,11 +91,12 @@ def write(git: Git, repository: Path, chosen: Chosen, folder: Path) -> None:
         path.write_bytes(content)
 
 
-def list_pages(folder: Path, most: int) -> list[str]:
+def list_pages(folder: Path, project: str, most: int) -> list[str]:
     """Return paths of URLs of a site's pages that have a meta description by name.
 
     The site's index comes first, then the others by path. Where there are more than ``most``, those
-    whose description an earlier page had already are left out first.
+    whose description an earlier page had already are left out first. Where a page refers to files
+    below the project's name, as the pages of a project on GitHub do, all are listed below it.
 
     Raises:
         SiteError: If there is none.
@@ -103,6 +104,10 @@ def list_pages(folder: Path, most: int) -> list[str]:
     first: list[str] = []
     again: list[str] = []
     captions = set()
+    below = re.compile(
+        rb"(?:href|src)\s*=\s*[\"']?/%b/" % re.escape(project.encode()), re.IGNORECASE
+    )
+    prefix = ""
     for name in _pages(folder):
         if len(first) == most:
             break
@@ -113,9 +118,11 @@ def list_pages(folder: Path, most: int) -> list[str]:
         if "name" in page.candidates:
             (again if page.caption in captions else first).append(name)
             captions.add(page.caption)
+            if below.search(content) and not (folder / project).exists():
+                prefix = f"/{project}"
     if not captions:
         raise SiteError("no_pages", "no HTML page has a meta description")
-    return [_path_of(name) for name in sorted((first + again)[:most], key=_order)]
+    return [quote(prefix + _path_of(name)) for name in sorted((first + again)[:most], key=_order)]
 
 
 def _pages(folder: Path) -> list[str]:
@@ -130,7 +137,7 @@ def _order(name: str) -> tuple[bool, str]:
 def _path_of(name: str) -> str:
     """Return the path of a page's URL; that of an index is its folder's."""
     folder, _, last = name.rpartition("/")
-    return quote(f"/{folder}/".replace("//", "/") if last == "index.html" else f"/{name}")
+    return f"/{folder}/".replace("//", "/") if last == "index.html" else f"/{name}"
 
 
 def _followed(

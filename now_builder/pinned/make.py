@@ -120,7 +120,7 @@ def _make(web: Path, site: Site, source: Source, git: Git) -> Made:
         with git.repository(site, source, web) as repository, replacing_folder(home) as folder:
             chosen = choose(git, repository, git.files(repository, site), source.size)
             write(git, repository, chosen, folder)
-            paths = list_pages(folder, site.pages)
+            paths = list_pages(folder, site.repository.partition("/")[2], site.pages)
     except SiteError as error:
         row = MadeSite(**asdict(site) | {"pages": 0, "size": 0})
         return replace(row, status=error.status, reason=error.reason), []

@@ -16,7 +16,7 @@ import pytest
 from now_builder.errors import ConfigError
 from now_builder.pinned.git import Source
 from now_builder.pinned.make import make
-from now_builder.pinned.serve import serving
+from now_builder.pinned.serve import PinnedAnswers, serving
 from now_builder.urls import canonical
 from tests.kill_at_rename import run_until_rename
 from tests.now_builder.pinned.conftest import LINK, SUBMODULE, git, page
@@ -65,7 +65,7 @@ def test_pages_of_any_name_are_listed_and_served_by_their_urls(mirrors, made):
     web = made()
     urls = urls_of(web)
     assert urls[0] == "http://site.ann.test/"
-    assert sorted(urls) == sorted({canonical(url) for url in urls})
+    assert set(urls) == {canonical(url) for url in urls}
     assert len(urls) == 9
     with serving(web) as address, closing(HTTPConnection(address, timeout=10)) as connection:
         for url in urls:
@@ -164,6 +164,24 @@ def test_pages_are_chosen_by_a_rule(mirrors, made):
     web = made()
     names = [url.rpartition("/")[2] for url in urls_of(web)]
     assert names == ["", "a.html", "b.html", "z.html"]
+
+
+def test_pages_of_a_project_are_listed_below_its_name(mirrors, made):
+    files = {
+        "index.html": page("home", "<link rel=stylesheet href=/Project.x/s.css>"),
+        "s.css": "x",
+    }
+    mirrors.add("ann/Project.x", files | {"b/index.html": page("b")}, host="x.ann.test")
+    mirrors.add(
+        "ann/site", {"index.html": page("home", '<a href="/site/">'), "site/index.html": ""}
+    )
+    web = made()
+    assert urls_of(web) == [f"http://x.ann.test/Project.x/{path}" for path in ("", "b/")] + [
+        "http://site.ann.test/"
+    ]
+    answers = PinnedAnswers(web)
+    paths = "/Project.x/", "/Project.x/b/", "/Project.x/s.css", "/s.css"
+    assert [answers.of("x.ann.test", path).status for path in paths] == [200] * 4
 
 
 def test_a_commit_is_fetched_alone_and_no_hook_or_filter_runs(mirrors, made, tmp_path, monkeypatch):
