@@ -8,7 +8,9 @@ import sys
 import time
 from contextlib import closing
 from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from random import Random
+from threading import Thread
 from urllib.parse import urlsplit
 
 import pytest
@@ -228,6 +230,31 @@ def test_a_server_that_stalls_is_given_up(mirrors, made):
     web = made(source=Source(origin="ext::sh -c touch% x {}"))
     assert rows_of(web)["site.ann.test"]["status"] == "unreachable"
     assert rows_of(made())["site.ann.test"]["status"] == "ok"  # tried again
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Answers with the status that the path begins with."""
+
+    def do_GET(self):
+        self.send_response(int(self.path.split("/")[1]))
+        self.send_header("WWW-Authenticate", 'Basic realm="GitHub"')
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_what_a_server_refuses_is_gone_and_nobody_is_asked(mirrors, made, monkeypatch):
+    monkeypatch.setenv("GIT_ASKPASS", "/bin/cat")
+    for name in ("401/a", "404/b", "451/c", "503/d"):
+        mirrors.listed += f"{name},{'3' * 40},,{name.replace('/', '.')}.test,3,,,0,\n"
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        web = made(source=Source(origin=f"http://127.0.0.1:{server.server_port}/{{}}"))
+        server.shutdown()
+    rows = rows_of(web).values()
+    assert [row["status"] for row in rows] == ["gone", "gone", "gone", "unreachable"]
+    assert "terminal prompts disabled" in next(iter(rows))["reason"]
 
 
 def test_ctrl_c_ends_what_runs(mirrors, tmp_path):
