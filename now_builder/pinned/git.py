@@ -110,21 +110,21 @@ class Git:
             yield Path(name)
 
     def files(self, repository: Path, site: Site) -> dict[bytes, Entry]:
-        """Return the files of a site's folder by path, in the order of the paths."""
+        """Return the files of a site's folder by path."""
         listed = "ls-tree", "--full-tree", "-rlz", f"{site.commit}:{site.folder}"
         with self._start(repository, *listed, stdout=subprocess.PIPE) as process:
             listing = process.stdout.read(_LISTING)
             if len(listing) == _LISTING:
                 raise SiteError("too_large", f"a listing of files above {_LISTING} bytes")
             if process.wait():
-                missing = f"no folder {site.folder!r} at the commit"
-                raise SiteError("no_pages" if site.folder else "damaged", missing)
+                missing = f"no folder /{site.folder} that can be read at the commit"
+                raise SiteError("no_pages", missing)
         found = {}
         for line in listing.split(b"\0")[:-1]:
             about, _, path = line.partition(b"\t")
             mode, _, name, size = about.decode().split()
             found[path] = Entry(mode, name, int(size) if size.isdigit() else None)
-        return dict(sorted(found.items()))
+        return found
 
     def contents(self, repository: Path, names: Sequence[str]) -> Iterator[bytes]:
         """Yield the contents of objects."""

@@ -68,11 +68,9 @@ def make(
     (web / "sites.csv").unlink(missing_ok=True)
     remove_leftovers(web)
     remove_leftovers(web / _RECORDS)
-    found = {site.host: None if force else _done(web, site) for site in rows}
-    left = [site for site in rows if found[site.host] is None]
-    made = {host: one for host, one in found.items() if one} | _make_all(
-        web, left, source, len(rows)
-    )
+    made = {site.host: one for site in rows if not force and (one := _done(web, site))}
+    left = [site for site in rows if site.host not in made]
+    made |= _make_all(web, left, source, len(rows))
     urls = [url for site in rows for url in made[site.host][1]]
     write_text(web / "urls.txt", "".join(f"{url}\n" for url in urls))
     table = [made[site.host][0] for site in rows]
@@ -99,9 +97,8 @@ def _make_all(web: Path, sites: Sequence[Site], source: Source, total: int) -> d
         ThreadPoolExecutor(_AT_ONCE) as pool,
     ):
         try:
-            for future in as_completed(
-                [pool.submit(_make, web, one, source, git) for one in sites]
-            ):
+            futures = [pool.submit(_make, web, site, source, git) for site in sites]
+            for future in as_completed(futures):
                 row, urls = future.result()
                 made[row.host] = row, urls
                 progress.add()
