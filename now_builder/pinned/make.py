@@ -5,7 +5,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -97,11 +97,12 @@ def _make_all(web: Path, sites: Sequence[Site], source: Source, total: int) -> d
         ThreadPoolExecutor(_AT_ONCE) as pool,
     ):
         try:
-            futures = [pool.submit(_make, web, site, source, git) for site in sites]
-            for future in as_completed(futures):
-                row, urls = future.result()
-                made[row.host] = row, urls
-                progress.add()
+            left = {pool.submit(_make, web, site, source, git) for site in sites}
+            while left:  # a wait without end can miss a signal that comes just before it
+                done, left = wait(left, 1.0, FIRST_COMPLETED)
+                for row, urls in (future.result() for future in done):
+                    made[row.host] = row, urls
+                    progress.add()
         finally:
             git.stop()
             pool.shutdown(cancel_futures=True)
