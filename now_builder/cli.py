@@ -32,6 +32,10 @@ app.callback(invoke_without_command=True)(say_version)
 Captures = Annotated[Path, typer.Argument(metavar="CAPTURES", help="Folder made by crawl.")]
 Release = Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder made by package.")]
 Force = Annotated[bool, typer.Option("--force", help="Start over instead of going on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 picks a free one.")]
+ReadyFile = Annotated[
+    Path | None, typer.Option(help="File to write ADDRESS:PORT into once it listens.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -455,10 +459,8 @@ def _simweb_make(
 @simweb.command("serve", ends_by_signal=True)
 def _simweb_serve(
     folder: Annotated[Path, typer.Argument(help="Folder made by simweb make.")],
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.")] = 8765,
-    ready_file: Annotated[
-        Path | None, typer.Option(help="File to write ADDRESS:PORT into once it listens.")
-    ] = None,
+    port: Port = 8765,
+    ready_file: ReadyFile = None,
     latency_ms: Annotated[int, typer.Option(min=0, help="Delay of every answer.")] = 0,
     access_log: Annotated[
         Path | None, typer.Option(help="File to append a line HOST/PATH to for each request.")
@@ -510,10 +512,8 @@ def _pinned_make(
 @pinned.command("serve", ends_by_signal=True)
 def _pinned_serve(
     web: Annotated[Path, typer.Argument(metavar="WEB", help="Folder made by pinned make.")],
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.")] = 8765,
-    ready_file: Annotated[
-        Path | None, typer.Option(help="File to write ADDRESS:PORT into once it listens.")
-    ] = None,
+    port: Port = 8765,
+    ready_file: ReadyFile = None,
 ) -> None:
     """Serve a pinned web on loopback until interrupted, each site under its own host name.
 

@@ -105,23 +105,37 @@ def test_nothing_leaves_the_folder_and_what_is_left_out_is_counted(mirrors, made
     assert {path.name for path in tmp_path.iterdir()} == {"mirrors", "web", "list.csv"}
 
 
+def commit_tree(mirrors, place, tree):
+    """Commit a tree as given, in the place of the listed commit."""
+    top = git(place, "mktree", given=tree.encode())
+    commit = git(place, "-c", "user.name=T", "-c", "user.email=t@e.org", "commit-tree", top)
+    mirrors.listed = mirrors.listed.replace(git(place, "rev-parse", "main"), commit)
+
+
 def test_a_tree_that_git_itself_would_refuse_stays_inside(mirrors, made, tmp_path):
     mirrors.add("ann/site", {"index.html": page("home")})
     place = mirrors.folder / "ann+site"
     blob = git(place, "hash-object", "-w", "--stdin", given=page("evil").encode())
-    good = git(place, "rev-parse", "main:index.html")
     tree = f"100644 blob {blob}\tevil.html\n"
     for name in ["..", "..", ".git", "."]:
         inner = git(place, "mktree", given=tree.encode())
         tree = f"040000 tree {inner}\t{name}\n100644 blob {blob}\tevil.html\n"
-    tree += f"100644 blob {good}\tindex.html\n120000 blob {blob}\tindex.html2\n"
-    top = git(place, "mktree", given=tree.encode())
-    commit = git(place, "-c", "user.name=T", "-c", "user.email=t@e.org", "commit-tree", top)
-    mirrors.listed = mirrors.listed.replace(git(place, "rev-parse", "main"), commit)
+    commit_tree(mirrors, place, f"{tree}120000 blob {blob}\tlink\n")
     web = made()
-    assert {str(path) for path in contents(web / "site.ann.test")} == {"evil.html", "index.html"}
+    assert {str(path) for path in contents(web / "site.ann.test")} == {"evil.html"}
     assert "odd file names 4" in rows_of(web)["site.ann.test"]["reason"]
     assert not list(tmp_path.glob("evil.html"))
+
+
+def test_a_commit_of_more_files_than_a_disk_holds_is_too_large(mirrors, made):
+    mirrors.add("ann/site", {"index.html": page("home")})
+    place = mirrors.folder / "ann+site"
+    tree = f"100644 blob {git(place, 'rev-parse', 'main:index.html')}\ta.html\n"
+    for _ in range(10):
+        inner = git(place, "mktree", given=tree.encode())
+        tree = "".join(f"040000 tree {inner}\t{number}\n" for number in range(10))
+    commit_tree(mirrors, place, tree)
+    assert rows_of(made())["site.ann.test"]["status"] == "too_large"
 
 
 def test_what_cannot_be_had_is_a_row(mirrors, made):
