@@ -19,7 +19,6 @@ _LONGEST_NAME, _LONGEST_PATH = 255, 2048
 _PAGE = re.compile(r"(?!(?:.*/)?[._])(?!(?:.*/)?404(?:\.html?$|/)).*\.html?", re.IGNORECASE)
 """HTML files, without those of hidden folders, of unbuilt parts, and the one for absent pages."""
 _REFRESH = re.compile(rb"<meta[^>]{1,200}http-equiv\s*=\s*[\"']?refresh", re.IGNORECASE)
-
 _BLANKS = b"\xef\xbb\xbf \t\r\n"
 
 
