@@ -178,7 +178,7 @@ class Git:
         allowed = "none"
         if source is not None:
             allowed = source.origin.partition(":")[0]
-            limit = f'ulimit -f {source.packed_blocks} && exec "$@"'
+            limit = f'ulimit -f {source.packed_blocks} 2>/dev/null; exec "$@"'
             command = ["sh", "-c", limit, "sh", *command]
         kept = {
             name: value

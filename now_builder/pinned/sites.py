@@ -23,7 +23,7 @@ class Site:
 
     Attributes:
         repository: ``owner/name`` on GitHub.
-        commit: Hash of the commit, 40 hexadecimal digits (64 where they are SHA-256).
+        commit: Hash of the commit, 40 hexadecimal digits.
         folder: The folder that is served, empty for the whole repository.
         host: Host name ``<name>.<owner>.test``.
         pages: Number of pages to list at most, up to 40.
@@ -62,7 +62,7 @@ _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NUMBER = ("a number", re.compile(r"[0-9]{1,15}"))
 _RULES = {
     "repository": ("owner/name", re.compile(r"[A-Za-z0-9][\w-]*/(?!\.{1,2}$)[\w.-]+", re.ASCII)),
-    "commit": ("40 or 64 hexadecimal digits", re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")),
+    "commit": ("40 hexadecimal digits", re.compile(r"[0-9a-f]{40}")),
     "folder": ("a path such as docs", re.compile(r"(?!(?:.*/)?\.\.?(?:/|$))[^/\\]+(?:/[^/\\]+)*|")),
     "host": ("<name>.<owner>.test in lower case", re.compile(rf"{_LABEL}\.{_LABEL}\.test")),
     "pages": _NUMBER,

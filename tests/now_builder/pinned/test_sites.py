@@ -49,7 +49,7 @@ def test_columns_may_have_another_order_and_more_of_them(tmp_path):
         (HEADER + line(repository="site"), "line 2: repository is 'site', expected owner/name"),
         (HEADER + line(repository="a/.."), "line 2: repository"),
         (HEADER + line(repository="--upload-pack=x/y"), "line 2: repository"),
-        (HEADER + line(commit="main"), "line 2: commit is 'main', expected 40 or 64"),
+        (HEADER + line(commit="main"), "line 2: commit is 'main', expected 40 hex"),
         (HEADER + line(commit="A" * 40), "line 2: commit"),
         *((HEADER + line(folder=folder), "line 2: folder")
           for folder in ("/docs", "docs/", "..", "a/../b", "a//b", "./a", "a\\b")),
