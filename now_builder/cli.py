@@ -21,12 +21,21 @@ simweb = Program(
     name="now-builder simweb",
     help="A simulated web, served on loopback, whose true correspondence is known.",
 )
+pinned = Program(
+    name="now-builder pinned",
+    help="The pinned web: real sites, each a repository at a commit, that anyone rebuilds alike.",
+)
 app.add_typer(simweb, name="simweb")
+app.add_typer(pinned, name="pinned")
 app.callback(invoke_without_command=True)(say_version)
 
 Captures = Annotated[Path, typer.Argument(metavar="CAPTURES", help="Folder made by crawl.")]
 Release = Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder made by package.")]
 Force = Annotated[bool, typer.Option("--force", help="Start over instead of going on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 picks a free one.")]
+ReadyFile = Annotated[
+    Path | None, typer.Option(help="File to write ADDRESS:PORT into once it listens.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -460,10 +469,8 @@ def _simweb_make(
 @simweb.command("serve", ends_by_signal=True)
 def _simweb_serve(
     folder: Annotated[Path, typer.Argument(help="Folder made by simweb make.")],
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.")] = 8765,
-    ready_file: Annotated[
-        Path | None, typer.Option(help="File to write ADDRESS:PORT into once it listens.")
-    ] = None,
+    port: Port = 8765,
+    ready_file: ReadyFile = None,
     latency_ms: Annotated[int, typer.Option(min=0, help="Delay of every answer.")] = 0,
     access_log: Annotated[
         Path | None, typer.Option(help="File to append a line HOST/PATH to for each request.")
@@ -478,6 +485,54 @@ def _simweb_serve(
 
     latency_s = latency_ms / 1000
     serve(folder, port, ready_file=ready_file, latency_s=latency_s, access_log=access_log)
+
+
+@pinned.command("make", kept="sites that were done are kept")
+def _pinned_make(
+    web: Annotated[
+        Path,
+        typer.Argument(
+            metavar="WEB", help="Folder to write a folder a site, urls.txt and sites.csv into."
+        ),
+    ],
+    sites: Annotated[
+        int | None, typer.Option(min=1, help="Number of sites, drawn evenly; all by default.")
+    ] = None,
+    listed: Annotated[
+        Path | None, typer.Option("--list", help="List of sites; by default that of the package.")
+    ] = None,
+    mirrors: Annotated[
+        Path | None,
+        typer.Option("--from", help="Folder of mirrors, owner+name or owner/name.git; no network."),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Fetch sites at their commits (git), lay them out, and list their pages with a description.
+
+    A site that cannot be had is a row of sites.csv with a reason. Run it again to go on after a
+    stop, or to try again what could not be fetched.
+    """
+    from now_builder.pinned.git import Source
+    from now_builder.pinned.make import make
+    from now_builder.pinned.sites import LIST
+
+    typer.echo(make(web, listed or LIST, sites, Source(mirrors), force=force))
+
+
+@pinned.command("serve", ends_by_signal=True)
+def _pinned_serve(
+    web: Annotated[Path, typer.Argument(metavar="WEB", help="Folder made by pinned make.")],
+    port: Port = 8765,
+    ready_file: ReadyFile = None,
+) -> None:
+    """Serve a pinned web on loopback until interrupted, each site under its own host name.
+
+    Crawl it with: now-builder crawl WEB/urls.txt CAPTURES --allow-private
+    --resolve '*.test:127.0.0.1:8765'
+    """
+    from now_builder.pinned.serve import serve
+
+    serve(web, port, ready_file=ready_file)
 
 
 def main() -> None:

@@ -1,14 +1,14 @@
 """The responses of the simulated web, awkward kinds included."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
-from typing import Literal, TextIO
+from typing import TextIO
 
+from now_builder.program.web_server import Answer, Manner
 from now_builder.simweb.render import encode, refreshed_target, render
 from now_builder.simweb.view import picture, picture_target, site_style
 from now_builder.simweb.world import Page, World, token
 
-Manner = Literal["whole", "truncated", "endless", "silent"]
 _HOPS = 4
 _REDIRECTS = (301, 302, 303, 307, 308)
 _ROBOTS = b"User-agent: *\nDisallow: /private/\n"
@@ -28,26 +28,6 @@ startxref
 %%EOF
 """
 """A PDF of one empty page."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An HTTP response and how it is sent.
-
-    Attributes:
-        headers: Headers besides ``Content-Type``.
-        delay_s: Seconds before the first byte.
-        manner: ``truncated`` breaks off, ``endless`` never ends, ``silent`` never begins.
-        compress: Whether it may be sent with gzip.
-    """
-
-    status: int
-    content_type: str | None = None
-    body: bytes = b""
-    headers: tuple[tuple[str, str], ...] = ()
-    delay_s: float = 0.0
-    manner: Manner = "whole"
-    compress: bool = False
 
 
 @dataclass(slots=True)
@@ -70,6 +50,14 @@ class Answers:
 
     def of(self, host: str, target: str) -> Answer:
         """Answer a request for a path and query of a host."""
+        if self.access_log is not None:
+            self.access_log.write(f"{host}{target}\n")
+        answer = self._of(host, target)
+        if self.latency_s:
+            answer = replace(answer, delay_s=answer.delay_s + self.latency_s)
+        return answer
+
+    def _of(self, host: str, target: str) -> Answer:
         host = host.lower().partition(":")[0].rstrip(".")
         route = self._routes.get((host, target))
         if route is not None:

@@ -24,7 +24,8 @@ from now_builder.program.stopping import stoppable
 
 PROGRAMS = {
     "now_builder": "crawl status label train-detector measure-detector detect tokenize "
-    "package export-parquet publish fetch-now build verify report audit audit-stats doctor simweb",
+    "package export-parquet publish fetch-now build verify report audit audit-stats doctor simweb "
+    "pinned",
     "leaderboard": "pack validate score recall compare verify schema submit reproduce check-store "
     "dataset-report export export-site blind keys serve status withdraw quota rebuild-db admin",
     "pc2_baseline": "train predict zero-shot evaluate examples search make-noise division table "

@@ -1,0 +1,1 @@
+"""The pinned web: real sites, each a repository at a commit, that anyone rebuilds alike."""

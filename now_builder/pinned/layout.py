@@ -1,0 +1,179 @@
+"""Which files of a commit make the folder of a site, and which of them are pages to list."""
+
+import posixpath
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from now_builder.crawl.caption.describe import describe
+from now_builder.pinned.git import Entry, Git, SiteError
+
+_LINK, _SUBMODULE = "120000", "160000"
+_HOPS = 8
+_LFS = b"version https://git-lfs.github.com/spec/v1\n"
+_LONGEST_NAME, _LONGEST_PATH = 255, 2048
+_PAGE = re.compile(r"(?!(?:.*/)?[._])(?!(?:.*/)?404(?:\.html?$|/)).*\.html?", re.IGNORECASE)
+"""HTML files, without those of hidden folders, of unbuilt parts, and the one for absent pages."""
+_REFRESH = re.compile(rb"<meta[^>]{1,200}http-equiv\s*=\s*[\"']?refresh", re.IGNORECASE)
+_BLANKS = b"\xef\xbb\xbf \t\r\n"
+
+
+@dataclass(slots=True)
+class Chosen:
+    """Files to write.
+
+    Attributes:
+        objects: Names of objects by path.
+        size: Bytes of the files.
+        skipped: Numbers of files left out, by reason.
+    """
+
+    objects: dict[str, str] = field(default_factory=dict)
+    size: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def left_out(self) -> str:
+        """Return what was left out, as the reason of a site that is ``ok``."""
+        counts = ", ".join(f"{what} {number}" for what, number in sorted(self.skipped.items()))
+        return f"left out: {counts}" if counts else ""
+
+
+def choose(git: Git, repository: Path, files: Mapping[bytes, Entry], most: int) -> Chosen:
+    """Choose the files that any file system can hold, and that are in the repository.
+
+    A link to a file of the folder becomes a copy of it. Of names that differ only in case or in
+    the composition of their characters one is kept, rather that in lower case.
+
+    Raises:
+        SiteError: If their size is above ``most``.
+    """
+    links = {path: entry.name for path, entry in files.items()
+             if entry.mode == _LINK and (entry.size or _LONGEST_PATH) < _LONGEST_PATH}  # fmt: skip
+    targets = dict(zip(links, git.contents(repository, list(links.values())), strict=True))
+    chosen = Chosen()
+    taken: dict[str, bool] = {}  # whether it is a folder, by folded path
+    for path, entry in sorted(files.items(), key=lambda item: item[0].swapcase()):
+        found = _followed(path, files, targets) if entry.mode == _LINK else entry
+        name = _plain(path)
+        if entry.mode == _SUBMODULE:
+            chosen.skipped["submodules"] += 1
+        elif found is None:
+            chosen.skipped["links to no file of the folder"] += 1
+        elif name is None:
+            chosen.skipped["odd file names"] += 1
+        elif found.size is None:
+            chosen.skipped["files without content"] += 1
+        elif not _take(name, taken):
+            chosen.skipped["names that differ by case alone"] += 1
+        else:
+            chosen.objects[name] = found.name
+            chosen.size += found.size
+    if chosen.size > most:
+        raise SiteError("too_large", f"{chosen.size / 1e6:.1f} MB, at most {most / 1e6:.1f} MB")
+    return chosen
+
+
+def write(git: Git, repository: Path, chosen: Chosen, folder: Path) -> None:
+    """Write the chosen files, but for pointers of Git LFS."""
+    contents = git.contents(repository, list(chosen.objects.values()))
+    for name, content in zip(chosen.objects, contents, strict=True):
+        if content.startswith(_LFS) and len(content) < 1024:
+            chosen.skipped["pointers of Git LFS"] += 1
+            chosen.size -= len(content)
+            continue
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def list_pages(folder: Path, project: str, most: int) -> list[str]:
+    """Return paths of URLs of a site's pages that have a meta description by name.
+
+    The site's index comes first, then the others by path. Where there are more than ``most``, those
+    whose description an earlier page had already are left out first. Where a page refers to files
+    below the project's name, as the pages of a project on GitHub do, all are listed below it.
+
+    Raises:
+        SiteError: If there is none.
+    """
+    first: list[str] = []
+    again: list[str] = []
+    captions = set()
+    below = re.compile(
+        rb"(?:href|src)\s*=\s*[\"']?/%b/" % re.escape(project.encode()), re.IGNORECASE
+    )
+    prefix = ""
+    for name in _pages(folder):
+        if len(first) == most:
+            break
+        content = (folder / name).read_bytes()
+        if _REFRESH.search(content) or content.lstrip(_BLANKS).startswith(b"---"):
+            continue  # it leads elsewhere, or is a source with front matter
+        page = describe(content, "text/html")
+        if "name" in page.candidates:
+            (again if page.caption in captions else first).append(name)
+            captions.add(page.caption)
+            if below.search(content) and not (folder / project).exists():
+                prefix = f"/{project}"
+    if not captions:
+        raise SiteError("no_pages", "no HTML page has a meta description")
+    return [quote(prefix + _path_of(name)) for name in sorted((first + again)[:most], key=_order)]
+
+
+def _pages(folder: Path) -> list[str]:
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(filter(_PAGE.fullmatch, names), key=_order)
+
+
+def _order(name: str) -> tuple[bool, str]:
+    return name not in {"index.html", "index.htm"}, name
+
+
+def _path_of(name: str) -> str:
+    """Return the path of a page's URL; that of an index is its folder's."""
+    folder, _, last = name.rpartition("/")
+    return f"/{folder}/".replace("//", "/") if last == "index.html" else f"/{name}"
+
+
+def _followed(
+    path: bytes, files: Mapping[bytes, Entry], targets: Mapping[bytes, bytes]
+) -> Entry | None:
+    """Return the file that a link of the folder leads to, ``None`` if there is none in it."""
+    for _ in range(_HOPS):
+        target = targets.get(path)
+        if not target:
+            return None
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        entry = files.get(path)
+        if entry is None or entry.mode != _LINK:
+            return None if entry is None or entry.mode == _SUBMODULE else entry
+    return None
+
+
+def _plain(path: bytes) -> str | None:
+    """Return a path as text; ``None`` if a file system, or a URL, may not hold it."""
+    try:
+        name = path.decode()
+    except UnicodeDecodeError:
+        return None
+    parts = path.split(b"/")
+    longest = max(map(len, parts))
+    if len(path) > _LONGEST_PATH or longest > _LONGEST_NAME or "\\" in name:
+        return None
+    if any(unicodedata.category(sign) in {"Cc", "Zl", "Zp"} for sign in name):
+        return None
+    return None if any(part.lower() in {b"", b".", b"..", b".git"} for part in parts) else name
+
+
+def _take(name: str, taken: dict[str, bool]) -> bool:
+    """Note a file and its folders; return whether all of them can be on one disk."""
+    folded = unicodedata.normalize("NFC", name.lower())
+    parents = [folded[: at.start()] for at in re.finditer("/", folded)]
+    if folded in taken or not all(taken.get(parent, True) for parent in parents):
+        return False
+    taken |= dict.fromkeys(parents, True) | {folded: False}
+    return True

@@ -1,0 +1,150 @@
+"""Make the pinned web: fetch each site at its commit, lay it out, list its pages."""
+
+import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from now_builder.errors import ConfigError
+from now_builder.formats.io import remove_leftovers, replacing_folder, write_json, write_text
+from now_builder.pinned.git import Git, SiteError, Source
+from now_builder.pinned.layout import choose, list_pages, write
+from now_builder.pinned.sites import LIST, MadeSite, Site, read_sites, write_sites
+from now_builder.program.progress import Progress
+
+_AT_ONCE = 4
+_RECORDS = ".sites"
+"""Folder of a JSON for each site that is done."""
+
+Made = tuple[MadeSite, list[str]]
+"""A site's row and the URLs of its pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedSummary:
+    """Counts of a pinned web."""
+
+    web: Path
+    pages: int
+    statuses: dict[str, int]
+
+    def __str__(self) -> str:
+        sites = ", ".join(f"{number} {status}" for status, number in self.statuses.items())
+        return f"{self.web}: {self.pages} pages; sites: {sites}"
+
+
+def make(
+    web: Path,
+    listed: Path = LIST,
+    sites: int | None = None,
+    source: Source = Source(),  # noqa: B008 - it is frozen
+    *,
+    force: bool = False,
+) -> PinnedSummary:
+    """Fetch the sites of a list; write ``WEB/<host>/``, ``urls.txt`` and, last, ``sites.csv``.
+
+    A site that cannot be had is a row with its status and reason. Sites that are done are kept;
+    those that could not be had are tried again. The same list gives the same bytes.
+
+    Args:
+        web: Folder to write; nothing outside it is written.
+        listed: The list, by default that of the package.
+        sites: Number of sites, drawn evenly from the list; a larger number adds to a smaller one.
+        source: Where the repositories come from.
+        force: Whether sites that are done are fetched again.
+    """
+    rows = _drawn(read_sites(listed), sites)
+    if source.mirrors is not None and not source.mirrors.is_dir():
+        raise ConfigError(f"--from {source.mirrors}: no such folder")
+    if web.is_dir() and any(web.iterdir()) and not (web / _RECORDS).is_dir():
+        raise ConfigError(f"{web}: holds other files; expected a new folder or a pinned web")
+    (web / _RECORDS).mkdir(parents=True, exist_ok=True)
+    (web / "sites.csv").unlink(missing_ok=True)
+    remove_leftovers(web)
+    remove_leftovers(web / _RECORDS)
+    made = {site.host: one for site in rows if not force and (one := _done(web, site))}
+    left = [site for site in rows if site.host not in made]
+    made |= _make_all(web, left, source, len(rows))
+    urls = [url for site in rows for url in made[site.host][1]]
+    write_text(web / "urls.txt", "".join(f"{url}\n" for url in urls))
+    table = [made[site.host][0] for site in rows]
+    write_sites(web / "sites.csv", table)
+    statuses = Counter(row.status for row in table)
+    return PinnedSummary(web, len(urls), dict(statuses.most_common()))
+
+
+def _drawn(rows: list[Site], number: int | None) -> list[Site]:
+    """Return some of the sites, in the list's order."""
+    if number is None:
+        return rows
+    hashes = {site: hashlib.sha256(site.host.encode()).digest() for site in rows}
+    kept = set(sorted(rows, key=hashes.__getitem__)[:number])
+    return [site for site in rows if site in kept]
+
+
+def _make_all(web: Path, sites: Sequence[Site], source: Source, total: int) -> dict[str, Made]:
+    """Make several sites at once; a stop ends what runs."""
+    git = Git()
+    made = {}
+    with (
+        Progress("pinned web", total, "site", total - len(sites)) as progress,
+        ThreadPoolExecutor(_AT_ONCE) as pool,
+    ):
+        try:
+            left = {pool.submit(_make, web, site, source, git) for site in sites}
+            while left:  # a wait without end can miss a signal that comes just before it
+                done, left = wait(left, 1.0, FIRST_COMPLETED)
+                for row, urls in (future.result() for future in done):
+                    made[row.host] = row, urls
+                    progress.add()
+        finally:
+            git.stop()
+            pool.shutdown(cancel_futures=True)
+    return made
+
+
+def _make(web: Path, site: Site, source: Source, git: Git) -> Made:
+    """Make one site; a record is left of one that is ``ok``."""
+    home, record = web / site.host, _record(web, site)
+    record.unlink(missing_ok=True)
+    shutil.rmtree(home, ignore_errors=True)
+    try:
+        with git.repository(site, source, web) as repository, replacing_folder(home) as folder:
+            chosen = choose(git, repository, git.files(repository, site), source.size)
+            write(git, repository, chosen, folder)
+            paths = list_pages(folder, site.repository.partition("/")[2], site.pages)
+    except SiteError as error:
+        row = MadeSite(**asdict(site) | {"pages": 0, "size": 0})
+        return replace(row, status=error.status, reason=error.reason), []
+    about = {"size": chosen.size, "reason": chosen.left_out(), "paths": paths}
+    write_json(record, {"of": _identity(site), **about})
+    return _made(site, about)
+
+
+def _done(web: Path, site: Site) -> Made | None:
+    """Return what was made of a site before, if it is still listed so."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        about = json.loads(_record(web, site).read_bytes())
+        if about["of"] == _identity(site) and (web / site.host).is_dir():
+            return _made(site, about)
+    return None
+
+
+def _made(site: Site, about: Mapping[str, Any]) -> Made:
+    urls = [f"http://{site.host}{path}" for path in about["paths"]]
+    row = MadeSite(**asdict(site) | {"pages": len(urls), "size": about["size"]})
+    return replace(row, reason=about["reason"]), urls
+
+
+def _record(web: Path, site: Site) -> Path:
+    return web / _RECORDS / f"{site.host}.json"
+
+
+def _identity(site: Site) -> list[Any]:
+    return [site.repository, site.commit, site.folder, site.pages]

@@ -1,0 +1,116 @@
+"""Serve the pinned web on loopback, each site under its host name as its owner's server would."""
+
+import mimetypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from now_builder.errors import FormatError
+from now_builder.pinned.sites import read_made
+from now_builder.program import web_server
+from now_builder.program.web_server import Answer
+
+_INDEXES = ("index.html", "index.htm")
+_TYPES = mimetypes.MimeTypes(filenames=())  # a machine's own tables would differ
+_OWN_TYPES = {
+    ".atom": "application/atom+xml", ".avif": "image/avif", ".ico": "image/x-icon",
+    ".js": "text/javascript", ".m4a": "audio/mp4", ".map": "application/json",
+    ".mjs": "text/javascript", ".ogg": "audio/ogg", ".otf": "font/otf",
+    ".rss": "application/rss+xml", ".ttf": "font/ttf", ".webp": "image/webp", ".woff": "font/woff",
+    ".woff2": "font/woff2", ".xhtml": "application/xhtml+xml", ".xml": "application/xml",
+}  # fmt: skip
+"""Types that versions of Python lack or have otherwise."""
+
+
+@dataclass
+class _Home:
+    """A site's folder, and the first part of its paths on its owner's server."""
+
+    folder: Path
+    base: str
+
+    @cached_property
+    def files(self) -> frozenset[str]:
+        """Paths of the files; a link is none of them, nor is what lies behind one."""
+        found = set()
+        for place, _, names in os.walk(self.folder):
+            below = os.path.relpath(place, self.folder)
+            prefix = "" if below == "." else f"{below}/"
+            found |= {prefix + name for name in names if not Path(place, name).is_symlink()}
+        return frozenset(found)
+
+    def find(self, name: str) -> str | None:
+        """Return the file for a path, the path of a folder to redirect to, or ``None``."""
+        tries = [name, f"{name}.html"] if name and name[-1] != "/" else [name + i for i in _INDEXES]
+        for one in tries:
+            if one in self.files:
+                return one
+        is_folder = any(f"{name}/{index}" in self.files for index in _INDEXES)
+        return f"{name}/" if is_folder else None
+
+    def absent(self) -> Answer:
+        """Return the site's own page for absent ones, or a line."""
+        if "404.html" in self.files:
+            return Answer(404, "text/html", (self.folder / "404.html").read_bytes())
+        return Answer(404, "text/plain; charset=utf-8", b"not found\n")
+
+
+@dataclass(slots=True)
+class PinnedAnswers:
+    """The answers of a folder made by ``make``."""
+
+    web: Path
+    homes: dict[str, _Home] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for row in read_made(self.web):
+            if row.status == "ok":
+                base = row.repository.partition("/")[2].lower()
+                self.homes[row.host] = _Home(self.web / row.host, base)
+
+    def of(self, host: str, target: str) -> Answer:
+        """Answer with a file, a redirect to a folder, or the site's own page for absent ones.
+
+        The page of a project refers to files below the project's name, as its owner's server has
+        them: such a path is found with that name and without it.
+        """
+        home = self.homes.get(host.lower().partition(":")[0].rstrip("."))
+        if home is None:
+            return Answer(421, "text/plain; charset=utf-8", b"no such site\n")
+        path, mark, query = target.partition("?")
+        parts = [part for part in unquote(path).split("/") if part]
+        name = "/".join(parts) + ("/" if parts and path.endswith("/") else "")
+        first, _, rest = name.partition("/")
+        found = home.find(name) or (home.find(rest) if first.lower() == home.base else None)
+        if found is None:
+            return home.absent()
+        if found.endswith("/"):
+            return Answer(301, headers=(("Location", quote(f"/{name}/") + mark + query),))
+        return Answer(200, _type_of(found), (home.folder / found).read_bytes())
+
+
+def serve(web: Path, port: int, *, ready_file: Path | None = None) -> None:
+    """Serve until interrupted or terminated."""
+    answers = PinnedAnswers(web)
+    if not answers.homes:
+        raise FormatError(web / "sites.csv", "no site is ok: there is nothing to serve")
+    web_server.serve(answers, f"{len(answers.homes)} sites", port, ready_file)
+
+
+@contextmanager
+def serving(web: Path) -> Iterator[str]:
+    """Serve from a thread of this process; yield ``ADDRESS:PORT``."""
+    with web_server.serving(PinnedAnswers(web)) as address:
+        yield address
+
+
+def _type_of(name: str) -> str:
+    """Return the content type of a name's ending; the charset is the page's to say."""
+    suffix = Path(name).suffix.lower()
+    guessed, packed = _TYPES.guess_type(f"x{suffix}", strict=False)
+    known = _OWN_TYPES.get(suffix, guessed)
+    return "application/octet-stream" if packed or known is None else known

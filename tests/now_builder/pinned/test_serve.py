@@ -1,0 +1,113 @@
+"""A pinned web answers as the servers do from which its sites come."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing
+from http.client import HTTPConnection
+
+import pytest
+
+from now_builder.errors import FormatError
+from now_builder.pinned.git import Source
+from now_builder.pinned.make import make
+from now_builder.pinned.serve import PinnedAnswers, serve
+from tests.now_builder.pinned.conftest import Mirrors, page
+
+FILES = {
+    "index.html": page("home"), "about.html": page("about"), "docs/index.html": page("docs"),
+    "old/index.htm": page("old"), "both.html": page("both"), "both/index.html": page("folder"),
+    "404.html": "lost", "robots.txt": "User-agent: *", "s.css": "", "s.JS": "", "p.webp": "",
+    "f.woff2": "", "a.tar.gz": "", "no-ending": "", "empty/x.txt": "", "d é/index.html": page("é"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory):
+    place = tmp_path_factory.mktemp("pinned")
+    mirrors = Mirrors(place / "mirrors")
+    mirrors.add("ann/Project", FILES)
+    mirrors.add("bob/bob.github.io", {"index.html": page("bob")}, host="bob.bob.test")
+    mirrors.add("bob/none", {"index.html": "x"})
+    make(place / "web", mirrors.write(place / "list.csv"), source=Source(mirrors.folder))
+    (place / "web" / "project.ann.test" / "out.txt").symlink_to("/etc/passwd")
+    (place / "web" / "project.ann.test" / "outer").symlink_to("/etc")
+    return place / "web"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "holds"),
+    [
+        ("/", 200, "home"), ("/index.html?x=1", 200, "home"), ("/about", 200, "about"),
+        ("/about.html", 200, "about"), ("/docs", 301, "/docs/"), ("/docs?a=1", 301, "/docs/?a=1"),
+        ("/docs/", 200, "docs"), ("//docs//", 200, "docs"), ("//docs", 301, "/docs/"),
+        ("/old/", 200, "old"), ("/both", 200, "both"), ("/both/", 200, "folder"),
+        ("/d%20%C3%A9", 301, "/d%20%C3%A9/"), ("/d%20%C3%A9/", 200, "é"), ("/lost", 404, "lost"),
+        ("/about/", 404, "lost"), ("/empty", 404, "lost"), ("/empty/", 404, "lost"),
+        ("/robots.txt", 200, "User-agent"), ("/Project/about", 200, "about"),
+        ("/project/docs", 301, "/project/docs/"), ("/Project/", 200, "home"),
+        ("/out.txt", 404, "lost"), ("/outer/passwd", 404, "lost"), ("/..", 404, "lost"),
+        ("/../sites.csv", 404, "lost"), ("/%2e%2e/sites.csv", 404, "lost"),
+        ("/..%2fsites.csv", 404, "lost"), ("/%00", 404, "lost"), ("/%ff", 404, "lost"),
+        ("/" + "x" * 5000, 404, "lost"), ("", 200, "home"),
+    ],
+)  # fmt: skip
+def test_a_path_is_answered_as_a_server_of_pages_does(web, path, status, holds):
+    answer = PinnedAnswers(web).of("Project.ann.test:80", path)
+    assert answer.status == status
+    assert holds in (dict(answer.headers)["Location"] if status == 301 else answer.body.decode())
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/", "text/html"), ("/s.css", "text/css"), ("/s.JS", "text/javascript"),
+     ("/p.webp", "image/webp"), ("/f.woff2", "font/woff2"), ("/robots.txt", "text/plain"),
+     ("/a.tar.gz", "application/octet-stream"), ("/no-ending", "application/octet-stream"),
+     ("/lost", "text/html")],
+)  # fmt: skip
+def test_a_type_has_no_charset(web, path, kind):
+    assert PinnedAnswers(web).of("project.ann.test", path).content_type == kind
+
+
+def test_each_host_has_its_own_pages_alone(web):
+    answers = PinnedAnswers(web)
+    assert b"bob" in answers.of("bob.bob.test.", "/").body
+    assert answers.of("bob.bob.test", "/about").status == 404
+    assert {answers.of(host, "/").status for host in ("none.bob.test", "", "..")} == {421}
+
+
+def test_it_says_when_it_listens_and_stops_when_told(web, tmp_path):
+    command = [sys.executable, "-m", "now_builder.cli", "pinned", "serve", web, "--port", "0",
+               "--ready-file", tmp_path / "address"]  # fmt: skip
+    code = "from now_builder.cli import main; main()"
+    command[1:3] = ["-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "address").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        address = (tmp_path / "address").read_text()
+        with closing(HTTPConnection(address, timeout=10)) as connection:
+            for method, body in [("HEAD", b""), ("GET", page("home").encode())]:
+                connection.request(method, "/", headers={"Host": "project.ann.test"})
+                answer = connection.getresponse()
+                assert int(answer.headers["Content-Length"]) == len(page("home"))
+                assert answer.read() == body
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stdout.read() == f"serving 2 sites on {address}\n"
+
+
+def test_what_is_no_pinned_web_is_refused(web, tmp_path):
+    with pytest.raises(FormatError, match=r"sites\.csv: no such file; .*pinned make"):
+        serve(tmp_path, 0)
+    text = (web / "sites.csv").read_text()
+    (tmp_path / "sites.csv").write_text(text.replace(",ok,", ",gone,"))
+    with pytest.raises(FormatError, match="no site is ok"):
+        serve(tmp_path, 0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Exception, match=f"--port {port}: cannot listen"):
+            serve(web, port)
