@@ -12,6 +12,9 @@ from urllib.parse import quote
 from now_builder.crawl.caption.describe import describe
 from now_builder.pinned.git import Entry, Git, SiteError
 
+MOST_BYTES = 2**22
+"""Bytes of a file from which it is left out: videos and archives, which copies often lack too."""
+
 _LINK, _SUBMODULE = "120000", "160000"
 _HOPS = 8
 _LFS = b"version https://git-lfs.github.com/spec/v1\n"
@@ -65,8 +68,8 @@ def choose(git: Git, repository: Path, files: Mapping[bytes, Entry], most: int) 
             chosen.skipped["links to no file of the folder"] += 1
         elif name is None:
             chosen.skipped["odd file names"] += 1
-        elif found.size is None:
-            chosen.skipped["files without content"] += 1
+        elif found.size is None or found.size >= MOST_BYTES:
+            chosen.skipped["files of 4 MiB and more"] += 1
         elif not _take(name, taken):
             chosen.skipped["names that differ by case alone"] += 1
         else:

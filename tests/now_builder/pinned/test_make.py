@@ -341,6 +341,15 @@ def test_a_folder_of_other_things_is_left_alone(mirrors, made, tmp_path):
         made(source=Source(tmp_path / "nothing"))
 
 
+def test_a_file_that_mirrors_lack_for_its_size_is_left_out_where_it_is_there_too(mirrors, made):
+    files = {"index.html": page("home"), "least.bin": b"0" * 2**22, "most.bin": b"0" * (2**22 - 1)}
+    mirrors.add("ann/site", files)
+    web = made()
+    assert rows_of(web)["site.ann.test"]["reason"] == "left out: files of 4 MiB and more 1"
+    assert (web / "site.ann.test" / "most.bin").stat().st_size == 2**22 - 1
+    assert not (web / "site.ann.test" / "least.bin").exists()
+
+
 def test_a_mirror_that_would_fetch_what_it_lacks_does_not(mirrors, made, tmp_path):
     mirrors.add("ann/site", {"index.html": page("home"), "lost.html": page("lost")})
     place = mirrors.folder / "ann+site"
@@ -351,5 +360,5 @@ def test_a_mirror_that_would_fetch_what_it_lacks_does_not(mirrors, made, tmp_pat
                        ("remote.it.uploadpack", f"touch {tmp_path}/ran;")]:  # fmt: skip
         git(place, "config", key, value)
     row = rows_of(made())["site.ann.test"]
-    assert (row["status"], row["reason"]) == ("ok", "left out: files without content 1")
+    assert (row["status"], row["reason"]) == ("ok", "left out: files of 4 MiB and more 1")
     assert not (tmp_path / "ran").exists()
