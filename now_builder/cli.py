@@ -528,7 +528,7 @@ def _pinned_serve(
     """Serve a pinned web on loopback until interrupted, each site under its own host name.
 
     Crawl it with: now-builder crawl WEB/urls.txt CAPTURES --allow-private
-    --resolve '*.test:127.0.0.1:8765'
+    --resolve '*.test:127.0.0.1:8765' --only '*.test'
     """
     from now_builder.pinned.serve import serve
 

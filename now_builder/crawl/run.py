@@ -34,7 +34,7 @@ _MENDS = {
 }
 """Hints by error, if every page failed for a reason of the network."""
 
-_UNASKED = frozenset({"bad_url", "never", "quota"})
+_UNASKED = frozenset({"bad_url", "never", "only", "quota"})
 """Errors of pages for which nothing was requested."""
 
 _PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})

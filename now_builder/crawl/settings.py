@@ -96,6 +96,11 @@ class _SettingsOfOneMachine(Strict):
         description="Text file of hosts that are never contacted, subdomains included, one a line; "
         "# comments. Holds for all that a page loads, too: a list of trackers, for example.",
     )
+    only: list[str] = Field(
+        default_factory=list,
+        description="Contact no other host: requests to others, those of pages for scripts and "
+        "pictures too, are refused at once. A host, or *.test for all below. May be repeated.",
+    )
     busy_retries: int = Field(
         2,
         ge=0,

@@ -25,7 +25,7 @@ TRANSIENT = frozenset({"net_error", "renderer_crashed", "browser_crashed"})
 """Errors that may not happen again."""
 
 REFUSED = frozenset(
-    {"private_address", "robots", "robots_unreachable", "quota", "never", "opt_out"}
+    {"private_address", "robots", "robots_unreachable", "quota", "never", "only", "opt_out"}
 )
 """Errors of pages that were not visited on purpose."""
 

@@ -16,7 +16,7 @@ from now_builder.crawl.engines.page import PageVisitor
 from now_builder.crawl.engines.workers import Workers
 from now_builder.crawl.plan.urls import read_hosts
 from now_builder.crawl.politeness.proxy import Proxy
-from now_builder.crawl.politeness.resolver import Resolver, parse_mapping
+from now_builder.crawl.politeness.resolver import Resolver, parse_mapping, parse_pattern
 from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.crawl.politeness.site_rules import SiteRules
 from now_builder.crawl.progress import CrawlProgress
@@ -79,7 +79,8 @@ def make_resolver(settings: CrawlSettings) -> Resolver:
     """Return the resolver of a crawl's host names."""
     never = read_hosts(settings.never) if settings.never else frozenset()
     mappings = [parse_mapping(text) for text in settings.resolve]
-    return Resolver(mappings, allow_private=settings.allow_private, never=never)
+    only = [parse_pattern(text) for text in settings.only]
+    return Resolver(mappings, allow_private=settings.allow_private, never=never, only=only)
 
 
 @contextmanager

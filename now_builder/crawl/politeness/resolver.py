@@ -13,9 +13,12 @@ from typing import Literal
 
 from now_builder.errors import ConfigError
 from now_builder.formats.split import names_above
+from now_builder.urls import canonical, site_of
 
 Address = IPv4Address | IPv6Address
-Refusal = Literal["private_address", "dns_error", "net_error", "too_large", "bad_request", "never"]
+Refusal = Literal[
+    "private_address", "dns_error", "net_error", "too_large", "bad_request", "never", "only"
+]
 
 _KEEP_S = 300.0
 _LOOK_UPS = ThreadPoolExecutor(64, "look-up")
@@ -48,9 +51,7 @@ class Mapping:
 
     def covers(self, host: str) -> bool:
         """Whether the mapping is for this host."""
-        if self.pattern.startswith("*."):
-            return host.endswith(self.pattern[1:])
-        return host == self.pattern
+        return _matches(self.pattern, host)
 
 
 def parse_mapping(text: str) -> Mapping:
@@ -67,6 +68,23 @@ def parse_mapping(text: str) -> Mapping:
             f"--resolve {text}: expected HOST:ADDR or HOST:ADDR:PORT, such as *.test:127.0.0.1:8765"
         )
     return Mapping(parts[1].lower(), addresses[0], port)
+
+
+def parse_pattern(text: str) -> str:
+    """Read one ``--only``: a host or a URL of one, or ``*.`` and the end of a host.
+
+    Raises:
+        ConfigError: If the text is none of them.
+    """
+    star = "*." if text.startswith("*.") else ""
+    host = site_of(canonical(text.removeprefix(star)) or "")
+    if not host:
+        raise ConfigError(f"--only {text}: expected one host, such as a.test or *.test")
+    return star + host
+
+
+def _matches(pattern: str, host: str) -> bool:
+    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
 
 
 def is_public(address: Address) -> bool:
@@ -88,14 +106,16 @@ class Resolver:
     """Resolves host names to checked addresses; a name is looked up once in five minutes.
 
     The first of the mappings that covers a host counts; hosts in ``never``, in lower case, are
-    never contacted, nor are their subdomains.
+    never contacted, nor are their subdomains; nor, if there are patterns in ``only``, are hosts
+    that match none of them.
     """
 
     def __init__(
         self, mappings: Sequence[Mapping], *, allow_private: bool,
-        never: frozenset[str] = frozenset(),
+        never: frozenset[str] = frozenset(), only: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._never = never
+        self._only = only
         self._mappings = mappings
         self._allow_private = allow_private
         self._known: dict[str, tuple[float, tuple[Address, ...]]] = {}
@@ -105,12 +125,15 @@ class Resolver:
         """Return the addresses to dial for a host, and the port.
 
         Raises:
-            Refused: ``dns_error``, ``private_address`` if any address is not public, or ``never``.
+            Refused: ``dns_error``, ``private_address`` if any address is not public, ``never`` or
+                ``only``.
         """
         host = host.lower().rstrip(".")
         barred = next((name for name in names_above(host) if name in self._never), None)
         if barred is not None:
             raise Refused("never", f"{barred} is on the list of hosts never to visit")
+        if self._only and not any(_matches(pattern, host) for pattern in self._only):
+            raise Refused("only", f"{host} is none of the hosts of --only")
         mapped = next((mapping for mapping in self._mappings if mapping.covers(host)), None)
         if mapped is not None:
             addresses: tuple[Address, ...] = (mapped.address,)

@@ -28,6 +28,7 @@ def tdm(*rules: str) -> bytes:
     return response(200, "application/json", f"[{', '.join(rules)}]".encode())
 
 
+REFRESH = '<meta http-equiv="refresh" content="0; url=http://b.test/">'
 ALL_RESERVED = '{"location": "/", "tdm-reservation": 1}'
 ALL_AGENTS = "User-agent: *\n"
 ADDS = (
@@ -228,6 +229,37 @@ def test_a_frame_whose_robots_txt_does_not_come_holds_up_nothing(
     with Sites({"a.test/": response(200, HTML, page("frames", frame))}) as server:
         row = visit(tmp_path, server, ["a.test/"])["a.test/"]
     assert (row.status, row.load_state) == ("ok", "settled")
+
+
+def test_no_other_host_is_asked_for_anything(tmp_path: Path) -> None:
+    loads = (
+        '<script src="http://b.test/x.js"></script>'
+        '<link rel="stylesheet" href="http://b.test/x.css">'
+    )
+    shows = (
+        '<img src="http://b.test/x.png"><img src="/moved.png"><iframe src="http://b.test/frame">'
+        '</iframe><script>fetch("http://b.test/f"); new WebSocket("ws://b.test/ws")</script>'
+        '<script src="https://b.test/never-answers.js"></script>'
+    )
+    answers: dict[str, bytes | list[bytes]] = {
+        "a.test/": response(200, HTML, page("a page", shows, loads)),
+        "a.test/moved.png": response(302, "image/png", b"", "Location: http://b.test/m.png"),
+        "a.test/leads": response(302, HTML, b"", "Location: http://b.test/"),
+        "a.test/refreshes": response(200, HTML, page("x", head=REFRESH)),
+    }
+    urls = ["a.test/", "a.test/leads", "a.test/refreshes", "b.test/", "www.a.test/"]
+    with Sites(answers) as server:
+        alone = visit(tmp_path, server, urls, "alone", only=["a.test"])
+        asked = set(server.hits)
+        all_loaded = visit(tmp_path, server, urls[:1], "all", page_timeout_s=6.0)
+    row = alone.pop("a.test/")
+    assert (row.status, row.load_state, all_loaded["a.test/"].load_state) == (
+        "ok", "settled", "partial",
+    )  # fmt: skip
+    assert {(row.status, row.error) for row in alone.values()} == {("refused", "only")}
+    assert {url.partition("/")[0] for url in asked} == {"a.test"}
+    files = ("robots.txt", "x.js", "x.css", "x.png", "m.png", "frame", "f", "ws")
+    assert {f"b.test/{file}" for file in files} <= set(server.hits)
 
 
 BUSY = response(503, HTML, b"later", "Retry-After: 4")

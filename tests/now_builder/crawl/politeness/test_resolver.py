@@ -7,7 +7,8 @@ import time
 import pytest
 
 from now_builder.crawl.politeness import resolver
-from now_builder.crawl.politeness.resolver import Refused, Resolver, parse_mapping
+from now_builder.crawl.politeness.resolver import Refused, Resolver, parse_mapping, parse_pattern
+from now_builder.errors import ConfigError
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
@@ -48,6 +49,27 @@ def test_a_host_of_the_list_is_never_contacted_nor_is_one_below_it(
     for host in ("notbarred.org", "b.net", "barred.org.example"):
         asyncio.run(names.resolve(host, 80))
     assert asked == ["notbarred.org", "b.net", "barred.org.example"]
+
+
+def test_a_host_that_is_none_of_the_only_ones_is_not_even_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = answering(monkeypatch, "93.184.216.34")
+    only = [parse_pattern(text) for text in ("*.Shop.test", "http://müller.test/", "[::1]")]
+    names = Resolver([parse_mapping("*:127.0.0.1")], allow_private=True, only=only)
+    for host in ("shop.test", "notshop.test", "a.shop.test.org", "a.xn--mller-kva.test", "1.1.1.1"):
+        refused = refusal(names, host)
+        assert (refused.reason, refused.detail.split()[0]) == ("only", host)
+    assert asked == []
+    for host in ("a.b.SHOP.test.", "xn--mller-kva.test", "::1"):
+        asyncio.run(names.resolve(host, 80))
+    assert asked == ["a.b.shop.test", "xn--mller-kva.test"]
+
+
+@pytest.mark.parametrize("text", ["", "*", "*.", "*.*", "*test", "a.test,b.test", "a b", "a.*"])
+def test_a_pattern_that_is_none_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="--only"):
+        parse_pattern(text)
 
 
 def test_a_name_is_looked_up_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
