@@ -9,7 +9,7 @@ import pytest
 
 from tests.end_to_end.documented import MAINS, PAGES, ROOT, commands
 
-GROUPS = {"admin", "user", "token", "blind", "keys", "simweb"}
+GROUPS = {"admin", "user", "token", "blind", "keys", "simweb", "pinned"}
 SHOWN = sorted({command for page in PAGES for command in commands(page)})
 
 
