@@ -273,16 +273,25 @@ class Tab:
                     self._end(reason)
 
     async def _frame_paused(self, event: dict[str, Any], request: dict[str, Any]) -> None:
-        """Let a frame load its document if robots.txt allows it; else the frame stays empty."""
-        if "responseStatusCode" not in event:
+        """Let a frame load its document if robots.txt allows it; else the frame stays empty.
+
+        It does so, too, if the response is the proxy's: it would show why the host is refused.
+        """
+        url = event["request"]["url"].partition("#")[0]
+        if "responseStatusCode" in event:
+            refused = self._proxy.refusal(url) is not None
+        else:
             try:
                 async with asyncio.timeout(_FRAME_S):
-                    await self._ask(event["request"]["url"].partition("#")[0], frame=True)
+                    await self._ask(url, frame=True)
+                refused = False
             except (VisitError, TimeoutError):
-                failure = {**request, "errorReason": "Aborted"}
-                await self._session.send("Fetch.failRequest", failure)
-                return
-        await self._session.send("Fetch.continueRequest", request)
+                refused = True
+        if refused:
+            failure = {**request, "errorReason": "Aborted"}
+            await self._session.send("Fetch.failRequest", failure)
+        else:
+            await self._session.send("Fetch.continueRequest", request)
 
     async def _sent(self, url: str, request: dict[str, Any]) -> None:
         try:

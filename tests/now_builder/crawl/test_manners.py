@@ -8,7 +8,7 @@ import pytest
 
 from now_builder.crawl.browser import tab
 from now_builder.crawl.politeness.site_rules import SiteRules
-from now_builder.formats.shard import CaptureRow
+from now_builder.formats.shard import CaptureRow, read_captures
 
 from . import crawls
 from .awkward import page, response
@@ -250,6 +250,7 @@ def test_no_other_host_is_asked_for_anything(tmp_path: Path) -> None:
     urls = ["a.test/", "a.test/leads", "a.test/refreshes", "b.test/", "www.a.test/"]
     with Sites(answers) as server:
         alone = visit(tmp_path, server, urls, "alone", only=["a.test"])
+        visit(tmp_path, server, urls[:1], "heedless", only=["a.test"], robots=False)
         asked = set(server.hits)
         all_loaded = visit(tmp_path, server, urls[:1], "all", page_timeout_s=6.0)
     row = alone.pop("a.test/")
@@ -258,6 +259,8 @@ def test_no_other_host_is_asked_for_anything(tmp_path: Path) -> None:
     )  # fmt: skip
     assert {(row.status, row.error) for row in alone.values()} == {("refused", "only")}
     assert {url.partition("/")[0] for url in asked} == {"a.test"}
+    shown = [next(read_captures(tmp_path / run)).screenshot for run in ("alone", "heedless")]
+    assert shown[0] == shown[1]  # the frame is empty, and does not show a refusal
     files = ("robots.txt", "x.js", "x.css", "x.png", "m.png", "frame", "f", "ws")
     assert {f"b.test/{file}" for file in files} <= set(server.hits)
 
