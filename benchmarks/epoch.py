@@ -70,7 +70,7 @@ SIZES = {
 
 
 class OnePeer(Pc2Released):
-    """PC²'s released method, of which one peer learns."""
+    """Train one of the two peers of PC²'s released method."""
 
     def learn(self, train: PairSet, epoch: int) -> float:
         """Train the first peer for an epoch and return its mean loss."""

@@ -34,7 +34,7 @@ SAME_DIRECTION = Goal(0.95)
 
 
 class OnePeer(Pc2):
-    """PC² of which one peer learns."""
+    """Train one of PC²'s two peers."""
 
     def learn(self, train: PairSet, epoch: int) -> float:
         """Train the first peer for an epoch and return its mean loss."""

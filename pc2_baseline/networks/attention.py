@@ -90,7 +90,42 @@ def attended_cosine(
     return (weights * affinity).sum(1) / length
 
 
-class ScanSimilarity(ChunkedSimilarity):
+class AttendingSimilarity(ChunkedSimilarity):
+    """Score by cosines of queries with what they attend to; a subclass defines :meth:`_compare`.
+
+    Attributes:
+        bound: Largest absolute similarity.
+    """
+
+    bound: float
+
+    def _block(
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
+    ) -> Float[Tensor, "rows captions"]:
+        similarity = self._compare(images, captions, kind, paired=False)
+        return cosine_logits(similarity, self.bound) if logits else similarity
+
+    def _cells(
+        self, images: ImageCodes, captions: CaptionCodes, *, kind: torch.dtype, logits: bool
+    ) -> Float[Tensor, " cells"]:
+        similarity = self._compare(images, captions, kind, paired=True)[:, 0]
+        return cosine_logits(similarity, self.bound) if logits else similarity
+
+    def _compare(
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, paired: bool
+    ) -> Float[Tensor, "images captions_or_one"]:
+        """Return similarities.
+
+        Args:
+            images: Rows.
+            captions: Columns.
+            kind: Type of the large products.
+            paired: Compare image *i* with caption *i* alone.
+        """
+        raise NotImplementedError
+
+
+class ScanSimilarity(AttendingSimilarity):
     """Stacked cross attention: the pooled cosines of words, or regions, with what they attend to.
 
     Args:
@@ -132,30 +167,10 @@ class ScanSimilarity(ChunkedSimilarity):
         wide = images.regions.dtype.itemsize
         return 4 * wide * len(images.regions) * images.regions.shape[1] * words
 
-    def _block(
-        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
-    ) -> Float[Tensor, "rows captions"]:
-        similarity = self._compare(images, captions, kind, paired=False)
-        similarity = similarity if self.direction == "t2i" else similarity.T
-        return cosine_logits(similarity, self.bound) if logits else similarity
-
-    def _cells(
-        self, images: ImageCodes, captions: CaptionCodes, *, kind: torch.dtype, logits: bool
-    ) -> Float[Tensor, " cells"]:
-        similarity = self._compare(images, captions, kind, paired=True)[:, 0]
-        return cosine_logits(similarity, self.bound) if logits else similarity
-
     def _compare(
         self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, paired: bool
-    ) -> Float[Tensor, "sets others"]:
-        """Pool the cosines of the queries with what they attend to.
-
-        Args:
-            images: Keys, or queries if regions attend to words.
-            captions: The other side.
-            kind: Type of the large products.
-            paired: Compare set *i* of the keys with set *i* of the queries alone.
-        """
+    ) -> Float[Tensor, "images captions_or_one"]:
+        """Pool the cosines of the queries with what they attend to."""
         words, there = _unpadded(captions)
         all_regions = there.new_ones(images.regions.shape[:2])
         keys_there: Tensor | None = there
@@ -165,7 +180,10 @@ class ScanSimilarity(ChunkedSimilarity):
         affinity = multiply(keys, queries, kind, paired=paired)
         weights = attention(affinity, self.temperature, keys_there)
         cosines = attended_cosine(weights, affinity, keys @ keys.transpose(1, 2))
-        return self._pool(cosines, queries_there[:, None] if paired else queries_there[None])
+        if paired:
+            return self._pool(cosines, queries_there[:, None])
+        similarity = self._pool(cosines, queries_there[None])
+        return similarity if self.direction == "t2i" else similarity.T
 
     def _pool(
         self,
@@ -219,7 +237,7 @@ class Memory(nn.Module):
         return torch.lerp(write, queries.expand_as(write), gate)
 
 
-class ImramSimilarity(ChunkedSimilarity):
+class ImramSimilarity(AttendingSimilarity):
     """Iterative matching: cross attention in several steps and both directions, summed.
 
     After a step, each query is renewed by what it attended to (:class:`Memory`); the cosine is
@@ -252,18 +270,6 @@ class ImramSimilarity(ChunkedSimilarity):
         cells = images_ * queries
         attended = 4 * self.steps * cells * regions
         return images.regions.dtype.itemsize * (4 * (self.steps - 1) * dim * cells + attended)
-
-    def _block(
-        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
-    ) -> Float[Tensor, "rows captions"]:
-        similarity = self._compare(images, captions, kind, paired=False)
-        return cosine_logits(similarity, self.bound) if logits else similarity
-
-    def _cells(
-        self, images: ImageCodes, captions: CaptionCodes, *, kind: torch.dtype, logits: bool
-    ) -> Float[Tensor, " cells"]:
-        similarity = self._compare(images, captions, kind, paired=True)[:, 0]
-        return cosine_logits(similarity, self.bound) if logits else similarity
 
     def _compare(
         self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, paired: bool

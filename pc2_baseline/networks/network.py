@@ -83,7 +83,7 @@ class MatchingNetwork(nn.Module):
 
         Args:
             images: One of each pair.
-            captions: Of the pairs, in any order.
+            captions: The captions of these pairs, in any order.
             column: Each image's own caption; default: in the order of the images.
         """
         listed = None

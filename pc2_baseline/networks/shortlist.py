@@ -19,7 +19,7 @@ def shortlisted(
     """Mark the captions nearest to each image, and the images nearest to each caption.
 
     Args:
-        cosines: Of the pooled vectors.
+        cosines: The cosines of the pooled vectors of images and captions.
         number: How many of each.
         own: Column of each image's own caption, which is marked besides.
     """

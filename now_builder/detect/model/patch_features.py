@@ -130,7 +130,7 @@ class Patterns(nn.Module):
         seen = torch.full((shape[0] * shape[1],), PATTERNS, device=page.device)
         # centred patches, or centred patterns: the products are the same
         centred = self.centres - self.centres.mean(dim=1, keepdim=True)
-        seen[places] = _likest(patches, centred)
+        seen[places] = _nearest_pattern(patches, centred)
         return seen.view(shape)
 
     def _patches(
@@ -153,7 +153,7 @@ class Patterns(nn.Module):
         return patches, places, (mean.shape[0], mean.shape[1])
 
 
-def _likest(
+def _nearest_pattern(
     patches: Float[Tensor, "n values"], centred: Float[Tensor, "patterns values"]
 ) -> Int64[Tensor, " n"]:
     """Return the pattern with the largest product with each patch.
