@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Integer
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from leaderboard.core.tracks import Origin, ScoredSplit, Track
 from leaderboard.core.uncertainty import REPLICATES, SEED
@@ -26,9 +26,14 @@ are kept in its file, and have no effect."""
 Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Points = Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)]
 Rank = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**40)]
 Counts = tuple[Count, ...]
 Code = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 class _Record(Strict):
@@ -73,6 +78,7 @@ class Direction(AtCutoffs):
             it.
         mean_rank: mean rank, from 1. None if a ranked list ends before the right candidate.
         mrr: mean reciprocal rank, in [0, 1]. None in the same case.
+        ndcg: mean nDCG@10, in [0, 1], ties by expectation. Left out of ``now-result/2``.
         tied_queries: number of queries whose right candidate ties with a wrong one.
     """
 
@@ -83,7 +89,8 @@ class Direction(AtCutoffs):
     duplicate_aware: AtCutoffs
     median_rank: Rank | None = Field(alias="medR")
     mean_rank: Rank | None = Field(alias="meanR")
-    mrr: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(alias="MRR")
+    mrr: Share | None = Field(alias="MRR")
+    ndcg: Share | None = Field(None, alias="nDCG@10", exclude_if=_is_none)
     tied_queries: Count
 
 
@@ -209,6 +216,8 @@ class RankRecord(_Record):
             the split has none.
         explained: ties of each query that identical captions or images force; None if none.
         depth: length of ranked lists; a ``greater`` that high is only a lower bound.
+        own: ranks of all captions among those of their images' queries, for nDCG; left out if an
+            image has one caption, whose rank is in ``i2t``.
     """
 
     i2t: QueryRanks
@@ -216,6 +225,7 @@ class RankRecord(_Record):
     duplicate_aware: tuple[QueryRanks, QueryRanks] | None = None
     explained: tuple[Counts, Counts] | None = None
     depth: Count | None = None
+    own: QueryRanks | None = Field(None, exclude_if=_is_none)
 
     def read(self) -> tuple[Ranks, Ranks]:
         """Return the ranks of both directions as arrays."""
@@ -226,6 +236,12 @@ class RankRecord(_Record):
         images, captions = len(self.i2t.greater), len(self.t2i.greater)
         return np.arange(captions) // (captions // images)
 
+    def read_own(self) -> Ranks | None:
+        """Return the ranks of all captions of each image; None if they are not in the record."""
+        if self.own is not None:
+            return self.own.read()
+        return self.i2t.read() if len(self.i2t.greater) == len(self.t2i.greater) else None
+
     def possible(self) -> bool:
         """Return whether a matrix can have these ranks: one per query, within the candidates."""
         images, captions = len(self.i2t.greater), len(self.t2i.greater)
@@ -234,10 +250,27 @@ class RankRecord(_Record):
         sizes = (images, captions), (captions, images)
         ways = [(self.i2t, self.t2i), *([self.duplicate_aware] if self.duplicate_aware else [])]
         explained = self.explained or ((), ())
+        return (
+            all(way.fits(*size) for both in ways for way, size in zip(both, sizes, strict=True))
+            and all(
+                len(ties) in {0, queries}
+                for ties, (queries, _) in zip(explained, sizes, strict=True)
+            )
+            and (self.own is None or self._has_best(self.own))
+        )
+
+    def _has_best(self, own: QueryRanks) -> bool:
+        """Return whether the best of the ranks of all captions of each image is that of ``i2t``."""
+        images, captions = len(self.i2t.greater), len(self.t2i.greater)
+        if not own.fits(captions, captions):
+            return False
+        found, best = own.read(), self.i2t.read()
+        first = found.greater.reshape(images, -1).argmin(axis=1) + captions // images * np.arange(
+            images
+        )
         return all(
-            way.fits(*size) for both in ways for way, size in zip(both, sizes, strict=True)
-        ) and all(
-            len(ties) in {0, queries} for ties, (queries, _) in zip(explained, sizes, strict=True)
+            (getattr(found, name)[first] == getattr(best, name)).all()
+            for name in ("greater", "equal", "right")
         )
 
 
@@ -263,6 +296,7 @@ class Result(Description, _Record):
     """``result.json``: every figure of a scored submission. Immutable.
 
     Attributes:
+        format: ``now-result/2`` is as ``now-result/3`` without nDCG@10.
         rsum: rSum, 0 to 600, ties by expectation, rounded once from the exact value.
         n_pairs: number of captions, each with its image.
         n_images: number of images: the same, or a fifth if an image has five captions.
@@ -282,7 +316,7 @@ class Result(Description, _Record):
         ranks: the ranks behind all figures. None in a blind round: they would reveal the pairing.
     """
 
-    format: Literal["now-result/2"] = "now-result/2"
+    format: Literal["now-result/2", "now-result/3"] = "now-result/3"
     rsum: Points
     n_pairs: Annotated[int, Field(ge=1)]
     n_images: Annotated[int, Field(ge=1)]
@@ -308,6 +342,13 @@ class Result(Description, _Record):
     payload_sha256: Sha256
     evaluator: Evaluator
     ranks: RankRecord | None
+
+    @model_validator(mode="after")
+    def _check_format(self) -> "Result":
+        without = self.format == "now-result/2"
+        if any((way.ndcg is None) != without for way in (self.i2t, self.t2i)):
+            raise ValueError(f"nDCG@10 {'in' if without else 'missing in'} {self.format}")
+        return self
 
     @property
     def current_flags(self) -> tuple[Flag, ...]:

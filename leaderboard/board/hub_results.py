@@ -1,0 +1,69 @@
+"""Results for the page of a model on the Hugging Face hub: ``.eval_results/*.yaml``."""
+
+from pathlib import Path
+
+from leaderboard.scoring.result import Direction, Result
+from now_builder.errors import ConfigError
+from now_builder.formats.captions import TOKENIZERS
+from now_builder.formats.io import write_text
+
+FOLDER = ".eval_results"
+
+
+def write_hub_results(result: Result, dataset: str, model: Path) -> Path:
+    """Write nDCG@10 of both directions, in percent as MTEB does, into a model's repository.
+
+    The tasks are those of the ``eval.yaml`` that ``now-builder publish`` writes.
+
+    Args:
+        result: the result, of the test split.
+        dataset: the data set on the hub, ``USER/NAME``.
+        model: folder of the model's repository.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: If the result is not ranked, of another split or data set, or has no nDCG@10.
+    """
+    import yaml
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(dataset)
+    except HFValidationError:
+        raise ConfigError(f"--dataset: found {dataset!r}, expected USER/NAME") from None
+    about = f"{result.method.name}, track {result.track}, split {result.split}"
+    if not result.ranked:
+        raise ConfigError(f"{about}: not ranked, expected a ranked result: {result.reason}")
+    if result.split != "test" or result.track not in TOKENIZERS:
+        raise ConfigError(f"{about}: expected the test split and one of {', '.join(TOKENIZERS)}")
+    entries = []
+    for task, way in (("i2t", result.i2t), ("t2i", result.t2i)):
+        if way.ndcg is None:
+            raise ConfigError(f"{about}: a result without nDCG@10; score the submission again")
+        url = result.links.code or result.links.paper
+        entry = EvalResultEntry(
+            dataset_id=dataset,
+            task_id=task,
+            value=round(100 * way.ndcg, 5),
+            source_url=url,
+            notes=_notes(result, way),
+        )
+        entries.append(entry)
+    path = model / FOLDER / f"{dataset.partition('/')[2]}-{result.track}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tree = eval_result_entries_to_yaml(entries)
+    write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    return path
+
+
+def _notes(result: Result, way: Direction) -> str:
+    recalls = ", ".join(
+        f"R@{k} {value:.1f}" for k, value in zip((1, 5, 10), way.values(), strict=True)
+    )
+    data = f"release {result.release.fingerprint[:8]}, {result.n_pairs} pairs"
+    tokens = f"captions as {result.track} tokens"
+    return f"nDCG@10; {recalls}; rSum of both directions {result.rsum:.1f}; {tokens}; {data}"
