@@ -1,5 +1,6 @@
 """Results for the page of a model on the Hugging Face hub: ``.eval_results/*.yaml``."""
 
+import re
 from pathlib import Path
 
 from leaderboard.scoring.result import Direction, Result
@@ -26,15 +27,11 @@ def write_hub_results(result: Result, dataset: str, model: Path) -> Path:
     Raises:
         ConfigError: If the result is not ranked, of another split or data set, or has no nDCG@10.
     """
-    import yaml
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import yaml_dump
 
-    try:
-        validate_repo_id(dataset)
-    except HFValidationError:
-        raise ConfigError(f"--dataset: found {dataset!r}, expected USER/NAME") from None
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", dataset, re.ASCII):
+        raise ConfigError(f"--dataset: found {dataset!r}, expected USER/NAME")
     about = f"{result.method.name}, track {result.track}, split {result.split}"
     if not result.ranked:
         raise ConfigError(f"{about}: not ranked, expected a ranked result: {result.reason}")
@@ -44,19 +41,13 @@ def write_hub_results(result: Result, dataset: str, model: Path) -> Path:
     for task, way in (("i2t", result.i2t), ("t2i", result.t2i)):
         if way.ndcg is None:
             raise ConfigError(f"{about}: a result without nDCG@10; score the submission again")
-        url = result.links.code or result.links.paper
-        entry = EvalResultEntry(
-            dataset_id=dataset,
-            task_id=task,
-            value=round(100 * way.ndcg, 5),
-            source_url=url,
-            notes=_notes(result, way),
-        )
-        entries.append(entry)
+        value, url = round(100 * way.ndcg, 5), result.links.code or result.links.paper
+        notes = _notes(result, way)
+        entries.append(EvalResultEntry(dataset, task, value, source_url=url, notes=notes))
     path = model / FOLDER / f"{dataset.partition('/')[2]}-{result.track}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     tree = eval_result_entries_to_yaml(entries)
-    write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    write_text(path, yaml_dump(tree, sort_keys=False))
     return path
 
 

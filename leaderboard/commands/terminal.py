@@ -27,7 +27,7 @@ def as_text(result: Result) -> str:
         f" on {result.n_pairs} pairs of {result.split}, track {result.track}; {place}"
     )
     recalls = _recalls((result.i2t, result.t2i), WAYS)
-    return _printed(100, head, recalls, _references(result), *map(Text, _notes(result)))
+    return _printed(110, head, recalls, _references(result), *map(Text, _notes(result)))
 
 
 def run_text(found: RunScore) -> str:
@@ -36,7 +36,7 @@ def run_text(found: RunScore) -> str:
         f"{found.queries_found} of {found.queries} queries of {found.split}, track"
         f" {found.track}; not ranked: {LISTS_REASON}"
     )
-    return _printed(100, head, _recalls((found.direction,), [WAYS[found.way == "t2i"]]))
+    return _printed(110, head, _recalls((found.direction,), [WAYS[found.way == "t2i"]]))
 
 
 def comparison_as_text(found: Comparison, names: tuple[str, str]) -> str:
