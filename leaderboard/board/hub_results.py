@@ -28,7 +28,7 @@ def write_hub_results(result: Result, dataset: str, model: Path) -> Path:
         ConfigError: If the result is not ranked, of another split or data set, or has no nDCG@10.
     """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
-    from huggingface_hub.utils import yaml_dump
+    from huggingface_hub.utils import yaml_dump  # type: ignore[attr-defined]
 
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", dataset, re.ASCII):
         raise ConfigError(f"--dataset: found {dataset!r}, expected USER/NAME")
@@ -57,4 +57,6 @@ def _notes(result: Result, way: Direction) -> str:
     )
     data = f"release {result.release.fingerprint[:8]}, {result.n_pairs} pairs"
     tokens = f"captions as {result.track} tokens"
-    return f"nDCG@10; {recalls}; rSum of both directions {result.rsum:.1f}; {tokens}; {data}"
+    parts = [f"nDCG@10; {recalls}", f"rSum of both directions {result.rsum:.1f}", tokens, data]
+    flags = [flag.code for flag in result.current_flags]
+    return "; ".join([*parts, *([f"flagged: {', '.join(flags)}"] if flags else [])])

@@ -110,7 +110,9 @@ def score(
     track: Annotated[
         str | None, typer.Option(help="Of a TREC run: its track, which a submission names itself.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Of a TREC run: test or dev.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="Of a TREC run: test, the default, or dev.")
+    ] = None,
     direction: Annotated[
         str | None,
         typer.Option(
@@ -133,9 +135,12 @@ def score(
     from leaderboard.store.entries import write_result
 
     if track is not None:
-        _score_run(submission, release, (split, track, direction), output, as_json=as_json)
+        if attributes is not None:
+            raise ConfigError("--attributes: found it with --track, expected a submission: X.zip")
+        about = split or "test", track, direction
+        _score_run(submission, release, about, output, as_json=as_json)
         return
-    if submission.suffix in {".trec", ".run"}:
+    if split or direction or submission.suffix in {".trec", ".run"}:
         raise ConfigError(f"{submission}: --track is not given, which a TREC run does not name")
     result = score(submission, release, attributes)
     if output is not None:

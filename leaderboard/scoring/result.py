@@ -182,10 +182,11 @@ class QueryRanks(_Record):
 
     def fits(self, queries: int, candidates: int) -> bool:
         """Return whether there is a rank for each of the queries, within the candidates."""
-        if any(len(part) not in {0, queries} for part in (self.equal, self.later, self.right)):
+        parts = self.equal, self.later, self.right
+        if len(self.greater) != queries or any(len(part) not in {0, queries} for part in parts):
             return False
         ranks = self.read()
-        return len(ranks.greater) == queries and bool(
+        return bool(
             (ranks.greater + ranks.equal + ranks.right <= candidates).all()
             and (ranks.right >= 1).all()
             and (ranks.later <= ranks.equal).all()

@@ -16,7 +16,7 @@ from leaderboard.metrics import Labels, Ranks, ndcg, one_way
 from leaderboard.scoring.evaluate import LISTS_REASON, direction_of, is_right, read_payload
 from leaderboard.scoring.result import Direction
 from leaderboard.submission.archive import open_submission
-from leaderboard.submission.gallery import read_gallery
+from leaderboard.submission.gallery import Gallery, read_gallery
 from leaderboard.submission.untrusted import MIN_LIST, shown
 from now_builder.errors import FormatError
 from now_builder.formats.io import replacing, stream_lines, write_text
@@ -103,10 +103,17 @@ def score_run(
         FormatError: If a line is none, or its keys are not those of the split, or repeated.
     """
     gallery = read_gallery(release, split, track)
+    way, queries_found, direction = judge_run(path, gallery, way)
+    pairs, queries = len(gallery.caption_keys), gallery.shape[WAYS.index(way)]
+    return RunScore(track, split, way, pairs, queries, queries_found, direction)
+
+
+def judge_run(path: Path, gallery: Gallery, way: Way | None = None) -> tuple[Way, int, Direction]:
+    """Return direction, number of queries with lines, and figures of a run; see `score_run`."""
     if way is None:
-        way = "t2i" if next(_lines(path))[1][5].endswith("t2i") else "i2t"
-    sides = gallery.image_keys, gallery.caption_keys
-    run = _read(path, *(sides if way == "i2t" else sides[::-1]))
+        tag = next(_lines(path))[1][5]
+        way = "t2i" if re.split(r"[\W_]", tag)[-1] == "t2i" else "i2t"
+    run = _read(path, gallery, way)
     pair = run.queries, run.candidates
     images, captions = pair if way == "i2t" else pair[::-1]
     right, twins = gallery.owner[captions] == images, is_right(gallery, images, captions)
@@ -122,8 +129,7 @@ def score_run(
         one_way(aware, most, depth),
         int(np.count_nonzero(strict.equal)),
     )
-    pairs, found = len(gallery.caption_keys), len(np.unique(run.queries))
-    return RunScore(track, split, way, pairs, n_queries, found, direction)
+    return way, len(np.unique(run.queries)), direction
 
 
 def _by_row(ranks: Ranks, rows: Labels, count: int, depth: int) -> Ranks:
@@ -135,34 +141,31 @@ def _by_row(ranks: Ranks, rows: Labels, count: int, depth: int) -> Ranks:
     return Ranks(*filled)
 
 
-def _read(path: Path, queries: Sequence[str], documents: Sequence[str]) -> _Run:
-    places = [{key: row for row, key in enumerate(keys)} for keys in (queries, documents)]
+def _read(path: Path, gallery: Gallery, way: Way) -> _Run:
+    sides = [("image", gallery.image_keys), ("caption", gallery.caption_keys)]
+    kinds, keys = zip(*(sides if way == "i2t" else sides[::-1]), strict=True)
+    places = [{key: row for row, key in enumerate(column)} for column in keys]
     rows, scores = (array("q"), array("q")), array("d")
     for number, line in _lines(path):
-        for known, found, key, name in zip(
-            places, rows, (line[0], line[2]), ("query", "document"), strict=True
-        ):
-            if key not in known:
-                wanted = f"a key of the split, such as {next(iter(known))!r}"
-                raise FormatError(path, f"line {number}: {name} {shown(key)}, expected {wanted}")
-            found.append(known[key])
+        for known, found, cell, kind in zip(places, rows, (0, 2), kinds, strict=True):
+            row = known.get(line[cell])
+            if row is None:
+                name, wanted = ("query", "document")[cell // 2], f"a key of the {kind}s"
+                raise FormatError(
+                    path,
+                    f"line {number}: {name} {shown(line[cell])}, expected {wanted} of the split, "
+                    f"such as {next(iter(known))!r}; the direction is {way} (--direction)",
+                )
+            found.append(row)
         scores.append(_score(path, number, line[4]))
-    first, second = (np.array(found, np.int64) for found in rows)
-    _check_once(path, first, second, places)
-    order = np.lexsort((-np.array(scores), first))
-    return _Run(first[order], second[order], np.array(scores)[order])
-
-
-def _check_once(
-    path: Path, queries: Labels, documents: Labels, places: Sequence[dict[str, int]]
-) -> None:
-    pairs, counts = np.unique(np.stack([queries, documents]), axis=1, return_counts=True)
-    if (counts > 1).any():
-        twice = pairs[:, counts.argmax()].tolist()
-        query, document = (list(known)[row] for known, row in zip(places, twice, strict=True))
-        raise FormatError(
-            path, f"document {document!r} twice for query {query!r}, expected it once"
-        )
+    queries, documents = (np.array(found, np.int64) for found in rows)
+    pairs, counts = np.unique(queries * len(keys[1]) + documents, return_counts=True)
+    if len(pairs) < len(queries):
+        query, document = divmod(int(pairs[counts.argmax()]), len(keys[1]))
+        twice = f"document {keys[1][document]!r} twice for query {keys[0][query]!r}"
+        raise FormatError(path, f"{twice}, expected it once")
+    order = np.lexsort((-np.array(scores), queries))
+    return _Run(queries[order], documents[order], np.array(scores)[order])
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -218,7 +221,10 @@ def write_trec(path: Path, release: Path, out: Path) -> list[Path]:
     for way, values, (queries, documents), right in zip(
         WAYS, ways, (sides, sides[::-1]), (own, own[::-1]), strict=True
     ):
-        with replacing(out / f"{way}.trec") as temporary, temporary.open("w") as file:
+        with (
+            replacing(out / f"{way}.trec") as temporary,
+            temporary.open("w", encoding="utf-8") as file,
+        ):
             for query, line in zip(queries, values, strict=True):
                 file.writelines(_run_lines(query, documents, line, f"{name}.{way}"))
         qrels = (f"{query} 0 {document} 1\n" for query, document in zip(*right, strict=True))

@@ -75,7 +75,7 @@ def hub_errors(what: str) -> Iterator[None]:
 
 def _wait_s(headers: Mapping[str, str]) -> float:
     """Return the seconds that an answer asks to wait: by Retry-After, or by the hub's RateLimit."""
-    from huggingface_hub.utils import parse_ratelimit_headers
+    from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]
 
     asked = headers.get("retry-after", "").strip()
     if asked.isdecimal() and len(asked) < 10:

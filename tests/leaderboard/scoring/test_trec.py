@@ -161,6 +161,13 @@ def _written(path, lines):
     return path
 
 
+@pytest.mark.parametrize(("tag", "way"), [("t2i", "t2i"), ("my_t2i", "t2i"), ("best2i", "i2t")])
+def test_the_tag_says_the_direction(tmp_path, release, gallery, tag, way):
+    (line,) = _lines(gallery, [(0, 0, 3)])
+    path = _written(tmp_path / "r.trec", [line.replace("mine", tag)])
+    assert score_run(path, release, "test", "jieba").way == way
+
+
 def test_what_a_run_lacks_counts_as_missed_and_scores_alone_order_it(tmp_path, release, gallery):
     """Three queries of 24 have lines: a first place, a second, a tie of two at the top.
 
@@ -191,7 +198,7 @@ def test_where_one_candidate_is_in_no_list_its_rank_is_not_known(tmp_path, relea
         (lambda cells: cells[:5], "line 2: 5 columns, expected 6: query Q0 document rank score"),
         (
             lambda cells: ["x", *cells[1:]],
-            "line 2: query 'x', expected a key of the split, such as",
+            r"line 2: query 'x', expected a key of the images of the split, .*\(--direction\)",
         ),
         (
             lambda cells: [*cells[:2], "\x07x", *cells[3:]],
@@ -242,6 +249,8 @@ def test_the_commands_write_and_score_runs(tmp_path, packed, release, now_leader
         ([], "--track is not given"),
         (["--track", "jieba", "--direction", "both"], "found 'both', expected i2t or t2i"),
         (["--track", "x"], "track: found 'x'"),
+        (["--split", "dev"], "--track is not given"),
+        (["--track", "jieba", "--attributes", tmp_path / "a.csv"], "expected a submission: X.zip"),
         (["--track", "jieba", "--split", "train"], "split: found 'train'"),
     ):
         code, _, told = now_leaderboard(*run, *more)

@@ -177,15 +177,16 @@ def test_a_result_has_ndcg_as_its_format_says(filed, old):
         read_result(changed)
 
 
-def test_ranks_of_five_captions_are_those_of_their_best(tmp_path):
+def test_ranks_of_five_captions_are_those_of_their_best():
     """Every caption's rank is in the record, for nDCG; its best must be that of the recalls."""
-    matrix, owner = np.random.default_rng(0).integers(0, 9, (4, 20)), np.arange(20) // 5
-    i2t, t2i = count_ranks(matrix.astype(np.float32), owner)
+    matrix = np.random.default_rng(0).integers(0, 9, (4, 20)).astype(np.float32)
+    owner = np.arange(20) // 5
+    i2t, t2i = count_ranks(matrix, owner)
     own = query_ranks(count_own(matrix, owner, i2t), np.arange(20))
     ways = query_ranks(i2t, np.arange(4)), query_ranks(t2i, np.arange(20))
     record = RankRecord(i2t=ways[0], t2i=ways[1], own=own)
     assert record.possible()
-    assert figures_of(record)[0]["i2t"].ndcg == recalls(matrix.astype(np.float32), owner).i2t.ndcg
+    assert figures_of(record)[0]["i2t"].ndcg == recalls(matrix, owner).i2t.ndcg
     better = tuple(max(0, rank - 1) for rank in own.greater)
     assert not record.model_copy(
         update={"own": own.model_copy(update={"greater": better})}
