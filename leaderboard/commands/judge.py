@@ -133,12 +133,15 @@ def score(
     from leaderboard.commands.terminal import as_text
     from leaderboard.scoring.evaluate import score
     from leaderboard.store.entries import write_result
+    from now_builder.formats.io import write_text
 
     if track is not None:
         if attributes is not None:
             raise ConfigError("--attributes: found it with --track, expected a submission: X.zip")
-        about = split or "test", track, direction
-        _score_run(submission, release, about, output, as_json=as_json)
+        text, shown = _score_run(submission, release, split or "test", track, direction)
+        if output is not None:
+            write_text(output, text)
+        typer.echo(text if as_json else shown, nl=not as_json)
         return
     if split or direction or submission.suffix in {".trec", ".run"}:
         raise ConfigError(f"{submission}: --track is not given, which a TREC run does not name")
@@ -150,28 +153,20 @@ def score(
 
 
 def _score_run(
-    path: Path,
-    release: Path,
-    about: tuple[str, str, str | None],
-    output: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Score a TREC run of this split, track and direction."""
+    path: Path, release: Path, split: str, track: str, direction: str | None
+) -> tuple[str, str]:
+    """Score a TREC run; return the result as JSON and as text."""
     from leaderboard.commands.terminal import run_text
     from leaderboard.core.tracks import check_scored_split, check_track
     from leaderboard.scoring.trec import WAYS, score_run
-    from now_builder.formats.io import write_json
+    from leaderboard.submission.gallery import read_gallery
 
-    split, track, direction = about
     way = next((way for way in WAYS if way == direction), None)
     if way != direction:
         raise ConfigError(f"--direction: found {direction!r}, expected i2t or t2i")
-    found = score_run(path, release, check_scored_split(split), check_track(track), way)
-    if output is not None:
-        write_json(output, found.tree())
-        sys.stderr.write(f"wrote {output}\n")
-    typer.echo(json.dumps(found.tree(), indent=2) if as_json else run_text(found))
+    about = check_scored_split(split), check_track(track)
+    found = score_run(path, read_gallery(release, *about), *about, way)
+    return found.model_dump_json(by_alias=True, indent=2) + "\n", run_text(found)
 
 
 def recall(

@@ -36,7 +36,8 @@ def run_text(found: RunScore) -> str:
         f"{found.queries_found} of {found.queries} queries of {found.split}, track"
         f" {found.track}; not ranked: {LISTS_REASON}"
     )
-    return _printed(110, head, _recalls((found.direction,), [WAYS[found.way == "t2i"]]))
+    ways = [(way, name) for way, name in zip((found.i2t, found.t2i), WAYS, strict=True) if way]
+    return _printed(110, head, _recalls(*zip(*ways, strict=True)))
 
 
 def comparison_as_text(found: Comparison, names: tuple[str, str]) -> str:

@@ -32,15 +32,18 @@ Counts = tuple[Count, ...]
 Code = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
 
 
-def _is_none(value: object) -> bool:
+def is_none(value: object) -> bool:
+    """Return whether a value is None: such fields are left out."""
     return value is None
 
 
-class _Record(Strict):
+class Record(Strict):
+    """A frozen part of a result, whose fields have aliases."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
-class AtCutoffs(_Record):
+class AtCutoffs(Record):
     """R@1, R@5 and R@10 in percent."""
 
     r1: Percent = Field(alias="R@1")
@@ -52,7 +55,7 @@ class AtCutoffs(_Record):
         return self.r1, self.r5, self.r10
 
 
-class Intervals(_Record):
+class Intervals(Record):
     """95 % intervals of the recalls, in percent: low, high."""
 
     r1: tuple[Percent, Percent] = Field(alias="R@1")
@@ -90,11 +93,11 @@ class Direction(AtCutoffs):
     median_rank: Rank | None = Field(alias="medR")
     mean_rank: Rank | None = Field(alias="meanR")
     mrr: Share | None = Field(alias="MRR")
-    ndcg: Share | None = Field(None, alias="nDCG@10", exclude_if=_is_none)
+    ndcg: Share | None = Field(None, alias="nDCG@10", exclude_if=is_none)
     tied_queries: Count
 
 
-class Ties(_Record):
+class Ties(Record):
     """The rSum points that ties decide: the optimistic value less the pessimistic one.
 
     Attributes:
@@ -105,7 +108,7 @@ class Ties(_Record):
     unexplained_width: Points
 
 
-class Duplicates(_Record):
+class Duplicates(Record):
     """Identical captions and images in the split.
 
     Attributes:
@@ -121,7 +124,7 @@ class Duplicates(_Record):
     rsum: Points
 
 
-class Evaluator(_Record):
+class Evaluator(Record):
     """The evaluator that computed the result."""
 
     name: Literal["now-leaderboard"] = "now-leaderboard"
@@ -130,7 +133,7 @@ class Evaluator(_Record):
     bootstrap_seed: int = SEED
 
 
-class Release(_Record):
+class Release(Record):
     """The data that the submission was scored on.
 
     Attributes:
@@ -144,7 +147,7 @@ class Release(_Record):
     fingerprint: Sha256
 
 
-class Flag(_Record):
+class Flag(Record):
     """A warning to readers; it never changes the score.
 
     Attributes:
@@ -156,7 +159,7 @@ class Flag(_Record):
     message: Annotated[str, Field(max_length=300)]
 
 
-class QueryRanks(_Record):
+class QueryRanks(Record):
     """Ranks of the queries of one direction; a field that is constant is left out.
 
     Attributes:
@@ -207,7 +210,7 @@ def query_ranks(ranks: Ranks, order: Labels) -> QueryRanks:
     )
 
 
-class RankRecord(_Record):
+class RankRecord(Record):
     """Every rank behind the figures; captions are in the order of their images.
 
     Attributes:
@@ -226,7 +229,7 @@ class RankRecord(_Record):
     duplicate_aware: tuple[QueryRanks, QueryRanks] | None = None
     explained: tuple[Counts, Counts] | None = None
     depth: Count | None = None
-    own: QueryRanks | None = Field(None, exclude_if=_is_none)
+    own: QueryRanks | None = Field(None, exclude_if=is_none)
 
     def read(self) -> tuple[Ranks, Ranks]:
         """Return the ranks of both directions as arrays."""
@@ -265,17 +268,14 @@ class RankRecord(_Record):
         images, captions = len(self.i2t.greater), len(self.t2i.greater)
         if not own.fits(captions, captions):
             return False
-        found, best = own.read(), self.i2t.read()
-        first = found.greater.reshape(images, -1).argmin(axis=1) + captions // images * np.arange(
-            images
-        )
-        return all(
-            (getattr(found, name)[first] == getattr(best, name)).all()
-            for name in ("greater", "equal", "right")
-        )
+        ranks, best = own.read(), self.i2t.read()
+        first = ranks.greater.reshape(images, -1).argmin(axis=1)
+        first += np.arange(0, captions, captions // images)
+        pairs = zip(*((way.greater, way.equal, way.right) for way in (ranks, best)), strict=True)
+        return all((found[first] == wanted).all() for found, wanted in pairs)
 
 
-class Folds(_Record):
+class Folds(Record):
     """MS-COCO's 1K protocol: the mean over folds of 1,000 images with their captions.
 
     Attributes:
@@ -293,7 +293,7 @@ class Folds(_Record):
     ranks: RankRecord | None = None
 
 
-class Result(Description, _Record):
+class Result(Description, Record):
     """``result.json``: every figure of a scored submission. Immutable.
 
     Attributes:

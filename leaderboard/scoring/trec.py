@@ -4,17 +4,18 @@ import math
 import re
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Num
+import pandas as pd
+from jaxtyping import Bool, Num
+from pydantic import Field
 
 from leaderboard.core.tracks import ScoredSplit, Track
 from leaderboard.metrics import Labels, Ranks, ndcg, one_way
 from leaderboard.scoring.evaluate import LISTS_REASON, direction_of, is_right, read_payload
-from leaderboard.scoring.result import Direction
+from leaderboard.scoring.result import Direction, Record, is_none
 from leaderboard.submission.archive import open_submission
 from leaderboard.submission.gallery import Gallery, read_gallery
 from leaderboard.submission.untrusted import MIN_LIST, shown
@@ -28,64 +29,26 @@ DEPTH = 1000
 last of them are written too, so that ties count as in the matrix."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunScore:
-    """Figures of one direction, by a run.
+class RunScore(Record):
+    """Figures of one direction, by a run; ``i2t`` if images are its queries, else ``t2i``.
 
     Attributes:
-        way: ``i2t`` if images are the queries, ``t2i`` if captions are.
         queries_found: number of queries that the run has lines of; the others count as missed.
     """
 
     track: Track
     split: ScoredSplit
-    way: Way
+    ranked: Literal[False] = False
+    reason: str = LISTS_REASON
     n_pairs: int
     queries: int
     queries_found: int
-    direction: Direction
-
-    def tree(self) -> dict[str, object]:
-        """Return the score as plain values, for JSON, named as in a result."""
-        return {
-            "track": self.track,
-            "split": self.split,
-            "n_pairs": self.n_pairs,
-            "queries": self.queries,
-            "queries_found": self.queries_found,
-            "ranked": False,
-            "reason": LISTS_REASON,
-            self.way: self.direction.model_dump(mode="json", by_alias=True),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The lines of a run, by query and falling score: rows of the split, and scores."""
-
-    queries: Labels
-    candidates: Labels
-    scores: Float[np.ndarray, " lines"]
-
-    def ranks_of(self, right: Bool[np.ndarray, " lines"]) -> Ranks:
-        """Return the ranks of the lines that are right."""
-        first = np.diff(self.queries, prepend=-1) != 0
-        begins = first.copy()
-        begins[1:] |= self.scores[1:] != self.scores[:-1]
-        tie = np.cumsum(begins) - 1
-        places = np.arange(len(first)) - np.flatnonzero(first)[np.cumsum(first) - 1]
-        hits = np.bincount(tie[right], minlength=len(places[begins]))
-        found = tie[right]
-        return Ranks(
-            places[begins][found],
-            (np.bincount(tie) - hits)[found],
-            np.zeros(len(found), np.int64),
-            hits[found],
-        )
+    i2t: Direction | None = Field(None, exclude_if=is_none)
+    t2i: Direction | None = Field(None, exclude_if=is_none)
 
 
 def score_run(
-    path: Path, release: Path, split: ScoredSplit, track: Track, way: Way | None = None
+    path: Path, gallery: Gallery, split: ScoredSplit, track: Track, way: Way | None = None
 ) -> RunScore:
     """Score a TREC run of one direction, whose queries and documents are keys of the split.
 
@@ -94,78 +57,79 @@ def score_run(
 
     Args:
         path: lines of ``query Q0 document rank score tag``.
-        release: the release that the run is made on.
-        split: ``dev`` or ``test``.
+        gallery: the split that the run is made on.
+        split: its name.
         track: tokenizer or data set.
         way: direction; by default the one that the first line's tag ends in, or else i2t.
 
     Raises:
         FormatError: If a line is none, or its keys are not those of the split, or repeated.
     """
-    gallery = read_gallery(release, split, track)
-    way, queries_found, direction = judge_run(path, gallery, way)
-    pairs, queries = len(gallery.caption_keys), gallery.shape[WAYS.index(way)]
-    return RunScore(track, split, way, pairs, queries, queries_found, direction)
-
-
-def judge_run(path: Path, gallery: Gallery, way: Way | None = None) -> tuple[Way, int, Direction]:
-    """Return direction, number of queries with lines, and figures of a run; see `score_run`."""
     if way is None:
         tag = next(_lines(path))[1][5]
         way = "t2i" if re.split(r"[\W_]", tag)[-1] == "t2i" else "i2t"
     run = _read(path, gallery, way)
-    pair = run.queries, run.candidates
+    pair = run["query"].to_numpy(), run["document"].to_numpy()
     images, captions = pair if way == "i2t" else pair[::-1]
+    queries, candidates = gallery.shape if way == "i2t" else gallery.shape[::-1]
+    depth = max(MIN_LIST, int(np.bincount(pair[0]).max()))
     right, twins = gallery.owner[captions] == images, is_right(gallery, images, captions)
-    n_queries, n_candidates = gallery.shape if way == "i2t" else gallery.shape[::-1]
-    depth = max(MIN_LIST, int(np.bincount(run.queries).max()))
-    strict = _by_row(run.ranks_of(right), run.queries[right], n_queries, depth)
-    aware = _by_row(run.ranks_of(twins), run.queries[twins], n_queries, depth)
-    own = _by_row(run.ranks_of(right), captions[right], len(gallery.owner), depth)
-    most = max(n_candidates, depth + 1)  # so that a rank as high as the depth is not known
+    strict = _ranks(run, right, pair[0], queries, depth)
+    aware = _ranks(run, twins, pair[0], queries, depth)
+    own = _ranks(run, right, captions, len(gallery.owner), depth)
     gain = ndcg(own, gallery.owner if way == "i2t" else None)
-    direction = direction_of(
-        one_way(strict, most, depth, ndcg=gain),
-        one_way(aware, most, depth),
-        int(np.count_nonzero(strict.equal)),
+    most = max(candidates, depth + 1)  # so that a rank as high as the depth is not known
+    ways = one_way(strict, most, depth, ndcg=gain), one_way(aware, most, depth)
+    direction = direction_of(*ways, int(np.count_nonzero(strict.equal)))
+    return RunScore(
+        track=track,
+        split=split,
+        n_pairs=len(gallery.caption_keys),
+        queries=queries,
+        queries_found=len(np.unique(pair[0])),
+        i2t=direction if way == "i2t" else None,
+        t2i=direction if way == "t2i" else None,
     )
-    return way, len(np.unique(run.queries)), direction
 
 
-def _by_row(ranks: Ranks, rows: Labels, count: int, depth: int) -> Ranks:
-    """Return the best rank of each row; rows that have none get ``depth``."""
-    best, first = np.unique(rows, return_index=True)
+def _ranks(
+    run: pd.DataFrame, right: Bool[np.ndarray, " lines"], rows: Labels, count: int, depth: int
+) -> Ranks:
+    """Return the best rank of the right lines of each row; rows that have none get ``depth``."""
+    tie = run.assign(right=right.astype(np.int64)).groupby(["query", "score"])["right"]
+    hits = tie.transform("sum").to_numpy()
+    greater = run.groupby("query")["score"].rank("min", ascending=False).to_numpy() - 1
+    columns = greater, tie.transform("size").to_numpy() - hits, np.zeros_like(hits), hits
     filled = [np.full(count, usual) for usual in (depth, 0, 0, 1)]
-    for column, field in zip(filled, fields(Ranks), strict=True):
-        column[best] = getattr(ranks, field.name)[first]
+    best, first = np.unique(rows[right], return_index=True)  # lines are in falling order
+    for column, values in zip(filled, columns, strict=True):
+        column[best] = values[right][first]
     return Ranks(*filled)
 
 
-def _read(path: Path, gallery: Gallery, way: Way) -> _Run:
-    sides = [("image", gallery.image_keys), ("caption", gallery.caption_keys)]
+def _read(path: Path, gallery: Gallery, way: Way) -> pd.DataFrame:
+    """Read rows of query and document, and score; by query, in falling order of the scores."""
+    sides = [("images", gallery.image_keys), ("captions", gallery.caption_keys)]
     kinds, keys = zip(*(sides if way == "i2t" else sides[::-1]), strict=True)
     places = [{key: row for row, key in enumerate(column)} for column in keys]
-    rows, scores = (array("q"), array("q")), array("d")
+    rows, scores = (array("l"), array("l")), array("d")
     for number, line in _lines(path):
-        for known, found, cell, kind in zip(places, rows, (0, 2), kinds, strict=True):
-            row = known.get(line[cell])
-            if row is None:
-                name, wanted = ("query", "document")[cell // 2], f"a key of the {kind}s"
-                raise FormatError(
-                    path,
-                    f"line {number}: {name} {shown(line[cell])}, expected {wanted} of the split, "
-                    f"such as {next(iter(known))!r}; the direction is {way} (--direction)",
-                )
-            found.append(row)
+        for known, found, key, kind in zip(places, rows, line[0:3:2], kinds, strict=True):
+            if key not in known:
+                found_key = f"{'query' if found is rows[0] else 'document'} {shown(key)}"
+                wanted = f"a key of the {kind} of the split, such as {next(iter(known))!r}"
+                why = f"the direction is {way} (--direction)"
+                raise FormatError(path, f"line {number}: {found_key}, expected {wanted}; {why}")
+            found.append(known[key])
         scores.append(_score(path, number, line[4]))
-    queries, documents = (np.array(found, np.int64) for found in rows)
-    pairs, counts = np.unique(queries * len(keys[1]) + documents, return_counts=True)
-    if len(pairs) < len(queries):
-        query, document = divmod(int(pairs[counts.argmax()]), len(keys[1]))
-        twice = f"document {keys[1][document]!r} twice for query {keys[0][query]!r}"
-        raise FormatError(path, f"{twice}, expected it once")
-    order = np.lexsort((-np.array(scores), queries))
-    return _Run(queries[order], documents[order], np.array(scores)[order])
+    columns = zip(("query", "document", "score"), (*rows, scores), strict=True)
+    run = pd.DataFrame({name: np.array(values) for name, values in columns})
+    twice = run[run.duplicated(["query", "document"])]
+    if len(twice):
+        query, document = (keys[side][twice.iloc[0, side]] for side in (0, 1))
+        problem = f"document {document!r} twice for query {query!r}, expected it once"
+        raise FormatError(path, problem)
+    return run.sort_values(["query", "score"], ascending=[True, False])
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -178,11 +142,8 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(stream_lines(path, "no such file"), 1):
         cells = line.split()
         if len(cells) != 6:
-            raise FormatError(
-                path,
-                f"line {number}: {len(cells)} columns, expected 6: "
-                "query Q0 document rank score tag",
-            )
+            wanted = "6: query Q0 document rank score tag"
+            raise FormatError(path, f"line {number}: {len(cells)} columns, expected {wanted}")
         yield number, cells
     if number == 0:
         raise FormatError(path, "no lines, expected those of a TREC run")

@@ -152,23 +152,11 @@ def send(upload: DatasetUpload) -> str:
     add: dict[str, Path | bytes] = {**upload.files, "README.md": card.encode()}
     batches = list(_batches(upload.files))
     for number, batch in enumerate(batches, 1):
-        part = f" (part {number} of {len(batches)})" if len(batches) > 1 else ""
-        remove = old if number == len(batches) else []
         files = {path: add[path] for path in batch}
-        changes = _Changes(files, remove, f"Publish a release of noise-of-web{part}")
-        patient(partial(_commit, name, settings.endpoint, changes))
-        if part:
-            _log.info("%s: commit %d of %d", name, number, len(batches))
+        remove = old if number == len(batches) else []
+        patient(partial(_commit, name, settings.endpoint, files, remove))
+        _log.info("%s: commit %d of %d", name, number, len(batches))
     return f"{api.endpoint}/datasets/{name}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Changes:
-    """The changes of a commit, and its message."""
-
-    add: Mapping[str, Path | bytes]
-    remove: Sequence[str]
-    message: str
 
 
 def _batches(files: Mapping[str, Path]) -> Iterator[list[str]]:
@@ -186,14 +174,16 @@ def _batches(files: Mapping[str, Path]) -> Iterator[list[str]]:
     yield [*batch, *(name for name in files if name not in data)]
 
 
-def _commit(name: str, endpoint: str | None, changes: _Changes) -> None:
+def _commit(
+    name: str, endpoint: str | None, add: Mapping[str, Path | bytes], remove: Sequence[str]
+) -> None:
     """Send files as one commit, by a process of its own: Xet's client hears no signal."""
     from huggingface_hub.utils._runtime import is_xet_available
 
     context = multiprocessing.get_context("spawn")
     problems, told = context.Pipe(duplex=False)
     process = context.Process(
-        target=_send_commit, args=(told, name, endpoint, changes), daemon=True
+        target=_send_commit, args=(told, name, endpoint, add, remove), daemon=True
     )
     process.start()
     told.close()
@@ -213,19 +203,28 @@ def _commit(name: str, endpoint: str | None, changes: _Changes) -> None:
         raise NowError(f"{name}: the process that sends ended with code {process.exitcode}")
 
 
-def _send_commit(told: Connection, name: str, endpoint: str | None, changes: _Changes) -> None:
+def _send_commit(
+    told: Connection,
+    name: str,
+    endpoint: str | None,
+    add: Mapping[str, Path | bytes],
+    remove: Sequence[str],
+) -> None:
     """Send a commit; tell the line of an error that the hub's client raises."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    operations: list[CommitOperationAdd | CommitOperationDelete] = [
-        *(CommitOperationAdd(path, content) for path, content in changes.add.items()),
-        *(CommitOperationDelete(path) for path in changes.remove),
+    changes: list[CommitOperationAdd | CommitOperationDelete] = [
+        *(CommitOperationAdd(path, content) for path, content in add.items()),
+        *(CommitOperationDelete(path) for path in remove),
     ]
     try:
         with hub_errors(name):
             HfApi(endpoint=endpoint).create_commit(
-                name, operations, commit_message=changes.message, repo_type="dataset"
+                name,
+                changes,
+                commit_message="Publish a release of noise-of-web",
+                repo_type="dataset",
             )
     except NowError as error:
         told.send((str(error), error.wait_s if isinstance(error, BusyError) else None))

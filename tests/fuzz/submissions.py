@@ -6,7 +6,7 @@ import numpy as np
 from kinds import Kinds
 
 from leaderboard.core.errors import SubmissionError
-from leaderboard.scoring.trec import judge_run
+from leaderboard.scoring.trec import score_run
 from leaderboard.submission.archive import open_submission, pack_arrays, parse
 from leaderboard.submission.gallery import Gallery
 from leaderboard.submission.matrix import recall_file
@@ -42,7 +42,7 @@ def _write_all(folder: Path) -> None:
 
 
 def _judge(path: Path) -> None:
-    judge_run(path, _GALLERY)
+    score_run(path, _GALLERY, "test", "jieba")
 
 
 def _read(path: Path) -> None:

@@ -9,6 +9,7 @@ from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import LISTS_REASON, score
 from leaderboard.scoring.trec import score_run, write_trec
 from leaderboard.submission.archive import new_submission, pack, pack_arrays
+from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import FormatError
 from tests.leaderboard.conftest import SIZES, make_similarity
 
@@ -51,6 +52,16 @@ def _qrels(path):
     for query, _, document, relevance in _cells(path):
         found.setdefault(query, {})[document] = int(relevance)
     return found
+
+
+def _run_score(path, release, track="jieba", way=None):
+    return score_run(path, read_gallery(release, "test", track), "test", track, way)
+
+
+def _scored(path, release, track="jieba"):
+    """The figures by the direction that they are of."""
+    found = _run_score(path, release, track)
+    return {way: getattr(found, way) for way in ("i2t", "t2i") if getattr(found, way)}
 
 
 def _by_pytrec_eval(run, qrels):
@@ -104,9 +115,9 @@ def test_figures_are_those_of_the_tools_of_trec(tmp_path, release, coco, judge, 
         expected = [*(100 * hit for hit in hits), mrr, ndcg]
         assert 0 < ndcg < 1
         assert _figures(result[way]) == pytest.approx(expected)
-        found = score_run(paths[0], data, "test", track)
-        assert found.way == way
-        assert _figures(found.tree()[way]) == pytest.approx(expected)
+        found = _scored(paths[0], data, track)
+        assert list(found) == [way]
+        assert _figures(found[way].model_dump(by_alias=True)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
@@ -122,8 +133,8 @@ def test_a_submission_written_and_read_has_all_its_figures_ties_too(
     assert result.ties.width > 0
     write_trec(packed, data, tmp_path / "out")
     for way in ("i2t", "t2i"):
-        found = score_run(tmp_path / "out" / f"{way}.trec", data, "test", track)
-        assert found.direction == getattr(result, way)
+        found = _scored(tmp_path / "out" / f"{way}.trec", data, track)
+        assert found[way] == getattr(result, way)
 
 
 def test_a_run_is_cut_after_all_that_tie_with_the_last(tmp_path, release, monkeypatch):
@@ -134,10 +145,9 @@ def test_a_run_is_cut_after_all_that_tie_with_the_last(tmp_path, release, monkey
     write_trec(packed, release, tmp_path / "out")
     run = _run(tmp_path / "out" / "i2t.trec")
     assert [len(lines) for lines in run.values()] == [N] + [10] * (N - 1)
-    result, found = score(packed, release), score_run(tmp_path / "out" / "i2t.trec", release,
-                                                      "test", "jieba")  # fmt: skip
+    result, found = score(packed, release).i2t, _scored(tmp_path / "out" / "i2t.trec", release)
     for name in ("hits", "ndcg", "optimistic", "pessimistic"):
-        assert getattr(found.direction, name) == getattr(result.i2t, name)
+        assert getattr(found["i2t"], name) == getattr(result, name)
 
 
 def test_ranked_lists_are_written_by_their_places(tmp_path, release):
@@ -147,8 +157,8 @@ def test_ranked_lists_are_written_by_their_places(tmp_path, release):
     meta = meta.model_copy(update={"payload": "ranked"})
     pack_arrays(tmp_path / "x.zip", lists, meta)
     write_trec(tmp_path / "x.zip", release, tmp_path / "out")
-    found = score_run(tmp_path / "out" / "t2i.trec", release, "test", "jieba")
-    assert found.direction == score(tmp_path / "x.zip", release).t2i
+    found = _scored(tmp_path / "out" / "t2i.trec", release)
+    assert found == {"t2i": score(tmp_path / "x.zip", release).t2i}
 
 
 def _lines(gallery, scores):
@@ -165,7 +175,7 @@ def _written(path, lines):
 def test_the_tag_says_the_direction(tmp_path, release, gallery, tag, way):
     (line,) = _lines(gallery, [(0, 0, 3)])
     path = _written(tmp_path / "r.trec", [line.replace("mine", tag)])
-    assert score_run(path, release, "test", "jieba").way == way
+    assert list(_scored(path, release)) == [way]
 
 
 def test_what_a_run_lacks_counts_as_missed_and_scores_alone_order_it(tmp_path, release, gallery):
@@ -173,20 +183,22 @@ def test_what_a_run_lacks_counts_as_missed_and_scores_alone_order_it(tmp_path, r
 
     R@1 = (1 + 0 + 1/2) / 24; the column of ranks, always 1, says nothing.
     """
-    lines = _lines(gallery, [(0, 0, 3), (0, 5, 1), (1, 2, 9), (1, 1, 8), (2, 2, 0.5), (2, 3, 0.5)])
-    found = score_run(_written(tmp_path / "r.trec", lines), release, "test", "jieba")
-    assert (found.queries, found.queries_found, found.way) == (N, 3, "i2t")
-    assert found.direction.r1 == pytest.approx(100 * 1.5 / N)
+    lines = _lines(
+        gallery, [(0, 0, 3), (0, 5, 1), (1, 2, 9), (1, 1, 8), (2, 2, "0"), (2, 3, "-0.0")]
+    )
+    found = _run_score(_written(tmp_path / "r.trec", lines), release)
+    assert (found.queries, found.queries_found, found.t2i) == (N, 3, None)
+    assert found.i2t.r1 == pytest.approx(100 * 1.5 / N)
     gains = 1 + 1 / np.log2(3) + (1 + 1 / np.log2(3)) / 2
-    assert found.direction.ndcg == pytest.approx(gains / N)
-    assert (found.direction.mrr, found.direction.mean_rank) == (None, None)
+    assert found.i2t.ndcg == pytest.approx(gains / N)
+    assert (found.i2t.mrr, found.i2t.mean_rank) == (None, None)
 
 
 def test_where_one_candidate_is_in_no_list_its_rank_is_not_known(tmp_path, release, gallery):
     """All candidates but the last, in the order of the split, for every query."""
     scores = [(query, place, -place) for query in range(N) for place in range(N - 1)]
     path = _written(tmp_path / "r.trec", _lines(gallery, scores))
-    found = score_run(path, release, "test", "jieba").direction
+    found = _run_score(path, release).i2t
     expected = recalls(np.tile(-np.arange(N, dtype=np.float32), (N, 1))).i2t
     assert (found.r10, found.median_rank) == (expected.recall(10), expected.median_rank)
     assert (found.mrr, found.mean_rank) == (None, None)
@@ -212,19 +224,19 @@ def test_a_line_that_is_none_is_named(tmp_path, release, gallery, change, proble
     first, second = _lines(gallery, [(0, 0, 2), (0, 1, 1)])
     path = _written(tmp_path / "r.trec", [first, " ".join(change(second.split()))])
     with pytest.raises(FormatError, match=problem):
-        score_run(path, release, "test", "jieba")
+        _run_score(path, release)
 
 
 def test_a_document_twice_an_empty_run_and_bytes_are_refused(tmp_path, release, gallery):
     one = _lines(gallery, [(4, 5, 1)])
     key = gallery.image_keys[5]
     with pytest.raises(FormatError, match=f"document '{key}' twice for query"):
-        score_run(_written(tmp_path / "r.trec", one * 2), release, "test", "jieba")
+        _run_score(_written(tmp_path / "r.trec", one * 2), release)
     with pytest.raises(FormatError, match="no lines"):
-        score_run(_written(tmp_path / "r.trec", []), release, "test", "jieba")
+        _run_score(_written(tmp_path / "r.trec", []), release)
     (tmp_path / "r.trec").write_bytes(b"\xff\xfe\0")
     with pytest.raises(FormatError, match="not a readable UTF-8 text"):
-        score_run(tmp_path / "r.trec", release, "test", "jieba")
+        _run_score(tmp_path / "r.trec", release)
 
 
 def test_the_commands_write_and_score_runs(tmp_path, packed, release, now_leaderboard):
