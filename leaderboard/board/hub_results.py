@@ -40,7 +40,7 @@ def write_hub_results(result: Result, dataset: str, model: Path) -> Path:
     entries = []
     for task, way in (("i2t", result.i2t), ("t2i", result.t2i)):
         if way.ndcg is None:
-            raise ConfigError(f"{about}: a result without nDCG@10; score the submission again")
+            raise ConfigError(f"{about}: no nDCG@10, as in a blind round; else score it again")
         value, url = round(100 * way.ndcg, 5), result.links.code or result.links.paper
         notes = _notes(result, way)
         entries.append(EvalResultEntry(dataset, task, value, source_url=url, notes=notes))

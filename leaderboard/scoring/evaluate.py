@@ -220,8 +220,10 @@ def _to_one_digit(value: Any, name: str = "") -> Any:
         return {} if name == "hits" else {k: _to_one_digit(v, k) for k, v in value.items()}
     if isinstance(value, tuple):
         return tuple(_to_one_digit(item) for item in value)
+    if name == "ndcg":
+        return None
     if isinstance(value, float):
-        return round(value, 2 if name in {"mrr", "ndcg"} else 1)
+        return round(value, 2 if name == "mrr" else 1)
     return value
 
 

@@ -81,7 +81,8 @@ class Direction(AtCutoffs):
             it.
         mean_rank: mean rank, from 1. None if a ranked list ends before the right candidate.
         mrr: mean reciprocal rank, in [0, 1]. None in the same case.
-        ndcg: mean nDCG@10, in [0, 1], ties by expectation. Left out of ``now-result/2``.
+        ndcg: mean nDCG@10, in [0, 1], ties by expectation. Left out in a blind round and of
+            ``now-result/2``.
         tied_queries: number of queries whose right candidate ties with a wrong one.
     """
 
@@ -346,9 +347,9 @@ class Result(Description, Record):
 
     @model_validator(mode="after")
     def _check_format(self) -> "Result":
-        without = self.format == "now-result/2"
-        if any((way.ndcg is None) != without for way in (self.i2t, self.t2i)):
-            raise ValueError(f"nDCG@10 {'in' if without else 'missing in'} {self.format}")
+        wanted = self.format == "now-result/3" and self.ranks is not None
+        if any((way.ndcg is not None) != wanted for way in (self.i2t, self.t2i)):
+            raise ValueError(f"nDCG@10 {'missing in' if wanted else 'in'} {self.format}")
         return self
 
     @property

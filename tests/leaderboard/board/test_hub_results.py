@@ -49,7 +49,7 @@ def test_the_hubs_client_reads_ndcg_of_both_tasks(filed, tmp_path, now_leaderboa
         ({"ranked": False, "reason": "ties"}, "not ranked, expected a ranked result: ties"),
         ({"split": "dev"}, "split dev: expected the test split"),
         ({"track": "coco"}, "expected the test split and one of jieba, bpe, bert"),
-        ({"format": "now-result/2"}, "without nDCG@10; score the submission again"),
+        ({"format": "now-result/2"}, "no nDCG@10, as in a blind round; else score it again"),
     ],
 )
 def test_what_the_hub_has_no_task_for_is_refused(filed, tmp_path, now_leaderboard, change, line):
