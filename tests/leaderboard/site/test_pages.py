@@ -262,6 +262,14 @@ def test_a_withdrawn_entry_leaves_a_tombstone_without_figures(filed, files):
     assert "The dev split had been mixed in." in board.partition('id="withdrawn"')[2]
 
 
+def test_an_entry_shows_ndcg_of_both_directions(filed, files):
+    name, result = filed["Best"].name, filed["Best"].result
+    shown = (
+        f"nDCG@10: {result.i2t.ndcg:.3f} image → caption, {result.t2i.ndcg:.3f} caption → image."
+    )
+    assert shown in files[f"entries/{name}.html"]
+
+
 def test_a_blind_result_says_why_it_shows_no_ranks(filed, files):
     name = filed["Unseen"].name
     page = files[f"entries/{name}.html"]
