@@ -347,9 +347,11 @@ class Result(Description, Record):
 
     @model_validator(mode="after")
     def _check_format(self) -> "Result":
-        wanted = self.format == "now-result/3" and self.ranks is not None
-        if any((way.ndcg is not None) != wanted for way in (self.i2t, self.t2i)):
-            raise ValueError(f"nDCG@10 {'missing in' if wanted else 'in'} {self.format}")
+        there = {way.ndcg is not None for way in (self.i2t, self.t2i)}
+        if self.format == "now-result/2" and True in there:
+            raise ValueError("nDCG@10 in now-result/2")
+        if self.format == "now-result/3" and self.ranks is not None and False in there:
+            raise ValueError("nDCG@10 missing in now-result/3")
         return self
 
     @property
