@@ -150,6 +150,12 @@ def test_score_and_submit(folder):
     assert (folder / "site/index.html").exists()
 
 
+def test_trec_runs_and_results_on_the_hub(folder):
+    run(f"{PACK} similarity.npy -o mine.zip --method Mine", {})
+    run_page("how-to/trec")
+    assert (folder / "model/.eval_results/NAME-jieba.yaml").is_file()
+
+
 def test_code_of_ones_own(folder):
     assert run_program("how-to/own-code").count("dev rSum") == 10
     run_page("how-to/own-code")
