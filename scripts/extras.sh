@@ -87,6 +87,10 @@ try_package() {
   now-builder export release parquet --to parquet
 }
 try_export() { now-builder export "$tiny/release" shards --to webdataset --captures "$tiny/captures" | grep -q complete; }
+try_mteb() {
+  now-builder export "$tiny/release" tasks --to mteb --captures "$tiny/captures"
+  PYTHONPATH=tasks python -c 'from now_tasks import TASKS; assert len(TASKS) == 2'
+}
 try_baseline() {
   pc2-baseline plant planted --mismatch 0.4
   pc2-baseline train planted run --config pc2-paper --on planted
@@ -106,7 +110,7 @@ try_server() {
 try_postgres() { python -c 'import psycopg'; }
 
 if [ $# = 0 ]; then
-  set -- none crawl cluster detect tokenize package export baseline zero-shot hub ocr server postgres
+  set -- none crawl cluster detect tokenize package export mteb baseline zero-shot hub ocr server postgres
 fi
 for extra in "$@"; do
   begun=$SECONDS

@@ -61,7 +61,7 @@ class BeirWriter:
         return [part for split in _SPLITS for part in self._parts(split)]
 
     def _parts(self, split: str) -> Iterator[Part]:
-        for lang, pairs in _by_language(self.source.pairs.get(split, ())).items():
+        for lang, pairs in _by_language(self.source.pairs[split]).items():
             name = f"images/{split}-{lang}-{{:05d}}-of-{{:05d}}.parquet"
             yield from cut(self.source, pairs, name)
             for folder in ("texts", *_WAYS):

@@ -18,7 +18,7 @@ from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.languages.iso_mappings import _hf_lang_to_iso_lang_script
 from mteb.types import Licenses
 
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).resolve().parent
 _CARD = DatasetCard.load(_FOLDER / "README.md").data.to_dict()
 
 

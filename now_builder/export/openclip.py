@@ -1,7 +1,6 @@
 """Pictures, and a CSV a split that names them with their captions, as OpenCLIP reads them."""
 
 import csv
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +42,9 @@ class CsvWriter:
         """Write a folder of pictures."""
         with replacing_folder(path) as temporary:
             for row in rows(self.source, part.pairs):
-                with (temporary / f"{row.pair.key}.{row.kind}").open("wb") as file:
-                    file.write(row.picture)
-                    os.fsync(file.fileno())
+                picture = temporary / f"{row.pair.key}.{row.kind}"
+                with replacing(picture, durable=False) as file:  # synced; an error names it
+                    file.write_bytes(row.picture)
 
     def finish(self, out: Path, parts: Sequence[Part]) -> Loading:
         """Write the CSV files."""

@@ -66,11 +66,14 @@ def read_source(release: Path, settings: ExportSettings) -> Source:
     if (settings.tokens or settings.regions) and settings.to != "parquet":
         raise ConfigError(f"--tokens and --regions are of --to parquet, found --to {settings.to}")
     every = read_pairs(release)
-    by_split = {split: [pair for pair in every if pair.split == split] for split in SPLITS}
-    pairs: dict[str, list[Pair]] = {split: own for split, own in by_split.items() if own}
-    for own in pairs.values():
-        if [pair.pair_index for pair in own] != list(range(len(own))):
-            raise FormatError(release / "pairs.parquet", "pair_index does not count up from 0")
+    pairs: dict[str, list[Pair]] = {
+        split: [pair for pair in every if pair.split == split] for split in SPLITS
+    }
+    for split, own in pairs.items():
+        found = [pair.pair_index for pair in own]
+        if not own or found != [*range(len(own))]:
+            problem = f"pair_index of {split} is {found!s:.40}, expected 0, 1, 2, …"
+            raise FormatError(release / "pairs.parquet", problem)
     screenshots = {} if settings.captures is None else find_screenshots(settings.captures, every)
     return Source(release, pairs, screenshots, settings)
 

@@ -153,7 +153,7 @@ def _make_room(out: Path, record: ExportRecord, *, force: bool) -> None:
 
 def _remove(out: Path, name: str) -> None:
     path = out / name
-    if not path.resolve().is_relative_to(out.resolve()):
+    if out.resolve() not in path.resolve().parents:
         raise FormatError(out / RECORD, f"files: {name!r:.80} lies outside the folder")
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

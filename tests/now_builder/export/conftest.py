@@ -15,9 +15,9 @@ def repeating_release(small_release: Path, tmp_path_factory: pytest.TempPathFact
     release = tmp_path_factory.mktemp("repeating") / "release"
     shutil.copytree(small_release, release)
     pairs = [
-        replace(pair, caption="Welcome" if pair.pair_index % 3 else pair.caption)
-        if pair.pair_index
-        else replace(pair, caption="None", lang=None)
+        replace(pair, caption="None", lang=None)
+        if pair.pair_index == 0
+        else replace(pair, caption=pair.caption if pair.pair_index % 3 else 'Say "hi", twice')
         for pair in read_pairs(release)
     ]
     write_pairs(release / "pairs.parquet", pairs)

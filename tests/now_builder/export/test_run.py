@@ -15,7 +15,7 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.export.pairs import Row, groups
 from now_builder.export.run import export
 from now_builder.export.settings import ExportSettings
-from now_builder.formats.release import read_pairs
+from now_builder.formats.release import read_pairs, write_pairs
 from now_builder.formats.shard import read_captures
 from tests.kill_at_rename import run_until_rename
 from tests.now_builder.export.test_parquet import contents
@@ -61,7 +61,7 @@ def moved(folder: Path, name: str) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize(("to", "point"), [("webdataset", 4), ("openclip", 2), ("mteb", 12)])
+@pytest.mark.parametrize(("to", "point"), [("webdataset", 4), ("openclip", 60), ("mteb", 12)])
 def test_a_killed_run_goes_on_and_a_forced_one_writes_the_same(
     exported, repeating_release, small_crawl, tmp_path, to, point
 ):
@@ -94,11 +94,20 @@ def test_a_folder_of_something_else_is_left_alone(small_release, small_crawl, tm
         export(small_release, small_release, settings, force=True)
     (tmp_path / "sizes.json").unlink()
     (tmp_path.parent / "victim").write_text("mine")
-    record = {"to": "beir", "digest": "", "files": ["../victim"]}
-    (tmp_path / "export.json").write_text(json.dumps(record))
-    with pytest.raises(FormatError, match=r"export.json: files: '../victim' lies outside"):
-        export(small_release, tmp_path, settings, force=True)
+    for name in ("../victim", "."):
+        record = {"to": "beir", "digest": "", "files": [name]}
+        (tmp_path / "export.json").write_text(json.dumps(record))
+        with pytest.raises(FormatError, match=rf"export.json: files: '{name}' lies outside"):
+            export(small_release, tmp_path, settings, force=True)
     assert (tmp_path.parent / "victim").exists()
+
+
+def test_pairs_out_of_order_are_one_clear_line(small_release, tmp_path):
+    pairs = [pair for pair in read_pairs(small_release) if pair.split != "dev"]
+    for torn, told in ((pairs, r"dev is \[\], expected 0, 1, 2"), (pairs[1:], r"train is \[1, 2,")):
+        write_pairs(tmp_path / "pairs.parquet", torn)
+        with pytest.raises(FormatError, match=told):
+            export(tmp_path, tmp_path / "out", ExportSettings(to="parquet"))
 
 
 @pytest.mark.parametrize(
