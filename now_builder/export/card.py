@@ -20,12 +20,16 @@ class Loading:
     section: str
 
 
-def export_card(release_card: str, loading: Loading) -> str:
-    """Return the card of an export."""
+def export_card(release_card: str, loading: Loading, digest: str) -> str:
+    """Return the card of an export.
+
+    ``digest`` stands in each configuration: ``datasets`` caches by the folder's last name and the
+    configurations, so that it would go on with an earlier export to a folder of that name.
+    """
     _, head, body = release_card.split("---\n", 2)
     lines = ["configs:"] if loading.configurations else []
     for name, files in loading.configurations.items():
-        lines += [f"  - config_name: {name}", "    data_files:"]
+        lines += [f"  - config_name: {name}", f"    description: {digest}", "    data_files:"]
         for split, path in files.items():
             lines += [f"      - split: {split}", f"        path: {path}"]
     head = head.partition("configs:")[0] + "".join(f"{line}\n" for line in lines)

@@ -28,7 +28,7 @@ class ExportRecord(Strict):
 
     Attributes:
         to: Format.
-        digest: Hash of the release's manifest, the screenshots, the settings and the versions.
+        digest: Hash of manifest, pairs and screenshots, of the settings and the versions.
         files: What ``--force`` removes, by path in the export.
     """
 
@@ -90,7 +90,7 @@ def export(
     if licensed:
         write_text(out / LICENCES, (release / LICENCES).read_text(encoding="utf-8"))
     card = (release / "DATASET_CARD.md").read_text(encoding="utf-8")
-    write_text(out / "README.md", export_card(card, loading))
+    write_text(out / "README.md", export_card(card, loading, record.digest))
     return {part.name: len(part.pairs) for part in parts}
 
 
@@ -117,8 +117,9 @@ def _writer(source: Source) -> Writer:
 def _digest(source: Source, parts: Sequence[Part]) -> str:
     """Hash the content and the settings of an export."""
     settings = source.settings.model_dump(exclude={"captures"})
+    hashed = [sha256_of(source.release / name) for name in ("manifest.json", "pairs.parquet")]
     tree = [
-        sha256_of(source.release / "manifest.json"), settings,
+        hashed, settings,
         [(part.name, len(part.pairs)) for part in parts],
         {key: found.sha256 for key, found in source.screenshots.items()}, pa.__version__,
         __version__,

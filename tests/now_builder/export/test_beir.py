@@ -85,6 +85,7 @@ def test_a_split_has_its_own_languages_alone(out, repeating_release):
 @pytest.fixture
 def mteb(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
     return pytest.importorskip("mteb", reason="the extra mteb is not installed")
 
 

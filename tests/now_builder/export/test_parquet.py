@@ -176,6 +176,23 @@ def test_an_export_by_other_settings_is_refused_without_force(
     assert len([*(tmp_path / "data").iterdir()]) == len(SPLITS)
 
 
+@pytest.mark.parametrize("to", ["parquet", "webdataset", "beir"])
+def test_datasets_takes_no_earlier_export_from_its_cache(
+    release: Path, repeating_release: Path, small_crawl: Path, tmp_path: Path, to: str
+) -> None:
+    """Its cache knows a folder by its last name."""
+    name, column = ("t2i-queries", "text") if to == "beir" else ("default", "caption")
+    column = "txt" if to == "webdataset" else column
+    found = []
+    for number, source in enumerate((release, repeating_release)):
+        out = tmp_path / str(number) / "out"
+        export(source, out, ExportSettings(to=to, captures=small_crawl))
+        data = datasets.load_dataset(str(out), name, split="test", cache_dir=str(tmp_path / "c"))
+        found.append(data[column][:])
+    assert len(found[0]) == len(found[1])
+    assert found[0] != found[1]
+
+
 def test_without_images_no_captures_are_needed_and_no_pixel_is_shipped(
     release: Path, tmp_path: Path
 ) -> None:
