@@ -184,7 +184,8 @@ def test_a_tokenizer_of_ones_own(folder):
 
 
 def test_exports_and_now_in_mteb_in_ten_lines(folder):
-    pytest.importorskip("mteb", reason="the extra mteb is not installed")
+    for extra, package in (("export", "webdataset"), ("mteb", "mteb")):
+        pytest.importorskip(package, reason=f"the extra {extra} is not installed")
     write_small_crawl(folder / "captures")
     pages = [row.key for row in read_rows(folder / "captures") if row.status == "ok"]
     write_small_features(folder / "features.h5", pages)

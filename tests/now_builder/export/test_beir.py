@@ -140,7 +140,7 @@ def small_clip(mteb):
     return SmallClip(), embed
 
 
-def of_subset(result, subset: str) -> dict[str, float]:
+def of_subset(result, subset: str):
     [found] = [scores for scores in result.scores["test"] if scores["hf_subset"] == subset]
     return found
 

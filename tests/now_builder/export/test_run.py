@@ -20,6 +20,8 @@ from now_builder.formats.shard import read_captures
 from tests.kill_at_rename import run_until_rename
 from tests.now_builder.export.test_parquet import contents
 
+webdataset = pytest.importorskip("webdataset", reason="the extra export is not installed")
+
 KILLED = """
 from now_builder.export.run import export
 from now_builder.export.settings import ExportSettings
@@ -135,7 +137,6 @@ def test_row_groups_are_bounded_in_bytes_too(small_release):
 
 @pytest.mark.filterwarnings("ignore")  # of its own libraries
 def test_webdataset_reads_every_pair_back(exported, train, pictures):
-    webdataset = pytest.importorskip("webdataset")
     out = exported("webdataset")
     sizes = json.loads((out / "sizes.json").read_text())
     shards = sorted(name for name in sizes if name.startswith("train"))
@@ -166,7 +167,7 @@ def as_size_and_text(picture: Image.Image):
 
 @pytest.mark.filterwarnings("ignore")  # of its own libraries
 def test_open_clip_reads_the_shards_and_counts_their_pairs(exported, train):
-    data = pytest.importorskip("open_clip_train.data", reason="webdataset is not installed")
+    data = pytest.importorskip("open_clip_train.data")
     out = exported("webdataset")
     count = len([*out.glob("train-*.tar")])
     pattern = str(out / f"train-{{00000..{count - 1:05d}}}.tar")
@@ -185,7 +186,7 @@ def test_open_clip_reads_the_shards_and_counts_their_pairs(exported, train):
 def test_open_clip_reads_the_csv_also_a_caption_that_pandas_takes_for_nothing(
     exported, train, pictures
 ):
-    data = pytest.importorskip("open_clip_train.data", reason="webdataset is not installed")
+    data = pytest.importorskip("open_clip_train.data")
     path = exported("openclip") / "train.csv"
     found = data.CsvDataset(str(path), lambda image: image.tobytes(), "filepath", "title",
                             tokenizer=lambda texts: [texts[0].strip()])  # fmt: skip
