@@ -29,7 +29,7 @@ def export_card(release_card: str, loading: Loading, digest: str) -> str:
     _, head, body = release_card.split("---\n", 2)
     lines = ["configs:"] if loading.configurations else []
     for name, files in loading.configurations.items():
-        lines += [f"  - config_name: {name}", f"    description: {digest}", "    data_files:"]
+        lines += [f"  - config_name: {name}", f'    description: "{digest}"', "    data_files:"]
         for split, path in files.items():
             lines += [f"      - split: {split}", f"        path: {path}"]
     head = head.partition("configs:")[0] + "".join(f"{line}\n" for line in lines)
