@@ -12,14 +12,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from now_builder.errors import ConfigError, FormatError, NowError
+from now_builder.export.card import PLACEHOLDER
+from now_builder.export.run import export
+from now_builder.export.settings import ExportSettings, IncludedSettings, PublishSettings
 from now_builder.formats.io import write_text
-from now_builder.formats.release import read_manifest
+from now_builder.formats.release import LICENCES, read_manifest
 from now_builder.hub.client import NO_XET, BusyError, hub_errors, patient, size_text
 from now_builder.package.card import as_counts
 from now_builder.package.croissant import SPDX
-from now_builder.package.licences import FILE as LICENCES
-from now_builder.package.parquet import PLACEHOLDER, export_parquet
-from now_builder.package.settings import ExportSettings, ParquetSettings, PublishSettings
 from now_builder.package.verify import verify
 
 _LONG_S = 30.0
@@ -78,7 +78,7 @@ def prepare(
     settings: PublishSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> DatasetUpload:
-    """Export a release as ``export-parquet`` does, and list the files; nothing is sent.
+    """Export a release as ``export --to parquet`` does, and list the files; nothing is sent.
 
     Raises:
         ConfigError: If the name is none, or the licence does not let others have pictures.
@@ -99,9 +99,9 @@ def prepare(
         raise FormatError(release, "; ".join(problems))
     folder = release.with_name(f"{release.name}-hub")
     pictures = settings.captures is not None
-    shared = settings.model_dump(include={*ExportSettings.model_fields})
-    wanted = ParquetSettings(images=pictures, **shared)
-    names = [*export_parquet(release, folder, wanted, force), "croissant.json", "README.md"]
+    shared = settings.model_dump(include={*IncludedSettings.model_fields})
+    wanted = ExportSettings(to="parquet", **shared)
+    names = [*export(release, folder, wanted, force), "croissant.json", "README.md"]
     if manifest.licences:
         names.append(LICENCES)
         licence = f"{licence}, pages {as_counts(manifest.licences)}"

@@ -13,10 +13,11 @@ import pytest
 import yaml
 
 from now_builder.errors import ConfigError, FormatError, NowError
+from now_builder.export.settings import PublishSettings
 from now_builder.formats.io import write_json
 from now_builder.hub.publish import prepare, send
 from now_builder.package.run import package
-from now_builder.package.settings import PackageSettings, PublishSettings
+from now_builder.package.settings import PackageSettings
 
 NAME = "somebody/small"
 
