@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from leaderboard.core.rounds import BlindRound
+from leaderboard.core.steps import steps_of
 from leaderboard.core.tracks import check_track
 from leaderboard.submission.archive import MATRIX, META, member, new_submission
 from leaderboard.submission.gallery import Gallery, read_gallery
@@ -23,6 +24,7 @@ _HERE = Path(str(files("leaderboard.codabench")))
 _EVALUATOR = (
     "leaderboard/metrics.py",
     "leaderboard/core/errors.py",
+    "leaderboard/core/steps.py",
     "leaderboard/submission/untrusted.py",
     "now_builder/errors.py",
 )
@@ -74,7 +76,10 @@ def write_bundle(path: Path, participants: Path, judge: Path, blind: BlindRound)
 
 def _pages(blind: BlindRound, created_at: str) -> Iterator[tuple[str, str]]:
     name = "".join(sign for sign in blind.round if sign.isprintable())
+    recall, points = steps_of(blind.pairs)
     values = {
+        "recall": f"{recall:g}",
+        "points": f"{points:g}",
         "title": json.dumps(f"Noise of Web: blind round {name}", ensure_ascii=False),
         "start": created_at[:10],
         "pairs": blind.pairs,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from leaderboard.core.errors import Problems
+from leaderboard.core.steps import MAX_TIE_WIDTH, steps_of, to_step
 from leaderboard.metrics import CUTOFFS, Matrix, explained_ties, recalls, tie_width
 from leaderboard.submission.untrusted import check_order, read_json, read_matrix, refusal, shown
 from now_builder.errors import NowError
@@ -23,7 +24,7 @@ _META, _MATRIX = "submission.json", "similarity.npy"
 
 
 def scores_of(result: Path, reference: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of a submission, to one digit as the board shows those of a blind round.
+    """Return the figures of a submission, in the steps of an open blind round.
 
     Raises:
         SubmissionError: With all problems: fields of the description, order, type, values.
@@ -41,10 +42,11 @@ def scores_of(result: Path, reference: Mapping[str, Any]) -> dict[str, float]:
     )
     figures = recalls(matrix, owner)
     ties = explained_ties(matrix, images, captions, owner)
-    exact = {"rsum": figures.rsum, "ties": tie_width(figures.ranks, ties)}
+    recall, points = steps_of(len(owner))
+    scores = {"rsum": to_step(figures.rsum, points)}
     for way, found in (("i2t", figures.i2t), ("t2i", figures.t2i)):
-        exact |= {f"{way}_r{cutoff}": found.recall(cutoff) for cutoff in CUTOFFS}
-    return {name: round(value, 1) for name, value in exact.items()}
+        scores |= {f"{way}_r{cutoff}": to_step(found.recall(cutoff), recall) for cutoff in CUTOFFS}
+    return scores | {"ties": float(tie_width(figures.ranks, ties) > MAX_TIE_WIDTH)}
 
 
 def _read_meta(path: Path) -> dict[str, Any]:

@@ -73,7 +73,8 @@ class Direction(AtCutoffs):
             it.
         mean_rank: mean rank, from 1. None if a ranked list ends before the right candidate.
         mrr: mean reciprocal rank, in [0, 1]. None in the same case.
-        tied_queries: number of queries whose right candidate ties with a wrong one.
+        tied_queries: number of queries whose right candidate ties with a wrong one. It and the
+            three before it are None in a blind round.
     """
 
     hits: dict[str, str]
@@ -84,7 +85,7 @@ class Direction(AtCutoffs):
     median_rank: Rank | None = Field(alias="medR")
     mean_rank: Rank | None = Field(alias="meanR")
     mrr: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(alias="MRR")
-    tied_queries: Count
+    tied_queries: Count | None
 
 
 class Ties(_Record):

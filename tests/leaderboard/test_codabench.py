@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from leaderboard.blind import RoundPlan, make_round
+from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import score, validate
 from leaderboard.submission.archive import new_submission, pack, pack_arrays
 from now_builder.errors import NowError
@@ -103,7 +104,7 @@ def _matrix(made, seed=0, dtype=np.float32, steps=None):
 
 
 def _figures(result):
-    figures = {"rsum": result.rsum, "ties": result.ties.unexplained_width}
+    figures = {"rsum": result.rsum, "ties": float(not result.ranked)}
     for way, found in (("i2t", result.i2t), ("t2i", result.t2i)):
         figures |= {
             f"{way}_r{k}": value for k, value in zip((1, 5, 10), found.values(), strict=True)
@@ -126,6 +127,19 @@ def test_the_figures_are_the_boards(made, run, tmp_path, track, dtype, steps):
     ended, scores = run(path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert scores == _figures(score(path, made / "out/judge"))
+
+
+def test_the_program_counts_to_the_last_digit(made, bundle, bare, tmp_path):
+    matrix, owner = _matrix(made, 1, steps=1), np.arange(24)[::-1].copy()
+    np.savez(tmp_path / "x.npz", matrix=matrix, owner=owner)
+    code = (
+        "from leaderboard.metrics import recalls; import numpy as np, sys; x = np.load(sys.argv[1])"
+    )
+    code += "; print(recalls(x['matrix'], x['owner']).per_image.tolist())"
+    told = subprocess.check_output(
+        [bare, "-c", code, tmp_path / "x.npz"], cwd=bundle / "scoring_program", env={}
+    )
+    assert json.loads(told) == recalls(matrix, owner).per_image.tolist()
 
 
 def test_a_zip_around_a_folder_is_read_as_the_board_reads_it(made, run, tmp_path):
