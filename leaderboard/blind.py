@@ -116,6 +116,9 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
     plan = plan or RoundPlan()
     if out.exists():
         raise ConfigError(f"{out}: exists; a round is never overwritten, name a new folder")
+    zipped = plan.codabench
+    if zipped and (zipped.is_dir() or out.resolve() in zipped.resolve().parents):
+        raise ConfigError(f"{zipped}: found a folder, or a file in {out}; expected a zip elsewhere")
     manifest, test = _read_release(release, plan)
     secret = secrets.token_hex(32) if plan.secret_file is None else _read_secret(plan.secret_file)
     draw = _draw(test, secret, plan)

@@ -289,9 +289,11 @@ def test_the_secret_gives_the_same_bundle_again(release, secret, made, tmp_path,
     name = ("--round", "May 🐈\x7f: {x}")
     blocked = tmp_path / "file"
     blocked.touch()
-    code, _, told = now_leaderboard(*make, *name, "--codabench", blocked / "b.zip")
-    assert (code, (tmp_path / "out").exists()) == (1, False)
-    assert str(blocked) in told.splitlines()[-1]
+    (tmp_path / "folder").mkdir()
+    for path in (blocked / "b.zip", tmp_path / "folder", tmp_path / "out/participants/b.zip"):
+        code, _, told = now_leaderboard(*make, *name, "--codabench", path)
+        assert (code, (tmp_path / "out").exists()) == (1, False)
+        assert str(path).removesuffix("/b.zip") in told.splitlines()[-1]
     code, _, told = now_leaderboard(*make, *name, "--codabench", tmp_path / "b.zip")
     assert code == 0, told
     assert (tmp_path / "b.zip").read_bytes() == (made / "bundle.zip").read_bytes()

@@ -53,9 +53,8 @@ def climb(honest, answers, strengths):
         noisy = honest + strength * draw.standard_normal(honest.shape)
         told.append(answer(noisy))
         files.append([within(noisy, k) for k in NEAR] + [within(noisy.T, k).T for k in NEAR])
-    told = np.array(told) * len(honest) / 100
-    told -= told.mean(axis=0)
-    weights = told / np.maximum(told.var(axis=0), 1)
+    counts = np.array(told) * len(honest) / 100
+    weights = (counts - counts.mean(axis=0)) / np.maximum(counts.var(axis=0), 1)
     found = sum(np.tensordot(*pair, 1) for pair in zip(weights, files, strict=True))
     return honest + 0.75 * found
 
