@@ -236,7 +236,8 @@ def test_the_participants_part_packs_and_validates_but_never_scores(out, tmp_pat
         assert (code, text) == (1, "")
         assert "blind round 'May', whose pairing only its judge has" in told
         assert told.count("\n") == 1
-    assert now_leaderboard("score", x, "--release", out / "judge")[0] == 0
+    code, text, _ = now_leaderboard("score", x, "--release", out / "judge")
+    assert (code, "recalls in steps of 10, rSum of 50" in text) == (0, True)
 
 
 def test_dev_of_a_round_with_train_is_scored_as_ever(out, tmp_path):
@@ -273,6 +274,9 @@ def test_a_blind_result_has_its_mark_where_the_judge_signs(out, tmp_path, now_le
     assert (code, problem) == (0, "")
     (entry,) = read_board([store])
     assert entry.evidence == "blind"
+    assert now_leaderboard("export-site", tmp_path / "site", "--results", store)[0] == 0
+    page = (tmp_path / "site/entries" / f"{entry.name}.html").read_text()
+    assert "None" not in page
 
 
 def test_ties_of_prime_widths_do_not_spell_the_pairing(out, tmp_path):
