@@ -44,12 +44,12 @@ def _left(board, token):
 
 def test_only_a_step_up_gets_new_figures_and_every_file_counts(board, made, out, tmp_path):
     ann, bob = board.token("ann"), board.token("bob")
-    first = board.put(made(1.5), ann)
+    first = board.put(made(2), ann)
     assert (first.status_code, first.headers["Round-File"]) == (201, "1 of 3")
-    (tmp_path / "x.zip").write_bytes(made(1.5))
+    (tmp_path / "x.zip").write_bytes(made(2))
     assert first.json()["rsum"] == score(tmp_path / "x.zip", out / "judge").rsum
     for _ in range(2):  # the second time it is the same file
-        worse = board.put(made(1.4, seed=1), ann)
+        worse = board.put(made(0, seed=1), ann)
         assert (worse.status_code, worse.headers["Round-File"]) == (200, "2 of 3")
         assert (worse.text, worse.headers["Location"]) == (first.text, first.headers["Location"])
         assert _left(board, ann) == 1
@@ -59,7 +59,7 @@ def test_only_a_step_up_gets_new_figures_and_every_file_counts(board, made, out,
     over = board.put(made(30, seed=3), ann)
     assert over.status_code == 429
     assert over.json()["detail"] == "all 3 files of this round are used; your best one stands"
-    again = board.put(made(1.5), ann)
+    again = board.put(made(2), ann)
     assert (again.status_code, again.headers["Round-File"]) == (200, "1 of 3")
     assert (_left(board, ann), _left(board, bob)) == (0, 3)
     assert board.put(made(0.5, seed=4), bob).status_code == 201
