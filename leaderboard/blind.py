@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from leaderboard.codabench.bundle import write_bundle
 from leaderboard.core.rounds import (
     ROUND_FILE,
     TRUTH_FILE,
@@ -64,12 +65,16 @@ class RoundPlan:
         pairs: number of pairs to draw from the test split; None draws all.
         secret_file: file with the key of the draw and of the orders; None makes a random one.
         with_train: whether participants get the release's train and dev too.
+        scored: number of files that a person may have scored while the round is open.
+        codabench: zip to write, for Codabench to run the round.
     """
 
     pairs: int | None = None
     name: str = "round"
     secret_file: Path | None = None
     with_train: bool = False
+    scored: int = 5
+    codabench: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,9 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
     plan = plan or RoundPlan()
     if out.exists():
         raise ConfigError(f"{out}: exists; a round is never overwritten, name a new folder")
+    zipped = plan.codabench
+    if zipped and (zipped.is_dir() or out.resolve() in zipped.resolve().parents):
+        raise ConfigError(f"{zipped}: found a folder, or a file in {out}; expected a zip elsewhere")
     manifest, test = _read_release(release, plan)
     secret = secrets.token_hex(32) if plan.secret_file is None else _read_secret(plan.secret_file)
     draw = _draw(test, secret, plan)
@@ -125,12 +133,15 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
             split="test",
             pairs=len(draw.images),
             commitment=sha256_of(judge / TRUTH_FILE),
+            scored=plan.scored,
         )
         of_judge = _Folder(judge, release, manifest, draw)
         training = _TRAINING if plan.with_train else ()
         of_all = replace(of_judge, path=temporary / PARTICIPANTS, training=training)
         for folder in (of_judge, of_all):
             _write(folder, blind)
+        if plan.codabench is not None:
+            write_bundle(plan.codabench, of_all.path, judge, blind)
     return blind
 
 

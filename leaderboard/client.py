@@ -41,12 +41,17 @@ class BoardError(NowError):
 
 @dataclass(frozen=True, slots=True)
 class Filed:
-    """An accepted submission, new if this upload created it."""
+    """An accepted submission, new if this upload created it.
+
+    Attributes:
+        turn: which file of how many it is in an open blind round; else empty.
+    """
 
     name: str
     page: str
     new: bool
     result: dict[str, Any]
+    turn: str = ""
 
 
 def read_token(path: Path | None) -> str:
@@ -116,7 +121,8 @@ class BoardClient:
         result = _object(answer, self._url)
         if not name:
             raise BoardError(f"{self._url}: no Location of an entry {_STRANGER}")
-        return Filed(name, f"{self._url}/entries/{name}.html", answer.status_code == 201, result)
+        turn, page = answer.headers.get("Round-File", ""), f"{self._url}/entries/{name}.html"
+        return Filed(name, page, answer.status_code == 201, result, printable(turn))
 
     def me(self) -> dict[str, Any]:
         """Return the token's owner, its scopes and the rest of the quotas."""

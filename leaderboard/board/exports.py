@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from leaderboard.board.reported import ReportedRow, Source, short_name
 from leaderboard.board.tables import Board, Row, Section
-from leaderboard.submission.untrusted import BIDI
+from leaderboard.submission.text import BIDI
 from now_builder.formats.benchmarks import BOARD_FACTS, BoardName
 
 Colour = Literal["blue", "green", "grey"]

@@ -25,6 +25,16 @@ def make(
     with_train: Annotated[
         bool, typer.Option(help="Include the release's train and dev for participants.")
     ] = False,
+    scored: Annotated[
+        int, typer.Option(min=1, help="Files that a person may have scored in the round.")
+    ] = 5,
+    codabench: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="BUNDLE.zip",
+            help="Also write the round as a competition for Codabench. The zip holds the pairing.",
+        ),
+    ] = None,
 ) -> None:
     """Write a blind round: images and captions of the test split, each in a secret order.
 
@@ -33,7 +43,7 @@ def make(
     """
     from leaderboard.blind import RoundPlan, make_round
 
-    plan = RoundPlan(pairs, round_, secret_file, with_train)
+    plan = RoundPlan(pairs, round_, secret_file, with_train, scored, codabench)
     blind = make_round(release, out, plan)
     typer.echo(f"{out}: {blind.round}, {blind.pairs} pairs, commitment {blind.commitment}")
 

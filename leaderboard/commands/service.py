@@ -121,6 +121,7 @@ def quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) 
         if as_json:
             typer.echo(json.dumps(me, indent=2))
             return
+        in_round = me["quota"].get("round")
         left = {
             kind: "no limit" if me["quota"][kind] is None else f"{me['quota'][kind]} left"
             for kind in ("scored", "attempts")
@@ -128,6 +129,7 @@ def quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) 
         typer.echo(
             f"{me['handle']} ({', '.join(me['scopes'])}): scored submissions: {left['scored']};"
             f" uploads: {left['attempts']}; new ones from {me['quota']['resets_at']}"
+            + (f"; files in this round: {in_round} left" if in_round is not None else "")
         )
 
 
@@ -146,6 +148,7 @@ def send(path: Path, url: str, token_file: Path | None, as_json: bool) -> None:
     from rich.progress import Progress
 
     from leaderboard.client import BoardError
+    from now_builder.formats.io import sha256_of
 
     with (
         _board(url, token_file) as client,
@@ -165,6 +168,9 @@ def send(path: Path, url: str, token_file: Path | None, as_json: bool) -> None:
             raise BoardError(f"{url}: {refused}", error.status) from None
         bars.stop()
         print_filed(filed.name, json.dumps(filed.result), as_json, new=filed.new)
+    if filed.turn:
+        kept = "" if filed.result["payload_sha256"] == sha256_of(path) else "; your best stands"
+        sys.stderr.write(f"file {filed.turn} in this round{kept}\n")
     sys.stderr.write(f"{filed.page}\n")
 
 

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leaderboard.board.display_text import REFERENCES
+from leaderboard.core.steps import steps_of
 from leaderboard.core.uncertainty import SIGNIFICANT, Comparison
 from leaderboard.metrics import CUTOFFS, OneWay, Recalls, tie_width
 from leaderboard.scoring.evaluate import LISTS_REASON
@@ -93,6 +94,9 @@ def _references(result: Result) -> Table:
 
 def _notes(result: Result) -> list[str]:
     notes = []
+    if result.release.origin == "blind":
+        recall, points = steps_of(result.n_pairs)
+        notes.append(f"An open blind round: recalls in steps of {recall:g}, rSum of {points:g}.")
     if result.ties.width:
         notes.append(
             f"Ties decide {result.ties.width:.1f} rSum points: {result.rsum_pessimistic:.1f} if all"

@@ -20,6 +20,7 @@ class BlindRound(Strict):
         split: split whose images and captions were permuted.
         commitment: sha256 of ``blind.json``, which only the judge has until the round is
             closed; it proves that the pairing was not changed afterwards.
+        scored: number of files that a person may have scored while the round is open.
         closed: whether ``blind.json`` has been published in this folder.
     """
 
@@ -28,6 +29,7 @@ class BlindRound(Strict):
     split: ScoredSplit
     pairs: int = Field(ge=1)
     commitment: str = Field(pattern=r"^[0-9a-f]{64}$")
+    scored: int = Field(default=5, ge=1)
     closed: bool = False
 
 

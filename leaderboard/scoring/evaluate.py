@@ -10,6 +10,7 @@ from jaxtyping import Bool, Integer
 
 from leaderboard.core.errors import Problem, Problems
 from leaderboard.core.rounds import round_of
+from leaderboard.core.steps import MAX_TIE_WIDTH, steps_of, to_step
 from leaderboard.core.tracks import SCORED_SPLITS, ScoredSplit, Track
 from leaderboard.core.uncertainty import bootstrap_rsum, recall_interval
 from leaderboard.metrics import (
@@ -62,11 +63,14 @@ from now_builder.formats.benchmarks import FOLD
 _FAR_ABOVE = 3.0
 """``distances``: how many times chance a reversed matrix reaches."""
 
-MAX_TIE_WIDTH = 5.0
-"""Maximum number of rSum points that ties may decide in a ranked result."""
-
 LISTS_REASON = "ranked lists: expected a matrix of similarities, which alone gets a place"
 """Why a submission of ranked lists is not ranked."""
+
+TIES_REASON = f"ties decide more than {MAX_TIE_WIDTH:g} rSum points"
+"""Why a matrix is not ranked, where their number is not told."""
+
+_LEFT_OUT = {"median_rank", "mean_rank", "mrr", "ndcg", "tied_queries"}
+"""Figures of a direction that the result of an open blind round does not have."""
 
 Figure = TypeVar("Figure")
 
@@ -199,32 +203,35 @@ def _result(
 
 
 def round_blind_result(result: Result) -> Result:
-    """Round the result of a blind round, so that it does not reveal the pairing.
+    """Round the result of an open blind round, so that it does not reveal the pairing.
 
-    Exact figures are sums over queries: a matrix with ties of different widths, or with ranks
-    chosen by row, could recover the pairing from them in a few submissions.
+    Recalls and sums are in steps of about a standard error (:func:`steps_of`), and what is left of
+    the figures is empty: from exact ones the pairing can be worked out, file by file.
     """
     description = result.model_dump(include={*Description.model_fields})
-    figures = _to_one_digit(
-        result.model_dump(
-            exclude={"folds": {"ranks"}, **dict.fromkeys((*description, "ranks", "flags"), True)}
-        )
+    figures = result.model_dump(
+        exclude={"folds": {"ranks"}, **dict.fromkeys((*description, "ranks", "flags"), True)}
     )
+    recall, points = steps_of(result.n_pairs)
+    ways = {name: _in_steps(figures.pop(name), recall) for name in ("i2t", "t2i")}
+    known = {name: _in_steps(figures.pop(name), 0.1) for name in ("duplicates", "references")}
+    known["duplicates"]["rsum"] = to_step(result.duplicates.rsum, points)
     message = "the judge of the blind round has the measure"
     flags = tuple(Flag(code=flag.code, message=message) for flag in result.flags)
-    return Result.model_validate({**description, **figures, "flags": flags, "ranks": None})
+    reason = LISTS_REASON if result.precision is None else TIES_REASON
+    told = {"flags": flags, "ranks": None, "folds": None, "reason": result.reason and reason}
+    figures = _in_steps(figures, points) | ways | known | told
+    return Result.model_validate(description | figures)
 
 
-def _to_one_digit(value: Any, name: str = "") -> Any:
+def _in_steps(value: Any, step: float, name: str = "") -> Any:
     if isinstance(value, dict):
-        return {} if name == "hits" else {k: _to_one_digit(v, k) for k, v in value.items()}
+        return {} if name == "hits" else {k: _in_steps(v, step, k) for k, v in value.items()}
     if isinstance(value, tuple):
-        return tuple(_to_one_digit(item) for item in value)
-    if name == "ndcg":
+        return tuple(_in_steps(item, step) for item in value)
+    if name in _LEFT_OUT:
         return None
-    if isinstance(value, float):
-        return round(value, 2 if name == "mrr" else 1)
-    return value
+    return to_step(value, step) if isinstance(value, float) else value
 
 
 def _record(scored: Scored, gallery: Gallery) -> RankRecord:

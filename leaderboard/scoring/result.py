@@ -83,7 +83,8 @@ class Direction(AtCutoffs):
         mrr: mean reciprocal rank, in [0, 1]. None in the same case.
         ndcg: mean nDCG@10, in [0, 1], ties by expectation. Left out in a blind round and of
             ``now-result/2``.
-        tied_queries: number of queries whose right candidate ties with a wrong one.
+        tied_queries: number of queries whose right candidate ties with a wrong one. It and the
+            ranks' median, mean and MRR are None in a blind round.
     """
 
     hits: dict[str, str]
@@ -95,7 +96,7 @@ class Direction(AtCutoffs):
     mean_rank: Rank | None = Field(alias="meanR")
     mrr: Share | None = Field(alias="MRR")
     ndcg: Share | None = Field(None, alias="nDCG@10", exclude_if=is_none)
-    tied_queries: Count
+    tied_queries: Count | None
 
 
 class Ties(Record):

@@ -16,7 +16,7 @@ from leaderboard.board.exports import TITLES
 from leaderboard.board.tables import boards_of
 from leaderboard.scoring.pairing import compare_results
 from leaderboard.scoring.result import Result
-from leaderboard.service import events, index, intake, quotas
+from leaderboard.service import events, index, intake, quotas, rounds
 from leaderboard.service.access import PUBLIC, Owner, Reader, Submitter
 from leaderboard.service.accounts import Principal
 from leaderboard.service.database import writing
@@ -68,11 +68,16 @@ UPLOAD_FAILS = fails(400, 401, 403, 408, 413, 422, 429)
 
 
 class Quota(BaseModel):
-    """Remaining quota of today; None means no limit."""
+    """Remaining quota of today; None means no limit.
+
+    Attributes:
+        round: number of files that may still be scored in the open blind round; None without one.
+    """
 
     attempts: int | None
     scored: int | None
     resets_at: datetime
+    round: int | None = None
 
 
 class Me(BaseModel):
@@ -114,23 +119,29 @@ async def submit(request: Request, who: Submitter, service: CurrentService) -> R
 
     The body is the zip. The answer is sent when the result is on disk. The same file sent again
     gives the same entry, so it is safe to repeat the request if the answer is lost.
+
+    In an open blind round each person may have a few files scored, and ``Round-File`` says which of
+    how many this is. A file that is no step above the person's best is answered with that entry.
     """
     await _count_attempt(service, who)
     async with (
         intake.received(request, service, who) as upload,
         service.upload_locks.setdefault(upload.sha256, asyncio.Lock()),
     ):
-        entry, new = await asyncio.get_running_loop().run_in_executor(
+        answer = await asyncio.get_running_loop().run_in_executor(
             service.scorers, intake.file_upload, service, upload
         )
+    name = answer.entry.name
+    headers = {
+        "Location": f"/v1/entries/{name}",
+        "Link": f'</entries/{name}.html>; rel="alternate"; type="text/html"',
+        **({"Round-File": answer.turn} if answer.turn else {}),
+    }
     return Response(
-        entry.result.to_json(),
-        status_code=201 if new else 200,
+        answer.entry.result.to_json(),
+        status_code=201 if answer.new else 200,
         media_type="application/json",
-        headers={
-            "Location": f"/v1/entries/{entry.name}",
-            "Link": f'</entries/{entry.name}.html>; rel="alternate"; type="text/html"',
-        },
+        headers=headers,
     )
 
 
@@ -157,6 +168,8 @@ def me(who: Reader, service: CurrentService) -> Me:
     limits = intake.quotas_of(service, who)
     left = quotas.remaining(service.database, who.user_id, limits, datetime.now(UTC))
     free = limits is intake.UNLIMITED
+    blind = intake.open_round(service, who) if service.settings.judge else None
+    turns = blind and rounds.turns_of(service.database, blind, who.handle)
     return Me(
         handle=who.handle,
         scopes=tuple(sorted(who.scopes)),
@@ -164,6 +177,7 @@ def me(who: Reader, service: CurrentService) -> Me:
             attempts=None if free else left.attempts,
             scored=None if free else left.scored,
             resets_at=left.resets_at,
+            round=turns and turns.left,
         ),
     )
 

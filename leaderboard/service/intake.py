@@ -13,8 +13,10 @@ from tempfile import mkstemp
 from starlette.requests import ClientDisconnect, Request
 
 from leaderboard.core.errors import SubmissionError
+from leaderboard.core.rounds import BlindRound, round_of
 from leaderboard.scoring.evaluate import score, validate
-from leaderboard.service import events, index, quotas
+from leaderboard.scoring.result import Result
+from leaderboard.service import events, index, quotas, rounds
 from leaderboard.service.accounts import Principal
 from leaderboard.service.database import EntryRow, writing
 from leaderboard.service.guard import LOG, body_of
@@ -115,8 +117,23 @@ def _refusing(service: Service) -> Iterator[None]:
         raise Refusal(422, detail) from None
 
 
-def file_upload(service: Service, upload: Upload) -> tuple[Entry, bool]:
-    """Score and file an upload; return its entry, and whether it is new: equal bytes are one entry.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an upload is answered with.
+
+    Attributes:
+        entry: its entry; in an open blind round the person's best, if it is no step above that.
+        new: whether the upload made the entry: equal bytes are one entry.
+        turn: which file of how many it is in an open blind round.
+    """
+
+    entry: Entry
+    new: bool
+    turn: str | None = None
+
+
+def file_upload(service: Service, upload: Upload) -> Answer:
+    """Score an upload, and file it if it is new.
 
     If the process is killed at any moment, there is either a whole entry, which the next start
     finds, or none: files are synced before the row, and the row before the response.
@@ -124,12 +141,17 @@ def file_upload(service: Service, upload: Upload) -> tuple[Entry, bool]:
     Raises:
         Refusal: If the file is refused, is another user's, was withdrawn, or a quota is used up.
     """
+    blind = open_round(service, upload.who)
     known = index.find_by_payload(service.database, upload.sha256)
     if known is not None:
-        return _same(service, known, upload), False
+        entry = _same(service, known, upload)
+        return Answer(entry, new=False, turn=_turn(service, blind, upload))
     with _refusing(service), open_submission(upload.path, "submission") as submission:
         counts = submission.meta.split == "test"
     filing = NewFiling(upload.who.handle, now())
+    if counts and blind is not None:
+        with service.round_lock:
+            return _climb(service, upload, filing, blind)
     if counts:
         take(service, upload.who, "scored", filing.submitted_at)
     try:
@@ -139,15 +161,63 @@ def file_upload(service: Service, upload: Upload) -> tuple[Entry, bool]:
             quotas.release_scored(service.database, upload.who.user_id, filing.submitted_at)
         raise
     service.meters.submissions.labels("new" if new else "same").inc()
-    return entry, new
+    return Answer(entry, new)
+
+
+def open_round(service: Service, who: Principal) -> BlindRound | None:
+    """Return the blind round that bounds a person's files; the operator is its judge."""
+    blind = round_of(judge_of(service).release, "test")
+    free = who.user_id == service.authenticator.operator_id
+    return None if free or blind is None or blind.closed else blind
+
+
+def _turn(service: Service, blind: BlindRound | None, upload: Upload) -> str | None:
+    if blind is None:
+        return None
+    turns = rounds.turns_of(service.database, blind, upload.who.handle)
+    return turns.place(upload.sha256) if upload.sha256 in turns.files else None
+
+
+def _climb(service: Service, upload: Upload, filing: NewFiling, blind: BlindRound) -> Answer:
+    """File an upload if it is a step above the person's best of an open round; else keep that.
+
+    Source:
+        Blum and Hardt, The Ladder: A Reliable Leaderboard for Machine Learning Competitions, ICML
+        2015.
+    """
+    who, engine = upload.who, service.database
+    turns = rounds.turns_of(engine, blind, who.handle)
+    if not turns.left and upload.sha256 not in turns.files:
+        service.meters.submissions.labels("over_quota").inc()
+        raise Refusal(429, f"all {turns.of} files of this round are used; your best one stands")
+    result = _score(service, upload)
+    turn = rounds.take_turn(engine, blind, who.handle, upload.sha256).place(upload.sha256)
+    best = rounds.best_of(engine, who.user_id, result)
+    if best is None or result.rsum > best.rsum:
+        return Answer(*_file(service, upload, filing, result), turn)
+    if best.withdrawn_at is not None:
+        told = f"file {turn}: no step above your best, {best.name}, which was withdrawn"
+        raise Refusal(409, told)
+    service.meters.submissions.labels("same").inc()
+    return Answer(_entry_of(service, best), new=False, turn=turn)
 
 
 def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tuple[Entry, bool]:
-    judge, store = judge_of(service), service.settings.store
+    return _file(service, upload, filing, _score(service, upload))
+
+
+def _score(service: Service, upload: Upload) -> Result:
+    judge = judge_of(service)
     with service.meters.scoring.time(), _refusing(service):
-        result = score(
+        return score(
             upload.path, judge.release, judge.attributes, name="submission", read=judge.read
         )
+
+
+def _file(
+    service: Service, upload: Upload, filing: NewFiling, result: Result
+) -> tuple[Entry, bool]:
+    store = service.settings.store
     signer, name = service.signer, entry_of(result).name
     with signer.signing_intent("scored", name) if signer else nullcontext():
         entry, new = file_result(store, result, filing)
@@ -171,6 +241,10 @@ def _same(service: Service, known: EntryRow, upload: Upload) -> Entry:
     if known.withdrawn_at is not None:
         raise Refusal(409, f"this very file was entry {known.name}, which was withdrawn")
     service.meters.submissions.labels("same").inc()
+    return _entry_of(service, known)
+
+
+def _entry_of(service: Service, known: EntryRow) -> Entry:
     store = service.settings.store
     if service.signer is not None:
         service.signer.sign_pending(known.name)

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -86,6 +87,7 @@ class Service:
     Attributes:
         scorers: pool of the scoring threads.
         upload_locks: lock of each upload's bytes, by sha256, while it is held or awaited.
+        round_lock: held while a file of an open blind round is scored and answered.
         incoming: folder of uploads that are being received or scored.
 
     Raises:
@@ -98,6 +100,7 @@ class Service:
         self.signer = Signer(settings.store, settings.judge_key) if settings.judge_key else None
         self.pages = Pages(settings.store)
         self.authenticator = Authenticator(None)
+        self.round_lock = threading.Lock()
         self.upload_locks = WeakValueDictionary[str, asyncio.Lock]()
         self.incoming = settings.store / PRIVATE / "incoming"
         settings.store.mkdir(parents=True, exist_ok=True)

@@ -18,20 +18,19 @@ from leaderboard.core.errors import Problem, Problems, SubmissionError
 from leaderboard.core.tracks import ScoredSplit, Track, check_scored_split, check_track
 from leaderboard.metrics import Matrix, Ranks, count_ranks
 from leaderboard.submission.gallery import Gallery, read_gallery
+from leaderboard.submission.text import graphemes, plain_text, visible_text
 from leaderboard.submission.untrusted import (
     FLOATS,
     WHOLE,
     Archive,
     check_finite,
-    graphemes,
-    plain_text,
+    check_order,
     read_array_header,
     read_json,
     read_lists,
     read_matrix,
     refusal,
     shown,
-    visible_text,
 )
 from now_builder import __version__
 from now_builder.config import Sha256, Strict, expected_by
@@ -293,9 +292,9 @@ def pack_arrays(path: Path, arrays: Sequence[Shaped[np.ndarray, "_ _"]], meta: S
         _check_array(f"{path}: {name}", array, meta)
     text = meta.model_dump_json(indent=2, exclude_none=True) + "\n"
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        archive.writestr(_member(META), text)
+        archive.writestr(member(META), text)
         for name, array in members.items():
-            with archive.open(_member(name), "w") as stream:
+            with archive.open(member(name), "w") as stream:
                 plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
                 np.lib.format.write_array(stream, plain, version=(1, 0), allow_pickle=False)
 
@@ -329,7 +328,8 @@ def opened(path: Path, name: str | None = None) -> Iterator[BinaryIO]:
             raise SubmissionError(*error.problems, name=name or str(path)) from None
 
 
-def _member(name: str) -> zipfile.ZipInfo:
+def member(name: str) -> zipfile.ZipInfo:
+    """Return a member of a zip whose bytes do not depend on the time or the machine."""
     info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
     info.external_attr = 0o100644 << 16
     info.create_system = 3
@@ -394,9 +394,9 @@ class OpenSubmission:
         """
         problems = Problems()
         with problems.noted():
-            _check_order("image_ids", self.meta.image_ids, gallery.image_keys)
+            check_order("image_ids", self.meta.image_ids, gallery.image_keys)
         with problems.noted():
-            _check_order("caption_ids", self.meta.caption_ids, gallery.caption_keys)
+            check_order("caption_ids", self.meta.caption_ids, gallery.caption_keys)
         found = []
         for way, name in enumerate(PAYLOADS[self.meta.payload]):
             with problems.noted():
@@ -462,22 +462,3 @@ def _read_meta(archive: Archive) -> Submission:
         raise refusal("json.format", META, shown(tree), "an object")
     with refusing_fields(META, Submission, tree):
         return Submission.model_validate_json(content, strict=True)
-
-
-def _check_order(field: str, found: tuple[str, ...] | None, keys: list[str]) -> None:
-    if found is None or list(found) == keys:
-        return
-    field = f"{META}.{field}"
-    if len(found) != len(keys):
-        raise refusal("keys.count", field, f"{len(found)} keys", str(len(keys)))
-    row = next(row for row, pair in enumerate(zip(found, keys, strict=True)) if pair[0] != pair[1])
-    code, kind = "keys.foreign", "other keys"
-    if set(found) == set(keys):
-        code, kind = "keys.order", "the keys of the split in another order"
-    raise refusal(
-        code,
-        field,
-        f"{kind}; row {row} is {shown(found[row])}",
-        repr(keys[row]),
-        "now-leaderboard pack --image-ids/--caption-ids puts a matrix in order",
-    )

@@ -6,7 +6,6 @@ import math
 import re
 import stat
 import struct
-import unicodedata
 import zipfile
 import zlib
 from collections import Counter
@@ -18,7 +17,6 @@ from tokenize import TokenError
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
-import regex
 from jaxtyping import Float, Integer, Shaped
 
 from leaderboard.core.errors import Problem, Problems, SubmissionError
@@ -446,51 +444,21 @@ def _finite(text: str) -> float:
     return value
 
 
-BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-
-
-_REFUSED = frozenset({"Cc", "Cs", "Co", "Cn"})
-_JOINERS = "\u200c\u200d"
-# U+2800 is a symbol by its category, and blank.
-_VISIBLE = regex.compile(
-    r"[[\p{L}\p{N}\p{P}\p{S}]--[\p{Default_Ignorable_Code_Point}\u2800]]", regex.V1
-)
-_HIDDEN = regex.compile(
-    rf"[[\p{{Cf}}\p{{Default_Ignorable_Code_Point}}]--[\p{{M}}{_JOINERS}]]", regex.V1
-)
-_STACK = regex.compile(r"\p{M}{4,}")
-_GRAPHEME = regex.compile(r"\X")
-
-
-def plain_text(text: str) -> str:
-    """Return text as one line in Unicode NFC with single spaces.
-
-    Raises:
-        ValueError: If it holds control, bidi, invisible or unassigned characters, a lone surrogate,
-            or four combining marks in a row.
-    """
-    text = " ".join(unicodedata.normalize("NFC", text).split())
-    for character in text:
-        if character in BIDI or unicodedata.category(character) in _REFUSED:
-            raise ValueError(f"text without control characters such as U+{ord(character):04X}")
-    if hidden := _HIDDEN.search(text):
-        raise ValueError(f"text without invisible characters such as U+{ord(hidden[0]):04X}")
-    if _STACK.search(text):
-        raise ValueError("three combining marks in a row at most")
-    return text
-
-
-def visible_text(text: str) -> str:
-    """Return the text if it has a character that can be seen once normalised (NFKC).
-
-    Raises:
-        ValueError: If it has none: it is empty, or of spaces, joiners and combining marks.
-    """
-    if not _VISIBLE.search(unicodedata.normalize("NFKC", text)):
-        raise ValueError("at least one visible character")
-    return text
-
-
-def graphemes(text: str) -> int:
-    """Return the number of characters as readers see them: extended grapheme clusters."""
-    return len(_GRAPHEME.findall(text))
+def check_order(field: str, found: Sequence[str] | None, keys: Sequence[str]) -> None:
+    """Refuse keys of rows or columns that are not those of the split, in its order."""
+    if found is None or list(found) == list(keys):
+        return
+    field = f"submission.json.{field}"
+    if len(found) != len(keys):
+        raise refusal("keys.count", field, f"{len(found)} keys", str(len(keys)))
+    row = next(row for row, pair in enumerate(zip(found, keys, strict=True)) if pair[0] != pair[1])
+    code, kind = "keys.foreign", "other keys"
+    if set(found) == set(keys):
+        code, kind = "keys.order", "the keys of the split in another order"
+    raise refusal(
+        code,
+        field,
+        f"{kind}; row {row} is {shown(found[row])}",
+        repr(keys[row]),
+        "now-leaderboard pack --image-ids/--caption-ids puts a matrix in order",
+    )

@@ -483,10 +483,10 @@ def _served(app):
 
 @pytest.fixture
 def make_board(serving, tmp_path, release):
-    """Start a board that accepts submissions to the small release."""
+    """Start a board that accepts submissions to the small release, or another."""
 
-    def make(database=None, judge_key=None, **limits):
-        judge = make_judge(release, None, Quotas(**limits))
+    def make(database=None, judge_key=None, scored_on=release, **limits):
+        judge = make_judge(scored_on, None, Quotas(**limits))
         operator = hash_operator_token(OPERATOR_TOKEN)
         app = make_app(Settings(tmp_path / "store", judge, database, operator, judge_key))
         url, stop = serving(app)

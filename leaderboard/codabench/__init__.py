@@ -1,0 +1,1 @@
+"""A blind round on Codabench: the bundle, and the scoring program in it."""

@@ -1,0 +1,133 @@
+"""Write a blind round as a competition bundle of Codabench."""
+
+import io
+import json
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from leaderboard.core.rounds import BlindRound
+from leaderboard.core.steps import steps_of
+from leaderboard.core.tracks import check_track
+from leaderboard.submission.archive import MATRIX, META, member, new_submission
+from leaderboard.submission.gallery import Gallery, read_gallery
+from now_builder.formats.io import replacing
+from now_builder.formats.release import read_manifest
+
+_HERE = Path(str(files("leaderboard.codabench")))
+
+_EVALUATOR = (
+    "leaderboard/metrics.py",
+    "leaderboard/core/errors.py",
+    "leaderboard/core/steps.py",
+    "leaderboard/submission/untrusted.py",
+    "now_builder/errors.py",
+)
+"""Modules that ``score.py`` imports: they need NumPy alone, and jaxtyping for annotations."""
+
+_JAXTYPING = '''\
+"""Stands for jaxtyping, whose types are annotations alone."""
+
+
+class Float:
+    def __class_getitem__(cls, item):
+        return item[0]
+
+
+Bool = Integer = Shaped = Float
+'''
+
+
+def write_bundle(path: Path, participants: Path, judge: Path, blind: BlindRound) -> None:
+    """Write the competition of a blind round as a zip, which holds the pairing.
+
+    Args:
+        path: the zip; its owner alone can read it.
+        participants: the part of the round that becomes the public data.
+        judge: the part with the pairing.
+        blind: description of the round.
+    """
+    manifest = read_manifest(judge)
+    galleries = {name: read_gallery(judge, "test", check_track(name)) for name in manifest.tracks}
+    texts = {
+        "pages/overview.md": (participants / "README.txt").read_text(encoding="utf-8"),
+        **dict(_pages(blind, manifest.created_at)),
+        **dict(_program()),
+        "reference_data/reference.json": _reference(galleries),
+        **dict(_starting_kit(participants, galleries)),
+    }
+    with replacing(path, mode=0o600) as temporary, zipfile.ZipFile(temporary, "w") as bundle:
+        for name, text in texts.items():
+            bundle.writestr(member(name), text)
+        bundle.writestr(member("logo.png"), _logo())
+        scores = np.random.default_rng(0).random((blind.pairs, blind.pairs), np.float32)
+        with bundle.open(member(f"starting_kit/{MATRIX}"), "w", force_zip64=True) as stream:
+            np.lib.format.write_array(stream, scores, version=(1, 0), allow_pickle=False)
+        for source in sorted(path for path in participants.rglob("*") if path.is_file()):
+            info = member(f"public_data/{source.relative_to(participants).as_posix()}")
+            with source.open("rb") as file, bundle.open(info, "w", force_zip64=True) as stream:
+                shutil.copyfileobj(file, stream)
+
+
+def _pages(blind: BlindRound, created_at: str) -> Iterator[tuple[str, str]]:
+    name = "".join(sign for sign in blind.round if sign.isprintable())
+    recall, points = steps_of(blind.pairs)
+    values = {
+        "recall": f"{recall:g}",
+        "points": f"{points:g}",
+        "title": json.dumps(f"Noise of Web: blind round {name}", ensure_ascii=False),
+        "start": created_at[:10],
+        "pairs": blind.pairs,
+        "scored": blind.scored,
+    }
+    for page in ("competition.yaml", "pages/evaluation.md", "pages/terms.md"):
+        yield page, (_HERE / page).read_text(encoding="utf-8").format_map(values)
+
+
+def _program() -> Iterator[tuple[str, str]]:
+    """Yield the files of the scoring program: this package's own modules."""
+    yield "scoring_program/score.py", (_HERE / "score.py").read_text(encoding="utf-8")
+    for name in _EVALUATOR:
+        module = _HERE.parents[1] / name
+        yield f"scoring_program/{name}", module.read_text(encoding="utf-8")
+        for package in Path(name).parents[:-1]:
+            yield f"scoring_program/{package.as_posix()}/__init__.py", ""
+    yield "scoring_program/jaxtyping.py", _JAXTYPING
+    command = "python3 /app/program/score.py /app/input /app/output"
+    yield "scoring_program/metadata.yaml", f"command: {command}\n"
+
+
+def _reference(galleries: Mapping[str, Gallery]) -> str:
+    one = next(iter(galleries.values()))
+    tree = {
+        "keys": one.image_keys,
+        "owner": one.owner.tolist(),
+        "images": one.image_labels.tolist(),
+        "tracks": {
+            name: {"fingerprint": found.fingerprint, "captions": found.caption_labels.tolist()}
+            for name, found in galleries.items()
+        },
+    }
+    return json.dumps(tree)
+
+
+def _starting_kit(
+    participants: Path, galleries: Mapping[str, Gallery]
+) -> Iterator[tuple[str, str]]:
+    yield "starting_kit/README.md", (_HERE / "starting_kit.md").read_text(encoding="utf-8")
+    for name in galleries:
+        meta = new_submission(participants, name, "test", "Random scores")
+        text = meta.model_dump_json(indent=1, exclude_none=True, exclude={"environment"})
+        yield f"starting_kit/{name}/{META}", text
+
+
+def _logo() -> bytes:
+    """Return the picture without which Codabench takes no bundle: a square of one colour."""
+    file = io.BytesIO()
+    Image.new("RGB", (256, 256), "#1d4ed8").save(file, "PNG")
+    return file.getvalue()

@@ -1,0 +1,300 @@
+"""A round on Codabench: the bundle's program gives the board's figures, with NumPy alone."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from leaderboard.blind import RoundPlan, make_round
+from leaderboard.metrics import recalls
+from leaderboard.scoring.evaluate import score, validate
+from leaderboard.submission.archive import new_submission, pack, pack_arrays
+from now_builder.errors import NowError
+
+
+@pytest.fixture(scope="module")
+def secret(tmp_path_factory):
+    path = tmp_path_factory.mktemp("secret") / "secret"
+    path.write_text("0123456789abcdef" * 4)
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(release, secret, tmp_path_factory):
+    """A round with its bundle."""
+    folder = tmp_path_factory.mktemp("round")
+    bundle = folder / "bundle.zip"
+    plan = RoundPlan(name="May 🐈\x7f: {x}", secret_file=secret, scored=3, codabench=bundle)
+    make_round(release, folder / "out", plan)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(made):
+    """The bundle as Codabench unpacks it."""
+    with zipfile.ZipFile(made / "bundle.zip") as archive:
+        archive.extractall(made / "unpacked")
+    return made / "unpacked"
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """A Python that has NumPy and nothing else."""
+    folder = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    [packages] = folder.glob("lib/python*/site-packages")
+    for path in Path(np.__file__).parents[1].glob("numpy*"):
+        (packages / path.name).symlink_to(path)
+    python = folder / "bin/python3"
+    code = (
+        "import importlib.util as u; print([n for n in ('jaxtyping', 'regex') if u.find_spec(n)])"
+    )
+    assert subprocess.check_output([python, "-c", code], env={}) == b"[]\n"
+    return python
+
+
+@pytest.fixture
+def run(bundle, bare, tmp_path):
+    """Score a submission as Codabench does: unpack its zip, and call the command."""
+
+    def program(path, inside="."):
+        app = tmp_path / f"app-{len(list(tmp_path.glob('app-*')))}"
+        for name in ("input", "output"):
+            (app / name).mkdir(parents=True)
+        (app / "program").symlink_to(bundle / "scoring_program")
+        (app / "input/ref").symlink_to(bundle / "reference_data")
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(app / "input/res" / inside)
+        (app / "input/res").mkdir(exist_ok=True)
+        command = yaml.safe_load((app / "program/metadata.yaml").read_text())["command"]
+        words = [word.replace("/app", str(app)) for word in command.split()]
+        assert words[0] == "python3"
+        ended = subprocess.run(
+            [bare, *words[1:]],
+            cwd=app / "program",
+            env={},
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+        scores = app / "output/scores.json"
+        return ended, json.loads(scores.read_text()) if scores.exists() else None
+
+    return program
+
+
+def _submit(made, matrix, path, track="jieba", **changes):
+    meta = new_submission(made / "out/participants", track, "test", "Mine")
+    pack(path, matrix, meta.model_copy(update=changes))
+    return path
+
+
+def _matrix(made, seed=0, dtype=np.float32, steps=None):
+    owner = np.array(json.loads((made / "out/judge/blind.json").read_text())["owner"])
+    perfect = np.arange(len(owner))[:, None] == owner
+    noise = np.random.default_rng(seed).standard_normal(perfect.shape)
+    values = noise + 2 * perfect
+    return (values if steps is None else np.round(values * steps)).astype(dtype)
+
+
+def _figures(result):
+    figures = {"rsum": result.rsum, "ties": float(not result.ranked)}
+    for way, found in (("i2t", result.i2t), ("t2i", result.t2i)):
+        figures |= {
+            f"{way}_r{k}": value for k, value in zip((1, 5, 10), found.values(), strict=True)
+        }
+    return figures
+
+
+@pytest.mark.parametrize(
+    ("track", "dtype", "steps"),
+    [
+        ("jieba", "<f4", None),
+        ("bpe", "<f8", None),
+        ("bert", "<f2", None),
+        ("jieba", "<f4", 1),
+        ("bert", "<f4", 0),
+    ],
+)
+def test_the_figures_are_the_boards(made, run, tmp_path, track, dtype, steps):
+    path = _submit(made, _matrix(made, 1, dtype, steps), tmp_path / "x.zip", track)
+    ended, scores = run(path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert scores == _figures(score(path, made / "out/judge"))
+
+
+def test_the_program_counts_to_the_last_digit(made, bundle, bare, tmp_path):
+    matrix, owner = _matrix(made, 1, steps=1), np.arange(24)[::-1].copy()
+    np.savez(tmp_path / "x.npz", matrix=matrix, owner=owner)
+    code = (
+        "from leaderboard.metrics import recalls; import numpy as np, sys; x = np.load(sys.argv[1])"
+    )
+    code += "; print(recalls(x['matrix'], x['owner']).per_image.tolist())"
+    told = subprocess.check_output(
+        [bare, "-c", code, tmp_path / "x.npz"], cwd=bundle / "scoring_program", env={}
+    )
+    assert json.loads(told) == recalls(matrix, owner).per_image.tolist()
+
+
+def test_a_zip_around_a_folder_is_read_as_the_board_reads_it(made, run, tmp_path):
+    path = _submit(made, _matrix(made), tmp_path / "x.zip")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("__MACOSX/._submission.json", b"\0\5\x16\7")
+    assert run(path, "mine")[1] == run(path)[1] == _figures(score(path, made / "out/judge"))
+
+
+def _broken(made, path):
+    """Yield submissions that are refused: what is wrong, and whether our words are the same."""
+    plain = _matrix(made)
+    size = len(plain)
+    infinite = plain.copy()
+    infinite[3, 4] = np.inf
+    keys = tuple(f"blind_{row:06d}" for row in range(size))
+    wrong: list[tuple[dict, np.ndarray, bool]] = [
+        ({}, plain[:, :5], True),
+        ({}, plain[: size - 1], True),
+        ({}, infinite, True),
+        ({}, plain[:, :0], True),
+        ({"image_ids": keys[::-1]}, plain, True),
+        ({"caption_ids": keys[:-1]}, plain, True),
+        ({"image_ids": ("a", *keys[1:]), "caption_ids": keys[::-1]}, plain[:3], True),
+        ({"dataset_fingerprint": "0" * 64}, plain, False),
+        ({"split": "dev"}, plain, False),
+        ({"track": "coco"}, plain, False),
+    ]
+    meta = new_submission(made / "out/participants", "jieba", "test", "Mine")
+    tree = json.loads(meta.model_dump_json(exclude_none=True))
+    for number, (changes, matrix, same) in enumerate(wrong):
+        text = json.dumps(tree | changes)
+        yield _write(path / f"{number}.zip", text, matrix), same
+
+
+def _write(path, text, matrix):
+    with zipfile.ZipFile(path, "w") as archive:
+        if text is not None:
+            archive.writestr("submission.json", text)
+        if matrix is not None:
+            with archive.open("similarity.npy", "w") as stream:
+                np.lib.format.write_array(stream, matrix, version=(1, 0))
+    return path
+
+
+def test_refusals_are_the_boards_words(made, run, tmp_path):
+    for path, same in _broken(made, tmp_path):
+        with pytest.raises(NowError) as refused:
+            score(path, made / "out/judge")
+        ended, scores = run(path)
+        assert (ended.returncode, scores) == (1, None)
+        assert ended.stderr.startswith("refused: ")
+        assert ended.stderr.count("\n") == 1
+        if same:
+            assert ended.stderr == f"refused: {str(refused.value).removeprefix(f'{path}: ')}\n"
+        else:
+            assert ": found " in ended.stderr
+            assert ", expected " in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "[]",
+        "{}",
+        "{" * 10_000,
+        '{"track": ["jieba"]}',
+        '{"track": "jieba", "image_ids": [["a"]], "caption_ids": 3, "payload": {}}',
+        '{"track": "jieba", "track": "jieba"}',
+    ],
+)
+def test_no_description_ends_in_a_traceback(made, run, tmp_path, text):
+    ended, scores = run(_write(tmp_path / "x.zip", text, _matrix(made)))
+    assert (ended.returncode, scores) == (1, None)
+    assert ended.stderr.startswith("refused: ")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_lists_and_other_files_are_refused(made, run, tmp_path):
+    lists = np.argsort(-_matrix(made))[:, :10].astype(np.int32)
+    meta = new_submission(made / "out/participants", "jieba", "test", "Mine")
+    pack_arrays(tmp_path / "x.zip", (lists, lists), meta.model_copy(update={"payload": "ranked"}))
+    ended, scores = run(tmp_path / "x.zip")
+    assert scores is None
+    assert "submission.json.payload: found 'ranked', expected matrix" in ended.stderr
+    pickled = np.array([[None]])
+    ended, scores = run(
+        _write(tmp_path / "y.zip", meta.model_dump_json(exclude_none=True), pickled)
+    )
+    assert scores is None
+    assert "similarity.npy" in ended.stderr
+
+
+def test_the_competition_is_what_codabench_reads(bundle, made, run, tmp_path):
+    tree = yaml.safe_load((bundle / "competition.yaml").read_text(encoding="utf-8"))
+    assert tree["version"] == 2
+    assert tree["title"] == "Noise of Web: blind round May 🐈: {x}"
+    files = [tree["image"], tree["terms"], *(page["file"] for page in tree["pages"])]
+    assert all((bundle / file).stat().st_size for file in files)
+    [task], [phase], [board] = tree["tasks"], tree["phases"], tree["leaderboards"]
+    for folder in (task["scoring_program"], task["reference_data"]):
+        assert folder.endswith("/"), "Codabench puts the zip of another into its parent"
+        assert (bundle / folder).is_dir()
+    assert all((bundle / phase[name]).is_dir() for name in ("starting_kit", "public_data"))
+    assert (phase["max_submissions"], phase["max_submissions_per_day"]) == (3, 3)
+    assert phase["tasks"] == [task["index"]]
+    assert phase["start"] < date(2100, 1, 1)
+    assert {len(column["key"]) <= 36 >= len(column["title"]) for column in board["columns"]} == {
+        True
+    }
+    scores = run(_submit(made, _matrix(made), tmp_path / "x.zip"))[1]
+    assert {column["key"] for column in board["columns"]} == set(scores)
+    assert board["columns"][0]["key"] == "rsum"
+
+
+def test_only_the_reference_data_know_the_pairing(bundle, made):
+    public = bundle / "public_data"
+    for path in (made / "out/participants").rglob("*"):
+        if path.is_file():
+            copy = public / path.relative_to(made / "out/participants")
+            assert copy.read_bytes() == path.read_bytes()
+    assert not list(public.rglob("blind.json"))
+    holders = [
+        path for path in bundle.rglob("*") if path.is_file() and b'"owner"' in path.read_bytes()
+    ]
+    names = {path.relative_to(bundle).as_posix() for path in holders}
+    assert names == {"reference_data/reference.json", "scoring_program/score.py"}
+    reference = json.loads((bundle / "reference_data/reference.json").read_text())
+    assert "secret" not in reference
+    assert (made / "bundle.zip").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("track", ["jieba", "bpe", "bert"])
+def test_the_starting_kit_can_be_sent_as_it_is(bundle, made, run, tmp_path, track):
+    kit = bundle / "starting_kit"
+    with zipfile.ZipFile(tmp_path / "kit.zip", "w") as archive:
+        archive.write(kit / track / "submission.json", "submission.json")
+        archive.write(kit / "similarity.npy", "similarity.npy")
+    assert validate(tmp_path / "kit.zip", made / "out/participants")[0].track == track
+    assert run(tmp_path / "kit.zip")[1] == _figures(score(tmp_path / "kit.zip", made / "out/judge"))
+
+
+def test_the_secret_gives_the_same_bundle_again(release, secret, made, tmp_path, now_leaderboard):
+    make = ("blind", "make", release, tmp_path / "out", "--secret-file", secret, "--scored", 3)
+    name = ("--round", "May 🐈\x7f: {x}")
+    blocked = tmp_path / "file"
+    blocked.touch()
+    (tmp_path / "folder").mkdir()
+    for path in (blocked / "b.zip", tmp_path / "folder", tmp_path / "out/participants/b.zip"):
+        code, _, told = now_leaderboard(*make, *name, "--codabench", path)
+        assert (code, (tmp_path / "out").exists()) == (1, False)
+        assert str(path).removesuffix("/b.zip") in told.splitlines()[-1]
+    code, _, told = now_leaderboard(*make, *name, "--codabench", tmp_path / "b.zip")
+    assert code == 0, told
+    assert (tmp_path / "b.zip").read_bytes() == (made / "bundle.zip").read_bytes()
+    assert not list(tmp_path.glob(".*"))
