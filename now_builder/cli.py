@@ -51,8 +51,9 @@ def _crawl(
         Path,
         typer.Argument(
             metavar="URLS",
-            help="Text file (one URL a line; # comments; text after a tab is left out), or "
-            "CSV/Parquet with a column url.",
+            help="Text file (one URL a line; # comments; text after a tab is left out); CSV, TSV, "
+            "JSON Lines or Parquet with a column url; ranks and domains (Tranco), a sitemap, the "
+            "lines of a web archive's index. All but Parquet may be .gz.",
         ),
     ],
     captures: Annotated[
@@ -275,6 +276,9 @@ def _build(
     weights: Annotated[
         Path | None, typer.Option(help="Detector weights; by default tiny-web, of the package.")
     ] = None,
+    url_column: Annotated[
+        str | None, typer.Option(help="Column with the URLs, as for crawl.")
+    ] = None,
     matched: Annotated[
         list[Path] | None, typer.Option(help="Judged pairs for dev and test, as for package.")
     ] = None,
@@ -316,6 +320,7 @@ def _build(
 
     more = [f"detect.weights={weights}"] if weights else []
     more += [f"package.matched={json.dumps([str(path) for path in matched])}"] if matched else []
+    more += [f"crawl.url_column={json.dumps(url_column)}"] if url_column else []
     more += ["crawl.allow_private=true"] if allow_private else []
     more += [f"crawl.user_agent_url={json.dumps(user_agent_url)}"] if user_agent_url else []
     settings = read_build_settings(preset, config, [*(set_ or []), *more])

@@ -95,7 +95,7 @@ def crawl(
         CrawlError: If there is no browser, the disk is full, or another crawl is at work here.
     """
     started = time.monotonic()
-    listed = read_urls(urls)
+    listed = read_urls(urls, settings.url_column)
     make_resolver(settings)  # its errors come before anything is written
     share = read_share(settings.shards_from) if settings.shards_from else (0, 1)
     if settings.engine == "ray" and settings.shards_from:

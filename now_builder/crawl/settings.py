@@ -12,6 +12,10 @@ from now_builder.machine.distribution import DistributedSettings
 class _SettingsOfOneMachine(Strict):
     """Settings of a crawl that hold for each of its machines."""
 
+    url_column: str | None = Field(
+        None,
+        description="Column with the URLs in CSV, TSV, JSON Lines or Parquet; by default url.",
+    )
     concurrency: int = Field(0, ge=0, description="Pages in flight; 0: three a CPU core.")
     page_timeout_s: float = Field(
         30.0,
