@@ -96,6 +96,8 @@ def crawl(
     """
     started = time.monotonic()
     listed = read_urls(urls, settings.url_column)
+    if urls.suffix.lower() == ".wacz" and settings.archive is None:
+        settings = settings.model_copy(update={"archive": urls})
     make_resolver(settings)  # its errors come before anything is written
     share = read_share(settings.shards_from) if settings.shards_from else (0, 1)
     if settings.engine == "ray" and settings.shards_from:

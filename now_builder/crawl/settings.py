@@ -95,6 +95,12 @@ class _SettingsOfOneMachine(Strict):
         "(ai-train=no), content-usage (train-ai=n): robots.txt or header; disallowaitraining: "
         "robots.txt; ai.txt: that file disallows the page. Empty: none.",
     )
+    archive: Path | None = Field(
+        None,
+        description="Web archive (WACZ) that answers every request, so that none goes to the "
+        "network; what it lacks fails, and is counted in the column not_archived. By default the "
+        "list, if that is one.",
+    )
     never: Path | None = Field(
         None,
         description="Text file of hosts that are never contacted, subdomains included, one a line; "

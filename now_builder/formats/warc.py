@@ -206,10 +206,10 @@ def _index_line(record: ArcWarcRecord, name: str, offset: int, length: int) -> s
         "filename": name,
     }
     stamp = re.sub(r"\D", "", record.rec_headers.get_header("WARC-Date"))[:14]
-    return f"{_sort_key(url)} {stamp} {json.dumps(fields)}\n"
+    return f"{sort_key(url)} {stamp} {json.dumps(fields)}\n"
 
 
-def _sort_key(url: str) -> str:
+def sort_key(url: str) -> str:
     """Return the sort key of a URL in an index: the host backwards, then the path."""
     parts = urlsplit(url.lower())
     if parts.scheme not in ("http", "https"):
