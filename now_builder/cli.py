@@ -53,7 +53,8 @@ def _crawl(
             metavar="URLS",
             help="Text file (one URL a line; # comments; text after a tab is left out); CSV, TSV, "
             "JSON Lines or Parquet with a column url; ranks and domains (Tranco), a sitemap, the "
-            "lines of a web archive's index. All but Parquet may be .gz.",
+            "lines of a web archive's index, all but Parquet also as .gz; or a web archive (WACZ), "
+            "whose pages are then visited in it.",
         ),
     ],
     captures: Annotated[
@@ -74,6 +75,17 @@ def _crawl(
     from now_builder.crawl.run import crawl
 
     typer.echo(crawl(urls, captures, settings, force))
+
+
+@app.command("wacz")
+def _wacz(
+    captures: Captures,
+    archive: Annotated[Path, typer.Argument(metavar="FILE.wacz", help="Archive to write.")],
+) -> None:
+    """Close the WARCs of crawl --warc into one archive, which crawl and replay tools read."""
+    from now_builder.formats.warc import write_wacz
+
+    typer.echo(f"{archive}: {write_wacz(captures, archive)} pages")
 
 
 @app.command("status")
