@@ -43,6 +43,10 @@ class NotArchived(Exception):  # noqa: N818 - no error of ours: the archive lack
     """An archive has no answer to a request, or a damaged one."""
 
 
+class TooLarge(NotArchived):
+    """An answer has more bytes than are wanted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A recorded response: transfer encodings undone, and content encodings that warcio knows."""
@@ -87,6 +91,14 @@ class Archive:
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._index = sqlite3.connect("", check_same_thread=False)
+        try:
+            self._read(path)
+        except BaseException:
+            self._index.close()
+            raise
+        self._file = path.open("rb")
+
+    def _read(self, path: Path) -> None:
         with _opened(path) as file:
             self._warcs = dict(_warcs(path, file))
             names = [name for name in file.namelist() if name.startswith("indexes/")]
@@ -98,7 +110,6 @@ class Archive:
                 rows = _records(path, file, name)
                 self._index.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             self._index.execute("CREATE INDEX by_key ON records (key)")
-        self._file = path.open("rb")
 
     def close(self) -> None:
         """Close the archive, and delete its index."""
@@ -112,7 +123,8 @@ class Archive:
         order of the query) will do if it leads nowhere else.
 
         Raises:
-            NotArchived: If there is none, its record is damaged, or has more than ``most`` bytes.
+            NotArchived: If there is none, or its record is damaged.
+            TooLarge: If it has more than ``most`` bytes.
         """
         for at, record in self._found(url, near, most):
             if record.rec_type == "revisit":
@@ -154,7 +166,7 @@ class Archive:
         if not 0 <= start < start + size <= length:
             raise NotArchived(f"the archive lacks the record in {warc:.80} at {start}")
         if size > most + _LONGEST_HEAD:
-            raise NotArchived(f"its record has {size} bytes, expected at most {most}")
+            raise TooLarge(f"its record has {size} bytes")
         packed = os.pread(self._file.fileno(), size, first + start)
         try:
             return next(ArchiveIterator(io.BytesIO(packed), check_digests="raise"))
@@ -245,7 +257,7 @@ def _content(record: ArcWarcRecord, most: int) -> bytes:
     except Exception as error:  # noqa: BLE001 - warcio meets damage with any of them
         raise NotArchived(f"its record is damaged ({error!r:.200})") from None
     if len(body) > most:
-        raise NotArchived(f"its body has more than {most} bytes")
+        raise TooLarge(f"its body has more than {most} bytes")
     if left:
         raise NotArchived(f"its record is cut off, {left} bytes are missing")
     return bytes(body)

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from tempfile import NamedTemporaryFile
@@ -11,13 +12,21 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from now_builder.crawl.archive import Answer, Archive, NotArchived
+from now_builder.crawl.archive import Answer, Archive, NotArchived, TooLarge
 from now_builder.crawl.politeness.proxy import UNLIMITED, Pipe, Proxy, destination, parse_head
 from now_builder.crawl.politeness.resolver import Refused, Resolver
 from now_builder.urls import canonical, site_of
 
 _MOST = 1 << 26
 """Bytes of a body at most, where a page has no limit: of robots.txt and the like."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What a page asked for in vain, and the time of its first answer."""
+
+    refused: dict[str, Refused] = field(default_factory=dict)
+    near: float | None = None
 
 
 class ArchiveProxy(Proxy):
@@ -32,22 +41,27 @@ class ArchiveProxy(Proxy):
     def __init__(self, resolver: Resolver, archive: Archive) -> None:
         super().__init__(resolver)
         self._archive = archive
-        self._refused: dict[str, Refused] = {}
-        self._near: float | None = None
+        self._asked = _Asked()
 
     def begin(self, limit: int) -> None:
         """Serve a new page, of at most ``limit`` bytes: close the connections of the last one."""
         super().begin(limit)
-        self._refused, self._near = {}, None
+        self._asked = _Asked()
 
     @property
     def not_archived(self) -> int | None:
         """Number of URLs of this page that the archive has no answer to."""
-        return sum(refused.reason == "not_archived" for refused in self._refused.values())
+        refusals = self._asked.refused.values()
+        return sum(refused.reason == "not_archived" for refused in refusals)
 
     def refusal(self, url: str) -> Refused | None:
         """Return why a URL was not answered on this page; ``None`` if it was."""
-        return self._refused.get(canonical(url) or url)
+        url = canonical(url) or url
+        try:
+            self._resolver.check(site_of(url))
+        except Refused as refused:
+            return refused
+        return self._asked.refused.get(url)
 
     async def _serve(self, reader: asyncio.StreamReader, pipe: Pipe) -> None:
         origin = ""
@@ -69,28 +83,30 @@ class ArchiveProxy(Proxy):
             return  # no request line
 
     async def _response(self, method: str, url: str) -> bytes:
-        page = self._page
+        page, asked, url = self._page, self._asked, canonical(url) or url  # of this page, not later
         try:
-            answer = await self._answer(method, url, min(page.limit - page.received, _MOST))
+            self._resolver.check(site_of(url))
+            answer = await self._answer(method, url, asked.near, page.limit - page.received)
+        except TooLarge as problem:
+            page.received = page.limit + 1
+            refused = Refused("too_large", f"{url:.200}: {problem}")
         except NotArchived as problem:
-            self._refuse(url, Refused("not_archived", f"{url:.200}: {problem}"))
-            return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
-        except Refused as refused:
-            self._refuse(url, refused)
-            return b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n"
-        if self._near is None and page.limit < UNLIMITED:
-            self._near = answer.at
-        page.received += len(answer.body)
-        return _encoded(method, answer)
+            refused = Refused("not_archived", f"{url:.200}: {problem}")
+        except Refused as problem:
+            refused = problem
+        else:
+            page.received += len(answer.body)
+            if page.limit < UNLIMITED and asked.near is None:
+                asked.near = answer.at
+            return _encoded(method, answer)
+        asked.refused.setdefault(url, refused)
+        status = "404 Not Found" if refused.reason == "not_archived" else "502 Bad Gateway"
+        return f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode()
 
-    async def _answer(self, method: str, url: str, most: int) -> Answer:
-        self._resolver.check(site_of(canonical(url) or ""))
+    async def _answer(self, method: str, url: str, near: float | None, left: int) -> Answer:
         if method not in {"GET", "HEAD"}:
             raise NotArchived(f"the archive has no answer to {method}")
-        return await asyncio.to_thread(self._archive.answer, url, self._near, most)
-
-    def _refuse(self, url: str, refused: Refused) -> None:
-        self._refused.setdefault(canonical(url) or url, refused)
+        return await asyncio.to_thread(self._archive.answer, url, near, min(left, _MOST))
 
 
 def _encoded(method: str, answer: Answer) -> bytes:
