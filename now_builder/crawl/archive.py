@@ -21,6 +21,7 @@ from warcio.archiveiterator import ArchiveIterator
 from warcio.bufferedreaders import BufferedReader
 from warcio.recordloader import ArcWarcRecord
 
+from now_builder.crawl.caption.charset import whole_characters
 from now_builder.errors import FormatError
 from now_builder.formats.warc import sort_key
 from now_builder.urls import canonical
@@ -70,7 +71,7 @@ def read_pages(path: Path) -> list[str]:
         for name in sorted(names, key=lambda name: (name != _FIRST_PAGES, name)):
             for number, line in _lines(file, name):
                 try:
-                    page = json.loads(line)
+                    page = whole_characters(json.loads(line))
                     urls += [] if "format" in page else [str(page["url"])]
                 except (ValueError, TypeError, KeyError, RecursionError) as error:
                     problem = f"{name}, line {number}: no page with a url ({error!r:.100})"
@@ -219,7 +220,7 @@ def _records(path: Path, file: zipfile.ZipFile, name: str) -> Iterator[tuple[Any
     for number, line in _lines(file, name):
         try:
             _, stamp, text = line.decode().split(" ", 2)
-            row = json.loads(text)
+            row = whole_characters(json.loads(text))
             url = canonical(row["url"]) if str(row["url"])[:4].lower() == "http" else None
             code = str(row.get("status", ""))
             status = int(code) if code.isdecimal() and len(code) == 3 else 0

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from now_builder.crawl.archive import read_pages
+from now_builder.crawl.caption.charset import whole_characters
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import decode_text, found_instead, refuse_other
 from now_builder.formats.shard import Planned
@@ -178,7 +179,7 @@ def _from_json(path: Path, lines: Iterable[str], column: str | None) -> Iterator
         if not text.strip():
             continue
         try:
-            row = json.loads(text)
+            row = whole_characters(json.loads(text))
         except (ValueError, RecursionError) as error:
             problem = f"line {number}: no whole line of JSON Lines ({error})"
             raise FormatError(path, problem) from None

@@ -97,7 +97,10 @@ def digest_of(body: bytes) -> str:
 
 
 ROBOTS = response(200, "text/plain", b"User-agent: *\nDisallow: /hidden\n")
-POST = "<script>fetch('/api', {method: 'POST', body: 'x'.repeat(9999)})</script>"
+POST = (
+    "<script>new WebSocket('ws://a.test/x'); new WebSocket('wss://a.test/x');"
+    "fetch('/api', {method: 'POST', body: 'x'.repeat(9999)})</script>"
+)
 LACKING = page("lacking", '<img src=/gone.png><img src="https://away.test/x.png">', POST)
 ODD = [
     *recorded({
@@ -107,6 +110,7 @@ ODD = [
         "a.test/hidden": response(200, HTML, page("hidden")),
         "a.test/away": response(302, HTML, b"", "Location: http://gone.test/x"),
         "a.test/self": response(302, HTML, b"", "Location: https://a.test/self"),
+        "a.test/busy": response(503, HTML, page("busy"), "Retry-After: 60"),
         "a.test/error": response(500, HTML, page("broken")),
         "a.test/proxy": response(407, HTML, page("who?"), "Proxy-Authenticate: Basic realm=x"),
         "a.test/large": response(200, HTML, gzip.compress(bytes(90_000_000)),
@@ -134,10 +138,11 @@ for one in ODD:
     if one.url.endswith("/changed"):
         one.headers = {"WARC-Payload-Digest": "sha1:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}
 OUTCOMES = {
-    "http://a.test/": (None, 3),
+    "http://a.test/": (None, 4),
     "http://a.test/hidden": ("robots", None),
     "http://a.test/away": ("not_archived: http://gone.test/x: the archive has no answer", 1),
     "http://a.test/self": ("not_archived: https://a.test/self: the archive has no answer", 1),
+    "http://a.test/busy": ("http_503", 0),
     "http://a.test/error": ("http_500", 0),
     "http://a.test/proxy": ("not_archived: http://a.test/proxy: its status is '407'", 1),
     "http://a.test/large": ("too_large: http://a.test/large: its body has more than 64000000", 0),

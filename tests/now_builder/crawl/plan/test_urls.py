@@ -135,6 +135,7 @@ FOUND = {
         '{"url": " http://a.test/ "}\n\n{"k": 1, "URL": "http://b.test/\\u00e9"}\n{"url": null}\n',
         None, ["http://a.test/", "http://b.test/\u00e9"],
     ),
+    "half.json": ('{"url": "http://a.test/\\ud800"}\n', None, ["http://a.test/\ufffd"]),
     "named.json": ('{"link": "http://a.test/"}\n', "Link", ["http://a.test/"]),
     "cdx-00000": (CC + CC.replace("/x", "/y"), None, ["http://a.test/x", "http://a.test/y"]),
     "sitemap.xml": (SITEMAP, None, OF_SITEMAP),
