@@ -10,7 +10,7 @@ import threading
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -36,7 +36,7 @@ _OF_CONNECTION = frozenset(
 )  # fmt: skip
 _DAMAGED = (
     zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, TypeError, KeyError,
-    OverflowError, OSError, EOFError, zlib.error, struct.error,
+    OverflowError, OSError, EOFError, zlib.error, struct.error, sqlite3.Error,
 )  # fmt: skip
 
 
@@ -136,9 +136,10 @@ class Archive:
 
     def _revisited(self, url: str, at: float, record: ArcWarcRecord, most: int) -> Answer:
         """Return the answer of an earlier record, under the headers of the later one."""
+        near = at
         said, digest = record.rec_headers.get_header, "WARC-Payload-Digest"
-        date = said("WARC-Refers-To-Date")
-        near = _seconds(date) if date else at
+        with suppress(ValueError, TypeError):
+            near = _seconds(said("WARC-Refers-To-Date"))
         for _, first in self._found(said("WARC-Refers-To-Target-URI") or url, near, most):
             same = first.rec_headers.get_header(digest) in {None, said(digest)}
             if first.rec_type in {"response", "resource"} and same:
@@ -160,7 +161,11 @@ class Archive:
                 (sort_key(wanted), wanted, wanted, 1e12 if near is None else near),
             ).fetchall()
         for at, warc, start, size in rows:
-            yield at, self._record(warc, start, size, most)
+            record = self._record(warc, start, size, most)
+            found = canonical(record.rec_headers.get_header("WARC-Target-URI") or "")
+            if found is None or sort_key(found) != sort_key(wanted):
+                raise NotArchived(f"the index leads to a record of {found!s:.200}")
+            yield at, record
 
     def _record(self, warc: str, start: int, size: int, most: int) -> ArcWarcRecord:
         first, length = self._warcs.get(warc, (0, 0))
@@ -220,13 +225,13 @@ def _records(path: Path, file: zipfile.ZipFile, name: str) -> Iterator[tuple[Any
     for number, line in _lines(file, name):
         try:
             _, stamp, text = line.decode().split(" ", 2)
-            row = whole_characters(json.loads(text))
-            url = canonical(row["url"]) if str(row["url"])[:4].lower() == "http" else None
+            row = json.loads(text)
+            url = whole_characters(row["url"])
+            url = canonical(url) if str(url)[:4].lower() == "http" else None
             code = str(row.get("status", ""))
             status = int(code) if code.isdecimal() and len(code) == 3 else 0
-            if url is None or row.get("method", "GET") not in {"GET", "HEAD"}:
-                continue
-            if 0 < status < 200 or status == 304:
+            other = row.get("method", "GET") not in {"GET", "HEAD"}
+            if url is None or other or 0 < status < 200 or status == 304:
                 continue
             rank = 0 if 200 <= status < 300 else 1 if not status else 2
             warc = PurePosixPath(row["filename"]).name
@@ -266,9 +271,9 @@ def _content(record: ArcWarcRecord, most: int) -> bytes:
 
 def _answer(record: ArcWarcRecord, body: bytes, at: float, said: Any) -> Answer:
     """Return an answer, its headers without those of the connection and of what is undone."""
-    if said is None:
+    if said is None and record.rec_type == "resource":
         return Answer(200, [("Content-Type", record.content_type or "")], body, at)
-    code, coding = said.get_statuscode(), ""
+    code, coding = "" if said is None else said.get_statuscode(), ""
     if record.http_headers is not None:
         coding = (record.http_headers.get_header("content-encoding") or "").lower()
     undone = coding in BufferedReader.get_supported_decompressors()

@@ -126,7 +126,8 @@ ODD = [
     Record("http://a.test/again", b"", "2025-01-01T00:00:00Z", "revisit",
            {"WARC-Refers-To-Target-URI": "http://a.test/kept", "WARC-Refers-To-Date": AT,
             "WARC-Payload-Digest": digest_of(page("first"))}),
-    Record("http://a.test/lost", b"", kind="revisit"),
+    Record("http://a.test/lost", b"", kind="revisit", headers={"WARC-Refers-To-Date": "never"}),
+    Record("http://a.test/other", response(200, HTML, page("other")), row={"offset": 0}),
     Record("http://a.test/source", page("only its source"), kind="resource"),
 ]  # fmt: skip
 for one in ODD:
@@ -154,6 +155,7 @@ OUTCOMES = {
     "http://a.test/post": ("not_archived", 1),
     "http://a.test/again": (None, 0),
     "http://a.test/lost": ("not_archived: .*lacks the record that an identical", 1),
+    "http://a.test/other": ("not_archived: .*the index leads to a record of http://a.test/$", 1),
     "http://a.test/source": (None, 0),
     "http://never.test/": ("never: never.test is on the list", None),
 }
