@@ -42,7 +42,10 @@ _HOST = rf"({_LABEL}+\.)+[^\W\d_]{_LABEL}*\.?|\d+(\.\d+){{3}}|localhost|\[[\da-f
 _LOOKS_LIKE_URL = re.compile(rf"https?:|(//|\\\\)?({_HOST})(:\d+)?([/?#\\]|$)", re.IGNORECASE)
 """A scheme that can be visited, or a host: a name with a dot or an address."""
 
-_RANKED = re.compile(rf"\d+[,\t]({_HOST})\s*", re.IGNORECASE)
+_RANKED = re.compile(rf"\d+[,\t](?:{_HOST})\s*", re.IGNORECASE)
+_RANK = re.compile(r"\d+[,\t]([^\s,/:]+)\s*")
+"""The first line of a list of ranks and domains, and any, as such lists have ``com`` too."""
+
 _INDEXED = re.compile(r"\S+ \d{14,17} (?=\{)")
 """What stands before the JSON of a line of an index, as Common Crawl's (CDXJ)."""
 
@@ -97,7 +100,7 @@ def _read_list(path: Path, column: str | None) -> tuple[str, list[tuple[int, str
             urls = _from_sitemap(path, file)
             return "URL", [(place, url) for place, url in enumerate(urls, 1) if url]
         ending = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
-        kind = ending.lower().removeprefix(".")
+        kind = "json" if found else ending.lower().removeprefix(".")
         lines = _lines(path, file, newline="" if kind in {"csv", "tsv"} or column else None)
         return "line", list(_from_lines(path, lines, kind, column))
 
@@ -133,7 +136,7 @@ def _from_lines(
 ) -> Iterator[tuple[int, str]]:
     first = next(lines, "")
     lines = chain([first], lines)
-    if first.lstrip().startswith("{") or _INDEXED.match(first):
+    if kind == "json" or _INDEXED.match(first):
         return _from_json(path, lines, column)
     if column is None and _RANKED.fullmatch(first):
         return _from_ranks(path, lines)
@@ -154,7 +157,7 @@ def _from_text(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 def _from_ranks(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines, 1):
-        found = _RANKED.fullmatch(line)
+        found = _RANK.fullmatch(line)
         if found is None and line.strip():
             problem = f"line {number}: found {line.strip()!r:.80}, expected a rank and a domain"
             raise FormatError(path, f"{problem}, as before")

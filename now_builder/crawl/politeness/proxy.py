@@ -144,7 +144,7 @@ class Proxy:
         page = self._page
         try:
             method, target, headers = parse_head(head)
-            host, port = destination(method, target)
+            host, port = _destination(method, target)
             pipe.host, pipe.port = host, port
             try:
                 server, pipe.server = await self._dial(host, port)
@@ -242,8 +242,7 @@ def parse_head(head: bytes) -> tuple[str, str, list[bytes]]:
     return parts[0], parts[1], lines[1:]
 
 
-def destination(method: str, target: str) -> tuple[str, int]:
-    """Return the host and port that a request is for."""
+def _destination(method: str, target: str) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{target}" if method == "CONNECT" else target)
         if bare := _BARE_IPV6.fullmatch(parts.netloc):

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from now_builder.crawl.archive import Answer, Archive, NotArchived, TooLarge
-from now_builder.crawl.politeness.proxy import UNLIMITED, Pipe, Proxy, destination, parse_head
+from now_builder.crawl.politeness.proxy import UNLIMITED, Pipe, Proxy, parse_head
 from now_builder.crawl.politeness.resolver import Refused, Resolver
 from now_builder.urls import canonical, site_of
 
@@ -70,7 +70,6 @@ class ArchiveProxy(Proxy):
                 head = await reader.readuntil(b"\r\n\r\n")
                 method, target, _ = parse_head(head)
                 if method == "CONNECT" and not origin:
-                    destination(method, target)
                     origin = f"https://{target}"
                     pipe.client.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
                     await pipe.client.start_tls(_certified())

@@ -124,7 +124,7 @@ def index_of(*parts: str) -> str:
 
 CC = 'test,a)/x 20260102030405 {"url": "http://a.test/x", "mime": "text/html", "status": "200"}\n'
 FOUND = {
-    "tranco.csv": ("1,a.test\r\n2,b.test\r\n\r\n", None, ["a.test", "b.test"]),
+    "tranco.csv": ("1,a.test\r\n2,test\r\n\r\n", None, ["a.test", "test"]),
     "top": ("1\ta.test\n30\t10.0.0.1\n", None, ["a.test", "10.0.0.1"]),
     "laion.csv": ("SAMPLE_ID,URL,TEXT\n1,http://a.test/,hat\n", None, ["http://a.test/"]),
     "laion.tsv": ('TEXT, long\tURL\n"a ""hat"""\thttp://a.test/,\n', None, ["http://a.test/,"]),
@@ -132,7 +132,7 @@ FOUND = {
     "any.txt": ("page;title\nhttp://a.test/;hat\n", "page", ["http://a.test/"]),
     "both.csv": ("URL,url\nhttp://a.test/,http://b.test/\n", "URL", ["http://a.test/"]),
     "list.jsonl": (
-        '{"url": " http://a.test/ "}\n\n{"k": 1, "URL": "http://b.test/\\u00e9"}\n{"url": null}\n',
+        '\n{"url": " http://a.test/ "}\n{"k": 1, "URL": "http://b.test/\\u00e9"}\n{"url": null}\n',
         None, ["http://a.test/", "http://b.test/\u00e9"],
     ),
     "half.json": ('{"url": "http://a.test/\\ud800"}\n', None, ["http://a.test/\ufffd"]),
