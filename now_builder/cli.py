@@ -51,8 +51,10 @@ def _crawl(
         Path,
         typer.Argument(
             metavar="URLS",
-            help="Text file (one URL a line; # comments; text after a tab is left out), or "
-            "CSV/Parquet with a column url.",
+            help="Text file (one URL a line; # comments; text after a tab is left out); CSV, TSV, "
+            "JSON Lines or Parquet with a column url; ranks and domains (Tranco), a sitemap, the "
+            "lines of a web archive's index, all but Parquet also as .gz; or a web archive (WACZ), "
+            "whose pages are then visited in it.",
         ),
     ],
     captures: Annotated[
@@ -73,6 +75,17 @@ def _crawl(
     from now_builder.crawl.run import crawl
 
     typer.echo(crawl(urls, captures, settings, force))
+
+
+@app.command("wacz")
+def _wacz(
+    captures: Captures,
+    archive: Annotated[Path, typer.Argument(metavar="FILE.wacz", help="Archive to write.")],
+) -> None:
+    """Close the WARCs of crawl --warc into one archive, which crawl and replay tools read."""
+    from now_builder.formats.warc import write_wacz
+
+    typer.echo(f"{archive}: {write_wacz(captures, archive)} pages")
 
 
 @app.command("status")
@@ -274,6 +287,9 @@ def _build(
     weights: Annotated[
         Path | None, typer.Option(help="Detector weights; by default tiny-web, of the package.")
     ] = None,
+    url_column: Annotated[
+        str | None, typer.Option(help="Column with the URLs, as for crawl.")
+    ] = None,
     matched: Annotated[
         list[Path] | None, typer.Option(help="Judged pairs for dev and test, as for package.")
     ] = None,
@@ -315,6 +331,7 @@ def _build(
 
     more = [f"detect.weights={weights}"] if weights else []
     more += [f"package.matched={json.dumps([str(path) for path in matched])}"] if matched else []
+    more += [f"crawl.url_column={json.dumps(url_column)}"] if url_column else []
     more += ["crawl.allow_private=true"] if allow_private else []
     more += [f"crawl.user_agent_url={json.dumps(user_agent_url)}"] if user_agent_url else []
     settings = read_build_settings(preset, config, [*(set_ or []), *more])

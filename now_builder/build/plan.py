@@ -111,7 +111,7 @@ class BuildPlan:
 
 def plan_build(urls: Path, out: Path, settings: BuildSettings) -> BuildPlan:
     """Plan a build by measured rates; nothing is written, no site is asked."""
-    listed = read_urls(urls)
+    listed = read_urls(urls, settings.crawl.url_column)
     sites = Counter(site_of(url) for url in {canonical(url) or url for url in listed})
     quota = settings.crawl.per_host_quota or len(listed)
     hosts = Counter({site: min(count, quota) for site, count in sites.items()})

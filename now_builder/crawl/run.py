@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from now_builder.crawl.archive import Archive
 from now_builder.crawl.browser.visit import REFUSED
 from now_builder.crawl.engines.local import crawl_shards, make_resolver, write_errors_explained
 from now_builder.crawl.plan.host_groups import assign_host_groups, host_groups
@@ -95,8 +96,12 @@ def crawl(
         CrawlError: If there is no browser, the disk is full, or another crawl is at work here.
     """
     started = time.monotonic()
-    listed = read_urls(urls)
-    make_resolver(settings)  # its errors come before anything is written
+    listed = read_urls(urls, settings.url_column)
+    if urls.suffix.lower() == ".wacz" and settings.archive is None:
+        settings = settings.model_copy(update={"archive": urls})
+    make_resolver(settings)  # its errors come before anything is written, and an archive's
+    if settings.archive is not None:
+        Archive(settings.archive).close()
     share = read_share(settings.shards_from) if settings.shards_from else (0, 1)
     if settings.engine == "ray" and settings.shards_from:
         raise ConfigError("--shards-from: not with --engine ray, which shares the work itself")

@@ -12,6 +12,10 @@ from now_builder.machine.distribution import DistributedSettings
 class _SettingsOfOneMachine(Strict):
     """Settings of a crawl that hold for each of its machines."""
 
+    url_column: str | None = Field(
+        None,
+        description="Column with the URLs in CSV, TSV, JSON Lines or Parquet; by default url.",
+    )
     concurrency: int = Field(0, ge=0, description="Pages in flight; 0: three a CPU core.")
     page_timeout_s: float = Field(
         30.0,
@@ -90,6 +94,12 @@ class _SettingsOfOneMachine(Strict):
         "robots or noise-of-web; tdm-reservation: header, meta tag or tdmrep.json; content-signal "
         "(ai-train=no), content-usage (train-ai=n): robots.txt or header; disallowaitraining: "
         "robots.txt; ai.txt: that file disallows the page. Empty: none.",
+    )
+    archive: Path | None = Field(
+        None,
+        description="Web archive (WACZ) that answers every request, so that none goes to the "
+        "network; what it lacks fails, and is counted in the column not_archived. By default the "
+        "list, if that is one.",
     )
     never: Path | None = Field(
         None,

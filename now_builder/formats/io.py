@@ -235,17 +235,30 @@ _JSON = re.compile(r"\s*(\{|\[\s*([\"\[{\]]|$))")
 _MARKUP = re.compile(r"\s*<([!?]|/?[a-z][\w:-]*[\s/>])", re.IGNORECASE)
 
 
+def refuse_other(path: Path, head: bytes, expected: str) -> None:
+    """Raise a FormatError if a file's first bytes are those of a packed or binary one."""
+    found = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+    if found is None and head[:1000].count(0) > len(head[:1000]) // 10:
+        found = "binary data"
+    if found is not None:
+        raise FormatError(path, f"expected {expected}, found {found}")
+
+
+def found_instead(text: str | bytes) -> tuple[int, str]:
+    """Return the line in which a text begins, and what it is instead of lines, or ``""``."""
+    head = text if isinstance(text, str) else text.decode("utf-8-sig", "replace")
+    forms = (("JSON", _JSON), ("HTML or XML", _MARKUP))
+    found = next((kind for kind, form in forms if form.match(head)), "")
+    return head[: len(head) - len(head.lstrip())].count("\n") + 1, found
+
+
 def decode_text(path: Path, content: bytes, expected: str) -> str:
     """Decode the lines of a user's file: UTF-8, with or without a byte order mark.
 
     Raises:
         FormatError: If it is packed, binary, JSON, HTML or XML, or not UTF-8.
     """
-    found = next((kind for magic, kind in _MAGIC.items() if content.startswith(magic)), None)
-    if found is None and content[:1000].count(0) > len(content[:1000]) // 10:
-        found = "binary data"
-    if found is not None:
-        raise FormatError(path, f"expected {expected}, found {found}")
+    refuse_other(path, content, expected)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -253,10 +266,9 @@ def decode_text(path: Path, content: bytes, expected: str) -> str:
         byte = f"byte 0x{content[error.start]:02x}"
         problem = f"line {line}: {byte} is not UTF-8 text, expected {expected}"
         raise FormatError(path, problem) from None
-    for kind, form in (("JSON", _JSON), ("HTML or XML", _MARKUP)):
-        if form.match(text):
-            line = text[: len(text) - len(text.lstrip())].count("\n") + 1
-            raise FormatError(path, f"line {line}: expected {expected}, found {kind}")
+    line, found = found_instead(text)
+    if found:
+        raise FormatError(path, f"line {line}: expected {expected}, found {found}")
     return text
 
 

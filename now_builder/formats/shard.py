@@ -80,6 +80,8 @@ class CaptureRow:
         elapsed_s: seconds spent on this page.
         timings: JSON object of seconds by step, all attempts together.
         overlays: rules by which cookie and consent overlays were hidden; empty if none was.
+        not_archived: number of URLs that the page asked for and the archive does not have; ``None``
+            for a page of the web.
     """
 
     key: str
@@ -117,6 +119,7 @@ class CaptureRow:
     tool: str | None = None
     timings: str | None = None
     overlays: list[str] = field(default_factory=list)
+    not_archived: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +217,15 @@ def image_kind(screenshot: bytes) -> Literal["png", "webp"]:
 _ELEMENTS_FORMAT = "now-elements/1"
 _PLAN, _CAPTURES = "now-plan/1", "now-captures/1"
 _ROWS = re.compile(r"(\d{5})\.parquet", re.ASCII)
-_OPTIONAL = {"host_group", "timings", "overlays", "charset_browser", "ink", "ink_middle"}
+_OPTIONAL = {
+    "host_group",
+    "timings",
+    "overlays",
+    "charset_browser",
+    "ink",
+    "ink_middle",
+    "not_archived",
+}
 """Columns that the first captures lack."""
 _REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
 

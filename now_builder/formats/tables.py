@@ -6,9 +6,10 @@ pyarrow is imported by the functions that need it: 45 MB that a training or a GP
 import csv
 import io
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -163,19 +164,32 @@ def plain_names(names: Collection[object]) -> list[str]:
 
 
 def read_records(path: Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
+    """Yield the records of a CSV's bytes as :func:`split_records` does.
+
+    Raises:
+        FormatError: If it is no text; or as :func:`split_records` says.
+    """
+    text = decode_text(path, content, "CSV or Parquet")
+    yield from split_records(path, io.StringIO(text, newline=""))
+
+
+def split_records(
+    path: Path, lines: Iterable[str], between: str | None = None
+) -> Iterator[tuple[int, list[str]]]:
     """Yield the records of a CSV, the header first, each with the number of its first line.
 
-    Commas part the cells; one in double quotes may hold commas, line ends and, doubled, quotes.
+    Commas, or where the header has none semicolons or tabs, or ``between`` part the cells; one in
+    double quotes may hold commas, line ends and, doubled, quotes.
     Blank lines are no records; a record may have fewer cells than the header.
 
     Raises:
-        FormatError: If it is no text, or empty; naming the line, if a record has more cells than
-            the header, or a quote that is closed nowhere, or only in another record.
+        FormatError: If it is empty; naming the line, if a record has more cells than the header, or
+            a quote that is closed nowhere, or only in another record.
     """
-    text = decode_text(path, content, "CSV or Parquet")
-    names = text.partition("\n")[0]
-    between = next((mark for mark in ",;\t" if mark in names), ",")
-    lines = io.StringIO(text, newline="")
+    lines = iter(lines)
+    names = next(lines, "")
+    between = between or next((mark for mark in ",;\t" if mark in names), ",")
+    lines = chain([names], lines)
     reader = csv.reader(lines, delimiter=between, strict=True, skipinitialspace=True)
     header: list[str] = []
     line = 1

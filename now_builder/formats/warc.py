@@ -1,13 +1,16 @@
-"""WARC: the requests and responses of a shard's pages, beside its tar, with an index."""
+"""WARC: the requests and responses of a shard's pages, with an index; and WACZ, of all shards."""
 
 import gzip
+import hashlib
 import io
 import json
 import re
 import uuid
+import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from warcio.archiveiterator import ArchiveIterator
@@ -15,8 +18,17 @@ from warcio.recordloader import ArcWarcRecord
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
+from now_builder.errors import FormatError
 from now_builder.formats.io import replacing
-from now_builder.formats.shard import TRANSFER_HEADERS, Capture, CaptureRow, Exchange, torn
+from now_builder.formats.shard import (
+    TRANSFER_HEADERS,
+    Capture,
+    CaptureRow,
+    Exchange,
+    complete_shards,
+    read_columns,
+    torn,
+)
 
 _HTTP = "HTTP/1.1"
 _AS_SENT = "X-Crawler-"
@@ -72,6 +84,59 @@ def read_exchanges(captures: Path, shard: int) -> dict[str, tuple[Exchange, ...]
             return _pages(ArchiveIterator(file))
     except Exception as error:  # noqa: BLE001 - warcio meets damage with any of them
         raise torn(path, f"not a readable WARC ({error!r:.200})") from None
+
+
+def write_wacz(captures: Path, path: Path) -> int:
+    """Close the WARCs of all complete shards into one WACZ, and return the number of its pages.
+
+    The same captures give the same bytes.
+
+    Raises:
+        FormatError: If no complete shard has a WARC.
+    """
+    shards = [shard for shard in complete_shards(captures) if warc_path(captures, shard).exists()]
+    if not shards:
+        raise FormatError(captures, "no complete shard has a WARC (00000.warc.gz); crawl --warc")
+    lines = [_line({"format": "json-pages-1.0", "id": "pages", "title": "All pages"})]
+    for shard in shards:
+        names = ("key", "url_canonical", "status", "fetched_at", "title")
+        for row in read_columns(captures, shard, names):
+            if row["status"] == "ok":
+                page = {"id": row["key"], "url": row["url_canonical"], "title": row["title"] or ""}
+                lines.append(_line(page | {"ts": _date(row["fetched_at"])}))
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as file:
+        resources = [_add(file, "pages/pages.jsonl", lines)]
+        for shard in shards:
+            warc, index = warc_path(captures, shard), cdxj_path(captures, shard)
+            resources.append(_add(file, f"archive/{warc.name}", _blocks(warc)))
+            resources.append(_add(file, f"indexes/{index.name}", _blocks(index)))
+        about = {"profile": "data-package", "wacz_version": "1.1.1", "software": "noise-of-web"}
+        package = _add(file, "datapackage.json", [_line(about | {"resources": resources})])
+        digest = {"path": package["path"], "hash": package["hash"]}
+        _add(file, "datapackage-digest.json", [_line(digest)])
+    return len(lines) - 1
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            yield block
+
+
+def _add(file: zipfile.ZipFile, name: str, blocks: Iterable[bytes]) -> dict[str, Any]:
+    """Store a member as it is, and return its description."""
+    digest, size = hashlib.sha256(), 0
+    with file.open(zipfile.ZipInfo(name), "w", force_zip64=True) as member:
+        for block in blocks:
+            member.write(block)
+            digest.update(block)
+            size += len(block)
+    hashed = f"sha256:{digest.hexdigest()}"
+    return {"name": name.rpartition("/")[2], "path": name, "hash": hashed, "bytes": size}
 
 
 def _pages(records: Iterable[ArcWarcRecord]) -> dict[str, tuple[Exchange, ...]]:
@@ -206,10 +271,10 @@ def _index_line(record: ArcWarcRecord, name: str, offset: int, length: int) -> s
         "filename": name,
     }
     stamp = re.sub(r"\D", "", record.rec_headers.get_header("WARC-Date"))[:14]
-    return f"{_sort_key(url)} {stamp} {json.dumps(fields)}\n"
+    return f"{sort_key(url)} {stamp} {json.dumps(fields)}\n"
 
 
-def _sort_key(url: str) -> str:
+def sort_key(url: str) -> str:
     """Return the sort key of a URL in an index: the host backwards, then the path."""
     parts = urlsplit(url.lower())
     if parts.scheme not in ("http", "https"):

@@ -1,5 +1,6 @@
 """The readers of what a user brings: lists, tables, tokenizers, labels, settings."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -50,6 +51,11 @@ def _write_all(folder: Path) -> None:
         frame.to_csv(folder / f"{name}.csv", index=False)
         frame.to_parquet(folder / f"{name}.parquet")
     (folder / "urls.txt").write_text("http://a.test/ # x\n\nb.test\thello\nhttp://\u4e2d.test/\n")
+    (folder / "urls.jsonl").write_text(
+        '{"url": "a.test"}\ntest,b)/ 20260102030405 {"url": "b.test"}\n'
+    )
+    (folder / "urls.xml").write_text("<urlset><url><loc>http://a.test/</loc></url></urlset>")
+    (folder / "urls.gz").write_bytes(gzip.compress(b"1,a.test\n2,b.test\n"))
     (folder / "hosts.txt").write_text("a.test\n*.b.test # c\n[::1]:80\nhttp://c.test/x\n")
     words = WordLevel({"hello": 0, "world": 1, "?": 2}, unk_token="?")
     (folder / "own.tokenizer.json").write_text(tokenizers.Tokenizer(words).to_str())
@@ -81,7 +87,10 @@ READER = Kinds(
         "beliefs.parquet": lambda path: read_clean_prob(path, path.parent),
         "urls.csv": _read_urls,
         "urls.parquet": _read_urls,
+        "urls.gz": _read_urls,
+        "urls.jsonl": _read_urls,
         "urls.txt": _read_urls,
+        "urls.xml": _read_urls,
         "hosts.txt": read_hosts,
         "own.tokenizer.json": _cut,
         "coco.json": read_coco,

@@ -1,12 +1,14 @@
 """The readers of releases and captures: one small file of each kind, mutated."""
 
 import io
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
 from kinds import Kinds
 from PIL import Image
 
+from now_builder.crawl.archive import Archive, NotArchived, read_pages
 from now_builder.formats.captions import (
     make_vocabulary,
     read_captions,
@@ -47,7 +49,7 @@ from now_builder.formats.shard import (
 )
 from now_builder.formats.split import Shares, SplitPlan, read_split, write_split
 from now_builder.formats.verdicts import COLUMNS, read_verdicts
-from now_builder.formats.warc import read_exchanges, write_warc
+from now_builder.formats.warc import read_exchanges, write_wacz, write_warc
 
 _AT = "2026-01-02T03:04:05.678+00:00"
 _PLAN = SplitPlan(shares=Shares(train=0.5, dev=0.25, test=0.25))
@@ -67,6 +69,7 @@ def _write_all(folder: Path) -> None:
     write_plan(folder, [Planned(row.key, 0, **urls)])
     write_shard(folder, 0, [row], [capture])
     write_warc(folder, 0, [(row, capture)])
+    write_wacz(folder, folder / "site.wacz")
     write_split(folder / "split.toml", _PLAN)
     write_captions(folder / "bert.txt", [(row.key, [4, 5])])
     write_vocabulary(folder / "bert.vocab.json", make_vocabulary(["a", "b"], "bert", "s", "l"))
@@ -103,6 +106,13 @@ def _read_rows(folder: Path) -> None:
     read_rows(folder, 0)
 
 
+def _read_wacz(path: Path) -> None:
+    with closing(Archive(path)) as archive:
+        for url in read_pages(path):
+            with suppress(NotArchived):
+                archive.answer(url, None, 1000)
+
+
 def _read_archive(folder: Path) -> None:
     read_split_captions(folder / "archive", "test", "bert")
     read_image_identities(folder / "archive", "test")
@@ -117,6 +127,7 @@ READER = Kinds(
         "noise.npy": lambda path: read_noise(path, 2, 2),
         "verdicts.csv": read_verdicts,
         "field.tsv": read_field_texts,
+        "site.wacz": _read_wacz,
     },
     {
         "pairs.parquet": read_pairs,

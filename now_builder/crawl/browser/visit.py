@@ -42,6 +42,7 @@ class VisitRecord:
     final_url: str | None = None
     http_status: int | None = None
     content_type: str | None = None
+    not_archived: int | None = None
     robots: str | None = None
     timer: StepTimer = field(default_factory=StepTimer)
     hosts: set[str] = field(default_factory=set)
@@ -49,7 +50,7 @@ class VisitRecord:
 
     def columns(self) -> dict[str, Any]:
         """Return the record as columns of the page's row."""
-        kept = ("redirects", "final_url", "http_status", "content_type", "robots")
+        kept = ("redirects", "final_url", "http_status", "content_type", "robots", "not_archived")
         return {name: getattr(self, name) for name in kept} | {"timings": self.timer.to_json()}
 
 

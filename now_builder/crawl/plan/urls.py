@@ -1,20 +1,28 @@
 """Read lists of URLs, and plan them: the shard and key of each, assigned once."""
 
+import gzip
 import hashlib
 import io
+import json
 import re
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, count
 from math import ceil
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from now_builder.crawl.archive import read_pages
+from now_builder.crawl.caption.charset import whole_characters
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import decode_text
+from now_builder.formats.io import decode_text, found_instead, refuse_other
 from now_builder.formats.shard import Planned
-from now_builder.formats.tables import plain_names, read_records
+from now_builder.formats.tables import plain_names, split_records
 from now_builder.urls import canonical, site_of
 
 _NOTE = re.compile(r"\t|\s#")
@@ -27,42 +35,47 @@ _MOST_SHARDS = 100_000
 _SHARDS_OF_A_SHORT_LIST = 8
 
 
-_EXPECTED = "one URL a line, or CSV or Parquet with a column url"
+_EXPECTED = "one URL a line, or CSV, TSV, JSON Lines or Parquet with a column url, or a sitemap"
 
 _LABEL = r"[^\s/?#\\:@,;|\"'<>(){}\[\].]"
 _HOST = rf"({_LABEL}+\.)+[^\W\d_]{_LABEL}*\.?|\d+(\.\d+){{3}}|localhost|\[[\da-f.]*:[\da-f:.]*\]"
 _LOOKS_LIKE_URL = re.compile(rf"https?:|(//|\\\\)?({_HOST})(:\d+)?([/?#\\]|$)", re.IGNORECASE)
 """A scheme that can be visited, or a host: a name with a dot or an address."""
 
-_RANKED = re.compile(rf"\d+[,;\t ]\s*{_HOST}", re.IGNORECASE)
+_RANKED = re.compile(rf"\d+[,\t](?:{_HOST})\s*", re.IGNORECASE)
+_RANK = re.compile(r"\d+[,\t]([^\s,/:]+)\s*")
+"""The first line of a list of ranks and domains, and any, as such lists have ``com`` too."""
+
+_INDEXED = re.compile(r"\S+ \d{14,17} (?=\{)")
+"""What stands before the JSON of a line of an index, as Common Crawl's (CDXJ)."""
+
+ListFile = io.BufferedReader | gzip.GzipFile
+
 _FIRST, _NEARLY_ALL = 10, 0.9
+_LONGEST_LINE = 1 << 24
+_BEFORE = b"\xef\xbb\xbf \t\r\n"
+_NOT_UTF_8 = re.compile("[\udc80-\udcff]")
+_DAMAGED = (ValueError, OverflowError, OSError, EOFError, zlib.error, pa.ArrowException)
 
 
-def read_urls(path: Path) -> list[str]:
-    """Read a list of URLs: text, or CSV or Parquet with ``url``.
+def read_urls(path: Path, column: str | None = None) -> list[str]:
+    """Read a list of URLs in any of the forms in which such lists are found.
 
     A line of text is a URL, which a tab or a ``#`` after white space ends; a line that begins with
     ``#`` is a comment. A line that is no URL is listed too, to become a row, unless the whole file
-    is something else.
+    is something else. CSV, TSV, JSON Lines and Parquet have a column ``url``, in any case, or that
+    named by ``column``. Other forms are ranks and domains without a header, sitemaps, and the lines
+    of a web archive's index. All but Parquet may be packed by gzip.
 
     Raises:
-        FormatError: If the file is missing, unreadable, has no column ``url``, lists nothing, or
-            none of the first ten lines, or hardly one of all, looks like a URL.
+        FormatError: If the file is missing, cut off, unreadable, has no such column, lists nothing,
+            or none of the first ten lines, or hardly one of all, looks like a URL.
     """
     try:
-        if path.suffix.lower() == ".parquet":
-            listed, unit = _from_parquet(path, path), "row"
-        else:
-            content, unit = path.read_bytes(), "line"
-            if content.startswith(b"PAR1"):
-                listed, unit = _from_parquet(path, io.BytesIO(content)), "row"
-            elif path.suffix.lower() == ".csv":
-                listed = list(_from_csv(path, content))
-            else:
-                listed = list(_from_text(path, content))
+        unit, listed = _read_list(path, column)
     except FileNotFoundError:
         raise FormatError(path, "no such list of URLs") from None
-    except (ValueError, OverflowError, OSError, pa.ArrowException) as error:
+    except _DAMAGED as error:
         raise FormatError(path, f"not a readable list of URLs ({error})") from None
     if not listed:
         raise FormatError(path, "found no URL, expected at least one")
@@ -70,8 +83,69 @@ def read_urls(path: Path) -> list[str]:
     return [url for _, url in listed]
 
 
-def _from_text(path: Path, content: bytes) -> Iterator[tuple[int, str]]:
-    lines = io.StringIO(decode_text(path, content, _EXPECTED), newline=None)
+def _read_list(path: Path, column: str | None) -> tuple[str, list[tuple[int, str]]]:
+    """Return what the places in a list are called, and each URL with its place."""
+    if path.suffix.lower() == ".wacz":
+        return "page", list(enumerate(read_pages(path), 1))
+    with _opened(path) as file:
+        head = file.peek(1)
+        packed = isinstance(file, gzip.GzipFile)
+        if path.suffix.lower() == ".parquet" or (head.startswith(b"PAR1") and not packed):
+            return "row", _from_parquet(path, column)
+        refuse_other(path, head, _EXPECTED)
+        line, found = found_instead(head)
+        if found == "JSON" and not head.lstrip(_BEFORE).startswith(b"{"):
+            raise FormatError(path, f"line {line}: expected {_EXPECTED}, found JSON of other lines")
+        if found == "HTML or XML":
+            urls = _from_sitemap(path, file)
+            return "URL", [(place, url) for place, url in enumerate(urls, 1) if url]
+        ending = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
+        kind = "json" if found else ending.lower().removeprefix(".")
+        lines = _lines(path, file, newline="" if kind in {"csv", "tsv"} or column else None)
+        return "line", list(_from_lines(path, lines, kind, column))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[ListFile]:
+    """Open a list, and unpack it if its first bytes are those of gzip."""
+    with path.open("rb") as file:
+        if file.peek(2).startswith(b"\x1f\x8b"):
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield unpacked
+        else:
+            yield file
+
+
+def _lines(path: Path, file: ListFile, newline: str | None) -> Iterator[str]:
+    """Yield the lines of a text, one at a time whatever its size; each must be UTF-8."""
+    with io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline) as text:
+        for number in count(1):
+            line = text.readline(_LONGEST_LINE)
+            if not line:
+                return
+            if len(line) == _LONGEST_LINE:
+                raise FormatError(path, f"line {number}: longer than {_LONGEST_LINE} characters")
+            if not line.isascii() and (found := _NOT_UTF_8.search(line)):
+                byte = f"byte 0x{ord(found[0]) - 0xDC00:02x} is not UTF-8 text"
+                raise FormatError(path, f"line {number}: {byte}, expected {_EXPECTED}")
+            yield line
+
+
+def _from_lines(
+    path: Path, lines: Iterator[str], kind: str, column: str | None
+) -> Iterator[tuple[int, str]]:
+    first = next(lines, "")
+    lines = chain([first], lines)
+    if kind == "json" or _INDEXED.match(first):
+        return _from_json(path, lines, column)
+    if column is None and _RANKED.fullmatch(first):
+        return _from_ranks(path, lines)
+    if kind in {"csv", "tsv"} or column is not None:
+        return _from_csv(path, lines, "\t" if kind == "tsv" else None, column)
+    return _from_text(path, lines)
+
+
+def _from_text(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines, 1):
         names = re.split(r"[,;]", line.replace('"', "")) if number == 1 else ()
         if len(names) > 1 and "url" in plain_names(names):
@@ -81,31 +155,103 @@ def _from_text(path: Path, content: bytes) -> Iterator[tuple[int, str]]:
             yield number, url
 
 
-def _from_csv(path: Path, content: bytes) -> Iterator[tuple[int, str]]:
-    records = read_records(path, content)
-    place = _place_of_url(path, next(records)[1])
+def _from_ranks(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(lines, 1):
+        found = _RANK.fullmatch(line)
+        if found is None and line.strip():
+            problem = f"line {number}: found {line.strip()!r:.80}, expected a rank and a domain"
+            raise FormatError(path, f"{problem}, as before")
+        if found is not None:
+            yield number, found[1]
+
+
+def _from_csv(
+    path: Path, lines: Iterable[str], between: str | None, column: str | None
+) -> Iterator[tuple[int, str]]:
+    records = split_records(path, lines, between)
+    place = _place_of_url(path, next(records)[1], column)
     for line, cells in records:
         if url := "".join(cells[place : place + 1]).strip():
             yield line, url
 
 
-def _from_parquet(path: Path, file: Path | io.BytesIO) -> list[tuple[int, str]]:
-    with pq.ParquetFile(file) as table:
+def _from_json(path: Path, lines: Iterable[str], column: str | None) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(lines, 1):
+        before = _INDEXED.match(line)
+        text = line[before.end() :] if before else line
+        if not text.strip():
+            continue
+        try:
+            row = whole_characters(json.loads(text))
+        except (ValueError, RecursionError) as error:
+            problem = f"line {number}: no whole line of JSON Lines ({error})"
+            raise FormatError(path, problem) from None
+        names = list(row) if isinstance(row, dict) else []
+        value = row[names[_place_of_url(path, names, column, f"line {number}: ")]]
+        if url := ("" if value is None else str(value)).strip():
+            yield number, url
+
+
+def _from_parquet(path: Path, column: str | None) -> list[tuple[int, str]]:
+    with pq.ParquetFile(path) as table:
         names = table.schema_arrow.names
-        name = names[_place_of_url(path, names)]
-        column = table.read(columns=[name])[name].to_pylist()
-    texts = [value.decode() if isinstance(value, bytes) else str(value or "") for value in column]
+        name = names[_place_of_url(path, names, column)]
+        values = table.read(columns=[name])[name].to_pylist()
+    texts = [value.decode() if isinstance(value, bytes) else str(value or "") for value in values]
     return [(row, url) for row, text in enumerate(texts, 1) if (url := text.strip())]
 
 
-def _place_of_url(path: Path, names: Sequence[str]) -> int:
-    plain = plain_names(names)
-    if plain.count("url") == 1:
-        return plain.index("url")
+def _from_sitemap(path: Path, file: ListFile, *, listed: bool = False) -> Iterator[str]:
+    """Yield the URLs of a sitemap; an index's parts are the files beside it, never fetched."""
+    from lxml import etree
+
+    try:
+        parts: set[Path] = set()
+        places = etree.iterparse(file, tag="{*}loc")
+        for _, place in places:
+            around = place.getparent()
+            kind, text = etree.QName(around).localname, "".join(place.itertext()).strip()
+            if kind == "url":
+                yield text
+            elif kind == "sitemap":
+                part = _part(path, text)
+                if listed or part in parts:
+                    raise FormatError(path, f"{text!r:.200}: a part of a part, or listed twice")
+                parts.add(part)
+                with _opened(part) as unpacked:
+                    yield from _from_sitemap(part, unpacked, listed=True)
+            while around.getprevious() is not None:  # what was read need not be kept
+                del around.getparent()[0]
+        if etree.QName(places.root).localname not in {"urlset", "sitemapindex"}:
+            raise FormatError(path, f"found HTML or XML, expected {_EXPECTED}")
+    except etree.XMLSyntaxError as error:
+        problem = f"line {error.lineno}: found HTML or XML that is no whole sitemap"
+        raise FormatError(path, f"{problem} ({error.msg}), expected {_EXPECTED}") from None
+
+
+def _part(path: Path, url: str) -> Path:
+    """Return the file beside a sitemap index that has the name of one of its sitemaps."""
+    name = urlsplit(url).path.rpartition("/")[2]
+    for known in (name, name.removesuffix(".gz")):
+        if known and (part := path.with_name(known)).is_file():
+            return part
+    problem = f"lists {url!r:.200}, and there is no file {name!r} beside it"
+    raise FormatError(path, f"{problem}; fetch the sitemaps of the index first")
+
+
+def _place_of_url(path: Path, names: Sequence[str], column: str | None, where: str = "") -> int:
+    if column in names:
+        return names.index(column)
+    plain, wanted = plain_names(names), (column or "url").strip().lower()
+    if plain.count(wanted) == 1:
+        return plain.index(wanted)
     mend = ""
     if any(_LOOKS_LIKE_URL.match(name) for name in plain):
         mend = "; the first line is to name the columns"
-    raise FormatError(path, f"found columns {names!s:.200}, expected one url among them{mend}")
+    elif column is None and names:
+        mend = "; --url-column names another"
+    problem = f"{where}found columns {list(names)!s:.200}, expected one {wanted} among them{mend}"
+    raise FormatError(path, problem)
 
 
 def _check_kind(path: Path, unit: str, listed: Sequence[tuple[int, str]]) -> None:
@@ -117,8 +263,6 @@ def _check_kind(path: Path, unit: str, listed: Sequence[tuple[int, str]]) -> Non
     number, url = listed[strange[0]]
     problem = f"{unit} {number}: found {url!r:.80}, expected {_EXPECTED}"
     problem += f"; {len(strange)} of {len(listed)} {unit}s are no URLs"
-    if _RANKED.match(url):
-        problem += "; a rank before a domain is left out by cut -d, -f2"
     raise FormatError(path, problem)
 
 

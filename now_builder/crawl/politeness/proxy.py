@@ -13,6 +13,9 @@ from urllib.parse import urlsplit
 
 from now_builder.crawl.politeness.resolver import Refused, Resolver
 
+UNLIMITED = 1 << 62
+"""Limit of the bytes of requests that are no page's."""
+
 _CHUNK = 1 << 16
 _HEAD = 1 << 18
 _DIAL_S = 10.0
@@ -24,7 +27,7 @@ _CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
 
 @dataclass(slots=True, eq=False)
-class _Pipe:
+class Pipe:
     """A connection of a client and the one dialled for it."""
 
     client: asyncio.StreamWriter
@@ -43,11 +46,17 @@ class _Page:
 
 
 class Proxy:
-    """A listening port that serves one page at a time."""
+    """A listening port that serves one page at a time.
+
+    Attributes:
+        verify: Whether its clients are to verify certificates.
+    """
+
+    verify = True
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
-        self._pipes: set[_Pipe] = set()
+        self._pipes: set[Pipe] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._page = _Page(limit=0)
@@ -91,6 +100,11 @@ class Proxy:
         """Whether the page has used up its bytes."""
         return self._page.received > self._page.limit
 
+    @property
+    def not_archived(self) -> int | None:
+        """``None``: the answers are no archive's."""
+        return None
+
     def refusal(self, url: str) -> Refused | None:
         """Return why the host of a URL was not reached on this page; ``None`` if it was."""
         parts = urlsplit(url)
@@ -107,7 +121,7 @@ class Proxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        pipe = _Pipe(writer)
+        pipe = Pipe(writer)
         if task is not None:
             self._tasks.add(task)
         self._pipes.add(pipe)
@@ -125,11 +139,11 @@ class Proxy:
                 if end is not None:
                     end.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, pipe: _Pipe) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, pipe: Pipe) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         page = self._page
         try:
-            method, target, headers = _parse_head(head)
+            method, target, headers = parse_head(head)
             host, port = _destination(method, target)
             pipe.host, pipe.port = host, port
             try:
@@ -167,7 +181,7 @@ class Proxy:
         self,
         reader: asyncio.StreamReader,
         server: asyncio.StreamReader,
-        pipe: _Pipe,
+        pipe: Pipe,
         page: _Page,
         *,
         plain: bool,
@@ -219,7 +233,8 @@ def _is_interim(head: bytes) -> bool:
     return bool(status) and status[0].startswith(b"1") and status[0] != b"101"
 
 
-def _parse_head(head: bytes) -> tuple[str, str, list[bytes]]:
+def parse_head(head: bytes) -> tuple[str, str, list[bytes]]:
+    """Return the method, the target and the lines of the headers of a request."""
     lines = head[:-4].split(b"\r\n")
     parts = lines[0].decode("latin-1").split(" ")
     if len(parts) != 3 or _CONTROL.search(parts[1]):

@@ -17,7 +17,14 @@ from now_builder.urls import canonical, site_of
 
 Address = IPv4Address | IPv6Address
 Refusal = Literal[
-    "private_address", "dns_error", "net_error", "too_large", "bad_request", "never", "only"
+    "private_address",
+    "dns_error",
+    "net_error",
+    "too_large",
+    "bad_request",
+    "never",
+    "only",
+    "not_archived",
 ]
 
 _KEEP_S = 300.0
@@ -107,13 +114,14 @@ class Resolver:
 
     The first of the mappings that covers a host counts; hosts in ``never``, in lower case, are
     never contacted, nor are their subdomains; nor, if there are patterns in ``only``, are hosts
-    that match none of them.
+    that match none of them. All hosts are ``local`` if an archive answers for them.
     """
 
     def __init__(
         self, mappings: Sequence[Mapping], *, allow_private: bool,
-        never: frozenset[str] = frozenset(), only: Sequence[str] = (),
+        never: frozenset[str] = frozenset(), only: Sequence[str] = (), local: bool = False,
     ) -> None:  # fmt: skip
+        self._local = local
         self._never = never
         self._only = only
         self._mappings = mappings
@@ -128,12 +136,7 @@ class Resolver:
             Refused: ``dns_error``, ``private_address`` if any address is not public, ``never`` or
                 ``only``.
         """
-        host = host.lower().rstrip(".")
-        barred = next((name for name in names_above(host) if name in self._never), None)
-        if barred is not None:
-            raise Refused("never", f"{barred} is on the list of hosts never to visit")
-        if self._only and not any(_matches(pattern, host) for pattern in self._only):
-            raise Refused("only", f"{host} is none of the hosts of --only")
+        host = self.check(host)
         mapped = next((mapping for mapping in self._mappings if mapping.covers(host)), None)
         if mapped is not None:
             addresses: tuple[Address, ...] = (mapped.address,)
@@ -146,6 +149,20 @@ class Resolver:
                     raise Refused("private_address", f"{host} is {address}")
         return addresses, port
 
+    def check(self, host: str) -> str:
+        """Return the name under which a host is looked up.
+
+        Raises:
+            Refused: ``never`` or ``only``.
+        """
+        host = host.lower().rstrip(".")
+        barred = next((name for name in names_above(host) if name in self._never), None)
+        if barred is not None:
+            raise Refused("never", f"{barred} is on the list of hosts never to visit")
+        if self._only and not any(_matches(pattern, host) for pattern in self._only):
+            raise Refused("only", f"{host} is none of the hosts of --only")
+        return host
+
     async def close(self) -> None:
         """Cancel pending look-ups."""
         pending = list(self._pending.values())
@@ -155,6 +172,8 @@ class Resolver:
 
     def is_local(self, host: str) -> bool:
         """Whether a host is known to be mapped or private, so that rate limits do not apply."""
+        if self._local:
+            return True
         host = host.lower().strip("[]")
         if any(mapping.covers(host) for mapping in self._mappings):
             return True

@@ -2,6 +2,7 @@
 
 import gzip
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -106,7 +107,86 @@ def test_a_parquet_list_is_known_by_its_bytes(tmp_path: Path) -> None:
     assert read_urls(tmp_path / "list.pq") == ["http://a.test/x"]
 
 
-SITEMAP = '<?xml version="1.0"?>\n<urlset><url><loc>http://a.test/</loc></url></urlset>\n'
+XMLNS = 'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9" xmlns:image="http://image.test/"'
+SITEMAP = (
+    f'<?xml version="1.0"?>\n<!-- of today -->\n<urlset {XMLNS}>\n'
+    "<url><loc> http://a.test/?x=1&amp;y=2 </loc><image:image><image:loc>http://a.test/i.png"
+    "</image:loc></image:image></url>\n<url><lastmod>2026-01-01</lastmod><loc>b.test</loc></url>\n"
+    "</urlset>\n"
+)
+OF_SITEMAP = ["http://a.test/?x=1&y=2", "b.test"]
+
+
+def index_of(*parts: str) -> str:
+    listed = "".join(f"<sitemap><loc>{part}</loc></sitemap>" for part in parts)
+    return f"<sitemapindex {XMLNS}>{listed}</sitemapindex>"
+
+
+CC = 'test,a)/x 20260102030405 {"url": "http://a.test/x", "mime": "text/html", "status": "200"}\n'
+FOUND = {
+    "tranco.csv": ("1,a.test\r\n2,test\r\n\r\n", None, ["a.test", "test"]),
+    "top": ("1\ta.test\n30\t10.0.0.1\n", None, ["a.test", "10.0.0.1"]),
+    "laion.csv": ("SAMPLE_ID,URL,TEXT\n1,http://a.test/,hat\n", None, ["http://a.test/"]),
+    "laion.tsv": ('TEXT, long\tURL\n"a ""hat"""\thttp://a.test/,\n', None, ["http://a.test/,"]),
+    "majestic.csv": ("GlobalRank,Domain\n1,a.test\n", "domain", ["a.test"]),
+    "any.txt": ("page;title\nhttp://a.test/;hat\n", "page", ["http://a.test/"]),
+    "both.csv": ("URL,url\nhttp://a.test/,http://b.test/\n", "URL", ["http://a.test/"]),
+    "list.jsonl": (
+        '\n{"url": " http://a.test/ "}\n{"k": 1, "URL": "http://b.test/\\u00e9"}\n{"url": null}\n',
+        None, ["http://a.test/", "http://b.test/\u00e9"],
+    ),
+    "half.json": ('{"url": "http://a.test/\\ud800"}\n', None, ["http://a.test/\ufffd"]),
+    "named.json": ('{"link": "http://a.test/"}\n', "Link", ["http://a.test/"]),
+    "cdx-00000": (CC + CC.replace("/x", "/y"), None, ["http://a.test/x", "http://a.test/y"]),
+    "sitemap.xml": (SITEMAP, None, OF_SITEMAP),
+    "plain.txt": ("# of today\nhttp://a.test/\n", None, ["http://a.test/"]),
+}  # fmt: skip
+"""Lists as they are found: name, content, column, and the URLs in it."""
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", FOUND)
+def test_a_list_is_read_as_it_is_found_packed_or_not(tmp_path: Path, name, packed) -> None:
+    content, column, urls = FOUND[name]
+    path = tmp_path / (f"{name}.gz" if packed else name)
+    for start in (b"", b"\xef\xbb\xbf"):
+        path.write_bytes(gzip.compress(start + content.encode()) if packed else content.encode())
+        assert read_urls(path, column) == urls
+
+
+def test_a_parquet_list_has_the_column_that_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"Link": ["a.test"], "url": ["b.test"]}), tmp_path / "list.parquet")
+    assert read_urls(tmp_path / "list.parquet", "link") == ["a.test"]
+    with pytest.raises(FormatError, match=r"found columns .*, expected one page among them"):
+        read_urls(tmp_path / "list.parquet", "page")
+
+
+def test_the_parts_of_a_sitemap_index_are_the_files_beside_it(tmp_path: Path) -> None:
+    index = tmp_path / "index.xml"
+    index.write_text(index_of("https://a.test/maps/1.xml", "https://a.test/2.xml.gz?x=1"), "utf-8")
+    (tmp_path / "1.xml").write_text(SITEMAP, "utf-8")
+    with pytest.raises(FormatError, match=r"lists 'https://a.test/2.xml.gz.* no file '2.xml.gz'"):
+        read_urls(index)
+    for name, content in (("2.xml.gz", gzip.compress(SITEMAP.encode())), ("2.xml", SITEMAP)):
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        assert read_urls(index) == [*OF_SITEMAP, *OF_SITEMAP]
+        (tmp_path / name).unlink()
+
+
+@pytest.mark.parametrize("part", ["index.xml", "other/1.xml", "..", "", "%2e%2e/"])
+def test_no_sitemap_is_read_twice_nor_from_elsewhere(tmp_path: Path, part: str) -> None:
+    index = tmp_path / "index.xml"
+    (tmp_path / "1.xml").write_text(SITEMAP, "utf-8")
+    index.write_text(index_of("http://a.test/1.xml", f"http://a.test/{part}"), "utf-8")
+    with pytest.raises(FormatError, match=r"listed twice|no file"):
+        read_urls(index)
+
+
+LAUGHS = (
+    '<!DOCTYPE urlset [<!ENTITY a "ha">'
+    + "".join(f'<!ENTITY {two} "{f"&{one};" * 40}">' for one, two in pairwise("abcdefgh"))
+    + "]><urlset><url><loc>http://a.test/&h;</loc></url></urlset>"
+)
 
 
 @pytest.mark.parametrize(
@@ -114,26 +194,40 @@ SITEMAP = '<?xml version="1.0"?>\n<urlset><url><loc>http://a.test/</loc></url></
     [("a.csv", "url,title\nhttp://a.test/?crop=1,2&w=3,hat\n", "line 2: 3 cells, the header has 2"),
      ("b.csv", "url\nhttp://b.test/\nhttp://a.test/x,y\n", "line 3: 2 cells, the header has 1"),
      ("c.csv", 'title,url\n"a,http://a.test/\nb,http://b.test/\n', "line 2: .*closed nowhere"),
-     ("d.csv", "1,a.test\n2,b.test\n", "columns .*'a.test'.*the first line is to name the columns"),
+     ("d.csv", "hat,a.test\ncap,b.test\n", "columns .*'a.test'.*the first line is to name"),
      ("e.csv", "url|title\nhttp://a.test/|hat\n", "found columns .*expected one url"),
      ("f.csv", "Url,URL\nhttp://a.test/,http://b.test/\n", "expected one url"),
      ("g.csv", '[{"url": "http://a.test/"}]', "line 1: .*found JSON"),
      ("h.csv", "id,url\n1,/a.html\n2,/b.html\n", "line 2: found '/a.html', expected one URL"),
-     ("a.txt", "1,a.test\n2,b.test\n", "line 1: found '1,a.test', expected .*; a rank before a"),
      ("b.txt", "# of today\n1\ta.test\n2\tb.test\n", "line 2: found '1', expected .*2 of 2 lines"),
      ("c.txt", "url,title\nhttp://a.test/,hat\n", "line 1: found the header of a CSV"),
      ("d.txt", "- http://a.test/\n- http://b.test/\n", "line 1: found '- http://a.test/'"),
      ("e.txt", "ftp://a.test/\nmailto:a@b.test\na@b.test\n", "3 of 3 lines are no URLs"),
      ("f.txt", "12\n" * 10 + "http://a.test/\n" * 90, "line 1: found '12'.* 10 of 100 lines"),
-     ("a.jsonl", '{"url": "http://a.test/"}\n{"url": "http://b.test/"}\n', "found JSON"),
      ("a.json", '[\n  "http://a.test/"\n]\n', "line 1: .*found JSON"),
-     ("sitemap.xml", SITEMAP, "line 1: .*found HTML or XML"),
      ("page.html", "\n<!DOCTYPE html><a href=http://a.test/>a</a>", "line 2: .*found HTML or XML"),
-     ("list.txt.gz", gzip.compress(b"http://a.test/\n", mtime=0), "found gzip data; unpack it"),
      ("list.xlsx", b"PK\x03\x04" + bytes(40), "found a zip archive or an Excel workbook"),
      ("list.txt", "http://a.test/\n".encode("utf-16"), "found UTF-16 text"),
      ("photo.png", b"\x89PNG\r\n\x1a\n" + bytes(40), "found binary data"),
-     ("g.txt", b"http://a.test/\nhttp://b.test/caf\xe9\n", "line 2: byte 0xe9 is not UTF-8")],
+     ("g.txt", b"http://a.test/\nhttp://b.test/caf\xe9\n", "line 2: byte 0xe9 is not UTF-8"),
+     ("a.tsv", "URL\tTEXT\nhttp://a.test/\tone\nhttp://b.test/\ta\thut\n", "line 3: 3 cells"),
+     ("b.tsv", 'url\ttext\nhttp://a.test/\t"hat\nhttp://b.test/\tcap\n', "line 2: .*quote"),
+     ("tranco.csv", "1,a.test\n2,b.test\n3\n", "line 3: found '3', expected a rank and a domain"),
+     ("top.csv", "1,a.test\n2,b.test,x\n", "line 2: found '2,b.test,x', expected a rank"),
+     ("a.jsonl", '{"url": "http://a.test/"}\n{"url": "http://b.te', "line 2: no whole line of"),
+     ("b.jsonl", '{"url": "http://a.test/"}\n[1]\n', r"line 2: found columns \[\]"),
+     ("c.jsonl", '{"url": "http://a.test/"}\n{"u": 1}\n', r"line 2: found columns \['u'\]"),
+     ("d.json", '{\n  "url": "http://a.test/"\n}\n', "line 1: no whole line of JSON Lines"),
+     ("e.jsonl", '{"a":' * 99_999, "line 1: no whole line of JSON Lines"),
+     ("f.jsonl", b'{"url": "http://a.test/"}\n{"url": "caf\xe9"}', "line 2: byte 0xe9 is not"),
+     ("cdx", CC + CC[:60], "line 2: no whole line of JSON Lines"),
+     ("cut.xml", SITEMAP[:-40], "line 5: .*no whole sitemap"),
+     ("feed.xml", "<rss><url><loc>http://a.test/</loc></url></rss>", "found HTML or XML, expected"),
+     ("laughs.xml", LAUGHS, "no whole sitemap|found no URL"),
+     ("cut.csv.gz", gzip.compress(b"url\n" + b"http://a.test/\n" * 9)[:-9], "not a readable list"),
+     ("bad.txt.gz", gzip.compress(b"http://a.test/\n")[:-6] + bytes(6), "not a readable list"),
+     ("a.txt.gz", gzip.compress(gzip.compress(b"http://a.test/\n")), "found gzip data; unpack it"),
+     ("list.parquet.gz", gzip.compress(b"PAR1" + bytes(40)), "found Parquet")],
 )  # fmt: skip
 def test_what_is_no_list_is_refused_as_what_it_is(tmp_path: Path, name, content, found) -> None:
     path = tmp_path / name
@@ -158,6 +252,12 @@ def test_single_lines_that_are_no_urls_stay_in_a_list(tmp_path: Path) -> None:
     assert read_urls(tmp_path / "urls.txt") == lines
     (tmp_path / "urls.txt").write_text("\n".join([*lines[:2], *lines[2:4]] * 9), "utf-8")
     assert len(read_urls(tmp_path / "urls.txt")) == 36
+
+
+def test_a_packed_line_of_any_length_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(b"a" * 10**8))
+    with pytest.raises(FormatError, match="line 1: longer than"):
+        read_urls(tmp_path / "bomb.txt.gz")
 
 
 def test_a_line_of_many_dots_is_judged_at_once(tmp_path: Path) -> None:
