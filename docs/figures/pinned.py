@@ -32,28 +32,20 @@ _SIGNS = re.compile(r"[\[\]|<>&*_`~\\]")
 Judged = Mapping[str, Mapping[str, str]]
 
 
-def table(rows: Iterable[Sequence[object]], *head: str) -> Iterator[str]:
-    """Yield the lines of a table; all columns but the first are numbers."""
-    yield f"\n| {' | '.join(head)} |"
-    yield "|---|" + "--:|" * (len(head) - 1)
-    yield from (f"| {' | '.join(map(str, row))} |" for row in rows)
-
-
 def counts(sites: Sequence[Site]) -> Iterator[str]:
     """Yield the numbers of sites and pages by language, kind and licence."""
     owners = {site.repository.partition("/")[0].lower() for site in sites}
     pages = sum(site.pages for site in sites)
     size = sum(site.size for site in sites) / 1e9
     yield f"{len(sites):,} sites of {len(owners):,} owners, {pages:,} pages, {size:.1f} GB."
+    yield "\n| by | sites (pages) |\n|---|---|"
     for what in ("language", "kind", "licence"):
-        numbers = Counter(getattr(site, what) for site in sites)
-        yield from table(
-            (
-                (name, number, sum(site.pages for site in sites if getattr(site, what) == name))
-                for name, number in numbers.most_common()
-            ),
-            f"{what} ({len(numbers)})", "sites", "pages",
-        )  # fmt: skip
+        numbers, listed = Counter[str](), Counter[str]()
+        for site in sites:
+            numbers[getattr(site, what)] += 1
+            listed[getattr(site, what)] += site.pages
+        told = (f"{name} {number} ({listed[name]:,})" for name, number in numbers.most_common())
+        yield f"| {what} | {', '.join(told)} |"
 
 
 def noise(judged: Judged) -> Iterator[str]:
@@ -68,7 +60,7 @@ def noise(judged: Judged) -> Iterator[str]:
     error = 1.96 * (share * (1 - share) / decided) ** 0.5
     yield f"Of {decided} judged pairs {share:.0%} ± {error:.0%} do not match."
     kinds = Counter(row["kind"] for row in judged.values() if row["verdict"] == "mismatch")
-    yield from table(kinds.most_common(), "kind of mismatch", "pairs")
+    yield f"Kinds: {', '.join(f'{kind} {number}' for kind, number in kinds.most_common())}."
 
 
 def shown(sites: Sequence[Site], rows: Iterable[CaptureRow]) -> list[tuple[Site, CaptureRow]]:

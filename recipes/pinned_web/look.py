@@ -39,6 +39,7 @@ _TRADITIONAL, _SIMPLIFIED = (
     "們這個說會來時國學對發開關實體應點還",
     "们这个说会来时国学对发开关实体应点还",
 )
+_NONE = (UNDECIDED, "la")  # lorem ipsum
 _FEWEST_WORDS = 25
 _START = 400
 """Characters of a page's text that tell its language."""
@@ -147,7 +148,7 @@ def language_of(pages: list[Page]) -> str:
         detect_language(f"{page.words} {page.text[:_START]}", page.about.lang) or UNDECIDED
         for page in pages
     )
-    found = max(tags, key=lambda tag: (tag != UNDECIDED, tags[tag]), default=UNDECIDED)
+    found = max(tags, key=lambda tag: (tag not in _NONE, tags[tag]), default=UNDECIDED)
     signs = Counter("".join(page.words + page.text for page in pages) if found == "zh" else "")
     old, new = (sum(map(signs.__getitem__, some)) for some in (_TRADITIONAL, _SIMPLIFIED))
     return "zh-Hant" if old > new else found

@@ -2,14 +2,18 @@
 
 import csv
 import hashlib
+import io
 import subprocess
+from dataclasses import replace
 
 import pytest
+from PIL import Image
 
-from now_builder.formats.shard import CaptureRow
+from now_builder.formats.shard import read_captures, read_rows, write_shard
 from now_builder.pinned.sites import read_sites
 from recipes.pinned_web import compare, make_list
 from recipes.pinned_web.look import Found
+from tests.now_builder.conftest import write_small_crawl
 from tests.now_builder.pinned.conftest import Mirrors, page
 
 LEGAL = b"Apache License, Version 2.0"
@@ -97,3 +101,31 @@ def test_an_owner_has_three_and_hosts_differ():
     assert hosts[0] == "x.a.test"
     assert len({*hosts}) == 2
     assert make_list.host_of("a-b/__") == "x.a-b.test"
+
+
+def test_two_crawls_are_compared(tmp_path, monkeypatch, capsys):
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        write_small_crawl(folder, 40)
+    rows, shots = [*read_rows(folders[1], 0)], [*read_captures(folders[1], shards=[0])]
+    with Image.open(io.BytesIO(shots[0].screenshot)) as picture:
+        picture.paste("red", (0, 0, 72, 1280))  # a tenth
+        changed, again = io.BytesIO(), io.BytesIO()
+        picture.save(changed, "png")
+    with Image.open(io.BytesIO(shots[1].screenshot)) as picture:
+        picture.save(again, "webp", lossless=True)  # other bytes, the same pixels
+    shots[0] = replace(shots[0], screenshot=changed.getvalue())
+    shots[1] = replace(shots[1], screenshot=again.getvalue())
+    other = {shot.key: hashlib.sha256(shot.screenshot).hexdigest() for shot in shots[:2]}
+    rows = [replace(row, sha256=other.get(row.key, row.sha256)) for row in rows]
+    rows[-1] = replace(rows[-1], caption="Another")
+    write_shard(folders[1], 0, rows, shots)
+    monkeypatch.setattr("sys.argv", ["compare", *map(str, folders)])
+    compare.main()
+    said = capsys.readouterr().out
+    changed = next(row.url for row in rows if row.key == shots[0].key)
+    number = sum(row.status == "ok" for row in read_rows(folders[0]))
+    assert [line.split()[-1] for line in said.splitlines()[:2]] == [rows[-1].url, changed]
+    assert "pixels 0.9000" in said
+    assert f"screenshots the same: {number - 1} of {number}" in said
+    assert "captions the same: 97.50%" in said
