@@ -32,9 +32,9 @@ _SAVED = re.compile(
 )
 """Marks of pages that were saved from another site, near their beginning or end."""
 _ENDS, _LONGEST = 3000, 400_000
-_UNSEEN = re.compile(
-    r"<!--.*?-->|<(head|script|style|svg|pre|code)\b.*?</\1>|<[^>]+>", re.IGNORECASE | re.DOTALL
-)
+_UNSEEN = (("<!--", "-->"), *((rf"<{name}(?=[\s>])", rf"</{name}\s*>")
+           for name in ("head", "script", "style", "svg", "pre", "code")))  # fmt: skip
+"""What is no text of a page: beginnings and ends."""
 _TRADITIONAL, _SIMPLIFIED = (
     "們這個說會來時國學對發開關實體應點還",
     "们这个说会来时国学对发开关实体应点还",
@@ -208,8 +208,17 @@ def _page(folder: Path, path: str) -> Page:
     file = next(file for file in files if file.is_file())
     content = file.read_bytes()
     source = decode(content, "text/html").text
-    text = " ".join(unescape(_UNSEEN.sub(" ", source[:_LONGEST])).split())
-    return Page(file.relative_to(folder).as_posix(), describe(content, "text/html"), source, text)
+    name = file.relative_to(folder).as_posix()
+    return Page(name, describe(content, "text/html"), source, text_of(source[:_LONGEST]))
+
+
+def text_of(source: str) -> str:
+    """Return the text of a page but for code, in time that grows with its length."""
+    for begin, end in _UNSEEN:
+        first, *rest = re.split(begin, source, flags=re.IGNORECASE)
+        ended = (re.split(end, f"<{part}", maxsplit=1, flags=re.IGNORECASE)[-1] for part in rest)
+        source = " ".join([first, *ended])
+    return " ".join(unescape(re.sub(r"<[^<>]*>", " ", source)).split())
 
 
 def _is_saved(source: str) -> bool:

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import subprocess
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from PIL import Image
 from now_builder.formats.shard import read_captures, read_rows, write_shard
 from now_builder.pinned.sites import read_sites
 from recipes.pinned_web import compare, make_list
-from recipes.pinned_web.look import Found
+from recipes.pinned_web.look import Found, text_of
 from tests.now_builder.conftest import write_small_crawl
 from tests.now_builder.pinned.conftest import Mirrors, page
 
@@ -92,6 +93,17 @@ def test_a_site_in_a_branch_of_its_own_is_found(tmp_path):
     found = make_list.look(make_list.Git(), mirrors.folder, "ann/blog")
     commit = subprocess.run([*git, "rev-parse", "gh-pages"], capture_output=True, check=True)
     assert (found.status, found.pages, found.commit) == ("", 4, commit.stdout.decode().strip())
+
+
+def test_the_text_of_a_page_is_without_code():
+    source = (
+        "<html><head><title>T</title></HEAD><!-- no --><body>One<script>if (1 < 2) x()</script >"
+    )
+    assert text_of(f"{source} &amp; <b class='a'>two</b><pre>code</pre> three") == "One & two three"
+    assert text_of("<head><title>T</title><body>no end") == "T no end"
+    started = time.process_time()
+    text_of("<code ><!--<" * 30_000)
+    assert time.process_time() - started < 2.0
 
 
 def test_an_owner_has_three_and_hosts_differ():
