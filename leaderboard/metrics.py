@@ -1,7 +1,7 @@
 """Recall in both directions from one pass over a similarity matrix; ties count by expectation."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from math import comb
 from typing import TypeAlias
@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Integer
 CUTOFFS = (1, 5, 10)
 """The K of R@K."""
 
+_NDCG_CUTOFF = 10
 _BLOCK_ROWS = 128
 _BLOCK_BYTES = 2**20
 
@@ -50,6 +51,8 @@ class OneWay:
         mean_rank: mean rank, from 1, ties as the middle of their places. None if a list ends too
             early.
         mrr: mean reciprocal rank in [0, 1], ties by expectation. None if a list ends too early.
+        ndcg: mean nDCG@10 in [0, 1], every right candidate of relevance 1, ties by expectation.
+            None if only the best right candidate's rank is known, and there may be others.
     """
 
     n_queries: int
@@ -59,6 +62,7 @@ class OneWay:
     median_rank: float | None
     mean_rank: float | None
     mrr: float | None
+    ndcg: float | None = None
 
     def recall(self, cutoff: int) -> float:
         """R@K in percent, rounded once from the exact value."""
@@ -118,7 +122,8 @@ def recalls(similarity: Matrix, owner: Labels | None = None) -> Recalls:
         The field ranks by an unstable ``argsort``, so that its value under ties depends on the
         machine; this is the mean over all orders of the tied.
     """
-    return summarise(*count_ranks(similarity, owner), owner)
+    ranks = count_ranks(similarity, owner)
+    return summarise(*ranks, owner, own=count_own(similarity, owner, ranks[0]))
 
 
 def count_ranks(similarity: Matrix, owner: Labels | None = None) -> tuple[Ranks, Ranks]:
@@ -134,6 +139,28 @@ def count_ranks(similarity: Matrix, owner: Labels | None = None) -> tuple[Ranks,
     np.maximum.at(last, owner[tied], np.flatnonzero(tied))
     right = np.bincount(owner[tied], minlength=images).astype(np.int64)
     return _count(similarity, (best, last, right), (own, owner, np.ones(captions, np.int64)))
+
+
+def count_own(similarity: Matrix, owner: Labels | None, best: Ranks) -> Ranks:
+    """Count the ranks of every caption among all captions of its own image, by caption.
+
+    ``best`` is the ranks i2t of :func:`count_ranks`, which are the same in other order if an image
+    has one caption.
+    """
+    images, captions = similarity.shape
+    if owner is None:
+        return best
+    if images == captions:
+        return Ranks(*(getattr(best, field.name)[owner] for field in fields(Ranks)))
+    order = np.argsort(owner, kind="stable")
+    counts = np.bincount(owner, minlength=images)
+    ranks = Ranks(*np.zeros((4, captions), np.int64))
+    for line, own in zip(similarity, np.split(order, np.cumsum(counts)[:-1]), strict=True):
+        values = line[own, None]
+        ranks.greater[own] = (line > values).sum(axis=1)
+        ranks.right[own] = (line[own] == values).sum(axis=1)
+        ranks.equal[own] = (line == values).sum(axis=1) - ranks.right[own]
+    return ranks
 
 
 def count_duplicate_aware(
@@ -202,13 +229,22 @@ def tie_width(ranks: tuple[Ranks, Ranks], explained: tuple[Labels, Labels] | Non
 
 
 def summarise(
-    i2t: Ranks, t2i: Ranks, owner: Labels | None = None, depth: int | None = None
+    i2t: Ranks,
+    t2i: Ranks,
+    owner: Labels | None = None,
+    depth: int | None = None,
+    own: Ranks | None = None,
 ) -> Recalls:
     """Compute recalls, rank statistics and rSum from ranks, as :func:`recalls`.
 
-    ``depth`` is the length of ranked lists: a ``greater`` that high is only a lower bound.
+    ``depth`` is the length of ranked lists: a ``greater`` that high is only a lower bound. ``own``
+    is the ranks of :func:`count_own`; without it there is no nDCG.
     """
-    ways = _one_way(i2t, len(t2i.greater), depth), _one_way(t2i, len(i2t.greater), depth)
+    images, captions = len(i2t.greater), len(t2i.greater)
+    ways = (
+        one_way(i2t, captions, depth, ndcg=None if own is None else ndcg(own, owner)),
+        one_way(t2i, images, depth, ndcg=None if own is None else ndcg(t2i)),
+    )
     order = [way.greater + way.later for way in (i2t, t2i)]
     argsort = [sum(int(np.count_nonzero(rank < k)) for k in CUTOFFS) for rank in order]
     return Recalls(
@@ -269,7 +305,10 @@ def _rsum(hits: Sequence[Fraction | int], *ways: Ranks) -> float:
     return float(100 * sum((Fraction(n) / len(way.greater) for n, way in pairs), Fraction(0)))
 
 
-def _one_way(ranks: Ranks, n_candidates: int, depth: int | None) -> OneWay:
+def one_way(
+    ranks: Ranks, n_candidates: int, depth: int | None = None, *, ndcg: float | None = None
+) -> OneWay:
+    """Compute the metrics of one direction from the rank of each query; depth as in summarise."""
     middle = ranks.greater + (ranks.equal + ranks.right + 1) / (ranks.right + 1) - 1
     median = float(np.median(middle))
     upper = np.partition(middle, len(middle) // 2)[len(middle) // 2]  # of the two in the middle
@@ -285,7 +324,30 @@ def _one_way(ranks: Ranks, n_candidates: int, depth: int | None) -> OneWay:
         median_rank=None if ends and upper >= (depth or 0) else float(np.floor(median) + 1),
         mean_rank=None if ends and (ranks.greater >= depth).any() else float(middle.mean() + 1),
         mrr=None if ends and (ranks.greater >= depth).any() else _mrr(ranks, n_candidates),
+        ndcg=ndcg,
     )
+
+
+def ndcg(own: Ranks, owner: Labels | None = None) -> float:
+    """Average nDCG@10 over queries and over all orders of ties.
+
+    Expectation is linear, and a right candidate is at each place of its tie equally often, so its
+    expected gain is the mean discount of these places.
+
+    Args:
+        own: rank of every right candidate.
+        owner: query of each; by default every query has one.
+
+    Source:
+        McSherry and Najork, ECIR 2008, as in :func:`recalls`.
+    """
+    gains = np.concatenate([[0.0], np.cumsum(1 / np.log2(np.arange(2, _NDCG_CUTOFF + 2)))])
+    tied = own.equal + own.right
+    first, last = (np.minimum(rank, _NDCG_CUTOFF) for rank in (own.greater, own.greater + tied))
+    owner = np.arange(len(tied)) if owner is None else owner
+    counts = np.bincount(owner)
+    ideal = gains[np.minimum(counts, _NDCG_CUTOFF)]
+    return min(1.0, float(((gains[last] - gains[first]) / tied / ideal[owner]).sum() / len(counts)))
 
 
 def _mrr(ranks: Ranks, n_candidates: int) -> float:

@@ -205,32 +205,31 @@ def _package(
     typer.echo(f"{release}: {counts} pairs; {sum(manifest.rejects.values())} rejects")
 
 
-@app.command("export-parquet", kept="finished files are kept")
-def _export_parquet(
+@app.command("export", kept="finished files are kept")
+def _export(
     release: Release,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write, ready for the hub.")],
-    settings: Annotated[Any, Fields("now_builder.package.settings:ParquetSettings")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write.")],
+    settings: Annotated[Any, Fields("now_builder.export.settings:ExportSettings")],
     force: Force = False,
 ) -> None:
-    """Write a release as Parquet that `datasets.load_dataset(OUT)` reads, screenshots included."""
-    from now_builder.package.parquet import export_parquet
+    """Write a release for another tool: Parquet, WebDataset, OpenCLIP, BEIR or MTEB."""
+    from now_builder.export.run import export
 
-    files = export_parquet(release, out, settings, force)
-    typer.echo(f"{out}: {sum(files.values())} pairs in {len(files)} files")
+    typer.echo(f"{out}: complete, {len(export(release, out, settings, force))} files of pairs")
 
 
 @app.command("publish", kept="the export and the files that the hub has are kept")
 def _publish(
     release: Release,
     name: Annotated[str, typer.Argument(metavar="USER/NAME", help="Data set on the hub.")],
-    settings: Annotated[Any, Fields("now_builder.package.settings:PublishSettings")],
+    settings: Annotated[Any, Fields("now_builder.export.settings:PublishSettings")],
     yes: Annotated[bool, typer.Option("--yes", help="Send without asking.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Export, list files and bytes; send nothing.")
     ] = False,
     force: Force = False,
 ) -> None:
-    """Put a release on the Hugging Face hub: card, Croissant, Parquet as of export-parquet.
+    """Put a release on the Hugging Face hub: card, Croissant, Parquet as of export.
 
     The hub's client finds the token: hf auth login, or the environment variable HF_TOKEN.
     Screenshots are sent with --captures only, if the release's licence lets others have them or

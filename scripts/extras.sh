@@ -60,6 +60,7 @@ try_none() {
   fails_in_one_line "$lacks[crawl]'" now-builder build urls.txt out
   fails_in_one_line "$lacks[hub]'" now-builder fetch-now NoW
   fails_in_one_line "$lacks[hub]'" now-builder publish "$tiny/release" me/tiny --yes
+  fails_in_one_line "$lacks[export]'" now-builder export "$tiny/release" shards --to webdataset --captures "$tiny/captures"
   fails_in_one_line "$lacks[crawl]'" now-builder verify "$tiny/captures" --recheck
   fails_in_one_line "$lacks[baseline]'" pc2-baseline train "$tiny/release" run
   fails_in_one_line "$lacks[baseline]'" pc2-baseline evaluate run
@@ -83,7 +84,12 @@ try_tokenize() { now-builder tokenize "$tiny/captures" captions --bert learn && 
 try_package() {
   now-builder package "$tiny/captures" "$tiny/features.h5" "$tiny/captions" release
   now-builder verify release
-  now-builder export-parquet release parquet --no-images
+  now-builder export release parquet --to parquet
+}
+try_export() { now-builder export "$tiny/release" shards --to webdataset --captures "$tiny/captures" | grep -q complete; }
+try_mteb() {
+  now-builder export "$tiny/release" tasks --to mteb --captures "$tiny/captures"
+  PYTHONPATH=tasks python -c 'from now_tasks import TASKS; assert len(TASKS) == 2'
 }
 try_baseline() {
   pc2-baseline plant planted --mismatch 0.4
@@ -104,7 +110,7 @@ try_server() {
 try_postgres() { python -c 'import psycopg'; }
 
 if [ $# = 0 ]; then
-  set -- none crawl cluster detect tokenize package baseline zero-shot hub ocr server postgres
+  set -- none crawl cluster detect tokenize package export mteb baseline zero-shot hub ocr server postgres
 fi
 for extra in "$@"; do
   begun=$SECONDS

@@ -91,6 +91,12 @@ def export_site(
     more: Annotated[
         list[Path] | None, typer.Argument(metavar="[RESULTS]...", help="More results.")
     ] = None,
+    space: Annotated[
+        bool,
+        typer.Option(
+            "--space", help="Add the README.md of a static Space on the Hugging Face hub."
+        ),
+    ] = False,
 ) -> None:
     """Write the board as static pages for any host: results beside the paper's rows.
 
@@ -104,14 +110,18 @@ def export_site(
     paths = [*results, *(more or [])]
     entries = read_board(paths)
     reports = [report for path in paths for report in read_reports(path)]
-    count = export_site(site, entries, reports, key_in_use(paths))
+    count = export_site(site, entries, reports, key_in_use(paths), space=space)
     typer.echo(f"{site / 'index.html'}: {len(entries)} results, {count} files")
 
 
 def export(
-    board: Annotated[
+    what: Annotated[
         str,
-        typer.Argument(help="jieba, bpe, bert, flickr30k, coco-1k, coco-5k or cc152k."),
+        typer.Argument(
+            metavar="BOARD|X.zip|RESULT.json",
+            help="jieba, bpe, bert, flickr30k, coco-1k, coco-5k or cc152k; for trec a submission, "
+            "for hf-results a result.",
+        ),
     ],
     results: Annotated[
         list[Path] | None,
@@ -121,24 +131,69 @@ def export(
             help="A result JSON, or a store. Without it, only the reported rows.",
         ),
     ] = None,
-    kind: Annotated[str, typer.Option("--format", help="csv, json, md, tex or bib.")] = "csv",
+    kind: Annotated[
+        str,
+        typer.Option("--to", "--format", help="csv, json, md, tex, bib; trec, hf-results."),
+    ] = "csv",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Folder to write, for trec; the model's repository, for hf-results.",
+        ),
+    ] = None,
+    release: Annotated[
+        Path | None, typer.Option(help="For trec: the release of the submission.")
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(metavar="USER/NAME", help="For hf-results: the data set on the hub."),
+    ] = None,
 ) -> None:
     """Print a board as a table for a spreadsheet, a program, a README or a paper.
 
     Rows under different training noise, or scored on different data, get separate tables.
-    Citation keys of --format tex are those of --format bib.
+    Citation keys of --to tex are those of --to bib. --to trec writes a submission as a TREC run
+    and its qrels for each direction, --to hf-results a result as .eval_results/*.yaml of the
+    Hugging Face hub.
     """
     from leaderboard.board.exports import FORMATS, rows_of
     from leaderboard.board.tables import make_board
     from leaderboard.store.proof import read_board
     from now_builder.formats.benchmarks import BOARDS
 
-    found = next((name for name in BOARDS if name == board), None)
+    if kind == "trec":
+        _export_trec(Path(what), release, output)
+        return
+    if kind == "hf-results":
+        _export_hub_results(Path(what), dataset, output)
+        return
+    found = next((name for name in BOARDS if name == what), None)
     if found is None:
-        raise ConfigError(f"export: found {board!r}, expected one of {', '.join(BOARDS)}")
+        raise ConfigError(f"export: found {what!r}, expected one of {', '.join(BOARDS)}")
     if kind not in FORMATS:
-        raise ConfigError(f"--format: found {kind!r}, expected one of {', '.join(FORMATS)}")
+        kinds = ", ".join((*FORMATS, "trec", "hf-results"))
+        raise ConfigError(f"--to: found {kind!r}, expected one of {kinds}")
     typer.echo(FORMATS[kind](rows_of(make_board(found, read_board(results or [])))), nl=False)
+
+
+def _export_trec(submission: Path, release: Path | None, output: Path | None) -> None:
+    from leaderboard.scoring.trec import write_trec
+
+    if release is None or output is None:
+        raise ConfigError("export --to trec: expected X.zip, --release RELEASE and -o FOLDER")
+    typer.echo("\n".join(map(str, write_trec(submission, release, output))))
+
+
+def _export_hub_results(result: Path, dataset: str | None, output: Path | None) -> None:
+    from leaderboard.board.hub_results import write_hub_results
+    from leaderboard.store.entries import read_result
+
+    if dataset is None or output is None:
+        wanted = "expected RESULT.json, --dataset USER/NAME and -o REPOSITORY"
+        raise ConfigError(f"export --to hf-results: {wanted}")
+    typer.echo(write_hub_results(read_result(result), dataset, output))
 
 
 def dataset_report(

@@ -98,27 +98,75 @@ def validate(submission: SubmissionFile, release: ReleaseFolder) -> None:
 
 
 def score(
-    submission: SubmissionFile,
+    submission: Annotated[
+        Path,
+        typer.Argument(
+            metavar="X.zip|RUN.trec",
+            help="A submission, made by pack or pc2-baseline predict; or a TREC run (--track).",
+        ),
+    ],
     release: ReleaseFolder,
     attributes: AttributesFile = None,
+    track: Annotated[
+        str | None, typer.Option(help="Of a TREC run: its track, which a submission names itself.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Of a TREC run: test, the default, or dev.")
+    ] = None,
+    direction: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a TREC run: i2t if images are its queries, t2i if captions are; by default "
+            "the one that its tag ends in, or else i2t."
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write the result JSON to this file.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Score a submission: R@1/5/10 both ways, rSum, intervals, ties, references.
+    """Score a submission: R@1/5/10 and nDCG@10 both ways, rSum, intervals, ties, references.
 
+    With --track, score a TREC run, which is of one direction and gets no place on a board.
     Nothing is stored except with -o; export-site shows the result, submit files it.
     """
     from leaderboard.commands.terminal import as_text
     from leaderboard.scoring.evaluate import score
     from leaderboard.store.entries import write_result
+    from now_builder.formats.io import write_text
 
+    if track is not None:
+        if attributes is not None:
+            raise ConfigError("--attributes: found it with --track, expected a submission: X.zip")
+        text, shown = _score_run(submission, release, split or "test", track, direction)
+        if output is not None:
+            write_text(output, text)
+        typer.echo(text if as_json else shown, nl=not as_json)
+        return
+    if split or direction or submission.suffix in {".trec", ".run"}:
+        raise ConfigError(f"{submission}: --track is not given, which a TREC run does not name")
     result = score(submission, release, attributes)
     if output is not None:
         write_result(output, result)
         sys.stderr.write(f"wrote {output}\n")
     typer.echo(result.to_json() if as_json else as_text(result), nl=not as_json)
+
+
+def _score_run(
+    path: Path, release: Path, split: str, track: str, direction: str | None
+) -> tuple[str, str]:
+    """Score a TREC run; return the result as JSON and as text."""
+    from leaderboard.commands.terminal import run_text
+    from leaderboard.core.tracks import check_scored_split, check_track
+    from leaderboard.scoring.trec import WAYS, score_run
+    from leaderboard.submission.gallery import read_gallery
+
+    way = next((way for way in WAYS if way == direction), None)
+    if way != direction:
+        raise ConfigError(f"--direction: found {direction!r}, expected i2t or t2i")
+    about = check_scored_split(split), check_track(track)
+    found = score_run(path, read_gallery(release, *about), *about, way)
+    return found.model_dump_json(by_alias=True, indent=2) + "\n", run_text(found)
 
 
 def recall(

@@ -1,5 +1,6 @@
 """Results, comparisons and reports as text for a terminal."""
 
+from collections.abc import Sequence
 from io import StringIO
 
 from rich.console import Console, RenderableType
@@ -9,7 +10,9 @@ from rich.text import Text
 from leaderboard.board.display_text import REFERENCES
 from leaderboard.core.uncertainty import SIGNIFICANT, Comparison
 from leaderboard.metrics import CUTOFFS, OneWay, Recalls, tie_width
+from leaderboard.scoring.evaluate import LISTS_REASON
 from leaderboard.scoring.result import Direction, Result
+from leaderboard.scoring.trec import RunScore
 from leaderboard.store.dataset import DatasetReport
 
 WAYS = (("i2t", "image to caption"), ("t2i", "caption to image"))
@@ -23,7 +26,18 @@ def as_text(result: Result) -> str:
         f" (95 % interval {result.rsum_interval[0]:.1f} to {result.rsum_interval[1]:.1f})"
         f" on {result.n_pairs} pairs of {result.split}, track {result.track}; {place}"
     )
-    return _printed(100, head, _recalls(result), _references(result), *map(Text, _notes(result)))
+    recalls = _recalls((result.i2t, result.t2i), WAYS)
+    return _printed(110, head, recalls, _references(result), *map(Text, _notes(result)))
+
+
+def run_text(found: RunScore) -> str:
+    """Format the score of a TREC run: the recalls of its direction with intervals."""
+    head = Text(
+        f"{found.queries_found} of {found.queries} queries of {found.split}, track"
+        f" {found.track}; not ranked: {LISTS_REASON}"
+    )
+    ways = [(way, name) for way, name in zip((found.i2t, found.t2i), WAYS, strict=True) if way]
+    return _printed(110, head, _recalls(*zip(*ways, strict=True)))
 
 
 def comparison_as_text(found: Comparison, names: tuple[str, str]) -> str:
@@ -42,10 +56,9 @@ def comparison_as_text(found: Comparison, names: tuple[str, str]) -> str:
     return _printed(100, head, table)
 
 
-def _recalls(result: Result) -> Table:
-    table = _table("", "R@1", "R@5", "R@10", "medR", "meanR", "MRR", left=1)
-    for field, name in WAYS:
-        way: Direction = getattr(result, field)
+def _recalls(directions: Sequence[Direction], ways: Sequence[tuple[str, str]]) -> Table:
+    table = _table("", "R@1", "R@5", "R@10", "medR", "meanR", "MRR", "nDCG@10", left=1)
+    for way, (_, name) in zip(directions, ways, strict=True):
         cells = [
             f"{value:.1f} [{low:.1f}, {high:.1f}]"
             for value, (low, high) in zip(way.values(), way.interval.values(), strict=True)
@@ -56,7 +69,12 @@ def _recalls(result: Result) -> Table:
 
 def _rank_statistics(way: Direction | OneWay) -> list[str]:
     """Format the rank statistics, with a dash for those that ranked lists do not determine."""
-    figures = (way.median_rank, ".0f"), (way.mean_rank, ".1f"), (way.mrr, ".3f")
+    figures = (
+        (way.median_rank, ".0f"),
+        (way.mean_rank, ".1f"),
+        (way.mrr, ".3f"),
+        (way.ndcg, ".3f"),
+    )
     return [_or_dash(value, form) for value, form in figures]
 
 
@@ -97,7 +115,7 @@ def _notes(result: Result) -> list[str]:
 
 def recall_text(found: Recalls) -> str:
     """Format the recalls of a bare matrix."""
-    table = _table("", "queries", "R@1", "R@5", "R@10", "medR", "meanR", "MRR")
+    table = _table("", "queries", "R@1", "R@5", "R@10", "medR", "meanR", "MRR", "nDCG@10")
     for (_, name), way in zip(WAYS, (found.i2t, found.t2i), strict=True):
         table.add_row(
             name,

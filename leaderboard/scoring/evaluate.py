@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Integer
 
 from leaderboard.core.errors import Problem, Problems
 from leaderboard.core.rounds import round_of
@@ -20,6 +20,7 @@ from leaderboard.metrics import (
     Ranks,
     Recalls,
     count_duplicate_aware,
+    count_own,
     explained_ties,
     fold_recalls,
     recalls,
@@ -116,7 +117,7 @@ def score(
         gallery, blind = inputs.gallery, round_of(folder, meta.split)
         if gallery.origin == "blind" and blind is not None and blind.closed:  # since it was read
             gallery = replace(gallery, origin="closed")
-        scored = _read(submission, gallery, folder)
+        scored = read_payload(submission, gallery, folder)
         return _result(submission, scored, gallery, inputs.references)
 
 
@@ -130,12 +131,12 @@ def validate(path: Path, release: Path) -> tuple[Submission, int]:
     with open_submission(path) as submission:
         meta = submission.meta
         gallery = read_gallery(release, meta.split, meta.track, unpaired=True)
-        _read(submission, gallery, release)
+        read_payload(submission, gallery, release)
         return meta, len(gallery.caption_keys)
 
 
-def _read(submission: OpenSubmission, gallery: Gallery, release: Path) -> Scored:
-    """Read the payload; report all problems at once."""
+def read_payload(submission: OpenSubmission, gallery: Gallery, release: Path) -> Scored:
+    """Read the payload of a submission to a release; report all problems at once."""
     meta = submission.meta
     problems = Problems()
     if meta.dataset_fingerprint != gallery.fingerprint:
@@ -219,6 +220,8 @@ def _to_one_digit(value: Any, name: str = "") -> Any:
         return {} if name == "hits" else {k: _to_one_digit(v, k) for k, v in value.items()}
     if isinstance(value, tuple):
         return tuple(_to_one_digit(item) for item in value)
+    if name == "ndcg":
+        return None
     if isinstance(value, float):
         return round(value, 2 if name == "mrr" else 1)
     return value
@@ -243,19 +246,41 @@ def _record(scored: Scored, gallery: Gallery) -> RankRecord:
                 explained = tuple(rows_tied.tolist()), tuple(columns_tied[columns].tolist())
         else:
             aware = ordered(_right_in_lists(scored.arrays, gallery))
+    own = None
+    if len(columns) > len(rows):
+        own = query_ranks(_own_ranks(scored, gallery.owner), columns)
     return RankRecord(
-        i2t=i2t, t2i=t2i, duplicate_aware=aware, explained=explained, depth=scored.depth
+        i2t=i2t, t2i=t2i, duplicate_aware=aware, explained=explained, depth=scored.depth, own=own
     )
+
+
+def _own_ranks(scored: Scored, owner: Labels) -> Ranks:
+    """Return the ranks of all captions among those of their images' queries."""
+    if isinstance(scored.arrays, np.ndarray):
+        return count_own(scored.arrays, owner, scored.ranks[0])
+    lists, none = scored.arrays[0], np.zeros(len(owner), np.int64)
+    places = np.full(len(owner), lists.shape[1], np.int64)
+    rows, found = np.nonzero(owner[lists] == np.arange(len(lists))[:, None])
+    places[lists[rows, found]] = found
+    return Ranks(places, none, none, none + 1)
 
 
 def _right_in_lists(lists: tuple[Lists, Lists], gallery: Gallery) -> tuple[Ranks, Ranks]:
-    (i2t, t2i), images, texts = lists, gallery.image_labels, gallery.caption_labels
-    owner, texts_of = gallery.owner, _own_texts(texts, gallery.owner)
-    rows = np.arange(len(images))[:, None]
+    i2t, t2i = lists
+    rows, columns = (np.arange(n)[:, None] for n in gallery.shape)
     return (
-        ranks_of_right(texts_of[rows, texts[i2t]] | (images[owner[i2t]] == images[:, None])),
-        ranks_of_right(texts_of[t2i, texts[:, None]] | (images[t2i] == images[owner][:, None])),
+        ranks_of_right(is_right(gallery, rows, i2t)),
+        ranks_of_right(is_right(gallery, t2i, columns)),
     )
+
+
+def is_right(
+    gallery: Gallery, images: Integer[np.ndarray, "..."], captions: Integer[np.ndarray, "..."]
+) -> Bool[np.ndarray, "..."]:
+    """Return whether images and captions match if identical images and captions do."""
+    texts, labels = gallery.caption_labels, gallery.image_labels
+    same_text = _own_texts(texts, gallery.owner)[images, texts[captions]]
+    return np.asarray(same_text | (labels[gallery.owner[captions]] == labels[images]))
 
 
 def _own_texts(texts: Labels, owner: Labels) -> Bool[np.ndarray, "images texts"]:
@@ -272,7 +297,7 @@ def figures_of(record: RankRecord) -> tuple[dict[str, Any], Recalls]:
         The figures, and the recalls with identical candidates right too.
     """
     owner = record.owner()
-    strict = aware = summarise(*record.read(), owner, record.depth)
+    strict = aware = summarise(*record.read(), owner, record.depth, record.read_own())
     if record.duplicate_aware is not None:
         i2t, t2i = (way.read() for way in record.duplicate_aware)
         aware = summarise(i2t, t2i, owner, record.depth)
@@ -287,8 +312,8 @@ def figures_of(record: RankRecord) -> tuple[dict[str, Any], Recalls]:
         "rsum": strict.rsum,
         "ranked": reason is None,
         "reason": reason,
-        "i2t": _direction(strict.i2t, aware.i2t, tied[0]),
-        "t2i": _direction(strict.t2i, aware.t2i, tied[1]),
+        "i2t": direction_of(strict.i2t, aware.i2t, tied[0]),
+        "t2i": direction_of(strict.t2i, aware.t2i, tied[1]),
         "rsum_interval": _rounded((low, high)),
         "rsum_deviation": round(deviation, 4),
         "rsum_optimistic": strict.rsum_optimistic,
@@ -308,7 +333,8 @@ def _reason(unexplained: float) -> str | None:
     )
 
 
-def _direction(strict: OneWay, aware: OneWay, tied_queries: Count) -> Direction:
+def direction_of(strict: OneWay, aware: OneWay, tied_queries: Count) -> Direction:
+    """Make the record of one direction; ``aware`` counts identical candidates as right too."""
     return Direction(
         **_at(strict.recall),
         hits={f"R@{cutoff}": str(strict.hits[cutoff]) for cutoff in CUTOFFS},
@@ -321,6 +347,7 @@ def _direction(strict: OneWay, aware: OneWay, tied_queries: Count) -> Direction:
         median_rank=strict.median_rank,
         mean_rank=strict.mean_rank,
         mrr=strict.mrr,
+        ndcg=strict.ndcg,
         tied_queries=tied_queries,
     )
 

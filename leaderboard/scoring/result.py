@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Integer
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from leaderboard.core.tracks import Origin, ScoredSplit, Track
 from leaderboard.core.uncertainty import REPLICATES, SEED
@@ -26,16 +26,24 @@ are kept in its file, and have no effect."""
 Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Points = Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)]
 Rank = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**40)]
 Counts = tuple[Count, ...]
 Code = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
 
 
-class _Record(Strict):
+def is_none(value: object) -> bool:
+    """Return whether a value is None: such fields are left out."""
+    return value is None
+
+
+class Record(Strict):
+    """A frozen part of a result, whose fields have aliases."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
-class AtCutoffs(_Record):
+class AtCutoffs(Record):
     """R@1, R@5 and R@10 in percent."""
 
     r1: Percent = Field(alias="R@1")
@@ -47,7 +55,7 @@ class AtCutoffs(_Record):
         return self.r1, self.r5, self.r10
 
 
-class Intervals(_Record):
+class Intervals(Record):
     """95 % intervals of the recalls, in percent: low, high."""
 
     r1: tuple[Percent, Percent] = Field(alias="R@1")
@@ -73,6 +81,8 @@ class Direction(AtCutoffs):
             it.
         mean_rank: mean rank, from 1. None if a ranked list ends before the right candidate.
         mrr: mean reciprocal rank, in [0, 1]. None in the same case.
+        ndcg: mean nDCG@10, in [0, 1], ties by expectation. Left out in a blind round and of
+            ``now-result/2``.
         tied_queries: number of queries whose right candidate ties with a wrong one.
     """
 
@@ -83,11 +93,12 @@ class Direction(AtCutoffs):
     duplicate_aware: AtCutoffs
     median_rank: Rank | None = Field(alias="medR")
     mean_rank: Rank | None = Field(alias="meanR")
-    mrr: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(alias="MRR")
+    mrr: Share | None = Field(alias="MRR")
+    ndcg: Share | None = Field(None, alias="nDCG@10", exclude_if=is_none)
     tied_queries: Count
 
 
-class Ties(_Record):
+class Ties(Record):
     """The rSum points that ties decide: the optimistic value less the pessimistic one.
 
     Attributes:
@@ -98,7 +109,7 @@ class Ties(_Record):
     unexplained_width: Points
 
 
-class Duplicates(_Record):
+class Duplicates(Record):
     """Identical captions and images in the split.
 
     Attributes:
@@ -114,7 +125,7 @@ class Duplicates(_Record):
     rsum: Points
 
 
-class Evaluator(_Record):
+class Evaluator(Record):
     """The evaluator that computed the result."""
 
     name: Literal["now-leaderboard"] = "now-leaderboard"
@@ -123,7 +134,7 @@ class Evaluator(_Record):
     bootstrap_seed: int = SEED
 
 
-class Release(_Record):
+class Release(Record):
     """The data that the submission was scored on.
 
     Attributes:
@@ -137,7 +148,7 @@ class Release(_Record):
     fingerprint: Sha256
 
 
-class Flag(_Record):
+class Flag(Record):
     """A warning to readers; it never changes the score.
 
     Attributes:
@@ -149,7 +160,7 @@ class Flag(_Record):
     message: Annotated[str, Field(max_length=300)]
 
 
-class QueryRanks(_Record):
+class QueryRanks(Record):
     """Ranks of the queries of one direction; a field that is constant is left out.
 
     Attributes:
@@ -175,10 +186,11 @@ class QueryRanks(_Record):
 
     def fits(self, queries: int, candidates: int) -> bool:
         """Return whether there is a rank for each of the queries, within the candidates."""
-        if any(len(part) not in {0, queries} for part in (self.equal, self.later, self.right)):
+        parts = self.equal, self.later, self.right
+        if len(self.greater) != queries or any(len(part) not in {0, queries} for part in parts):
             return False
         ranks = self.read()
-        return len(ranks.greater) == queries and bool(
+        return bool(
             (ranks.greater + ranks.equal + ranks.right <= candidates).all()
             and (ranks.right >= 1).all()
             and (ranks.later <= ranks.equal).all()
@@ -199,7 +211,7 @@ def query_ranks(ranks: Ranks, order: Labels) -> QueryRanks:
     )
 
 
-class RankRecord(_Record):
+class RankRecord(Record):
     """Every rank behind the figures; captions are in the order of their images.
 
     Attributes:
@@ -209,6 +221,8 @@ class RankRecord(_Record):
             the split has none.
         explained: ties of each query that identical captions or images force; None if none.
         depth: length of ranked lists; a ``greater`` that high is only a lower bound.
+        own: ranks of all captions among those of their images' queries, for nDCG; left out if an
+            image has one caption, whose rank is in ``i2t``.
     """
 
     i2t: QueryRanks
@@ -216,6 +230,7 @@ class RankRecord(_Record):
     duplicate_aware: tuple[QueryRanks, QueryRanks] | None = None
     explained: tuple[Counts, Counts] | None = None
     depth: Count | None = None
+    own: QueryRanks | None = Field(None, exclude_if=is_none)
 
     def read(self) -> tuple[Ranks, Ranks]:
         """Return the ranks of both directions as arrays."""
@@ -226,6 +241,12 @@ class RankRecord(_Record):
         images, captions = len(self.i2t.greater), len(self.t2i.greater)
         return np.arange(captions) // (captions // images)
 
+    def read_own(self) -> Ranks | None:
+        """Return the ranks of all captions of each image; None if they are not in the record."""
+        if self.own is not None:
+            return self.own.read()
+        return self.i2t.read() if len(self.i2t.greater) == len(self.t2i.greater) else None
+
     def possible(self) -> bool:
         """Return whether a matrix can have these ranks: one per query, within the candidates."""
         images, captions = len(self.i2t.greater), len(self.t2i.greater)
@@ -234,14 +255,28 @@ class RankRecord(_Record):
         sizes = (images, captions), (captions, images)
         ways = [(self.i2t, self.t2i), *([self.duplicate_aware] if self.duplicate_aware else [])]
         explained = self.explained or ((), ())
-        return all(
-            way.fits(*size) for both in ways for way, size in zip(both, sizes, strict=True)
-        ) and all(
-            len(ties) in {0, queries} for ties, (queries, _) in zip(explained, sizes, strict=True)
+        return (
+            all(way.fits(*size) for both in ways for way, size in zip(both, sizes, strict=True))
+            and all(
+                len(ties) in {0, queries}
+                for ties, (queries, _) in zip(explained, sizes, strict=True)
+            )
+            and (self.own is None or self._has_best(self.own))
         )
 
+    def _has_best(self, own: QueryRanks) -> bool:
+        """Return whether the best of the ranks of all captions of each image is that of ``i2t``."""
+        images, captions = len(self.i2t.greater), len(self.t2i.greater)
+        if not own.fits(captions, captions):
+            return False
+        ranks, best = own.read(), self.i2t.read()
+        first = ranks.greater.reshape(images, -1).argmin(axis=1)
+        first += np.arange(0, captions, captions // images)
+        pairs = zip(*((way.greater, way.equal, way.right) for way in (ranks, best)), strict=True)
+        return all((found[first] == wanted).all() for found, wanted in pairs)
 
-class Folds(_Record):
+
+class Folds(Record):
     """MS-COCO's 1K protocol: the mean over folds of 1,000 images with their captions.
 
     Attributes:
@@ -259,10 +294,11 @@ class Folds(_Record):
     ranks: RankRecord | None = None
 
 
-class Result(Description, _Record):
+class Result(Description, Record):
     """``result.json``: every figure of a scored submission. Immutable.
 
     Attributes:
+        format: ``now-result/2`` is as ``now-result/3`` without nDCG@10.
         rsum: rSum, 0 to 600, ties by expectation, rounded once from the exact value.
         n_pairs: number of captions, each with its image.
         n_images: number of images: the same, or a fifth if an image has five captions.
@@ -282,7 +318,7 @@ class Result(Description, _Record):
         ranks: the ranks behind all figures. None in a blind round: they would reveal the pairing.
     """
 
-    format: Literal["now-result/2"] = "now-result/2"
+    format: Literal["now-result/2", "now-result/3"] = "now-result/3"
     rsum: Points
     n_pairs: Annotated[int, Field(ge=1)]
     n_images: Annotated[int, Field(ge=1)]
@@ -308,6 +344,15 @@ class Result(Description, _Record):
     payload_sha256: Sha256
     evaluator: Evaluator
     ranks: RankRecord | None
+
+    @model_validator(mode="after")
+    def _check_format(self) -> "Result":
+        there = {way.ndcg is not None for way in (self.i2t, self.t2i)}
+        if self.format == "now-result/2" and True in there:
+            raise ValueError("nDCG@10 in now-result/2")
+        if self.format == "now-result/3" and self.ranks is not None and False in there:
+            raise ValueError("nDCG@10 missing in now-result/3")
+        return self
 
     @property
     def current_flags(self) -> tuple[Flag, ...]:

@@ -72,6 +72,18 @@ MEDIA_TYPES = {
     "bib": "application/x-bibtex; charset=utf-8",
     "svg": "image/svg+xml; charset=utf-8",
 }
+_SPACE = """---
+title: Noise of Web leaderboard
+emoji: 📊
+colorFrom: blue
+colorTo: gray
+sdk: static
+app_file: index.html
+pinned: false
+---
+
+Written by `now-leaderboard export-site --space`. Open the app: index.html.
+"""
 _NAME = "(?P<name>[0-9a-f]{12})"
 _BOARD = f"(?P<board>{'|'.join(BOARDS)})"
 
@@ -322,8 +334,12 @@ def export_site(
     entries: Iterable[Entry],
     reports: Iterable[DatasetReport] = (),
     judge_key: str | None = None,
+    *,
+    space: bool = False,
 ) -> int:
     """Write the site as a static folder; an old one is replaced atomically.
+
+    With ``space`` it has the ``README.md`` that makes a static Space of it on the Hugging Face hub.
 
     Returns:
         The number of files.
@@ -342,7 +358,9 @@ def export_site(
             path = fresh / name
             path.parent.mkdir(exist_ok=True)
             path.write_text(page[0], encoding="utf-8", newline="")
-    return len(paths)
+        if space:
+            (fresh / "README.md").write_text(_SPACE, encoding="utf-8")
+    return len(paths) + space
 
 
 def data_path(report: DatasetReport) -> str:

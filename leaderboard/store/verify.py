@@ -46,7 +46,7 @@ def verify(
     if result.evaluator.version != VERSION:
         found.append(Difference("evaluator.version", result.evaluator.version, VERSION))
     if submission is not None and release is not None:
-        again = score(submission, release)
+        again = _in_format_of(result, score(submission, release))
         # an earlier evaluator had flags that are gone; references need the judge's attributes
         kept = {name: getattr(again, name) for name in ("references", "unchecked")}
         known = result.model_copy(update={**kept, "flags": result.current_flags})
@@ -75,8 +75,18 @@ def recomputed(result: Result) -> list[Difference]:
     figures, aware = figures_of(record)
     duplicates = result.duplicates.model_copy(update={"rsum": aware.rsum})
     again = result.model_copy(update={**counts, **figures, "duplicates": duplicates})
+    again = _in_format_of(result, again)
     found = _differences(result.model_dump(by_alias=True), again.model_dump(by_alias=True))
     return found + _references(result) + _folds(result, record)
+
+
+def _in_format_of(result: Result, again: Result) -> Result:
+    """Return a newer result without what the format of an older one lacks."""
+    if result.format == again.format == "now-result/3":
+        return again
+    ways = {name: getattr(again, name).model_copy(update={"ndcg": None}) for name in ("i2t", "t2i")}
+    ranks = again.ranks.model_copy(update={"own": None}) if again.ranks else None
+    return again.model_copy(update={**ways, "ranks": ranks, "format": result.format})
 
 
 def _folds(result: Result, record: RankRecord) -> list[Difference]:

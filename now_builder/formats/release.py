@@ -23,6 +23,8 @@ from now_builder.formats.tables import schema_of, stream_rows, write_rows
 
 FORMAT = "now-release/1"
 DATA_FOLDER: NowName = "now100k_precomp"
+LICENCES = "licences.csv"
+"""File of a release or an export: the sites of its pairs with their licences, for attribution."""
 _ROWS = 1024
 
 

@@ -1,11 +1,22 @@
 """The hub's client: its errors in one line, its noise left out."""
 
+import logging
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
 
 from now_builder.errors import NowError
 
+_PATIENCE_S = 3600.0
+"""Seconds to wait in all, for one step, where the hub answers that it had too many requests."""
+_BUSY_S = 60.0
+"""Seconds to wait where it does not say how long; its limits are for five minutes."""
+
+_log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
 _ANSWERS = {
     401: "it wants a valid token: hf auth login, or the environment variable HF_TOKEN",
     403: "the token does not allow that: see https://huggingface.co/settings/tokens",
@@ -14,12 +25,39 @@ _ANSWERS = {
 }
 
 
+class BusyError(NowError):
+    """The hub had too many requests, and takes them again after some seconds."""
+
+    def __init__(self, message: str, wait_s: float) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
+def patient(call: Callable[[], Answer]) -> Answer:
+    """Call until the hub has no longer too many requests, waiting as long as it says each time.
+
+    Raises:
+        BusyError: If it asks to wait for more than an hour in all.
+    """
+    left = _PATIENCE_S
+    while True:
+        try:
+            return call()
+        except BusyError as busy:
+            left -= busy.wait_s
+            if left < 0:
+                raise
+            what = str(busy).partition(";")[0]
+            _log.warning("publish: %s; going on in %.0f s", what, busy.wait_s)
+            time.sleep(busy.wait_s)
+
+
 @contextmanager
 def hub_errors(what: str) -> Iterator[None]:
     """Make one line of what the hub's client raises.
 
     Raises:
-        NowError: If the hub cannot be reached, or refuses.
+        NowError: If the hub cannot be reached, or refuses; a :class:`BusyError` if it is busy.
     """
     try:
         yield
@@ -29,7 +67,24 @@ def hub_errors(what: str) -> Iterator[None]:
         line = _describe(inner or error)
         if line is None:
             raise
+        response = getattr(inner or error, "response", None)
+        if response is not None and response.status_code == 429:
+            raise BusyError(f"{what}: {line}", _wait_s(response.headers)) from None
         raise NowError(f"{what}: {line}") from None
+
+
+def _wait_s(headers: Mapping[str, str]) -> float:
+    """Return the seconds that an answer asks to wait: by Retry-After, or by the hub's RateLimit."""
+    from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]
+
+    asked = headers.get("retry-after", "").strip()
+    if asked.isdecimal() and len(asked) < 10:
+        return max(1.0, float(asked))
+    try:
+        return max(1.0, parsedate_to_datetime(asked).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        limit = parse_ratelimit_headers(headers)
+        return _BUSY_S if limit is None else limit.reset_in_seconds + 1.0
 
 
 def _describe(error: BaseException) -> str | None:

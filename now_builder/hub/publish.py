@@ -1,27 +1,48 @@
-"""Publish a release on the hub: its export as Parquet, with card and Croissant, in one commit."""
+"""Publish a release on the hub: its export as Parquet, with card and Croissant."""
 
 import logging
 import multiprocessing
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from now_builder.errors import ConfigError, FormatError, NowError
-from now_builder.formats.release import read_manifest
-from now_builder.hub.client import NO_XET, hub_errors, size_text
+from now_builder.export.card import PLACEHOLDER
+from now_builder.export.run import export
+from now_builder.export.settings import ExportSettings, IncludedSettings, PublishSettings
+from now_builder.formats.io import write_text
+from now_builder.formats.release import LICENCES, read_manifest
+from now_builder.hub.client import NO_XET, BusyError, hub_errors, patient, size_text
 from now_builder.package.card import as_counts
 from now_builder.package.croissant import SPDX
-from now_builder.package.licences import FILE as LICENCES
-from now_builder.package.parquet import PLACEHOLDER, export_parquet
-from now_builder.package.settings import ExportSettings, ParquetSettings, PublishSettings
 from now_builder.package.verify import verify
 
 _LONG_S = 30.0
 """Seconds until a warning says what helps where Xet hangs."""
+
+_COMMIT_FILES, _COMMIT_BYTES = 50, 20 * 10**9
+"""Most files of a commit, as the hub advises, and bytes, unless one file has more."""
+
+_EVALUATION = """name: "{name}"
+description: >-
+  Web page screenshots and their descriptions. i2t finds the description of a screenshot, t2i the
+  screenshot of a description, among all of the test split. The value is nDCG@10 in percent.
+evaluation_framework: mteb
+tasks:
+  - id: i2t
+    config: default
+    split: test
+  - id: t2i
+    config: default
+    split: test
+"""
+"""``eval.yaml``, which makes a benchmark of a data set. The hub takes no other framework than those
+that it lists; MTEB is the one of them that retrieves images and texts."""
 
 _log = logging.getLogger(__name__)
 _OURS = re.compile(r"data/(train|dev|test)-\d{5}-of-\d{5}\.parquet|licences\.csv")
@@ -57,7 +78,7 @@ def prepare(
     settings: PublishSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> DatasetUpload:
-    """Export a release as ``export-parquet`` does, and list the files; nothing is sent.
+    """Export a release as ``export --to parquet`` does, and list the files; nothing is sent.
 
     Raises:
         ConfigError: If the name is none, or the licence does not let others have pictures.
@@ -78,13 +99,14 @@ def prepare(
         raise FormatError(release, "; ".join(problems))
     folder = release.with_name(f"{release.name}-hub")
     pictures = settings.captures is not None
-    shared = settings.model_dump(include={*ExportSettings.model_fields})
-    wanted = ParquetSettings(images=pictures, **shared)
-    names = [*export_parquet(release, folder, wanted, force), "croissant.json", "README.md"]
+    shared = settings.model_dump(include={*IncludedSettings.model_fields})
+    wanted = ExportSettings(to="parquet", **shared)
+    names = [*export(release, folder, wanted, force), "croissant.json", "README.md"]
     if manifest.licences:
         names.append(LICENCES)
         licence = f"{licence}, pages {as_counts(manifest.licences)}"
-    files = {name: folder / name for name in names}
+    write_text(folder / "eval.yaml", _EVALUATION.format(name=repository.partition("/")[2]))
+    files = {name: folder / name for name in [*names, "eval.yaml"]}
     return DatasetUpload(repository, files, licence, pictures, settings)
 
 
@@ -92,15 +114,19 @@ def account(settings: PublishSettings) -> str:
     """Return the name of the hub's user, whose token its own client finds."""
     from huggingface_hub import HfApi
 
-    with hub_errors("publish"):
-        return str(HfApi(endpoint=settings.endpoint).whoami()["name"])
+    def name() -> str:
+        with hub_errors("publish"):
+            return str(HfApi(endpoint=settings.endpoint).whoami()["name"])
+
+    return patient(name)
 
 
 def send(upload: DatasetUpload) -> str:
-    """Make the data set if there is none, and send all files as one commit.
+    """Make the data set if there is none, and send all files, 50 or 20 GB at most a commit.
 
-    A rerun after a stop sends only what the hub does not have. Parquet files and licences of an
-    earlier release are removed by the same commit.
+    Where the hub has too many requests, it is asked again after the time that it says. A rerun
+    after a stop sends only what the hub does not have. The last commit brings card and metadata,
+    and removes Parquet files and licences of an earlier release.
 
     Returns:
         Address of the data set.
@@ -113,15 +139,39 @@ def send(upload: DatasetUpload) -> str:
     name, settings = upload.repository, upload.settings
     api = HfApi(endpoint=settings.endpoint)
     card = upload.files["README.md"].read_text(encoding="utf-8").replace(PLACEHOLDER, name)
-    with hub_errors(name):
-        api.create_repo(name, repo_type="dataset", private=settings.private, exist_ok=True)
-        found = api.dataset_info(name)
+
+    def make() -> set[str]:
+        with hub_errors(name):
+            api.create_repo(name, repo_type="dataset", private=settings.private, exist_ok=True)
+            found = api.dataset_info(name)
         if settings.private and not found.private:
             raise NowError(f"{name}: it is public already; make it private on its settings page")
-        old = {file.rfilename for file in found.siblings or []} - set(upload.files)
+        return {file.rfilename for file in found.siblings or []}
+
+    old = sorted(path for path in patient(make) - set(upload.files) if _OURS.fullmatch(path))
     add: dict[str, Path | bytes] = {**upload.files, "README.md": card.encode()}
-    _commit(name, settings.endpoint, add, [path for path in sorted(old) if _OURS.fullmatch(path)])
+    batches = list(_batches(upload.files))
+    for number, batch in enumerate(batches, 1):
+        files = {path: add[path] for path in batch}
+        remove = old if number == len(batches) else []
+        patient(partial(_commit, name, settings.endpoint, files, remove))
+        _log.info("%s: commit %d of %d", name, number, len(batches))
     return f"{api.endpoint}/datasets/{name}"
+
+
+def _batches(files: Mapping[str, Path]) -> Iterator[list[str]]:
+    """Cut the files into commits: data first, so that the last one has all that describes them."""
+    data = [name for name in files if name.startswith("data/")]
+    batch: list[str] = []
+    size = 0
+    for name in data:
+        more = files[name].stat().st_size
+        if batch and (len(batch) == _COMMIT_FILES or size + more > _COMMIT_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(name)
+        size += more
+    yield [*batch, *(name for name in files if name not in data)]
 
 
 def _commit(
@@ -147,7 +197,8 @@ def _commit(
     finally:
         process.kill()
     with suppress(EOFError):
-        raise NowError(problems.recv())
+        problem, wait_s = problems.recv()
+        raise NowError(problem) if wait_s is None else BusyError(problem, wait_s)
     if process.exitcode:
         raise NowError(f"{name}: the process that sends ended with code {process.exitcode}")
 
@@ -176,4 +227,4 @@ def _send_commit(
                 repo_type="dataset",
             )
     except NowError as error:
-        told.send(str(error))
+        told.send((str(error), error.wait_s if isinstance(error, BusyError) else None))

@@ -1,10 +1,9 @@
 """Croissant 1.1 metadata of a release, with the fields for responsible use."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.release import DATA_FOLDER, FileEntry, Pair
 from now_builder.package.card import as_counts, language_codes
 from now_builder.package.description import ReleaseDescription
@@ -88,39 +87,6 @@ def make_croissant(
     if settings.homepage:
         tree["url"] = settings.homepage
     return tree
-
-
-def describe_parquet(
-    release: Mapping[str, Any], columns: Sequence[str], *, images: bool
-) -> dict[str, Any]:
-    """Describe a release's export as Parquet: what the release says, but for its files."""
-    tree = {**release, "distribution": [], "recordSet": [_split_records()]}
-    for split in _SPLITS:
-        files = {"encodingFormat": _ENCODINGS[".parquet"], "includes": f"data/{split}-*.parquet"}
-        tree["distribution"].append(_node("cr:FileSet", f"{split}-files", **files))
-        about = f"One row a pair of {split}, in pair order."
-        rows = [_column(split, name) for name in columns]
-        tree["recordSet"].append(_node("cr:RecordSet", split, description=about, field=rows))
-    if images:
-        tree["rai:dataCollectionRawData"] = "Screenshots are in it; HTML is kept by the maker."
-    return tree
-
-
-_TYPES = {"image": "sc:ImageObject", "pair_index": "sc:Integer", "url": "sc:URL"}
-_MANY = {"boxes", "scores", "classes", "regions", "flags", *(f"tokens_{n}" for n in TOKENIZERS)}
-
-
-def _column(split: str, name: str) -> dict[str, Any]:
-    source: dict[str, Any] = {"fileSet": {"@id": f"{split}-files"}, "extract": {"column": name}}
-    if name == "image":
-        source["transform"] = {"jsonPath": "bytes"}
-    kind = _TYPES.get(name, "sc:Text")
-    if name in {"boxes", "scores", "regions"}:
-        kind = "sc:Float"
-    elif name == "classes" or name.startswith("tokens_"):
-        kind = "sc:Integer"
-    repeated = {"repeated": True} if name in _MANY else {}
-    return _field(split, name, kind, **repeated, source=source)
 
 
 def _file(name: str, entry: FileEntry) -> dict[str, Any]:

@@ -8,14 +8,11 @@ from pathlib import Path
 
 from now_builder.errors import FormatError, NowError
 from now_builder.formats.io import replacing
-from now_builder.formats.release import Manifest
+from now_builder.formats.release import LICENCES, Manifest
 from now_builder.formats.shard import CaptureRow
 from now_builder.formats.statistics import ranked
 from now_builder.formats.tables import read_frame
 from now_builder.urls import canonical, site_of
-
-FILE = "licences.csv"
-"""File of a release or an export: the sites of its pairs with their licences, for attribution."""
 
 Sites = dict[str, dict[str, str]]
 """The lines of a list of sites, by host name."""
@@ -93,18 +90,20 @@ def check_licences(release: Path, manifest: Manifest, pairs: Mapping[str, int]) 
     """Return the problems of a release packaged ``--licensed``; ``pairs`` are counts by site."""
     if not (manifest.licences or manifest.settings.get("licensed")):
         return []
-    if FILE not in manifest.files:
-        return [f"manifest.json: its pages are chosen by licence, but it names no {FILE}"]
+    if LICENCES not in manifest.files:
+        return [f"manifest.json: its pages are chosen by licence, but it names no {LICENCES}"]
     try:
-        sites = read_sites(release / FILE)
+        sites = read_sites(release / LICENCES)
     except NowError as error:
         return [str(error)]
     bad = [host for host in pairs if host not in sites or not is_free(sites[host]["licence"])]
     if bad:
-        return [f"{FILE}: no licence that lets others have the {pairs[bad[0]]} pairs of {bad[0]}"]
+        return [
+            f"{LICENCES}: no licence that lets others have the {pairs[bad[0]]} pairs of {bad[0]}"
+        ]
     found = _by_licence(sites, pairs)
     if found != manifest.licences or any(
         row.get("pairs") != str(pairs.get(host, 0)) for host, row in sites.items()
     ):
-        return [f"{FILE}: pairs by licence {found}, expected {manifest.licences}"]
+        return [f"{LICENCES}: pairs by licence {found}, expected {manifest.licences}"]
     return []

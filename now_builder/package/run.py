@@ -27,6 +27,7 @@ from now_builder.formats.features import OF_FILE, Features, check_captures, open
 from now_builder.formats.io import remove_leftovers, replacing, sha256_of, write_json, write_text
 from now_builder.formats.release import (
     DATA_FOLDER,
+    LICENCES,
     FileEntry,
     Manifest,
     Pair,
@@ -62,7 +63,6 @@ from now_builder.package.description import (
 from now_builder.package.filters import CrawledPages, Selection, select, unusable
 from now_builder.package.flags import flags_of, same_screenshots
 from now_builder.package.judgements import read_judgements, relative
-from now_builder.package.licences import FILE as LICENCES
 from now_builder.package.licences import Sites, read_sites, write_licences
 from now_builder.package.pools import choose_pools, count_learned, read_test_sites
 from now_builder.package.screenshots import find_consent_walls

@@ -1,4 +1,4 @@
-"""Settings of ``package`` and of the exports of a release."""
+"""Settings of ``package``."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -140,32 +140,3 @@ class PackageSettings(Strict):
 def _names(text: str, empty: str) -> frozenset[str]:
     """Split a list at its commas; the word ``empty`` is the empty list."""
     return frozenset() if text == empty else frozenset(text.split(","))
-
-
-class ExportSettings(Strict):
-    """Settings that ``export-parquet`` and ``publish`` share."""
-
-    captures: Path | None = Field(
-        None,
-        description="Folder that the release was packaged from, for its screenshots. publish "
-        "refuses them unless the release's licence lets others have copies, or it was packaged "
-        "--licensed.",
-    )
-    tokens: bool = Field(False, description="Add the token ids of the three tokenizers.")
-    regions: bool = Field(False, description="Add the 36 x 768 region features.")
-
-
-class ParquetSettings(ExportSettings):
-    """Settings of ``export-parquet``."""
-
-    images: bool = Field(True, description="Include the screenshots, which takes --captures.")
-    file_mb: int = Field(500, ge=1, description="Approximate size of a file in megabytes.")
-
-
-class PublishSettings(ExportSettings):
-    """Settings of ``publish``."""
-
-    private: bool = Field(False, description="Create a private data set, for its owner only.")
-    endpoint: str | None = Field(
-        None, description="Address of the hub; by default HF_ENDPOINT, or https://huggingface.co."
-    )

@@ -21,7 +21,7 @@ from PIL import Image
 
 from now_builder.formats.features import open_features
 from now_builder.formats.release import DATA_FOLDER, read_pairs, write_pairs
-from now_builder.formats.shard import HEIGHT, WIDTH, Capture, CaptureRow, write_shard
+from now_builder.formats.shard import HEIGHT, WIDTH, Capture, CaptureRow, read_rows, write_shard
 from pc2_baseline.config import Plan
 from pc2_baseline.data.planted import plant
 from tests.end_to_end.documented import DOCS, run, runnable
@@ -150,6 +150,12 @@ def test_score_and_submit(folder):
     assert (folder / "site/index.html").exists()
 
 
+def test_trec_runs_and_results_on_the_hub(folder):
+    run(f"{PACK} similarity.npy -o mine.zip --method Mine", {})
+    run_page("how-to/trec")
+    assert (folder / "model/.eval_results/NAME-jieba.yaml").is_file()
+
+
 def test_code_of_ones_own(folder):
     assert run_program("how-to/own-code").count("dev rSum") == 10
     run_page("how-to/own-code")
@@ -181,6 +187,22 @@ def test_a_tokenizer_of_ones_own(folder):
     mine.save("mine.json")
     run_page("how-to/tokenizer")
     assert (folder / f"release/{DATA_FOLDER}/test_caps_mine.txt").exists()
+
+
+def test_exports_and_now_in_mteb_in_ten_lines(folder):
+    for extra, package in (("export", "webdataset"), ("mteb", "mteb")):
+        pytest.importorskip(package, reason=f"the extra {extra} is not installed")
+    write_small_crawl(folder / "captures")
+    pages = [row.key for row in read_rows(folder / "captures") if row.status == "ok"]
+    write_small_features(folder / "features.h5", pages)
+    run("now-builder tokenize captures captions", {"tokenize": "--bert learn --processes 1"})
+    run("now-builder package captures features.h5 captions release", {})
+    run_page("how-to/export")
+    run_page("how-to/mteb")
+    printed = [line.split() for line in run_program("how-to/mteb").splitlines()]
+    assert {line[1] for line in printed} >= {"i2t", "i2t-en", "t2i", "t2i-en"}
+    figures = np.array([line[2:] for line in printed], float)
+    assert figures[:, 0] == pytest.approx(figures[:, 1], abs=1e-5)
 
 
 def test_features_of_ones_own(folder):

@@ -1,4 +1,4 @@
-"""The reader of submissions: zips of a description and arrays, and matrices as they are."""
+"""Readers of submissions: zips of a description and arrays, matrices as they are, TREC runs."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import numpy as np
 from kinds import Kinds
 
 from leaderboard.core.errors import SubmissionError
+from leaderboard.scoring.trec import score_run
 from leaderboard.submission.archive import open_submission, pack_arrays, parse
 from leaderboard.submission.gallery import Gallery
 from leaderboard.submission.matrix import recall_file
@@ -13,6 +14,7 @@ from now_builder.errors import FormatError
 
 _KEYS = ["a", "b", "c"]
 _ROWS = np.arange(3)
+_PAIRS = [("a", "a"), ("a", "b"), ("b", "c"), ("c", "a")]
 _GALLERY = Gallery(_KEYS, _KEYS, _ROWS, _ROWS, _ROWS, "0" * 64, "rebuilt")
 
 
@@ -35,6 +37,12 @@ def _write_all(folder: Path) -> None:
     for payload, arrays in payloads.items():
         pack_arrays(folder / f"{payload}.zip", arrays, parse({"payload": payload, **_META}))
     np.save(folder / "scores.npy", scores)
+    lines = [f"{query} Q0 {place} 1 {2.5 - rank} tag" for rank, (query, place) in enumerate(_PAIRS)]
+    (folder / "run.trec").write_text("\n".join(lines))
+
+
+def _judge(path: Path) -> None:
+    score_run(path, _GALLERY, "test", "jieba")
 
 
 def _read(path: Path) -> None:
@@ -44,6 +52,6 @@ def _read(path: Path) -> None:
 
 READER = Kinds(
     _write_all,
-    {"matrix.zip": _read, "ranked.zip": _read, "scores.npy": recall_file},
+    {"matrix.zip": _read, "ranked.zip": _read, "scores.npy": recall_file, "run.trec": _judge},
     errors=(SubmissionError, FormatError),
 )

@@ -255,6 +255,7 @@ def test_a_blind_result_tells_aggregates_alone(out, tmp_path):
     tree = json.loads(result.to_json())
     for way in ("i2t", "t2i"):
         assert tree[way]["hits"] == {}
+        assert "nDCG@10" not in tree[way]
         assert all(round(tree[way][name], 1) == tree[way][name] for name in ("R@1", "meanR"))
     assert verify(tmp_path / "r.json", result, tmp_path / "x.zip", out / "judge") == []
     with pytest.raises(FormatError, match="no ranks in it"):

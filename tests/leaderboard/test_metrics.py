@@ -17,6 +17,7 @@ from leaderboard.metrics import (
     expected_hits,
     explained_ties,
     fold_recalls,
+    ndcg,
     recalls,
     summarise,
     tie_width,
@@ -298,6 +299,41 @@ def test_several_captions_an_image_equal_the_mean_over_all_orders_of_the_tied(dr
         assert found.t2i.recall(cutoff) == float(100 * t2i / captions)
         total += i2t / images + t2i / captions
     assert found.rsum == float(100 * total)
+
+
+def _slow_ndcg(line, right):
+    """The mean nDCG@10 over all orders of the candidates, sorted."""
+    ideal = sum(1 / np.log2(place + 2) for place in range(min(10, len(right))))
+    found = []
+    for order in permutations(range(len(line))):
+        ranked = sorted(order, key=lambda place: -line[place])[:10]
+        found.append(sum(1 / np.log2(n + 2) for n, place in enumerate(ranked) if place in right))
+    return np.mean(found) / ideal
+
+
+@given(owned_matrices())
+@settings(max_examples=40)
+def test_ndcg_is_the_mean_over_all_orders_of_the_tied(drawn):
+    """Also where images have several captions, and not equally many."""
+    similarity, owner = drawn
+    found = recalls(similarity, owner)
+    i2t = [_slow_ndcg(row, {*np.flatnonzero(owner == i)}) for i, row in enumerate(similarity)]
+    t2i = [_slow_ndcg(column, {owner[j]}) for j, column in enumerate(similarity.T)]
+    assert found.i2t.ndcg == pytest.approx(np.mean(i2t))
+    assert found.t2i.ndcg == pytest.approx(np.mean(t2i))
+
+
+@pytest.mark.parametrize(
+    ("greater", "equal", "right"), [(0, 3, 1), (8, 4, 1), (9, 2, 2), (10, 1, 1)]
+)
+def test_ndcg_stops_at_the_tenth_place(greater, equal, right):
+    """A right candidate is at each place of its tie equally often; places beyond give nothing."""
+    places = range(greater + 1, greater + equal + right + 1)
+    gains = [1 / np.log2(place + 1) if place <= 10 else 0 for place in places]
+    ranks = Ranks(*(np.array([value] * right) for value in (greater, equal, 0, right)))
+    ideal = sum(1 / np.log2(place + 2) for place in range(right))
+    found = ndcg(ranks, np.zeros(right, np.int64))
+    assert found == pytest.approx(right * np.mean(gains) / ideal)
 
 
 @pytest.mark.parametrize("owner", [[0, 0, 0], [0, 2, 1], [0, -1, 1]])

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from urllib.parse import unquote
 
 import pytest
+from huggingface_hub import SpaceCard
 
 from leaderboard.board.board_cache import BoardCache
 from leaderboard.board.display_text import EVIDENCE, FLAG_MEANS
@@ -261,6 +262,14 @@ def test_a_withdrawn_entry_leaves_a_tombstone_without_figures(filed, files):
     assert "The dev split had been mixed in." in board.partition('id="withdrawn"')[2]
 
 
+def test_an_entry_shows_ndcg_of_both_directions(filed, files):
+    name, result = filed["Best"].name, filed["Best"].result
+    shown = (
+        f"nDCG@10: {result.i2t.ndcg:.3f} image → caption, {result.t2i.ndcg:.3f} caption → image."
+    )
+    assert shown in files[f"entries/{name}.html"]
+
+
 def test_a_blind_result_says_why_it_shows_no_ranks(filed, files):
     name = filed["Unseen"].name
     page = files[f"entries/{name}.html"]
@@ -432,6 +441,14 @@ def test_a_site_is_replaced_whole_and_nothing_else_is(tmp_path, filed, monkeypat
     with pytest.raises(ConfigError, match="export-site did not write"):
         export_site(precious, entries)
     assert (precious / "thesis.tex").read_text() == "years"
+
+
+def test_a_space_of_the_hub_has_a_card_that_its_client_reads(tmp_path, now_leaderboard):
+    code, _, _ = now_leaderboard("export-site", tmp_path / "site", "--results", tmp_path, "--space")
+    card = SpaceCard.load(tmp_path / "site" / "README.md").data
+    assert (code, card.sdk, card.app_file) == (0, "static", "index.html")
+    assert (tmp_path / "site" / card.app_file).is_file()
+    assert {card.colorFrom, card.colorTo} <= {"blue", "gray"}, "colours that the hub has"
 
 
 def test_a_killed_export_leaves_the_old_site_or_the_new(tmp_path, filed):

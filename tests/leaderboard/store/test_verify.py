@@ -2,17 +2,21 @@
 
 import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from leaderboard.metrics import count_ranks
+from leaderboard.metrics import count_own, count_ranks, recalls
 from leaderboard.scoring.evaluate import figures_of, fold_ranks, folds_of, score
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import Flag, QueryRanks, RankRecord, query_ranks
 from leaderboard.store.entries import entry_of, read_result, write_result
 from leaderboard.store.verify import count_figures, recomputed, verify
+from now_builder.errors import FormatError
 from tests.leaderboard.random_entries import make_entries
+
+GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture
@@ -143,3 +147,49 @@ def test_a_stored_result_with_a_flag_of_an_earlier_evaluator_is_read_and_verifie
     result = read_result(tmp_path / "r.json")
     assert (result.flags, result.current_flags) == ((old,), ())
     assert verify(tmp_path / "r.json", result, packed, release) == []
+
+
+def test_a_result_of_before_ndcg_keeps_its_name_and_is_verified(tmp_path, packed, release):
+    (path,) = GOLDEN.iterdir()
+    result = read_result(path)
+    assert (result.format, result.i2t.ndcg) == ("now-result/2", None)
+    assert result.to_json() == path.read_text()
+    assert verify(path, result) == []
+    again = score(packed, release)
+    ways = {way: getattr(again, way).model_copy(update={"ndcg": None}) for way in ("i2t", "t2i")}
+    old = again.model_copy(update={**ways, "format": "now-result/2"})
+    write_result(tmp_path / "old.json", old)
+    assert verify(tmp_path / "old.json", read_result(tmp_path / "old.json"), packed, release) == []
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_result_has_ndcg_as_its_format_says(filed, old):
+    """A result of today without it, and one of before with it, are none."""
+
+    def edit(tree):
+        if old:
+            tree["format"] = "now-result/2"
+        else:
+            del tree["i2t"]["nDCG@10"]
+
+    changed = _change(filed, edit)
+    with pytest.raises(FormatError, match=r"nDCG@10 (in|missing in) now-result/[23]"):
+        read_result(changed)
+
+
+def test_ranks_of_five_captions_are_those_of_their_best():
+    """Every caption's rank is in the record, for nDCG; its best must be that of the recalls."""
+    matrix = np.random.default_rng(0).integers(0, 9, (4, 20)).astype(np.float32)
+    owner = np.arange(20) // 5
+    i2t, t2i = count_ranks(matrix, owner)
+    own = query_ranks(count_own(matrix, owner, i2t), np.arange(20))
+    ways = query_ranks(i2t, np.arange(4)), query_ranks(t2i, np.arange(20))
+    record = RankRecord(i2t=ways[0], t2i=ways[1], own=own)
+    assert record.possible()
+    assert figures_of(record)[0]["i2t"].ndcg == recalls(matrix, owner).i2t.ndcg
+    better = tuple(max(0, rank - 1) for rank in own.greater)
+    assert not record.model_copy(
+        update={"own": own.model_copy(update={"greater": better})}
+    ).possible()
+    short = own.model_copy(update={"greater": own.greater[1:]})
+    assert not record.model_copy(update={"own": short}).possible()

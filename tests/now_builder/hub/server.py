@@ -18,7 +18,8 @@ class Hub:
 
     ``cut`` is the number of bytes after which the next download breaks off; ``xet`` is how a
     request for a token of Xet is answered: by a status, or by an address to send the files to.
-    Models are as data sets; their files are said to be in Xet.
+    Models are as data sets; their files are said to be in Xet. ``busy`` are patterns of paths with
+    the headers of answers 429, each given once.
     """
 
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -28,12 +29,22 @@ class Hub:
     commits: list[list[dict]] = field(default_factory=list)
     cut: int | None = None
     xet: int | str = 404
+    busy: list[tuple[str, dict[str, str]]] = field(default_factory=list)
 
     def start(self) -> ThreadingHTTPServer:
         server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         server.hub = self
         server.daemon_threads = True
         return server
+
+
+def _upload_of(path, held):
+    """How a file is to be sent, and the hash of the one that is there."""
+    large, content = path.endswith(".parquet"), held.get(path)
+    blob = b"blob %d\0" % len(content or b"") + (content or b"")
+    oid = hashlib.sha256(content or b"") if large else hashlib.sha1(blob)  # noqa: S324
+    upload = {"path": path, "shouldIgnore": False, "uploadMode": "lfs" if large else "regular"}
+    return upload if content is None else {**upload, "oid": oid.hexdigest()}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -45,8 +56,17 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self):
         self._file(body=False)
 
+    def _is_busy(self, path):
+        found = next((busy for busy in self.server.hub.busy if re.search(busy[0], path)), None)
+        if found:
+            self.server.hub.busy.remove(found)
+            self._json({"error": "slow down"}, 429, **found[1])
+        return bool(found)
+
     def do_GET(self):
         path = unquote(urlsplit(self.path).path)
+        if self._is_busy(path):
+            return None
         if path == "/api/whoami-v2":
             return self._json({"name": "somebody"}) if self._known() else self._json({}, 401)
         if found := re.fullmatch(r"/api/(?:datasets|models)/([^/]+/[^/]+)(/revision/[^/]+)?", path):
@@ -64,6 +84,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self):  # noqa: PLR0911
         path = unquote(urlsplit(self.path).path)
         body = self._body()
+        if self._is_busy(path):
+            return None
         if path == "/api/validate-yaml":
             return self._json({"errors": [], "warnings": []})
         if not self._known():
@@ -71,11 +93,9 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/api/repos/create":
             return self._create(json.loads(body))
         if found := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)/preupload/main", path):
-            files = json.loads(body)["files"]
-            return self._json({"files": [
-                {"path": file["path"], "shouldIgnore": False,
-                 "uploadMode": "lfs" if file["path"].endswith(".parquet") else "regular"}
-                for file in files]})  # fmt: skip
+            held = self.server.hub.files[found[1]]
+            files = [_upload_of(file["path"], held) for file in json.loads(body)["files"]]
+            return self._json({"files": files})
         if path.endswith(".git/info/lfs/objects/batch"):
             return self._batch(json.loads(body))
         if found := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)/commit/main", path):

@@ -6,16 +6,18 @@ import re
 import shutil
 import signal
 import time
+from email.utils import formatdate
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from now_builder.errors import ConfigError, FormatError, NowError
+from now_builder.export.settings import PublishSettings
 from now_builder.formats.io import write_json
 from now_builder.hub.publish import prepare, send
 from now_builder.package.run import package
-from now_builder.package.settings import PackageSettings, PublishSettings
+from now_builder.package.settings import PackageSettings
 
 NAME = "somebody/small"
 
@@ -40,13 +42,81 @@ def test_a_release_goes_there_in_one_commit_and_loads(hub, run, release):
     assert hub.token not in err
     files = hub.files[NAME]
     parquets = {f"data/{split}-00000-of-00001.parquet" for split in ("train", "dev", "test")}
-    assert set(files) == parquets | {"croissant.json", "README.md"}
+    assert set(files) == parquets | {"croissant.json", "README.md", "eval.yaml"}
     card = files["README.md"].decode()
     assert f'load_dataset("{NAME}")' in card
     assert yaml.safe_load(card.split("---\n")[1])["configs"]
     folder = release.with_name("release-hub")
     assert all(files[name] == (folder / name).read_bytes() for name in parquets)
     assert len(hub.commits) == 1
+    evaluation = yaml.safe_load(files["eval.yaml"])
+    assert evaluation["name"] == "small"
+    assert evaluation["evaluation_framework"] == "mteb", "one of those that the hub takes"
+    places = [(task["id"], task["config"], task["split"]) for task in evaluation["tasks"]]
+    assert places == [("i2t", "default", "test"), ("t2i", "default", "test")]
+
+
+def test_where_the_hub_is_busy_it_waits_as_told_and_goes_on(hub, run, release):
+    """By seconds, by a date, by the hub's own header, and where it says nothing of use."""
+    soon = formatdate(time.time() + 2, usegmt=True)
+    limit = {"RateLimit": '"api";r=0;t=1'}
+    hub.busy = [
+        ("whoami", {"Retry_After": "1"}),
+        ("repos/create", {"Retry_After": soon}),
+        (f"/api/datasets/{NAME}$", limit),
+        ("commit/main", {"Retry_After": "0"}),
+        ("commit/main", {"Retry_After": "2"}),
+    ]
+    start = time.monotonic()
+    code, _, err = run("publish", release, NAME, "--yes", HF_TOKEN=hub.token)
+    assert code == 0, err
+    assert hub.busy == []
+    assert time.monotonic() - start > 1 + 1 + 1 + 2
+    assert len(hub.commits) == 1
+    puts = [path for method, path, _ in hub.asked if method == "PUT"]
+    assert len(puts) == 3, "what was sent is not sent again"
+    assert "publish: somebody/small: the hub answered 429: too many requests; going on in 2 s" in (
+        " ".join(err.split())
+    )
+
+
+def test_a_hub_that_is_busy_for_hours_is_left(hub, run, release):
+    hub.busy = [("whoami", {"Retry_After": "3601"})]
+    code, _, err = run("publish", release, NAME, "--yes", HF_TOKEN=hub.token)
+    assert code == 1
+    assert err.splitlines()[-1] == (
+        "error: publish: the hub answered 429: too many requests; wait, and run the same command "
+        "again"
+    )
+
+
+@pytest.mark.parametrize("bound", ["_COMMIT_FILES", "_COMMIT_BYTES"])
+def test_many_files_go_in_commits_of_bounded_size_and_a_rerun_goes_on(
+    hub, release, monkeypatch, bound
+):
+    """Two commits of a file each, and a last one that has the card and drops what is old."""
+    import huggingface_hub.constants  # noqa: F401 - reads the variables once, for all tests
+
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    monkeypatch.setattr(f"now_builder.hub.publish.{bound}", 1)
+    old = "data/train-00000-of-00009.parquet"
+    hub.files[NAME] = {old: b"old", "README.md": b"old"}
+    upload = prepare(release, NAME, PublishSettings(endpoint=hub.address))
+    hub.busy = [(f"{NAME}/commit/main", {"Retry_After": "3601"})]
+    with pytest.raises(NowError, match="429"):
+        send(upload)
+    send(upload)
+    changed = [[line["value"]["path"] for line in lines[1:]] for lines in hub.commits]
+    assert [len(paths) for paths in changed] == [1, 1, 1 + 3 + 1]
+    assert set(changed[-1]) >= {"README.md", "croissant.json", "eval.yaml", old}
+    assert old not in hub.files[NAME]
+    hub.commits.clear()
+    del hub.files[NAME]["README.md"]
+    send(upload)
+    assert [[line["value"]["path"] for line in lines[1:]] for lines in hub.commits] == [
+        ["README.md"]
+    ]
 
 
 def test_a_rerun_sends_what_is_missing_and_drops_what_is_old(hub, run, release):

@@ -10,13 +10,20 @@ import pytest
 import yaml
 
 from now_builder.errors import FormatError
+from now_builder.export.run import export
+from now_builder.export.settings import ExportSettings
 from now_builder.formats.io import sha256_of
-from now_builder.formats.release import read_manifest, read_pairs, read_rejects, write_pairs
+from now_builder.formats.release import (
+    LICENCES,
+    read_manifest,
+    read_pairs,
+    read_rejects,
+    write_pairs,
+)
 from now_builder.formats.shard import read_captures, read_plan, read_rows, write_shard
-from now_builder.package.licences import FILE, is_free, read_sites
-from now_builder.package.parquet import export_parquet
+from now_builder.package.licences import is_free, read_sites
 from now_builder.package.run import package
-from now_builder.package.settings import PackageSettings, ParquetSettings
+from now_builder.package.settings import PackageSettings
 from now_builder.package.verify import verify
 
 HEADER = "repository,commit,folder,host,licence"
@@ -91,12 +98,12 @@ def test_every_page_without_such_a_licence_is_a_reject_that_says_why(made, relea
     free = {pair.key for pair in read_pairs(every) if is_free(stated.get(pair.site, ""))}
     assert {pair.key for pair in pairs} == free
     assert not read_manifest(every).licences
-    assert not (every / FILE).exists()
+    assert not (every / LICENCES).exists()
 
 
 def test_manifest_card_and_metadata_name_licences_and_sources(made, release):
     pairs = Counter(pair.site for pair in read_pairs(release))
-    rows = list(csv.DictReader((release / FILE).read_text(encoding="utf-8").splitlines()))
+    rows = list(csv.DictReader((release / LICENCES).read_text(encoding="utf-8").splitlines()))
     assert {row["host"]: int(row.pop("pairs")) for row in rows} == pairs
     assert rows == [made.sites[row["host"]] for row in rows]
     counts = Counter[str]()
@@ -124,7 +131,7 @@ def test_the_list_is_kept_until_another_is_named(made, release):
     made(release, licensed=release.parent / "sites.csv")
     assert "BSD" in read_manifest(release).licences
     made(release, licensed="none")
-    assert not (release / FILE).exists()
+    assert not (release / LICENCES).exists()
     assert verify(release) == []
 
 
@@ -151,7 +158,7 @@ def test_a_page_that_led_to_another_site_is_out_whatever_its_own_licence(
 
 def test_verify_finds_a_page_without_a_licence_though_all_hashes_agree(release):
     pairs = read_pairs(release)
-    text = (release / FILE).read_text(encoding="utf-8")
+    text = (release / LICENCES).read_text(encoding="utf-8")
     licences = read_manifest(release).licences
     for changed, told in (
         (text.replace("MIT", "GPL-3.0"), "licences.csv: no licence that lets others have the"),
@@ -160,28 +167,28 @@ def test_verify_finds_a_page_without_a_licence_though_all_hashes_agree(release):
         (text.replace("ann/s0,", ",", 1), "repository of site00.test is empty"),
     ):
         assert changed != text
-        (release / FILE).write_text(changed, encoding="utf-8")
+        (release / LICENCES).write_text(changed, encoding="utf-8")
         rehash(release)
         assert [told in problem for problem in verify(release)] == [True], told
-    (release / FILE).write_text(text, encoding="utf-8")
+    (release / LICENCES).write_text(text, encoding="utf-8")
     rehash(release, licences={})
-    assert verify(release) == [f"{FILE}: pairs by licence {licences}, expected {{}}"]
+    assert verify(release) == [f"{LICENCES}: pairs by licence {licences}, expected {{}}"]
     rehash(release, licences=licences)
     write_pairs(release / "pairs.parquet", [replace(pairs[0], site="a.test"), *pairs[1:]])
     rehash(release)
     assert any("the 1 pairs of a.test" in problem for problem in verify(release))
     tree = json.loads((release / "manifest.json").read_text(encoding="utf-8"))
-    rehash(release, files={name: tree["files"][name] for name in tree["files"] if name != FILE})
+    rehash(release, files={name: tree["files"][name] for name in tree["files"] if name != LICENCES})
     assert any("names no licences.csv" in problem for problem in verify(release))
 
 
 def test_an_export_carries_the_attribution_and_drops_an_old_one(made, release, tmp_path):
     out = tmp_path / "hub"
-    export_parquet(release, out, ParquetSettings(images=False))
-    assert (out / FILE).read_bytes() == (release / FILE).read_bytes()
+    export(release, out, ExportSettings(to="parquet"))
+    assert (out / LICENCES).read_bytes() == (release / LICENCES).read_bytes()
     every = made(tmp_path / "every", licensed="none")
-    export_parquet(every, out, ParquetSettings(images=False), force=True)
-    assert not (out / FILE).exists()
+    export(every, out, ExportSettings(to="parquet"), force=True)
+    assert not (out / LICENCES).exists()
 
 
 @pytest.mark.parametrize(

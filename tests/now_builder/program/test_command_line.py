@@ -24,7 +24,7 @@ from now_builder.program.stopping import stoppable
 
 PROGRAMS = {
     "now_builder": "crawl status label train-detector measure-detector detect tokenize "
-    "package export-parquet publish fetch-now build verify report audit audit-stats doctor simweb "
+    "package export publish fetch-now build verify report audit audit-stats doctor simweb "
     "pinned",
     "leaderboard": "pack validate score recall compare verify schema submit reproduce check-store "
     "dataset-report export export-site blind keys serve status withdraw quota rebuild-db admin",
@@ -33,8 +33,8 @@ PROGRAMS = {
 }
 SETTINGS = {
     "crawl": "crawl", "label": "detect", "train-detector": "detect", "detect": "detect",
-    "tokenize": "tokenize", "package": "package", "export-parquet": "package",
-    "publish": "package", "report": "inspect", "audit": "inspect",
+    "tokenize": "tokenize", "package": "package", "export": "export",
+    "publish": "export", "report": "inspect", "audit": "inspect",
     "simweb make": "simweb",
 }  # fmt: skip
 """Commands of now-builder that have settings: whose."""

@@ -12,13 +12,14 @@ import yaml
 from PIL import Image
 
 from now_builder.errors import ConfigError
+from now_builder.export.run import export
+from now_builder.export.settings import ExportSettings
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.features import open_features
 from now_builder.formats.release import read_pairs, read_split_captions
 from now_builder.formats.shard import read_captures
-from now_builder.package.parquet import export_parquet
 from now_builder.package.run import package
-from now_builder.package.settings import PackageSettings, ParquetSettings
+from now_builder.package.settings import PackageSettings
 from tests.kill_at_rename import run_until_rename
 
 datasets = pytest.importorskip("datasets")
@@ -26,10 +27,10 @@ datasets = pytest.importorskip("datasets")
 SPLITS = ("train", "dev", "test")
 
 KILLED = """
-from now_builder.package.parquet import export_parquet
-from now_builder.package.settings import ParquetSettings
-settings = ParquetSettings(captures=pathlib.Path(sys.argv[3]), file_mb=1)
-export_parquet(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), settings)
+from now_builder.export.run import export
+from now_builder.export.settings import ExportSettings
+settings = ExportSettings(to="parquet", captures=pathlib.Path(sys.argv[3]), file_mb=1)
+export(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), settings)
 """
 
 
@@ -41,8 +42,10 @@ def release(small_release: Path) -> Path:
 @pytest.fixture(scope="module")
 def out(release: Path, small_crawl: Path, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("exported") / "out"
-    settings = ParquetSettings(captures=small_crawl, file_mb=1, tokens=True, regions=True)
-    export_parquet(release, out, settings)
+    settings = ExportSettings(
+        to="parquet", captures=small_crawl, file_mb=1, tokens=True, regions=True
+    )
+    export(release, out, settings)
     return out
 
 
@@ -129,16 +132,16 @@ def test_the_card_is_the_releases_with_the_files_in_its_head(out: Path, release:
 def test_a_second_run_writes_nothing_and_a_forced_one_the_same_bytes(
     release: Path, small_crawl: Path, tmp_path: Path
 ) -> None:
-    settings = ParquetSettings(captures=small_crawl, file_mb=1)
-    export_parquet(release, tmp_path, settings)
+    settings = ExportSettings(to="parquet", captures=small_crawl, file_mb=1)
+    export(release, tmp_path, settings)
     first = contents(tmp_path)
     files = sorted((tmp_path / "data").iterdir())
     times = [path.stat().st_mtime_ns for path in files]
-    export_parquet(release, tmp_path, settings)
+    export(release, tmp_path, settings)
     assert [path.stat().st_mtime_ns for path in files] == times
     moved = tmp_path.parent / "moved"
     shutil.copytree(small_crawl, moved)
-    export_parquet(release, tmp_path, settings.model_copy(update={"captures": moved}), force=True)
+    export(release, tmp_path, settings.model_copy(update={"captures": moved}), force=True)
     assert files[0].stat().st_mtime_ns != times[0]
     assert contents(tmp_path) == first
 
@@ -148,14 +151,14 @@ def test_a_killed_run_goes_on_where_it_was(
     release: Path, small_crawl: Path, tmp_path: Path, point: int
 ) -> None:
     whole, hurt = tmp_path / "whole", tmp_path / "hurt"
-    export_parquet(release, whole, ParquetSettings(captures=small_crawl, file_mb=1))
+    export(release, whole, ExportSettings(to="parquet", captures=small_crawl, file_mb=1))
     done = run_until_rename(point, KILLED, release, hurt, small_crawl)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not (hurt / "README.md").exists()
     kept = {path: path.stat().st_mtime_ns for path in (hurt / "data").glob("*-of-*.parquet")}
     files = len([*(whole / "data").iterdir()])
-    assert len(kept) == min(point - 1, files)
-    export_parquet(release, hurt, ParquetSettings(captures=small_crawl, file_mb=1))
+    assert len(kept) == min(max(point - 2, 0), files)  # after export.json
+    export(release, hurt, ExportSettings(to="parquet", captures=small_crawl, file_mb=1))
     assert contents(hurt) == contents(whole)
     assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
 
@@ -163,20 +166,39 @@ def test_a_killed_run_goes_on_where_it_was(
 def test_an_export_by_other_settings_is_refused_without_force(
     release: Path, small_crawl: Path, tmp_path: Path
 ) -> None:
-    export_parquet(release, tmp_path, ParquetSettings(captures=small_crawl, file_mb=1))
-    other = ParquetSettings(images=False)
+    export(release, tmp_path, ExportSettings(to="parquet", captures=small_crawl, file_mb=1))
+    other = ExportSettings(to="parquet")
     before = contents(tmp_path)
     with pytest.raises(ConfigError, match="--force"):
-        export_parquet(release, tmp_path, other)
+        export(release, tmp_path, other)
     assert contents(tmp_path) == before
-    export_parquet(release, tmp_path, other, force=True)
+    export(release, tmp_path, other, force=True)
     assert len([*(tmp_path / "data").iterdir()]) == len(SPLITS)
+
+
+@pytest.mark.parametrize("to", ["parquet", "webdataset", "beir"])
+def test_datasets_takes_no_earlier_export_from_its_cache(
+    release: Path, repeating_release: Path, small_crawl: Path, tmp_path: Path, to: str
+) -> None:
+    """Its cache knows a folder by its last name."""
+    if to == "webdataset":
+        pytest.importorskip("webdataset", reason="the extra export is not installed")
+    name, column = ("t2i-queries", "text") if to == "beir" else ("default", "caption")
+    column = "txt" if to == "webdataset" else column
+    found = []
+    for number, source in enumerate((release, repeating_release)):
+        out = tmp_path / str(number) / "out"
+        export(source, out, ExportSettings(to=to, captures=small_crawl))
+        data = datasets.load_dataset(str(out), name, split="test", cache_dir=str(tmp_path / "c"))
+        found.append(data[column][:])
+    assert len(found[0]) == len(found[1])
+    assert found[0] != found[1]
 
 
 def test_without_images_no_captures_are_needed_and_no_pixel_is_shipped(
     release: Path, tmp_path: Path
 ) -> None:
-    export_parquet(release, tmp_path / "out", ParquetSettings(images=False))
+    export(release, tmp_path / "out", ExportSettings(to="parquet"))
     found = datasets.load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))
     assert "image" not in found["train"].features
     assert "tokens_bert" not in found["train"].features
@@ -184,12 +206,6 @@ def test_without_images_no_captures_are_needed_and_no_pixel_is_shipped(
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "no screenshots" in card
     assert b"\x89PNG" not in next((tmp_path / "out" / "data").glob("train*")).read_bytes()
-
-
-def test_images_without_captures_are_a_users_mistake(release: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--captures"):
-        export_parquet(release, tmp_path / "out", ParquetSettings())
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its own libraries
@@ -201,8 +217,8 @@ def test_the_official_reader_of_croissant_takes_the_export(
     release, out = tmp_path / "release", tmp_path / "out"
     sizes = PackageSettings(train=6, dev=4, test=5)
     package(small_crawl, small_features, small_captions, release, sizes)
-    settings = ParquetSettings(captures=small_crawl, tokens=True, regions=True)
-    export_parquet(release, out, settings)
+    settings = ExportSettings(to="parquet", captures=small_crawl, tokens=True, regions=True)
+    export(release, out, settings)
     found = mlcroissant.Dataset(str(out / "croissant.json"))
     assert not found.metadata.ctx.issues.errors
     assert not found.metadata.ctx.issues.warnings

@@ -1,0 +1,66 @@
+"""Pictures, and a CSV a split that names them with their captions, as OpenCLIP reads them."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from now_builder.export.card import Loading
+from now_builder.export.pairs import Part, Source, cut, rows
+from now_builder.formats.io import replacing, replacing_folder
+
+_ABOUT = """```sh
+python -m open_clip_train.main --dataset-type csv --train-data train.csv --val-data dev.csv
+```
+
+`train.csv`, `dev.csv` and `test.csv` have tabs between `filepath` and `title`, which OpenCLIP
+expects. Paths are absolute: run the export again where the folder was moved."""
+
+_NO_TEXT = frozenset(
+    {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"}
+    | {"<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
+)
+"""Captions that pandas takes for no text where it reads a CSV; it does not with a space behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class CsvWriter:
+    """Writes folders of pictures, then the CSV of each split."""
+
+    source: Source
+    beside: Sequence[str] = ("train.csv", "dev.csv", "test.csv")
+
+    def parts(self) -> list[Part]:
+        """Return a part for each folder of pictures."""
+        return [
+            part
+            for split, pairs in self.source.pairs.items()
+            for part in cut(self.source, pairs, f"images/{split}-{{:05d}}")
+        ]
+
+    def write(self, part: Part, path: Path) -> None:
+        """Write a folder of pictures."""
+        with replacing_folder(path) as temporary:
+            for row in rows(self.source, part.pairs):
+                picture = temporary / f"{row.pair.key}.{row.kind}"
+                with replacing(picture, durable=False) as file:  # synced; an error names it
+                    file.write_bytes(row.picture)
+
+    def finish(self, out: Path, parts: Sequence[Part]) -> Loading:
+        """Write the CSV files."""
+        for split in self.source.pairs:
+            own = [part for part in parts if part.name.startswith(f"images/{split}-")]
+            with replacing(out / f"{split}.csv") as path, path.open("w", encoding="utf-8") as file:
+                writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+                writer.writerow(["filepath", "title"])
+                for part in own:
+                    writer.writerows(_lines((out / part.name).resolve(), part))
+        return Loading({}, _ABOUT)
+
+
+def _lines(folder: Path, part: Part) -> list[tuple[str, str]]:
+    paths = {path.stem: str(path) for path in folder.iterdir()}
+    return [
+        (paths[pair.key], f"{pair.caption} " if pair.caption in _NO_TEXT else pair.caption)
+        for pair in part.pairs
+    ]

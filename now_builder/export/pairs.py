@@ -1,0 +1,116 @@
+"""The pairs of a release with their screenshots, and how they are cut into files and groups."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.export.settings import ExportSettings
+from now_builder.formats.features import DIMENSION, REGIONS
+from now_builder.formats.release import Pair, read_pairs
+from now_builder.formats.screenshots import Screenshot, find_screenshots
+from now_builder.formats.shard import image_kind
+from now_builder.formats.split import SPLITS
+
+_GROUP, _GROUP_BYTES = 100, 256 * 10**6
+"""Most rows, and most bytes of their pictures, in a row group, which readers read whole."""
+_ROW_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The inputs of an export: pairs by split, screenshots by key, none without captures."""
+
+    release: Path
+    pairs: dict[str, list[Pair]]
+    screenshots: dict[str, Screenshot]
+    settings: ExportSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file or folder to write, by its path in the export, and the pairs in it."""
+
+    name: str
+    pairs: Sequence[Pair]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A pair with the bytes of its screenshot, which are empty without captures."""
+
+    pair: Pair
+    picture: bytes
+
+    @property
+    def kind(self) -> str:
+        """Ending of the picture's file, ``png`` or ``webp``."""
+        return image_kind(self.picture)
+
+
+def read_source(release: Path, settings: ExportSettings) -> Source:
+    """Read the pairs of a release and find their screenshots.
+
+    Raises:
+        ConfigError: If the format needs pictures and no captures are given.
+        FormatError: If release or captures are torn, or the captures are not those of the release.
+    """
+    if settings.captures is None and settings.to != "parquet":
+        raise ConfigError(
+            f"--captures is not given, expected the folder that the release was packaged from: "
+            f"--to {settings.to} is about its screenshots"
+        )
+    if (settings.tokens or settings.regions) and settings.to != "parquet":
+        raise ConfigError(f"--tokens and --regions are of --to parquet, found --to {settings.to}")
+    every = read_pairs(release)
+    pairs: dict[str, list[Pair]] = {
+        split: [pair for pair in every if pair.split == split] for split in SPLITS
+    }
+    for split, own in pairs.items():
+        found = [pair.pair_index for pair in own]
+        if not own or found != [*range(len(own))]:
+            problem = f"pair_index of {split} is {found!s:.40}, expected 0, 1, 2, …"
+            raise FormatError(release / "pairs.parquet", problem)
+    screenshots = {} if settings.captures is None else find_screenshots(settings.captures, every)
+    return Source(release, pairs, screenshots, settings)
+
+
+def cut(source: Source, pairs: Sequence[Pair], name: str) -> Iterator[Part]:
+    """Cut pairs into as few parts as the size allows, of nearly equal bytes, in their order.
+
+    The number of a part and of all parts are filled into ``name``.
+    """
+    other = _ROW_BYTES + (REGIONS * DIMENSION * 4 if source.settings.regions else 0)
+    sizes = [
+        other + (source.screenshots[pair.key].place.size if source.screenshots else 0)
+        for pair in pairs
+    ]
+    ends = np.cumsum(sizes)
+    count = max(1, -(-int(ends[-1]) // (source.settings.file_mb * 10**6)))
+    bounds = np.searchsorted(ends, [int(ends[-1]) * part / count for part in range(1, count)])
+    starts = sorted({0, *(int(bound) for bound in bounds), len(sizes)})
+    for number, (start, stop) in enumerate(pairwise(starts)):
+        yield Part(name.format(number, len(starts) - 1), pairs[start:stop])
+
+
+def rows(source: Source, pairs: Iterable[Pair]) -> Iterator[Row]:
+    """Read pairs with their screenshots, one at a time."""
+    for pair in pairs:
+        yield Row(pair, source.screenshots[pair.key].read() if source.screenshots else b"")
+
+
+def groups(read: Iterable[Row]) -> Iterator[list[Row]]:
+    """Gather rows into the row groups of a Parquet file, bounded in rows and in bytes."""
+    group: list[Row] = []
+    size = 0
+    for row in read:
+        if group and (len(group) == _GROUP or size + len(row.picture) > _GROUP_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(row)
+        size += len(row.picture)
+    if group:
+        yield group

@@ -1,0 +1,162 @@
+"""Write a release in another tool's format, file by file; files that stand are kept."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from now_builder import __version__
+from now_builder.config import Strict, build
+from now_builder.errors import ConfigError, FormatError
+from now_builder.export.card import Loading, export_card
+from now_builder.export.pairs import Part, Source, read_source
+from now_builder.export.settings import ExportSettings
+from now_builder.formats.io import read_json, remove_leftovers, sha256_of, write_json, write_text
+from now_builder.formats.release import LICENCES, read_manifest
+from now_builder.program.progress import watched
+
+RECORD = "export.json"
+"""File of an export, written first: of what it is, by which settings."""
+
+
+class ExportRecord(Strict):
+    """``export.json``.
+
+    Attributes:
+        to: Format.
+        digest: Hash of manifest, pairs and screenshots, of the settings and the versions.
+        files: What ``--force`` removes, by path in the export.
+    """
+
+    to: str
+    digest: str
+    files: list[str]
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """A format."""
+
+    @property
+    def beside(self) -> Sequence[str]:
+        """Names of the files that :meth:`finish` writes."""
+
+    def parts(self) -> list[Part]:
+        """Return the files or folders to write, in order."""
+
+    def write(self, part: Part, path: Path) -> None:
+        """Write a part whole, by rename."""
+
+    def finish(self, out: Path, parts: Sequence[Part]) -> Loading:
+        """Write what goes beside the parts, and return how all is loaded."""
+
+
+def export(
+    release: Path,
+    out: Path,
+    settings: ExportSettings,
+    force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
+) -> dict[str, int]:
+    """Write a release as ``settings.to`` says and, last, ``README.md``, its card.
+
+    Of a release of licensed pages also ``licences.csv``, which goes with every copy. Files that
+    stand are kept, so a run that was killed goes on; the same release, captures and settings give
+    the same bytes.
+
+    Returns:
+        Pairs by file.
+
+    Raises:
+        ConfigError: If settings do not go together, ``out`` has files that are no export's, or it
+            holds an export of another release or by other settings, and ``force`` is off.
+        FormatError: If release or captures are torn, or the captures are not those of the release.
+    """
+    source = read_source(release, settings)
+    writer = _writer(source)
+    parts = writer.parts()
+    licensed = LICENCES in read_manifest(release).files
+    last = [*([LICENCES] if licensed else []), "README.md"]
+    names = [*(part.name for part in parts), *writer.beside, *last]
+    record = ExportRecord(to=settings.to, digest=_digest(source, parts), files=names)
+    _make_room(out, record, force=force)
+    for part in watched(parts, "export", "file"):
+        if not (out / part.name).exists():
+            writer.write(part, out / part.name)
+    loading = writer.finish(out, parts)
+    if licensed:
+        write_text(out / LICENCES, (release / LICENCES).read_text(encoding="utf-8"))
+    card = (release / "DATASET_CARD.md").read_text(encoding="utf-8")
+    write_text(out / "README.md", export_card(card, loading, record.digest))
+    return {part.name: len(part.pairs) for part in parts}
+
+
+def _writer(source: Source) -> Writer:
+    match source.settings.to:
+        case "parquet":
+            from now_builder.export.parquet import ParquetWriter
+
+            return ParquetWriter(source)
+        case "webdataset":
+            from now_builder.export.webdataset import ShardWriter
+
+            return ShardWriter(source)
+        case "openclip":
+            from now_builder.export.openclip import CsvWriter
+
+            return CsvWriter(source)
+        case to:
+            from now_builder.export.beir import BeirWriter
+
+            return BeirWriter(source, ["now_tasks.py"] if to == "mteb" else [])
+
+
+def _digest(source: Source, parts: Sequence[Part]) -> str:
+    """Hash the content and the settings of an export."""
+    settings = source.settings.model_dump(exclude={"captures"})
+    hashed = [sha256_of(source.release / name) for name in ("manifest.json", "pairs.parquet")]
+    tree = [
+        hashed, settings,
+        [(part.name, len(part.pairs)) for part in parts],
+        {key: found.sha256 for key, found in source.screenshots.items()}, pa.__version__,
+        __version__,
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(tree).encode()).hexdigest()
+
+
+def _make_room(out: Path, record: ExportRecord, *, force: bool) -> None:
+    """Drop what a killed run left half-written and, by force, an export that stands there."""
+    path = out / RECORD
+    for folder in {out, *((out / name).parent for name in record.files)}:
+        remove_leftovers(folder)
+    if not path.exists():
+        taken = next((name for name in record.files if (out / name).exists()), None)
+        if taken is not None or (out / "manifest.json").exists():
+            raise ConfigError(
+                f"{out / (taken or 'manifest.json')}: exists, and is of no export; name another OUT"
+            )
+        write_json(path, record.model_dump())
+        return
+    old = build(ExportRecord, read_json(path, "no such file"), str(path))
+    if not force and old != record:
+        raise ConfigError(
+            f"{out}: exported from another release or by other settings; --force replaces the "
+            "export"
+        )
+    if force:
+        for name in reversed(old.files):  # README.md first: what is left is incomplete
+            _remove(out, name)
+        write_json(path, record.model_dump())
+
+
+def _remove(out: Path, name: str) -> None:
+    path = out / name
+    if out.resolve() not in path.resolve().parents:
+        raise FormatError(out / RECORD, f"files: {name!r:.80} lies outside the folder")
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

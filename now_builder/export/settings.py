@@ -1,0 +1,41 @@
+"""Settings of ``export`` and ``publish``."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from now_builder.config import Strict
+
+
+class IncludedSettings(Strict):
+    """Settings that ``export`` and ``publish`` share."""
+
+    captures: Path | None = Field(
+        None,
+        description="Folder that the release was packaged from, for its screenshots. publish "
+        "refuses them unless the release's licence lets others have copies, or it was packaged "
+        "--licensed.",
+    )
+    tokens: bool = Field(False, description="Add the token ids of each tokenizer (Parquet only).")
+    regions: bool = Field(False, description="Add the 36 x 768 region features (Parquet only).")
+
+
+class ExportSettings(IncludedSettings):
+    """Settings of ``export``."""
+
+    to: Literal["parquet", "webdataset", "openclip", "beir", "mteb"] = Field(
+        description="Format. parquet: for datasets.load_dataset, without --captures without "
+        "pictures; webdataset: shards; openclip: CSV and pictures; beir: corpus, queries and qrels "
+        "of dev and test; mteb: the same with a task for MTEB."
+    )
+    file_mb: int = Field(500, ge=1, description="Approximate size of a file in megabytes.")
+
+
+class PublishSettings(IncludedSettings):
+    """Settings of ``publish``."""
+
+    private: bool = Field(False, description="Create a private data set, for its owner only.")
+    endpoint: str | None = Field(
+        None, description="Address of the hub; by default HF_ENDPOINT, or https://huggingface.co."
+    )
