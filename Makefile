@@ -11,7 +11,7 @@ NOT_RUN = $(shell grep -rlE --include='*.py' 'mark\.(slow|gpu|detectron2)' tests
 TEST_ENV := OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-detectron2 check docs wheel bench fuzz gpu-check gpu-bundle format clean
+.PHONY: help setup demo pinned test test-slow test-detectron2 check docs wheel bench fuzz gpu-check gpu-bundle format clean
 
 help: ## this text
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -21,6 +21,9 @@ setup: ## virtual environment, pinned packages, a Chromium, fonts and OCR data
 
 demo: setup ## the whole pipeline on a simulated web, five to seven minutes on two idle cores: see demo/site/index.html
 	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo.sh
+
+pinned: setup ## the pinned web as a release, hours on two cores; SITES=50 FROM=mirrors OUT=folder
+	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/pinned.sh
 
 test: setup check wheel ## lint, types, import contracts, then the tests against the built wheel
 	$(TEST_ENV) NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \

@@ -100,8 +100,8 @@ class Git:
         """
         if source.mirrors is not None:
             repository = _mirror(source.mirrors, site.repository)
-            if self._run(repository, "cat-file", "-e", f"{site.commit}^{{commit}}")[0]:
-                head = self._run(repository, "rev-parse", "--verify", "HEAD")[1].decode().strip()
+            if self.run(repository, "cat-file", "-e", f"{site.commit}^{{commit}}")[0]:
+                head = self.run(repository, "rev-parse", "--verify", "HEAD")[1].decode().strip()
                 raise SiteError("other_commit", f"the mirror's is {head or 'none'}")
             yield repository
             return
@@ -143,11 +143,11 @@ class Git:
 
     def _fetch(self, site: Site, source: Source, repository: Path) -> None:
         """Fetch a commit, without its history, into a new repository."""
-        self._run(repository, "init", "-q", "--bare", "--template=", str(repository))
+        self.run(repository, "init", "-q", "--bare", "--template=", str(repository))
         address = source.origin.format(site.repository)
         wanted = ("fetch", "-q", "--depth=1", "--no-tags", "--no-recurse-submodules",
                   "--no-write-fetch-head", address, site.commit)  # fmt: skip
-        code, _, said = self._run(repository, *wanted, source=source)
+        code, _, said = self.run(repository, *wanted, source=source)
         if code == 0:
             return
         line = next((line for line in said.splitlines()[::-1] if line), f"git ended with {code}")
@@ -158,7 +158,7 @@ class Git:
             raise SiteError("other_commit", line)
         raise SiteError("gone" if _GONE.search(said) else "unreachable", line)
 
-    def _run(self, repository: Path, *words: str, source: Source | None = None) -> tuple[Any, ...]:
+    def run(self, repository: Path, *words: str, source: Source | None = None) -> tuple[Any, ...]:
         """Run a command; return its exit code, output, and the text of its messages."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with self._start(repository, *words, source=source, **pipes) as process:

@@ -15,7 +15,7 @@ PAGES = [
     ROOT / "README.md",
     *HOW_TO,
     *(DOCS / f"{name}.md" for name in ("tutorial", "board", "new-method", "results-repository")),
-    *(DOCS / f"{name}.md" for name in ("commands", "tiny-web", "gpu")),
+    *(DOCS / f"{name}.md" for name in ("commands", "tiny-web", "gpu", "pinned-web")),
 ]
 MAINS = {
     "now-builder": "now_builder.cli",

@@ -498,6 +498,7 @@ class Tab:
             state = await self._evaluate(FREEZE, self._clock.left())
             if state["stirred"]:  # scripts may follow the scroll or the loss of focus
                 await self._within(asyncio.sleep(2 * _POLL_S), 1.0, "timeout", "")
+                state = await self._evaluate(FREEZE, self._clock.left())  # what they moved
         if state["contentType"] not in HTML:
             raise VisitError("not_html", state["contentType"])
         if not state["url"].startswith(("http://", "https://")):

@@ -1,0 +1,66 @@
+"""The licence that a repository states: of its texts first, of its code where nothing else is."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from now_builder.pinned.git import Git
+from now_builder.pinned.sites import Site
+from recipes.pinned_web.look import WORDS, Page, Served
+
+_CC = re.compile(
+    r"creativecommons\.org/(?:licenses/[a-z-]+/[\d.]+|publicdomain/zero)"
+    r"|\bCC[ -]?BY(?:-(?:NC|SA|ND|NC-SA|NC-ND))?[ -]?[34]\.0",
+    re.IGNORECASE,
+)
+_TAIL = 60_000
+"""Characters at a page's end in which it may state a licence."""
+_FILE = re.compile(
+    rb"(?:licen[sc]e|copying|unlicense)(?:[-.][\w.-]+)?(?<!\.html)(?<!\.htm)", re.IGNORECASE
+)
+_OPEN = frozenset({"CC0-1.0", "CC-BY-3.0", "CC-BY-4.0"})
+
+
+def licence_of(git: Git, mirror: Path, served: Served, head: Site) -> str:
+    """Return a licence by name, ``other`` for an unknown one, ``none`` without one.
+
+    What at least half of the pages state themselves comes first, then licence files of the site's
+    branch, in its root and folder, then those of the default branch.
+    """
+    if found := _of_pages(served.pages):
+        return found
+    folders = {b"", served.site.folder.encode()}
+    for commit in (served.site.commit, head.commit):
+        files = git.files(mirror, Site(head.repository, commit, "", "", 0, "", "", 0))
+        split = ((path.rpartition(b"/"), entry.name) for path, entry in sorted(files.items()))
+        names = [
+            name for (folder, _, last), name in split if folder in folders and _FILE.fullmatch(last)
+        ]
+        if names:
+            return _of_text(b" ".join(git.contents(mirror, names[:3])).decode("utf-8", "replace"))
+    return "none"
+
+
+def _of_pages(pages: list[Page]) -> str:
+    """Return the Creative Commons licence that half of the pages state; of several the stricter."""
+    stated = Counter(name for page in pages for name in _stated(page.source[-_TAIL:]))
+    common = [name for name, number in stated.most_common() if 2 * number >= len(pages)]
+    return min(common, key=_OPEN.__contains__, default="")
+
+
+def _stated(text: str) -> set[str]:
+    names = set()
+    for word in (found[0].lower() for found in _CC.finditer(text)):
+        terms = [term.upper() for term in ("nc", "nd", "sa") if re.search(rf"-{term}\b", word)]
+        version = [] if terms else ["3.0" if "3.0" in word else "4.0"]
+        names.add("CC0-1.0" if "zero" in word else "-".join(["CC-BY", *terms, *version]))
+    return names
+
+
+def _of_text(text: str) -> str:
+    text = " ".join(text.split()).lower()
+    given = "permission is hereby granted" in text or "redistribution" in text
+    if "all rights reserved" in text[:400] and not given:
+        return "other"
+    known = WORDS["licences"].items()
+    return next((name for name, words in known if re.search(words, text)), "other")

@@ -1,0 +1,230 @@
+"""What a repository holds: the folder that is served, its pages, language, kind and licence."""
+
+import re
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from html import unescape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import unquote
+
+from now_builder.crawl.caption.charset import decode
+from now_builder.crawl.caption.describe import Description, describe
+from now_builder.crawl.caption.language import UNDECIDED, detect_language
+from now_builder.formats.text import is_placeholder
+from now_builder.pinned.git import Git, SiteError, Source
+from now_builder.pinned.layout import choose, list_pages, write
+from now_builder.pinned.sites import MOST_PAGES, Site
+
+WORDS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
+FEWEST = 3
+"""Pages with a description of a site at least."""
+_READ = 1000
+"""HTML files of a folder that are read at most, the shallowest first."""
+_SAVED = re.compile(
+    r"mirrored from .{0,300}httrack|<!-- saved from url=|website copier|web\.archive\.org/web/\d"
+    r"|data-savepage|singlefile",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Marks of pages that were saved from another site, near their beginning or end."""
+_ENDS, _LONGEST = 3000, 400_000
+_UNSEEN = (("<!--", "-->"), *((rf"<{name}(?=[\s>])", rf"</{name}\s*>")
+           for name in ("head", "script", "style", "svg", "pre", "code")))  # fmt: skip
+"""What is no text of a page: beginnings and ends."""
+_TRADITIONAL, _SIMPLIFIED = (
+    "們這個說會來時國學對發開關實體應點還",
+    "们这个说会来时国学对发开关实体应点还",
+)
+_NONE = (UNDECIDED, "la")  # lorem ipsum
+_FEWEST_WORDS = 25
+_START = 400
+"""Characters of a page's text that tell its language."""
+
+
+@dataclass(slots=True)
+class Page:
+    """A page that ``pinned make`` would list, with the text of its body."""
+
+    name: str
+    about: Description
+    source: str
+    text: str
+
+    @property
+    def words(self) -> str:
+        """Return its title and description."""
+        return f"{self.about.title or ''}. {self.about.caption}"
+
+
+@dataclass(slots=True)
+class Served:
+    """A folder of a commit that may be served."""
+
+    site: Site
+    size: int
+    pages: list[Page]
+
+    @property
+    def described(self) -> int:
+        """Return the number of pages whose description is not left over from a template."""
+        return sum(not is_placeholder(page.about.caption or "") for page in self.pages)
+
+
+@dataclass(slots=True)
+class Found:
+    """What is known of a repository, or in ``status`` why nothing is.
+
+    ``pages`` is the number of those that would be listed; ``placeholders``, ``refused``, ``saved``
+    and ``empty`` count pages with a left-over description, of gambling, adult or spam words, saved
+    from elsewhere, and without text until scripts run. ``captions`` has each description once.
+    """
+
+    repository: str
+    status: str = ""
+    commit: str = ""
+    folder: str = ""
+    pages: int = 0
+    size: int = 0
+    language: str = ""
+    licence: str = "none"
+    kind: str = ""
+    placeholders: int = 0
+    refused: int = 0
+    saved: int = 0
+    empty: int = 0
+    captions: list[str] = field(default_factory=list)
+
+
+def pattern(words: Mapping[str, list[str]]) -> re.Pattern[str]:
+    """Return the expression for ``words`` and ``parts`` of ``words.toml``."""
+    whole = [rf"\b(?:{'|'.join(words['words'])})\b"] if "words" in words else []
+    return re.compile("|".join(whole + words.get("parts", [])), re.IGNORECASE)
+
+
+_REFUSED = pattern(WORDS["refused"])
+
+
+def look(git: Git, mirrors: Path, name: str) -> Found:
+    """Look at a mirror: of its branches, the one with the most described pages is the site."""
+    from recipes.pinned_web.kinds import kind_of
+    from recipes.pinned_web.licences import licence_of
+
+    head = Site(name, "HEAD", "", "", MOST_PAGES, "", "", 0)
+    try:
+        with git.repository(head, Source(mirrors), mirrors) as mirror:
+            tips = [replace(head, commit=commit) for commit in _commits(git, mirror)]
+            found = [one for tip in tips if (one := _served(git, mirror, tip))]
+            if not found:
+                return Found(name, "no index page")
+            best = max(found, key=lambda one: one.described)
+            licence = licence_of(git, mirror, best, tips[0])
+    except SiteError as error:
+        return Found(name, f"{error.status}: {error.reason}")
+    pages = best.pages
+    return Found(
+        repository=name,
+        commit=best.site.commit,
+        folder=best.site.folder,
+        pages=len(pages),
+        size=best.size,
+        language=language_of(pages),
+        licence=licence,
+        kind=kind_of(pages, name),
+        placeholders=len(pages) - best.described,
+        refused=sum(_REFUSED.search(page.words) is not None for page in pages),
+        saved=sum(_is_saved(page.source) for page in pages),
+        empty=sum(_is_empty(page.text) for page in pages),
+        captions=sorted({(page.about.caption or "").lower() for page in pages}),
+    )
+
+
+def language_of(pages: list[Page]) -> str:
+    """Return the language of most pages; Chinese in traditional characters apart."""
+    tags = Counter(
+        detect_language(f"{page.words} {page.text[:_START]}", page.about.lang) or UNDECIDED
+        for page in pages
+    )
+    found = max(tags, key=lambda tag: (tag not in _NONE, tags[tag]), default=UNDECIDED)
+    signs = Counter("".join(page.words + page.text for page in pages) if found == "zh" else "")
+    old, new = (sum(map(signs.__getitem__, some)) for some in (_TRADITIONAL, _SIMPLIFIED))
+    return "zh-Hant" if old > new else found
+
+
+def _commits(git: Git, mirror: Path) -> list[str]:
+    """Return the commits of the default branch and of those that may hold a built site."""
+    head = git.run(mirror, "rev-parse", "HEAD")[1].decode().split()
+    listed = "for-each-ref", "--format=%(objectname) %(refname:lstrip=2)", "refs/heads"
+    tips = (line.split(" ", 1) for line in git.run(mirror, *listed)[1].decode().splitlines())
+    named = [commit for commit, branch in tips if branch in WORDS["branches"]]
+    return list(dict.fromkeys(head + named))
+
+
+def _served(git: Git, mirror: Path, tip: Site) -> Served | None:
+    """Return the folder of a commit that is served: the root if it has pages enough, or the best.
+
+    The root does not have the pages of the other folders that may be served.
+    """
+    there = git.files(mirror, tip).keys()
+    indexes = [(one, f"{one}/index.htm".lstrip("/").encode()) for one in WORDS["folders"]]
+    folders = [one for one, index in indexes if there & {index, index + b"l"}]
+    best: Served | None = None
+    for folder in folders:
+        others = tuple(f"{other}/" for other in folders if other and not folder)
+        one = _read(git, mirror, replace(tip, folder=folder), others)
+        if best is None or one.described > best.described * (3 if best.described >= FEWEST else 1):
+            best = one
+        if not folder and one.described >= FEWEST:
+            break
+    return best
+
+
+def _read(git: Git, mirror: Path, site: Site, others: tuple[str, ...]) -> Served:
+    """Read the pages of a folder that ``pinned make`` would list."""
+    chosen = choose(git, mirror, git.files(mirror, site), sys.maxsize)
+    size = chosen.size
+    names = [name for name in chosen.objects if name.lower().endswith((".html", ".htm"))]
+    names = [name for name in names if not name.startswith(others)]
+    names = sorted(names, key=lambda name: (name.count("/"), name))[:_READ]
+    chosen.objects = {name: chosen.objects[name] for name in names}
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        write(git, mirror, chosen, folder)
+        try:
+            paths = list_pages(folder, site.repository.partition("/")[2], MOST_PAGES)
+        except SiteError:
+            paths = []
+        return Served(site, size, [_page(folder, path) for path in paths])
+
+
+def _page(folder: Path, path: str) -> Page:
+    """Read a listed page; the path of a project's begins with the project's name."""
+    name = unquote(path).lstrip("/")
+    files = [folder / one for one in (name, name.partition("/")[2])]
+    files = [file / "index.html" if file.is_dir() else file for file in files]
+    file = next(file for file in files if file.is_file())
+    content = file.read_bytes()
+    source = decode(content, "text/html").text
+    name = file.relative_to(folder).as_posix()
+    return Page(name, describe(content, "text/html"), source, text_of(source[:_LONGEST]))
+
+
+def text_of(source: str) -> str:
+    """Return the text of a page but for code, in time that grows with its length."""
+    for begin, end in _UNSEEN:
+        first, *rest = re.split(begin, source, flags=re.IGNORECASE)
+        ended = (re.split(end, f"<{part}", maxsplit=1, flags=re.IGNORECASE)[-1] for part in rest)
+        source = " ".join([first, *ended])
+    return " ".join(unescape(re.sub(r"<[^<>]*>", " ", source)).split())
+
+
+def _is_saved(source: str) -> bool:
+    return _SAVED.search(source[:_ENDS] + source[-_ENDS:]) is not None
+
+
+def _is_empty(text: str) -> bool:
+    signs = len(re.findall(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]", text))
+    return len(text.split()) + signs < _FEWEST_WORDS

@@ -1,0 +1,140 @@
+"""Make the list of the pinned web from candidate repositories: see README.md in this folder."""
+
+import argparse
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pandas as pd
+
+from now_builder.formats.io import read_lines
+from now_builder.formats.tables import read_frame
+from now_builder.pinned.git import Git
+from now_builder.pinned.sites import Site, read_sites
+from now_builder.program.progress import Progress
+from recipes.pinned_web.look import FEWEST, Found, look
+
+MOST_BYTES = 60_000_000
+MOST_OF_OWNER = 3
+_ALIKE, _ALIKE_PART = 0.3, 0.6
+"""Shares of descriptions in common (of all, of the smaller site's) from which two sites are one."""
+_LEFT_OUT = Path(__file__).with_name("left-out.sha256")
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Look at the mirrors of the candidates, judge all, write the list."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("candidates", type=Path, help="CSV with a column repository: owner/name")
+    parser.add_argument("mirrors", type=Path, help="folder of bare repositories owner+name")
+    parser.add_argument("out", type=Path, help="folder: found.jsonl, sites.csv, verdicts.csv")
+    told = "SHA-256 of lower-cased owner/name or owner, one a line"
+    parser.add_argument("--leave-out", type=Path, action="append", default=[_LEFT_OUT], help=told)
+    options = parser.parse_args(given)
+    hashes = {line[:64] for file in options.leave_out for line in read_lines(file, "no such file")}
+    options.out.mkdir(parents=True, exist_ok=True)
+    verdicts = dict.fromkeys(read_frame(options.candidates)["repository"], "no mirror")
+    verdicts |= {name: "left out" for name in verdicts if is_left_out(name, hashes)}
+    wanted = [name for name, verdict in verdicts.items() if verdict == "no mirror"]
+    found = look_at_all(wanted, options.mirrors, options.out / "found.jsonl")
+    verdicts |= judge(found)
+    sites = make_sites(site for site in found if verdicts[site.repository] == "accepted")
+    columns = [field.name for field in fields(Site)]
+    pd.DataFrame(sites, columns=columns).to_csv(options.out / "sites.csv", index=False)
+    table = pd.DataFrame(verdicts.items(), columns=["repository", "verdict"])
+    table.to_csv(options.out / "verdicts.csv", index=False)
+    print(table["verdict"].str.partition(":")[0].value_counts().to_string())
+    read_sites(options.out / "sites.csv")
+
+
+def is_left_out(name: str, hashes: Iterable[str]) -> bool:
+    """Whether a repository or its owner is among the hashes."""
+    told = (name.lower(), name.lower().partition("/")[0])
+    return any(hashlib.sha256(one.encode()).hexdigest() in hashes for one in told)
+
+
+def look_at_all(names: Sequence[str], mirrors: Path, record: Path) -> list[Found]:
+    """Look at the mirrors that are there and in no line of ``record`` yet; return all."""
+    record.touch()
+    lines = record.read_text("utf-8").splitlines()
+    found = {one.repository: one for one in (Found(**json.loads(line)) for line in lines)}
+    there = [name for name in names if (mirrors / name.replace("/", "+")).is_dir()]
+    left = [name for name in there if name not in found]
+    git = Git()
+    with (
+        Progress("candidates", len(there), "site", len(there) - len(left)) as progress,
+        record.open("a", encoding="utf-8", buffering=1) as file,
+    ):
+        for name in left:
+            found[name] = look(git, mirrors, name)
+            file.write(json.dumps(asdict(found[name]), ensure_ascii=False) + "\n")
+            progress.add()
+    return [found[name] for name in names if name in found]
+
+
+def judge(found: Iterable[Found]) -> dict[str, str]:
+    """Return ``accepted`` or why not by repository; of two that are alike the first is kept."""
+    verdicts: dict[str, str] = {}
+    kept: dict[str, set[str]] = {}
+    owners = Counter[str]()
+    for site in found:
+        owner = site.repository.lower().partition("/")[0]
+        why = _unfit(site) or _like_another({*site.captions}, kept)
+        why = why or ("owner has three" if owners[owner] >= MOST_OF_OWNER else "")
+        verdicts[site.repository] = why or "accepted"
+        if not why:
+            kept[site.repository] = {*site.captions}
+            owners[owner] += 1
+    return verdicts
+
+
+def _unfit(site: Found) -> str:
+    pages = site.pages
+    described = pages - site.placeholders
+    rules = {
+        site.status: bool(site.status),
+        f"descriptions: {described} pages": described < FEWEST,
+        f"too large: {site.size / 1e6:.0f} MB": site.size > MOST_BYTES,
+        f"saved from elsewhere: {site.saved} pages": site.saved > max(1, 0.1 * pages),
+        f"gambling, adult or spam: {site.refused} pages": site.refused >= max(2, 0.08 * pages),
+        f"template's own descriptions: {site.placeholders} pages": site.placeholders > 0.5 * pages,
+        f"no text without scripts: {site.empty} pages": site.empty > 0.6 * pages,
+    }
+    return next((why for why, holds in rules.items() if holds), "")
+
+
+def _like_another(mine: set[str], kept: dict[str, set[str]]) -> str:
+    for other, theirs in kept.items():
+        both = len(mine & theirs)
+        part = both >= _ALIKE_PART * min(len(mine), len(theirs)) and both > 1
+        if both and (part or both >= _ALIKE * len(mine | theirs)):
+            return f"like {other}: {both} of {len(mine)} descriptions"
+    return ""
+
+
+def make_sites(found: Iterable[Found]) -> list[Site]:
+    """Return the rows of the list, in the order of their names."""
+    sites: dict[str, Site] = {}
+    for one in sorted(found, key=lambda one: one.repository.lower()):
+        host = host_of(one.repository)
+        if host in sites:
+            ending = hashlib.sha256(one.repository.encode()).hexdigest()[:4]
+            host = host.replace(".", f"-{ending}.", 1)
+        known = {name: value for name, value in asdict(one).items() if name in Site.__slots__}
+        sites[host] = Site(host=host, **known)
+    return list(sites.values())
+
+
+def host_of(repository: str) -> str:
+    """Return ``<name>.<owner>.test``."""
+    owner, _, name = repository.lower().partition("/")
+    name = re.sub(r"\.(github|gitee|gitlab)\.(io|com)$", "", name)
+    words = (re.sub(r"[^a-z0-9]+", "-", one).strip("-")[:63].strip("-") for one in (name, owner))
+    return ".".join([*(word or "x" for word in words), "test"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""The recipe of the pinned web's list, on small repositories; and two crawls compared."""
+
+import csv
+import hashlib
+import io
+import subprocess
+import time
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from now_builder.formats.shard import read_captures, read_rows, write_shard
+from now_builder.pinned.sites import read_sites
+from recipes.pinned_web import compare, make_list
+from recipes.pinned_web.look import Found, text_of
+from tests.now_builder.conftest import write_small_crawl
+from tests.now_builder.pinned.conftest import Mirrors, page
+
+LEGAL = b"Apache License, Version 2.0"
+WORDS = "Fresh bread and cakes from our bakery in the old town, baked every day. " * 3
+
+
+def site(subject, number=4, more=""):
+    """Return the files of a site about something."""
+    names = ["index.html", *(f"{place}/index.html" for place in range(1, number))]
+    text = f"<title>{subject}</title>{more}<p>{WORDS}"
+    return {name: page(f"{subject}, page {name}", text) for name in names}
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Make the list of some repositories: (sites by repository, verdicts, arguments)."""
+    mirrors = Mirrors(tmp_path / "mirrors")
+    cc = '<a href="https://creativecommons.org/licenses/by-nc/4.0/">licence</a>'
+    repositories = {
+        "Ann/bakery": site("Our bakery shop") | {"LICENSE": LEGAL},
+        "Ann/notes": {f"docs/{name}": text for name, text in site("Notizen", more=cc).items()},
+        "Bob/source": {"index.html": "---\nlayout: home\n---\n", "README.md": "none"},
+        "Bob/copy": site("Our bakery shop"),
+        "Cy/bets": site("Casino jackpot"),
+        "Cy/saved": site("Wares", more="<!-- saved from url=(0014)http://x.test -->"),
+        "Di/template": site("Your description here") | site("{{ page.summary }}"),
+        "Di/aside": site("Kept aside"),
+    }
+    for name, files in repositories.items():
+        mirrors.add(name, files)
+    candidates = tmp_path / "candidates.csv"
+    candidates.write_text(
+        "repository,query\n" + "".join(f"{name},q\n" for name in [*repositories, "Ed/gone"])
+    )
+    aside = tmp_path / "aside.sha256"
+    aside.write_text(hashlib.sha256(b"di/aside").hexdigest() + "\n")
+    words = [str(candidates), str(mirrors.folder), str(tmp_path / "out"), "--leave-out", str(aside)]
+    make_list.main(words)
+    return tmp_path / "out", words
+
+
+def verdicts(out):
+    with (out / "verdicts.csv").open(encoding="utf-8") as file:
+        return {row["repository"]: row["verdict"].partition(":")[0] for row in csv.DictReader(file)}
+
+
+def test_sites_are_kept_or_left_out_for_a_reason(made):
+    out, _ = made
+    assert verdicts(out) == {
+        "Ann/bakery": "accepted", "Ann/notes": "accepted", "Bob/source": "descriptions",
+        "Bob/copy": "like Ann/bakery", "Cy/bets": "gambling, adult or spam",
+        "Cy/saved": "saved from elsewhere", "Di/template": "descriptions",
+        "Di/aside": "left out", "Ed/gone": "no mirror",
+    }  # fmt: skip
+    bakery, notes = read_sites(out / "sites.csv")
+    assert (bakery.host, bakery.pages, bakery.licence, bakery.language) == (
+        "bakery.ann.test", 4, "Apache-2.0", "en")  # fmt: skip
+    assert (notes.folder, notes.licence) == ("docs", "CC-BY-NC")
+
+
+def test_a_second_run_reads_nothing_again_and_changes_nothing(made, monkeypatch):
+    out, words = made
+    before = (out / "sites.csv").read_bytes(), (out / "found.jsonl").read_bytes()
+    monkeypatch.setattr(make_list, "look", None)
+    make_list.main(words)
+    assert before == ((out / "sites.csv").read_bytes(), (out / "found.jsonl").read_bytes())
+
+
+def test_a_site_in_a_branch_of_its_own_is_found(tmp_path):
+    mirrors = Mirrors(tmp_path / "mirrors")
+    mirrors.add("ann/blog", site("A blog"))
+    place = mirrors.folder / "ann+blog"
+    git = ["git", "--git-dir", str(place)]
+    subprocess.run([*git, "branch", "-m", "main", "gh-pages"], check=True)
+    mirrors.add("ann/blog", {"source.md": "# none"})
+    found = make_list.look(make_list.Git(), mirrors.folder, "ann/blog")
+    commit = subprocess.run([*git, "rev-parse", "gh-pages"], capture_output=True, check=True)
+    assert (found.status, found.pages, found.commit) == ("", 4, commit.stdout.decode().strip())
+
+
+def test_the_text_of_a_page_is_without_code():
+    source = (
+        "<html><head><title>T</title></HEAD><!-- no --><body>One<script>if (1 < 2) x()</script >"
+    )
+    assert text_of(f"{source} &amp; <b class='a'>two</b><pre>code</pre> three") == "One & two three"
+    assert text_of("<head><title>T</title><body>no end") == "T no end"
+    started = time.process_time()
+    text_of("<code ><!--<" * 30_000)
+    assert time.process_time() - started < 2.0
+
+
+def test_an_owner_has_three_and_hosts_differ():
+    sites = [Found(f"ann/{name}", pages=5, captions=[name]) for name in "abcd"]
+    assert [*make_list.judge(sites).values()] == ["accepted"] * 3 + ["owner has three"]
+    hosts = [one.host for one in make_list.make_sites([Found("a/x.github.io"), Found("A/x")])]
+    assert hosts[0] == "x.a.test"
+    assert len({*hosts}) == 2
+    assert make_list.host_of("a-b/__") == "x.a-b.test"
+
+
+def test_two_crawls_are_compared(tmp_path, monkeypatch, capsys):
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        write_small_crawl(folder, 40)
+    rows, shots = [*read_rows(folders[1], 0)], [*read_captures(folders[1], shards=[0])]
+    with Image.open(io.BytesIO(shots[0].screenshot)) as picture:
+        picture.paste("red", (0, 0, 72, 1280))  # a tenth
+        changed, again = io.BytesIO(), io.BytesIO()
+        picture.save(changed, "png")
+    with Image.open(io.BytesIO(shots[1].screenshot)) as picture:
+        picture.save(again, "webp", lossless=True)  # other bytes, the same pixels
+    shots[0] = replace(shots[0], screenshot=changed.getvalue())
+    shots[1] = replace(shots[1], screenshot=again.getvalue())
+    other = {shot.key: hashlib.sha256(shot.screenshot).hexdigest() for shot in shots[:2]}
+    rows = [replace(row, sha256=other.get(row.key, row.sha256)) for row in rows]
+    rows[-1] = replace(rows[-1], caption="Another")
+    write_shard(folders[1], 0, rows, shots)
+    monkeypatch.setattr("sys.argv", ["compare", *map(str, folders)])
+    compare.main()
+    said = capsys.readouterr().out
+    changed = next(row.url for row in rows if row.key == shots[0].key)
+    number = sum(row.status == "ok" for row in read_rows(folders[0]))
+    assert [line.split()[-1] for line in said.splitlines()[:2]] == [rows[-1].url, changed]
+    assert "pixels 0.9000" in said
+    assert f"screenshots the same: {number - 1} of {number}" in said
+    assert "captions the same: 97.50%" in said
