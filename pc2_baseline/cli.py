@@ -12,7 +12,7 @@ from now_builder.program.command_line import Fields, Program, say_version
 from now_builder.program.command_line import run as run_app
 
 if TYPE_CHECKING:
-    from pc2_baseline.config import Plan, ZeroShotSettings
+    from pc2_baseline.config import Plan, RankSettings, ZeroShotSettings
 
 
 def _examples(*commands: str) -> str:
@@ -201,6 +201,35 @@ def zero_shot(
     from pc2_baseline.runs.zero_shot import zero_shot as start
 
     typer.echo(start(release, output, settings))
+
+
+@app.command(
+    "rank-pairs",
+    kept="features of finished batches are kept",
+    epilog=_examples(
+        "pc2-baseline rank-pairs out/release -o pairs.csv",
+        "pc2-baseline rank-pairs out/release -o pairs.csv --captures captures "
+        "--model google/siglip2-base-patch16-224",
+        "now-builder audit out/release --captures captures --suspects pairs.csv",
+    ),
+)
+def rank_pairs(
+    release: ReleaseArgument,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .csv file to write.")],
+    settings: Annotated["RankSettings", Fields("pc2_baseline.config:RankSettings")],
+    as_json: AsJson = False,
+) -> None:
+    """Write the probability that each pair of a release matches, the surest mismatches first.
+
+    No training run is needed: a page's caption is predicted by ridge regression from the features,
+    beginning with the words that the detector read if it reads, or from a dual encoder's vectors
+    (--captures and --model). Each pair is judged by a fit that saw neither its domain nor its
+    caption; with too few domains, neither its page nor its caption.
+    """
+    from pc2_baseline.runs.rank_pairs import rank_pairs as start
+
+    found = start(release, output, settings)
+    _print(asdict(found), str(found), as_json=as_json)
 
 
 @app.command()
