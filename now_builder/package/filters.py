@@ -86,9 +86,9 @@ def select(
     size change the draw as little as can be; pairs are then ordered by key.
 
     A page is tested for, in this order: being usable, licence, length, language, flags,
-    judgement, clean probability; and, in the order of the draw, test before dev before train, for being a duplicate
-    of a page that is taken already. So a duplicate's original is always a pair, none is in two
-    splits, and what is dropped makes room for the next of the draw.
+    judgement, clean probability; and, in the order of the draw, test before dev before train, for
+    being a duplicate of a page that is taken already. So a duplicate's original is always a pair,
+    none is in two splits, and what is dropped makes room for the next of the draw.
     """
     rejects: list[Reject] = []
     usable: dict[Split, list[Planned]] = {name: [] for name in SPLITS}

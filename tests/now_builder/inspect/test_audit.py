@@ -469,10 +469,10 @@ def test_suspects_come_first_and_only_those_of_this_release(world, settings, tmp
     dev = sample_of(world.release, own.model_copy(update={"split": "dev"}))
     assert {pair.split for pair in dev} == {"dev"}
     table.assign(url="http://elsewhere.example/").to_csv(file, index=False)
-    with pytest.raises(FormatError, match="row 2: .* is http://elsewhere.example/, expected http"):
+    with pytest.raises(FormatError, match=r"row 2: .* is http://elsewhere.example/, expected http"):
         sample_of(world.release, own)
     table.assign(key="x" + table.key).to_csv(file, index=False)
-    with pytest.raises(FormatError, match="none of its .* keys is one of the .* pages"):
+    with pytest.raises(FormatError, match=r"none of its .* keys is one of the .* pages"):
         sample_of(world.release, own)
 
 
