@@ -79,6 +79,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
         "pc2-baseline train out/release runs/three --seeds 0,1,2",
         "pc2-baseline train out/release runs/pc2 --set data.truth=truth.csv --set train.patience=8",
         "torchrun --no-python --nproc-per-node 2 pc2-baseline train out/release runs/pc2",
+        "pc2-baseline train out/release runs/pc2 --track trackio:now",
         "tensorboard --logdir runs",
     ),
 )
@@ -93,6 +94,13 @@ def train(
         str | None,
         typer.Option(
             metavar="N,N,…", help="Train once with each seed, in RUN/seed-N: mean and spread."
+        ),
+    ] = None,
+    track: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:PROJECT]",
+            help="Write figures and pictures to trackio, wandb or mlflow, too; train.track.",
         ),
     ] = None,
     resume: Annotated[
@@ -119,6 +127,7 @@ def train(
     from pc2_baseline.runs.train import train as start
 
     overrides = [*(set_ or []), *([f'train.device="{device}"'] if device else [])]
+    overrides += [f"train.track={json.dumps(track)}"] if track else []
     by_size = config is None and on is None
     if by_size:
         config, overrides, on = default_preset(release, overrides)
