@@ -28,8 +28,8 @@ PROGRAMS = {
     "pinned",
     "leaderboard": "pack validate score recall compare verify schema submit reproduce check-store "
     "dataset-report export export-site blind keys serve status withdraw quota rebuild-db admin",
-    "pc2_baseline": "train predict zero-shot rank-pairs evaluate examples search make-noise division "
-    "table presets plan plant",
+    "pc2_baseline": "train predict zero-shot rank-pairs evaluate examples search make-noise "
+    "division table presets plan plant",
 }
 SETTINGS = {
     "crawl": "crawl", "label": "detect", "train-detector": "detect", "detect": "detect",

@@ -1,18 +1,24 @@
 """Ranking the pairs of a release: who is found, who judges whom, and what is written."""
 
 import csv
+import io
 import json
 import shutil
 from dataclasses import fields, replace
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from sklearn.metrics import roc_auc_score
 
+from now_builder.dual_encoder import DualEncoder
 from now_builder.errors import FormatError, TrainingError
 from now_builder.formats.release import open_regions, read_pairs, write_pairs
+from now_builder.formats.shard import HEIGHT, WIDTH, Capture, CaptureRow, write_shard
+from now_builder.formats.word_vectors import count_units, unit_vector
 from pc2_baseline.config import Plan, RankSettings
 from pc2_baseline.data.planted import plant
 from pc2_baseline.methods.ridge import Problem
@@ -151,6 +157,122 @@ def test_the_authors_archive_has_keys_and_the_words_of_its_tokens(easy, tmp_path
     assert set(found.url) == {""}
     assert found.caption.str.match(r"w\d+( w\d+)*$").all()
     np.testing.assert_allclose(found.loss[ours.index], ours.loss, atol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def read(noisy, tmp_path_factory):
+    """The same release, whose pages show in 256 columns the words of the captions that are theirs.
+
+    What else is on a page is noise, so that the words alone tell.
+    """
+    folder = shutil.copytree(noisy, tmp_path_factory.mktemp("read") / "release")
+    truth = pd.read_csv(noisy / "truth.csv").set_index("key")
+    draws = np.random.default_rng(0)
+    for split in ("train", "dev", "test"):
+        with h5py.File(folder / "now100k_precomp" / f"{split}.h5", "r+") as file:
+            for row, key in enumerate(file["keys"].asstr()[:]):
+                regions = draws.normal(size=(36, 768))
+                shown = " ".join(f"w{c}" for c in str(truth.concepts[key]).split())
+                total = sum(n * unit_vector(unit) for unit, n in count_units(shown).items())
+                regions[:, 512:] = total + 0.3 * regions[:, 512:]
+                file["regions"][row] = regions
+            file.attrs["words"] = "now-words/1 512:768"
+    return folder
+
+
+def test_words_that_were_read_tell_pairs_that_no_other_feature_tells(noisy, read, tmp_path):
+    truth = pd.read_csv(noisy / "truth.csv").set_index("key").matched
+    found = ranked(read, tmp_path / "pairs.csv")
+    assert roc_auc_score(truth[found.key], found.clean_prob) > 0.9
+    for path in (blind := shutil.copytree(read, tmp_path / "blind")).rglob("*.h5"):
+        with h5py.File(path, "r+") as file:
+            del file.attrs["words"]
+            file["regions"][:, :, 512:] = np.random.default_rng(1).normal(size=(1, 36, 256))
+    found = ranked(blind, tmp_path / "blind.csv")
+    assert roc_auc_score(truth[found.key], found.clean_prob) < 0.65
+
+
+def test_what_single_regions_add_is_that_of_all_pages_with_all_captions(
+    read, tmp_path, monkeypatch
+):
+    kept, nearest_better = [], module._nearest_better
+
+    def watched(sides, judged, number):
+        kept.append((sides, judged, number, nearest_better(sides, judged, number)))
+        return kept[0][3]
+
+    monkeypatch.setattr(module, "_nearest_better", watched)
+    monkeypatch.setattr(module, "_LISTED", 672)
+    rank_pairs(read, tmp_path / "pairs.csv", RankSettings())
+    [(sides, judged, number, nearest)] = kept
+    near = sides.regions.of_all(np.arange(672)).double()
+    captions = sides.captions / sides.captions.norm(dim=1, keepdim=True)
+    scores = judged.predicted @ captions.T + near
+    assert torch.allclose(scores.diagonal(), judged.own, atol=1e-5)
+    scores[number[:, None] == number] = -torch.inf
+    best = scores.argmax(1).numpy()
+    better = (scores.amax(1) > judged.own).numpy()
+    agree = np.where(better, best, -1) == nearest
+    assert agree.mean() > 0.99, "but for rounding"
+
+
+TINTS = [(200, 30, 30), (30, 160, 60), (40, 60, 200), (230, 220, 60)]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """A small release with screenshots, whose colour is the page's topic, and with texts."""
+    root = tmp_path_factory.mktemp("seen")
+    plan = Plan(train=40, dev=8, test=8, topics=4, details=0, vocabulary=0, words=4)
+    release, captures = plant(root / "release", plan), root / "captures"
+    truth = pd.read_csv(release / "truth.csv")
+    pairs, shots = [], {}
+    for place, pair in enumerate(read_pairs(release)):
+        owner = truth[truth.key == truth.caption_of[place]].concepts.iloc[0]
+        text = f"topic{owner} page {place}"
+        pairs.append(replace(pair, key=f"00000_{place:04d}", caption=text))
+        picture, file = (
+            Image.new("RGB", (WIDTH, HEIGHT), TINTS[truth.concepts[place]]),
+            io.BytesIO(),
+        )
+        picture.save(file, "PNG", compress_level=1)
+        shots[pairs[-1].key] = file.getvalue()
+    write_pairs(release / "pairs.parquet", pairs)
+    for split in ("train", "dev", "test"):
+        keys = "".join(f"{pair.key}\n" for pair in pairs if pair.split == split)
+        (release / "now100k_precomp" / f"{split}_ids.txt").write_text(keys)
+    captures.mkdir()
+    rows = [CaptureRow(one.key, one.url, one.url, one.site, "ok") for one in pairs]
+    members = [Capture(key, shot, b"<html>", []) for key, shot in shots.items()]
+    write_shard(captures, 0, rows, members)
+    return release, captures, truth.matched.to_numpy()
+
+
+def test_a_dual_encoder_takes_the_place_of_the_features_and_a_stop_loses_no_batch(
+    seen, encoders, tmp_path, monkeypatch
+):
+    """Its weights are random: what tells the pairs is the regression from picture to text."""
+    release, captures, matched = seen
+    words = [f"topic{topic}" for topic in range(4)]
+    clip = encoders.save(encoders.clip, tmp_path / "clip", [*words, "page"])
+    out = tmp_path / "out" / "pairs.csv"
+    settings = RankSettings(captures=captures, model=str(clip), device="cpu", batch_size=16)
+    texts = DualEncoder.texts
+    monkeypatch.setattr(DualEncoder, "texts", _stopped)
+    with pytest.raises(KeyboardInterrupt):
+        rank_pairs(release, out, settings)
+    assert sorted(path.name for path in out.parent.iterdir()) == ["pairs.csv.parts"]
+    monkeypatch.setattr(DualEncoder, "texts", texts)
+    monkeypatch.setattr(DualEncoder, "images", _stopped)
+    rank_pairs(release, out, settings)
+    assert [*out.parent.iterdir()] == [out]
+    found = pd.read_csv(out).set_index("key")
+    known = dict(zip(sorted(found.index), matched, strict=True))
+    assert roc_auc_score([known[key] for key in found.index], found.clean_prob) > 0.8
+
+
+def _stopped(*_, **__):
+    raise KeyboardInterrupt
 
 
 def test_the_command_writes_whole_files_the_same_every_time(easy, tmp_path):

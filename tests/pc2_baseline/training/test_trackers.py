@@ -1,4 +1,4 @@
-"""A run at a tracker: its epochs once each, in one run also after stops; with the real libraries."""
+"""A run at a tracker: each epoch once, in one run also after stops; with the real libraries."""
 
 import json
 
@@ -138,7 +138,9 @@ def test_the_option_is_the_setting_and_a_library_that_is_not_there_stops_at_once
     for track in ("trackio", "wandb:a project", "mlflow"):
         with pytest.raises(ConfigError, match=r"pip install 'noise-of-web\[track\]'"):
             train(tiny, tmp_path / "run", settings_of(small_settings, track))
-    failed(call("train", tiny, tmp_path / "run", "--track", "mlflow:a b"), "mlflow is not installed")
+    failed(
+        call("train", tiny, tmp_path / "run", "--track", "mlflow:a b"), "mlflow is not installed"
+    )
     failed(call("train", tiny, tmp_path / "run", "--track", "neptune"), "train.track")
     assert not (tmp_path / "run").exists()
 
