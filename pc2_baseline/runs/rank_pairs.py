@@ -128,8 +128,15 @@ class _Sides:
 
 @dataclass(frozen=True)
 class _Judged:
-    """Pairs judged by a fit to the other folds: losses, and share of captions that fit better."""
+    """Pairs judged by a fit to the other folds.
 
+    Attributes:
+        predicted: Unit vector of each page.
+        own: Similarity of each page with its own caption.
+        better: Share of the drawn captions that fit the page better than its own.
+    """
+
+    penalty: float
     predicted: Float[Tensor, "pairs dim"]
     own: Float[Tensor, " pairs"]
     loss: Float[np.ndarray, " pairs"]
@@ -286,12 +293,9 @@ def _rank(
         near = sides.regions.of_all(drawn)
     problem = Problem(sides.pages, sides.captions, fold, sides.read, own)
     same = torch.from_numpy(number[:, None] == number[drawn])
-    judged = {
-        float(penalty): _judge(problem, float(penalty), drawn, same, near)
-        for penalty in bar(_PENALTIES, "penalties", len(_PENALTIES), "fit")
-    }
-    penalty = min(judged, key=lambda one: float(judged[one].loss.mean()))
-    best = judged[penalty]
+    penalties = bar(_PENALTIES, "penalties", len(_PENALTIES), "fit")
+    fits = (_judge(problem, float(penalty), drawn, same, near) for penalty in penalties)
+    best = min(fits, key=lambda judged: float(judged.loss.mean()))  # one at a time in memory
     order = np.argsort(-best.loss, kind="stable")
     clean_prob = clean_posterior(best.loss, _SEED, one_variance=True)
     clean_prob[order] = np.maximum.accumulate(clean_prob[order])  # rounding apart, they rise
@@ -306,7 +310,7 @@ def _rank(
             float(best.loss[row]), pair.caption, other.key if other else "",
             other.caption if other else "", why if clean_prob[row] < THRESHOLD else "",
         ))  # fmt: skip
-    return rows, penalty
+    return rows, best.penalty
 
 
 def _judge(
@@ -324,7 +328,7 @@ def _judge(
     better = (others > own[:, None]).double().mean(1).numpy()
     against = torch.logsumexp(others.div_(_TEMPERATURE), 1).double()
     loss = torch.logaddexp(own / _TEMPERATURE, against) - own / _TEMPERATURE
-    return _Judged(predicted, own, loss.numpy(), better)
+    return _Judged(penalty, predicted, own, loss.numpy(), better)
 
 
 def _nearest_better(
