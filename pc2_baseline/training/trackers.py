@@ -119,7 +119,7 @@ class TrackerCallback:
         self._id = self._id or secrets.token_hex(4)
         name = f"{self._run.name}-{self._id}"
         # trackio knows a run by its name, wandb by its id
-        more = {} if self.name == "trackio" else {"id": self._id, "dir": str(self._run)}
+        more = {} if self.name == "trackio" else {"id": self._id}
         return import_module(self.name).init(
             project=self._project, name=name, config=self._config, resume="allow", **more
         )
