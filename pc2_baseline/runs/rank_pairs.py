@@ -40,6 +40,7 @@ _DRAWN = 1024
 _LISTED = 8
 """Captions of the whole release among which the nearest better one is looked for."""
 _BLOCK = 256
+_ROUNDING = 1e-5
 _LARGE = 10_000
 """Training pairs from which on captions have wider LSA vectors."""
 _MEMORY_GB = 2.0
@@ -285,7 +286,8 @@ def _rank(
 ) -> tuple[list[RankedPair], float]:
     """Judge all pairs; return their rows, the likeliest mismatch first, and the penalty."""
     size = len(pairs)
-    number = np.unique([caption.tobytes() for caption in captions], return_inverse=True)[1]
+    # The same tokens in another order are the same caption to both ways of comparing.
+    number = np.unique([np.sort(one).tobytes() for one in captions], return_inverse=True)[1]
     drawn = stream(_SEED, size, _DRAW).permutation(size)[:_DRAWN]
     own, near = torch.zeros(size, dtype=torch.float64), torch.zeros(1, 1)
     if sides.regions is not None:
@@ -351,7 +353,7 @@ def _nearest_better(
         score += sides.regions.of_each(rows)
     score, place = score.max(1)
     nearest = rows.gather(1, place[:, None])[:, 0]
-    return torch.where(score > judged.own, nearest, -1).numpy()
+    return torch.where(score > judged.own + _ROUNDING, nearest, -1).numpy()
 
 
 def _why(better: float, other: Pair | None, copies: int) -> str:
