@@ -100,7 +100,8 @@ class _Regions:
 
     def of_each(self, rows: Int[Tensor, "pairs each"]) -> Float[Tensor, "pairs each"]:
         """Return it for some captions of each pair, with the pair's page."""
-        own = zip(self.splits, rows.split([len(split) for split in self.splits]), strict=True)
+        sizes = [len(split) for split in self.splits]
+        own = zip(self.splits, rows.split_with_sizes(sizes), strict=True)
         found = [self.reading.best_regions_of(split, self.captions, some) for split, some in own]
         return torch.cat(found)
 

@@ -75,7 +75,8 @@ class TrackerCallback:
         self.name, _, project = track.partition(":")
         self._project = project or DEFAULT_PROJECT
         self._run, self._config, self._pairs = run, config, pairs
-        self._next, self._id = 0, None
+        self._next = 0
+        self._id: str | None = None
         self._tracked: Any = None
 
     def on_epoch_end(self, state: CheckpointState, _: EpochOutputs) -> None:

@@ -58,8 +58,8 @@ def figures(line):
 
 def test_mlflow_has_one_run_with_every_epoch_once(tiny, tmp_path, small_settings, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="needs the extra track")
-    monkeypatch.chdir(tmp_path)  # where it keeps mlflow.db, and artifacts, unless told otherwise
-    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlruns")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     settings = settings_of(small_settings, "mlflow:pages")
     log = stopped_and_resumed(tiny, tmp_path / "run", settings)
     client = mlflow.MlflowClient()
