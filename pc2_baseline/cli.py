@@ -12,7 +12,7 @@ from now_builder.program.command_line import Fields, Program, say_version
 from now_builder.program.command_line import run as run_app
 
 if TYPE_CHECKING:
-    from pc2_baseline.config import Plan, ZeroShotSettings
+    from pc2_baseline.config import Plan, RankSettings, ZeroShotSettings
 
 
 def _examples(*commands: str) -> str:
@@ -79,6 +79,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
         "pc2-baseline train out/release runs/three --seeds 0,1,2",
         "pc2-baseline train out/release runs/pc2 --set data.truth=truth.csv --set train.patience=8",
         "torchrun --no-python --nproc-per-node 2 pc2-baseline train out/release runs/pc2",
+        "pc2-baseline train out/release runs/pc2 --track trackio:now",
         "tensorboard --logdir runs",
     ),
 )
@@ -93,6 +94,13 @@ def train(
         str | None,
         typer.Option(
             metavar="N,N,…", help="Train once with each seed, in RUN/seed-N: mean and spread."
+        ),
+    ] = None,
+    track: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:PROJECT]",
+            help="Write figures and pictures to trackio, wandb or mlflow, too; train.track.",
         ),
     ] = None,
     resume: Annotated[
@@ -119,6 +127,7 @@ def train(
     from pc2_baseline.runs.train import train as start
 
     overrides = [*(set_ or []), *([f'train.device="{device}"'] if device else [])]
+    overrides += [f"train.track={json.dumps(track)}"] if track else []
     by_size = config is None and on is None
     if by_size:
         config, overrides, on = default_preset(release, overrides)
@@ -201,6 +210,35 @@ def zero_shot(
     from pc2_baseline.runs.zero_shot import zero_shot as start
 
     typer.echo(start(release, output, settings))
+
+
+@app.command(
+    "rank-pairs",
+    kept="features of finished batches are kept",
+    epilog=_examples(
+        "pc2-baseline rank-pairs out/release -o pairs.csv",
+        "pc2-baseline rank-pairs out/release -o pairs.csv --captures captures "
+        "--model google/siglip2-base-patch16-224",
+        "now-builder audit out/release --captures captures --suspects pairs.csv",
+    ),
+)
+def rank_pairs(
+    release: ReleaseArgument,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .csv file to write.")],
+    settings: Annotated["RankSettings", Fields("pc2_baseline.config:RankSettings")],
+    as_json: AsJson = False,
+) -> None:
+    """Write the probability that each pair of a release matches, the surest mismatches first.
+
+    No training run is needed: a page's caption is predicted by ridge regression from the features,
+    beginning with the words that the detector read if it reads, or from a dual encoder's vectors
+    (--captures and --model). Each pair is judged by a fit that saw neither its domain nor its
+    caption; with too few domains, neither its page nor its caption.
+    """
+    from pc2_baseline.runs.rank_pairs import rank_pairs as start
+
+    found = start(release, output, settings)
+    _print(asdict(found), str(found), as_json=as_json)
 
 
 @app.command()

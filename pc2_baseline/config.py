@@ -187,6 +187,12 @@ class TrainSettings(Strict):
     tensorboard: bool = Field(
         default=True, description="Write RUN/tensorboard: recalls, figures, rates by epoch."
     )
+    track: str = Field(
+        "",
+        pattern=r"^((trackio|wandb|mlflow)(:.+)?)?$",
+        description="Write settings, figures and pictures by epoch to a tracker, too: trackio, "
+        "wandb or mlflow, and after a colon the project (default: noise-of-web).",
+    )
     pictures: bool = Field(
         default=True, description="Draw RUN/curves.png and each epoch's division in RUN/pictures."
     )
@@ -272,23 +278,11 @@ class Plan(Strict):
         return self
 
 
-class ZeroShotSettings(Strict):
-    """Settings of ``pc2-baseline zero-shot``."""
+class EncoderSettings(Strict):
+    """How a pre-trained dual encoder embeds screenshots and caption texts."""
 
-    captures: Path = Field(
-        description="Folder made by crawl that the release was packaged from, for its screenshots."
-    )
-    model: str = Field(
-        description="A dual encoder of transformers (CLIP, SigLIP, SigLIP 2, AltCLIP, "
-        "Chinese-CLIP …): name on the Hugging Face hub, or folder."
-    )
     revision: str | None = Field(
         None, description="Branch, tag or commit of the model on the hub; default: its main one."
-    )
-    split: Literal["dev", "test"] = Field("test", description="dev or test.")
-    track: str = Field(
-        "jieba",
-        description="Tokenizer whose board the submission is for; the scores do not depend on it.",
     )
     squeeze: bool = Field(
         default=False,
@@ -300,6 +294,47 @@ class ZeroShotSettings(Strict):
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="Precision of the model."
     )
+
+
+_MODEL = (
+    "A dual encoder of transformers (CLIP, SigLIP, SigLIP 2, AltCLIP, Chinese-CLIP …): name on the "
+    "Hugging Face hub, or folder."
+)
+
+
+class ZeroShotSettings(EncoderSettings):
+    """Settings of ``pc2-baseline zero-shot``."""
+
+    captures: Path = Field(
+        description="Folder made by crawl that the release was packaged from, for its screenshots."
+    )
+    model: str = Field(description=_MODEL)
+    split: Literal["dev", "test"] = Field("test", description="dev or test.")
+    track: str = Field(
+        "jieba",
+        description="Tokenizer whose board the submission is for; the scores do not depend on it.",
+    )
+
+
+class RankSettings(EncoderSettings):
+    """Settings of ``pc2-baseline rank-pairs``."""
+
+    track: str | None = Field(
+        None, description="Tokenizer whose captions are read; default: bert, or the first there is."
+    )
+    captures: Path | None = Field(
+        None,
+        description="With --model: folder made by crawl that the release was packaged from.",
+    )
+    model: str | None = Field(
+        None, description=f"With --captures, in place of the release's features. {_MODEL}"
+    )
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> "RankSettings":
+        if (self.captures is None) != (self.model is None):
+            raise ValueError("--captures and --model: expected both, or neither")
+        return self
 
 
 def presets() -> dict[str, str]:

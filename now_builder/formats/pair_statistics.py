@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,32 @@ def read_clean_prob(run: Path, release: Path) -> dict[str, float]:
             raise FormatError(file, f"{len(values)} probabilities, the release has {len(keys)}")
     else:
         file = run
-        keys, values = _read_table(run)
+        keys, values, _ = _read_table(run)
+    return _by_key(file, keys, values)
+
+
+def read_suspects(path: Path, urls: Mapping[str, str]) -> dict[str, float]:
+    """Read the clean probability of the pages in ``urls``, by key, from a table of pairs.
+
+    It has columns ``key`` and ``clean_prob``, and best ``url``, as ``pc2-baseline rank-pairs``
+    writes it: another crawl gives its pages the same keys.
+
+    Raises:
+        FormatError: As :func:`read_clean_prob` says, or if no row, or a row by its URL, is of the
+            pages.
+    """
+    keys, values, found = _read_table(path)
+    for row, (key, url) in enumerate(zip(keys, found, strict=True), 2):
+        if key in urls and url not in {"", urls[key]}:
+            problem = f"row {row}: {key} is {url:.80}, expected {urls[key]:.80}"
+            raise FormatError(path, f"{problem}; it is of another crawl")
+    known = {key: value for key, value in _by_key(path, keys, values).items() if key in urls}
+    if not known:
+        raise FormatError(path, f"none of its {len(keys)} keys is one of the {len(urls)} pages")
+    return known
+
+
+def _by_key(file: Path, keys: list[str], values: np.ndarray) -> dict[str, float]:
     good = (values >= 0) & (values <= 1)
     if not good.all():
         row = int((~good).argmax())
@@ -100,7 +126,8 @@ def _clean_prob(path: Path) -> np.ndarray:
     return values.astype(np.float64)
 
 
-def _read_table(path: Path) -> tuple[list[str], np.ndarray]:
+def _read_table(path: Path) -> tuple[list[str], np.ndarray, list[str]]:
+    """Read keys, probabilities and URLs, the latter empty where the table has none."""
     if not path.exists():
         raise FormatError(path, "no such run folder, CSV or Parquet file")
     table = read_frame(path)
@@ -114,4 +141,5 @@ def _read_table(path: Path) -> tuple[list[str], np.ndarray]:
         raise FormatError(path, f"clean_prob is not of numbers ({error!s:.200})") from None
     if len(set(keys)) != len(keys):
         raise FormatError(path, "a key is in two rows")
-    return keys, values
+    urls = [str(url) for url in table["url"]] if "url" in table.columns else [""] * len(keys)
+    return keys, values, urls

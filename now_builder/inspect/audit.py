@@ -3,13 +3,15 @@
 import hashlib
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from heapq import nsmallest
 from pathlib import Path
 from typing import Any
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import write_text
+from now_builder.formats.pair_statistics import read_suspects
 from now_builder.formats.release import Pair, read_manifest, stream_pairs
 from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.verdicts import (
@@ -37,7 +39,8 @@ def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
 
     The draw depends on seed and keys alone: a larger sample begins with the smaller one, and two
     judges with one seed see the same pairs in the same order. With ``from_`` it is a sample of the
-    pairs judged there, by default all.
+    pairs judged there, by default all. With ``suspects`` it is no draw: the pairs with the lowest
+    clean probability come first, and say nothing about the share of mismatches.
     """
     read_manifest(release)
     pairs, size = stream_pairs(release), settings.sample
@@ -48,11 +51,23 @@ def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
         before, among = _before(release, settings), f" that {settings.from_} names"
         pairs = (pair for pair in pairs if _is_of(pair, before.get(pair.key)))
         size = size if "sample" in settings.model_fields_set else len(before)
-    sample = drawn(pairs, size, settings.seed)
+    if settings.suspects is not None:
+        sample = _suspects(settings.suspects, release, pairs, size)
+        among += f" with a clean probability in {settings.suspects}"
+    else:
+        sample = drawn(pairs, size, settings.seed)
     if not sample:
         problem = f"no pair of {settings.split or 'any split'}{among}"
         raise FormatError(release / "pairs.parquet", problem)
     return sample
+
+
+def _suspects(path: Path, release: Path, pairs: Iterable[Pair], count: int) -> list[Pair]:
+    """Return the pairs with the lowest clean probability, in the order of the file where equal."""
+    known = read_suspects(path, {pair.key: pair.url for pair in stream_pairs(release)})
+    place = {key: place for place, key in enumerate(known)}
+    listed = (pair for pair in pairs if pair.key in known)
+    return nsmallest(count, listed, key=lambda pair: (known[pair.key], place[pair.key]))
 
 
 def _before(release: Path, settings: AuditSettings) -> dict[str, VerdictRow]:

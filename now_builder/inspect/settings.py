@@ -37,8 +37,13 @@ class AuditSettings(Strict):
         description="Table of verdicts to correct (CSV or Parquet with key or url, matched or "
         "verdict, and note or kind): its pairs are shown with what they were judged.",
     )
+    suspects: Path | None = Field(
+        None,
+        description="Table with key and clean_prob, such as rank-pairs of pc2-baseline writes: the "
+        "pairs in it with the lowest probability are judged, these first, instead of random ones.",
+    )
     sample: int = Field(
-        200, ge=1, description="Number of random pairs to judge; by default all with --from."
+        200, ge=1, description="Number of pairs to judge; by default all with --from."
     )
     seed: int = Field(0, description="Seed of the sample; judges of one sample share it.")
     split: Literal["train", "dev", "test"] | None = Field(

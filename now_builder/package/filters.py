@@ -25,6 +25,7 @@ class CrawledPages:
 
     Attributes:
         sites: Sites by host; ``None`` where licences do not matter.
+        suspects: Clean probability of those pages that have one.
     """
 
     plan: Sequence[Planned]
@@ -33,6 +34,7 @@ class CrawledPages:
     ids: Mapping[str, Mapping[str, list[int]]]
     flags: Mapping[str, frozenset[str]] = field(default_factory=dict)
     sites: Sites | None = None
+    suspects: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,9 @@ def select(
     size change the draw as little as can be; pairs are then ordered by key.
 
     A page is tested for, in this order: being usable, licence, length, language, flags,
-    judgement; and, in the order of the draw, test before dev before train, for being a duplicate
-    of a page that is taken already. So a duplicate's original is always a pair, none is in two
-    splits, and what is dropped makes room for the next of the draw.
+    judgement, clean probability; and, in the order of the draw, test before dev before train, for
+    being a duplicate of a page that is taken already. So a duplicate's original is always a pair,
+    none is in two splits, and what is dropped makes room for the next of the draw.
     """
     rejects: list[Reject] = []
     usable: dict[Split, list[Planned]] = {name: [] for name in SPLITS}
@@ -96,6 +98,7 @@ def select(
             unusable(pages, line.key)
             or _filtered(pages, line.key, settings)
             or _unmatched(line.key, pool, judged)
+            or _suspect(pages, line.key, settings, judged)
         )
         if why is None:
             usable[pool].append(line)
@@ -194,6 +197,18 @@ def _unmatched(
         return None
     verdict = judged.get(key)
     return None if verdict == "match" else ("not_matched", f"judged {verdict or 'by nobody'}")
+
+
+def _suspect(
+    pages: CrawledPages,
+    key: str,
+    settings: PackageSettings,
+    judged: Mapping[str, Verdict] | None,
+) -> tuple[str, str | None] | None:
+    clean_prob = pages.suspects.get(key, 1.0)
+    if clean_prob >= settings.min_clean or (judged or {}).get(key) == "match":
+        return None
+    return "suspect", f"clean_prob {clean_prob:.4g}, less than {settings.min_clean:g}"
 
 
 def _order(seed: int, key: str) -> bytes:

@@ -25,6 +25,7 @@ from now_builder.formats.captions import (
 )
 from now_builder.formats.features import OF_FILE, Features, check_captures, open_features
 from now_builder.formats.io import remove_leftovers, replacing, sha256_of, write_json, write_text
+from now_builder.formats.pair_statistics import read_suspects
 from now_builder.formats.release import (
     DATA_FOLDER,
     LICENCES,
@@ -88,6 +89,7 @@ class _Inputs:
     tokenizers: dict[str, str]
     judged: dict[str, Verdict] | None
     sites: Sites | None
+    suspects: dict[str, float]
     hashes: dict[str, str]
     flags: Mapping[str, frozenset[str]]
 
@@ -127,7 +129,7 @@ def package(
             return before
         pages = CrawledPages(
             inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids, inputs.flags,
-            inputs.sites,
+            inputs.sites, inputs.suspects,
         )  # fmt: skip
         _warn_of_missing_ink(resolved, inputs.rows)
         if "consent_wall" in resolved.dropped_flags:
@@ -165,7 +167,7 @@ def resolve_settings(
     if given.get("matched"):
         files = [name for name in settings.matched if name != "none"]
         given["matched"] = [relative(name, release) for name in files]
-    for option in ("test_sites", "licensed"):
+    for option in ("test_sites", "licensed", "suspects"):
         if name := given.get(option):
             given[option] = "" if name == "none" else relative(name, release)
     resolved = PackageSettings.model_validate(tree | given)
@@ -175,6 +177,8 @@ def resolve_settings(
             f"{'' if mended else 'un'}mended; run tokenize with --{'' if resolved.mend else 'no-'}"
             "mend first: token ids and texts must be of the same captions"
         )
+    if "min_clean" in given and not resolved.suspects:
+        raise ConfigError("--min-clean: expected --suspects, the table of clean probabilities")
     for name in ("seed", "by"):
         wanted, fixed = getattr(resolved, name), getattr(split, name)
         chosen_before = before is not None and before.learned_split is not None
@@ -256,9 +260,14 @@ def _read(
     if settings.licensed:
         path = _from_release(release, settings.licensed)
         licensed, hashes["licensed"] = read_sites(path), sha256_of(path)
+    suspects: dict[str, float] = {}
+    if settings.suspects:
+        path = _from_release(release, settings.suspects)
+        suspects = read_suspects(path, {line.key: line.url for line in plan})
+        hashes["suspects"] = sha256_of(path)
     pools = choose_pools(split, settings, sites)
     return _Inputs(
-        pools, split, plan, rows, ids, vocabularies, raw, judged, licensed, hashes, flags
+        pools, split, plan, rows, ids, vocabularies, raw, judged, licensed, suspects, hashes, flags
     )
 
 

@@ -47,6 +47,15 @@ class PackageSettings(Strict):
         "false, match, mismatch, unsure): dev and test are drawn from pairs that match. May be "
         "repeated, once a judge: a pair they differ on counts as unsure. none: no file.",
     )
+    suspects: str = Field(
+        "",
+        description="Table with key and clean_prob, such as rank-pairs of pc2-baseline writes: "
+        "pages below --min-clean are left out, unless --matched says that they match. Pages that "
+        "it does not name stay. none: no file.",
+    )
+    min_clean: float = Field(
+        0.5, ge=0, le=1, description="With --suspects: minimum clean probability of a pair."
+    )
     licensed: str = Field(
         "",
         description="List of sites, such as sites.csv of pinned make (CSV or Parquet with host, "
@@ -113,7 +122,7 @@ class PackageSettings(Strict):
         names = [matched] if isinstance(matched, str | Path) else matched
         return [*map(cls._as_text, names)] if isinstance(names, list) else names
 
-    @field_validator("test_sites", "licensed", mode="before")
+    @field_validator("test_sites", "licensed", "suspects", mode="before")
     @classmethod
     def _as_text(cls, path: Any) -> Any:
         return str(path) if isinstance(path, Path) else path

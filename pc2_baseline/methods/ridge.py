@@ -98,14 +98,17 @@ class Problem:
         squares.diagonal().add_(penalty * sum(pairs for *_, pairs in kept))
         return torch.cholesky_solve(products, torch.linalg.cholesky(squares)).contiguous()
 
-    def held_out(self, penalty: float) -> Float[Tensor, " pairs"]:
-        """Return each pair's similarity by a fit to the other folds."""
-        cosines = self.pages.new_zeros(len(self.pages))
+    def predict(self, penalty: float) -> Float[Tensor, "pairs dim"]:
+        """Return a unit vector of each pair's page, by a fit to the other folds."""
+        predicted = torch.zeros_like(self.read)
         for number in range(len(self.moments)):
             own = torch.from_numpy(self.fold == number)
-            predicted = unit(self.read[own] + self.pages[own] @ self.solve(penalty, number))
-            cosines[own] = (predicted * unit(self.captions[own])).sum(1)
-        return cosines + self.nearest
+            predicted[own] = unit(self.read[own] + self.pages[own] @ self.solve(penalty, number))
+        return predicted
+
+    def held_out(self, penalty: float) -> Float[Tensor, " pairs"]:
+        """Return each pair's similarity by a fit to the other folds."""
+        return (self.predict(penalty) * unit(self.captions)).sum(1) + self.nearest
 
 
 class Ridge:
@@ -204,8 +207,8 @@ class Ridge:
             captions, read = reading.caption_vectors(train), reading.page_vectors(train)[own]
             factor = (read * captions).sum(1).mean().clamp(min=0)  # least squares, of unit vectors
             self.fitted |= {**reading.state(), "factor": factor[None]}
-            nearest = reading.own_best_regions(train, captions)
-            return Problem(pages[own], captions, fold, factor * read, nearest)
+            nearest = reading.best_regions_of(train, captions, torch.arange(len(train))[:, None])
+            return Problem(pages[own], captions, fold, factor * read, nearest[:, 0])
         lsa = fit_lsa(train.captions, self.vocabulary, self.method.dim, self.seed)
         self.fitted |= {"idf": lsa.idf, "tokens": lsa.tokens, "caption_mean": lsa.mean}
         captions = lsa.vectors(train.captions)

@@ -60,9 +60,11 @@ def scaled(statistic: Float[np.ndarray, " pairs"]) -> Float[np.ndarray, " pairs"
 
 
 def clean_posterior(
-    statistic: Float[np.ndarray, " pairs"], seed: int
+    statistic: Float[np.ndarray, " pairs"], seed: int, *, one_variance: bool = False
 ) -> Float[np.ndarray, " pairs"]:
     """Compute the posterior of the lower of two Gaussians fitted to a statistic.
+
+    Gaussians of one variance have a posterior that never rises with the statistic.
 
     Source:
         NCR (Huang et al., NeurIPS 2021): 10 iterations, tolerance 0.01, variance floor 5e-4.
@@ -77,8 +79,9 @@ def clean_posterior(
 
     values = scaled(statistic.astype(np.float64))[:, None]
     mixture = GaussianMixture(
-        2, n_init=STARTS, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed
-    )
+        2, covariance_type="tied" if one_variance else "full", n_init=STARTS, max_iter=10,
+        tol=1e-2, reg_covar=5e-4, random_state=seed,
+    )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         mixture.fit(values)

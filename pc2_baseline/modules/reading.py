@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from now_builder.errors import ConfigError
@@ -61,15 +61,18 @@ class Reading:
             [(self._regions(block) @ captions.T).amax(1) for block in read_blocks(split)]
         )
 
-    def own_best_regions(
-        self, split: PairSet, captions: Float[Tensor, "pairs 256"]
-    ) -> Float[Tensor, " pairs"]:
-        """Return the same of each caption with its own page."""
-        own = [torch.from_numpy(rows) for rows in cut(np.arange(len(split)), _IMAGES)]
+    def best_regions_of(
+        self,
+        split: PairSet,
+        captions: Float[Tensor, "captions 256"],
+        rows: Int[Tensor, "pairs each"],
+    ) -> Float[Tensor, "pairs each"]:
+        """Return the same of some captions (``rows``) of each pair with the pair's page."""
+        places = [torch.from_numpy(place) for place in cut(np.arange(len(split)), _IMAGES)]
         blocks = read_blocks(split, split.image_of)
         return torch.cat([
-            torch.einsum("brd,bd->br", self._regions(block), captions[rows]).amax(1)
-            for rows, block in zip(own, blocks, strict=True)
+            torch.einsum("brd,bed->bre", self._regions(block), captions[rows[place]]).amax(1)
+            for place, block in zip(places, blocks, strict=True)
         ])  # fmt: skip
 
     def _regions(self, words: Float[Tensor, "n 36 256"]) -> Float[Tensor, "n 36 256"]:

@@ -38,6 +38,7 @@ from pc2_baseline.training.run_folder import (
     start_run,
 )
 from pc2_baseline.training.tensorboard import TensorBoardCallback
+from pc2_baseline.training.trackers import TrackerCallback, check_tracker
 from pc2_baseline.training.trainer import Callback, Trained, Trainer, follow, locked
 
 FEWEST_PAIRS = 4
@@ -65,6 +66,7 @@ def train(
     release, run = Path(release), Path(run)
     process_groups.start(settings.train.device)
     device = pick_device(settings.train.device)
+    check_tracker(settings.train.track)
     check_layout(release, settings.data)
     reader = make_reader(release, settings.data)
     identity = identify(reader)
@@ -166,6 +168,9 @@ def _callbacks(run: Path, record: RunRecord, truth: Truth | None) -> list[Callba
         callbacks.append(TensorBoardCallback(run / TENSORBOARD, pairs))
     if train.pictures:
         callbacks.append(PictureCallback(run, pairs, train.warmup_epochs, truth))
+    if train.track:
+        config = record.settings.model_dump(mode="json")
+        callbacks.append(TrackerCallback(run, train.track, config, pairs))
     return callbacks
 
 

@@ -4,8 +4,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from now_builder.formats.reader import open_release
 from now_builder.formats.release import Pair, is_ours
 from now_builder.formats.screenshots import Screenshot, find_screenshots
 from now_builder.formats.shard import open_screenshot
-from pc2_baseline.config import ZeroShotSettings
+from pc2_baseline.config import EncoderSettings, ZeroShotSettings
 from pc2_baseline.progress import bar, say
 from pc2_baseline.training.run_folder import pick_device
 
@@ -75,16 +76,35 @@ def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSetting
         raise ConfigError(f"-o {output}: expected the name of a .zip file")
     pairs = _read_pairs(release, settings.split)
     screenshots = find_screenshots(settings.captures, pairs)
-    encoder = DualEncoder(
-        settings.model,
-        pick_device(settings.device),
-        settings.precision,
-        revision=settings.revision,
-    )
+    encoder = make_encoder(settings.model, settings)
     texts = [pair.caption for pair in pairs]
     truncated = sum(count > encoder.text_limit for count in encoder.count_tokens(texts))
     done = ZeroShot(output, len(pairs), truncated, encoder.text_limit)
     meta = _describe(release, settings, encoder, done, [pair.key for pair in pairs])
+    with embedded(output, pairs, screenshots, encoder, settings) as (images, captions):
+        pack(output, encoder.scale * (images @ captions.T) + encoder.bias, meta)
+    return done
+
+
+def make_encoder(model: str, settings: EncoderSettings) -> DualEncoder:
+    """Load a dual encoder."""
+    device = pick_device(settings.device)
+    return DualEncoder(model, device, settings.precision, revision=settings.revision)
+
+
+@contextmanager
+def embedded(
+    output: Path,
+    pairs: Sequence[Pair],
+    screenshots: dict[str, Screenshot],
+    encoder: DualEncoder,
+    settings: EncoderSettings,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Embed the screenshots and the captions of some pairs.
+
+    Finished batches wait in ``OUTPUT.parts/`` until the context ends, when the output is written.
+    """
+    texts = [pair.caption for pair in pairs]
     finished = _Finished(output, _digest(encoder, settings, texts, screenshots))
 
     def embed_images(rows: slice) -> Tensor:
@@ -93,13 +113,13 @@ def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSetting
             shown = list(pool.map(lambda shot: open_screenshot(shot.read(), shot.key), shots))
         return encoder.images(shown, squeeze=settings.squeeze)
 
-    images = finished.embed("images", len(pairs), settings.batch_size, embed_images)
-    captions = finished.embed(
-        "captions", len(pairs), settings.batch_size, lambda rows: encoder.texts(texts[rows])
-    )
-    pack(output, encoder.scale * (images @ captions.T) + encoder.bias, meta)
+    def embed_texts(rows: slice) -> Tensor:
+        return encoder.texts(texts[rows])
+
+    size = settings.batch_size
+    images = finished.embed("images", len(pairs), size, embed_images)
+    yield images, finished.embed("captions", len(pairs), size, embed_texts)
     finished.remove()
-    return done
 
 
 def _read_pairs(release: Path, split: str) -> list[Pair]:
@@ -156,7 +176,7 @@ def _describe(
 
 def _digest(
     encoder: DualEncoder,
-    settings: ZeroShotSettings,
+    settings: EncoderSettings,
     texts: Sequence[str],
     screenshots: dict[str, Screenshot],
 ) -> str:

@@ -20,7 +20,7 @@ from pc2_baseline.training.method import Sizes
 
 BEST, LAST = "best", "last"
 TENSORBOARD, PICTURES = "tensorboard", "pictures"
-LOG, CURVES, FAILURE = "log.jsonl", "curves.png", "failure.json"
+LOG, CURVES, FAILURE, TRACK = "log.jsonl", "curves.png", "failure.json", "track.json"
 
 
 class ReleaseRecord(Strict):
@@ -80,7 +80,7 @@ def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
         outputs = {file.parent for file in run.glob(f"*/{'[0-9]' * 5}.safetensors")}
         for part in {run / LAST, run / BEST, run / TENSORBOARD, run / PICTURES, *outputs}:
             shutil.rmtree(part, ignore_errors=True)
-        for name in (LOG, CURVES, FAILURE):
+        for name in (LOG, CURVES, FAILURE, TRACK):
             (run / name).unlink(missing_ok=True)
         path.unlink()
     if path.exists():

@@ -133,6 +133,12 @@ def test_train_and_compare(folder):
     assert (folder / "runs/bf16/seed-1/log.jsonl").exists()
 
 
+@pytest.mark.usefixtures("folder")
+def test_find_the_mismatched_pairs():
+    run_page("how-to/suspects")
+    assert Path("pairs.csv").read_text().count("\n") == 1 + 32 + 8 + 24
+
+
 @pytest.mark.slow
 def test_the_authors_archive_and_other_data_sets(folder, planted, monkeypatch):
     nltk = pytest.importorskip("nltk")

@@ -457,6 +457,46 @@ def test_only_pairs_that_a_table_names_are_shown_again(world, settings, tmp_path
         sample_of(world.release, AuditSettings(**again))
 
 
+def test_suspects_come_first_and_only_those_of_this_release(world, settings, tmp_path):
+    pairs = read_pairs(world.release)
+    doubted = [(pair.key, pair.url, place % 5 / 8) for place, pair in enumerate(pairs[3:])]
+    file = tmp_path / "pairs.csv"
+    table = pd.DataFrame(doubted, columns=["key", "url", "clean_prob"])
+    table.to_csv(file, index=False)
+    own = settings.model_copy(update={"suspects": file, "sample": 9})
+    expected = table.sort_values("clean_prob", kind="stable").key[:9]
+    assert [pair.key for pair in sample_of(world.release, own)] == [*expected]
+    dev = sample_of(world.release, own.model_copy(update={"split": "dev"}))
+    assert {pair.split for pair in dev} == {"dev"}
+    table.assign(url="http://elsewhere.example/").to_csv(file, index=False)
+    with pytest.raises(FormatError, match=r"row 2: .* is http://elsewhere.example/, expected http"):
+        sample_of(world.release, own)
+    table.assign(key="x" + table.key).to_csv(file, index=False)
+    with pytest.raises(FormatError, match=r"none of its .* keys is one of the .* pages"):
+        sample_of(world.release, own)
+
+
+def test_pages_below_a_clean_probability_are_left_out_and_the_setting_is_kept(world, tmp_path):
+    pairs = read_pairs(world.release)
+    low = {pair.key for pair in pairs if pair.split == "train"} - {pairs[0].key}
+    low = {*sorted(low)[:4]}
+    file, release = tmp_path / "pairs.csv", tmp_path / "release"
+    probability = [0.2 if pair.key in low else 0.9 for pair in pairs]
+    keys = [pair.key for pair in pairs]
+    pd.DataFrame({"key": keys, "clean_prob": probability}).to_csv(file, index=False)
+
+    def made(**settings):
+        own = PackageSettings(**settings)
+        return package(world.captures, world.features, world.captions, release, own)
+
+    assert made(suspects=file, min_clean=0.3).rejects["suspect"] == 4
+    assert not low & {pair.key for pair in read_pairs(release)}
+    assert made().rejects["suspect"] == 4
+    assert made(suspects="none").rejects.get("suspect") is None
+    with pytest.raises(ConfigError, match="--min-clean: expected --suspects"):
+        made(min_clean=0.3)
+
+
 def test_corrections_change_what_was_judged_otherwise_and_nothing_else(tmp_path):
     table = tmp_path / "judged.csv"
     before = 'URL,verdict,kind\nhttp://a.test/a,no,slogan\nhttp://a.test/b,yes,"x, y"\nc,true,\n'

@@ -89,6 +89,21 @@ def test_what_nobody_judged_is_not_in_dev_or_test() -> None:
     assert {*details.values()} == {"judged mismatch", "judged by nobody"}
 
 
+def test_suspects_are_rejects_that_say_so_unless_somebody_judged_them() -> None:
+    found = pages(30)
+    keys = [line.key for line in found.plan]
+    doubted = dict(zip(keys, [0.0, 0.4999, 0.5, 1.0] * 6, strict=False))  # the others: no word
+    own = replace(found, suspects=doubted)
+    low = {key for key, clean_prob in doubted.items() if clean_prob < 0.5}
+    reasons = {reject.key: reject for reject in select(own, SPLIT, chosen()).rejects}
+    assert {key for key, reject in reasons.items() if reject.reason == "suspect"} == low
+    assert reasons[keys[1]].detail == "clean_prob 0.4999, less than 0.5"
+    judged = dict.fromkeys(keys, "match") | {keys[0]: "mismatch"}
+    left = {reject.key for reject in select(own, SPLIT, chosen(), judged).rejects}
+    assert left == {keys[0]}
+    assert not select(own, SPLIT, chosen(min_clean=0)).rejects
+
+
 def world(captions: dict[int, str], **columns: dict[int, str | None]) -> CrawledPages:
     """Pages with these captions; further columns of their rows by name and page."""
     found = pages(len(captions))
