@@ -14,14 +14,19 @@ trap 'rm -rf "$work"' EXIT
 wheel=$(echo "$work"/*.whl)
 
 install() {  # EXTRA
+  local pins=constraints.txt
+  if [ "$1" = track ]; then  # trackio wants an older pillow than is pinned
+    pins=$work/pins.txt
+    grep -v '^pillow==' constraints.txt >"$pins"
+  fi
   local what="noise-of-web @ file://$wheel"
   if [ "$1" != none ]; then what="noise-of-web[$1] @ file://$wheel"; fi
   if command -v uv >/dev/null; then
     uv venv --quiet --python "$("$python" -c 'import sys; print(sys.executable)')" "$work/$1/env"
-    uv pip install --quiet --python "$work/$1/env/bin/python" --constraint constraints.txt "$what"
+    uv pip install --quiet --python "$work/$1/env/bin/python" --constraint "$pins" "$what"
   else
     "$python" -m venv "$work/$1/env"
-    "$work/$1/env/bin/pip" install --quiet --disable-pip-version-check --constraint constraints.txt "$what"
+    "$work/$1/env/bin/pip" install --quiet --disable-pip-version-check --constraint "$pins" "$what"
   fi
 }
 
@@ -97,6 +102,7 @@ try_baseline() {
   pc2-baseline predict run -o x.zip
   now-leaderboard score x.zip --release planted
 }
+try_track() { python -c 'import mlflow, trackio, wandb'; }
 try_zero_shot() { fails_in_one_line "neither a folder nor a name" pc2-baseline zero-shot "$tiny/release" --captures "$tiny/captures" --model no/such -o x.zip; }
 try_hub() { unset HF_HUB_OFFLINE; fails_in_one_line "the hub cannot be reached" now-builder fetch-now NoW --endpoint http://127.0.0.1:9; }
 try_ocr() { python -c 'import tesserocr; tesserocr.tesseract_version()'; }
