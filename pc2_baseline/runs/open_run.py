@@ -15,6 +15,7 @@ from now_builder.formats.release import check_split
 from now_builder.formats.split import Split
 from pc2_baseline.data.pairs import PairSet, open_pairs
 from pc2_baseline.methods import make_method
+from pc2_baseline.modules.reading import with_letters
 from pc2_baseline.modules.retrieval import ensemble
 from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.training.checkpoint import read_tensors
@@ -64,12 +65,10 @@ class OpenRun:
             open_pairs(self.release, split, data, self.device) as pairs,
         ):
             if round_of(self.release, split) is None:
-                check_split_is_the_runs(
-                    self.folder, self.record, self.release, split, pairs.fingerprint
-                )
+                check_split_is_the_runs(self.folder, self.record, self.release, split, pairs)
             else:
                 check_reads_round(self.folder, self.record, self.release, pairs.features)
-            yield pairs
+            yield with_letters(pairs) if settings.reads else pairs
 
 
 def open_run(
