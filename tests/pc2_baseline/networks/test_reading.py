@@ -12,7 +12,7 @@ import torch
 from leaderboard.metrics import recalls
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import read_pairs, write_pairs
-from now_builder.formats.word_vectors import count_units, unit_vector
+from now_builder.formats.word_vectors import count_units, letter_vector, unit_vector
 from pc2_baseline.config import DataSettings, read_settings
 from pc2_baseline.data.pairs import PairSet, open_pairs
 from pc2_baseline.data.seen_words import SeenWords
@@ -60,7 +60,10 @@ def lines(values):
 
 def test_a_captions_letters_are_those_of_its_text():
     seen = SeenWords(COLUMNS, lambda: ["Beta 東京-beta", "…", "Beta 東京-beta"])
-    slow = sum(n * unit_vector(u) for u, n in count_units("Beta 東京-beta").items())
+    slow = sum(
+        n * (unit_vector(u) + 0.6 * letter_vector(u[1]))
+        for u, n in count_units("Beta 東京-beta").items()
+    )
     np.testing.assert_allclose(seen.letters[0], lines(slow), atol=1e-6)
     assert not seen.letters[1].any(), "a caption without letters"
     assert np.array_equal(seen.letters[2], seen.letters[0])
