@@ -8,8 +8,8 @@ from jaxtyping import Float
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.training.method import Method
 
-NEAREST = 30
-"""Neighbours in the bank over which a mean is taken; half of a bank that has fewer than 60."""
+NEAREST = 10
+"""Neighbours in the bank over which a mean is taken; half of a bank that has fewer than 20."""
 
 
 def draw_bank(split: PairSet, pairs: int) -> PairSet:
