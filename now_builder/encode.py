@@ -15,8 +15,8 @@ def encode(
 ) -> list[tuple[str, int]]:
     """Cut a text by the tokenizer of a track and return its tokens, each with its id.
 
-    The text is cleaned first, and mended if the release's captions were. Every tokenizer but Jieba
-    needs its file beside the vocabulary, as ``now-builder package`` writes it.
+    The text is :func:`cleaned` first. Every tokenizer but Jieba needs its file beside the
+    vocabulary, as ``now-builder package`` writes it.
 
     Returns:
         Content ids as in the release's captions: without ``<start>`` and ``<end>``, with that of
@@ -26,15 +26,19 @@ def encode(
     Raises:
         FormatError: If the tokenizer's file is missing or cannot be read.
     """
-    text = clean(text)
-    if vocabulary.extra.get("captions") == MENDED:
-        text = mend(text)
+    text = cleaned(text, vocabulary)
     ids = {token: number for token, number in vocabulary.word2idx.items() if token not in SPECIALS}
     if tokenizer == "jieba":
         tokens = [token for token in cut_words(text) if token.strip() or token in ids]
     else:
         tokens = _cut(release / "vocab" / f"{tokenizer}.tokenizer.json", text)
     return [(token, ids.get(token, UNK)) for token in tokens]
+
+
+def cleaned(text: str, vocabulary: Vocabulary) -> str:
+    """Return a text cleaned, and mended if the captions of a release's vocabulary were."""
+    text = clean(text)
+    return mend(text) if vocabulary.extra.get("captions") == MENDED else text
 
 
 def _cut(path: Path, text: str) -> list[str]:

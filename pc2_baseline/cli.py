@@ -170,6 +170,14 @@ def predict(
     runs: RunFolders,
     output: Annotated[Path, typer.Option("-o", "--output", help="The submission, a .zip file.")],
     split: Annotated[str, typer.Option(help="dev or test.")] = "test",
+    bank: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Lower pages and captions that are near to many of so many training pairs, drawn "
+            "at random; 0: score as they are.",
+        ),
+    ] = 0,
     release: Release = None,
     device: Device = None,
 ) -> None:
@@ -180,7 +188,7 @@ def predict(
     """
     from pc2_baseline.runs.predict import predict as start
 
-    start(runs, split, output, release=release, device_name=device)
+    start(runs, split, output, release=release, device_name=device, bank=bank)
     typer.echo(f"{output}")
 
 

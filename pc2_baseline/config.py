@@ -118,7 +118,7 @@ class ModelSettings(Strict):
         0.0, description="Dropout of the values of the regions' features."
     )
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="Dropout of whole words."
+        0.0, description="Dropout of whole words, of tokens alone: reading has letters."
     )
     precision: Literal["fp32", "bf16"] = Field(
         "fp32",
@@ -214,6 +214,11 @@ class Settings(Strict):
     model: ModelSettings = ModelSettings()
     method: MethodSection = Field(default_factory=lambda: settings_class("pc2")(name="pc2"))
     train: TrainSettings = TrainSettings()
+
+    @property
+    def reads(self) -> bool:
+        """Whether the method compares words read on a page with the letters of a caption."""
+        return bool(getattr(self.method, "words", self.model.similarity == "reading"))
 
     @model_validator(mode="after")
     def _the_network_has_what_the_method_needs(self) -> "Settings":

@@ -127,6 +127,21 @@ def stream_pairs(release: Path) -> Iterator[Pair]:
     return (Pair(**row) for row in stream_rows(release / "pairs.parquet", Pair, _OPTIONAL, _ROWS))
 
 
+def read_texts(release: Path, split: Split) -> dict[str, str]:
+    """Read the captions of a split in ``RELEASE/pairs.parquet`` as texts, by key."""
+    rows = stream_rows(release / "pairs.parquet", _Text, (), _ROWS)
+    return {row["key"]: row["caption"] for row in rows if row["split"] == split}
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Columns of ``pairs.parquet`` without which a caption's text is not known."""
+
+    key: str
+    split: str
+    caption: str
+
+
 def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
     """Write ``rejects.parquet`` atomically."""
     write_rows(path, rejects, schema_of(Reject))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from now_builder.errors import ConfigError, FormatError
@@ -28,13 +28,14 @@ class Batch:
 
     Attributes:
         regions: Features as released, or what a network takes in their place.
-        tokens: Ids with ``<start>`` and ``<end>``, padded with zeros.
+        tokens: Ids with ``<start>`` and ``<end>``, padded with zeros, or what a network takes in
+            their place.
         lengths: Tokens of each caption, on the CPU.
         pair_index: Rows of the split.
     """
 
     regions: Float[Tensor, "batch rows width"]
-    tokens: Int[Tensor, "batch words"]
+    tokens: Num[Tensor, "batch words"]
     lengths: Int[Tensor, " batch"]
     pair_index: Int[Tensor, " batch"]
 
@@ -46,7 +47,7 @@ class PairSet:
     Attributes:
         regions: Array-like (images, 36, features): on the GPU, in memory, memory-mapped or an
             HDF5 dataset.
-        captions: Ids of each pair with ``<start>`` and ``<end>``.
+        captions: Ids of each pair with ``<start>`` and ``<end>``, or the vectors of its letters.
         fingerprint: Fingerprint of the split and tokenizer.
         device: Device of the batches.
         image_of: Row of ``regions`` of each pair.
@@ -55,7 +56,7 @@ class PairSet:
     """
 
     regions: Any
-    captions: Sequence[Int[np.ndarray, " _"]]
+    captions: Sequence[Num[np.ndarray, " _"]]
     fingerprint: str
     device: torch.device
     image_of: Int[np.ndarray, " pairs"]
@@ -109,18 +110,18 @@ class PairSet:
 
     def caption_batch(
         self, pair_index: Int[np.ndarray, " batch"]
-    ) -> tuple[Int[Tensor, "batch words"], Int[Tensor, " batch"]]:
+    ) -> tuple[Num[Tensor, "batch words"], Int[Tensor, " batch"]]:
         """Read the captions of some pairs: tokens and lengths."""
         tokens, lengths = pad([self.captions[row] for row in pair_index])
         return tokens.to(self.device), lengths
 
 
 def pad(
-    captions: Sequence[Int[np.ndarray, " _"]],
-) -> tuple[Int[Tensor, "batch words"], Int[Tensor, " batch"]]:
+    captions: Sequence[Num[np.ndarray, " _"]],
+) -> tuple[Num[Tensor, "batch words"], Int[Tensor, " batch"]]:
     """Pad captions with zeros to one length; return them and their true lengths."""
     lengths = np.array([len(caption) for caption in captions])
-    tokens = np.zeros((len(captions), lengths.max()), dtype=np.int64)
+    tokens = np.zeros((len(captions), lengths.max()), dtype=captions[0].dtype)
     tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.concatenate(captions)
     return torch.from_numpy(tokens), torch.from_numpy(lengths)
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float32, Int64
 
 from now_builder.config import build, read_toml, to_toml
 from now_builder.errors import ConfigError
-from now_builder.formats.captions import make_vocabulary, to_line, write_vocabulary
+from now_builder.formats.captions import SPECIALS, make_vocabulary, to_line, write_vocabulary
 from now_builder.formats.features import DIMENSION, REGIONS, FeatureBatch, write_features
 from now_builder.formats.io import sha256_of, write_text
 from now_builder.formats.release import (
@@ -78,18 +78,27 @@ def plant(folder: Path | str, plan: Plan) -> Path:
         regions = _regions(draw, plan, pictures, pages.concepts)
         hashes = _write_split(folder / DATA_FOLDER, split, keys, captions, regions)
         prints[split] = {TOKENIZER: fingerprint(keys, captions)}
+        texts = map(_text, captions)
         pairs += [
-            Pair(key, split, row, _URL + key, "planted.test", "planted", "served", None, None, own)
-            for row, (key, own) in enumerate(zip(keys, hashes, strict=True))
+            Pair(key, split, row, _URL + key, "planted.test", text, "served", None, None, own)
+            for row, (key, text, own) in enumerate(zip(keys, texts, hashes, strict=True))
         ]
         truth += _truth(keys, pages)
-    words = (f"w{number}" for number in range(plan.concepts * plan.words))
+    words = map(_word, range(plan.concepts * plan.words))
     vocabulary = make_vocabulary(words, TOKENIZER, "planted", "train")
     write_vocabulary(folder / "vocab" / f"{DATA_FOLDER}_vocab_{TOKENIZER}.json", vocabulary)
     write_pairs(folder / "pairs.parquet", pairs)
     write_text(folder / "truth.csv", "".join(truth))
     write_manifest(folder, _manifest(folder, plan, sizes, prints))
     return folder
+
+
+def _word(number: int) -> str:
+    return f"w{number}"
+
+
+def _text(ids: list[int]) -> str:
+    return " ".join(_word(number - len(SPECIALS)) for number in ids)
 
 
 def draw_pages(draw: np.random.Generator, plan: Plan, size: int, mismatch: float) -> Pages:

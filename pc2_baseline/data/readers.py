@@ -1,7 +1,9 @@
 """The reader of each layout, and what identifies the data that it reads."""
 
 import hashlib
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from now_builder.errors import FormatError
@@ -62,20 +64,32 @@ class DataIdentity:
         features_sha256: SHA-256 of each split's feature file, from the manifest; empty without one.
         vocabulary_sha256: Hash of the vocabulary, as :func:`hash_of_vocabulary` returns it;
             ``None`` where it is not known.
+        texts_sha256: Hash of each split's captions as texts, for a method that reads them.
     """
 
     fingerprints: dict[Split, str]
     features_sha256: dict[Split, str]
     vocabulary_sha256: str | None
+    texts_sha256: dict[Split, str] = field(default_factory=dict)
 
 
-def identify(reader: Reader) -> DataIdentity:
-    """Return the identity of a data set; no features are read."""
+def identify(reader: Reader, *, reads: bool) -> DataIdentity:
+    """Return the identity of a data set, for a method that ``reads`` texts or not.
+
+    No features are read.
+    """
     prints = {
         split: reader.fingerprint(split) for split in SPLITS if reader.captions_path(split).exists()
     }
     vocabulary = hash_of_vocabulary(reader.vocabulary)
-    return DataIdentity(prints, features_hashes(reader.release), vocabulary)
+    words = {split: reader.words(split) for split in prints} if reads else {}
+    texts = {split: hash_of_texts(own.texts) for split, own in words.items() if own}
+    return DataIdentity(prints, features_hashes(reader.release), vocabulary, texts)
+
+
+def hash_of_texts(texts: Sequence[str]) -> str:
+    """Identify the captions of a split as texts, in their order."""
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 
 def hash_of_vocabulary(vocabulary: Vocabulary) -> str:

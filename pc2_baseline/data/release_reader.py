@@ -10,7 +10,7 @@ from jaxtyping import Int
 from now_builder.errors import FormatError
 from now_builder.formats import word_vectors
 from now_builder.formats.benchmarks import NOW_NAMES
-from now_builder.formats.captions import Vocabulary
+from now_builder.formats.captions import SPECIALS, Vocabulary
 from now_builder.formats.release import (
     Captions,
     data_folder,
@@ -19,6 +19,7 @@ from now_builder.formats.release import (
     read_pairs,
     read_release_vocabulary,
     read_split_captions,
+    read_texts,
     region_attributes,
 )
 from now_builder.formats.split import Split
@@ -35,6 +36,7 @@ class ReleaseReader:
         self.data = data
         self._captions: dict[Split, Captions] = {}
         self._fingerprints: dict[Split, str] = {}
+        self._texts: dict[Split, list[str]] = {}
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -81,7 +83,37 @@ class ReleaseReader:
         columns = word_vectors.read_columns(region_attributes(self.release, split))
         if columns is None:
             return None
-        return SeenWords(columns, self.vocabulary.idx2word, self.data.tokenizer)
+        return SeenWords(columns, lambda: self.texts(split))
+
+    def texts(self, split: Split) -> list[str]:
+        """Return the text of each caption of a split.
+
+        Where there is none it is made of the tokens: in the authors' archive, in a blind round, and
+        of captions cut by ``data.max_tokens``.
+
+        Raises:
+            FormatError: If ``pairs.parquet`` lacks a pair that has tokens.
+        """
+        if split not in self._texts:
+            own = self._captions.get(split) or self._stored(split)
+            known: dict[str, str] = {}
+            if is_ours(self.release) and self.data.max_tokens is None:
+                known = read_texts(self.release, split)
+                if missing := [key for key in own.keys if key not in known]:
+                    problem = f"no row of {missing[0]} of {split}, which has a caption"
+                    raise FormatError(self.release / "pairs.parquet", problem)
+            self._texts[split] = [
+                known.get(key) or self._join(ids)
+                for key, ids in zip(own.keys, own.captions, strict=True)
+            ]
+        return self._texts[split]
+
+    def _join(self, ids: list[int]) -> str:
+        """Return the text of a caption's tokens, as many as are kept of them."""
+        words = self.vocabulary.idx2word
+        tokens = [words.get(str(number), "") for number in ids[: self.data.max_tokens]]
+        kept = [token for token in tokens if token not in SPECIALS]
+        return word_vectors.text_of_tokens(kept, self.data.tokenizer)
 
     def count_train(self) -> tuple[int, int]:
         """Return the number of captions and of images of the training split."""
@@ -98,9 +130,11 @@ class ReleaseReader:
 
     def _read_captions(self, split: Split) -> Captions:
         if split not in self._captions:
-            tokenizer = self.data.tokenizer
-            self._captions[split] = read_split_captions(self.release, split, tokenizer)
+            self._captions[split] = self._stored(split)
         return self._captions[split]
+
+    def _stored(self, split: Split) -> Captions:
+        return read_split_captions(self.release, split, self.data.tokenizer)
 
 
 def frame(

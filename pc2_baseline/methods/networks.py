@@ -68,11 +68,11 @@ def _caption_encoder(model: ModelSettings, sizes: Sizes) -> nn.Module:
         case "pooled":
             return PooledCaptionEncoder(*widths, model.caption_encoder, model.dropout, dropped)
         case "reading":
-            return ReadingCaptionEncoder(_words(sizes), dropped)
+            return ReadingCaptionEncoder(_words(sizes))
 
 
 def _words(sizes: Sizes) -> WordSides:
-    return sizes.words or WordSides.unknown(sizes.features, sizes.vocabulary)
+    return sizes.words or WordSides.unknown(sizes.features)
 
 
 def _similarity(model: ModelSettings) -> BlockSimilarity:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 
 from now_builder.errors import TrainingError
 from pc2_baseline.modules.division import Division, divide
@@ -14,7 +14,7 @@ _FOLDS = 3  # part of the stream's name
 
 def assign_folds(
     image_of: Int[np.ndarray, " pairs"],
-    captions: Sequence[Int[np.ndarray, " _"]],
+    captions: Sequence[Num[np.ndarray, " _"]],
     folds: int,
     seed: int,
 ) -> Int[np.ndarray, " pairs"]:
@@ -56,7 +56,7 @@ def _share_out(
 
 
 def _groups(
-    image_of: Int[np.ndarray, " pairs"], captions: Sequence[Int[np.ndarray, " _"]]
+    image_of: Int[np.ndarray, " pairs"], captions: Sequence[Num[np.ndarray, " _"]]
 ) -> Int[np.ndarray, " pairs"]:
     """Return a number for each pair, equal where pairs share an image or a caption, also by others.
 

@@ -1,6 +1,6 @@
 """Words that a detector read against words of captions, each set of vectors evened out."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -11,17 +11,15 @@ from torch import Tensor, nn
 
 from now_builder.errors import ConfigError
 from now_builder.formats.word_vectors import WIDTH
-from pc2_baseline.data.pairs import PairSet, cut, pad
+from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.data.seen_words import SeenWords
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.reading import (
     FEWEST,
-    ReadingCaptionEncoder,
     ReadingImageEncoder,
     Whitening,
     WordSides,
     fit_whitening,
-    letter_sums,
 )
 
 Part = TypeVar("Part", bound=nn.Module)
@@ -51,7 +49,7 @@ class Reading:
 
     def caption_vectors(self, split: PairSet) -> Float[Tensor, "pairs 256"]:
         """Return a unit vector of the letters of each caption."""
-        return self.captions(words_of(split).vectors(split.captions))
+        return self.captions(_letters(split))
 
     def best_regions(
         self, split: PairSet, captions: Float[Tensor, "pairs 256"]
@@ -101,21 +99,18 @@ class Reading:
 
 def fit_reading(train: PairSet) -> Reading:
     """Fit the three maps to the pages and captions of the training split."""
-    captions = words_of(train).vectors(train.captions)
-    return Reading(*_fit_pages(train), fit_whitening([captions]))
+    return Reading(*_fit_pages(train), fit_whitening([_letters(train)]))
 
 
-def fit_word_sides(train: PairSet, vocabulary: int) -> WordSides:
-    """Fit the word vectors and maps of a network that reads to the training split."""
-    words = words_of(train)
-    letters = words.letters(range(vocabulary))
-    captions = [
-        letter_sums(letters, *pad([train.captions[row] for row in rows]))
-        for rows in cut(np.arange(len(train)), _IMAGES)
-    ]
-    fitted = fit_whitening(captions)
+def fit_word_sides(train: PairSet) -> WordSides:
+    """Fit the maps of a network that reads to the training split."""
+    fitted = fit_whitening([_letters(train)])
     standard = centre_and_scale(mean_regions(train))
-    return WordSides(words.columns, letters, *_fit_pages(train), fitted, *standard)
+    return WordSides(words_of(train).columns, *_fit_pages(train), fitted, *standard)
+
+
+def _letters(split: PairSet) -> Float[Tensor, "pairs 256"]:
+    return torch.from_numpy(words_of(split).letters).double()
 
 
 def _fit_pages(train: PairSet) -> tuple[Whitening, Whitening]:
@@ -151,18 +146,14 @@ def read_blocks(
         yield split.image_batch(order[rows])[:, :, columns].double().cpu()
 
 
-def know_tokens(method: object, split: PairSet, tokens: Mapping[int, str]) -> PairSet:
-    """Let a loaded method read further tokens: return the split with them.
+def with_texts(split: PairSet, texts: Sequence[str]) -> PairSet:
+    """Return a split with captions of other texts, as :func:`with_letters` does."""
+    return with_letters(replace(split, words=replace(words_of(split), read_texts=lambda: texts)))
 
-    The tokens have ids that follow those of the vocabulary.
-    """
-    if not tokens:
-        return split
-    words = words_of(split).knowing(tokens)
-    letters = words.letters(tokens)
-    for encoder in _parts(method, ReadingCaptionEncoder):
-        encoder.know(letters, min(tokens))
-    return replace(split, words=words)
+
+def with_letters(split: PairSet) -> PairSet:
+    """Return a split whose captions are the vectors of their letters, in place of tokens."""
+    return replace(split, captions=list(words_of(split).letters))
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor, nn
 
 from pc2_baseline.data.pairs import Batch
@@ -47,7 +47,7 @@ class MatchingNetwork(nn.Module):
         return codes
 
     def encode_captions(
-        self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
+        self, tokens: Num[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
     ) -> CaptionCodes:
         """Encode captions."""
         codes: CaptionCodes = self.captions(tokens, lengths)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from now_builder.formats.features import REGIONS
 from now_builder.formats.word_vectors import WIDTH
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask, word_places
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask
 from pc2_baseline.networks.cosine import cosine_logits
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.similarity import BlockSimilarity
@@ -67,7 +67,6 @@ class WordSides:
 
     Attributes:
         columns: Columns of a region that hold the words on it.
-        letters: Sum of the vectors of each token's letters.
         pages: Fitted to pages' mean words.
         regions: Fitted to single regions' words.
         captions: Fitted to captions' letters.
@@ -76,7 +75,6 @@ class WordSides:
     """
 
     columns: slice
-    letters: Float[Tensor, "tokens 256"]
     pages: Whitening
     regions: Whitening
     captions: Whitening
@@ -84,12 +82,11 @@ class WordSides:
     scale: Float[Tensor, " features"]
 
     @classmethod
-    def unknown(cls, features: int, vocabulary: int) -> "WordSides":
+    def unknown(cls, features: int) -> "WordSides":
         """Return one of the right shapes, for a network whose state is loaded afterwards."""
         nothing = Whitening(torch.zeros(WIDTH), torch.zeros(WIDTH, WIDTH))
-        letters = torch.zeros(vocabulary, WIDTH)
         ones = torch.ones(features)
-        return cls(slice(0, WIDTH), letters, nothing, nothing, nothing, ones, ones)
+        return cls(slice(0, WIDTH), nothing, nothing, nothing, ones, ones)
 
 
 class Whiten(nn.Module):
@@ -157,60 +154,27 @@ class ReadingCaptionEncoder(nn.Module):
     """Encode a caption by its letters, turned by a learned map, at first nearly the identity.
 
     The pooled vector is the turned one; the one local vector is not turned.
-
-    Differs:
-        A token's letters have the ends of the token for neighbours, also within a word that was
-        cut; :meth:`~pc2_baseline.data.seen_words.SeenWords.vectors` joins the tokens first.
     """
 
-    letters: Tensor
-
-    def __init__(self, words: WordSides, word_dropout: float) -> None:
+    def __init__(self, words: WordSides) -> None:
         super().__init__()
-        self.word_dropout = word_dropout
-        self.register_buffer("letters", words.letters.half())
         self.whiten = Whiten(words.captions)
         self.turn = nn.Linear(WIDTH, WIDTH)
         _begin_near_zero(self.turn)
 
-    def know(self, letters: Float[Tensor, "tokens 256"], first: int) -> None:
-        """Take the letters of further tokens, numbered from ``first``, in place of earlier ones."""
-        self.letters = torch.cat([self.letters[:first], letters.to(self.letters)])
-
     def forward(
-        self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
+        self, letters: Float[Tensor, "captions 256"], lengths: Int[Tensor, " captions"]
     ) -> CaptionCodes:
-        """Encode the captions of a batch."""
-        share = self.word_dropout if self.training else 0.0
-        letters = self.whiten(letter_sums(self.letters, tokens, lengths, share))
-        turned = unit(letters + self.turn(letters))
-        return CaptionCodes(letters[:, None], turned, torch.ones_like(lengths))
+        """Encode the captions of a batch from the vectors of their letters."""
+        written = self.whiten(letters)
+        turned = unit(written + self.turn(written))
+        return CaptionCodes(written[:, None], turned, torch.ones_like(lengths))
 
 
 def _begin_near_zero(layer: nn.Linear) -> None:
     """Draw weights so small that what was read decides at first, yet two networks differ."""
     nn.init.normal_(layer.weight, std=_BEGINNING)
     nn.init.zeros_(layer.bias)
-
-
-def letter_sums(
-    letters: Float[Tensor, "tokens width"],
-    tokens: Int[Tensor, "captions words"],
-    lengths: Int[Tensor, " captions"],
-    blank: float = 0.0,
-) -> Float[Tensor, "captions width"]:
-    """Return the unit vector of the letters of each caption; zero where it has none.
-
-    A share of the tokens, drawn anew, may be left out.
-    """
-    caption, place = word_places(lengths, tokens)
-    rows = letters[tokens[caption, place]].to(torch.promote_types(letters.dtype, torch.float32))
-    if blank:
-        left_out = torch.rand(tokens.shape, device=tokens.device) < blank
-        rows = rows.masked_fill(left_out[caption, place, None], 0.0)
-    sums = rows.new_zeros(len(tokens), letters.shape[1])
-    summed: Tensor = unit(sums.index_add(0, caption, rows))
-    return summed
 
 
 class ReadingSimilarity(BlockSimilarity):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,10 @@ from now_builder.formats.release import check_split
 from now_builder.formats.split import Split
 from pc2_baseline.data.pairs import PairSet, open_pairs
 from pc2_baseline.methods import make_method
+from pc2_baseline.modules.reading import with_letters
 from pc2_baseline.modules.retrieval import ensemble
 from pc2_baseline.networks.onednn_products import fast_float32
+from pc2_baseline.runs.hubs import draw_bank, without_hubs
 from pc2_baseline.training.checkpoint import read_tensors
 from pc2_baseline.training.method import NETWORKS, Method
 from pc2_baseline.training.run_folder import (
@@ -64,12 +66,10 @@ class OpenRun:
             open_pairs(self.release, split, data, self.device) as pairs,
         ):
             if round_of(self.release, split) is None:
-                check_split_is_the_runs(
-                    self.folder, self.record, self.release, split, pairs.fingerprint
-                )
+                check_split_is_the_runs(self.folder, self.record, self.release, split, pairs)
             else:
                 check_reads_round(self.folder, self.record, self.release, pairs.features)
-            yield pairs
+            yield with_letters(pairs) if settings.reads else pairs
 
 
 def open_run(
@@ -145,11 +145,17 @@ def _trained_on(record: RunRecord) -> dict[str, str]:
 
 
 def mean_similarity(
-    opened: Sequence[OpenRun], split: Split, *, whole: bool = False, fold: int | None = None
+    opened: Sequence[OpenRun],
+    split: Split,
+    *,
+    whole: bool = False,
+    fold: int | None = None,
+    bank: int = 0,
 ) -> tuple[Float[np.ndarray, "images captions"], Int[np.ndarray, " captions"]]:
     """Score a split with one run, or average the similarities of several.
 
-    Each run counts once, however many networks it has.
+    Each run counts once, however many networks it has. With ``bank``, hubs are corrected by as many
+    training pairs (:func:`~pc2_baseline.runs.hubs.without_hubs`).
 
     Returns:
         The matrix, see :func:`~pc2_baseline.modules.retrieval.ensemble`, and the row of each
@@ -164,7 +170,14 @@ def mean_similarity(
             images = pairs.images
             if fold is not None and images % fold:
                 raise ConfigError(f"--fold {fold}: {split} has {images} images, no multiple of it")
-            matrices.append(run.method.similarity(pairs))
+            if bank:
+                at_training = round_of(run.release, split) is not None
+                release = run.record.release.path if at_training else run.release
+                with replace(run, release=release).open("train", from_disk=True) as train:
+                    own = without_hubs(run.method, pairs, draw_bank(train, bank))
+            else:
+                own = run.method.similarity(pairs)
+            matrices.append(own)
             owner = pairs.image_of
     return ensemble(matrices), owner
 
@@ -175,6 +188,7 @@ def similarity(
     *,
     release: Path | str | None = None,
     device: str | None = None,
+    bank: int = 0,
 ) -> Float[np.ndarray, "images captions"]:
     """Score every image of a split against every caption with a run's best epoch.
 
@@ -183,6 +197,7 @@ def similarity(
         split: ``train``, ``dev`` or ``test``.
         release: Where the release lies; default: where it was at training.
         device: Such as ``cpu``; default: as set for the run.
+        bank: Training pairs by which hubs are corrected; 0: none are.
 
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
@@ -190,4 +205,5 @@ def similarity(
         ConfigError: If several runs are not of the same data.
     """
     name = check_split(split)
-    return mean_similarity(open_runs(run, release=release, device=device), name, whole=True)[0]
+    opened = open_runs(run, release=release, device=device)
+    return mean_similarity(opened, name, whole=True, bank=bank)[0]

@@ -15,6 +15,7 @@ from jaxtyping import Int
 
 from now_builder.errors import ConfigError
 from now_builder.formats.features import REGIONS
+from now_builder.formats.word_vectors import WIDTH
 from pc2_baseline.analysis.fake_device import FAKE, FakeDevice, fake_gpu
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
@@ -297,6 +298,8 @@ class Rehearsal:
         draw = np.random.default_rng(1)
         lengths = draw.choice(self.data.lengths, count)
         captions = [draw.integers(4, self.data.vocabulary, length) for length in lengths]
+        if self.settings.reads:
+            captions = list(draw.normal(size=(count, WIDTH)).astype(np.float32))
         regions = torch.empty(count, REGIONS, self.data.features, device=FAKE)
         return PairSet(regions, captions, "counted", FAKE, np.arange(count))
 

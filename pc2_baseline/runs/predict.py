@@ -35,6 +35,7 @@ def predict(
     *,
     release: Path | str | None = None,
     device_name: str | None = None,
+    bank: int = 0,
 ) -> None:
     """Score a split with a run's best epoch and pack the matrix.
 
@@ -44,6 +45,7 @@ def predict(
         output: The submission to write.
         release: Where the release lies; default: where it was at training.
         device_name: Default: as set for the run.
+        bank: Training pairs by which hubs are corrected; 0: none are.
 
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
@@ -57,7 +59,7 @@ def predict(
     name = check_split(split)
     opened = open_runs(run, release=release, device=device_name)
     meta = describe(opened, name)
-    similarity, _ = mean_similarity(opened, name, whole=True)  # the board has all of dev
+    similarity, _ = mean_similarity(opened, name, whole=True, bank=bank)  # the board has all of dev
     pack(output, similarity, meta)
 
 

@@ -94,7 +94,7 @@ class Progress:
         path = run.beside(".json")
         if not path.exists():
             return None
-        identity = self._identity(self._release, run.settings.data)
+        identity = self._identity(self._release, run.settings.data, run.settings.reads)
         if finished(run.folder, identity, run.settings) is None:
             return None
         record = build(Measured, read_json(path, "no record"), str(path))
@@ -131,9 +131,9 @@ def _runs_in(out: Path) -> list[GridRun]:
     return sorted(runs, key=lambda run: (run.row, run.seed))
 
 
-def _identity(release: Path, data: DataSettings) -> DataIdentity:
+def _identity(release: Path, data: DataSettings, reads: bool) -> DataIdentity:  # noqa: FBT001 - cached
     check_layout(release, data)
-    return identify(make_reader(release, data))
+    return identify(make_reader(release, data), reads=reads)
 
 
 def dry_run(work: Work) -> str:

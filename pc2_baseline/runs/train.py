@@ -21,7 +21,7 @@ from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.triplet import OneNetworkSettings
 from pc2_baseline.modules.coteaching import DIVISIONS
-from pc2_baseline.modules.reading import fit_word_sides, whiten_once
+from pc2_baseline.modules.reading import fit_word_sides, whiten_once, with_letters
 from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.progress import say
 from pc2_baseline.training.checkpoint import STATE, CheckpointState, read_state
@@ -69,7 +69,7 @@ def train(
     check_tracker(settings.train.track)
     check_layout(release, settings.data)
     reader = make_reader(release, settings.data)
-    identity = identify(reader)
+    identity = identify(reader, reads=settings.reads)
     if not force and (state := finished(run, identity, settings)):
         if process_groups.is_first():
             follow(run, state)
@@ -84,10 +84,13 @@ def train(
         kind.fp32_precision = "tf32" if settings.train.tf32 else "ieee"
     with (
         fast_float32(settings.model.embed_dim),
-        open_split(reader, "train", device) as pairs,
-        open_split(reader, "dev", device) as dev,
+        open_split(reader, "train", device) as opened,
+        open_split(reader, "dev", device) as opened_dev,
     ):
-        _check_sizes(release, pairs, dev)
+        _check_sizes(release, opened, opened_dev)
+        pairs, dev = (
+            with_letters(split) if settings.reads else split for split in (opened, opened_dev)
+        )
         record = _run_record(reader, identity, pairs, settings)
         truth = truth_of(record, release, settings.data.truth, pairs.matched)
         taught = _with_truth(pairs, truth, settings.method)
@@ -133,6 +136,7 @@ def _run_record(
         features=pairs.features,
         vocabulary=reader.vocabulary.idx,
         vocabulary_sha256=identity.vocabulary_sha256,
+        texts_sha256=identity.texts_sha256,
         noise=noise_file and describe(noise_file, pairs.image_of, pairs.images),
     )
     return RunRecord(release=release, settings=settings)
@@ -143,7 +147,7 @@ def _sizes(record: RunRecord, pairs: PairSet) -> Sizes:
     sizes = record.release.sizes
     if record.settings.model.similarity != "reading":
         return sizes
-    return replace(sizes, words=fit_word_sides(pairs, sizes.vocabulary))
+    return replace(sizes, words=fit_word_sides(pairs))
 
 
 def _with_truth(pairs: PairSet, truth: Truth | None, method: MethodSettings) -> PairSet:

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from leaderboard.core.rounds import round_of
 from now_builder.config import Strict, build, read_toml, to_toml
@@ -15,7 +15,13 @@ from now_builder.formats.noise import Noise
 from now_builder.formats.release import features_hashes
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings
-from pc2_baseline.data.readers import DataIdentity, hash_of_vocabulary, make_reader
+from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.data.readers import (
+    DataIdentity,
+    hash_of_texts,
+    hash_of_vocabulary,
+    make_reader,
+)
 from pc2_baseline.training.method import Sizes
 
 BEST, LAST = "best", "last"
@@ -35,6 +41,8 @@ class ReleaseRecord(Strict):
     vocabulary: int
     vocabulary_sha256: str
     """See :func:`~pc2_baseline.data.readers.hash_of_vocabulary`."""
+    texts_sha256: dict[Split, str] = Field(default_factory=dict)
+    """Hashes of the captions as texts, if the method reads them."""
     noise: Noise | None = None
 
     @property
@@ -45,7 +53,9 @@ class ReleaseRecord(Strict):
     @property
     def identity(self) -> DataIdentity:
         """Hashes that tell these data from others."""
-        return DataIdentity(self.fingerprints, self.features_sha256, self.vocabulary_sha256)
+        return DataIdentity(
+            self.fingerprints, self.features_sha256, self.vocabulary_sha256, self.texts_sha256
+        )
 
     def difference(self, found: DataIdentity) -> str | None:
         """Return how other data differ from these; ``None`` if no difference is known."""
@@ -55,6 +65,8 @@ class ReleaseRecord(Strict):
         other = [split for split, value in known if found.features_sha256.get(split) != value]
         if other:
             return f"other features of {', '.join(other)}"
+        if self.texts_sha256 != found.texts_sha256:
+            return "other texts of the captions"
         if self.vocabulary_sha256 != found.vocabulary_sha256:
             return "another vocabulary"
         return None
@@ -66,6 +78,15 @@ class RunRecord(Strict):
     format: str = "pc2-run/1"
     release: ReleaseRecord
     settings: Settings
+
+    @model_validator(mode="after")
+    def _captions_were_texts(self) -> "RunRecord":
+        if self.settings.reads and not self.release.texts_sha256:
+            raise ValueError(
+                "an earlier version's run, which has read captions from tokens, expected texts "
+                "(release.texts_sha256); train it anew"
+            )
+        return self
 
 
 def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
@@ -164,17 +185,19 @@ def locate_release(run: Path, record: RunRecord, release: Path | None) -> Path:
 
 
 def check_split_is_the_runs(
-    run: Path, record: RunRecord, release: Path, split: Split, fingerprint: str
+    run: Path, record: RunRecord, release: Path, split: Split, pairs: PairSet
 ) -> None:
     """Check that a split is the one that the run was made for.
 
     Raises:
-        FormatError: If its fingerprint or its features differ.
+        FormatError: If its fingerprint, its features or the texts that are read differ.
     """
     known, found = record.release, features_hashes(release)
+    texts = hash_of_texts(pairs.words.texts) if record.settings.reads and pairs.words else "unknown"
     for name, expected, given in (
-        ("fingerprint", known.fingerprints.get(split), fingerprint),
+        ("fingerprint", known.fingerprints.get(split), pairs.fingerprint),
         ("features of hash", known.features_sha256.get(split), found.get(split, "unknown")),
+        ("texts of hash", known.texts_sha256.get(split), texts),
     ):
         if expected is not None and expected != given:
             raise FormatError(

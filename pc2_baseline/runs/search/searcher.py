@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from now_builder.encode import encode
+from now_builder.encode import cleaned, encode
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import SPECIALS, UNK
 from now_builder.formats.features import open_features
@@ -26,7 +26,7 @@ from now_builder.formats.word_vectors import count_units
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.data.readers import make_reader
 from pc2_baseline.data.release_reader import frame
-from pc2_baseline.modules.reading import know_tokens
+from pc2_baseline.modules.reading import with_texts
 from pc2_baseline.runs.open_run import OpenRun, open_run
 from pc2_baseline.training.run_folder import refuse_round
 
@@ -101,21 +101,19 @@ class Searcher:
         release, data = self._opened.release, self._opened.record.settings.data
         vocabulary = make_reader(release, data).vocabulary
         cut = encode(release, data.tokenizer, vocabulary, words)
-        unknown = [token for token, number in cut if number == UNK]
-        pairs, size = self._pairs, vocabulary.idx
-        if self._reads_letters and any(count_units(token) for token, _ in cut):
-            further = dict(enumerate(unknown, size))
-            pairs = know_tokens(self._opened.method, pairs, further)
-            numbers, size = iter(further), size + len(unknown)
-            cut = [(token, next(numbers) if id_ == UNK else id_) for token, id_ in cut]
-        elif len(unknown) == len(cut):
+        text = cleaned(words, vocabulary)
+        reads = self._opened.record.settings.reads
+        if all(number == UNK for _, number in cut) and not (reads and count_units(text)):
             raise ConfigError(f"{words!r}: no token of it is in the {data.tokenizer} vocabulary")
-        captions = Captions([words], [[id_ for _, id_ in cut]])
-        larger = vocabulary.model_copy(update={"idx": size})
-        query = frame(self._opened.folder, captions, larger, data.max_tokens)
-        asked = replace(pairs, captions=query, image_of=np.zeros(1, int))
+        asked = replace(self._pairs, image_of=np.zeros(1, int))
+        if reads:
+            asked = with_texts(asked, [text])
+        else:
+            captions = Captions([words], [[id_ for _, id_ in cut]])
+            query = frame(self._opened.folder, captions, vocabulary, data.max_tokens)
+            asked = replace(asked, captions=query)
         scores = self._opened.method.similarity(asked)[:, 0]
-        tokens = [token if id_ != UNK else SPECIALS[UNK] for token, id_ in cut]
+        tokens = [token if reads or id_ != UNK else SPECIALS[UNK] for token, id_ in cut]
         return self._found(words, tokens, scores, count)
 
     def by_picture(self, content: bytes, name: str, count: int) -> Found:
@@ -141,11 +139,6 @@ class Searcher:
         with open_features(path) as features:
             attributes = dict(features.attributes)
         return RegionExtractor(attributes, self._weights, str(self._opened.device))
-
-    @property
-    def _reads_letters(self) -> bool:
-        settings = self._opened.record.settings
-        return bool(getattr(settings.method, "words", settings.model.similarity == "reading"))
 
     @property
     def _split(self) -> str:

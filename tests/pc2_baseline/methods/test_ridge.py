@@ -9,7 +9,6 @@ from sklearn.metrics import roc_auc_score
 
 from leaderboard.metrics import recalls
 from now_builder.errors import ConfigError
-from now_builder.formats.word_vectors import count_units, unit_vector
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import PairSet, open_pairs
 from pc2_baseline.data.seen_words import SeenWords
@@ -197,13 +196,10 @@ def reading_pairs(texts, noise, seed):
     """Draw a split whose pages show the words of their captions, in vectors with some noise."""
     generator = np.random.default_rng(seed)
     words = sorted({word for text in texts for word in text.split()})
-    tokens = {str(number + 4): word for number, word in enumerate(words)}
-    ids = {word: int(number) for number, word in tokens.items()}
+    ids = {word: number for number, word in enumerate(words, 4)}
     captions = [np.array([2, *(ids[word] for word in text.split()), 3]) for text in texts]
-    seen = SeenWords(READ, {"2": "<start>", "3": "<end>", **tokens}, "jieba")
-    read = seen.vectors(captions).numpy()[:, None] + noise * generator.normal(
-        size=(len(texts), 36, 256)
-    )
+    seen = SeenWords(READ, lambda: texts)
+    read = seen.letters[:, None] + noise * generator.normal(size=(len(texts), 36, 256))
     other = generator.normal(size=(len(texts), 36, 3))
     regions = np.concatenate([other, read], 2).astype(np.float32)
     return PairSet(regions, captions, "", CPU, np.arange(len(texts)), None, seen)
@@ -222,12 +218,6 @@ def reading(**changes):
 def fitted(method, pairs, epoch):
     method.fit_epoch(pairs, epoch)
     return method
-
-
-def test_a_captions_words_are_the_sum_of_its_letters_whatever_frames_it():
-    pairs = reading_pairs(["alpha beta", "beta gamma beta"], 0.0, 0)
-    slow = sum(n * unit_vector(u) for u, n in count_units("beta gamma beta").items())
-    np.testing.assert_allclose(pairs.words.vectors(pairs.captions)[1], lines(slow), atol=1e-6)
 
 
 def test_what_is_read_finds_captions_of_words_that_training_never_saw():
@@ -253,7 +243,7 @@ def even_out(fitted, rows):
 def slow_reading(pairs):
     """Return evened-out vectors of pages, of their regions, and of captions."""
     regions = pairs.regions[:, :, READ].astype(np.float64)
-    page, caption = regions.mean(1), pairs.words.vectors(pairs.captions).numpy()
+    page, caption = regions.mean(1), pairs.words.letters.astype(np.float64)
     single = lines(regions).reshape(-1, 256)
     return (
         even_out(page, page),

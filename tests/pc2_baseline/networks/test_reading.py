@@ -1,6 +1,7 @@
 """The network that begins with words: against slow loops, on pages it never saw, and in a run."""
 
 import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 
 import h5py
@@ -9,39 +10,39 @@ import pytest
 import torch
 
 from leaderboard.metrics import recalls
-from now_builder.errors import ConfigError
-from now_builder.formats.word_vectors import count_units, unit_vector
-from pc2_baseline.config import read_settings
-from pc2_baseline.data.pairs import PairSet
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.release import read_pairs, write_pairs
+from now_builder.formats.word_vectors import count_units, letter_vector, unit_vector
+from pc2_baseline.config import DataSettings, read_settings
+from pc2_baseline.data.pairs import PairSet, open_pairs
 from pc2_baseline.data.seen_words import SeenWords
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.gsc import network_structures
 from pc2_baseline.methods.networks import make_network
 from pc2_baseline.modules.reading import fit_word_sides, whiten_once
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
-from pc2_baseline.networks.reading import letter_sums, nearest_regions
-from pc2_baseline.runs.open_run import open_run
+from pc2_baseline.networks.reading import nearest_regions
+from pc2_baseline.runs.open_run import open_run, similarity
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
 
 CPU = torch.device("cpu")
 COLUMNS = slice(3, 259)
 PAIRS = 60
+QUICK = ["data.tokenizer=jieba", "train.warmup_epochs=1", "train.epochs=1", "train.device=cpu",
+         "train.tensorboard=false", "train.pictures=false"]  # fmt: skip
 
 
 def drawn(letters, seed, noise=0.3):
     """Pages that show the words of their captions, in vectors with some noise."""
     generator = np.random.default_rng(seed)
     words = ["".join(generator.choice(list(letters), 6)) for _ in range(4 * PAIRS)]
-    tokens = {str(number + 4): word for number, word in enumerate(words)}
-    rows = [generator.choice(len(words), 5, replace=False) + 4 for _ in range(PAIRS)]
-    captions = [np.array([2, *row, 3]) for row in rows]
-    named = {"0": "<pad>", "1": "<unk>", "2": "<start>", "3": "<end>", **tokens}
-    seen = SeenWords(COLUMNS, named, "jieba")
-    read = seen.vectors(captions).numpy()[:, None] + noise * generator.normal(size=(PAIRS, 36, 256))
+    texts = [" ".join(generator.choice(words, 5, replace=False)) for _ in range(PAIRS)]
+    seen = SeenWords(COLUMNS, lambda: texts)
+    read = seen.letters[:, None] + noise * generator.normal(size=(PAIRS, 36, 256))
     other = generator.normal(size=(PAIRS, 36, 3))
     regions = np.concatenate([other, read], 2).astype(np.float32)
-    return PairSet(regions, captions, "", CPU, np.arange(PAIRS), None, seen)
+    return PairSet(regions, list(seen.letters), "", CPU, np.arange(PAIRS), None, seen)
 
 
 def settings(*changes):
@@ -49,7 +50,7 @@ def settings(*changes):
 
 
 def network(pairs, *changes):
-    sizes = Sizes(PAIRS, 259, 4 + 4 * PAIRS, fit_word_sides(pairs, 4 + 4 * PAIRS))
+    sizes = Sizes(PAIRS, 259, 1, fit_word_sides(pairs))
     return make_network(settings(*changes).model, sizes), sizes
 
 
@@ -57,18 +58,15 @@ def lines(values):
     return values / np.linalg.norm(values, axis=-1, keepdims=True)
 
 
-def test_a_captions_letters_are_the_sum_of_its_tokens():
-    words = SeenWords(COLUMNS, {"0": "<start>", "1": "beta", "2": "東京", "3": "##ta"}, "bert")
-    letters = words.letters(range(4))
-    slow = {
-        token: sum(n * unit_vector(u) for u, n in count_units(text).items())
-        for token, text in ((1, "beta"), (2, "東京"), (3, "ta"))
-    }
-    np.testing.assert_allclose(letters[1:], np.stack([slow[1], slow[2], slow[3]]), atol=1e-6)
-    assert not letters[0].any(), "a token that frames a caption has no letters"
-    tokens, lengths = torch.tensor([[0, 1, 3, 3], [2, 1, 1, 1]]), torch.tensor([4, 1])
-    found = letter_sums(letters, tokens, lengths)
-    np.testing.assert_allclose(found, lines(np.stack([slow[1] + 2 * slow[3], slow[2]])), atol=1e-6)
+def test_a_captions_letters_are_those_of_its_text():
+    seen = SeenWords(COLUMNS, lambda: ["Beta 東京-beta", "…", "Beta 東京-beta"])
+    slow = sum(
+        n * (unit_vector(u) + 0.6 * letter_vector(u[1]))
+        for u, n in count_units("Beta 東京-beta").items()
+    )
+    np.testing.assert_allclose(seen.letters[0], lines(slow), atol=1e-6)
+    assert not seen.letters[1].any(), "a caption without letters"
+    assert np.array_equal(seen.letters[2], seen.letters[0])
 
 
 def test_a_fresh_network_compares_what_was_read_with_what_is_written():
@@ -79,7 +77,7 @@ def test_a_fresh_network_compares_what_was_read_with_what_is_written():
     found = net.eval().score_batch(pairs.batch(np.arange(PAIRS))).detach()
     known = sizes.words
     read = torch.from_numpy(pairs.regions[:, :, COLUMNS]).double()
-    letters = known.captions(pairs.words.vectors(pairs.captions))  # words are whole tokens here
+    letters = known.captions(torch.from_numpy(pairs.words.letters).double())
     for image in range(0, PAIRS, 7):
         page = known.pages(read[image].mean(0))
         regions = [known.regions(row / row.norm()) for row in read[image]]
@@ -122,35 +120,15 @@ def test_images_and_captions_are_compared_among_themselves_too():
         assert structure.diagonal().allclose(torch.full((4,), 2.0), atol=1e-4)
 
 
-def test_words_are_left_out_in_training_alone():
-    pairs = drawn("abcdef", 0)
-    net, _ = network(pairs, "model.word_dropout=0.5")
-    tokens, lengths = pairs.caption_batch(np.arange(8))
-    torch.manual_seed(0)
-    one, other = (net.encode_captions(tokens, lengths).words for _ in range(2))
-    assert not torch.equal(one, other)
-    net.eval()
-    one, other = (net.encode_captions(tokens, lengths).words for _ in range(2))
-    assert torch.equal(one, other)
-
-
 @pytest.mark.parametrize("method", ["contrastive", "ncr", "pc2-pooled", "gsc"])
 def test_methods_find_captions_of_words_that_training_never_saw(method):
     learned, unseen = drawn("abcdef", 0, noise=1.0), drawn("mnopqr", 1)
     chosen = read_settings(method, ["model.similarity=reading", "train.warmup_epochs=2"], on="demo")
-    sizes = Sizes(PAIRS, 259, 4 + 4 * PAIRS, fit_word_sides(learned, 4 + 4 * PAIRS))
+    sizes = Sizes(PAIRS, 259, 1, fit_word_sides(learned))
     found = make_method(chosen, sizes, CPU)
-    # the unseen words have letters of their own, which a user's one vocabulary would hold
     for epoch in range(2):
         found.fit_epoch(learned, epoch)
-    for net in _networks(found):
-        net.captions.letters.copy_(unseen.words.letters(range(4 + 4 * PAIRS)))
     assert recalls(found.similarity(unseen), np.arange(PAIRS)).rsum > 400
-
-
-def _networks(method):
-    nets = [getattr(method, "net", None), *getattr(method, "nets", [])]
-    return [getattr(net, "matching", net) for net in nets if net is not None]
 
 
 @pytest.fixture(scope="module")
@@ -165,20 +143,90 @@ def with_words(tiny, tmp_path_factory):
 
 
 def test_a_run_trains_and_is_read_back_with_what_it_knows_of_words(with_words, tmp_path):
-    quick = ["data.tokenizer=jieba", "train.warmup_epochs=1", "train.epochs=1", "train.device=cpu",
-             "train.tensorboard=false", "train.pictures=false"]  # fmt: skip
-    train(with_words, tmp_path / "run", settings(*quick))
+    train(with_words, tmp_path / "run", settings(*QUICK))
     opened = open_run(tmp_path / "run")
     with opened.open("test") as split:
         found = opened.method.similarity(split)
-        other = settings(*quick)
-        sizes = Sizes(24, 768, opened.record.release.vocabulary, fit_word_sides(split, 28))
+        other = settings(*QUICK)
+        sizes = Sizes(24, 768, opened.record.release.vocabulary, fit_word_sides(split))
         fresh = make_method(other, sizes, CPU)
         state = opened.method.state_dict()
         fresh.load_state_dict(state)
         assert np.array_equal(fresh.similarity(split), found)
     assert np.isfinite(found).all()
-    assert state["networks"]["captions.letters"].any(), "the letters are kept with the weights"
+
+
+def texts_of(release, **data):
+    with ExitStack() as stack:
+        pairs = open_pairs(release, "test", DataSettings(tokenizer="jieba", **data), CPU)
+        return stack.enter_context(pairs).words.texts
+
+
+def changed(release, folder, **column):
+    """Copy a release whose ``pairs.parquet`` has other texts."""
+    copy = shutil.copytree(release, folder)
+    rows = [
+        replace(row, **{n: make(row) for n, make in column.items()}) for row in read_pairs(copy)
+    ]
+    write_pairs(copy / "pairs.parquet", rows)
+    return copy
+
+
+def test_a_captions_text_is_the_pages_own_and_where_there_is_none_that_of_its_tokens(
+    with_words, tmp_path
+):
+    own = [row.caption for row in read_pairs(with_words) if row.split == "test"]
+    told = changed(with_words, tmp_path / "told", caption=lambda row: f"of {row.key}")
+    assert texts_of(told) == [f"of {row.key}" for row in read_pairs(told) if row.split == "test"]
+    blind = changed(with_words, tmp_path / "blind", caption=lambda row: "")
+    assert [text.split() for text in texts_of(blind)] == [text.split() for text in own]
+    cut = texts_of(told, max_tokens=2)
+    assert [text.split() for text in cut] == [text.split()[:2] for text in own]
+    other = changed(with_words, tmp_path / "other", key=lambda row: f"x{row.key}")
+    with pytest.raises(FormatError, match=r"pairs\.parquet.*no row of .* of test, which has"):
+        texts_of(other)
+
+
+@pytest.mark.parametrize("preset", ["contrastive", "reading"])
+def test_tokens_count_for_nothing_where_there_are_texts(with_words, tmp_path, preset):
+    """Every token but the first of a caption may be unknown; a noise file moves images alone."""
+    unknown = shutil.copytree(with_words, tmp_path / "unknown")
+    for path in unknown.rglob("*_caps_jieba.txt"):
+        rows = path.read_text().splitlines()
+        path.write_text("".join(f"{row.split(',')[0]},3\n" for row in rows))
+    noise = np.random.default_rng(0).permutation(24)
+    np.save(tmp_path / "noise.npy", noise)
+    network = ["model.similarity=reading"] if preset == "contrastive" else ["train.batch=24"]
+    chosen = read_settings(
+        preset, [*QUICK, f"data.noise_file={tmp_path / 'noise.npy'}", *network], on="demo"
+    )
+    found = []
+    for release in (with_words, unknown):
+        run = tmp_path / f"run-{release.name}"
+        train(release, run, chosen)
+        found.append(similarity(run, "test"))
+    assert np.array_equal(*found)
+    with open_run(run).open("train") as pairs:
+        assert list(pairs.image_of) == list(noise)
+        assert pairs.words.texts == [
+            row.caption for row in read_pairs(unknown) if row.split == "train"
+        ]
+
+
+def test_a_run_of_other_texts_or_of_tokens_is_refused(with_words, tmp_path):
+    run, chosen = tmp_path / "run", settings(*QUICK)
+    train(with_words, run, chosen)
+    other = changed(with_words, tmp_path / "other", caption=lambda row: f"of {row.key}")
+    with pytest.raises(ConfigError, match="a run on other texts of the captions"):
+        train(other, run, chosen)
+    with pytest.raises(FormatError, match="test split has texts of hash"):
+        similarity(run, "test", release=other)
+    path = run / "run.toml"
+    lines = path.read_text().split("[release.texts_sha256]")
+    path.write_text(lines[0] + lines[1].partition("[")[1] + lines[1].partition("[")[2])
+    for opening in (lambda: similarity(run), lambda: train(with_words, run, chosen)):
+        with pytest.raises(ConfigError, match="an earlier version's run, which has read captions"):
+            opening()
 
 
 def test_a_release_without_words_is_refused(tiny, tmp_path):
