@@ -34,7 +34,7 @@ stage now-builder crawl "$out/web/urls.txt" "$out/captures" \
 stage now-builder detect "$out/captures" "$out/features.h5"
 stage now-builder tokenize "$out/captures" "$out/captions" --bert learn --no-jieba-white-space
 # Of all sites, dev and test are the pairs that were judged to match.
-judged=now_builder/pinned/judged.csv
+judged=$out/web/judged.csv
 matched=()
 if [ -z "${SITES:-}" ] && [ -f "$judged" ]; then matched=(--matched "$judged"); fi
 stage now-builder package "$out/captures" "$out/features.h5" "$out/captions" "$out/release" \

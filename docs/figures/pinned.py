@@ -58,28 +58,34 @@ def noise(judged: Judged) -> Iterator[str]:
     decided = verdicts["match"] + verdicts["mismatch"]
     share = verdicts["mismatch"] / decided
     error = 1.96 * (share * (1 - share) / decided) ** 0.5
-    yield f"Of {decided} judged pairs {share:.0%} ± {error:.0%} do not match."
+    yield f"Of {decided} [judged pairs](#judged-pairs) {share:.0%} ± {error:.0%} do not match."
     kinds = Counter(row["kind"] for row in judged.values() if row["verdict"] == "mismatch")
     yield f"Kinds: {', '.join(f'{kind} {number}' for kind, number in kinds.most_common())}."
 
 
-def shown(sites: Sequence[Site], rows: Iterable[CaptureRow]) -> list[tuple[Site, CaptureRow]]:
-    """Choose a page each of sites whose texts are free, of as many languages as there are."""
+def shown(
+    sites: Sequence[Site], rows: Iterable[CaptureRow], judged: Judged
+) -> list[tuple[Site, CaptureRow]]:
+    """Choose a page each of sites whose texts are free, judged ones first, of many languages."""
     free = {
         site.host: site
         for site in sites
         if is_free(site.licence) and (site.licence.startswith("CC") or site.kind == "documentation")
     }  # elsewhere an MIT or Apache licence may be that of the code alone
     pages: dict[str, CaptureRow] = {}
-    for row in sorted(rows, key=lambda row: hashlib.sha256(row.url.encode()).digest()):
+    for row in sorted(rows, key=lambda row: _order(row.url, judged)):
         if row.status == "ok" and row.caption and row.site in free:
             pages.setdefault(row.site, row)
     seen = Counter[str]()
     chosen = []
     for host, row in pages.items():
         seen[free[host].language] += 1
-        chosen.append((seen[free[host].language], free[host], row))
-    return [(site, row) for _, site, row in sorted(chosen, key=lambda one: one[0])[:SHOWN]]
+        chosen.append((row.url not in judged, seen[free[host].language], free[host], row))
+    return [(site, row) for *_, site, row in sorted(chosen, key=lambda one: one[:2])[:SHOWN]]
+
+
+def _order(url: str, judged: Judged) -> tuple[bool, bytes]:
+    return url not in judged, hashlib.sha256(url.encode()).digest()
 
 
 def picture(screenshot: bytes) -> bytes:
@@ -96,7 +102,7 @@ def picture(screenshot: bytes) -> bytes:
 
 def gallery(captures: Path, sites: Sequence[Site], judged: Judged) -> Iterator[str]:
     """Write the pictures; yield a table of them with captions, verdicts and sources."""
-    chosen = shown(sites, read_rows(captures))
+    chosen = shown(sites, read_rows(captures), judged)
     keys = {row.key: place for place, (_, row) in enumerate(chosen, 1)}
     PICTURES.mkdir(exist_ok=True)
     for old in PICTURES.glob("*.webp"):

@@ -13,6 +13,7 @@ from typing import Any
 
 from now_builder.errors import ConfigError
 from now_builder.formats.io import remove_leftovers, replacing_folder, write_json, write_text
+from now_builder.formats.tables import read_frame
 from now_builder.pinned.git import Git, SiteError, Source
 from now_builder.pinned.layout import choose, list_pages, write
 from now_builder.pinned.sites import LIST, MadeSite, Site, read_sites, write_sites
@@ -49,6 +50,8 @@ def make(
 ) -> PinnedSummary:
     """Fetch the sites of a list; write ``WEB/<host>/``, ``urls.txt`` and, last, ``sites.csv``.
 
+    If ``judged.csv`` lies beside the list, its verdicts on listed pages go to ``WEB/judged.csv``.
+
     A site that cannot be had is a row with its status and reason. Sites that are done are kept;
     those that could not be had are tried again. The same list gives the same bytes.
 
@@ -73,10 +76,19 @@ def make(
     made |= _make_all(web, left, source, len(rows))
     urls = [url for site in rows for url in made[site.host][1]]
     write_text(web / "urls.txt", "".join(f"{url}\n" for url in urls))
+    _write_judged(web / "judged.csv", listed.with_name("judged.csv"), urls)
     table = [made[site.host][0] for site in rows]
     write_sites(web / "sites.csv", table)
     statuses = Counter(row.status for row in table)
     return PinnedSummary(web, len(urls), dict(statuses.most_common()))
+
+
+def _write_judged(path: Path, beside: Path, urls: Sequence[str]) -> None:
+    """Write the verdicts on listed pages, if there is a table of them beside the list."""
+    path.unlink(missing_ok=True)
+    if beside.exists():
+        table = read_frame(beside)
+        write_text(path, table[table["url"].isin(urls)].to_csv(index=False))
 
 
 def _drawn(rows: list[Site], number: int | None) -> list[Site]:

@@ -322,6 +322,17 @@ def test_what_is_done_is_kept_and_a_new_commit_is_fetched(mirrors, made):
     assert rows_of(web)["more.ann.test"]["kind"] == "shop"
 
 
+def test_verdicts_beside_the_list_go_along_with_their_pages(mirrors, made, tmp_path):
+    mirrors.add("own/judged", {"index.html": page("one"), "b.html": page("two")})
+    table = tmp_path / "judged.csv"
+    rows = ["url,verdict,kind\n", "http://judged.own.test/b.html,mismatch,other page\n"]
+    table.write_text("".join([*rows, "http://gone.own.test/,match,\n"]), encoding="utf-8")
+    web = made()
+    assert (web / "judged.csv").read_text(encoding="utf-8") == "".join(rows)
+    table.unlink()
+    assert not (made() / "judged.csv").exists()
+
+
 def test_fewer_sites_are_some_of_more(mirrors, made):
     for number in range(8):
         mirrors.add(f"ann/site{number}", {"index.html": page("home")})
