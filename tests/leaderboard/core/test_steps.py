@@ -29,7 +29,7 @@ def test_steps_are_round_numbers_near_the_largest_standard_error():
 
 
 class Round:
-    """A pairing that is not told, and what is told of a file's recalls."""
+    """A secret pairing, and the recalls that an open round shows of a file."""
 
     def __init__(self, seed=0):
         draw = np.random.default_rng(seed)
