@@ -51,7 +51,7 @@ wheel: setup # a second environment: the wheel itself, and the packages of the f
 	@scripts/wheel.sh $(WHEEL_ENV)
 
 bench: demo ## ratios against the plain way of doing the same work, in one run
-	@for file in $(filter-out benchmarks/at_rest.py benchmarks/rehearsal.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; PYTHONPATH=. OMP_NUM_THREADS=2 $(BIN)/python $$file || exit 1; done
+	@for file in $(filter-out benchmarks/rehearsal.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; PYTHONPATH=. OMP_NUM_THREADS=2 $(BIN)/python $$file || exit 1; done
 
 fuzz: setup ## mutated files for the readers of strangers' files, SECONDS=1200 each; kept in .cache/fuzz
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[fuzz]'

@@ -11,7 +11,6 @@ from typing import Any
 from now_builder.crawl.storage.locks import is_locked
 from now_builder.crawl.storage.shard_storage import local_rows
 from now_builder.crawl.storage.shard_writer import rows_so_far
-from now_builder.crawl.timings import read_timings
 from now_builder.formats.shard import read_columns, read_plan, rows_path
 
 _LATEST, _RECENT = 1000, timedelta(minutes=10)
@@ -28,8 +27,6 @@ class CrawlStatus:
         captions: captured pages that have a description.
         partial: captured pages that never came to rest.
         seconds: time spent on pages, all workers together.
-        steps: the same time by step.
-        taken: pages that took a step.
         pages_per_s: rate of the latest visits, at most 1,000 within ten minutes; ``None`` if too
             few are known.
     """
@@ -43,8 +40,6 @@ class CrawlStatus:
     captions: int = 0
     partial: int = 0
     seconds: float = 0.0
-    steps: dict[str, float] = field(default_factory=dict)
-    taken: Counter[str] = field(default_factory=Counter)
     running: bool = False
     pages_per_s: float | None = None
 
@@ -63,7 +58,6 @@ class CrawlStatus:
     def __str__(self) -> str:
         done = self.statuses.total()
         left = "not known" if self.left_s is None else str(timedelta(seconds=round(self.left_s)))
-        steps = (f"{step} {total / self.taken[step]:.3f} s" for step, total in self.steps.items())
         rows = [
             ("URLs", f"{self.pages}; {done} done, {self.to_do} to do"),
             ("shards", f"{self.shards}; {self.finished} finished"),
@@ -76,7 +70,6 @@ class CrawlStatus:
             ("never at rest", str(self.partial)),
             ("languages", _counts(self.langs, most=8)),
             ("a page", f"{self.seconds / max(done, 1):.2f} s on average"),
-            ("by step", ", ".join(steps) or "not known"),
         ]
         return "\n".join(f"{name:<14} {text}" for name, text in rows)
 
@@ -92,8 +85,7 @@ def crawl_status(captures: Path | str) -> CrawlStatus:
         shards = sorted({line.shard for line in plan})
         status = CrawlStatus(len(plan), len(shards), 0)
         wanted = [
-            "status", "error", "caption", "lang", "load_state", "elapsed_s", "timings",
-            "fetched_at",
+            "status", "error", "caption", "lang", "load_state", "elapsed_s", "fetched_at",
         ]  # fmt: skip
         latest: list[str] = []
         for number in shards:
@@ -122,9 +114,6 @@ def _rate(latest: Sequence[str]) -> float | None:
 def _count(status: CrawlStatus, row: Mapping[str, Any]) -> None:
     status.statuses[row["status"]] += 1
     status.seconds += row["elapsed_s"]
-    for step, seconds in read_timings(row.get("timings")).items():
-        status.steps[step] = status.steps.get(step, 0.0) + seconds
-        status.taken[step] += 1
     if row["error"] is not None:
         status.errors[row["error"]] += 1
     if row["status"] == "ok":

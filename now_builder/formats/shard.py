@@ -78,7 +78,6 @@ class CaptureRow:
         load_state: ``settled``, or ``partial`` when the page never came to rest.
         duplicate_of: key of the first URL with the same canonical form.
         elapsed_s: seconds spent on this page.
-        timings: JSON object of seconds by step, all attempts together.
         overlays: rules by which cookie and consent overlays were hidden; empty if none was.
         not_archived: number of URLs that the page asked for and the archive does not have; ``None``
             for a page of the web.
@@ -117,7 +116,6 @@ class CaptureRow:
     elapsed_s: float = 0.0
     browser: str | None = None
     tool: str | None = None
-    timings: str | None = None
     overlays: list[str] = field(default_factory=list)
     not_archived: int | None = None
 
@@ -219,7 +217,6 @@ _PLAN, _CAPTURES = "now-plan/1", "now-captures/1"
 _ROWS = re.compile(r"(\d{5})\.parquet", re.ASCII)
 _OPTIONAL = {
     "host_group",
-    "timings",
     "overlays",
     "charset_browser",
     "ink",

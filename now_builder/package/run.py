@@ -301,7 +301,7 @@ _UNUSED: dict[str, Any] = {
     "url_canonical": "", "redirects": [], "content_type": None, "charset": None,
     "charset_source": None, "charset_browser": None, "title": None, "candidates": None,
     "lang_declared": None, "html_sha256": None, "load_state": None, "robots": None, "browser": None,
-    "tool": None, "timings": None, "overlays": [],
+    "tool": None, "overlays": [],
 }  # fmt: skip
 """Columns that are read for the flags alone, or not at all: half of a row's memory."""
 

@@ -154,8 +154,7 @@ class BrowserPool:
             CrawlError: If no browser can be started.
         """
         async with self._extra if alone else nullcontext():
-            with record.timer.step("open"):
-                launched = await (self._launch() if alone else self._acquire())
+            launched = await (self._launch() if alone else self._acquire())
             launched.in_flight += 1
             return await self._visit_in(launched, url, proxy, record, ask)
 
@@ -166,13 +165,12 @@ class BrowserPool:
         context: BrowserContext | None = None
         result: VisitResult | None = None
         try:
-            with record.timer.step("open"):
-                async with self._browser_at_fault(launched):
-                    context = await self._context(launched, proxy)
-                    page = await context.new_page()
-                    context.on("page", lambda popup: self._later(_close_popup(popup)))
-                    tab = Tab(page, proxy, record, ask, self._settings)
-                    await tab.prepare()
+            async with self._browser_at_fault(launched):
+                context = await self._context(launched, proxy)
+                page = await context.new_page()
+                context.on("page", lambda popup: self._later(_close_popup(popup)))
+                tab = Tab(page, proxy, record, ask, self._settings)
+                await tab.prepare()
             result = await self._visit(tab, url, record)
             return result  # noqa: TRY300 - the end depends on it
         except VisitError as problem:
@@ -184,8 +182,7 @@ class BrowserPool:
             record.not_archived = proxy.not_archived
             proxy.cut()
             # The capture is there, so that a browser that dies now costs nothing.
-            kept = nullcontext() if result is None else suppress(VisitError)
-            with record.timer.step("close"), kept:
+            with nullcontext() if result is None else suppress(VisitError):
                 await self._release(launched, context)
 
     async def _visit(self, tab: Tab, url: str, record: VisitRecord) -> VisitResult:

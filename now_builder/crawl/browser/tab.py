@@ -173,8 +173,7 @@ class Tab:
         """
         self._clock = _Clock(self._settings.page_timeout_s)
         try:
-            with self._record.timer.step("navigate"):
-                await self._navigate(url)
+            await self._navigate(url)
             return await self._capture_at_rest()
         except PlaywrightError as error:
             raise _from_playwright(error) from None
@@ -401,13 +400,12 @@ class Tab:
 
     async def _load(self) -> bool:
         """Wait for the load, or stop it when it is late; return whether all was loaded in time."""
-        with self._record.timer.step("load"):
-            with suppress(TimeoutError):
-                loading = asyncio.wait_for(self._loaded.wait(), self._load_time())
-                return await self._within(loading, self._clock.left(), "timeout", "load")
-            stop = self._session.send("Page.stopLoading")
-            await self._within(stop, 2.0, "renderer_hung", "stop loading")
-            return False
+        with suppress(TimeoutError):
+            loading = asyncio.wait_for(self._loaded.wait(), self._load_time())
+            return await self._within(loading, self._clock.left(), "timeout", "load")
+        stop = self._session.send("Page.stopLoading")
+        await self._within(stop, 2.0, "renderer_hung", "stop loading")
+        return False
 
     async def _capture(self, loaded: bool, until: float) -> VisitResult | None:  # noqa: FBT001
         """Capture the loaded page at rest; one that shows too little is looked at again.
@@ -424,8 +422,7 @@ class Tab:
             The capture; ``None`` if the page is about to go to another document.
         """
         while True:
-            with self._record.timer.step("settle"):
-                rest = await self._rest(until)
+            rest = await self._rest(until)
             if self._leaves():
                 return None
             settled = loaded and rest.settled
@@ -433,10 +430,9 @@ class Tab:
             shown = _MOST_SHOWN if rest.moved else _HALF_SHOWN
             if _shown_text(page.elements) < shown and await self._changes(rest, until):
                 continue
-            with self._record.timer.step("screenshot"):
-                screenshot = await self._screenshot()
-                picture = await asyncio.to_thread(_decode, screenshot)
-                ink = ink_shares(picture, page.elements)
+            screenshot = await self._screenshot()
+            picture = await asyncio.to_thread(_decode, screenshot)
+            ink = ink_shares(picture, page.elements)
             if self._documents.get(self._loader) is not page.document:
                 raise _Moved
             empty = is_blank(ink[1])
@@ -473,12 +469,11 @@ class Tab:
 
     async def _changes(self, rest: _Rest, until: float) -> bool:
         """Wait for a change since the page was at rest; ``False`` if there is none in time."""
-        with self._record.timer.step("settle"):
-            while time.monotonic() < until:
-                if (await self._watched())["changes"] != rest.changes:
-                    return True
-                await self._within(asyncio.sleep(2 * _POLL_S), 1.0, "timeout", "")
-            return False
+        while time.monotonic() < until:
+            if (await self._watched())["changes"] != rest.changes:
+                return True
+            await self._within(asyncio.sleep(2 * _POLL_S), 1.0, "timeout", "")
+        return False
 
     async def _watched(self) -> dict[str, Any]:
         """Return the state of the watched document.
@@ -494,11 +489,10 @@ class Tab:
 
     async def _read(self) -> _Page:
         """Stop animations and read the first screen."""
-        with self._record.timer.step("freeze"):
-            state = await self._evaluate(FREEZE, self._clock.left())
-            if state["stirred"]:  # scripts may follow the scroll or the loss of focus
-                await self._within(asyncio.sleep(2 * _POLL_S), 1.0, "timeout", "")
-                state = await self._evaluate(FREEZE, self._clock.left())  # what they moved
+        state = await self._evaluate(FREEZE, self._clock.left())
+        if state["stirred"]:  # scripts may follow the scroll or the loss of focus
+            await self._within(asyncio.sleep(2 * _POLL_S), 1.0, "timeout", "")
+            state = await self._evaluate(FREEZE, self._clock.left())  # what they moved
         if state["contentType"] not in HTML:
             raise VisitError("not_html", state["contentType"])
         if not state["url"].startswith(("http://", "https://")):
@@ -508,10 +502,8 @@ class Tab:
             raise VisitError("net_error", "the source of the last document is not known")
         overlays: list[str] = []
         if self._settings.overlays == "hide":
-            with self._record.timer.step("overlays"):
-                overlays += await self._evaluate(HIDE_OVERLAYS, self._clock.left())
-        with self._record.timer.step("elements"):
-            screen = await self._evaluate(ELEMENTS, self._clock.left())
+            overlays += await self._evaluate(HIDE_OVERLAYS, self._clock.left())
+        screen = await self._evaluate(ELEMENTS, self._clock.left())
         return _Page(
             document,
             state["url"],

@@ -6,7 +6,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from PIL import Image
 
-from now_builder.crawl.timings import StepTimer
 from now_builder.formats.shard import Element, Exchange
 
 
@@ -44,14 +43,13 @@ class VisitRecord:
     content_type: str | None = None
     not_archived: int | None = None
     robots: str | None = None
-    timer: StepTimer = field(default_factory=StepTimer)
     hosts: set[str] = field(default_factory=set)
     tdm_file: dict[str, str] = field(default_factory=dict)
 
     def columns(self) -> dict[str, Any]:
         """Return the record as columns of the page's row."""
         kept = ("redirects", "final_url", "http_status", "content_type", "robots", "not_archived")
-        return {name: getattr(self, name) for name in kept} | {"timings": self.timer.to_json()}
+        return {name: getattr(self, name) for name in kept}
 
 
 @dataclass(frozen=True, slots=True)

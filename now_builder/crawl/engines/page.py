@@ -99,10 +99,9 @@ class PageVisitor:
         record.hosts.add(self._scheduler.queue_of(line))
         try:
             result = await self._load(line, proxy, record, alone=alone)
-            with record.timer.step("describe"):
-                row, capture = await asyncio.get_running_loop().run_in_executor(
-                    self._pool, _describe, row, result, record, self._settings, self._opt_outs
-                )
+            row, capture = await asyncio.get_running_loop().run_in_executor(
+                self._pool, _describe, row, result, record, self._settings, self._opt_outs
+            )
         except VisitError as problem:
             retry_after_s = problem.retry_after_s
             put_off = problem.site if isinstance(problem, PutOff) else None
@@ -126,8 +125,7 @@ class PageVisitor:
         """Ask the site whether the page may be visited, and load it in a browser."""
         ask = partial(self._ask, line, record)
         async with asyncio.timeout(self._settings.page_timeout_s + _GRACE_S):
-            with record.timer.step("robots"):
-                record.robots = (await self._allowed(line, record)).note
+            record.robots = (await self._allowed(line, record)).note
             return await self._browsers.visit(line.url_canonical, proxy, record, ask, alone=alone)
 
     async def _allowed(self, line: Planned, record: VisitRecord) -> Decision:

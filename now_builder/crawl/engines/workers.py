@@ -14,7 +14,6 @@ from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.crawl.progress import CrawlProgress
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.shard_tracker import ShardTracker
-from now_builder.crawl.timings import StepTimer
 from now_builder.formats.shard import Planned
 from now_builder.urls import site_of
 
@@ -50,14 +49,12 @@ class Workers:
     async def _work(self, proxy: Proxy) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            timer = StepTimer()
-            with timer.step("wait"):
-                line = await self.scheduler.take()
+            line = await self.scheduler.take()
             if line is None:
                 return
             started = time.monotonic()
             self.progress.in_flight += 1
-            attempt = await self._visit(line, proxy, timer)
+            attempt = await self._visit(line, proxy)
             self.progress.in_flight -= 1
             if attempt.put_off is not None:
                 self.scheduler.give_back(line, 0.0, attempt.put_off)
@@ -87,7 +84,7 @@ class Workers:
         self._put_off[line.key] += 1
         return pause_s
 
-    async def _visit(self, line: Planned, proxy: Proxy, timer: StepTimer) -> Attempt:
+    async def _visit(self, line: Planned, proxy: Proxy) -> Attempt:
         """Visit until a visit succeeds or the attempts are used up.
 
         A crash of the whole browser may be the fault of another page, so that it has attempts of
@@ -98,7 +95,7 @@ class Workers:
         left = Counter(dict.fromkeys(TRANSIENT, self.settings.retries))
         left["browser_crashed"] = _CRASH_RETRIES
         while True:
-            attempt = await self.visitor.visit(line, proxy, VisitRecord(timer=timer), alone=alone)
+            attempt = await self.visitor.visit(line, proxy, VisitRecord(), alone=alone)
             attempts += 1
             error = attempt.row.error or ""
             alone = error == "browser_crashed"
@@ -106,5 +103,4 @@ class Workers:
                 row = replace(attempt.row, attempts=attempts + self._put_off[line.key])
                 return replace(attempt, row=row)
             left[error] -= 1
-            with timer.step("retry"):
-                await asyncio.sleep(_BACK_OFF_S * attempts)
+            await asyncio.sleep(_BACK_OFF_S * attempts)

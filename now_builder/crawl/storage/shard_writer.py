@@ -9,15 +9,13 @@ import json
 import os
 import shutil
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from now_builder.crawl.caption.charset import whole_characters
 from now_builder.crawl.storage.own_files import shard_of
-from now_builder.crawl.timings import add_step
 from now_builder.errors import CrawlError, FormatError
 from now_builder.formats.io import sync_folder
 from now_builder.formats.shard import (
@@ -40,6 +38,9 @@ _PARTS = 3
 """Parts of a page, without its exchanges."""
 
 _SIDES = ("request", "answer")
+_COLUMNS = {column.name for column in fields(CaptureRow)}
+"""The journal of an earlier version may have others."""
+
 _OPEN, _NEW, _DROP = ".open", ".open.new", ".open.drop"
 
 
@@ -81,7 +82,6 @@ class OpenShard:
         Raises:
             CrawlError: If the disk is full or cannot be written.
         """
-        begun = time.monotonic()
         parts = [] if capture is None else _to_parts(capture)
         with self._lock:
             try:
@@ -89,9 +89,6 @@ class OpenShard:
                 if parts:
                     _append(self._folder / _MEMBERS, self._end, b"".join(parts))
                 sizes = [len(part) for part in parts]
-                if parts:
-                    timings = add_step(row.timings, "store", time.monotonic() - begun)
-                    row = replace(row, timings=timings)
                 line = {"row": asdict(row), "at": self._end, "sizes": sizes}
                 text = json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
                 _append(self._folder / _JOURNAL, None, text.encode("utf-8", "surrogatepass"))
@@ -175,7 +172,8 @@ def _read_journal(folder: Path) -> Iterator[tuple[int, tuple[CaptureRow, int, li
 
 def _parsed(line: dict[str, Any]) -> tuple[CaptureRow, int, list[int]]:
     """Return a page's row, and where its members lie: their start and sizes."""
-    row = CaptureRow(**whole_characters(line["row"]))
+    known = {name: value for name, value in line["row"].items() if name in _COLUMNS}
+    row = CaptureRow(**whole_characters(known))
     return row, int(line["at"]), [int(size) for size in line["sizes"]]
 
 

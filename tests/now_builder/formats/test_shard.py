@@ -62,7 +62,7 @@ def test_shares_of_ink_are_stored_whether_there_are_any_or_not(tmp_path: Path) -
     assert read_rows(tmp_path) == rows
 
 
-@pytest.mark.parametrize("column", ["timings", "overlays", "charset_browser", "ink", "ink_middle"])
+@pytest.mark.parametrize("column", ["overlays", "charset_browser", "ink", "ink_middle"])
 def test_captures_from_before_a_column_was_added_still_read(tmp_path: Path, column: str) -> None:
     rows = [row("00000_0000"), row("00000_0001", status="failed", error="timeout")]
     write_shard(tmp_path, 0, rows, [capture("00000_0000")])
@@ -77,7 +77,7 @@ def test_captions_are_read_without_the_columns_beside_them(tmp_path: Path) -> No
     rows += [row("00000_0004", status="failed", caption="never")]
     write_shard(tmp_path, 0, rows, [])
     path = rows_path(tmp_path, 0)
-    pq.write_table(pq.read_table(path).drop_columns(["title", "timings"]), path)
+    pq.write_table(pq.read_table(path).drop_columns(["title", "overlays"]), path)
     site = rows[0].site
     assert read_texts(tmp_path, 0) == [("00000_0000", site, "一"), ("00000_0003", site, "two")]
     pq.write_table(pq.read_table(path).drop_columns(["site"]), path)

@@ -113,6 +113,13 @@ def test_a_zeroed_tail_of_the_journal_is_cut_off(tmp_path: Path) -> None:
     assert len(OpenShard(tmp_path, 3).rows) == 3
 
 
+def test_a_journal_of_an_earlier_version_has_columns_that_are_passed_over(tmp_path: Path) -> None:
+    rows = fill(tmp_path, range(2)).rows
+    journal = open_path(tmp_path, 3) / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b'"row":{', b'"row":{"timings":"{}",'))
+    assert OpenShard(tmp_path, 3).rows == rows
+
+
 def test_half_a_character_in_a_row_does_not_keep_a_shard_from_being_finished(
     tmp_path: Path,
 ) -> None:
