@@ -21,7 +21,7 @@ _SIZES = (
 )
 _FILTERS = (
     "min_characters", "max_characters", "languages", "drop", "duplicate_pages",
-    "duplicate_captions", "similarity", "duplicate_looks", "matched", "suspects",
+    "duplicate_captions", "duplicate_looks", "matched", "suspects",
     "min_clean", "licensed", "mend",
 )  # fmt: skip
 

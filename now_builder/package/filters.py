@@ -11,7 +11,6 @@ from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, SplitPlan
 from now_builder.formats.statistics import ranked
 from now_builder.formats.verdicts import Verdict
-from now_builder.package.duplicates import NearCaptions, SameCaptions
 from now_builder.package.licences import Sites, unlicensed
 from now_builder.package.screenshots import PhashIndex
 from now_builder.package.settings import PackageSettings
@@ -131,11 +130,8 @@ class _Taken:
         self._rows = pages.rows
         self._splits: dict[str, Split] = {}
         self._landed: dict[str, str] | None = {} if settings.duplicate_pages == "drop" else None
-        self._captions: SameCaptions | None = None
-        if settings.duplicate_captions == "exact":
-            self._captions = SameCaptions()
-        elif settings.duplicate_captions == "near":
-            self._captions = NearCaptions(settings.similarity)
+        drops = settings.duplicate_captions == "exact"
+        self._captions: dict[str, str] | None = {} if drops else None
         bits = settings.duplicate_looks
         self._looks = PhashIndex(bits) if bits >= 0 else None
 
@@ -146,10 +142,9 @@ class _Taken:
         if first is not None:
             landed = row.final_url or row.url
             return "duplicate_page", f"of {first} in {self._splits[first]}, {landed}"
-        same = self._captions.find(row.caption or "") if self._captions is not None else None
+        same = self._captions.get(_folded(row)) if self._captions is not None else None
         if same is not None:
-            detail = f"of {same[0]} in {self._splits[same[0]]}, similarity {same[1]:.3f}"
-            return "duplicate_caption", detail
+            return "duplicate_caption", f"of {same} in {self._splits[same]}, equal but for case"
         like = self._looks.find(row.phash) if self._looks is not None and row.phash else None
         if like is not None:
             detail = f"of {like[0]} in {self._splits[like[0]]}, {like[1]} bits apart"
@@ -162,7 +157,7 @@ class _Taken:
         if self._landed is not None:
             self._landed[_landed(row)] = key
         if self._captions is not None:
-            self._captions.add(key, row.caption or "")
+            self._captions[_folded(row)] = key
         if self._looks is not None and row.phash:
             self._looks.add(key, row.phash)
 
@@ -170,6 +165,10 @@ class _Taken:
 def _landed(row: CaptureRow) -> str:
     """Return the canonical form of the URL at which a visit ended, else of the listed one."""
     return canonical(row.final_url or row.url) or row.url
+
+
+def _folded(row: CaptureRow) -> str:
+    return (row.caption or "").casefold()
 
 
 def _filtered(

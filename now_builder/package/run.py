@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from now_builder import __version__
+from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import (
     MENDED,
@@ -73,7 +74,7 @@ from now_builder.program.progress import watched
 _log = logging.getLogger(__name__)
 
 _PREVIOUS = ".previous-manifest.json"
-_LIBRARIES = ("datasketch", "h5py", "numpy", "phonenumberslite", "pyarrow", "tldextract")
+_LIBRARIES = ("h5py", "numpy", "phonenumberslite", "pyarrow", "tldextract")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +161,9 @@ def resolve_settings(
             or ``mend`` is not that of ``tokenize``.
     """
     tree: dict[str, Any] = {"seed": split.seed, "by": split.by}
-    if before is not None:
-        tree |= before.settings
+    if before is not None:  # an earlier version had others
+        known = PackageSettings.model_fields
+        tree |= {name: value for name, value in before.settings.items() if name in known}
     tree["mend"] = mended
     given = settings.model_dump(exclude_unset=True, exclude_none=True)
     if given.get("matched"):
@@ -170,7 +172,7 @@ def resolve_settings(
     for option in ("test_sites", "licensed", "suspects"):
         if name := given.get(option):
             given[option] = "" if name == "none" else relative(name, release)
-    resolved = PackageSettings.model_validate(tree | given)
+    resolved = build(PackageSettings, tree | given, str(release / "manifest.json"))
     if resolved.mend != mended:
         raise ConfigError(
             f"--{'' if resolved.mend else 'no-'}mend, but the captions were tokenised "

@@ -79,17 +79,8 @@ class PackageSettings(Strict):
     duplicate_pages: Literal["keep", "drop"] = Field(
         "drop", description="drop: keep one of the listed URLs that led to one page by redirects."
     )
-    duplicate_captions: Literal["keep", "exact", "near"] = Field(
-        "keep",
-        description="exact: keep one of the captions equal after case folding; near: also one of "
-        "similar captions.",
-    )
-    similarity: float = Field(
-        0.8,
-        gt=0,
-        le=1,
-        description="Minimum Jaccard similarity of near captions, over their runs of three "
-        "characters.",
+    duplicate_captions: Literal["keep", "exact"] = Field(
+        "keep", description="exact: keep one of the captions equal after case folding."
     )
     duplicate_looks: int = Field(
         -1,

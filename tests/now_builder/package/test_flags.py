@@ -6,7 +6,6 @@ import time
 import pytest
 
 from now_builder.formats.shard import CaptureRow
-from now_builder.package.duplicates import NearCaptions
 from now_builder.package.flags import flags_of, has_phone, is_adult, is_error, same_screenshots
 
 
@@ -154,7 +153,6 @@ def test_other_columns_of_a_row_have_their_flags(caption, columns, flags) -> Non
 def test_no_caption_takes_long(caption: str) -> None:
     before = time.process_time()
     flags_of(row(caption, title=caption, lang="en"))
-    NearCaptions(0.8).add("a", caption)
     assert time.process_time() - before < 5
 
 
