@@ -1,6 +1,5 @@
 """The audit of a release: a random sample of its pairs, judged one by one by a person."""
 
-import hashlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,28 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import write_text
 from now_builder.formats.pair_statistics import read_suspects
 from now_builder.formats.release import Pair, read_manifest, stream_pairs
 from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.verdicts import (
-    COLUMNS,
     KINDS,
     VerdictFile,
     VerdictRow,
     one_line,
     open_verdicts,
 )
-from now_builder.inspect.pairs import data_uri, drawn, language_of, link_of
+from now_builder.inspect.pairs import drawn, language_of, link_of
 from now_builder.inspect.report import render
 from now_builder.inspect.server import Audit, AuditHandler
 from now_builder.inspect.settings import AuditSettings
 from now_builder.inspect.stats import read_audit
 from now_builder.program.loopback import listening
-
-_WIDEST = 720
-_MAX_MB = 40
-"""Size in megabytes of a page that works by itself; pictures shrink to fit in."""
 
 
 def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
@@ -92,7 +85,7 @@ def serving(release: Path, settings: AuditSettings) -> Iterator[str]:
         before = _before(release, settings)
 
         def page() -> str:
-            items = [_item(pair, f"pictures/{pair.key}", before.get(pair.key)) for pair in sample]
+            items = [_item(pair, before.get(pair.key)) for pair in sample]
             return _page(settings, items, verdicts)
 
         audit = Audit(
@@ -114,43 +107,14 @@ def _check_judge(verdicts: VerdictFile, settings: AuditSettings) -> None:
 
 
 def audit(release: Path, settings: AuditSettings, say: Callable[[str], None]) -> None:
-    """Serve the audit until interrupted, or write it as a page that works by itself."""
-    if settings.html is not None:
-        say(_write_page(release, settings, settings.html))
-        return
+    """Serve the audit until interrupted."""
     with serving(release, settings) as url:
         say(f"Judge here: {url}\nEach verdict is stored at once in {settings.output}; Ctrl-C ends.")
         sys.stdout.flush()
         threading.Event().wait()
 
 
-def _write_page(release: Path, settings: AuditSettings, path: Path) -> str:
-    if path.suffix.lower() not in {".html", ".htm"}:
-        raise ConfigError(f"--html {path}: expected a name that ends in .html")
-    sample = sample_of(release, settings)
-    screenshots = find_screenshots(settings.captures, sample)
-    budget = 0.9 * _MAX_MB * 1e6 / len(sample)
-    before = _before(release, settings)
-    items = [
-        _item(
-            pair,
-            data_uri(pair.key, screenshots[pair.key].read(), budget, _WIDEST),
-            before.get(pair.key),
-        )
-        for pair in sample
-    ]
-    page = _page(settings, items, None)
-    size = len(page.encode()) / 1e6
-    if size > _MAX_MB:
-        raise ConfigError(
-            f"{path}: {size:.1f} MB with {len(sample)} pairs, expected at most {_MAX_MB}; give a "
-            "smaller --sample"
-        )
-    write_text(path, page)
-    return f"{path}: {len(sample)} pairs to judge, {size:.1f} MB; open it in a browser"
-
-
-def _item(pair: Pair, picture: str, before: VerdictRow | None) -> dict[str, Any]:
+def _item(pair: Pair, before: VerdictRow | None) -> dict[str, Any]:
     return {
         "key": pair.key,
         "url": pair.url,
@@ -159,29 +123,17 @@ def _item(pair: Pair, picture: str, before: VerdictRow | None) -> dict[str, Any]
         "split": pair.split,
         "lang": language_of(pair) or "",
         "caption": pair.caption,
-        "picture": picture,
+        "picture": f"pictures/{pair.key}",
         "verdict": before.matched if before else "",
         "kind": before.note if before else "",
     }
 
 
-def _page(
-    settings: AuditSettings, items: Sequence[dict[str, Any]], verdicts: VerdictFile | None
-) -> str:
-    sample = "\n".join([settings.judge, *(item["key"] for item in items)])
+def _page(settings: AuditSettings, items: Sequence[dict[str, Any]], verdicts: VerdictFile) -> str:
     return render(
         "audit.html.j2",
-        served=verdicts is not None,
         output=settings.output.name,
         judge=settings.judge,
         kinds=KINDS,
-        data={
-            "served": verdicts is not None,
-            # So that a browser keeps the verdicts on two samples apart.
-            "name": hashlib.sha256(sample.encode()).hexdigest()[:16],
-            "judge": settings.judge,
-            "columns": COLUMNS,
-            "items": items,
-            "done": [verdict.key for verdict in verdicts.judged] if verdicts else [],
-        },
+        data={"items": items, "done": [verdict.key for verdict in verdicts.judged]},
     )

@@ -19,9 +19,7 @@ from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.shard import HEIGHT, WIDTH, open_screenshot
 from now_builder.program.progress import watched
 
-_TRIES = (
-    (720, 75), (540, 70), (360, 70), (300, 60), (240, 50), (180, 40), (120, 30), (90, 15), (45, 5),
-)  # fmt: skip
+_TRIES = (360, 70), (300, 60), (240, 50), (180, 40), (120, 30), (90, 15), (45, 5)
 """Widths and WebP qualities, until a picture fits its budget."""
 
 
@@ -86,13 +84,11 @@ def language_of(pair: Pair) -> str | None:
     return pair.lang if known else None
 
 
-def data_uri(key: str, screenshot: bytes, budget: float, widest: int = 360) -> str:
+def data_uri(key: str, screenshot: bytes, budget: float) -> str:
     """Shrink a screenshot until its data URI has at most ``budget`` bytes, if it ever has."""
     whole = open_screenshot(screenshot, key)
     text = ""
     for width, quality in _TRIES:
-        if width > widest:
-            continue
         file = io.BytesIO()
         size = (width, width * HEIGHT // WIDTH)
         whole.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0).save(

@@ -53,8 +53,3 @@ class AuditSettings(Strict):
         "judge", min_length=1, max_length=80, description="Name of the person, for the CSV."
     )
     port: int = Field(0, ge=0, le=65535, description="Port on 127.0.0.1; 0 picks a free one.")
-    html: Path | None = Field(
-        None,
-        description="Page (.html) to write instead of serving one: it works by itself, keeps the "
-        "verdicts in the browser, and saves them as a CSV.",
-    )

@@ -4,56 +4,22 @@
   const at = (id) => document.getElementById(id);
   const verdicts = { match: "m1", mismatch: "n2", unsure: "u3" };
   const kinds = [...at("kinds").children].map((kind) => kind.value);
-  const store = data.served ? served() : kept();
   let done = new Set(data.done);
   let current = null;
   let since = 0;
   let busy = false;
 
-  // On the server: a verdict counts when it is on the disk.
-  function served() {
-    const ask = async (path, body) => {
-      const answer = await fetch(path, {
-        method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
-      });
-      if (answer.status === 409) {
-        location.reload();
-        throw new Error("This pair was judged elsewhere; loading again.");
-      }
-      if (!answer.ok) throw new Error(await answer.text());
-      return answer.json();
-    };
-    return { add: (record) => ask("verdict", record), undo: () => ask("undo", {}) };
-  }
-
-  // In the browser: what is kept is the list of lines, last one last.
-  function kept() {
-    const name = `now-audit/${data.name}`;
-    let lines = [];
-    try {
-      lines = JSON.parse(localStorage.getItem(name) || "[]");
-      localStorage.setItem(name, JSON.stringify(lines));
-    } catch {
-      warn("This browser keeps nothing for this page: save the CSV before you close it.");
+  // A verdict counts when it is on the server's disk.
+  async function ask(path, body) {
+    const answer = await fetch(path, {
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
+    });
+    if (answer.status === 409) {
+      location.reload();
+      throw new Error("This pair was judged elsewhere; loading again.");
     }
-    data.done = lines.map((line) => line.key);
-    const keep = () => {
-      try { localStorage.setItem(name, JSON.stringify(lines)); } catch { /* warned above */ }
-      return { done: lines.map((line) => line.key) };
-    };
-    return {
-      lines: () => lines,
-      add: async (record) => {
-        const item = data.items.find((one) => one.key === record.key);
-        const now = `${new Date().toISOString().slice(0, 19)}Z`;
-        lines.push({ ...record, url: item.url, split: item.split, lang: item.lang, at: now });
-        return keep();
-      },
-      undo: async () => {
-        const last = lines.pop();
-        return { ...keep(), key: last ? last.key : null, note: last ? last.note : "" };
-      },
-    };
+    if (!answer.ok) throw new Error(await answer.text());
+    return answer.json();
   }
 
   function warn(text) {
@@ -121,14 +87,14 @@
     // A match has no kind of mismatch, such as the page filled in.
     const turned = matched === "match" && current.verdict !== "match";
     const note = turned && [...kinds, current.kind].includes(typed) ? "" : typed;
-    const answer = await store.add({ key: current.key, matched, seconds, note });
+    const answer = await ask("verdict", { key: current.key, matched, seconds, note });
     done = new Set(answer.done);
     at("note").blur();
     show();
   });
 
   const undo = () => once(async () => {
-    const answer = await store.undo();
+    const answer = await ask("undo", {});
     done = new Set(answer.done);
     show(answer.key, answer.note);
   });
@@ -154,28 +120,6 @@
     event.preventDefault();
   });
 
-  if (!data.served) {
-    const name = `now-audit/${data.name}/judge`;
-    try { at("judge").value = localStorage.getItem(name) || data.judge; } catch { at("judge").value = data.judge; }
-    at("judge").addEventListener("change", () => {
-      try { localStorage.setItem(name, at("judge").value); } catch { /* it stays in the field */ }
-    });
-    at("save").addEventListener("click", () => {
-      const cell = (value) => {
-        const text = String(value);
-        return /[",\r\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
-      };
-      const who = at("judge").value.trim() || "judge";
-      const lines = store.lines().map((line) => ({ ...line, judge: who }));
-      const rows = [data.columns, ...lines.map((line) => data.columns.map((name) => line[name]))];
-      const text = rows.map((row) => `${row.map(cell).join(",")}\n`).join("");
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-      link.download = "audit.csv";
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 60000);
-    });
-  }
   if (matchMedia("(max-width: 46rem)").matches) at("rules").open = false;
   show();
 })();

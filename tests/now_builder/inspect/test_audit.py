@@ -23,7 +23,6 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import read_pairs
 from now_builder.formats.shard import read_captures, read_plan, read_rows, write_shard
 from now_builder.formats.verdicts import (
-    COLUMNS,
     VerdictRow,
     one_line,
     open_verdicts,
@@ -444,9 +443,11 @@ def test_only_pairs_that_a_table_names_are_shown_again(world, settings, tmp_path
     assert {pair.key for pair in every} == named
     some = sample_of(world.release, AuditSettings(**again, sample=7))
     assert some == every[:7]
-    page = tmp_path / "again.html"
-    audit(world.release, AuditSettings(**again, sample=7, html=page), lambda line: None)
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+    with serving(
+        world.release, AuditSettings(**again, sample=7, output=tmp_path / "again.csv")
+    ) as url:
+        page = ask(url)[2].decode()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
     assert [item["verdict"] for item in data["items"]] == ["match"] * 7
     dev = sample_of(world.release, AuditSettings(**again, split="dev"))
     assert {pair.key for pair in dev} == {
@@ -538,24 +539,3 @@ def test_stats_say_what_a_table_lacks(world, tmp_path, content, problem):
     (tmp_path / "x.csv").write_text(content)
     with pytest.raises(FormatError, match=problem):
         audit_stats([tmp_path / "x.csv"], world.release, None)
-
-
-def test_a_page_that_works_by_itself_has_its_pictures_and_stays_small(
-    world, settings, tmp_path, monkeypatch
-):
-    path = tmp_path / "audit.html"
-    said = []
-    audit(world.release, settings.model_copy(update={"html": path}), said.append)
-    text = path.read_text(encoding="utf-8")
-    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
-    assert [item["key"] for item in data["items"]] == [
-        pair.key for pair in sample_of(world.release, settings)
-    ]
-    assert all(item["picture"].startswith("data:image/webp") for item in data["items"])
-    assert data["columns"] == list(COLUMNS)
-    assert "connect-src" not in text
-    assert not settings.output.exists()
-    assert "12 pairs" in said[0]
-    monkeypatch.setattr("now_builder.inspect.audit._MAX_MB", 0.03)
-    with pytest.raises(ConfigError, match="smaller --sample"):
-        audit(world.release, settings.model_copy(update={"html": path}), said.append)

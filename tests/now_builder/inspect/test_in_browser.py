@@ -1,15 +1,13 @@
 """Chromium shows the report and judges by keyboard and by touch; nothing hostile runs."""
 
 import csv
-import shutil
 import time
-from pathlib import Path
 
 import pytest
 
 from now_builder.formats.release import read_pairs
 from now_builder.formats.verdicts import read_verdicts
-from now_builder.inspect.audit import audit, sample_of, serving
+from now_builder.inspect.audit import sample_of, serving
 from now_builder.inspect.corrections import write_corrected
 from now_builder.inspect.report import report
 from now_builder.inspect.settings import AuditSettings, ReportSettings
@@ -173,38 +171,6 @@ def test_a_phone_judges_by_touch(world, tmp_path, browser):
         assert messages == []
         page.context.close()
     assert [line.matched for line in read_verdicts(path)] == ["mismatch", "match"]
-
-
-def test_a_page_that_works_by_itself_keeps_verdicts_and_gives_the_same_csv(
-    hostile, tmp_path, browser
-):
-    path = tmp_path / "audit.html"
-    settings = AuditSettings(captures=hostile.captures, sample=4, html=path)
-    audit(hostile.release, settings, lambda line: None)
-    sample = sample_of(hostile.release, settings)
-    page, messages = opened(browser, path.as_uri(), accept_downloads=True)
-    judge(page, "m", "n", "u")
-    page.reload()
-    assert page.inner_text("#count") == "3 of 4 judged"
-    page.keyboard.press("o")
-    page.keyboard.type('=1+1, "x"')
-    page.keyboard.press("Escape")
-    judge(page, "z")
-    judge(page, "u", "m")
-    page.get_by_label("Judge", exact=True).fill("Ann, B.")
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Save verdicts").click()
-    saved = tmp_path / "saved.csv"
-    shutil.copy(Path(download.value.path()), saved)
-    lines = read_verdicts(saved)
-    assert [line.key for line in lines] == [pair.key for pair in sample]
-    assert [line.matched for line in lines] == ["match", "mismatch", "unsure", "match"]
-    assert [line.url for line in lines] == [pair.url for pair in sample]
-    assert {line.judge for line in lines} == {"Ann, B."}
-    assert len(list(csv.reader(saved.read_text().splitlines()))) == 5
-    assert page.title() == "Audit"
-    assert messages == []
-    page.context.close()
 
 
 def test_verdicts_are_corrected_with_their_kind_by_keyboard(hostile, tmp_path, browser):
