@@ -81,14 +81,14 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         return int(length) if length.isascii() and length.isdigit() else None
 
 
-class _Server(ThreadingHTTPServer):
+class QuietServer(ThreadingHTTPServer):
     """A server that ends with its process, and is silent where a browser hangs up."""
 
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print what went wrong, but for a closed connection."""
-        if not isinstance(sys.exception(), ConnectionError):
+        """Print what went wrong, but for a connection that was closed, or that stands still."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
@@ -98,7 +98,7 @@ def listening(handler: type[LoopbackHandler], port: int, **attributes: Any) -> I
     root = f"/{secrets.token_urlsafe(24)}/"
     own = type("Handler", (handler,), {**attributes, "root": root})
     try:
-        server = _Server(("127.0.0.1", port), own)
+        server = QuietServer(("127.0.0.1", port), own)
     except OSError as error:
         raise ConfigError(f"--port {port}: {error.strerror}; another, or 0 for any") from None
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -1,27 +1,23 @@
 """A server of many hosts on 127.0.0.1 by HTTP/1.1; the Host header names the site."""
 
-import asyncio
-import contextlib
 import gzip
 import signal
-import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from now_builder.errors import NowError
 from now_builder.formats.io import write_text
+from now_builder.program.loopback import QuietServer
 
-_HEAD_LIMIT = 32_768
-_IDLE_S = 60.0
 _ENDLESS_PAUSE_S = 0.1
-_BACKLOG = 1024
 
 Manner = Literal["whole", "truncated", "endless", "silent"]
 
@@ -56,132 +52,88 @@ class Answers(Protocol):
 
 def serve(answers: Answers, what: str, port: int, ready_file: Path | None = None) -> None:
     """Serve until interrupted or terminated; say ``what`` is served, and where."""
-    listener = _listen(port)
-    address = "{}:{}".format(*listener.getsockname()[:2])
-    sys.stdout.write(f"serving {what} on {address}\n")
-    sys.stdout.flush()
-    if ready_file is not None:
-        write_text(ready_file, address)
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_until_stopped(answers, listener))
+    with _listen(answers, port) as server:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        sys.stdout.write(f"serving {what} on {_address(server)}\n")
+        sys.stdout.flush()
+        with suppress(KeyboardInterrupt):
+            if ready_file is not None:
+                write_text(ready_file, _address(server))
+            server.serve_forever()
 
 
 @contextmanager
 def serving(answers: Answers) -> Iterator[str]:
     """Serve from a thread of this process; yield ``ADDRESS:PORT``."""
-    listener = _listen(0)
-    address = "{}:{}".format(*listener.getsockname()[:2])
-    loop = asyncio.new_event_loop()
-    stop = asyncio.Event()
+    with _listen(answers, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield _address(server)
+        finally:
+            server.shutdown()
+            thread.join()
 
-    def run() -> None:
-        with contextlib.closing(loop):
-            loop.run_until_complete(_serve(answers, listener, stop))
 
-    thread = threading.Thread(target=run, name="web server", daemon=True)
-    thread.start()
+class _Server(QuietServer):
+    request_queue_size = 1024
+
+
+def _listen(answers: Answers, port: int) -> _Server:
+    handler = type("Handler", (_Handler,), {"answers": answers})
     try:
-        yield address
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-
-
-def _listen(port: int) -> socket.socket:
-    try:
-        return socket.create_server(("127.0.0.1", port), backlog=_BACKLOG)
+        return _Server(("127.0.0.1", port), handler)
     except OSError as error:
         raise NowError(f"--port {port}: cannot listen on 127.0.0.1 ({error.strerror})") from None
 
 
-async def _until_stopped(answers: Answers, listener: socket.socket) -> None:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await _serve(answers, listener, stop)
+def _address(server: _Server) -> str:
+    return "{}:{}".format(*server.server_address[:2])
 
 
-async def _serve(answers: Answers, listener: socket.socket, stop: asyncio.Event) -> None:
-    """Serve until ``stop`` is set, then drop all open connections."""
-    tasks: set[asyncio.Task[None]] = set()
-    server = await asyncio.start_server(
-        partial(_accept, answers, tasks), sock=listener, limit=_HEAD_LIMIT
-    )
-    await stop.wait()
-    server.close()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+class _Handler(BaseHTTPRequestHandler):
+    """Answers the requests of one connection, which has a thread of its own."""
 
+    answers: Answers
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+    disable_nagle_algorithm = True
 
-async def _accept(
-    answers: Answers,
-    tasks: set[asyncio.Task[None]],
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-) -> None:
-    task = asyncio.current_task()
-    if task is not None:
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-    try:
-        while await _exchange(answers, reader, writer):
-            pass
-    except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
-        pass  # the other side went away, sent nothing for long, or too much
-    except asyncio.CancelledError:
-        pass  # the server is closing; asyncio's streams would report this as an error
-    finally:
-        writer.close()
+    def do_GET(self) -> None:
+        """Answer a request; to HEAD without the body."""
+        answer = self.answers.of(*_place(self.path, self.headers.get("Host", "")))
+        time.sleep(answer.delay_s)
+        self.close_connection |= answer.manner != "whole"
+        if answer.manner == "silent":
+            self.connection.settimeout(None)
+            self.rfile.read()  # returns when the other side gives up
+            return
+        compress = answer.compress and "gzip" in self.headers.get("Accept-Encoding", "")
+        content = answer.body
+        if compress:  # the same bytes give the same bytes
+            content = gzip.compress(content, compresslevel=5, mtime=0)
+        lengths = {"whole": len(content), "truncated": len(content) * 5 // 4}
+        body = content if self.command == "GET" else b""
+        self._send(answer, lengths.get(answer.manner), body, compress=compress)
+        while body and answer.manner == "endless":
+            time.sleep(_ENDLESS_PAUSE_S)
+            self.wfile.write(b"<p>...</p>\n" * 400)
 
+    do_HEAD = do_GET  # noqa: N815
 
-async def _exchange(
-    answers: Answers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> bool:
-    """Read a request and answer it; return whether the connection can take another."""
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _IDLE_S)
-    lines = head.decode("latin-1").split("\r\n")
-    parts = lines[0].split(" ")
-    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
-        writer.write(_head(Answer(400), 0, keep=False))
-        await writer.drain()
-        return False
-    method, target, version = parts
-    pairs = (line.partition(":") for line in lines[1:] if ":" in line)
-    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    host, target = _place(target, headers.get("host", ""))
-    if headers.get("content-length", "0").isdigit():
-        await reader.readexactly(min(int(headers.get("content-length", "0")), _HEAD_LIMIT))
-    keep = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
-    answer = Answer(405) if method not in {"GET", "HEAD"} else answers.of(host, target)
-    if answer.delay_s:
-        await asyncio.sleep(answer.delay_s)
-    if answer.manner == "silent":
-        await reader.read()  # returns when the other side gives up
-        return False
-    compress = answer.compress and "gzip" in headers.get("accept-encoding", "")
-    return await _send(writer, answer, keep=keep, compress=compress, body=method == "GET")
+    def send_error(self, code: int, *_: Any) -> None:
+        """Answer what is no request, or of another method, without a body."""
+        self.close_connection = True
+        self._send(Answer(405 if code == HTTPStatus.NOT_IMPLEMENTED else code), 0, b"")
 
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
 
-async def _send(
-    writer: asyncio.StreamWriter, answer: Answer, *, keep: bool, compress: bool, body: bool
-) -> bool:
-    content = answer.body
-    if compress:  # the same bytes give the same bytes
-        content = gzip.compress(content, compresslevel=5, mtime=0)
-    if answer.manner == "endless":
-        writer.write(_head(answer, None, keep=False) + (content if body else b""))
-        while body:
-            writer.write(b"<p>...</p>\n" * 400)
-            await writer.drain()
-            await asyncio.sleep(_ENDLESS_PAUSE_S)
-        return False
-    whole = answer.manner == "whole"
-    length = len(content) if whole else len(content) * 5 // 4
-    writer.write(_head(answer, length, keep=keep and whole, compress=compress))
-    if body:
-        writer.write(content)
-    await writer.drain()
-    return keep and whole
+    def _send(
+        self, answer: Answer, length: int | None, body: bytes, *, compress: bool = False
+    ) -> None:
+        keep = not self.close_connection
+        self.wfile.write(_head(answer, length, keep=keep, compress=compress) + body)
 
 
 def _head(answer: Answer, length: int | None, *, keep: bool, compress: bool = False) -> bytes:
