@@ -453,9 +453,6 @@ def _simweb_serve(
     port: Port = 8765,
     ready_file: ReadyFile = None,
     latency_ms: Annotated[int, typer.Option(min=0, help="Delay of every answer.")] = 0,
-    access_log: Annotated[
-        Path | None, typer.Option(help="File to append a line HOST/PATH to for each request.")
-    ] = None,
 ) -> None:
     """Serve a simulated web on loopback until interrupted.
 
@@ -464,8 +461,7 @@ def _simweb_serve(
     """
     from now_builder.simweb.serve import serve
 
-    latency_s = latency_ms / 1000
-    serve(folder, port, ready_file=ready_file, latency_s=latency_s, access_log=access_log)
+    serve(folder, port, ready_file=ready_file, latency_s=latency_ms / 1000)
 
 
 @pinned.command("make", kept="sites that were done are kept")

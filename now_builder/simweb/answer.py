@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import TextIO
 
 from now_builder.program.web_server import Answer, Manner
 from now_builder.simweb.render import encode, refreshed_target, render
@@ -36,7 +35,6 @@ class Answers:
 
     world: World
     latency_s: float = 0.0
-    access_log: TextIO | None = None
     _routes: dict[tuple[str, str], tuple[Page, str]] = field(default_factory=dict)
     _homes: dict[str, int] = field(default_factory=dict)
 
@@ -50,8 +48,6 @@ class Answers:
 
     def of(self, host: str, target: str) -> Answer:
         """Answer a request for a path and query of a host."""
-        if self.access_log is not None:
-            self.access_log.write(f"{host}{target}\n")
         answer = self._of(host, target)
         if self.latency_s:
             answer = replace(answer, delay_s=answer.delay_s + self.latency_s)

@@ -1,6 +1,5 @@
 """Serve a simulated web on loopback."""
 
-import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,20 +10,11 @@ from now_builder.simweb.make import read_world
 
 
 def serve(
-    folder: Path,
-    port: int,
-    *,
-    ready_file: Path | None = None,
-    latency_s: float = 0.0,
-    access_log: Path | None = None,
+    folder: Path, port: int, *, ready_file: Path | None = None, latency_s: float = 0.0
 ) -> None:
     """Serve a folder made by ``make`` until interrupted or terminated."""
     answers = Answers(read_world(folder), latency_s)
-    with contextlib.ExitStack() as stack:
-        if access_log is not None:
-            log = access_log.open("a", encoding="utf-8", buffering=1)
-            answers.access_log = stack.enter_context(log)
-        web_server.serve(answers, f"{len(answers.world.pages)} pages", port, ready_file)
+    web_server.serve(answers, f"{len(answers.world.pages)} pages", port, ready_file)
 
 
 @contextmanager
