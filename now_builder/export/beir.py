@@ -6,8 +6,6 @@ Pictures and captions are stored once: a file a split and language, which many c
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import pyarrow.parquet as pq
 from now_builder.export.card import Loading
 from now_builder.export.pairs import Part, Source, cut, groups, rows
 from now_builder.export.parquet import PICTURE, pictures, schema_of, value
-from now_builder.formats.io import replacing, write_text
+from now_builder.formats.io import replacing
 from now_builder.formats.release import Pair
 
 _SPLITS = ("dev", "test")
@@ -35,70 +33,52 @@ corpus; also as `corpus`, `queries`, `qrels`), `i2t-…` the other way round, an
 `t2i-en-…` with pairs of that language alone. Splits are dev and test. Of each query its own pair is
 the one right document, also where captions are the same: scores are equal there, and a figure
 depends on how ties are broken."""
-_ABOUT_MTEB = """
 
-```python
-import mteb
-from now_tasks import TASKS  # a module in this folder
-
-results = mteb.evaluate(mteb.get_model("mteb/baseline-random-encoder"), TASKS)
-```"""
+BESIDE = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BeirWriter:
-    """Writes ``images``, ``texts`` and the qrels ``t2i`` and ``i2t``; a file a split and language.
+def parts(source: Source) -> list[Part]:
+    """Return a part for each file."""
+    return [part for split in _SPLITS for part in _parts(source, split)]
 
-    Attributes:
-        beside: Modules of this package to copy, such as the tasks of MTEB.
-    """
 
-    source: Source
-    beside: Sequence[str]
+def _parts(source: Source, split: str) -> Iterator[Part]:
+    for lang, pairs in _by_language(source.pairs[split]).items():
+        yield from cut(source, pairs, f"images/{split}-{lang}-{{:05d}}-of-{{:05d}}.parquet")
+        for folder in ("texts", *_WAYS):
+            yield Part(f"{folder}/{split}-{lang}-00000-of-00001.parquet", pairs)
 
-    def parts(self) -> list[Part]:
-        """Return a part for each file."""
-        return [part for split in _SPLITS for part in self._parts(split)]
 
-    def _parts(self, split: str) -> Iterator[Part]:
-        for lang, pairs in _by_language(self.source.pairs[split]).items():
-            name = f"images/{split}-{lang}-{{:05d}}-of-{{:05d}}.parquet"
-            yield from cut(self.source, pairs, name)
-            for folder in ("texts", *_WAYS):
-                yield Part(f"{folder}/{split}-{lang}-00000-of-00001.parquet", pairs)
+def write(source: Source, part: Part, path: Path) -> None:
+    """Write a file."""
+    folder = part.name.partition("/")[0]
+    with replacing(path) as temporary:
+        if folder == "images":
+            _write_images(source, part, temporary)
+            return
+        ids = {kind: [_id(pair, kind) for pair in part.pairs] for kind in ("texts", "images")}
+        columns: dict[str, list[Any]]
+        if folder == "texts":
+            columns = {"_id": ids[folder], "text": [pair.caption for pair in part.pairs]}
+        else:
+            query, document = _WAYS[folder]
+            columns = {"query-id": ids[query], "corpus-id": ids[document]}
+            columns["score"] = [1] * len(part.pairs)
+        pq.write_table(pa.table(columns), temporary)
 
-    def write(self, part: Part, path: Path) -> None:
-        """Write a file."""
-        folder = part.name.partition("/")[0]
-        with replacing(path) as temporary:
-            if folder == "images":
-                self._write_images(part, temporary)
-                return
-            ids = {kind: [_id(pair, kind) for pair in part.pairs] for kind in ("texts", "images")}
-            columns: dict[str, list[Any]]
-            if folder == "texts":
-                columns = {"_id": ids[folder], "text": [pair.caption for pair in part.pairs]}
-            else:
-                query, document = _WAYS[folder]
-                columns = {"query-id": ids[query], "corpus-id": ids[document]}
-                columns["score"] = [1] * len(part.pairs)
-            pq.write_table(pa.table(columns), temporary)
 
-    def _write_images(self, part: Part, path: Path) -> None:
-        schema = schema_of({"_id": value("string"), "image": PICTURE})
-        with pq.ParquetWriter(path, schema, compression="NONE") as writer:
-            for group in groups(rows(self.source, part.pairs)):
-                ids = [_id(row.pair, "images") for row in group]
-                columns = {"_id": ids, "image": pictures(group)}
-                writer.write_table(pa.table(columns, schema))
+def _write_images(source: Source, part: Part, path: Path) -> None:
+    schema = schema_of({"_id": value("string"), "image": PICTURE})
+    with pq.ParquetWriter(path, schema, compression="NONE") as writer:
+        for group in groups(rows(source, part.pairs)):
+            ids = [_id(row.pair, "images") for row in group]
+            columns = {"_id": ids, "image": pictures(group)}
+            writer.write_table(pa.table(columns, schema))
 
-    def finish(self, out: Path, parts: Sequence[Part]) -> Loading:
-        """Copy the modules, and return the configurations."""
-        for name in self.beside:
-            code = files("now_builder.export") / name
-            write_text(out / name, code.read_text(encoding="utf-8"))
-        section = _ABOUT + (_ABOUT_MTEB if self.beside else "")
-        return Loading(_configurations(parts), section)
+
+def finish(_source: Source, _out: Path, parts: Sequence[Part]) -> Loading:
+    """Return the configurations."""
+    return Loading(_configurations(parts), _ABOUT)
 
 
 def _configurations(parts: Sequence[Part]) -> dict[str, dict[str, str]]:

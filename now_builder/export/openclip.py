@@ -2,11 +2,10 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from now_builder.export.card import Loading
-from now_builder.export.pairs import Part, Source, cut, rows
+from now_builder.export.pairs import Part, Source, cut_splits, rows
 from now_builder.formats.io import replacing, replacing_folder
 
 _ABOUT = """```sh
@@ -23,39 +22,33 @@ _NO_TEXT = frozenset(
 """Captions that pandas takes for no text where it reads a CSV; it does not with a space behind."""
 
 
-@dataclass(frozen=True, slots=True)
-class CsvWriter:
-    """Writes folders of pictures, then the CSV of each split."""
+BESIDE = ("train.csv", "dev.csv", "test.csv")
 
-    source: Source
-    beside: Sequence[str] = ("train.csv", "dev.csv", "test.csv")
 
-    def parts(self) -> list[Part]:
-        """Return a part for each folder of pictures."""
-        return [
-            part
-            for split, pairs in self.source.pairs.items()
-            for part in cut(self.source, pairs, f"images/{split}-{{:05d}}")
-        ]
+def parts(source: Source) -> list[Part]:
+    """Return a part for each folder of pictures."""
+    return cut_splits(source, "images/SPLIT-{:05d}")
 
-    def write(self, part: Part, path: Path) -> None:
-        """Write a folder of pictures."""
-        with replacing_folder(path) as temporary:
-            for row in rows(self.source, part.pairs):
-                picture = temporary / f"{row.pair.key}.{row.kind}"
-                with replacing(picture, durable=False) as file:  # synced; an error names it
-                    file.write_bytes(row.picture)
 
-    def finish(self, out: Path, parts: Sequence[Part]) -> Loading:
-        """Write the CSV files."""
-        for split in self.source.pairs:
-            own = [part for part in parts if part.name.startswith(f"images/{split}-")]
-            with replacing(out / f"{split}.csv") as path, path.open("w", encoding="utf-8") as file:
-                writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-                writer.writerow(["filepath", "title"])
-                for part in own:
-                    writer.writerows(_lines((out / part.name).resolve(), part))
-        return Loading({}, _ABOUT)
+def write(source: Source, part: Part, path: Path) -> None:
+    """Write a folder of pictures."""
+    with replacing_folder(path) as temporary:
+        for row in rows(source, part.pairs):
+            picture = temporary / f"{row.pair.key}.{row.kind}"
+            with replacing(picture, durable=False) as file:  # synced; an error names it
+                file.write_bytes(row.picture)
+
+
+def finish(source: Source, out: Path, parts: Sequence[Part]) -> Loading:
+    """Write the CSV files."""
+    for split in source.pairs:
+        own = [part for part in parts if part.name.startswith(f"images/{split}-")]
+        with replacing(out / f"{split}.csv") as path, path.open("w", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+            writer.writerow(["filepath", "title"])
+            for part in own:
+                writer.writerows(_lines((out / part.name).resolve(), part))
+    return Loading({}, _ABOUT)
 
 
 def _lines(folder: Path, part: Part) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ import numpy as np
 from now_builder.errors import ConfigError, FormatError
 from now_builder.export.settings import ExportSettings
 from now_builder.formats.features import DIMENSION, REGIONS
-from now_builder.formats.release import Pair, read_pairs
+from now_builder.formats.release import Pair, read_manifest, read_pairs, read_split_captions
 from now_builder.formats.screenshots import Screenshot, find_screenshots
 from now_builder.formats.shard import image_kind
 from now_builder.formats.split import SPLITS
@@ -22,11 +22,18 @@ _ROW_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The inputs of an export: pairs by split, screenshots by key, none without captures."""
+    """The inputs of an export.
+
+    Attributes:
+        pairs: By split.
+        screenshots: By key; none without captures.
+        tokens: Token ids of each pair, by split and tokenizer, if they are wanted.
+    """
 
     release: Path
     pairs: dict[str, list[Pair]]
     screenshots: dict[str, Screenshot]
+    tokens: dict[tuple[str, str], list[list[int]]]
     settings: ExportSettings
 
 
@@ -75,7 +82,21 @@ def read_source(release: Path, settings: ExportSettings) -> Source:
             problem = f"pair_index of {split} is {found!s:.40}, expected 0, 1, 2, …"
             raise FormatError(release / "pairs.parquet", problem)
     screenshots = {} if settings.captures is None else find_screenshots(settings.captures, every)
-    return Source(release, pairs, screenshots, settings)
+    tokens: dict[tuple[str, str], list[list[int]]] = {
+        (split, name): read_split_captions(release, split, name).captions
+        for name in (read_manifest(release).tracks if settings.tokens else ())
+        for split in SPLITS
+    }
+    return Source(release, pairs, screenshots, tokens, settings)
+
+
+def cut_splits(source: Source, name: str) -> list[Part]:
+    """Cut the pairs of each split into parts, with ``SPLIT`` in ``name`` replaced by its own."""
+    return [
+        part
+        for split, pairs in source.pairs.items()
+        for part in cut(source, pairs, name.replace("SPLIT", split))
+    ]
 
 
 def cut(source: Source, pairs: Sequence[Pair], name: str) -> Iterator[Part]:

@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 from now_builder.errors import FormatError
 from now_builder.export.card import PLACEHOLDER, Loading
 from now_builder.export.croissant import describe_parquet
-from now_builder.export.pairs import Part, Row, Source, cut, groups, rows
+from now_builder.export.pairs import Part, Row, Source, cut_splits, groups, rows
 from now_builder.formats.features import DIMENSION, REGIONS, Features, open_features
 from now_builder.formats.io import read_json, replacing, write_json
-from now_builder.formats.release import DATA_FOLDER, read_manifest, read_split_captions
-from now_builder.formats.split import SPLITS
+from now_builder.formats.release import DATA_FOLDER
 
 Column: TypeAlias = tuple[pa.DataType, dict[str, Any]]
 """Type of a column, and what ``datasets`` wants to know about it."""
@@ -26,95 +25,84 @@ PICTURE: Column = pa.struct([("bytes", pa.binary()), ("path", pa.string())]), {"
 _TEXTS = ("url", "site", "lang", "caption", "caption_source")
 
 
-class ParquetWriter:
-    """Writes the columns of a release, ``data/{split}-00000-of-00012.parquet``, and Croissant."""
+BESIDE = ("croissant.json",)
 
-    beside: Sequence[str] = ("croissant.json",)
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._tracks = read_manifest(source.release).tracks if source.settings.tokens else []
-        self._tokens: dict[tuple[str, str], list[list[int]]] = {
-            (split, name): read_split_captions(source.release, split, name).captions
-            for split in SPLITS
-            for name in self._tracks
-        }
+def parts(source: Source) -> list[Part]:
+    """Return a part for each file."""
+    return cut_splits(source, "data/SPLIT-{:05d}-of-{:05d}.parquet")
 
-    def parts(self) -> list[Part]:
-        """Return a part for each file."""
-        return [
-            part
-            for split, pairs in self._source.pairs.items()
-            for part in cut(self._source, pairs, f"data/{split}-{{:05d}}-of-{{:05d}}.parquet")
-        ]
 
-    def write(self, part: Part, path: Path) -> None:
-        """Write a file."""
-        source, split = self._source, part.pairs[0].split
-        with ExitStack() as stack:
-            h5 = source.release / DATA_FOLDER / f"{split}.h5"
-            features = stack.enter_context(open_features(h5))
-            if features.keys != [pair.key for pair in source.pairs[split]]:
-                raise FormatError(h5, "keys are not those of pairs.parquet")
-            schema = self._schema(half=features.dataset.dtype.itemsize == 2)
-            plain = [name for name in schema.names if name not in {"image", "boxes", "regions"}]
-            writer = stack.enter_context(
-                pq.ParquetWriter(
-                    stack.enter_context(replacing(path)),
-                    schema,
-                    # Pictures are packed already, and their bytes order nothing.
-                    compression={_leaf(schema, name): "zstd" for name in plain},
-                    use_dictionary=["site", "lang", "caption_source"],
-                    write_statistics=["key", "pair_index", "site", "lang"],
-                )
+def write(source: Source, part: Part, path: Path) -> None:
+    """Write a file with the columns of a release."""
+    split = part.pairs[0].split
+    with ExitStack() as stack:
+        h5 = source.release / DATA_FOLDER / f"{split}.h5"
+        features = stack.enter_context(open_features(h5))
+        if features.keys != [pair.key for pair in source.pairs[split]]:
+            raise FormatError(h5, "keys are not those of pairs.parquet")
+        schema = _schema(source, half=features.dataset.dtype.itemsize == 2)
+        plain = [name for name in schema.names if name not in {"image", "boxes", "regions"}]
+        writer = stack.enter_context(
+            pq.ParquetWriter(
+                stack.enter_context(replacing(path)),
+                schema,
+                # Pictures are packed already, and their bytes order nothing.
+                compression={_leaf(schema, name): "zstd" for name in plain},
+                use_dictionary=["site", "lang", "caption_source"],
+                write_statistics=["key", "pair_index", "site", "lang"],
             )
-            for group in groups(rows(source, part.pairs)):
-                writer.write_table(self._table(group, features, schema))
-
-    def finish(self, out: Path, parts: Sequence[Part]) -> Loading:
-        """Write ``croissant.json``."""
-        names = pq.read_schema(out / parts[0].name).names
-        path = self._source.release / "croissant.json"
-        tree = read_json(path, "no such file; package the release again")
-        write_json(out / "croissant.json", describe_parquet(tree, names))
-        pictures = "the screenshots themselves" if "image" in names else "no screenshots"
-        columns = "\n".join(f"| `{name}` | {_ABOUT[name]} |" for name in names)
-        section = (
-            f'```python\nimport datasets\n\ndata = datasets.load_dataset("{PLACEHOLDER}")  '
-            "# or the path of this folder\n```\n\n"
-            f"This is the release as Parquet, with {pictures}; row order is pair order.\n\n"
-            f"| column | meaning |\n| --- | --- |\n{columns}"
         )
-        files = {split: f"data/{split}-*.parquet" for split in self._source.pairs}
-        return Loading({"default": files}, section)
+        for group in groups(rows(source, part.pairs)):
+            writer.write_table(_table(source, group, features, schema))
 
-    def _schema(self, *, half: bool) -> pa.Schema:
-        columns: dict[str, Column] = {"image": PICTURE} if self._source.screenshots else {}
-        columns |= {"key": value("string"), "pair_index": value("int32")}
-        columns |= {name: value("string") for name in _TEXTS}
-        columns |= {"flags": _list("string"), "boxes": _array(4, "float32")}
-        columns |= {"scores": _list("float32", REGIONS), "classes": _list("int16", REGIONS)}
-        columns |= {f"tokens_{name}": _list("int32") for name in self._tracks}
-        if self._source.settings.regions:
-            columns["regions"] = _array(DIMENSION, "float16" if half else "float32")
-        return schema_of(columns)
 
-    def _table(self, group: Sequence[Row], features: Features, schema: pa.Schema) -> pa.Table:
-        pairs = [row.pair for row in group]
-        span = slice(pairs[0].pair_index, pairs[-1].pair_index + 1)
-        columns: dict[str, Any] = {
-            "image": pictures(group),
-            "key": [pair.key for pair in pairs],
-            "pair_index": [pair.pair_index for pair in pairs],
-            "flags": [pair.flags.split(",") if pair.flags else [] for pair in pairs],
-            **{name: [getattr(pair, name) for pair in pairs] for name in _TEXTS},
-        }
-        wanted = {"boxes", "scores", "classes", "regions"}.intersection(schema.names)
-        columns |= {name: features.column(name, span) for name in wanted}
-        for name in self._tracks:
-            columns[f"tokens_{name}"] = self._tokens[pairs[0].split, name][span]
-        arrays = [_cells(columns[field.name], field.type) for field in schema]
-        return pa.Table.from_arrays(arrays, schema=schema)
+def finish(source: Source, out: Path, parts: Sequence[Part]) -> Loading:
+    """Write ``croissant.json``."""
+    names = pq.read_schema(out / parts[0].name).names
+    path = source.release / "croissant.json"
+    tree = read_json(path, "no such file; package the release again")
+    write_json(out / "croissant.json", describe_parquet(tree, names))
+    pictures = "the screenshots themselves" if "image" in names else "no screenshots"
+    columns = "\n".join(f"| `{name}` | {_ABOUT[name]} |" for name in names)
+    section = (
+        f'```python\nimport datasets\n\ndata = datasets.load_dataset("{PLACEHOLDER}")  '
+        "# or the path of this folder\n```\n\n"
+        f"This is the release as Parquet, with {pictures}; row order is pair order.\n\n"
+        f"| column | meaning |\n| --- | --- |\n{columns}"
+    )
+    files = {split: f"data/{split}-*.parquet" for split in source.pairs}
+    return Loading({"default": files}, section)
+
+
+def _schema(source: Source, *, half: bool) -> pa.Schema:
+    columns: dict[str, Column] = {"image": PICTURE} if source.screenshots else {}
+    columns |= {"key": value("string"), "pair_index": value("int32")}
+    columns |= {name: value("string") for name in _TEXTS}
+    columns |= {"flags": _list("string"), "boxes": _array(4, "float32")}
+    columns |= {"scores": _list("float32", REGIONS), "classes": _list("int16", REGIONS)}
+    columns |= {f"tokens_{name}": _list("int32") for _, name in source.tokens}
+    if source.settings.regions:
+        columns["regions"] = _array(DIMENSION, "float16" if half else "float32")
+    return schema_of(columns)
+
+
+def _table(source: Source, group: Sequence[Row], features: Features, schema: pa.Schema) -> pa.Table:
+    pairs = [row.pair for row in group]
+    span = slice(pairs[0].pair_index, pairs[-1].pair_index + 1)
+    columns: dict[str, Any] = {
+        "image": pictures(group),
+        "key": [pair.key for pair in pairs],
+        "pair_index": [pair.pair_index for pair in pairs],
+        "flags": [pair.flags.split(",") if pair.flags else [] for pair in pairs],
+        **{name: [getattr(pair, name) for pair in pairs] for name in _TEXTS},
+    }
+    wanted = {"boxes", "scores", "classes", "regions"}.intersection(schema.names)
+    columns |= {name: features.column(name, span) for name in wanted}
+    own = {name: ids for (split, name), ids in source.tokens.items() if split == pairs[0].split}
+    columns |= {f"tokens_{name}": ids[span] for name, ids in own.items()}
+    arrays = [_cells(columns[field.name], field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def pictures(group: Iterable[Row]) -> list[dict[str, Any]]:

@@ -1,18 +1,22 @@
-"""Write a release in another tool's format, file by file; files that stand are kept."""
+"""Write a release in another tool's format, file by file; files that stand are kept.
+
+A format is a module: ``parts`` lists its files or folders, ``write`` writes one whole, by rename,
+and ``finish`` what goes ``BESIDE`` them, and returns how all is loaded.
+"""
 
 import hashlib
 import json
 import shutil
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from now_builder import __version__
 from now_builder.config import Strict, build
 from now_builder.errors import ConfigError, FormatError
-from now_builder.export.card import Loading, export_card
+from now_builder.export.card import export_card
 from now_builder.export.pairs import Part, Source, read_source
 from now_builder.export.settings import ExportSettings
 from now_builder.formats.io import read_json, remove_leftovers, sha256_of, write_json, write_text
@@ -37,24 +41,6 @@ class ExportRecord(Strict):
     files: list[str]
 
 
-@runtime_checkable
-class Writer(Protocol):
-    """A format."""
-
-    @property
-    def beside(self) -> Sequence[str]:
-        """Names of the files that :meth:`finish` writes."""
-
-    def parts(self) -> list[Part]:
-        """Return the files or folders to write, in order."""
-
-    def write(self, part: Part, path: Path) -> None:
-        """Write a part whole, by rename."""
-
-    def finish(self, out: Path, parts: Sequence[Part]) -> Loading:
-        """Write what goes beside the parts, and return how all is loaded."""
-
-
 def export(
     release: Path,
     out: Path,
@@ -76,42 +62,22 @@ def export(
         FormatError: If release or captures are torn, or the captures are not those of the release.
     """
     source = read_source(release, settings)
-    writer = _writer(source)
-    parts = writer.parts()
+    writer = import_module(f"now_builder.export.{settings.to}")
+    parts = writer.parts(source)
     licensed = LICENCES in read_manifest(release).files
     last = [*([LICENCES] if licensed else []), "README.md"]
-    names = [*(part.name for part in parts), *writer.beside, *last]
+    names = [*(part.name for part in parts), *writer.BESIDE, *last]
     record = ExportRecord(to=settings.to, digest=_digest(source, parts), files=names)
     _make_room(out, record, force=force)
     for part in watched(parts, "export", "file"):
         if not (out / part.name).exists():
-            writer.write(part, out / part.name)
-    loading = writer.finish(out, parts)
+            writer.write(source, part, out / part.name)
+    loading = writer.finish(source, out, parts)
     if licensed:
         write_text(out / LICENCES, (release / LICENCES).read_text(encoding="utf-8"))
     card = (release / "DATASET_CARD.md").read_text(encoding="utf-8")
     write_text(out / "README.md", export_card(card, loading, record.digest))
     return {part.name: len(part.pairs) for part in parts}
-
-
-def _writer(source: Source) -> Writer:
-    match source.settings.to:
-        case "parquet":
-            from now_builder.export.parquet import ParquetWriter
-
-            return ParquetWriter(source)
-        case "webdataset":
-            from now_builder.export.webdataset import ShardWriter
-
-            return ShardWriter(source)
-        case "openclip":
-            from now_builder.export.openclip import CsvWriter
-
-            return CsvWriter(source)
-        case to:
-            from now_builder.export.beir import BeirWriter
-
-            return BeirWriter(source, ["now_tasks.py"] if to == "mteb" else [])
 
 
 def _digest(source: Source, parts: Sequence[Part]) -> str:
