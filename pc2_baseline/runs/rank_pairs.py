@@ -19,10 +19,10 @@ from now_builder.formats.reader import open_release
 from now_builder.formats.release import Pair, is_ours, read_split_captions, stream_pairs
 from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.split import Split, registrable_domain
-from now_builder.formats.word_vectors import text_of_tokens
 from pc2_baseline.config import DataSettings, RankSettings
 from pc2_baseline.data.pairs import PairSet, cut, open_split
-from pc2_baseline.data.readers import Reader, check_layout, make_reader, tracks_of
+from pc2_baseline.data.readers import check_layout, tracks_of
+from pc2_baseline.data.release_reader import ReleaseReader
 from pc2_baseline.methods.ridge import Problem, fit_lsa
 from pc2_baseline.modules.division import THRESHOLD, clean_posterior
 from pc2_baseline.modules.folds import assign_folds
@@ -165,12 +165,12 @@ def rank_pairs(release: Path | str, output: Path | str, settings: RankSettings) 
     track = settings.track or ("bert" if "bert" in tracks or not tracks else tracks[0])
     data = DataSettings(tokenizer=track, memory_gb=_MEMORY_GB)
     check_layout(release, data)
-    reader = make_reader(release, data)
+    reader = ReleaseReader(release, data)
     with ExitStack() as stack:
         cpu, names = torch.device("cpu"), _splits(release)
         splits = [stack.enter_context(open_split(reader, name, cpu)) for name in names]
         captions = [caption for split in splits for caption in split.captions]
-        pairs = _pairs(release, reader, names, captions)
+        pairs = _pairs(reader, names)
         if settings.model is None:
             sides = _of_features(splits, reader.vocabulary.idx)
         else:
@@ -191,20 +191,17 @@ def _splits(release: Path) -> list[Split]:
     return [name for name in names if name not in blind]
 
 
-def _pairs(
-    release: Path, reader: Reader, names: Sequence[Split], captions: Sequence[np.ndarray]
-) -> list[Pair]:
+def _pairs(reader: ReleaseReader, names: Sequence[Split]) -> list[Pair]:
     """Return the pairs in the order of their captions; the authors' archive has no URLs or texts.
 
     Raises:
         FormatError: If ``pairs.parquet`` has other pairs than the caption files.
     """
-    track, words = reader.data.tokenizer, reader.vocabulary.idx2word
+    release, track = reader.release, reader.data.tokenizer
     keys = [(name, *own) for name in names
             for own in enumerate(read_split_captions(release, name, track).keys)]  # fmt: skip
     if not is_ours(release):
-        texts = [text_of_tokens([words[str(token)] for token in caption[1:-1]], track).strip()
-                 for caption in captions]  # fmt: skip
+        texts = [text.strip() for name in names for text in reader.texts(name)]
         return [
             Pair(key, name, row, "", "", text, None, None, None, "")
             for (name, row, key), text in zip(keys, texts, strict=True)
