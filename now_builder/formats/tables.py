@@ -15,6 +15,7 @@ from typing import Any
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import decode_text, replacing
+from now_builder.urls import canonical, site_of
 
 _BUFFER, _BLOCK, _GROUP = 2**16, 1024, 2**13
 """Bytes read at once; rows that are dictionaries at once, read and written."""
@@ -151,6 +152,38 @@ def read_frame(path: Path) -> Any:
     if not frame.columns.is_unique:
         raise FormatError(path, f"columns {list(frame.columns)}: a name twice")
     return frame
+
+
+def read_hosts(path: Path) -> list[str]:
+    """Read a list of hosts: a host or a URL a line, ``#`` before comments, or a table of them.
+
+    A CSV or Parquet file has them in a column ``site`` or ``url``. ``*.`` before a host is left
+    out.
+
+    Raises:
+        FormatError: If it cannot be read, lacks a column, or names what is no host.
+    """
+    if path.suffix.lower() in {".csv", ".parquet"}:
+        table = read_frame(path)
+        column = next((name for name in ("site", "url") if name in table.columns), None)
+        if column is None:
+            raise FormatError(path, f"columns {[*table.columns]}, expected site or url")
+        lines, start = [str(cell) for cell in table[column]], 2
+    else:
+        try:
+            text = decode_text(path, path.read_bytes(), "one host a line")
+        except OSError as error:
+            raise FormatError(path, f"no such list of hosts ({error})") from None
+        lines, start = io.StringIO(text, newline=None).readlines(), 1
+    hosts: dict[str, None] = {}
+    for number, line in enumerate(lines, start):
+        if name := line.partition("#")[0].strip().removeprefix("*."):
+            host = site_of(canonical(name) or "").rstrip(".")
+            if not host:
+                problem = f"line {number}: found {name!r:.80}, expected a host or a URL"
+                raise FormatError(path, problem)
+            hosts[host] = None
+    return list(hosts)
 
 
 def plain_names(names: Collection[object]) -> list[str]:

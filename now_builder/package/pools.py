@@ -7,13 +7,11 @@ from pathlib import Path
 from now_builder.errors import FormatError
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import Split, SplitPlan, names_above, suffix_list
-from now_builder.formats.tables import read_frame
+from now_builder.formats.tables import read_hosts
 from now_builder.package.settings import PackageSettings
-from now_builder.urls import canonical, site_of
 
 _log = logging.getLogger(__name__)
 
-_TABLES = (".csv", ".parquet")
 _SHOWN = 5
 """Sites that a warning names."""
 
@@ -32,7 +30,7 @@ def read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
 
     A name stands for all hosts below it too. Names without a page in the crawl are logged.
     """
-    sites = dict.fromkeys(_site(path, number, name) for number, name in _names(path))
+    sites = read_hosts(path)
     crawled = {name for line in plan for name in names_above(line.site)}
     missing = [site for site in sites if site not in crawled]
     if len(missing) == len(sites):
@@ -42,32 +40,6 @@ def read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
         named = ", ".join(missing[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
         _log.warning("%s: no page in the crawl of %s", path, named)
     return sorted({*sites}.difference(missing))
-
-
-def _names(path: Path) -> list[tuple[int, str]]:
-    """Return the names of a file, each with its line."""
-    if path.suffix.lower() in _TABLES:
-        table = read_frame(path)
-        column = next((name for name in ("site", "url") if name in table.columns), None)
-        if column is None:
-            found = [str(name) for name in table.columns]
-            raise FormatError(path, f"columns {found}, expected site or url")
-        lines = [str(cell) for cell in table[column]]
-        start = 2
-    else:
-        try:
-            lines = [line.partition("#")[0] for line in path.read_text("utf-8-sig").split("\n")]
-        except (OSError, UnicodeDecodeError) as error:
-            raise FormatError(path, f"not a readable list of sites ({error})") from None
-        start = 1
-    return [(number, line.strip()) for number, line in enumerate(lines, start) if line.strip()]
-
-
-def _site(path: Path, number: int, name: str) -> str:
-    site = site_of(canonical(name) or "")
-    if not site:
-        raise FormatError(path, f"line {number}: {name!r:.80}, expected a host name or URL")
-    return site
 
 
 def count_learned(

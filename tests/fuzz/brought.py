@@ -9,11 +9,12 @@ import tokenizers
 from kinds import Kinds
 from tokenizers.models import WordLevel
 
-from now_builder.crawl.plan.urls import read_hosts, read_urls
+from now_builder.crawl.plan.urls import read_urls
 from now_builder.detect.labels.coco import read_coco
 from now_builder.detect.labels.mapping import read_mapping
 from now_builder.formats.pair_statistics import read_clean_prob
 from now_builder.formats.shard import Planned
+from now_builder.formats.tables import read_hosts
 from now_builder.package.judgements import read_judgements
 from now_builder.package.licences import read_sites
 from now_builder.tokenize.custom import read_custom

@@ -16,7 +16,6 @@ from now_builder.crawl.browser.pool import BrowserPool
 from now_builder.crawl.caption.language import detect_language
 from now_builder.crawl.engines.page import PageVisitor
 from now_builder.crawl.engines.workers import Workers
-from now_builder.crawl.plan.urls import read_hosts
 from now_builder.crawl.politeness.proxy import UNLIMITED, Proxy
 from now_builder.crawl.politeness.replay import ArchiveProxy
 from now_builder.crawl.politeness.resolver import Resolver, parse_mapping, parse_pattern
@@ -30,6 +29,7 @@ from now_builder.crawl.storage.shard_storage import open_storage
 from now_builder.crawl.storage.shard_tracker import ShardTracker
 from now_builder.errors import CrawlError, Stopped
 from now_builder.formats.shard import read_plan
+from now_builder.formats.tables import read_hosts
 
 _log = logging.getLogger(__name__)
 _PAGES_PER_CORE = 3
@@ -79,7 +79,7 @@ def crawl_shards(
 
 def make_resolver(settings: CrawlSettings) -> Resolver:
     """Return the resolver of a crawl's host names."""
-    never = read_hosts(settings.never) if settings.never else frozenset()
+    never = frozenset(read_hosts(settings.never) if settings.never else ())
     mappings = [parse_mapping(text) for text in settings.resolve]
     only = [parse_pattern(text) for text in settings.only]
     return Resolver(

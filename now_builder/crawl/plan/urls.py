@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from now_builder.crawl.archive import read_pages
 from now_builder.crawl.caption.charset import whole_characters
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import decode_text, found_instead, refuse_other
+from now_builder.formats.io import found_instead, refuse_other
 from now_builder.formats.shard import Planned
 from now_builder.formats.tables import plain_names, split_records
 from now_builder.urls import canonical, site_of
@@ -264,28 +264,6 @@ def _check_kind(path: Path, unit: str, listed: Sequence[tuple[int, str]]) -> Non
     problem = f"{unit} {number}: found {url!r:.80}, expected {_EXPECTED}"
     problem += f"; {len(strange)} of {len(listed)} {unit}s are no URLs"
     raise FormatError(path, problem)
-
-
-def read_hosts(path: Path) -> frozenset[str]:
-    """Read a list of hosts, one a line, ``#`` before comments; addresses and URLs are hosts, too.
-
-    Raises:
-        FormatError: If there is no such file, or a line names no host.
-    """
-    try:
-        text = decode_text(path, path.read_bytes(), "one host a line")
-    except OSError as error:
-        raise FormatError(path, f"no such list of hosts ({error})") from None
-    hosts = set()
-    for number, line in enumerate(io.StringIO(text, newline=None), 1):
-        name = line.partition("#")[0].strip().removeprefix("*.")
-        if not name:
-            continue
-        host = site_of(canonical(name) or "")
-        if not host:
-            raise FormatError(path, f"line {number}: found {name!r}, expected a host")
-        hosts.add(host.rstrip("."))
-    return frozenset(hosts)
 
 
 def extend_plan(plan: Sequence[Planned], urls: Iterable[str], shard_size: int) -> list[Planned]:

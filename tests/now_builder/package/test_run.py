@@ -317,9 +317,9 @@ def test_the_sites_of_a_list_are_test_and_no_others(
 @pytest.mark.parametrize(("name", "content", "told"), [
     ("sites.txt", "elsewhere.example\n\n", "none of its 1 sites has a page in the crawl"),
     ("sites.txt", "", "none of its 0 sites has a page in the crawl"),
-    ("sites.txt", "site00.test\n\nnot a host\n", "line 3: 'not a host', expected a host name"),
+    ("sites.txt", "site00.test\n\nnot a host\n", "line 3: found 'not a host', expected a host"),
     ("sites.csv", "host\nsite00.test\n", r"columns \['host'\], expected site or url"),
-    ("gone.txt", None, "not a readable list of sites"),
+    ("gone.txt", None, "no such list of hosts"),
 ])  # fmt: skip
 def test_a_list_of_sites_that_is_none_is_one_clear_line(
     world: World, tmp_path: Path, name: str, content: str | None, told: str

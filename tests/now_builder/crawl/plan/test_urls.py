@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from now_builder.crawl.plan.urls import extend_plan, read_hosts, read_urls
+from now_builder.crawl.plan.urls import extend_plan, read_urls
 from now_builder.crawl.storage.shard_tracker import find_duplicates
 from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.tables import read_hosts
 from now_builder.urls import canonical
 from tests.now_builder.crawl.cases import read_cases
 
@@ -72,7 +73,7 @@ def test_only_the_end_of_a_line_ends_one(tmp_path: Path, sign: str) -> None:
     )
     hosts.write_text(f"a.test # note{sign}more\r\nb.test\n", "utf-8", newline="")
     assert read_urls(text) == read_urls(table) == ["http://a.test/", "http://b.test/"]
-    assert read_hosts(hosts) == {"a.test", "b.test"}
+    assert read_hosts(hosts) == ["a.test", "b.test"]
 
 
 def test_a_parquet_list_may_hold_its_urls_as_bytes(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from now_builder.crawl.plan.urls import read_hosts
 from now_builder.crawl.politeness.opt_outs import opt_outs, retry_after_s
 from now_builder.errors import FormatError
+from now_builder.formats.tables import read_hosts
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_retry_after_is_seconds_or_a_date() -> None:
 def test_a_list_of_hosts_takes_hosts_and_urls(tmp_path: Path) -> None:
     path = tmp_path / "never.txt"
     path.write_text("A.test\n*.b.test # all of it\n\nhttps://c.test:8080/x\n例え.テスト\n", "utf-8")
-    assert read_hosts(path) == {"a.test", "b.test", "c.test", "xn--r8jz45g.xn--zckzah"}
+    assert {*read_hosts(path)} == {"a.test", "b.test", "c.test", "xn--r8jz45g.xn--zckzah"}
     path.write_text("fine.test\nnot a host\n", "utf-8")
     with pytest.raises(FormatError, match="line 2"):
         read_hosts(path)
