@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
-from typing import Any
 
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import FormatError
 from now_builder.formats.shard import (
     CaptureRow,
     complete_shards,
@@ -78,7 +77,8 @@ def recheck(captures: Path, sample: int | None = None, seed: int = 0) -> Recheck
     """
     if not plan_path(captures).exists():
         raise FormatError(captures, "no plan.parquet in it: --recheck takes a folder made by crawl")
-    _import_bs4()
+    import bs4  # noqa: F401 - before anything is read
+
     shards = complete_shards(captures)
     rows = (row for shard in shards for row in read_rows(captures, shard))
     keys: Iterable[str] = (row.key for row in rows if row.status == "ok")
@@ -104,7 +104,8 @@ def descriptions(
 
     Without the encoding of the bytes, or if they are not in it, BeautifulSoup guesses.
     """
-    bs4 = _import_bs4()
+    import bs4
+
     encoding = _CODECS.get(charset, charset) if charset and isinstance(source, bytes) else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its advice on XML and on what looks like a file name
@@ -118,16 +119,6 @@ def descriptions(
         and not any(parent.name in _INERT for parent in meta.parents)
     ]
     return list(dict.fromkeys(filter(None, found)))
-
-
-def _import_bs4() -> Any:
-    try:
-        import bs4
-    except ImportError:
-        raise ConfigError(
-            "--recheck needs the package beautifulsoup4: pip install 'noise-of-web[crawl]'"
-        ) from None
-    return bs4
 
 
 def _sources(captures: Path, chosen: frozenset[str]) -> Iterator[tuple[CaptureRow, bytes]]:
