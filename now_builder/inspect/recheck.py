@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
+from typing import Any
 
 from now_builder.errors import FormatError
 from now_builder.formats.shard import (
@@ -110,7 +111,9 @@ def descriptions(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its advice on XML and on what looks like a file name
         # Of an attribute that is there twice the first counts; lxml knows no other way.
-        first = {"on_duplicate_attribute": "ignore"} if parser == "html.parser" else {}
+        first: dict[str, Any] = (
+            {"on_duplicate_attribute": "ignore"} if parser == "html.parser" else {}
+        )
         soup = bs4.BeautifulSoup(source, parser, from_encoding=encoding, **first)
     found = [
         clean(str(meta.get("content", "")))
