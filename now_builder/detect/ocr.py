@@ -10,6 +10,7 @@ from now_builder.detect.pixels import decode_screenshot
 from now_builder.errors import ConfigError
 from now_builder.formats.shard import HEIGHT, WIDTH, Box, Capture
 from now_builder.machine.tessdata import debian_package, find_tessdata
+from now_builder.program.missing_package import install_extra
 
 _SPARSE = 11
 """Tesseract's page segmentation for text that stands anywhere, in no order."""
@@ -103,7 +104,7 @@ def _tesserocr() -> Any:
         import tesserocr
     except ImportError as error:
         raise ConfigError(
-            f"text_source 'ocr': tesserocr is missing ({error}); pip install 'noise-of-web[ocr]' "
+            f"text_source 'ocr': tesserocr is missing ({error}); {install_extra('ocr')} "
             "and apt install tesseract-ocr-chi-sim tesseract-ocr-eng"
         ) from None
     return tesserocr

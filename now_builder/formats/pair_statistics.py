@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import FormatError
 from now_builder.formats.io import read_json, read_lines
 from now_builder.formats.release import data_folder, read_manifest
 from now_builder.formats.tables import read_frame
@@ -106,13 +106,9 @@ def _division_file(run: Path, release: Path) -> Path:
 
 
 def _clean_prob(path: Path) -> np.ndarray:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-    except ImportError:
-        raise ConfigError(
-            "reading a run needs the package safetensors: pip install 'noise-of-web[baseline]'"
-        ) from None
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
     try:
         values = load_file(path)["clean_prob"]
     except FileNotFoundError:

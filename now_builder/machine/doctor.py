@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from now_builder.machine.chromium import find_chromium
 from now_builder.machine.tessdata import debian_package, find_tessdata
-from now_builder.program.missing_package import INSTALL_DETECTRON2
+from now_builder.program.missing_package import INSTALL_DETECTRON2, install_extra
 
 _log = logging.getLogger(__name__)
 
@@ -61,12 +61,12 @@ _SCRIPTS = (
 """Scripts that pages are written in: name, sample, whether the crawl needs it, Debian package."""
 
 _PYTHON = (
-    ("playwright", "crawl", True, "pip install 'noise-of-web[crawl]'"),
-    ("torch", "detect and pc2-baseline", False, "pip install 'noise-of-web[detect,baseline]'"),
-    ("jieba", "tokenize", False, "pip install 'noise-of-web[tokenize]'"),
-    ("tokenizers", "tokenize", False, "pip install 'noise-of-web[tokenize]'"),
-    ("transformers", "tokenize and detect", False, "pip install 'noise-of-web[tokenize]'"),
-    ("tesserocr", "detect --text-source ocr", False, "pip install 'noise-of-web[ocr]'"),
+    ("playwright", "crawl", True, install_extra("crawl")),
+    ("torch", "detect and pc2-baseline", False, install_extra("detect,baseline")),
+    ("jieba", "tokenize", False, install_extra("tokenize")),
+    ("tokenizers", "tokenize", False, install_extra("tokenize")),
+    ("transformers", "tokenize and detect", False, install_extra("tokenize")),
+    ("tesserocr", "detect --text-source ocr", False, install_extra("ocr")),
     ("detectron2", "an optional detector", False, INSTALL_DETECTRON2),
 )
 

@@ -146,10 +146,8 @@ class _Worker:
 
 
 def _connected(address: str | None) -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise ConfigError("--engine ray: pip install 'noise-of-web[cluster]'") from None
+    import ray
+
     try:
         ray.init(
             address=address,

@@ -1,8 +1,9 @@
 """Explain in one line that a package of an optional extra is not installed."""
 
+import json
 import re
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, distribution, requires
 
 DISTRIBUTION = "noise-of-web"
 INSTALL_DETECTRON2 = (
@@ -39,7 +40,19 @@ def describe_missing(error: ModuleNotFoundError, words: Sequence[str]) -> str | 
         return None
     preferred = [*words[1:], *_OWN.get(words[0] if words else "", ())]
     extra = next((word for word in preferred if word in extras), extras[0])
-    return f"{module} is not installed, expected it here: pip install '{DISTRIBUTION}[{extra}]'"
+    return f"{module} is not installed, expected it here: {install_extra(extra)}"
+
+
+def install_extra(extra: str) -> str:
+    """Return the command that installs an extra, from where this package was installed from."""
+    try:
+        told = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        told = {}
+    source = f" @ {told['url']}" if told else ""
+    if vcs := told.get("vcs_info"):
+        source = f" @ {vcs['vcs']}+{told['url']}@{vcs['commit_id']}"
+    return f"pip install '{DISTRIBUTION}[{extra}]{source}'"
 
 
 def _optional() -> list[tuple[str, str]]:

@@ -36,9 +36,6 @@ def cut_captions(texts: Sequence[str], *, sentences: bool) -> list[list[str]]:
         if kept is not None:
             return kept
         words = _cut(texts, sentences=sentences)
-    except ImportError as error:
-        problem = f"nltk is missing ({error}); pip install 'noise-of-web[baseline]'"
-        raise ConfigError(problem) from None
     except LookupError:
         raise ConfigError(
             "nltk's sentence splitter lacks its data: `python -m nltk.downloader punkt_tab` "

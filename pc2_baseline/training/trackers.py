@@ -9,6 +9,7 @@ from typing import Any
 
 from now_builder.errors import ConfigError
 from now_builder.formats.io import read_json, write_json
+from now_builder.program.missing_package import install_extra
 from pc2_baseline.training.checkpoint import CheckpointState
 from pc2_baseline.training.method import EpochOutputs
 from pc2_baseline.training.run_folder import CURVES, PICTURES, TRACK
@@ -26,7 +27,7 @@ def check_tracker(track: str) -> None:
     name = track.partition(":")[0]
     spec = find_spec(name) if name else None
     if name and (spec is None or spec.origin is None):  # wandb makes a folder of its name
-        hint = f"pip install 'noise-of-web[track]', or {_PACKAGES[name]}"
+        hint = f"{install_extra('track')}, or {_PACKAGES[name]}"
         raise ConfigError(f"train.track: {name} is not installed; {hint}")
 
 

@@ -4,14 +4,16 @@ import argparse
 import hashlib
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
 import pandas as pd
 
+from now_builder.formats.ink import is_blank
 from now_builder.formats.io import read_lines
+from now_builder.formats.shard import CaptureRow, stream_rows
 from now_builder.formats.tables import read_frame
 from now_builder.pinned.git import Git
 from now_builder.pinned.sites import Site, read_sites
@@ -20,6 +22,8 @@ from recipes.pinned_web.look import FEWEST, Found, look
 
 MOST_BYTES = 60_000_000
 MOST_OF_OWNER = 3
+LISTED = 20
+"""Pages of a site, so that a few large blogs are not most of the web."""
 _ALIKE, _ALIKE_PART = 0.3, 0.6
 """Shares of descriptions in common (of all, of the smaller site's) from which two sites are one."""
 _LEFT_OUT = Path(__file__).with_name("left-out.sha256")
@@ -33,6 +37,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path, help="folder: found.jsonl, sites.csv, verdicts.csv")
     told = "SHA-256 of lower-cased owner/name or owner, one a line"
     parser.add_argument("--leave-out", type=Path, action="append", default=[_LEFT_OUT], help=told)
+    told = (
+        "crawl of the list: leave out sites whose screens show nothing, or one picture"
+    )
+    parser.add_argument("--captures", type=Path, help=told)
     options = parser.parse_args(given)
     hashes = {line[:64] for file in options.leave_out for line in read_lines(file, "no such file")}
     options.out.mkdir(parents=True, exist_ok=True)
@@ -42,6 +50,10 @@ def main(given: Sequence[str] | None = None) -> None:
     found = look_at_all(wanted, options.mirrors, options.out / "found.jsonl")
     verdicts |= judge(found)
     sites = make_sites(site for site in found if verdicts[site.repository] == "accepted")
+    if options.captures:
+        seen = look_at_screens(stream_rows(options.captures))
+        verdicts |= {site.repository: seen[site.host] for site in sites if site.host in seen}
+        sites = [site for site in sites if site.host not in seen]
     columns = [field.name for field in fields(Site)]
     pd.DataFrame(sites, columns=columns).to_csv(options.out / "sites.csv", index=False)
     table = pd.DataFrame(verdicts.items(), columns=["repository", "verdict"])
@@ -115,6 +127,26 @@ def _like_another(mine: set[str], kept: dict[str, set[str]]) -> str:
     return ""
 
 
+def look_at_screens(rows: Iterable[CaptureRow]) -> Mapping[str, str]:
+    """Return why the first screens of some sites, by host, are worth nothing: as most of them are.
+
+    Pages whose scripts, fonts or pictures lie on other hosts may show nothing without these.
+    """
+    pages: dict[str, list[CaptureRow]] = defaultdict(list)
+    for row in rows:
+        if row.status == "ok":
+            pages[row.site].append(row)
+    why = {}
+    for host, seen in pages.items():
+        blank = sum(is_blank(row.ink_middle or 0.0) for row in seen)
+        alike = Counter(row.sha256 for row in seen).most_common(1)[0][1]
+        if blank > 0.5 * len(seen):
+            why[host] = f"shows nothing: {blank} of {len(seen)} first screens"
+        elif alike > max(1, 0.5 * len(seen)):
+            why[host] = f"one picture: {alike} of {len(seen)} first screens"
+    return why
+
+
 def make_sites(found: Iterable[Found]) -> list[Site]:
     """Return the rows of the list, in the order of their names."""
     sites: dict[str, Site] = {}
@@ -124,7 +156,7 @@ def make_sites(found: Iterable[Found]) -> list[Site]:
             ending = hashlib.sha256(one.repository.encode()).hexdigest()[:4]
             host = host.replace(".", f"-{ending}.", 1)
         known = {name: value for name, value in asdict(one).items() if name in Site.__slots__}
-        sites[host] = Site(host=host, **known)
+        sites[host] = Site(host=host, **known | {"pages": min(one.pages, LISTED)})
     return list(sites.values())
 
 

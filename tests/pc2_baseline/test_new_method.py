@@ -87,7 +87,7 @@ def test_the_pages_method_trains_divides_and_stands_in_a_table(site):
 def test_a_setting_of_an_outside_method_is_checked_as_ours_are(site):
     done = run(site, *commands()["train"], "--set", "method.keep=2")
     assert (done.returncode, done.stdout) == (1, "")
-    assert re.fullmatch(r"error: small-loss.toml: method.keep: .*\n", done.stderr)
+    assert re.fullmatch(r"error: small-loss.toml --on demo: method.keep: .*\n", done.stderr)
 
 
 class Fine(OutsideSettings):

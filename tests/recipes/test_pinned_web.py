@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from now_builder.formats.shard import read_captures, read_rows, write_shard
+from now_builder.formats.shard import CaptureRow, read_captures, read_rows, write_shard
 from now_builder.pinned.sites import read_sites
 from recipes.pinned_web import compare, make_list
 from recipes.pinned_web.look import Found, text_of
@@ -81,6 +81,23 @@ def test_a_second_run_reads_nothing_again_and_changes_nothing(made, monkeypatch)
     monkeypatch.setattr(make_list, "look", None)
     make_list.main(words)
     assert before == ((out / "sites.csv").read_bytes(), (out / "found.jsonl").read_bytes())
+
+
+def test_sites_that_show_nothing_or_one_picture_are_left_out():
+    def row(host, sha256, ink, status="ok"):
+        url = f"http://{host}/{sha256}"
+        return CaptureRow("k", url, url, host, status, sha256=sha256, ink_middle=ink)
+
+    rows = [
+        *(row("blank.test", str(n), 0.0 if n else 0.3) for n in range(3)),
+        *(row("half.test", str(n), 0.3 * (n % 2)) for n in range(4)),
+        *(row("cover.test", "same" if n < 3 else "other", 0.3) for n in range(5)),
+        *(row("few.test", "same", 0.3, status) for status in ("ok", "failed")),
+    ]
+    assert make_list.look_at_screens(rows) == {
+        "blank.test": "shows nothing: 2 of 3 first screens",
+        "cover.test": "one picture: 3 of 5 first screens",
+    }
 
 
 def test_a_site_in_a_branch_of_its_own_is_found(tmp_path):

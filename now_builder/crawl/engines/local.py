@@ -140,14 +140,18 @@ def _cancel_on_signals(signals: list[int]) -> None:
     if task is None or threading.current_thread() is not threading.main_thread():
         return
 
+    loop = asyncio.get_running_loop()
+
     def cancel(number: int) -> None:
         if not signals:  # another would cancel the cleaning up
             task.cancel()
         signals.append(number)
+        # A driver that the same signal ended fails what waits for it, which is no news any more.
+        loop.set_exception_handler(lambda _loop, _context: None)
 
     for number in (signal.SIGTERM, signal.SIGUSR1):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            asyncio.get_running_loop().add_signal_handler(number, cancel, number)
+            loop.add_signal_handler(number, cancel, number)
 
 
 def _cores() -> int:

@@ -96,6 +96,10 @@ class Workers:
         left["browser_crashed"] = _CRASH_RETRIES
         while True:
             attempt = await self.visitor.visit(line, proxy, VisitRecord(), alone=alone)
+            if (task := asyncio.current_task()) and task.cancelling():
+                # A signal to all processes ends the browser, too: closing what is gone fails, and
+                # that failure takes the place of the cancellation.
+                raise asyncio.CancelledError
             attempts += 1
             error = attempt.row.error or ""
             alone = error == "browser_crashed"

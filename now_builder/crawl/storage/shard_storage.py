@@ -20,6 +20,7 @@ from now_builder.formats.shard import (
     rows_path,
     rows_shard,
 )
+from now_builder.program.missing_package import install_extra
 
 _PLAN = ("split.toml", "plan.parquet")
 _MEMBERS = (".tar", ".warc.gz", ".cdxj")
@@ -75,15 +76,13 @@ class RemoteStorage(ShardStorage):
     """
 
     def __init__(self, url: str, scratch: Path | None) -> None:
-        try:
-            import fsspec
-        except ImportError:
-            raise ConfigError(f"{url}: needs fsspec; pip install 'noise-of-web[cluster]'") from None
+        import fsspec
+
         self.url = url.rstrip("/")
         try:
             self._files, self._root = fsspec.core.url_to_fs(self.url)
         except (ImportError, ValueError) as error:
-            raise ConfigError(f"{url}: {error}; pip install 'noise-of-web[cluster]'") from None
+            raise ConfigError(f"{url}: {error}; {install_extra('cluster')}") from None
         name = hashlib.sha256(self.url.encode()).hexdigest()[:16]
         super().__init__(scratch or user_cache() / name)
 

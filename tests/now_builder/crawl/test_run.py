@@ -129,9 +129,22 @@ def test_a_browser_that_dies_costs_no_page(tmp_path: Path, victim: str) -> None:
     assert [row.status for row in read_rows(tmp_path / "captures")] == ["ok"] * len(lines)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_ends_a_crawl_in_one_line_that_says_what_is_kept(tmp_path: Path, number) -> None:
-    """Most pages are in flight, or wait for a slow look-up or answer, when it comes."""
+@pytest.mark.parametrize(
+    ("number", "to_all"),
+    [
+        (signal.SIGINT, True),
+        (signal.SIGTERM, False),
+        (signal.SIGTERM, True),
+        (signal.SIGUSR1, False),
+    ],
+)
+def test_a_signal_ends_a_crawl_in_one_line_that_says_what_is_kept(
+    tmp_path: Path, number, to_all
+) -> None:
+    """Most pages are in flight, or wait for a slow look-up or answer, when it comes.
+
+    A terminal and ``timeout`` send it to the browser and its driver, too.
+    """
     captures = tmp_path / "captures"
     with Awkward() as server:
         lines = [*many(8), *(server.url("/hang", f"h{place}.test") for place in range(12))]
@@ -144,8 +157,8 @@ def test_a_signal_ends_a_crawl_in_one_line_that_says_what_is_kept(tmp_path: Path
             command, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
         wait_until(lambda: done(captures) >= 3, process)
-        if number == signal.SIGINT:
-            os.killpg(process.pid, number)  # as a terminal does
+        if to_all:
+            os.killpg(process.pid, number)
         else:
             process.send_signal(number)
         _, said = process.communicate(timeout=60)

@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from importlib.metadata import Distribution
 
 import pytest
 
-from now_builder.program.missing_package import describe_missing
+from now_builder.program.missing_package import describe_missing, install_extra
 
 BLOCKED = """
 import sys
@@ -39,7 +40,7 @@ def test_a_command_names_the_extra_that_it_lacks(
     (tmp_path / "urls.txt").write_text("https://example.org/\n")
     done = run(module, package, *words)
     assert done.returncode == 1
-    wanted = f"{module} is not installed, expected it here: pip install 'noise-of-web[{extra}]'"
+    wanted = f"{module} is not installed, expected it here: {install_extra(extra)}"
     assert done.stderr.splitlines()[-1] == f"error: {wanted}"
     assert "Traceback" not in done.stderr
 
@@ -57,7 +58,21 @@ def test_a_command_names_the_extra_that_it_lacks(
 def test_the_extra_is_the_commands_own_where_several_have_the_package(module, words, extra):
     line = describe_missing(ModuleNotFoundError(name=module), words)
     assert line is not None
-    assert line.endswith(f"pip install 'noise-of-web[{extra}]'")
+    assert line.endswith(f": {install_extra(extra)}")
+
+
+@pytest.mark.parametrize(
+    ("told", "source"),
+    [(None, ""),
+     ('{"url": "file:///src/now", "dir_info": {"editable": true}}', " @ file:///src/now"),
+     ('{"url": "file:///tmp/now.whl", "archive_info": {}}', " @ file:///tmp/now.whl"),
+     ('{"url": "https://host/now.git", "vcs_info": {"vcs": "git", "commit_id": "12ab"}}',
+      " @ git+https://host/now.git@12ab")],
+)  # fmt: skip
+def test_an_extra_comes_from_where_the_package_came_from(monkeypatch, told, source):
+    found = Distribution.from_name("noise-of-web")
+    monkeypatch.setattr(type(found), "read_text", lambda self, name: told)
+    assert install_extra("ocr") == f"pip install 'noise-of-web[ocr]{source}'"
 
 
 def test_a_module_of_no_extra_is_a_defect_and_keeps_its_traceback(tmp_path):
