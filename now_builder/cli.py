@@ -344,14 +344,49 @@ def _build(
 
 
 @app.command("verify")
-def _verify(release: Release) -> None:
-    """Check a release: hashes, counts, shapes, ids, fingerprints."""
+def _verify(
+    folder: Annotated[
+        Path, typer.Argument(help="Release made by package; captures made by crawl for --recheck.")
+    ],
+    recheck: Annotated[
+        bool,
+        typer.Option("--recheck", help="Read the sources again with BeautifulSoup, and compare."),
+    ] = False,
+    sample: Annotated[
+        int | None,
+        typer.Option(help="Number of random pages to read again; all by default.", min=1),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random pages.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Check a release: hashes, counts, shapes, ids, fingerprints. Or the captions of captures."""
+    if recheck:
+        _recheck(folder, sample, seed, as_json=as_json)
+        return
+    if not (folder / "manifest.json").exists() and (folder / "plan.parquet").exists():
+        raise FormatError(folder, "captures, not a release; --recheck reads their captions again")
     from now_builder.package.verify import verify
 
-    problems = verify(release)
+    problems = verify(folder)
     if problems:
-        raise FormatError(release, "; ".join(problems))
-    typer.echo(f"{release}: complete and unchanged")
+        raise FormatError(folder, "; ".join(problems))
+    typer.echo(f"{folder}: complete and unchanged")
+
+
+def _recheck(captures: Path, sample: int | None, seed: int, *, as_json: bool) -> None:
+    from now_builder.inspect.recheck import recheck
+
+    found = recheck(captures, sample, seed)
+    if as_json:
+        typer.echo(json.dumps(asdict(found), ensure_ascii=False, indent=2))
+    else:
+        typer.echo("".join(f"{one}\n" for one in found.disagreements), nl=False)
+    if found.disagreements:
+        raise FormatError(
+            captures, f"{len(found.disagreements)} of {found.pages} captions are read differently"
+        )
+    if not as_json:
+        typer.echo(f"{captures}: {found.pages} captions are read the same")
 
 
 @app.command("report")

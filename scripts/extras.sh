@@ -66,6 +66,7 @@ try_none() {
   fails_in_one_line "$lacks[hub]'" now-builder fetch-now NoW
   fails_in_one_line "$lacks[hub]'" now-builder publish "$tiny/release" me/tiny --yes
   fails_in_one_line "$lacks[export]'" now-builder export "$tiny/release" shards --to webdataset --captures "$tiny/captures"
+  fails_in_one_line "$lacks[crawl]'" now-builder verify "$tiny/captures" --recheck
   fails_in_one_line "$lacks[baseline]'" pc2-baseline train "$tiny/release" run
   fails_in_one_line "$lacks[baseline]'" pc2-baseline evaluate run
   fails_in_one_line "$lacks[baseline]'" pc2-baseline predict run -o x.zip

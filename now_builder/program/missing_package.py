@@ -13,6 +13,7 @@ INSTALL_DETECTRON2 = (
 """detectron2 is on no registry; older versions of setuptools cannot make its wheel."""
 
 _DISTRIBUTIONS = {
+    "bs4": "beautifulsoup4",
     "phonenumbers": "phonenumberslite",
     "sklearn": "scikit-learn",
 }

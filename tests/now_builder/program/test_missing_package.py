@@ -50,6 +50,7 @@ def test_a_command_names_the_extra_that_it_lacks(
     [("transformers", ["now-builder", "tokenize"], "tokenize"),
      ("transformers", ["now-builder", "train-detector"], "detect"),
      ("transformers", ["pc2-baseline", "zero-shot"], "zero-shot"),
+     ("bs4", ["now-builder", "verify"], "crawl"),
      ("sklearn.mixture", ["pc2-baseline", "train"], "baseline"),
      ("prometheus_client", ["now-leaderboard", "serve"], "server"),
      ("psycopg", ["now-leaderboard", "serve"], "postgres"),

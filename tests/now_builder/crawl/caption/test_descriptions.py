@@ -6,11 +6,9 @@ import re
 import subprocess
 import sys
 import unicodedata
-import warnings
 from pathlib import Path
 
 import pytest
-from bs4 import BeautifulSoup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import sync_playwright
@@ -18,6 +16,7 @@ from playwright.sync_api import sync_playwright
 from now_builder.crawl.caption.charset import decode
 from now_builder.crawl.caption.describe import describe
 from now_builder.formats.text import clean
+from now_builder.inspect.recheck import descriptions
 from now_builder.machine.chromium import find_chromium
 
 from .descriptions import CASES, UTF8, Case
@@ -27,25 +26,10 @@ FOUND = """() => [[...document.querySelectorAll("meta")].filter((meta) =>
   ).map((meta) => meta.getAttribute("content") || ""), document.characterSet.toLowerCase()]"""
 
 
-INERT = {
-    "noscript", "template", "textarea", "title", "iframe", "noembed", "noframes", "xmp", "style",
-    "script", "plaintext",
-}  # fmt: skip
-
-
 def by_the_tree(content: bytes, header: str | None) -> list[str]:
     """The slow, obvious way: a whole tree by BeautifulSoup, and every description in it."""
     text = re.sub(r"^\s*<\?xml[^>]*>", "", decode(content, header).text.replace("\0", "\ufffd"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its advice on XML and on what looks like a file name
-        soup = BeautifulSoup(text + "\n", "lxml")
-    found = [
-        clean(str(meta.get("content", "")))
-        for meta in soup.find_all("meta")
-        if str(meta.get("name", "")).strip().lower() == "description"
-        and not any(parent.name in INERT for parent in meta.parents)
-    ]
-    return list(dict.fromkeys(filter(None, found)))
+    return descriptions(text + "\n", parser="lxml")
 
 
 @pytest.mark.parametrize("name", CASES)
