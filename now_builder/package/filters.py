@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from now_builder.formats.captions import TOKENIZERS, UNK
 from now_builder.formats.release import Reject
 from now_builder.formats.shard import CaptureRow, Planned
-from now_builder.formats.split import SPLITS, Split, SplitPlan
+from now_builder.formats.split import SPLITS, Split, SplitPlan, names_above
 from now_builder.formats.statistics import ranked
 from now_builder.formats.verdicts import Verdict
 from now_builder.package.licences import Sites, unlicensed
 from now_builder.package.screenshots import PhashIndex
 from now_builder.package.settings import PackageSettings
 from now_builder.program.progress import watched
-from now_builder.urls import canonical
+from now_builder.urls import canonical, site_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class CrawledPages:
     Attributes:
         sites: Sites by host; ``None`` where licences do not matter.
         suspects: Clean probability of those pages that have one.
+        never: Hosts whose pages, and those of hosts below them, are left out.
     """
 
     plan: Sequence[Planned]
@@ -34,6 +35,7 @@ class CrawledPages:
     flags: Mapping[str, frozenset[str]] = field(default_factory=dict)
     sites: Sites | None = None
     suspects: Mapping[str, float] = field(default_factory=dict)
+    never: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def select(
     takes when it cannot take all is decided by a seeded hash of the key, so more pages or a larger
     size change the draw as little as can be; pairs are then ordered by key.
 
-    A page is tested for, in this order: being usable, licence, length, language, flags,
+    A page is tested for, in this order: being usable, site, licence, length, language, flags,
     judgement, clean probability; and, in the order of the draw, test before dev before train, for
     being a duplicate of a page that is taken already. So a duplicate's original is always a pair,
     none is in two splits, and what is dropped makes room for the next of the draw.
@@ -175,6 +177,9 @@ def _filtered(
     pages: CrawledPages, key: str, settings: PackageSettings
 ) -> tuple[str, str | None] | None:
     row = pages.rows[key]
+    above = {*names_above(row.site), *names_above(site_of(_landed(row)))}
+    if not above.isdisjoint(pages.never):
+        return "never", "a site of --never"
     if pages.sites is not None and (why := unlicensed(row, pages.sites)):
         return why
     length = len(row.caption or "")

@@ -50,6 +50,7 @@ from now_builder.formats.shard import (
 )
 from now_builder.formats.split import SPLITS, Split, SplitPlan, read_split
 from now_builder.formats.statistics import ReleaseStatistics
+from now_builder.formats.tables import read_hosts
 from now_builder.formats.text import mend
 from now_builder.formats.verdicts import Verdict
 from now_builder.package.arrays import ArrayFiles, write_images
@@ -91,6 +92,7 @@ class _Inputs:
     judged: dict[str, Verdict] | None
     sites: Sites | None
     suspects: dict[str, float]
+    never: frozenset[str]
     hashes: dict[str, str]
     flags: Mapping[str, frozenset[str]]
 
@@ -130,7 +132,7 @@ def package(
             return before
         pages = CrawledPages(
             inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids, inputs.flags,
-            inputs.sites, inputs.suspects,
+            inputs.sites, inputs.suspects, inputs.never,
         )  # fmt: skip
         _warn_of_missing_ink(resolved, inputs.rows)
         if "consent_wall" in resolved.dropped_flags:
@@ -169,7 +171,7 @@ def resolve_settings(
     if given.get("matched"):
         files = [name for name in settings.matched if name != "none"]
         given["matched"] = [relative(name, release) for name in files]
-    for option in ("test_sites", "licensed", "suspects"):
+    for option in ("test_sites", "licensed", "suspects", "never"):
         if name := given.get(option):
             given[option] = "" if name == "none" else relative(name, release)
     resolved = build(PackageSettings, tree | given, str(release / "manifest.json"))
@@ -267,10 +269,15 @@ def _read(
         path = _from_release(release, settings.suspects)
         suspects = read_suspects(path, {line.key: line.url for line in plan})
         hashes["suspects"] = sha256_of(path)
+    never: frozenset[str] = frozenset()
+    if settings.never:
+        path = _from_release(release, settings.never)
+        never, hashes["never"] = frozenset(read_hosts(path)), sha256_of(path)
     pools = choose_pools(split, settings, sites)
     return _Inputs(
-        pools, split, plan, rows, ids, vocabularies, raw, judged, licensed, suspects, hashes, flags
-    )
+        pools, split, plan, rows, ids, vocabularies, raw, judged, licensed, suspects, never, hashes,
+        flags,
+    )  # fmt: skip
 
 
 def _from_release(release: Path, name: str) -> Path:

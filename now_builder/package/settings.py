@@ -62,6 +62,11 @@ class PackageSettings(Strict):
         "licence, repository, commit): keep only pages whose site's licence is Apache, MIT, BSD, "
         "CC-BY or CC0, so that others may have all of the release. none: no file.",
     )
+    never: str = Field(
+        "",
+        description="Text file of hosts, one a line, as crawl --never takes it: pages of these and "
+        "of hosts below them are left out, such as those whose owners ask for it. none: no file.",
+    )
     min_characters: int = Field(0, ge=0, description="Minimum characters of a caption.")
     max_characters: int = Field(
         0, ge=0, description="Maximum characters of a caption; 0: no limit."
@@ -113,7 +118,7 @@ class PackageSettings(Strict):
         names = [matched] if isinstance(matched, str | Path) else matched
         return [*map(cls._as_text, names)] if isinstance(names, list) else names
 
-    @field_validator("test_sites", "licensed", "suspects", mode="before")
+    @field_validator("test_sites", "licensed", "suspects", "never", mode="before")
     @classmethod
     def _as_text(cls, path: Any) -> Any:
         return str(path) if isinstance(path, Path) else path

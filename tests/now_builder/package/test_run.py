@@ -314,6 +314,27 @@ def test_the_sites_of_a_list_are_test_and_no_others(
     assert world.package(release, test_sites="none").split == split
 
 
+def test_sites_that_are_never_wanted_leave_an_existing_release(
+    world: World, tmp_path: Path
+) -> None:
+    release = tmp_path / "release"
+    world.package(release)
+    before = read_pairs(release)
+    site = before[0].site
+    listed = tmp_path / "never.txt"
+    listed.write_text(f"# asked on Monday\n*.{site}  # and below\nelsewhere.example\n", "utf-8")
+    manifest = world.package(release, never=listed)
+    left = [pair.key for pair in read_pairs(release)]
+    gone = {pair.key for pair in before if pair.site == site}
+    assert gone.isdisjoint(left)
+    assert left == [pair.key for pair in before if pair.site != site]
+    assert gone <= {one.key for one in read_rejects(release) if one.reason == "never"}
+    assert manifest.settings["never"] == "../never.txt"
+    listed.write_text("elsewhere.example\n", "utf-8")
+    world.package(release)
+    assert read_pairs(release) == before, "a changed list is read again"
+
+
 @pytest.mark.parametrize(("name", "content", "told"), [
     ("sites.txt", "elsewhere.example\n\n", "none of its 1 sites has a page in the crawl"),
     ("sites.txt", "", "none of its 0 sites has a page in the crawl"),
