@@ -76,11 +76,12 @@ class ModelSettings(Strict):
     embed_dim: PositiveInt = Field(2048, description="Width of regions and words.")
     word_dim: PositiveInt = Field(300, description="Width of a token's embedding.")
     similarity: Literal[
-        "sgr", "saf", "scan_t2i", "scan_i2t", "imram", "vsrn", "pooled", "reading"
+        "sgr", "saf", "scan_t2i", "scan_i2t", "imram", "maxsim", "vsrn", "pooled", "reading"
     ] = Field(
         "sgr",
         description="Network: SGRAF's graph reasoning (sgr) or attention filtration (saf); SCAN, "
-        "words attending to regions (scan_t2i) or regions to words (scan_i2t); IMRAM; VSRN; "
+        "words attending to regions (scan_t2i) or regions to words (scan_i2t); IMRAM; each word "
+        "with its nearest region and each region with its nearest word (maxsim); VSRN; "
         "the cosine of one vector a screenshot and one a caption (pooled), hundreds of times "
         "faster; or the words read on the page against the caption's letters, with a learned "
         "correction (reading), for features of a detector that reads, such as tiny-web.",
@@ -232,7 +233,7 @@ class Settings(Strict):
                     f'method.class_input = "{found}" needs regions and words, but {has}; '
                     'expected "pooled"'
                 )
-        cells = ("sgr", "scan_t2i", "scan_i2t", "imram")
+        cells = ("sgr", "scan_t2i", "scan_i2t", "imram", "maxsim")
         if self.model.shortlist and self.model.similarity not in cells:
             raise ValueError(
                 f"model.shortlist needs model.similarity to be one of {', '.join(cells)}, "

@@ -1,4 +1,4 @@
-"""One network of any kind that takes every pair as matched: SGR, SAF, SCAN, IMRAM, VSRN."""
+"""One network of any kind that takes every pair as matched: SGR, SAF, SCAN, IMRAM, MaxSim, VSRN."""
 
 from typing import Literal
 
