@@ -1,6 +1,6 @@
 """The contrastive baseline: one network, a softmax loss, every pair taken as matched."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from pc2_baseline.training.method import Sizes
 class ContrastiveSettings(SoftmaxSettings):
     """One network and a softmax loss: every pair is taken as matched."""
 
+    takes_weights: ClassVar[bool] = True
     name: Literal["contrastive"] = "contrastive"
     loss: Literal["info_nce", "complementary", "gce"] = Field(
         "info_nce",
@@ -32,10 +33,12 @@ class Contrastive(OneNetwork[ContrastiveSettings]):
     """One network and a softmax loss: each pair against all others of its batch, both ways.
 
     Epochs of the warm-up are like the others: the drop of the rate is counted from its end.
+    Pairs weighed by a pre-trained model (``data.weights_from``) make it OSA.
 
     Source:
         CLIP (Radford et al., ICML 2021) for the loss; with the pooled network a dual encoder, as
-        VSE-infinity (Chen et al., CVPR 2021).
+        VSE-infinity (Chen et al., CVPR 2021). OSA (Li et al., arXiv 2410.01944) for the weights,
+        see :func:`~pc2_baseline.data.pair_weights.osa_weights`.
     """
 
     section = ContrastiveSettings
@@ -50,6 +53,7 @@ class Contrastive(OneNetwork[ContrastiveSettings]):
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
         losses = []
         for number, rows in enumerate(bar(batches, "train", len(batches))):
-            loss = self.loss(self.net.score_batch(train.batch(rows))).mean()
+            losses_of = self.loss(self.net.score_batch(train.batch(rows)))
+            loss = (train.weights_of(rows) * losses_of).mean()
             losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
         return {"loss": float(np.mean(losses))}

@@ -1,6 +1,6 @@
 """RCL: a network learns from what does not match (Hu et al., TPAMI 2023)."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from pc2_baseline.progress import bar
 class RclSettings(SoftmaxSettings):
     """RCL (Hu et al., TPAMI 2023): the complementary contrastive loss."""
 
+    takes_weights: ClassVar[bool] = True
     name: Literal["rcl"] = "rcl"
 
 
@@ -38,6 +39,7 @@ class Rcl(OneNetwork[RclSettings]):
         losses = []
         for number, rows in enumerate(bar(batches, "train", len(batches))):
             similarity = self.net.score_batch(train.batch(rows))
-            loss = 2 * complementary(similarity, self.method.temperature).mean()  # both ways
+            own = train.weights_of(rows) * complementary(similarity, self.method.temperature)
+            loss = 2 * own.mean()  # both ways
             losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
         return {"loss": float(np.mean(losses))}

@@ -1,6 +1,6 @@
-"""One network of any kind that takes every pair as matched: SGR, SAF, SCAN, IMRAM, VSRN."""
+"""One network of any kind that takes every pair as matched: SGR, SAF, SCAN, IMRAM, MaxSim, VSRN."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -17,6 +17,7 @@ from pc2_baseline.progress import bar
 class OneNetworkSettings(TripletSettings):
     """Triplets of one network, of any kind: every pair is taken as matched."""
 
+    takes_weights: ClassVar[bool] = True
     name: Literal["triplet"] = "triplet"
     warm_up: Literal["mean", "hardest"] = Field(
         "mean",
@@ -67,6 +68,6 @@ class Triplet(OneNetwork[OneNetworkSettings]):
         for number, rows in enumerate(bar(batches, "train", len(batches))):
             similarity = self.net.score_batch(train.batch(rows), hardest=hardest)
             margins = similarity.new_full((len(rows),), self.method.margin)
-            loss = triplet(similarity, margins).sum()
+            loss = (train.weights_of(rows) * triplet(similarity, margins)).sum()
             losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
         return {"loss": float(np.mean(losses))}

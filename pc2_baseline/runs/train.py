@@ -15,6 +15,7 @@ from now_builder.formats.noise import describe
 from pc2_baseline import process_groups
 from pc2_baseline.analysis.truth import Truth, quality, truth_of
 from pc2_baseline.config import Settings
+from pc2_baseline.data.pair_weights import read_weights
 from pc2_baseline.data.pairs import PairSet, open_split
 from pc2_baseline.data.readers import DataIdentity, Reader, check_layout, identify, make_reader
 from pc2_baseline.method_section import MethodSettings
@@ -59,7 +60,7 @@ def train(
 
     Raises:
         ConfigError: If ``run`` holds another run, a device is missing, or the settings ask for a
-            truth that is not known.
+            truth or weights that are not known.
         FormatError: If the release cannot be read.
         TrainingError: If there are too few pairs, or the training breaks down.
     """
@@ -88,8 +89,9 @@ def train(
         open_split(reader, "dev", device) as opened_dev,
     ):
         _check_sizes(release, opened, opened_dev)
+        weighed = replace(opened, weights=read_weights(reader, opened))
         pairs, dev = (
-            with_letters(split) if settings.reads else split for split in (opened, opened_dev)
+            with_letters(split) if settings.reads else split for split in (weighed, opened_dev)
         )
         record = _run_record(reader, identity, pairs, settings)
         truth = truth_of(record, release, settings.data.truth, pairs.matched)
@@ -117,8 +119,10 @@ def finished(run: Path, identity: DataIdentity, settings: Settings) -> Checkpoin
     record = read_run(run)
     if record.settings != settings or record.release.difference(identity):
         return None
-    noise, file = record.release.noise, settings.data.noise_file
-    if noise and file and noise.sha256 != sha256_of(file):
+    known, data = record.release, settings.data
+    files = ((known.noise and known.noise.sha256, data.noise_file),
+             (known.weights_sha256, data.weights_from))  # fmt: skip
+    if any(sha256 and file and sha256 != sha256_of(file) for sha256, file in files):
         return None
     state = read_state(run / LAST)
     return state if state.stopped or state.epoch + 1 >= settings.train.total_epochs else None
@@ -127,7 +131,7 @@ def finished(run: Path, identity: DataIdentity, settings: Settings) -> Checkpoin
 def _run_record(
     reader: Reader, identity: DataIdentity, pairs: PairSet, settings: Settings
 ) -> RunRecord:
-    noise_file = settings.data.noise_file
+    noise_file, weights_from = settings.data.noise_file, settings.data.weights_from
     release = ReleaseRecord(
         path=reader.release.resolve(),
         fingerprints=identity.fingerprints,
@@ -138,6 +142,7 @@ def _run_record(
         vocabulary_sha256=identity.vocabulary_sha256,
         texts_sha256=identity.texts_sha256,
         noise=noise_file and describe(noise_file, pairs.image_of, pairs.images),
+        weights_sha256=weights_from and sha256_of(weights_from),
     )
     return RunRecord(release=release, settings=settings)
 

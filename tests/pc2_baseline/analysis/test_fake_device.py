@@ -49,7 +49,8 @@ VARIANTS = [
     ("pc2-paper", [NOISY, "method.search_in=clean_set"]), ("pc2-paper", ["model.precision=bf16"]),
     ("pc2-paper/demo", ["model.similarity=pooled", NOISY]), ("pc2-released", [NOISY]),
     ("pcsr", [NOISY, "method.ambiguous_from_epoch=1"]), ("rcl", []),
-    *((network, []) for network in ("sgr", "saf", "scan-t2i", "scan-i2t", "imram", "vsrn")),
+    *((network, [])
+      for network in ("sgr", "saf", "scan-t2i", "scan-i2t", "imram", "maxsim", "vsrn")),
 ]  # fmt: skip
 
 

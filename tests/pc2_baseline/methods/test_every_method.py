@@ -40,7 +40,10 @@ VARIANTS = [
     ("rcl", []),
     ("ridge", ["method.dim=8"]),
     ("sgr", [POOLED]),
-    *((network, []) for network in ("sgr", "saf", "scan-t2i", "scan-i2t", "imram", "vsrn")),
+    *(
+        (network, [])
+        for network in ("sgr", "saf", "scan-t2i", "scan-i2t", "imram", "maxsim", "vsrn")
+    ),
 ]
 
 
@@ -139,7 +142,7 @@ SCAN = ["train.lr=1e-2", "train.batch=16", "train.warmup_epochs=3", "train.epoch
         *(("contrastive/demo", [f"method.loss={loss}", "train.epochs=4"], None)
           for loss in ("info_nce", "complementary", "gce")),
         *((f"{kind.replace('_', '-')}/demo", [f"model.similarity={kind}", *SCAN], None)
-          for kind in ("scan_t2i", "scan_i2t", "imram", "vsrn")),
+          for kind in ("scan_t2i", "scan_i2t", "imram", "maxsim", "vsrn")),
     ],
 )  # fmt: skip
 def test_it_learns_and_its_division_finds_the_shuffled_pairs(learned, preset, overrides, auroc):
