@@ -19,6 +19,7 @@ METHODS = {
     "crossfit": "crossfit:CrossFit",
     "decl": "decl:Decl",
     "gsc": "gsc:Gsc",
+    "in2r": "in2r:In2r",
     "l2rm": "l2rm:L2rm",
     "ncr": "ncr:Ncr",
     "pc2": "pc2.paper:Pc2",
@@ -26,6 +27,7 @@ METHODS = {
     "pcsr": "pc2.pcsr:Pcsr",
     "rcl": "rcl:Rcl",
     "ridge": "ridge:Ridge",
+    "sps": "sps:Sps",
     "triplet": "triplet:Triplet",
 }
 """Class of each method in :mod:`pc2_baseline.methods`, by the name in its settings. It has the

@@ -29,6 +29,8 @@ VARIANTS = [
     ("crossfit-pooled/demo", ["method.folds=2", "method.loss=gce"]),
     ("decl", []),
     ("gsc", []),
+    ("in2r", []),
+    ("in2r", ["method.rectify_by=prototypes", "model.similarity=sgr"]),
     ("l2rm", ["train.batch=12"]),
     ("ncr", []),
     ("ncr", ["method.steps=two"]),
@@ -40,6 +42,7 @@ VARIANTS = [
     ("rcl", []),
     ("ridge", ["method.dim=8"]),
     ("sgr", [POOLED]),
+    ("sps", ["method.clean_from_epoch=0", NOISY]),
     *(
         (network, [])
         for network in ("sgr", "saf", "scan-t2i", "scan-i2t", "imram", "maxsim", "vsrn")
@@ -83,7 +86,7 @@ def test_it_goes_on_bit_for_bit_after_a_stop_and_predicts_by_its_networks_alone(
 
 @pytest.mark.parametrize(
     "preset", ["bicro", "contrastive", "cream", "decl", "gsc", "l2rm", "ncr", "pc2-paper",
-               "pc2-released", "pcsr", "rcl", "sgr"],
+               "pc2-released", "pcsr", "rcl", "sgr", "sps"],
 )  # fmt: skip
 def test_each_epoch_of_the_warm_up_takes_every_pair_once_in_another_order(on_tiny, steps, preset):
     method, pairs = on_tiny(preset, "train.warmup_epochs=2", "model.similarity_dim=8")
@@ -130,7 +133,9 @@ SCAN = ["train.lr=1e-2", "train.batch=16", "train.warmup_epochs=3", "train.epoch
         ("decl/demo", ["train.warmup_epochs=5"], 0.8),
         ("gsc/demo", ["train.epochs=3", "train.seed=1"], 0.85),
         ("cream/demo", [], 0.9),
+        ("in2r/demo", ["train.epochs=3"], 0.8),
         ("l2rm/demo", ["train.batch=16", "train.warmup_epochs=3"], 0.8),
+        ("sps/demo", ["method.clean_from_epoch=0", NOISY], 0.8),
         ("pcsr/demo", [NOISY, "method.ambiguous_from_epoch=1", "method.classes=16",
                        "train.epochs=2"], 0.9),
         ("crcl/demo", ["train.batch=16", "method.schedules=[2]", "train.warmup_epochs=2",
@@ -167,6 +172,8 @@ class Asked(BaseException):
         ("pc2-released", ["train.lr_drop_epoch=1"], [1, 1, 1, 0.1, 0.01]),
         ("crcl", ["train.lr_drop_epoch=1", "method.schedules=[2]", "train.epochs=6"],
          [1, 1, 1, 0.1] * 2),
+        *((name, ["train.lr_drop_epoch=2"], [1, 1, 1, 1, 0.1, 0.1, 0.01])
+          for name in ("in2r", "sps")),
         ("cream", ["train.lr_drop_epoch=2", "method.lr_decay=0.5"], [1, 1, 1, 1, 0.5, 0.5, 0.25]),
         ("gsc", ["train.lr_drop_epoch=2", "method.lr_decay=0.5"], [1, 1, 0.5, 0.5, 0.25]),
     ],
@@ -196,6 +203,7 @@ def test_the_rate_drops_when_its_epochs_are_over(on_tiny, monkeypatch, preset, o
         ("pc2-released", [], "mean mean hardest"),
         ("ncr", [], "mean mean hardest"),
         ("bicro", [], "mean mean hardest"),
+        ("in2r", [], " mean hardest"),
         ("l2rm", [], " mean hardest"),
         ("crossfit", ["method.folds=2", "train.seed=1"], "mean mean hardest"),
     ],
@@ -295,12 +303,19 @@ L2RM = "lr=2e-4 batch=128 clip=2 mass=0.1 temperature=0.05 cost_lr=2e-6"
 CRCL = "lr=5e-4 weight_decay=0.01 clip=2 warmup_epochs=2 momentum=0.8 threshold=0.1"
 PCSR = "noisy_from_epoch=25 ambiguous_from_epoch=40 classes=256 temperature=0.05 gce_power=0.7"
 CREAM = "temperature=0.07 hard_from_epoch=10 noisy_from_epoch=15 warmup_epochs=5 lr_drop_epoch=10"
+IN2R = "neighbours=5 intra_weight=0.5 lr=5e-4 warmup_epochs=5 epochs=40 lr_drop_epoch=15 clip=2"
+SPS = "temperature=0.07 strict_above=0.6 stability_weight=25 warmup_epochs=5 lr_drop_epoch=10"
 GSC = "temperature=0.07 newest_weight=0.7 structure_weight=0.01 total=60 lr_decay=0.2"
 SCANS = ("scan_t2i", "scan_i2t", "imram")
 PUBLISHED = [
     ("pcsr", "f30k", f"{PCSR} warmup_epochs=5 epochs=50 lr_drop_epoch=30"),
     ("cream", "f30k", f"{CREAM} epochs=40 lr_decay=0.1"),
     ("cream", "coco", "epochs=20"),
+    *(("in2r", on, f"{IN2R} memory={memory} image_pooling='gpo' caption_encoder='gru'")
+      for on, memory in (("", 65_536), ("f30k", 65_536), ("coco", 448_000), ("cc152k", 448_000))),
+    *(("sps", on, f"{SPS} epochs=40 clean_from_epoch=10 noisy_from_epoch=15")
+      for on in ("f30k", "cc152k")),
+    ("sps", "coco", f"{SPS} epochs=20 clean_from_epoch=5 noisy_from_epoch=10"),
     ("gsc", "f30k", f"{GSC} lr_drop_epoch=15"),
     ("gsc", "coco", "lr_drop_epoch=20"),
     *(("rcl", on, f"{RCL} total=30 full=15") for on in ("", "f30k", "cc152k")),
