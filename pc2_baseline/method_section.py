@@ -21,6 +21,7 @@ METHODS = {
     "gsc": "gsc:Gsc",
     "l2rm": "l2rm:L2rm",
     "ncr": "ncr:Ncr",
+    "npc": "npc:Npc",
     "pc2": "pc2.paper:Pc2",
     "pc2-released": "pc2.released:Pc2Released",
     "pcsr": "pc2.pcsr:Pcsr",
