@@ -194,7 +194,7 @@ def nearest(
     """
     entries = entries.to(vectors.device)
     bank = vectors[entries].T
-    found = torch.cat([(block @ bank).argmax(1) for block in vectors.split(BLOCK)])
+    found = torch.cat([(block @ bank).argmax(1) for block in torch.split(vectors, BLOCK)])
     return entries[found].cpu()
 
 
