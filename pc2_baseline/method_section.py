@@ -22,6 +22,7 @@ METHODS = {
     "in2r": "in2r:In2r",
     "l2rm": "l2rm:L2rm",
     "ncr": "ncr:Ncr",
+    "npc": "npc:Npc",
     "pc2": "pc2.paper:Pc2",
     "pc2-released": "pc2.released:Pc2Released",
     "pcsr": "pc2.pcsr:Pcsr",

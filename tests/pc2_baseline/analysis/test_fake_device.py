@@ -35,7 +35,7 @@ WAITS = {
 ONCE = {
     "peers.evaluate_pairs", "coteaching.pair_losses", "cream._divide", "decl.<dictcomp>",
     "retrieval.similarity_matrix", "learner._stored", "crcl.fit_epoch", "gsc.fit_epoch",
-    "in2r.<listcomp>", "learner.<listcomp>", "bank.write_rows",
+    "in2r.<listcomp>", "learner.<listcomp>", "bank.write_rows", "npc.fit_epoch", "npc.nearest",
 }  # fmt: skip
 """Where it waits after an epoch, a division or a block of scores; released code in each step."""
 
@@ -46,7 +46,7 @@ VARIANTS = [
     ("contrastive/demo", ["model.image_pooling=gpo", "model.caption_encoder=gru"]),
     ("cream", ["method.hard_from_epoch=0", NOISY]), ("crossfit", ["method.folds=2"]),
     ("decl", []), ("gsc", []), ("in2r", ["method.neighbours=1"]), ("l2rm", []),
-    ("sps", ["method.clean_from_epoch=0", NOISY]), ("ncr", [NOISY]),
+    ("sps", ["method.clean_from_epoch=0", NOISY]), ("ncr", [NOISY]), ("npc", []),
     ("ncr", [NOISY, "method.steps=two"]), ("pc2-paper", [NOISY]),
     ("pc2-paper", [NOISY, "method.search_in=clean_set"]), ("pc2-paper", ["model.precision=bf16"]),
     ("pc2-paper/demo", ["model.similarity=pooled", NOISY]), ("pc2-released", [NOISY]),

@@ -34,6 +34,7 @@ VARIANTS = [
     ("l2rm", ["train.batch=12"]),
     ("ncr", []),
     ("ncr", ["method.steps=two"]),
+    ("npc", []),
     ("pc2-paper", []),
     ("pc2-paper", ["method.search_in=clean_set"]),
     ("pc2-paper/demo", [POOLED]),
@@ -85,8 +86,8 @@ def test_it_goes_on_bit_for_bit_after_a_stop_and_predicts_by_its_networks_alone(
 
 
 @pytest.mark.parametrize(
-    "preset", ["bicro", "contrastive", "cream", "decl", "gsc", "l2rm", "ncr", "pc2-paper",
-               "pc2-released", "pcsr", "rcl", "sgr", "sps"],
+    "preset", ["bicro", "contrastive", "cream", "decl", "gsc", "l2rm", "ncr", "npc",
+               "pc2-paper", "pc2-released", "pcsr", "rcl", "sgr", "sps"],
 )  # fmt: skip
 def test_each_epoch_of_the_warm_up_takes_every_pair_once_in_another_order(on_tiny, steps, preset):
     method, pairs = on_tiny(preset, "train.warmup_epochs=2", "model.similarity_dim=8")
@@ -130,6 +131,7 @@ SCAN = ["train.lr=1e-2", "train.batch=16", "train.warmup_epochs=3", "train.epoch
         ("pc2-paper/demo", ["method.classes=16"], 0.9),
         ("ncr/demo", [], 0.75),
         ("bicro/demo", [], 0.75),
+        ("npc/demo", [], 0.8),
         ("decl/demo", ["train.warmup_epochs=5"], 0.8),
         ("gsc/demo", ["train.epochs=3", "train.seed=1"], 0.85),
         ("cream/demo", [], 0.9),
@@ -167,8 +169,8 @@ class Asked(BaseException):
     ("preset", "overrides", "expected"),
     [
         *((name, ["train.lr_drop_epoch=1"], [1, 1, 1, 0.1, 0.1])
-          for name in ("rcl", "sgr", "contrastive", "decl", "l2rm", "ncr", "bicro", "pc2-paper",
-                       "pcsr", "crossfit")),
+          for name in ("rcl", "sgr", "contrastive", "decl", "l2rm", "ncr", "npc", "bicro",
+                       "pc2-paper", "pcsr", "crossfit")),
         ("pc2-released", ["train.lr_drop_epoch=1"], [1, 1, 1, 0.1, 0.01]),
         ("crcl", ["train.lr_drop_epoch=1", "method.schedules=[2]", "train.epochs=6"],
          [1, 1, 1, 0.1] * 2),
