@@ -24,6 +24,7 @@ METHODS = {
     "ncr": "ncr:Ncr",
     "npc": "npc:Npc",
     "pc2": "pc2.paper:Pc2",
+    "pc2-crossfit": "pc2.crossfit:Pc2CrossFit",
     "pc2-released": "pc2.released:Pc2Released",
     "pcsr": "pc2.pcsr:Pcsr",
     "rcl": "rcl:Rcl",
@@ -109,6 +110,16 @@ class DividingSettings(TripletSettings, DivisionSettings):
 
     margin_base: Annotated[float, Field(gt=1)] = Field(
         10.0, description="Base m of the soft margin."
+    )
+
+
+class CrossFittedSettings(DividingSettings):
+    """Settings shared by methods whose pairs are judged by networks that did not see them."""
+
+    folds: Annotated[int, Field(ge=2)] = Field(
+        4,
+        description="Folds of the pairs, and networks: each trains on all folds but one, judges "
+        "that one, and their similarities are averaged. Training time grows with folds - 1.",
     )
 
 

@@ -4,16 +4,18 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from pydantic import Field
+from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_section import SoftmaxSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import contrastive_loss
-from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.modules.coteaching import Rows
+from pc2_baseline.modules.learner import rate, take_steps
 from pc2_baseline.modules.seeds import stream
-from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
 
 
@@ -51,9 +53,9 @@ class Contrastive(OneNetwork[ContrastiveSettings]):
         """Train for one epoch."""
         self.begin(epoch, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
-        losses = []
-        for number, rows in enumerate(bar(batches, "train", len(batches))):
-            losses_of = self.loss(self.net.score_batch(train.batch(rows)))
-            loss = (train.weights_of(rows) * losses_of).mean()
-            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
-        return {"loss": float(np.mean(losses))}
+
+        def loss(rows: Rows) -> Float[Tensor, ""]:
+            losses = self.loss(self.net.score_batch(train.batch(rows)))
+            return (train.weights_of(rows) * losses).mean()
+
+        return {"loss": take_steps(self.learner, batches, loss, epoch)}

@@ -25,13 +25,12 @@ from pc2_baseline.modules.contrastive import symmetric_cross_entropy
 from pc2_baseline.modules.coteaching import (
     PEERS,
     DividedPairs,
+    Rows,
     Triplet,
-    by_peer,
     clean_and_noisy_batches,
     dividing_batches,
     full_margin_loss,
     pair_losses,
-    warm_up_batches,
 )
 from pc2_baseline.modules.division import Division, divide, require_clean
 from pc2_baseline.modules.learner import Step, mean_losses, prefixed, stepped_rate, under
@@ -152,11 +151,7 @@ class In2r(CoTaught[In2rNetwork, DividedPairs]):
             learned = each(lambda peer: self._learn(train, epoch, peer))
             figures = [own for own, _ in learned]
             self.memories = [memory for _, memory in learned]
-        if self.train.judges(epoch):
-            self.statistics = each(lambda peer: self._divide(train, peer))
-            summaries = [own.summary() for own in self.statistics]
-            figures = [own | more for own, more in zip(figures, summaries, strict=True)]
-        return by_peer(figures)
+        return self.divided_anew(epoch, figures, lambda peer: self._divide(train, peer))
 
     def state_dict(self) -> State:
         """Return networks, statistics, optimisers and memories of both peers."""
@@ -174,14 +169,13 @@ class In2r(CoTaught[In2rNetwork, DividedPairs]):
     def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train a peer for an epoch on all pairs, by eq. 1."""
         self.begin(epoch, peer, 1.0)
-        net, learner, name = self.matching[peer], self.learners[peer], PEERS[peer]
-        batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, peer)
-        losses = []
-        for number, rows in enumerate(bar(batches, f"warm-up {name}", len(batches))):
+        temperature, net = self.method.temperature, self.matching[peer]
+
+        def loss(rows: Rows) -> Float[Tensor, ""]:
             similarity = net.score_batch(train.batch(rows))
-            loss = symmetric_cross_entropy(similarity, self.method.temperature).mean()
-            losses.append(learner.step(loss, Step(epoch, number, name, rows)))
-        return {"loss": float(np.mean(losses))}
+            return symmetric_cross_entropy(similarity, temperature).mean()
+
+        return self.warm_up(train, epoch, peer, loss)
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> tuple[dict[str, float], Memory]:
         """Train a peer on clean and noisy pairs; also return what it remembers from now on."""

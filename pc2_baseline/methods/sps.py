@@ -21,10 +21,8 @@ from pc2_baseline.modules.coteaching import (
     DividedPairs,
     Rows,
     batches_beside,
-    by_peer,
     dividing_batches,
     pair_losses,
-    warm_up_batches,
 )
 from pc2_baseline.modules.division import Division, divide, require_clean
 from pc2_baseline.modules.learner import Step, stepped_rate
@@ -99,23 +97,16 @@ class Sps(CoTaught[MatchingNetwork, DividedPairs]):
         each = self.groups.for_each_peer
         learn = self._warm_up if epoch < self.train.warmup_epochs else self._learn
         figures = each(lambda peer: learn(train, epoch, peer))
-        if self.train.judges(epoch):
-            self.statistics = each(lambda peer: self._divide(train, peer))
-            summaries = [own.summary() for own in self.statistics]
-            figures = [own | more for own, more in zip(figures, summaries, strict=True)]
-        return by_peer(figures)
+        return self.divided_anew(epoch, figures, lambda peer: self._divide(train, peer))
 
     def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train a peer for an epoch on all pairs."""
         self.begin(epoch, peer, 1.0)
-        batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, peer)
-        losses = []
-        for number, rows in enumerate(bar(batches, f"warm-up {PEERS[peer]}", len(batches))):
-            costs = self._info_nce(self.nets[peer].score_batch(train.batch(rows)))
-            losses.append(
-                self.learners[peer].step(costs.mean(), Step(epoch, number, PEERS[peer], rows))
-            )
-        return {"loss": float(np.mean(losses))}
+        net = self.nets[peer]
+        return self.warm_up(
+            train, epoch, peer,
+            lambda rows: self._info_nce(net.score_batch(train.batch(rows))).mean(),
+        )  # fmt: skip
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train a peer for an epoch by the other's division; return the strict steps' loss."""

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import TrainSettings, read_settings
+from pc2_baseline.methods.pc2 import paper
 from pc2_baseline.methods.pc2.paper import Pc2
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import EpochRecord, read_state, read_tensors
@@ -234,9 +235,9 @@ def test_two_trainings_never_share_a_folder(tiny, tmp_path, settings, monkeypatc
 def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
     whole, tiny, tmp_path, settings, broken
 ):
-    real, steps = Pc2.training_step, []
+    real, steps = paper.training_step, []
 
-    def breaks(self, own, clean, noisy, step):
+    def breaks(method, own, clean, noisy, step, search_in):
         steps.append(clean.tolist())
 
         def triplet(*args):
@@ -244,11 +245,11 @@ def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
             return costs * float("nan") if broken == "loss" else (costs * 0).sqrt() + costs
 
         given = own if len(steps) < 2 else replace(own, triplet=triplet)
-        return real(self, given, clean, noisy, step)
+        return real(method, given, clean, noisy, step, search_in)
 
     run = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pc2, "training_step", breaks)
+        patch.setattr(paper, "training_step", breaks)
         message = "the loss is nan" if broken == "loss" else "the gradient norm is nan"
         where = r"^epoch 2, batch (\d), peer ([ab])"
         with pytest.raises(TrainingError, match=rf"{where}: {message}.*failure") as caught:
