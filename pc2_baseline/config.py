@@ -233,6 +233,11 @@ class Settings(Strict):
         """Whether the method compares words read on a page with the letters of a caption."""
         return bool(getattr(self.method, "words", self.model.similarity == "reading"))
 
+    @property
+    def division_threshold(self) -> float:
+        """Clean probability above which the method takes a pair for clean."""
+        return float(getattr(self.method, "division_threshold", 0.5))
+
     @model_validator(mode="after")
     def _network_and_data_are_what_the_method_takes(self) -> "Settings":
         if self.model.similarity in {"pooled", "reading"}:

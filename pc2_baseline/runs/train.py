@@ -106,7 +106,7 @@ def train(
                     )
             process_groups.wait()
             method = make_method(settings, _sizes(record, pairs), device)
-            judge = partial(judge_division, truth) if truth else None
+            judge = partial(judge_division, truth, settings.division_threshold) if truth else None
             trainer = Trainer(run, record, method, judge, _callbacks(run, record, truth))
             gib = settings.data.memory_gb
             return trainer.fit(whiten_once(method, taught, gib), whiten_once(method, dev, gib))
@@ -176,7 +176,7 @@ def _callbacks(run: Path, record: RunRecord, truth: Truth | None) -> list[Callba
     if train.tensorboard:
         callbacks.append(TensorBoardCallback(run / TENSORBOARD, pairs))
     if train.pictures:
-        callbacks.append(PictureCallback(run, pairs, train.warmup_epochs, truth))
+        callbacks.append(PictureCallback(run, record, truth))
     if train.track:
         config = record.settings.model_dump(mode="json")
         callbacks.append(TrackerCallback(run, train.track, config, pairs))
@@ -194,7 +194,7 @@ def _check_sizes(release: Path, pairs: PairSet, dev: PairSet) -> None:
         )
 
 
-def judge_division(truth: Truth, outputs: EpochOutputs) -> dict[str, float]:
+def judge_division(truth: Truth, threshold: float, outputs: EpochOutputs) -> dict[str, float]:
     """Compare an epoch's division with the truth, for the log; nothing learns from it.
 
     Returns:
@@ -203,7 +203,7 @@ def judge_division(truth: Truth, outputs: EpochOutputs) -> dict[str, float]:
     division = _division(outputs)
     if not division:
         return {}
-    found = quality(0, division, truth)
+    found = quality(0, division, truth, threshold)
     figures = {
         "auroc": found.auroc,
         "clean_precision": found.precision,
@@ -218,11 +218,12 @@ class PictureCallback:
     A truth colours the pairs; the end of the warm-up is marked.
     """
 
-    def __init__(self, run: Path, pairs: int, warmup: int, truth: Truth | None) -> None:
+    def __init__(self, run: Path, record: RunRecord, truth: Truth | None) -> None:
         self.name = f"pictures of {run}"
         self._run = run
-        self._pairs = pairs
-        self._warmup = warmup
+        self._pairs = record.release.pairs
+        self._warmup = record.settings.train.warmup_epochs
+        self._threshold = record.settings.division_threshold
         self._truth = truth
 
     def on_epoch_end(self, state: CheckpointState, outputs: EpochOutputs) -> None:
@@ -231,7 +232,8 @@ class PictureCallback:
 
         if division := _division(outputs):
             path = self._run / PICTURES / f"{state.epoch:05d}.png"
-            draw_division(path, division, self._truth, f"Epoch {state.epoch + 1}")
+            title = f"Epoch {state.epoch + 1}"
+            draw_division(path, division, self._truth, title, self._threshold)
         draw_curves(self._run / CURVES, state, self._pairs, self._warmup)
 
     def close(self) -> None:

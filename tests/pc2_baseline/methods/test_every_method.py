@@ -86,6 +86,17 @@ def test_it_goes_on_bit_for_bit_after_a_stop_and_predicts_by_its_networks_alone(
     assert np.array_equal(alone.similarity(pairs), matrix)
 
 
+@pytest.mark.parametrize("preset", ["pc2-paper", "pc2-crossfit", "cream"])
+def test_the_similarity_is_the_logit_of_the_mean_of_all_its_networks(on_tiny, scored, preset):
+    method, pairs = on_tiny(preset)
+    each = [scored(net, pairs) for net in method.matching]
+    assert len(each) == (4 if preset == "pc2-crossfit" else 2)
+    mean = sum(matrix.double() for matrix in each) / len(each)
+    found = torch.from_numpy(method.similarity(pairs)).double()[pairs.image_of]
+    assert torch.allclose(found.sigmoid(), mean, atol=1e-5)
+    assert not any(torch.allclose(found.sigmoid(), own.double(), atol=1e-3) for own in each)
+
+
 @pytest.mark.parametrize(
     "preset", ["bicro", "contrastive", "cream", "decl", "gsc", "l2rm", "ncr", "npc",
                "pc2-paper", "pc2-released", "pcsr", "rcl", "sgr", "sps"],
@@ -130,6 +141,7 @@ SCAN = ["train.lr=1e-2", "train.batch=16", "train.warmup_epochs=3", "train.epoch
     ("preset", "overrides", "auroc"),
     [
         ("pc2-paper/demo", ["method.classes=16"], 0.9),
+        ("pc2-crossfit/demo", ["method.classes=16", "method.folds=3", POOLED], 0.9),
         ("ncr/demo", [], 0.75),
         ("bicro/demo", [], 0.75),
         ("npc/demo", [], 0.8),
@@ -171,7 +183,7 @@ class Asked(BaseException):
     [
         *((name, ["train.lr_drop_epoch=1"], [1, 1, 1, 0.1, 0.1])
           for name in ("rcl", "sgr", "contrastive", "decl", "l2rm", "ncr", "npc", "bicro",
-                       "pc2-paper", "pcsr", "crossfit")),
+                       "pc2-paper", "pc2-crossfit", "pcsr", "crossfit")),
         ("pc2-released", ["train.lr_drop_epoch=1"], [1, 1, 1, 0.1, 0.01]),
         ("crcl", ["train.lr_drop_epoch=1", "method.schedules=[2]", "train.epochs=6"],
          [1, 1, 1, 0.1] * 2),
@@ -209,6 +221,7 @@ def test_the_rate_drops_when_its_epochs_are_over(on_tiny, monkeypatch, preset, o
         ("in2r", [], " mean hardest"),
         ("l2rm", [], " mean hardest"),
         ("crossfit", ["method.folds=2", "train.seed=1"], "mean mean hardest"),
+        ("pc2-crossfit", ["method.folds=2", "train.seed=1"], "mean mean hardest"),
     ],
 )
 def test_negatives_harden_after_the_warm_up_and_the_mean_epochs(

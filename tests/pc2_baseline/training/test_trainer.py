@@ -16,6 +16,7 @@ from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import TrainSettings, read_settings
 from pc2_baseline.methods.pc2 import paper
 from pc2_baseline.methods.pc2.paper import Pc2
+from pc2_baseline.runs.evaluate import evaluate
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import EpochRecord, read_state, read_tensors
 from pc2_baseline.training.run_folder import read_run
@@ -265,6 +266,15 @@ def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
     assert train(tiny, run, settings).fresh == 2
     same_runs(whole, run)
     assert not (run / "failure.json").exists()
+
+
+def test_epochs_are_scored_on_dev_and_never_on_test(whole, tiny):
+    """The scores of the best epoch are those of its networks on dev, which test's are not."""
+    state = read_state(whole / "best")
+    dev, test = (evaluate(whole, split, release=tiny).scores for split in ("dev", "test"))
+    kept = state.history[state.best_epoch].dev
+    assert kept == pytest.approx(dev)
+    assert kept != pytest.approx(test)
 
 
 def record(epoch, rsum):
