@@ -28,9 +28,6 @@ from pc2_baseline.modules.coteaching import (
     Rows,
     Triplet,
     clean_and_noisy_batches,
-    dividing_batches,
-    full_margin_loss,
-    pair_losses,
 )
 from pc2_baseline.modules.division import Division, divide, require_clean
 from pc2_baseline.modules.learner import Step, mean_losses, prefixed, stepped_rate, under
@@ -248,9 +245,7 @@ class In2r(CoTaught[In2rNetwork, DividedPairs]):
 
     def _divide(self, train: PairSet, peer: int) -> DividedPairs:
         """Divide the pairs by a mixture of two Gaussians over their mean-negative losses."""
-        batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
-        loss = partial(full_margin_loss, margin=self.method.margin)
-        losses = pair_losses(self.matching[peer], train, batches, loss, f"divide {PEERS[peer]}")
+        losses = self.losses(train, peer, self.method.margin, self.method.division_batch)
         return DividedPairs(losses, divide(losses, self.train.seed))
 
 

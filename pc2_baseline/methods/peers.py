@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Generic, TypeVar, cast
 
 import numpy as np
@@ -18,7 +19,10 @@ from pc2_baseline.modules.coteaching import (
     DividedPairs,
     Rows,
     by_peer,
+    dividing_batches,
+    full_margin_loss,
     pack_statistics,
+    pair_losses,
     read_statistics,
     warm_up_batches,
 )
@@ -139,6 +143,12 @@ class CoTaught(Peers[Net], Generic[Net, Divided]):
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, peer)
         learner, name = self.learners[peer], PEERS[peer]
         return {"loss": take_steps(learner, batches, loss, epoch, name, "warm-up")}
+
+    def losses(self, train: PairSet, peer: int, margin: float, size: int) -> np.ndarray:
+        """Return each pair's mean-negative triplet loss with a peer, among ``size`` pairs."""
+        batches = dividing_batches(len(train), size, self.train.seed)
+        loss = partial(full_margin_loss, margin=margin)
+        return pair_losses(self.matching[peer], train, batches, loss, f"divide {PEERS[peer]}")
 
     def divided_anew(
         self, epoch: int, figures: Sequence[dict[str, float]], divide: Callable[[int], Divided]
