@@ -21,6 +21,7 @@ _TITLES = {
     "bicro": "BiCro",
     "contrastive": "Softmax loss",
     "crossfit": "Cross-fit division",
+    "pc2-crossfit": "PC2, cross-fit division",
     "ridge": "Ridge regression",
 }
 """Titles of methods that are not their names in capitals."""
