@@ -49,6 +49,7 @@ VARIANTS = [
     ("sps", ["method.clean_from_epoch=0", NOISY]), ("ncr", [NOISY]), ("npc", []),
     ("ncr", [NOISY, "method.steps=two"]), ("pc2-paper", [NOISY]),
     ("pc2-paper", [NOISY, "method.search_in=clean_set"]), ("pc2-paper", ["model.precision=bf16"]),
+    ("pc2-crossfit", [NOISY, "method.folds=2"]),
     ("pc2-paper/demo", ["model.similarity=pooled", NOISY]), ("pc2-released", [NOISY]),
     ("pcsr", [NOISY, "method.ambiguous_from_epoch=1"]), ("rcl", []),
     *((network, [])
