@@ -79,6 +79,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
         "pc2-baseline train out/release runs/three --seeds 0,1,2",
         "pc2-baseline train out/release runs/pc2 --set data.truth=truth.csv --set train.patience=8",
         "torchrun --no-python --nproc-per-node 2 pc2-baseline train out/release runs/pc2",
+        "pc2-baseline train out/release runs/osa --config osa --weights-from pairs.csv",
         "pc2-baseline train out/release runs/pc2 --track trackio:now",
         "tensorboard --logdir runs",
     ),
@@ -94,6 +95,13 @@ def train(
         str | None,
         typer.Option(
             metavar="N,N,…", help="Train once with each seed, in RUN/seed-N: mean and spread."
+        ),
+    ] = None,
+    weights_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="What another model thinks of the pairs, by which their losses are multiplied: a "
+            "table of rank-pairs, or a matrix (.npy); data.weights_from.",
         ),
     ] = None,
     track: Annotated[
@@ -128,6 +136,7 @@ def train(
 
     overrides = [*(set_ or []), *([f'train.device="{device}"'] if device else [])]
     overrides += [f"train.track={json.dumps(track)}"] if track else []
+    overrides += [f"data.weights_from={json.dumps(str(weights_from))}"] if weights_from else []
     by_size = config is None and on is None
     if by_size:
         config, overrides, on = default_preset(release, overrides)

@@ -55,6 +55,18 @@ class DataSettings(Strict):
     noise_file: Path | None = Field(
         None, description="A .npy file with the image of each training caption; read, never made."
     )
+    weights_from: Path | None = Field(
+        None,
+        description="What another model thinks of each training pair, by which its loss is "
+        "multiplied: CSV or Parquet with key and clean_prob, such as rank-pairs writes; or a .npy "
+        "matrix of similarities, training images × captions, weighed as OSA does. For contrastive, "
+        "rcl and triplet.",
+    )
+    weights_by: Literal["clean_prob", "cosine"] = Field(
+        "clean_prob",
+        description="Column of data.weights_from that weighs the pairs: clean_prob itself, or "
+        "cosine by OSA's function.",
+    )
     memory_gb: PositiveFloat = Field(
         12.0,
         description="Hold a split's regions in memory up to this size, else read by the batch.",
@@ -76,11 +88,12 @@ class ModelSettings(Strict):
     embed_dim: PositiveInt = Field(2048, description="Width of regions and words.")
     word_dim: PositiveInt = Field(300, description="Width of a token's embedding.")
     similarity: Literal[
-        "sgr", "saf", "scan_t2i", "scan_i2t", "imram", "vsrn", "pooled", "reading"
+        "sgr", "saf", "scan_t2i", "scan_i2t", "imram", "maxsim", "vsrn", "pooled", "reading"
     ] = Field(
         "sgr",
         description="Network: SGRAF's graph reasoning (sgr) or attention filtration (saf); SCAN, "
-        "words attending to regions (scan_t2i) or regions to words (scan_i2t); IMRAM; VSRN; "
+        "words attending to regions (scan_t2i) or regions to words (scan_i2t); IMRAM; each word "
+        "with its nearest region and each region with its nearest word (maxsim); VSRN; "
         "the cosine of one vector a screenshot and one a caption (pooled), hundreds of times "
         "faster; or the words read on the page against the caption's letters, with a learned "
         "correction (reading), for features of a detector that reads, such as tiny-web.",
@@ -220,8 +233,13 @@ class Settings(Strict):
         """Whether the method compares words read on a page with the letters of a caption."""
         return bool(getattr(self.method, "words", self.model.similarity == "reading"))
 
+    @property
+    def division_threshold(self) -> float:
+        """Clean probability above which the method takes a pair for clean."""
+        return float(getattr(self.method, "division_threshold", 0.5))
+
     @model_validator(mode="after")
-    def _the_network_has_what_the_method_needs(self) -> "Settings":
+    def _network_and_data_are_what_the_method_takes(self) -> "Settings":
         if self.model.similarity in {"pooled", "reading"}:
             has = f'model.similarity = "{self.model.similarity}" has one vector each'
             if self.method.name == "pc2-released":
@@ -232,7 +250,12 @@ class Settings(Strict):
                     f'method.class_input = "{found}" needs regions and words, but {has}; '
                     'expected "pooled"'
                 )
-        cells = ("sgr", "scan_t2i", "scan_i2t", "imram")
+        if self.data.weights_from and not self.method.takes_weights:
+            raise ValueError(
+                f"data.weights_from: method {self.method.name} weighs pairs by itself, expected "
+                "contrastive, rcl or triplet"
+            )
+        cells = ("sgr", "scan_t2i", "scan_i2t", "imram", "maxsim")
         if self.model.shortlist and self.model.similarity not in cells:
             raise ValueError(
                 f"model.shortlist needs model.similarity to be one of {', '.join(cells)}, "

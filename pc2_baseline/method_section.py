@@ -19,13 +19,17 @@ METHODS = {
     "crossfit": "crossfit:CrossFit",
     "decl": "decl:Decl",
     "gsc": "gsc:Gsc",
+    "in2r": "in2r:In2r",
     "l2rm": "l2rm:L2rm",
     "ncr": "ncr:Ncr",
+    "npc": "npc:Npc",
     "pc2": "pc2.paper:Pc2",
+    "pc2-crossfit": "pc2.crossfit:Pc2CrossFit",
     "pc2-released": "pc2.released:Pc2Released",
     "pcsr": "pc2.pcsr:Pcsr",
     "rcl": "rcl:Rcl",
     "ridge": "ridge:Ridge",
+    "sps": "sps:Sps",
     "triplet": "triplet:Triplet",
 }
 """Class of each method in :mod:`pc2_baseline.methods`, by the name in its settings. It has the
@@ -39,8 +43,14 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class MethodSettings(Strict):
-    """Base of the settings of a method, which name it."""
+    """Base of the settings of a method, which name it.
 
+    Attributes:
+        takes_weights: Whether the method multiplies the losses of pairs by
+            :meth:`~pc2_baseline.data.pairs.PairSet.weights_of`.
+    """
+
+    takes_weights: ClassVar[bool] = False
     name: str
 
     @classmethod
@@ -100,6 +110,16 @@ class DividingSettings(TripletSettings, DivisionSettings):
 
     margin_base: Annotated[float, Field(gt=1)] = Field(
         10.0, description="Base m of the soft margin."
+    )
+
+
+class CrossFittedSettings(DividingSettings):
+    """Settings shared by methods whose pairs are judged by networks that did not see them."""
+
+    folds: Annotated[int, Field(ge=2)] = Field(
+        4,
+        description="Folds of the pairs, and networks: each trains on all folds but one, judges "
+        "that one, and their similarities are averaged. Training time grows with folds - 1.",
     )
 
 

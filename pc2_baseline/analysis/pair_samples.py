@@ -38,11 +38,13 @@ class BestDivision:
 
     Attributes:
         statistics: Its arrays by name.
+        threshold: Clean probability above which pairs are clean.
     """
 
     epoch: int
     statistics: dict[str, np.ndarray]
     truth: Truth | None
+    threshold: float = THRESHOLD
 
     def surest(self, count: int) -> tuple[list[SampledPair], list[SampledPair]]:
         """Return the ``count`` pairs with the lowest and with the highest clean probability.
@@ -59,7 +61,7 @@ class BestDivision:
         self, method: Explaining, train: PairSet, count: int, seed: int
     ) -> tuple[list[SampledPair], list[SampledPair]]:
         """Let a method explain at most ``count`` noisy and ``count`` clean pairs, at random."""
-        is_noisy = self.statistics["clean_prob"] <= THRESHOLD
+        is_noisy = self.statistics["clean_prob"] <= self.threshold
         order = np.random.default_rng(seed).permutation(len(is_noisy))
         noisy, clean = (order[side[order]][:count] for side in (is_noisy, ~is_noisy))
         kept = {name: torch.tensor(values) for name, values in self.statistics.items()}
@@ -79,7 +81,9 @@ class BestDivision:
         ]
 
 
-def read_best_division(run: Path, pairs: int, truth: Truth | None) -> BestDivision | None:
+def read_best_division(
+    run: Path, pairs: int, truth: Truth | None, threshold: float = THRESHOLD
+) -> BestDivision | None:
     """Read the division of the selected epoch; ``None`` if it has none.
 
     Raises:
@@ -87,4 +91,6 @@ def read_best_division(run: Path, pairs: int, truth: Truth | None) -> BestDivisi
     """
     epoch = read_state(run / BEST).best_epoch
     file = run / DIVISIONS / f"{epoch:05d}.safetensors"
-    return BestDivision(epoch, read_division(file, pairs), truth) if file.exists() else None
+    if not file.exists():
+        return None
+    return BestDivision(epoch, read_division(file, pairs), truth, threshold)

@@ -56,12 +56,16 @@ def _figure(
 
 
 def draw_division(
-    path: Path, division: Mapping[str, np.ndarray], truth: Truth | None, title: str
+    path: Path,
+    division: Mapping[str, np.ndarray],
+    truth: Truth | None,
+    title: str,
+    threshold: float = THRESHOLD,
 ) -> None:
     """Draw one epoch's losses, clean probabilities and oscillations, a row for each peer.
 
     Peers that share a division have one row. Statistics that a method does not keep have no column.
-    A truth colours the pairs.
+    A truth colours the pairs, a line marks the clean probability above which they are clean.
 
     Source:
         PC2 (Duan et al., ACM MM 2024), the figure of the losses and their mixture.
@@ -79,7 +83,7 @@ def draw_division(
             at = dict(zip(columns, row, strict=True))
             if "loss" in at:
                 _draw_losses(at["loss"], own["loss"], own["clean_prob"], groups)
-            _draw_probabilities(at["clean_prob"], own["clean_prob"], groups)
+            _draw_probabilities(at["clean_prob"], own["clean_prob"], groups, threshold)
             if "oscillation" in at:
                 _draw_oscillations(at["oscillation"], own["oscillation"], groups)
             row[0].set_ylabel(f"Peer {peer}: pairs" if peer else "Pairs")
@@ -146,10 +150,10 @@ def _draw_losses(
 
 
 def _draw_probabilities(
-    axis: Axes, clean_prob: Float[np.ndarray, " pairs"], groups: Groups
+    axis: Axes, clean_prob: Float[np.ndarray, " pairs"], groups: Groups, threshold: float
 ) -> None:
     _histogram(axis, clean_prob, np.linspace(0, 1, _BINS // 3 + 1), groups, "beside")
-    axis.axvline(THRESHOLD, color="black", linewidth=0.8, linestyle=":")
+    axis.axvline(threshold, color="black", linewidth=0.8, linestyle=":")
     axis.set_yscale("log")  # nearly all pairs stand at either end
     axis.yaxis.set_minor_locator(NullLocator())
     axis.set_ylim(bottom=0.8)

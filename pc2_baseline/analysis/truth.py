@@ -104,7 +104,8 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
     if not files:
         raise TrainingError(f"{run}: the method {record.settings.method.name} makes no divisions")
     pairs = len(known.known)
-    epochs = [quality(int(file.stem), read_division(file, pairs), known) for file in files]
+    above = record.settings.division_threshold
+    epochs = [quality(int(file.stem), read_division(file, pairs), known, above) for file in files]
     best = next((found for found in epochs if found.epoch == state.best_epoch), None)
     if best is None:
         raise FormatError(run / DIVISIONS, f"no division of the best epoch, {state.best_epoch}")
@@ -209,12 +210,17 @@ def by_peer(division: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarra
     return {peer: under(division, peer) for peer in peers}
 
 
-def quality(epoch: int, division: Mapping[str, np.ndarray], truth: Truth) -> DivisionQuality:
-    """Compare one epoch's division with a truth that has pairs of both kinds."""
+def quality(
+    epoch: int, division: Mapping[str, np.ndarray], truth: Truth, threshold: float = THRESHOLD
+) -> DivisionQuality:
+    """Compare one epoch's division with a truth that has pairs of both kinds.
+
+    Of several peers a pair is clean whose mean clean probability is above the threshold.
+    """
     matched = truth.of_known(truth.matched)
     clean_prob = truth.of_known(division["clean_prob"])
     shared = division.get("is_clean")
-    clean = clean_prob > THRESHOLD if shared is None else truth.of_known(shared.astype(bool))
+    clean = clean_prob > threshold if shared is None else truth.of_known(shared.astype(bool))
     peers = by_peer(division).values()
     by_statistic = {
         name: float(np.mean([_auroc(-truth.of_known(own[name]), matched) for own in peers]))

@@ -53,6 +53,7 @@ class PairSet:
         image_of: Row of ``regions`` of each pair.
         matched: Whether each pair is matched, if a noise file or a truth for the training is given.
         words: The words read on each region; ``None`` where the detector does not read.
+        weights: Weight of each pair, if ``data.weights_from`` is given.
     """
 
     regions: Any
@@ -62,6 +63,7 @@ class PairSet:
     image_of: Int[np.ndarray, " pairs"]
     matched: Bool[np.ndarray, " pairs"] | None = None
     words: SeenWords | None = None
+    weights: Float[np.ndarray, " pairs"] | None = None
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -88,6 +90,12 @@ class PairSet:
                 "data.noise_file"
             )
         return np.flatnonzero(self.matched)
+
+    def weights_of(self, pair_index: Int[np.ndarray, " batch"]) -> Float[Tensor, " batch"]:
+        """Return the weights of some pairs: 1 where none are given."""
+        if self.weights is None:
+            return torch.ones(len(pair_index), device=self.device)
+        return torch.from_numpy(self.weights[pair_index]).to(self.device, torch.float32)
 
     def batch(self, pair_index: Int[np.ndarray, " batch"]) -> Batch:
         """Read some pairs, in the order asked for."""

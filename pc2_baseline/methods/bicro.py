@@ -24,16 +24,12 @@ from pc2_baseline.methods.relabelling import (
 )
 from pc2_baseline.modules.beta_mixture import divide_by_beta
 from pc2_baseline.modules.coteaching import (
-    PEERS,
     DividedPairs,
     Rows,
-    by_peer,
     full_margin_loss,
-    warm_up_batches,
 )
-from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.modules.learner import rate
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
-from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
 
 _TINY = 1e-12
@@ -89,11 +85,7 @@ class BiCro(Relabelling):
         if epoch >= self.train.warmup_epochs:
             self.copy_others()
         figures = each(lambda peer: self._learn(train, epoch, peer))
-        if self.train.judges(epoch):
-            self.statistics = each(lambda peer: self._divide(train, peer))
-            summaries = [own.summary() for own in self.statistics]
-            figures = [own | more for own, more in zip(figures, summaries, strict=True)]
-        return by_peer(figures)
+        return self.divided_anew(epoch, figures, lambda peer: self._divide(train, peer))
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train one peer for an epoch; the warm-up takes the lowest losses of each batch."""
@@ -103,15 +95,13 @@ class BiCro(Relabelling):
             labels_of = partial(self.labels, train, peer)
             labelling = Labelling(labels_of, method.mismatch_threshold, noisy_first=True)
             return learn_labelled(self, method, train, epoch, peer, labelling)
-        net, learner, name = self.nets[peer], self.learners[peer], PEERS[peer]
-        batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, peer)
-        losses = []
-        for number, rows in enumerate(bar(batches, f"warm-up {name}", len(batches))):
-            costs = full_margin_loss(net.score_batch(train.batch(rows)), method.margin)
+
+        def loss(rows: Rows) -> Float[Tensor, ""]:
+            costs = full_margin_loss(self.nets[peer].score_batch(train.batch(rows)), method.margin)
             kept = max(1, int(method.warmup_share * len(costs)))
-            loss = costs.topk(kept, largest=False).values.sum()
-            losses.append(learner.step(loss, Step(epoch, number, name, rows)))
-        return {"loss": float(np.mean(losses))}
+            return costs.topk(kept, largest=False).values.sum()
+
+        return self.warm_up(train, epoch, peer, loss)
 
     def labels(self, train: PairSet, peer: int, clean: Rows, noisy: Rows) -> Labels:
         """Label a batch with the other peer's network."""

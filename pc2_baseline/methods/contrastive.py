@@ -1,25 +1,28 @@
 """The contrastive baseline: one network, a softmax loss, every pair taken as matched."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from pydantic import Field
+from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_section import SoftmaxSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import contrastive_loss
-from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.modules.coteaching import Rows
+from pc2_baseline.modules.learner import rate, take_steps
 from pc2_baseline.modules.seeds import stream
-from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
 
 
 class ContrastiveSettings(SoftmaxSettings):
     """One network and a softmax loss: every pair is taken as matched."""
 
+    takes_weights: ClassVar[bool] = True
     name: Literal["contrastive"] = "contrastive"
     loss: Literal["info_nce", "complementary", "gce"] = Field(
         "info_nce",
@@ -32,10 +35,12 @@ class Contrastive(OneNetwork[ContrastiveSettings]):
     """One network and a softmax loss: each pair against all others of its batch, both ways.
 
     Epochs of the warm-up are like the others: the drop of the rate is counted from its end.
+    Pairs weighed by a pre-trained model (``data.weights_from``) make it OSA.
 
     Source:
         CLIP (Radford et al., ICML 2021) for the loss; with the pooled network a dual encoder, as
-        VSE-infinity (Chen et al., CVPR 2021).
+        VSE-infinity (Chen et al., CVPR 2021). OSA (Li et al., arXiv 2410.01944) for the weights,
+        see :func:`~pc2_baseline.data.pair_weights.osa_weights`.
     """
 
     section = ContrastiveSettings
@@ -48,8 +53,9 @@ class Contrastive(OneNetwork[ContrastiveSettings]):
         """Train for one epoch."""
         self.begin(epoch, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
-        losses = []
-        for number, rows in enumerate(bar(batches, "train", len(batches))):
-            loss = self.loss(self.net.score_batch(train.batch(rows))).mean()
-            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
-        return {"loss": float(np.mean(losses))}
+
+        def loss(rows: Rows) -> Float[Tensor, ""]:
+            losses = self.loss(self.net.score_batch(train.batch(rows)))
+            return (train.weights_of(rows) * losses).mean()
+
+        return {"loss": take_steps(self.learner, batches, loss, epoch)}

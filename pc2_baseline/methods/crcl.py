@@ -13,7 +13,7 @@ from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import Share, SoftmaxSettings
 from pc2_baseline.methods.one_network import OneNetwork
-from pc2_baseline.modules.contrastive import info_nce, log_matches
+from pc2_baseline.modules.contrastive import info_nce, log_matches, matching_probability
 from pc2_baseline.modules.coteaching import warm_up_batches
 from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.progress import bar
@@ -138,14 +138,6 @@ class Crcl(OneNetwork[CrclSettings]):
         """
         is_clean = confidence >= self.method.threshold
         self.statistics = {"clean_prob": confidence, "is_clean": is_clean, "loss": loss}
-
-
-def matching_probability(
-    similarity: Float[Tensor, "batch batch"], temperature: float
-) -> Float[Tensor, " batch"]:
-    """Mean probability of each pair over both directions, among the pairs of a batch."""
-    by_image, by_caption = log_matches(similarity, temperature)
-    return ((by_image.exp() + by_caption.exp()) / 2).diagonal()
 
 
 def refined(

@@ -1,47 +1,40 @@
 """Cross-fit division: every pair is judged by a network that did not train on it."""
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_section import DividingSettings, SoftmaxSettings, own_section
+from pc2_baseline.method_section import CrossFittedSettings, SoftmaxSettings, own_section
 from pc2_baseline.methods.networks import make_network
-from pc2_baseline.methods.peers import Peers
+from pc2_baseline.methods.peers import CrossFitted
 from pc2_baseline.modules.contrastive import contrastive_loss, info_nce
 from pc2_baseline.modules.coteaching import (
-    DIVISIONS,
     DividedPairs,
+    Rows,
     dividing_batches,
     full_margin_loss,
     pair_losses,
     read_statistics,
 )
 from pc2_baseline.modules.division import Division, require_clean
-from pc2_baseline.modules.folds import assign_folds, divide_by_fold
-from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.modules.folds import divide_by_fold
+from pc2_baseline.modules.learner import rate, take_steps
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.networks.network import MatchingNetwork
-from pc2_baseline.progress import bar
-from pc2_baseline.training.method import STATISTICS, EpochOutputs, Sizes, State
+from pc2_baseline.training.method import Sizes
 
 
-class CrossFitSettings(DividingSettings, SoftmaxSettings):
+class CrossFitSettings(CrossFittedSettings, SoftmaxSettings):
     """Cross-fit division: a pair is judged by a network that did not train on it."""
 
     name: Literal["crossfit"] = "crossfit"
-    folds: Annotated[int, Field(ge=2)] = Field(
-        4,
-        description="Folds of the pairs, and networks: each trains on all folds but one, judges "
-        "that one, and their similarities are averaged. Training time grows with folds - 1.",
-    )
     loss: Literal["triplet", "info_nce", "complementary", "gce"] = Field(
         "triplet",
         description="Triplets with soft margins by the clean probabilities, with a triplet loss as "
@@ -49,7 +42,7 @@ class CrossFitSettings(DividingSettings, SoftmaxSettings):
     )
 
 
-class CrossFit(Peers[MatchingNetwork]):
+class CrossFit(CrossFitted[MatchingNetwork]):
     """K peers: each leaves one of K folds out of its training and alone judges the pairs in it.
 
     The warm-up trains each peer on all pairs outside its fold. Every epoch ends with one evaluation
@@ -77,63 +70,38 @@ class CrossFit(Peers[MatchingNetwork]):
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         self.method = own = own_section(settings.method, CrossFitSettings)
-        names = [str(peer) for peer in range(own.folds)]
         super().__init__(
-            names, settings, device, lambda group: make_network(settings.model, sizes, group)
+            own.folds, settings, device, lambda group: make_network(settings.model, sizes, group)
         )
         self.contrast = (
             None if own.loss == "triplet" else contrastive_loss(own.loss, own.temperature)
         )
-        self.statistics: dict[str, Tensor] = {}
 
-    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train every peer outside its fold for one epoch, then divide the pairs anew."""
-        each = self.groups.for_each_peer
-        fold = assign_folds(train.image_of, train.captions, self.method.folds, self.train.seed)
-        losses = each(lambda peer: self._learn(train, epoch, peer, fold != peer))
-        by_peer = each(
-            lambda peer: self._held_out_losses(train, peer, np.flatnonzero(fold == peer))
-        )
-        held_out = np.stack(by_peer)[fold, np.arange(len(train))]
-        division = divide_by_fold(held_out, fold, self.train.seed)
-        own = DividedPairs(held_out, division)
-        self.statistics = own.to_tensors() | {"fold": torch.from_numpy(fold)}
-        return {
-            **{f"loss_{peer}": loss for peer, loss in zip(self.peers, losses, strict=True)},
-            "held_out_loss": float(held_out.mean()),
-            "clean": float(division.is_clean.sum()),
-        }
-
-    def state_dict(self) -> State:
-        """Return networks, optimisers and the division."""
-        return super().state_dict() | {STATISTICS: self.statistics}
-
-    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Load a state, or its networks alone."""
-        super().load_state_dict(state)
-        self.statistics = dict(state.get(STATISTICS, {}))
-
-    def epoch_outputs(self) -> EpochOutputs:
-        """Return the division, the held-out losses and the folds, for ``divisions/``."""
-        return {DIVISIONS: self.statistics} if self.statistics else {}
-
-    def _learn(self, train: PairSet, epoch: int, peer: int, outside: np.ndarray) -> float:
+    def learn(
+        self, train: PairSet, epoch: int, peer: int, outside: Bool[np.ndarray, " pairs"]
+    ) -> float:
         """Train a peer for an epoch on pairs outside its fold; return the mean loss of a batch."""
         self.begin(epoch, peer, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         hardest = epoch - self.train.warmup_epochs >= self.method.mean_epochs
-        net, learner, name = self.nets[peer], self.learners[peer], self.peers[peer]
-        division = self._division(len(train), epoch)
+        net, division = self.nets[peer], self._division(len(train), epoch)
         require_clean(Division(division.clean_prob[outside], division.is_clean[outside]))
+
+        def loss(rows: Rows) -> Float[Tensor, ""]:
+            listed = hardest and self.contrast is None
+            similarity = net.score_batch(train.batch(rows), hardest=listed)
+            clean_prob = torch.from_numpy(division.clean_prob[rows]).float().to(train.device)
+            return self._loss(similarity, clean_prob, hardest=hardest)
+
         rows = np.flatnonzero(division.is_clean & outside)
         batches = cut(rows, self.train.batch, stream(self.train.seed, epoch, peer))
-        losses = []
-        for number, pairs in enumerate(bar(batches, f"train {name}", len(batches))):
-            listed = hardest and self.contrast is None
-            similarity = net.score_batch(train.batch(pairs), hardest=listed)
-            clean_prob = torch.from_numpy(division.clean_prob[pairs]).float().to(train.device)
-            loss = self._loss(similarity, clean_prob, hardest=hardest)
-            losses.append(learner.step(loss, Step(epoch, number, name, pairs)))
-        return float(np.mean(losses))
+        return take_steps(self.learners[peer], batches, loss, epoch, self.peers[peer])
+
+    def divide(self, train: PairSet, fold: Int[np.ndarray, " pairs"]) -> DividedPairs:
+        """Divide the pairs of each fold by a mixture of its own."""
+        held_out = np.sum(self.groups.for_each_peer(
+            lambda peer: self._held_out_losses(train, peer, np.flatnonzero(fold == peer))
+        ), 0)  # fmt: skip
+        return DividedPairs(held_out, divide_by_fold(held_out, fold, self.train.seed))
 
     def _loss(
         self,

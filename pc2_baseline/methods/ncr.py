@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Literal
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -21,16 +20,12 @@ from pc2_baseline.methods.relabelling import (
     learn_labelled,
 )
 from pc2_baseline.modules.coteaching import (
-    PEERS,
     DividedPairs,
     Rows,
-    by_peer,
     full_margin_loss,
-    warm_up_batches,
 )
 from pc2_baseline.modules.division import divide
-from pc2_baseline.modules.learner import Step, rate
-from pc2_baseline.progress import bar
+from pc2_baseline.modules.learner import rate
 from pc2_baseline.training.method import Sizes
 
 _TINY = 1e-12
@@ -72,11 +67,7 @@ class Ncr(Relabelling):
         if epoch >= self.train.warmup_epochs:
             self.copy_others()
         figures = each(lambda peer: self._learn(train, epoch, peer))
-        if self.train.judges(epoch):
-            self.statistics = each(lambda peer: self._divide(train, peer))
-            summaries = [own.summary() for own in self.statistics]
-            figures = [own | more for own, more in zip(figures, summaries, strict=True)]
-        return by_peer(figures)
+        return self.divided_anew(epoch, figures, lambda peer: self._divide(train, peer))
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train one peer for an epoch; the warm-up takes all pairs, mean negatives, one margin."""
@@ -84,14 +75,11 @@ class Ncr(Relabelling):
         if epoch >= self.train.warmup_epochs:
             labelling = Labelling(partial(self.labels, train, peer))
             return learn_labelled(self, self.method, train, epoch, peer, labelling)
-        net, learner, name = self.nets[peer], self.learners[peer], PEERS[peer]
-        batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, peer)
-        losses = []
-        for number, rows in enumerate(bar(batches, f"warm-up {name}", len(batches))):
-            similarity = net.score_batch(train.batch(rows))
-            loss = full_margin_loss(similarity, self.method.margin).sum()
-            losses.append(learner.step(loss, Step(epoch, number, name, rows)))
-        return {"loss": float(np.mean(losses))}
+        margin, net = self.method.margin, self.nets[peer]
+        return self.warm_up(
+            train, epoch, peer,
+            lambda rows: full_margin_loss(net.score_batch(train.batch(rows)), margin).sum(),
+        )  # fmt: skip
 
     def labels(self, train: PairSet, peer: int, clean: Rows, noisy: Rows) -> Labels:
         """Rectify the labels of a batch."""

@@ -5,7 +5,12 @@ from torch import nn
 from now_builder.formats.word_vectors import WIDTH
 from pc2_baseline.config import ModelSettings, TrainSettings
 from pc2_baseline.modules.learner import Learner
-from pc2_baseline.networks.attention import Direction, ImramSimilarity, ScanSimilarity
+from pc2_baseline.networks.attention import (
+    Direction,
+    ImramSimilarity,
+    MaxSimilarity,
+    ScanSimilarity,
+)
 from pc2_baseline.networks.cosine import CosineSimilarity
 from pc2_baseline.networks.image import ImageEncoder, LocalImageEncoder
 from pc2_baseline.networks.network import MatchingNetwork
@@ -46,7 +51,7 @@ def _image_encoder(model: ModelSettings, sizes: Sizes) -> nn.Module:
     match model.similarity:
         case "sgr" | "saf":
             return ImageEncoder(features, dim, model.dropout, dropped)
-        case "scan_t2i" | "scan_i2t" | "imram":
+        case "scan_t2i" | "scan_i2t" | "imram" | "maxsim":
             return LocalImageEncoder(features, dim, model.dropout, dropped)
         case "vsrn":
             return RegionGraphEncoder(features, dim, model.graph_layers, dropped)
@@ -61,7 +66,7 @@ def _caption_encoder(model: ModelSettings, sizes: Sizes) -> nn.Module:
     match model.similarity:
         case "sgr" | "saf":
             return CaptionEncoder(*widths, model.dropout, dropped)
-        case "scan_t2i" | "scan_i2t" | "imram":
+        case "scan_t2i" | "scan_i2t" | "imram" | "maxsim":
             return LocalCaptionEncoder(*widths, model.dropout, dropped)
         case "vsrn":
             return OneWayCaptionEncoder(*widths, model.dropout, dropped)
@@ -77,23 +82,34 @@ def _words(sizes: Sizes) -> WordSides:
 
 def _similarity(model: ModelSettings) -> BlockSimilarity:
     budget = MemoryBudget(None, model.keep_mb, model.precision, model.division_precision)
-    dim, pooling = model.embed_dim, model.cosine_pooling
-    temperature, sharpness = model.attention_temperature, model.lse_sharpness
+    dim = model.embed_dim
     match model.similarity:
         case "sgr":
             return SgrSimilarity(dim, model.similarity_dim, model.graph_layers, budget)
         case "saf":
             return SafSimilarity(dim, model.similarity_dim, budget)
-        case "scan_t2i" | "scan_i2t" as kind:
-            way: Direction = "t2i" if kind == "scan_t2i" else "i2t"
-            heat, sharp = (9.0, 6.0) if way == "t2i" else (4.0, 5.0)
-            return ScanSimilarity(way, temperature or heat, pooling, sharpness or sharp, budget)
-        case "imram":
-            return ImramSimilarity(dim, model.matching_steps, temperature or 9.0, budget)
         case "vsrn" | "pooled":
             return CosineSimilarity()
         case "reading":
             return ReadingSimilarity()
+        case _:
+            return _attending(model, budget)
+
+
+def _attending(model: ModelSettings, budget: MemoryBudget) -> BlockSimilarity:
+    """Build what compares words with regions alone."""
+    temperature, sharpness = model.attention_temperature, model.lse_sharpness
+    match model.similarity:
+        case "imram":
+            dim, steps = model.embed_dim, model.matching_steps
+            return ImramSimilarity(dim, steps, temperature or 9.0, budget)
+        case "maxsim":
+            return MaxSimilarity(budget)
+        case kind:
+            way: Direction = "t2i" if kind == "scan_t2i" else "i2t"
+            heat, sharp = (9.0, 6.0) if way == "t2i" else (4.0, 5.0)
+            pooling = model.cosine_pooling
+            return ScanSimilarity(way, temperature or heat, pooling, sharpness or sharp, budget)
 
 
 def pooled_width(model: ModelSettings) -> int:

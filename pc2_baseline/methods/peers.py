@@ -1,11 +1,12 @@
 """State of methods of several networks: the networks, their optimisers, and their statistics."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Generic, TypeVar, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from pc2_baseline.config import Settings
@@ -15,10 +16,17 @@ from pc2_baseline.modules.coteaching import (
     DIVISIONS,
     PEERS,
     DividedPairs,
+    Rows,
+    by_peer,
+    dividing_batches,
+    full_margin_loss,
     pack_statistics,
+    pair_losses,
     read_statistics,
+    warm_up_batches,
 )
-from pc2_baseline.modules.learner import prefixed, under
+from pc2_baseline.modules.folds import assign_folds
+from pc2_baseline.modules.learner import prefixed, take_steps, under
 from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
 from pc2_baseline.modules.seeds import seed_torch
 from pc2_baseline.networks.network import MatchingNetwork
@@ -127,6 +135,36 @@ class CoTaught(Peers[Net], Generic[Net, Divided]):
         """Return the statistics that teach a peer: the other's."""
         return self.statistics[1 - peer]
 
+    def warm_up(
+        self, train: PairSet, epoch: int, peer: int, loss: Callable[[Rows], Tensor]
+    ) -> dict[str, float]:
+        """Take a peer's steps of an epoch on all pairs, down a loss of each batch."""
+        batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, peer)
+        learner, name = self.learners[peer], PEERS[peer]
+        return {"loss": take_steps(learner, batches, loss, epoch, name, "warm-up")}
+
+    def losses(self, train: PairSet, peer: int, margin: float, size: int) -> np.ndarray:
+        """Return each pair's mean-negative triplet loss with a peer, among ``size`` pairs."""
+        batches = dividing_batches(len(train), size, self.train.seed)
+        loss = partial(full_margin_loss, margin=margin)
+        return pair_losses(self.matching[peer], train, batches, loss, f"divide {PEERS[peer]}")
+
+    def divided_anew(
+        self, epoch: int, figures: Sequence[dict[str, float]], divide: Callable[[int], Divided]
+    ) -> dict[str, float]:
+        """Let each peer divide the pairs, if the epoch is judged; return all figures for the log.
+
+        Args:
+            epoch: The epoch that just ended.
+            figures: Those of each peer's training.
+            divide: Divides the pairs with a peer.
+        """
+        if self.train.judges(epoch):
+            self.statistics = self.groups.for_each_peer(divide)
+            both = zip(figures, self.statistics, strict=True)
+            figures = [own | divided.summary() for own, divided in both]
+        return by_peer(figures)
+
     def state_dict(self) -> State:
         """Return networks, statistics and optimisers of both peers."""
         return super().state_dict() | {STATISTICS: self._tensors()}
@@ -147,3 +185,57 @@ class CoTaught(Peers[Net], Generic[Net, Divided]):
 
     def _tensors(self) -> dict[str, Tensor]:
         return pack_statistics(PEERS, [own.to_tensors() for own in self.statistics])
+
+
+class CrossFitted(Peers[Net]):
+    """K peers: each leaves one of K folds out of its training and alone judges the pairs in it.
+
+    The division by their statistics, one for all peers, is kept by pair_index with the folds.
+    """
+
+    def __init__(
+        self,
+        folds: int,
+        settings: Settings,
+        device: torch.device,
+        make: Callable[[ProcessGroup], Net],
+    ) -> None:
+        super().__init__([str(peer) for peer in range(folds)], settings, device, make)
+        self.statistics: dict[str, Tensor] = {}
+
+    def learn(
+        self, train: PairSet, epoch: int, peer: int, outside: Bool[np.ndarray, " pairs"]
+    ) -> float:
+        """Train a peer for an epoch on pairs outside its fold; return the mean loss of a batch."""
+        raise NotImplementedError
+
+    def divide(self, train: PairSet, fold: Int[np.ndarray, " pairs"]) -> DividedPairs:
+        """Divide the pairs by what the peer of each one's fold says of it."""
+        raise NotImplementedError
+
+    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
+        """Train every peer outside its fold for one epoch, then divide the pairs anew."""
+        fold = assign_folds(train.image_of, train.captions, len(self.peers), self.train.seed)
+        losses = self.groups.for_each_peer(
+            lambda peer: self.learn(train, epoch, peer, fold != peer)
+        )
+        own = self.divide(train, fold)
+        self.statistics = own.to_tensors() | {"fold": torch.from_numpy(fold)}
+        return {
+            **{f"loss_{peer}": loss for peer, loss in zip(self.peers, losses, strict=True)},
+            "held_out_loss": float(own.loss.mean()),
+            "clean": float(own.division.is_clean.sum()),
+        }
+
+    def state_dict(self) -> State:
+        """Return networks, optimisers and the division."""
+        return super().state_dict() | {STATISTICS: self.statistics}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Load a state, or its networks alone."""
+        super().load_state_dict(state)
+        self.statistics = dict(state.get(STATISTICS, {}))
+
+    def epoch_outputs(self) -> EpochOutputs:
+        """Return the division, the held-out statistics and the folds, for ``divisions/``."""
+        return {DIVISIONS: self.statistics} if self.statistics else {}

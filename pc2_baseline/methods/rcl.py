@@ -1,21 +1,22 @@
 """RCL: a network learns from what does not match (Hu et al., TPAMI 2023)."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-import numpy as np
+from jaxtyping import Float
+from torch import Tensor
 
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import SoftmaxSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import complementary
-from pc2_baseline.modules.coteaching import warm_up_batches
-from pc2_baseline.modules.learner import Step, rate
-from pc2_baseline.progress import bar
+from pc2_baseline.modules.coteaching import Rows, warm_up_batches
+from pc2_baseline.modules.learner import rate, take_steps
 
 
 class RclSettings(SoftmaxSettings):
     """RCL (Hu et al., TPAMI 2023): the complementary contrastive loss."""
 
+    takes_weights: ClassVar[bool] = True
     name: Literal["rcl"] = "rcl"
 
 
@@ -35,9 +36,10 @@ class Rcl(OneNetwork[RclSettings]):
         """Train for one epoch on all pairs."""
         self.begin(epoch, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
-        losses = []
-        for number, rows in enumerate(bar(batches, "train", len(batches))):
+
+        def loss(rows: Rows) -> Float[Tensor, ""]:
             similarity = self.net.score_batch(train.batch(rows))
-            loss = 2 * complementary(similarity, self.method.temperature).mean()  # both ways
-            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
-        return {"loss": float(np.mean(losses))}
+            own = train.weights_of(rows) * complementary(similarity, self.method.temperature)
+            return 2 * own.mean()  # both ways
+
+        return {"loss": take_steps(self.learner, batches, loss, epoch)}

@@ -22,9 +22,7 @@ from pc2_baseline.modules.coteaching import (
     Rows,
     Triplet,
     clean_and_noisy_batches,
-    dividing_batches,
     full_margin_loss,
-    pair_losses,
 )
 from pc2_baseline.modules.division import require_clean
 from pc2_baseline.modules.learner import Step, mean_losses
@@ -70,12 +68,6 @@ class Relabelling(CoTaught[MatchingNetwork, DividedPairs]):
         states = self.groups.for_each_peer(lambda peer: self.learners[peer].network_state())
         for other, state in zip(self.others, reversed(states), strict=True):
             other.load_state_dict(state)
-
-    def losses(self, train: PairSet, peer: int, margin: float, size: int) -> np.ndarray:
-        """Return each pair's mean-negative triplet loss with a peer, among ``size`` pairs."""
-        batches = dividing_batches(len(train), size, self.train.seed)
-        loss = partial(full_margin_loss, margin=margin)
-        return pair_losses(self.nets[peer], train, batches, loss, f"divide {PEERS[peer]}")
 
 
 @dataclass(frozen=True, slots=True)

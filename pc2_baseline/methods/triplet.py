@@ -1,22 +1,25 @@
-"""One network of any kind that takes every pair as matched: SGR, SAF, SCAN, IMRAM, VSRN."""
+"""One network of any kind that takes every pair as matched: SGR, SAF, SCAN, IMRAM, MaxSim, VSRN."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
+from jaxtyping import Float
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_section import TripletSettings
 from pc2_baseline.methods.one_network import OneNetwork
-from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.modules.coteaching import Rows
+from pc2_baseline.modules.learner import rate, take_steps
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
-from pc2_baseline.progress import bar
 
 
 class OneNetworkSettings(TripletSettings):
     """Triplets of one network, of any kind: every pair is taken as matched."""
 
+    takes_weights: ClassVar[bool] = True
     name: Literal["triplet"] = "triplet"
     warm_up: Literal["mean", "hardest"] = Field(
         "mean",
@@ -63,10 +66,10 @@ class Triplet(OneNetwork[OneNetworkSettings]):
         triplet = triplet_hardest if hardest else triplet_mean
         pairs = train.matched_rows() if self.method.matched_only else np.arange(len(train))
         batches = cut(pairs, self.train.batch, stream(self.train.seed, epoch))
-        losses = []
-        for number, rows in enumerate(bar(batches, "train", len(batches))):
+
+        def loss(rows: Rows) -> Float[Tensor, ""]:
             similarity = self.net.score_batch(train.batch(rows), hardest=hardest)
             margins = similarity.new_full((len(rows),), self.method.margin)
-            loss = triplet(similarity, margins).sum()
-            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
-        return {"loss": float(np.mean(losses))}
+            return (train.weights_of(rows) * triplet(similarity, margins)).sum()
+
+        return {"loss": take_steps(self.learner, batches, loss, epoch)}

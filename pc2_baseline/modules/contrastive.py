@@ -31,6 +31,17 @@ def log_matches(
     return scaled.log_softmax(1), scaled.log_softmax(0)
 
 
+def matching_probability(
+    similarity: Float[Tensor, "batch batch"], temperature: float
+) -> Float[Tensor, " batch"]:
+    """Mean probability of each pair over both directions, among the pairs of a batch.
+
+    The arguments are those of :func:`log_matches`.
+    """
+    by_image, by_caption = log_matches(similarity, temperature)
+    return ((by_image.exp() + by_caption.exp()) / 2).diagonal()
+
+
 def info_nce(
     similarity: Float[Tensor, "batch batch"], temperature: float
 ) -> Float[Tensor, " batch"]:

@@ -89,17 +89,21 @@ def clean_posterior(
     return np.ascontiguousarray(mixture.predict_proba(values)[:, lower])
 
 
-def divide(statistic: Float[np.ndarray, " pairs"], seed: int) -> Division:
+def divide(
+    statistic: Float[np.ndarray, " pairs"], seed: int, threshold: float = THRESHOLD
+) -> Division:
     """Divide the pairs of a split by :func:`clean_posterior` and :func:`by_posterior`."""
-    return by_posterior(clean_posterior(statistic, seed), statistic)
+    return by_posterior(clean_posterior(statistic, seed), statistic, threshold)
 
 
 def by_posterior(
-    clean_prob: Float[np.ndarray, " pairs"], statistic: Float[np.ndarray, " pairs"]
+    clean_prob: Float[np.ndarray, " pairs"],
+    statistic: Float[np.ndarray, " pairs"],
+    threshold: float = THRESHOLD,
 ) -> Division:
-    """Divide pairs by a posterior: clean above one half.
+    """Divide pairs by a posterior: clean above a threshold.
 
-    A posterior that is above one half for all pairs, or for fewer than two, tells none apart.
+    A posterior that is above it for all pairs, or for fewer than two, tells none apart.
     Then all pairs are clean but for the hundredth part with the lowest posterior (ties: the
     highest statistic), and training goes on as in the warm-up until a later division tells more.
 
@@ -109,7 +113,7 @@ def by_posterior(
     Differs:
         NCR's code has no rule for the case that none is.
     """
-    is_clean = clean_prob > THRESHOLD
+    is_clean = clean_prob > threshold
     if is_clean.all() or is_clean.sum() < _FEWEST_CLEAN:
         forced = int(np.ceil(FORCED_NOISY * len(clean_prob)))
         is_clean = np.ones(len(clean_prob), dtype=bool)

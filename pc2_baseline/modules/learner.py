@@ -1,6 +1,6 @@
 """A learner: one network, its optimiser, and their state as plain tensors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TypeVar
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from now_builder.errors import TrainingError
 from pc2_baseline.networks.similarity import BlockSimilarity
+from pc2_baseline.progress import bar
 
 Value = TypeVar("Value")
 
@@ -163,6 +164,23 @@ class Learner:
                 for key, value in state.items()
                 if key.startswith(prefix)
             }
+
+
+def take_steps(
+    learner: Learner,
+    batches: Sequence[Int[np.ndarray, " _"]],
+    loss: Callable[[Int[np.ndarray, " _"]], Tensor],
+    epoch: int,
+    peer: str | None = None,
+    title: str = "train",
+) -> float:
+    """Take a step down the loss of each batch of pairs, and return the mean loss."""
+    shown = bar(batches, f"{title} {peer or ''}".rstrip(), len(batches))
+    losses = [
+        learner.step(loss(rows), Step(epoch, number, peer, rows))
+        for number, rows in enumerate(shown)
+    ]
+    return float(np.mean(losses))
 
 
 def _stored(value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Cosine of each word, or region, with what it attends to: SCAN, and IMRAM's repeated matching.
+"""Cosine of each word, or region, with what it attends to: SCAN, IMRAM's repetition, MaxSim.
 
 Both directions are one: *queries* (words or regions) attend to *keys* (the others). What a query
 attends to is a weighted sum of keys, whose length follows from the keys' Gram matrix and whose
@@ -194,6 +194,52 @@ class ScanSimilarity(AttendingSimilarity):
             return (cosines * there).sum(2) / there.sum(2)
         sharp = (self.sharpness * cosines).masked_fill(~there, float("-inf"))
         return sharp.logsumexp(2) / self.sharpness
+
+
+class MaxSimilarity(AttendingSimilarity):
+    r"""Late interaction: each word is compared with its nearest region, and each region alike.
+
+    .. math:: \frac{1}{2}\Bigl(\frac{1}{T}\sum_t \max_k v_k^\top w_t
+        + \frac{1}{K}\sum_k \max_t v_k^\top w_t\Bigr)
+
+    It has no weights of its own, and keeps only the places of the maxima for the backward pass.
+
+    Args:
+        budget: Memory that a block may take, and its precision.
+
+    Source:
+        MaxSim of ColBERT (Khattab and Zaharia, SIGIR 2020), which ColPali (Faysse et al., ICLR
+        2025) takes for words and patches of a page; both ways as FILIP (Yao et al., ICLR 2022).
+
+    Differs:
+        ColBERT and ColPali sum over the words of the query, which are the same for all that a
+        query ranks. Here captions are ranked as well, so words are averaged, as in FILIP, which
+        has a matrix for each direction of its loss; here there is one, their mean.
+    """
+
+    bound = 1.0
+
+    def __init__(self, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
+        super().__init__(REGIONS, budget)
+
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> int:
+        """Return the bytes of words without padding, and of the places of a block's maxima."""
+        images_, regions, dim = images.regions.shape
+        words = int(captions.lengths.sum())
+        maxima = images_ * (words + regions * len(captions.lengths))
+        return torch.int64.itemsize * maxima + images.regions.dtype.itemsize * words * dim
+
+    def _compare(
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, paired: bool
+    ) -> Float[Tensor, "images captions_or_one"]:
+        """Average over words and regions the cosine with the nearest of the others."""
+        words, there = _unpadded(captions)
+        there = there.unsqueeze(1 if paired else 0)
+        affinity = multiply(images.regions, words, kind, paired=paired)
+        # A word that is not there is zero, and so is its highest affinity.
+        by_words = affinity.max(1).values.sum(2) / there.sum(2)
+        by_regions = affinity.masked_fill(~there[:, None], float("-inf")).max(3).values.mean(1)
+        return (by_words + by_regions) / 2
 
 
 class Memory(nn.Module):

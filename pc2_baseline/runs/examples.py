@@ -161,7 +161,8 @@ def _find(opened: OpenRun, split: Split, choice: Choice) -> Shown:
     by_page = [neighbours(similarity[row], row) for row in rows]
     by_caption = [neighbours(similarity[:, row], row) for row in rows]
     train = [pair for pair in every if pair.split == "train"]
-    noise = opened.record.settings.data.noise_file
+    settings = opened.record.settings
+    noise = settings.data.noise_file
     own = own_images(len(train), len(train))
     shown = Shown(
         pairs,
@@ -170,7 +171,7 @@ def _find(opened: OpenRun, split: Split, choice: Choice) -> Shown:
         train,
         own if noise is None else read_noise(noise, len(train), len(train)),
     )
-    division = read_best_division(opened.folder, len(train), known)
+    division = read_best_division(opened.folder, len(train), known, settings.division_threshold)
     if division is None:
         return shown
     explained = None

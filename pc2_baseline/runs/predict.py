@@ -21,11 +21,13 @@ _TITLES = {
     "bicro": "BiCro",
     "contrastive": "Softmax loss",
     "crossfit": "Cross-fit division",
+    "pc2-crossfit": "PC2, cross-fit division",
     "ridge": "Ridge regression",
 }
 """Titles of methods that are not their names in capitals."""
 
 _BOUND = " (trained on matched pairs alone)"
+_WEIGHED = " (pairs weighed by another model)"
 
 
 def predict(
@@ -66,8 +68,8 @@ def predict(
 def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) -> Submission:
     """Describe a submission of the best epoch of a run, or of several.
 
-    The title is the method's name on the board; that a method was trained on matched pairs alone is
-    added to any.
+    The title is the method's name on the board; that a method was trained on matched pairs alone,
+    or on pairs that another model weighed, is added to any.
 
     Raises:
         FormatError: If the release lacks the split.
@@ -81,8 +83,8 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
         noise=first.record.release.noise,
     )
     name = title or " + ".join(dict.fromkeys(method_title(settings) for settings in every))
-    if title and any(_is_bound(settings) for settings in every):
-        name += _BOUND
+    if title:
+        name += _notes(every)
     # a track that the board does not have is refused before the work
     data = every[0].data
     tracks: dict[str, str] = {one.folder: track for track, one in BENCHMARKS.items()}
@@ -95,16 +97,25 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
 def method_title(settings: Settings) -> str:
     """Return the name of a method in papers; plain networks go by the network's name.
 
-    A mismatch threshold is a star; another network than SGR and training on the truth are added.
+    A mismatch threshold is a star; another network than SGR, training on the truth and weights of
+    another model are added.
     """
     method = settings.method
     network = settings.model.similarity.upper().replace("_", " ")
+    notes = _notes([settings])
     if isinstance(method, OneNetworkSettings):
-        return f"{network}-C{_BOUND}" if _is_bound(settings) else network
+        return f"{network}{'-C' if _is_bound(settings) else ''}{notes}"
     title = _TITLES.get(method.name, method.name.upper())
     star = "*" if getattr(method, "mismatch_threshold", 0) else ""
     other = network != "SGR" and method.name != "ridge"
-    return f"{title}{star}, {network.lower()} network" if other else f"{title}{star}"
+    return f"{title}{star}{f', {network.lower()} network' if other else ''}{notes}"
+
+
+def _notes(every: Sequence[Settings]) -> str:
+    """Return what a method's name must not leave out."""
+    bound = any(_is_bound(settings) for settings in every)
+    weighed = any(settings.data.weights_from for settings in every)
+    return f"{_BOUND if bound else ''}{_WEIGHED if weighed else ''}"
 
 
 def _is_bound(settings: Settings) -> bool:

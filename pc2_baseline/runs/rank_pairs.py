@@ -58,6 +58,8 @@ class RankedPair:
         better_key: Page whose caption fits this page best, better than its own; or empty.
         better_caption: That caption.
         why: A line on a pair with a probability below one half; else empty.
+        cosine: Cosine of page and caption, less the mean of all pages with all captions: of a dual
+            encoder's own vectors, or of what the fit predicts.
     """
 
     key: str
@@ -70,6 +72,7 @@ class RankedPair:
     better_key: str
     better_caption: str
     why: str
+    cosine: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +123,14 @@ class _Sides:
         captions: Vector of each caption.
         read: First guess at the caption's vector; zeros without one.
         regions: Set where the regions hold words.
+        cosine: Cosine of each pair above the mean, where both sides have vectors of one space.
     """
 
     pages: Float[Tensor, "pairs features"]
     captions: Float[Tensor, "pairs dim"]
     read: Float[Tensor, "pairs dim"]
     regions: _Regions | None = None
+    cosine: Float[Tensor, " pairs"] | None = None
 
 
 @dataclass(frozen=True)
@@ -243,12 +248,20 @@ def _of_encoder(output: Path, pairs: Sequence[Pair], settings: RankSettings) -> 
         images, texts = (torch.from_numpy(side).double() for side in sides)
         captions = texts - texts.mean(0)
         read = _first_guess(images - images.mean(0), captions)
-        yield _Sides(_standardised(images), captions, read)
+        cosine = _above_mean(images, texts)
+        yield _Sides(_standardised(images), captions, read, cosine=cosine)
 
 
 def _standardised(pages: Float[Tensor, "pairs features"]) -> Float[Tensor, "pairs features"]:
     mean, scale = centre_and_scale(pages)
     return (pages - mean) / scale
+
+
+def _above_mean(
+    pages: Float[Tensor, "pairs dim"], captions: Float[Tensor, "pairs dim"]
+) -> Float[Tensor, " pairs"]:
+    """Return the cosine of each pair of unit vectors, less the mean of all pages and captions."""
+    return (pages * captions).sum(1) - pages.mean(0) @ captions.mean(0)
 
 
 def _first_guess(
@@ -301,6 +314,9 @@ def _rank(
     clean_prob[order] = np.maximum.accumulate(clean_prob[order])  # rounding apart, they rise
     nearest = _nearest_better(sides, best, torch.from_numpy(number))
     copies = Counter(number.tolist())
+    cosine = sides.cosine
+    if cosine is None:
+        cosine = _above_mean(best.predicted, unit(sides.captions))
     rows = []
     for row in order:
         pair, other = pairs[row], None if nearest[row] < 0 else pairs[nearest[row]]
@@ -309,6 +325,7 @@ def _rank(
             pair.key, pair.url, pair.split, pair.pair_index, float(clean_prob[row]),
             float(best.loss[row]), pair.caption, other.key if other else "",
             other.caption if other else "", why if clean_prob[row] < THRESHOLD else "",
+            float(cosine[row]),
         ))  # fmt: skip
     return rows, best.penalty
 

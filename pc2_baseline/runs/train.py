@@ -15,6 +15,7 @@ from now_builder.formats.noise import describe
 from pc2_baseline import process_groups
 from pc2_baseline.analysis.truth import Truth, quality, truth_of
 from pc2_baseline.config import Settings
+from pc2_baseline.data.pair_weights import read_weights
 from pc2_baseline.data.pairs import PairSet, open_split
 from pc2_baseline.data.readers import DataIdentity, Reader, check_layout, identify, make_reader
 from pc2_baseline.method_section import MethodSettings
@@ -59,7 +60,7 @@ def train(
 
     Raises:
         ConfigError: If ``run`` holds another run, a device is missing, or the settings ask for a
-            truth that is not known.
+            truth or weights that are not known.
         FormatError: If the release cannot be read.
         TrainingError: If there are too few pairs, or the training breaks down.
     """
@@ -88,8 +89,9 @@ def train(
         open_split(reader, "dev", device) as opened_dev,
     ):
         _check_sizes(release, opened, opened_dev)
+        weighed = replace(opened, weights=read_weights(reader, opened))
         pairs, dev = (
-            with_letters(split) if settings.reads else split for split in (opened, opened_dev)
+            with_letters(split) if settings.reads else split for split in (weighed, opened_dev)
         )
         record = _run_record(reader, identity, pairs, settings)
         truth = truth_of(record, release, settings.data.truth, pairs.matched)
@@ -104,7 +106,7 @@ def train(
                     )
             process_groups.wait()
             method = make_method(settings, _sizes(record, pairs), device)
-            judge = partial(judge_division, truth) if truth else None
+            judge = partial(judge_division, truth, settings.division_threshold) if truth else None
             trainer = Trainer(run, record, method, judge, _callbacks(run, record, truth))
             gib = settings.data.memory_gb
             return trainer.fit(whiten_once(method, taught, gib), whiten_once(method, dev, gib))
@@ -117,8 +119,10 @@ def finished(run: Path, identity: DataIdentity, settings: Settings) -> Checkpoin
     record = read_run(run)
     if record.settings != settings or record.release.difference(identity):
         return None
-    noise, file = record.release.noise, settings.data.noise_file
-    if noise and file and noise.sha256 != sha256_of(file):
+    known, data = record.release, settings.data
+    files = ((known.noise and known.noise.sha256, data.noise_file),
+             (known.weights_sha256, data.weights_from))  # fmt: skip
+    if any(sha256 and file and sha256 != sha256_of(file) for sha256, file in files):
         return None
     state = read_state(run / LAST)
     return state if state.stopped or state.epoch + 1 >= settings.train.total_epochs else None
@@ -127,7 +131,7 @@ def finished(run: Path, identity: DataIdentity, settings: Settings) -> Checkpoin
 def _run_record(
     reader: Reader, identity: DataIdentity, pairs: PairSet, settings: Settings
 ) -> RunRecord:
-    noise_file = settings.data.noise_file
+    noise_file, weights_from = settings.data.noise_file, settings.data.weights_from
     release = ReleaseRecord(
         path=reader.release.resolve(),
         fingerprints=identity.fingerprints,
@@ -138,6 +142,7 @@ def _run_record(
         vocabulary_sha256=identity.vocabulary_sha256,
         texts_sha256=identity.texts_sha256,
         noise=noise_file and describe(noise_file, pairs.image_of, pairs.images),
+        weights_sha256=weights_from and sha256_of(weights_from),
     )
     return RunRecord(release=release, settings=settings)
 
@@ -171,7 +176,7 @@ def _callbacks(run: Path, record: RunRecord, truth: Truth | None) -> list[Callba
     if train.tensorboard:
         callbacks.append(TensorBoardCallback(run / TENSORBOARD, pairs))
     if train.pictures:
-        callbacks.append(PictureCallback(run, pairs, train.warmup_epochs, truth))
+        callbacks.append(PictureCallback(run, record, truth))
     if train.track:
         config = record.settings.model_dump(mode="json")
         callbacks.append(TrackerCallback(run, train.track, config, pairs))
@@ -189,7 +194,7 @@ def _check_sizes(release: Path, pairs: PairSet, dev: PairSet) -> None:
         )
 
 
-def judge_division(truth: Truth, outputs: EpochOutputs) -> dict[str, float]:
+def judge_division(truth: Truth, threshold: float, outputs: EpochOutputs) -> dict[str, float]:
     """Compare an epoch's division with the truth, for the log; nothing learns from it.
 
     Returns:
@@ -198,7 +203,7 @@ def judge_division(truth: Truth, outputs: EpochOutputs) -> dict[str, float]:
     division = _division(outputs)
     if not division:
         return {}
-    found = quality(0, division, truth)
+    found = quality(0, division, truth, threshold)
     figures = {
         "auroc": found.auroc,
         "clean_precision": found.precision,
@@ -213,11 +218,12 @@ class PictureCallback:
     A truth colours the pairs; the end of the warm-up is marked.
     """
 
-    def __init__(self, run: Path, pairs: int, warmup: int, truth: Truth | None) -> None:
+    def __init__(self, run: Path, record: RunRecord, truth: Truth | None) -> None:
         self.name = f"pictures of {run}"
         self._run = run
-        self._pairs = pairs
-        self._warmup = warmup
+        self._pairs = record.release.pairs
+        self._warmup = record.settings.train.warmup_epochs
+        self._threshold = record.settings.division_threshold
         self._truth = truth
 
     def on_epoch_end(self, state: CheckpointState, outputs: EpochOutputs) -> None:
@@ -226,7 +232,8 @@ class PictureCallback:
 
         if division := _division(outputs):
             path = self._run / PICTURES / f"{state.epoch:05d}.png"
-            draw_division(path, division, self._truth, f"Epoch {state.epoch + 1}")
+            title = f"Epoch {state.epoch + 1}"
+            draw_division(path, division, self._truth, title, self._threshold)
         draw_curves(self._run / CURVES, state, self._pairs, self._warmup)
 
     def close(self) -> None:

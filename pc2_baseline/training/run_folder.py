@@ -44,6 +44,8 @@ class ReleaseRecord(Strict):
     texts_sha256: dict[Split, str] = Field(default_factory=dict)
     """Hashes of the captions as texts, if the method reads them."""
     noise: Noise | None = None
+    weights_sha256: str | None = None
+    """Hash of the file that weighed the pairs."""
 
     @property
     def sizes(self) -> Sizes:
@@ -120,6 +122,8 @@ def _check_same(path: Path, found: RunRecord, wanted: RunRecord) -> None:
         problem = f"a run on {difference}"
     elif found.release.noise != wanted.release.noise:
         problem = f"a run with another content of {found.settings.data.noise_file}"
+    elif found.release.weights_sha256 != wanted.release.weights_sha256:
+        problem = f"a run with another content of {found.settings.data.weights_from}"
     if problem:
         raise ConfigError(f"{path}: {problem}; give another folder, or --force to start over")
 

@@ -31,6 +31,7 @@ def test_every_preset_is_valid_with_each_section_and_says_what_it_is(name):
     [("pc2-paper", "PC2"), ("pc2-star", "PC2*"), ("bicro-star", "BiCro*"), ("sgr", "SGR"),
      ("scan-t2i", "SCAN T2I"), ("pc2-pooled", "PC2, pooled network"),
      ("crossfit", "Cross-fit division"), ("ridge", "Ridge regression"),
+     ("pc2-crossfit", "PC2, cross-fit division"),
      ("sgr-c", "SGR-C (trained on matched pairs alone)")],
 )  # fmt: skip
 def test_a_submission_names_its_method_as_papers_do_and_another_network(preset, title):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from now_builder.formats.captions import make_vocabulary, write_vocabulary
 from pc2_baseline.config import read_settings
 from pc2_baseline.method_section import METHODS as KNOWN
-from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
+from pc2_baseline.networks.attention import ImramSimilarity, MaxSimilarity, ScanSimilarity
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.image import ImageEncoder
@@ -37,6 +37,7 @@ KINDS = {
     "scan_t2i": lambda budget: ScanSimilarity("t2i", 9.0, "lse", 6.0, budget),
     "scan_i2t": lambda budget: ScanSimilarity("i2t", 4.0, "mean", 5.0, budget),
     "imram": lambda budget: ImramSimilarity(DIM, 3, 9.0, budget),
+    "maxsim": MaxSimilarity,
 }
 
 

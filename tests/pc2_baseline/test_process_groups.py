@@ -24,6 +24,8 @@ METHODS = {
     "pc2-paper": ["method.classes=8", "method.class_hidden=16"],
     "crossfit": ["method.folds=2", "train.seed=1"],
     "crossfit-pooled": ["method.folds=3", "data.tokenizer=jieba", "train.seed=1"],
+    "pc2-crossfit": ["method.folds=2", "method.classes=8", "train.seed=1"],
+    "in2r": ["data.tokenizer=jieba", "method.neighbours=1", "train.epochs=2"],
     "ncr": [],
     "bicro": ["method.warmup_share=1"],
 }

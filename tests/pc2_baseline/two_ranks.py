@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from pc2_baseline import cli
 from pc2_baseline.config import read_settings
-from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
+from pc2_baseline.networks.attention import ImramSimilarity, MaxSimilarity, ScanSimilarity
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.cosine import CosineSimilarity
 from pc2_baseline.networks.fused import unit
@@ -52,6 +52,7 @@ def compare_blocks():
         ("saf", lambda: SafSimilarity(24, 10)),
         ("scan", lambda: ScanSimilarity("i2t", 4.0, "lse", 5.0)),
         ("imram", lambda: ImramSimilarity(24, 3, 9.0)),
+        ("maxsim", MaxSimilarity),
         ("vsrn", CosineSimilarity),
         ("recomputed", lambda: SgrSimilarity(24, 10, 3, MemoryBudget(keep_mb=0))),
     ):

@@ -44,7 +44,7 @@ from pc2_baseline.modules.coteaching import (
     by_peer,
     clean_and_noisy_batches,
     dividing_batches,
-    warm_up_batches,
+    full_margin_loss,
 )
 from pc2_baseline.modules.division import clean_posterior, divide, require_clean
 from pc2_baseline.modules.learner import Step, mean_losses, rate
@@ -118,16 +118,8 @@ class Pc2(Pc2Peers):
 
     def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Learn all pairs with mean negatives and one margin, and their pseudo-classes."""
-        net, learner, name = self.nets[peer], self.learners[peer], PEERS[peer]
-        batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, peer)
-        losses = []
-        for number, rows in enumerate(bar(batches, f"warm-up {name}", len(batches))):
-            pairs = net.encode(train.batch(rows))
-            similarity = net.matching.score(pairs.images, pairs.captions)
-            margins = torch.full((len(rows),), self.method.margin, device=self.device)
-            loss = triplet_mean(similarity, margins).sum() + class_terms(net, pairs, self.method)
-            losses.append(learner.step(loss, Step(epoch, number, name, rows)))
-        return {"loss": float(np.mean(losses))}
+        loss = partial(warm_up_loss, self.method, self.nets[peer], train)
+        return self.warm_up(train, epoch, peer, loss)
 
     def _co_teach(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Learn the pairs that the other peer calls clean, and as many noisy ones beside them."""
@@ -142,67 +134,9 @@ class Pc2(Pc2Peers):
         losses = []
         for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             step = Step(epoch, number, name, np.append(clean, noisy))
-            losses.append(self.training_step(own, clean, noisy, step))
+            losses.append(training_step(method, own, clean, noisy, step, method.search_in))
         loss, noisy_loss = mean_losses(losses)
         return {"loss": loss, "loss_noisy": noisy_loss}
-
-    def training_step(
-        self, own: PeerEpoch, clean: Rows, noisy: Rows, step: Step
-    ) -> tuple[float, Float[Tensor, ""]]:
-        r"""Take one step down the total loss.
-
-        .. math:: L = L^c + \lambda_n L^n + \lambda_{pse} L^{pse} - \lambda_{ent} L^{ent}
-
-        Args:
-            own: What the peer trains with.
-            clean: Pairs that the other peer calls clean.
-            noisy: Pairs that it calls noisy; none before their epoch.
-            step: The step, for the message if it fails.
-
-        Returns:
-            The loss, and its noisy part L^n, on the device: the host need not wait for it.
-        """
-        method, net = self.method, own.net
-        pairs, images = net.encode_split(own.train, clean, noisy)  # all images at once
-
-        # L^c, eq. 5: triplets of clean pairs, margins soft by their rectified correspondence y.
-        y = torch.from_numpy(own.correspondence[clean]).float().to(self.device)
-        similarity = own.score(pairs.images, pairs.captions)
-        margins = soft_margin(y, method.margin, method.margin_base)
-        loss = own.triplet(similarity, margins).sum()
-
-        # Pseudo-classification (section 3.2), on clean pairs alone.
-        loss = loss + class_terms(net, pairs, method)
-
-        noisy_loss = torch.zeros((), device=self.device)
-        if len(noisy):
-            # Pseudo-captioning (section 3.3): the caption of the clean image whose
-            # pseudo-prediction is the nearest by cosine. Nothing learns from the choice itself.
-            if method.search_in == "batch":
-                asked, keys = (self.describe(net, codes) for codes in (images, pairs.images))
-                cosine, chosen = (unit(asked) @ unit(keys).T).max(1)
-                used, column = distinct(chosen)
-                captions = pairs.captions[used]
-            else:  # not in the paper
-                cosine, chosen, column, captions = search_clean_set(own, images)
-
-            # L^n, eq. 8: triplets of noisy images with pseudo-captions, margins soft by the
-            # cosines. Images with one pseudo-caption are not negatives of each other: both columns
-            # are the same, and the hinge between them a constant. PC2* leaves out low cosines.
-            y = cosine.clamp(0.0, 1.0)
-            similarity = own.score(images, captions, column)
-            margins = soft_margin(y, method.margin, method.margin_base)
-            costs = own.triplet(similarity, margins, chosen[:, None] != chosen[None])
-            noisy_loss = costs.masked_fill(y < method.mismatch_threshold, 0.0).sum()
-
-        total, of_noisy = loss + method.lambda_noisy * noisy_loss, noisy_loss.detach()
-        step = replace(step, parts={"noisy": of_noisy})
-        return own.learner.step(total, step), of_noisy
-
-    def describe(self, net: Pc2Network, codes: ImageCodes) -> Float[Tensor, "images width"]:
-        """Return the vectors to search by: pseudo-predictions, or embeddings without P-Cls."""
-        own = net.predict(codes) if self.method.search_by == "prediction" else codes.pooled
-        return own.detach()
 
     def divide_pairs(self, train: PairSet, peer: int) -> PairStatistics:
         """Divide the pairs with a peer, for the other: see :func:`co_divide`."""
@@ -248,7 +182,9 @@ class Pc2(Pc2Peers):
         )[0]
         pairs, images = own.net.encode_split(own.train, clean, noisy)
         if self.method.search_in == "batch":
-            asked, keys = (self.describe(own.net, codes) for codes in (images, pairs.images))
+            asked, keys = (
+                describe(own.net, codes, self.method) for codes in (images, pairs.images)
+            )
             found, searched = find_pseudo_captions(asked, keys), clean
         else:
             searched = own.division.clean
@@ -258,6 +194,84 @@ class Pc2(Pc2Peers):
             found = find_in_clean_set(own, images)
         is_counted = found.correspondence >= self.method.mismatch_threshold
         return Searched(found, searched, margins_of(found.correspondence), is_counted)
+
+
+def warm_up_loss(
+    method: Pc2CommonSettings, net: Pc2Network, train: PairSet, rows: Rows
+) -> Float[Tensor, ""]:
+    """Return the loss of a batch of the warm-up: mean negatives, one margin, and class terms."""
+    pairs = net.encode(train.batch(rows))
+    similarity = net.matching.score(pairs.images, pairs.captions)
+    return full_margin_loss(similarity, method.margin).sum() + class_terms(net, pairs, method)
+
+
+def training_step(
+    method: Pc2CommonSettings,
+    own: PeerEpoch,
+    clean: Rows,
+    noisy: Rows,
+    step: Step,
+    search_in: Literal["batch", "clean_set"] = "batch",
+) -> tuple[float, Float[Tensor, ""]]:
+    r"""Take one step down the total loss.
+
+    .. math:: L = L^c + \lambda_n L^n + \lambda_{pse} L^{pse} - \lambda_{ent} L^{ent}
+
+    Args:
+        method: Its settings.
+        own: What the peer trains with.
+        clean: Pairs that the division calls clean.
+        noisy: Pairs that it calls noisy; none before their epoch.
+        step: The step, for the message if it fails.
+        search_in: Where pseudo-captions are searched.
+
+    Returns:
+        The loss, and its noisy part L^n, on the device: the host need not wait for it.
+    """
+    net, device = own.net, own.train.device
+    pairs, images = net.encode_split(own.train, clean, noisy)  # all images at once
+
+    # L^c, eq. 5: triplets of clean pairs, margins soft by their rectified correspondence y.
+    y = torch.from_numpy(own.correspondence[clean]).float().to(device)
+    similarity = own.score(pairs.images, pairs.captions)
+    margins = soft_margin(y, method.margin, method.margin_base)
+    loss = own.triplet(similarity, margins).sum()
+
+    # Pseudo-classification (section 3.2), on clean pairs alone.
+    loss = loss + class_terms(net, pairs, method)
+
+    noisy_loss = torch.zeros((), device=device)
+    if len(noisy):
+        # Pseudo-captioning (section 3.3): the caption of the clean image whose
+        # pseudo-prediction is the nearest by cosine. Nothing learns from the choice itself.
+        if search_in == "batch":
+            asked, keys = (describe(net, codes, method) for codes in (images, pairs.images))
+            cosine, chosen = (unit(asked) @ unit(keys).T).max(1)
+            used, column = distinct(chosen)
+            captions = pairs.captions[used]
+        else:  # not in the paper
+            cosine, chosen, column, captions = search_clean_set(own, images)
+
+        # L^n, eq. 8: triplets of noisy images with pseudo-captions, margins soft by the
+        # cosines. Images with one pseudo-caption are not negatives of each other: both columns
+        # are the same, and the hinge between them a constant. PC2* leaves out low cosines.
+        y = cosine.clamp(0.0, 1.0)
+        similarity = own.score(images, captions, column)
+        margins = soft_margin(y, method.margin, method.margin_base)
+        costs = own.triplet(similarity, margins, chosen[:, None] != chosen[None])
+        noisy_loss = costs.masked_fill(y < method.mismatch_threshold, 0.0).sum()
+
+    total, of_noisy = loss + method.lambda_noisy * noisy_loss, noisy_loss.detach()
+    step = replace(step, parts={"noisy": of_noisy})
+    return own.learner.step(total, step), of_noisy
+
+
+def describe(
+    net: Pc2Network, codes: ImageCodes, method: Pc2CommonSettings
+) -> Float[Tensor, "images width"]:
+    """Return the vectors to search by: pseudo-predictions, or embeddings without P-Cls."""
+    own = net.predict(codes) if method.search_by == "prediction" else codes.pooled
+    return own.detach()
 
 
 def co_divide(
@@ -278,7 +292,8 @@ def co_divide(
         moved[bank.written.numpy()] = divergence[bank.written].numpy()
     bank.write(predictions)
     stable = stable_pairs(moved, method, seed)
-    return PairStatistics(losses, divide(losses, seed), moved, *stable)
+    divided = divide(losses, seed, method.division_threshold)
+    return PairStatistics(losses, divided, moved, *stable)
 
 
 def class_terms(

@@ -27,7 +27,6 @@ from pc2_baseline.modules.coteaching import (
     Rows,
     batches_beside,
     by_peer,
-    warm_up_batches,
 )
 from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.learner import Step, mean_losses, prefixed, rate, under
@@ -147,14 +146,11 @@ class Pcsr(Pc2Peers):
 
     def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Learn all pairs by InfoNCE alone: the pseudo-classifier does not learn yet."""
-        net, learner, name = self.nets[peer], self.learners[peer], PEERS[peer]
-        batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, peer)
-        losses = []
-        for number, rows in enumerate(bar(batches, f"warm-up {name}", len(batches))):
-            similarity = net.matching.score_batch(train.batch(rows))
-            loss = info_nce(similarity, self.method.temperature).mean()
-            losses.append(learner.step(loss, Step(epoch, number, name, rows)))
-        return {"loss": float(np.mean(losses))}
+        temperature, net = self.method.temperature, self.matching[peer]
+        return self.warm_up(
+            train, epoch, peer,
+            lambda rows: info_nce(net.score_batch(train.batch(rows)), temperature).mean(),
+        )  # fmt: skip
 
     def _co_teach(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Learn clean, refinable and ambiguous pairs, by the stage."""

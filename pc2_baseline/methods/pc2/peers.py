@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from torch import Tensor
 
-from pc2_baseline.config import Settings
+from pc2_baseline.config import ModelSettings, Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import CoTeachingSettings, Share
 from pc2_baseline.methods.networks import make_network, pooled_width
@@ -19,7 +19,7 @@ from pc2_baseline.methods.pc2.bank import PredictionBank
 from pc2_baseline.methods.pc2.pseudo_class import Classifier, Pc2Network
 from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.coteaching import PEERS, DividedPairs, Rows, Triplet
-from pc2_baseline.modules.division import Division
+from pc2_baseline.modules.division import THRESHOLD, Division
 from pc2_baseline.modules.learner import Learner
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
@@ -50,6 +50,11 @@ class Pc2CommonSettings(PseudoClassSettings):
     )
     relative_targets: bool = Field(
         default=False, description="Choose a caption's pseudo-class against the mean of its batch."
+    )
+    division_threshold: Share = Field(
+        THRESHOLD,
+        description="Tau of the division: clean probability above which a pair is clean. The paper "
+        "has one tau for this and for oscillation_threshold.",
     )
     rectify: bool = Field(default=True, description="Rectify clean margins by oscillation (CR).")
     oscillation_threshold: Share = Field(
@@ -152,13 +157,7 @@ class Pc2Peers(CoTaught[Pc2Network, PairStatistics]):
         method: PseudoClassSettings,
         classifier: type[Classifier],
     ) -> None:
-        def make(group: ProcessGroup) -> Pc2Network:
-            # the order in which weights are drawn: the pseudo-classifier first
-            width = pooled_width(settings.model)
-            classify = classifier(width, method.class_hidden, method.classes)
-            matching = make_network(settings.model, sizes, group)
-            return Pc2Network(matching, classify, method.classes)
-
+        make = partial(make_pc2_network, settings.model, sizes, method, classifier)
         super().__init__(settings, device, make, PairStatistics)
         self.banks = [PredictionBank(sizes.pairs, method.classes) for _ in PEERS]
 
@@ -190,6 +189,18 @@ class Pc2Peers(CoTaught[Pc2Network, PairStatistics]):
         if TRAINING in state:
             for peer, bank in zip(PEERS, self.banks, strict=True):
                 bank.write(state[TRAINING][f"{peer}.bank"])
+
+
+def make_pc2_network(
+    model: ModelSettings,
+    sizes: Sizes,
+    method: PseudoClassSettings,
+    classifier: type[Classifier],
+    group: ProcessGroup,
+) -> Pc2Network:
+    """Build a peer's network, freshly drawn: the pseudo-classifier first."""
+    classify = classifier(pooled_width(model), method.class_hidden, method.classes)
+    return Pc2Network(make_network(model, sizes, group), classify, method.classes)
 
 
 def evaluate_pairs(

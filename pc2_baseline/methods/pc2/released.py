@@ -38,10 +38,11 @@ from pc2_baseline.modules.coteaching import (
     Rows,
     by_peer,
     dividing_batches,
+    full_margin_loss,
     warm_up_batches,
 )
 from pc2_baseline.modules.division import THRESHOLD, Division, divide, require_clean
-from pc2_baseline.modules.learner import Step, stepped_rate
+from pc2_baseline.modules.learner import Step, stepped_rate, take_steps
 from pc2_baseline.modules.losses import (
     likeliest,
     own_entropy,
@@ -108,19 +109,18 @@ class Pc2Released(Pc2Peers):
 
     def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Learn all pairs with mean negatives, and write the bank in training mode."""
-        net, learner, name = self.nets[peer], self.learners[peer], PEERS[peer]
+        net, margin, learner = self.nets[peer], self.method.margin, self.learners[peer]
         size, seed = self.train.batch, self.train.seed
         batches = warm_up_batches(len(train), size, seed, epoch, peer, cut_full)
         batches = [rows for rows in batches if len(rows) > 1]  # one breaks batch normalisation
-        losses = []
-        for number, rows in enumerate(bar(batches, f"warm-up {name}", len(batches))):
+
+        def loss(rows: Rows) -> Float[Tensor, ""]:
             pairs = net.encode(train.batch(rows))
             self.banks[peer].write_rows(rows, net.predict(pairs.images))
             similarity = net.matching.score(pairs.images, pairs.captions)
-            margins = torch.full((len(rows),), self.method.margin, device=self.device)
-            loss = triplet_mean(similarity, margins).sum() + self._class_terms(net, pairs)
-            losses.append(learner.step(loss, Step(epoch, number, name, rows)))
-        return {"loss": float(np.mean(losses))}
+            return full_margin_loss(similarity, margin).sum() + self._class_terms(net, pairs)
+
+        return {"loss": take_steps(learner, batches, loss, epoch, PEERS[peer], "warm-up")}
 
     def _co_teach(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Take a step on each clean batch, and one on a noisy batch once it is time."""

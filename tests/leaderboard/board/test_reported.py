@@ -96,7 +96,9 @@ def test_the_two_protocols_do_not_share_a_condition():
     assert {row.method for row in _rows("flickr30k", "captions", 0.4)} == {
         "BiCro",
         "CREAM",
+        "IN2R",
         "PC²",
+        "SPS",
     }
     assert "L2RM" in {row.method for row in _rows("flickr30k", "images", 0.4)}
 

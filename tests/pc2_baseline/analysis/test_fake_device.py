@@ -27,6 +27,7 @@ WAITS = {
     "nonzero in active_cells.backward": "which cells have a gradient",
     "copy in active_cells.backward": "the lengths of their captions",
     "item in active_cells.active_share": "whether the next block scores its active cells alone",
+    "copy in sps._proxies": "whose captions are read for noisy images",
     "item in l2rm.sinkhorn": "iterations that stop by what they reach",
 }
 """Where the host may wait in a step, and what for."""
@@ -34,7 +35,7 @@ WAITS = {
 ONCE = {
     "peers.evaluate_pairs", "coteaching.pair_losses", "cream._divide", "decl.<dictcomp>",
     "retrieval.similarity_matrix", "learner._stored", "crcl.fit_epoch", "gsc.fit_epoch",
-    "learner.<listcomp>", "bank.write_rows",
+    "in2r.<listcomp>", "learner.<listcomp>", "bank.write_rows", "npc.fit_epoch", "npc.nearest",
 }  # fmt: skip
 """Where it waits after an epoch, a division or a block of scores; released code in each step."""
 
@@ -44,12 +45,15 @@ VARIANTS = [
     ("bicro", [NOISY]), ("contrastive", []), ("crcl", ["train.epochs=4", "method.schedules=[1]"]),
     ("contrastive/demo", ["model.image_pooling=gpo", "model.caption_encoder=gru"]),
     ("cream", ["method.hard_from_epoch=0", NOISY]), ("crossfit", ["method.folds=2"]),
-    ("decl", []), ("gsc", []), ("l2rm", []), ("ncr", [NOISY]),
+    ("decl", []), ("gsc", []), ("in2r", ["method.neighbours=1"]), ("l2rm", []),
+    ("sps", ["method.clean_from_epoch=0", NOISY]), ("ncr", [NOISY]), ("npc", []),
     ("ncr", [NOISY, "method.steps=two"]), ("pc2-paper", [NOISY]),
     ("pc2-paper", [NOISY, "method.search_in=clean_set"]), ("pc2-paper", ["model.precision=bf16"]),
+    ("pc2-crossfit", [NOISY, "method.folds=2"]),
     ("pc2-paper/demo", ["model.similarity=pooled", NOISY]), ("pc2-released", [NOISY]),
     ("pcsr", [NOISY, "method.ambiguous_from_epoch=1"]), ("rcl", []),
-    *((network, []) for network in ("sgr", "saf", "scan-t2i", "scan-i2t", "imram", "vsrn")),
+    *((network, [])
+      for network in ("sgr", "saf", "scan-t2i", "scan-i2t", "imram", "maxsim", "vsrn")),
 ]  # fmt: skip
 
 

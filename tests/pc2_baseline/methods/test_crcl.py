@@ -8,7 +8,8 @@ import torch
 
 from now_builder.errors import ConfigError
 from pc2_baseline.methods import crcl
-from pc2_baseline.methods.crcl import active_complementary, matching_probability, refined
+from pc2_baseline.methods.crcl import active_complementary, refined
+from pc2_baseline.modules.contrastive import matching_probability
 
 SCHEDULES = ["train.warmup_epochs=2", "train.epochs=4", "method.schedules=[1]"]
 """Epochs 0 to 2, of which 0 and 1 leave the confidences; then 3 to 5, of which 3 and 4 do."""

@@ -29,18 +29,26 @@ VARIANTS = [
     ("crossfit-pooled/demo", ["method.folds=2", "method.loss=gce"]),
     ("decl", []),
     ("gsc", []),
+    ("in2r", []),
+    ("in2r", ["method.rectify_by=prototypes", "model.similarity=sgr"]),
     ("l2rm", ["train.batch=12"]),
     ("ncr", []),
     ("ncr", ["method.steps=two"]),
+    ("npc", []),
     ("pc2-paper", []),
     ("pc2-paper", ["method.search_in=clean_set"]),
     ("pc2-paper/demo", [POOLED]),
+    ("pc2-crossfit", ["method.folds=2"]),
     ("pc2-released", [NOISY]),
     ("pcsr", [NOISY, "method.ambiguous_from_epoch=0"]),
     ("rcl", []),
     ("ridge", ["method.dim=8"]),
     ("sgr", [POOLED]),
-    *((network, []) for network in ("sgr", "saf", "scan-t2i", "scan-i2t", "imram", "vsrn")),
+    ("sps", ["method.clean_from_epoch=0", NOISY]),
+    *(
+        (network, [])
+        for network in ("sgr", "saf", "scan-t2i", "scan-i2t", "imram", "maxsim", "vsrn")
+    ),
 ]
 
 
@@ -78,9 +86,20 @@ def test_it_goes_on_bit_for_bit_after_a_stop_and_predicts_by_its_networks_alone(
     assert np.array_equal(alone.similarity(pairs), matrix)
 
 
+@pytest.mark.parametrize("preset", ["pc2-paper", "pc2-crossfit", "cream"])
+def test_the_similarity_is_the_logit_of_the_mean_of_all_its_networks(on_tiny, scored, preset):
+    method, pairs = on_tiny(preset)
+    each = [scored(net, pairs) for net in method.matching]
+    assert len(each) == (4 if preset == "pc2-crossfit" else 2)
+    mean = sum(matrix.double() for matrix in each) / len(each)
+    found = torch.from_numpy(method.similarity(pairs)).double()[pairs.image_of]
+    assert torch.allclose(found.sigmoid(), mean, atol=1e-5)
+    assert not any(torch.allclose(found.sigmoid(), own.double(), atol=1e-3) for own in each)
+
+
 @pytest.mark.parametrize(
-    "preset", ["bicro", "contrastive", "cream", "decl", "gsc", "l2rm", "ncr", "pc2-paper",
-               "pc2-released", "pcsr", "rcl", "sgr"],
+    "preset", ["bicro", "contrastive", "cream", "decl", "gsc", "l2rm", "ncr", "npc",
+               "pc2-paper", "pc2-released", "pcsr", "rcl", "sgr", "sps"],
 )  # fmt: skip
 def test_each_epoch_of_the_warm_up_takes_every_pair_once_in_another_order(on_tiny, steps, preset):
     method, pairs = on_tiny(preset, "train.warmup_epochs=2", "model.similarity_dim=8")
@@ -122,12 +141,16 @@ SCAN = ["train.lr=1e-2", "train.batch=16", "train.warmup_epochs=3", "train.epoch
     ("preset", "overrides", "auroc"),
     [
         ("pc2-paper/demo", ["method.classes=16"], 0.9),
+        ("pc2-crossfit/demo", ["method.classes=16", "method.folds=3", POOLED], 0.9),
         ("ncr/demo", [], 0.75),
         ("bicro/demo", [], 0.75),
+        ("npc/demo", [], 0.8),
         ("decl/demo", ["train.warmup_epochs=5"], 0.8),
         ("gsc/demo", ["train.epochs=3", "train.seed=1"], 0.85),
         ("cream/demo", [], 0.9),
+        ("in2r/demo", ["train.epochs=3"], 0.8),
         ("l2rm/demo", ["train.batch=16", "train.warmup_epochs=3"], 0.8),
+        ("sps/demo", ["method.clean_from_epoch=0", NOISY], 0.8),
         ("pcsr/demo", [NOISY, "method.ambiguous_from_epoch=1", "method.classes=16",
                        "train.epochs=2"], 0.9),
         ("crcl/demo", ["train.batch=16", "method.schedules=[2]", "train.warmup_epochs=2",
@@ -139,7 +162,7 @@ SCAN = ["train.lr=1e-2", "train.batch=16", "train.warmup_epochs=3", "train.epoch
         *(("contrastive/demo", [f"method.loss={loss}", "train.epochs=4"], None)
           for loss in ("info_nce", "complementary", "gce")),
         *((f"{kind.replace('_', '-')}/demo", [f"model.similarity={kind}", *SCAN], None)
-          for kind in ("scan_t2i", "scan_i2t", "imram", "vsrn")),
+          for kind in ("scan_t2i", "scan_i2t", "imram", "maxsim", "vsrn")),
     ],
 )  # fmt: skip
 def test_it_learns_and_its_division_finds_the_shuffled_pairs(learned, preset, overrides, auroc):
@@ -159,11 +182,13 @@ class Asked(BaseException):
     ("preset", "overrides", "expected"),
     [
         *((name, ["train.lr_drop_epoch=1"], [1, 1, 1, 0.1, 0.1])
-          for name in ("rcl", "sgr", "contrastive", "decl", "l2rm", "ncr", "bicro", "pc2-paper",
-                       "pcsr", "crossfit")),
+          for name in ("rcl", "sgr", "contrastive", "decl", "l2rm", "ncr", "npc", "bicro",
+                       "pc2-paper", "pc2-crossfit", "pcsr", "crossfit")),
         ("pc2-released", ["train.lr_drop_epoch=1"], [1, 1, 1, 0.1, 0.01]),
         ("crcl", ["train.lr_drop_epoch=1", "method.schedules=[2]", "train.epochs=6"],
          [1, 1, 1, 0.1] * 2),
+        *((name, ["train.lr_drop_epoch=2"], [1, 1, 1, 1, 0.1, 0.1, 0.01])
+          for name in ("in2r", "sps")),
         ("cream", ["train.lr_drop_epoch=2", "method.lr_decay=0.5"], [1, 1, 1, 1, 0.5, 0.5, 0.25]),
         ("gsc", ["train.lr_drop_epoch=2", "method.lr_decay=0.5"], [1, 1, 0.5, 0.5, 0.25]),
     ],
@@ -193,8 +218,10 @@ def test_the_rate_drops_when_its_epochs_are_over(on_tiny, monkeypatch, preset, o
         ("pc2-released", [], "mean mean hardest"),
         ("ncr", [], "mean mean hardest"),
         ("bicro", [], "mean mean hardest"),
+        ("in2r", [], " mean hardest"),
         ("l2rm", [], " mean hardest"),
         ("crossfit", ["method.folds=2", "train.seed=1"], "mean mean hardest"),
+        ("pc2-crossfit", ["method.folds=2", "train.seed=1"], "mean mean hardest"),
     ],
 )
 def test_negatives_harden_after_the_warm_up_and_the_mean_epochs(
@@ -283,7 +310,8 @@ def test_every_preset_of_pc2_runs_through_warm_up_and_noisy_steps(on_tiny, prese
                             "method.noisy_from_epoch=1")  # fmt: skip
     for epoch in range(3):
         method.fit_epoch(pairs, epoch)
-    assert all(np.isfinite(found.loss).all() for found in method.statistics)
+    (kept,) = method.epoch_outputs().values()
+    assert all(value.isfinite().all() for value in kept.values())
 
 
 ONE = "batch=128 clip=2 name='triplet' margin=0.2 dropout=0"
@@ -292,12 +320,19 @@ L2RM = "lr=2e-4 batch=128 clip=2 mass=0.1 temperature=0.05 cost_lr=2e-6"
 CRCL = "lr=5e-4 weight_decay=0.01 clip=2 warmup_epochs=2 momentum=0.8 threshold=0.1"
 PCSR = "noisy_from_epoch=25 ambiguous_from_epoch=40 classes=256 temperature=0.05 gce_power=0.7"
 CREAM = "temperature=0.07 hard_from_epoch=10 noisy_from_epoch=15 warmup_epochs=5 lr_drop_epoch=10"
+IN2R = "neighbours=5 intra_weight=0.5 lr=5e-4 warmup_epochs=5 epochs=40 lr_drop_epoch=15 clip=2"
+SPS = "temperature=0.07 strict_above=0.6 stability_weight=25 warmup_epochs=5 lr_drop_epoch=10"
 GSC = "temperature=0.07 newest_weight=0.7 structure_weight=0.01 total=60 lr_decay=0.2"
 SCANS = ("scan_t2i", "scan_i2t", "imram")
 PUBLISHED = [
     ("pcsr", "f30k", f"{PCSR} warmup_epochs=5 epochs=50 lr_drop_epoch=30"),
     ("cream", "f30k", f"{CREAM} epochs=40 lr_decay=0.1"),
     ("cream", "coco", "epochs=20"),
+    *(("in2r", on, f"{IN2R} memory={memory} image_pooling='gpo' caption_encoder='gru'")
+      for on, memory in (("", 65_536), ("f30k", 65_536), ("coco", 448_000), ("cc152k", 448_000))),
+    *(("sps", on, f"{SPS} epochs=40 clean_from_epoch=10 noisy_from_epoch=15")
+      for on in ("f30k", "cc152k")),
+    ("sps", "coco", f"{SPS} epochs=20 clean_from_epoch=5 noisy_from_epoch=10"),
     ("gsc", "f30k", f"{GSC} lr_drop_epoch=15"),
     ("gsc", "coco", "lr_drop_epoch=20"),
     *(("rcl", on, f"{RCL} total=30 full=15") for on in ("", "f30k", "cc152k")),

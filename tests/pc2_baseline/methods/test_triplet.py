@@ -28,7 +28,7 @@ from pc2_baseline.training.method import Sizes
 
 CPU = torch.device("cpu")
 KINDS = get_args(ModelSettings.model_fields["similarity"].annotation)
-NETWORKS = ("scan-t2i", "scan-i2t", "imram", "vsrn")
+NETWORKS = ("scan-t2i", "scan-i2t", "imram", "maxsim", "vsrn")
 SMALL = [
     "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=8",
     "train.device=cpu", "train.lr=3e-3", "train.tensorboard=false", "train.pictures=false",

@@ -91,3 +91,6 @@ def test_each_fold_is_divided_by_a_mixture_of_its_own():
     assert (divide(scaled, seed=0).is_clean == matched).mean() < 0.9
     own = divide(scaled[fold == 1], seed=0)
     assert np.array_equal(found.clean_prob[fold == 1], own.clean_prob)
+    strict = divide_by_fold(np.linspace(0, 1, 400), fold, 0, threshold=0.9)
+    assert np.array_equal(strict.is_clean, strict.clean_prob > 0.9)
+    assert ((strict.clean_prob > 0.5) & ~strict.is_clean).any()

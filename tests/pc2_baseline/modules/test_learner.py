@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pc2_baseline.modules.learner import Learner, Step
+from pc2_baseline.modules.learner import Learner, Step, take_steps
 
 META = torch.device("meta")
 
@@ -25,3 +25,31 @@ def test_a_loaded_optimiser_lies_where_the_weights_do():
         own = elsewhere.optimiser.state[parameter]
         assert {name: value.device for name, value in own.items()} == dict.fromkeys(own, META)
         assert own.keys() == {"step", "exp_avg", "exp_avg_sq"}
+
+
+class Noting(Learner):
+    """Note the loss of each step, and what the step says of itself."""
+
+    def step(self, loss: torch.Tensor, step: Step) -> float:
+        value = super().step(loss, step)
+        noted.append((value, str(step), step.pair_index.tolist()))
+        return value
+
+
+noted: list[tuple[float, str, list[int]]] = []
+
+
+def test_steps_are_taken_down_each_batchs_loss_in_turn_and_averaged():
+    """The loss of a batch is that of the network as the steps before it left it."""
+    net = nn.Linear(1, 1)
+
+    def loss(rows):
+        return (net.weight.square() * len(rows) + 3).sum()
+
+    batches = [np.array([0, 1]), np.array([2, 3])]
+    mean = take_steps(Noting(net, 0.1, 2.0, 0.0), batches, loss, 5, "b", "warm-up")
+    (first, *one), (second, *two) = noted
+    assert mean == (first + second) / 2
+    assert second < first
+    assert one == ["epoch 5, batch 0, peer b", [0, 1]]
+    assert two == ["epoch 5, batch 1, peer b", [2, 3]]

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean, triplet_top
-from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
+from pc2_baseline.networks.attention import ImramSimilarity, MaxSimilarity, ScanSimilarity
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.similarity import ChunkedSimilarity, MemoryBudget, SgrSimilarity
@@ -18,6 +18,7 @@ NETWORKS = {
     "scan-i2t-lse": lambda: ScanSimilarity("i2t", 4.0, "lse", 5.0, SMALL),
     "scan-i2t-mean": lambda: ScanSimilarity("i2t", 4.0, "mean", 5.0, SMALL),
     "imram": lambda: ImramSimilarity(12, 3, 9.0, SMALL),
+    "maxsim": lambda: MaxSimilarity(SMALL),
 }
 LOSSES = {
     "hardest": lambda s, m: triplet_hardest(s, m).sum(),

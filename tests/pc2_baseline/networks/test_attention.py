@@ -1,4 +1,4 @@
-"""SCAN and IMRAM against plain loops over images, captions and words, as the papers write them."""
+"""SCAN, IMRAM and MaxSim against plain loops over images, captions and words, from the papers."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
+from pc2_baseline.networks.attention import ImramSimilarity, MaxSimilarity, ScanSimilarity
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.similarity import MemoryBudget
@@ -90,6 +90,15 @@ def imram_score(similarity):
     return score
 
 
+def maxsim_score(_):
+    def score(regions, words):
+        by_word = [max(word @ region for region in regions) for word in words]
+        by_region = [max(word @ region for word in words) for region in regions]
+        return (sum(by_word) / len(words) + sum(by_region) / len(regions)) / 2
+
+    return score
+
+
 KINDS = {
     f"{direction}-{pooling}": (
         lambda budget=WHOLE, d=direction, p=pooling: scan(d, p, budget),
@@ -99,6 +108,7 @@ KINDS = {
     for pooling in ("mean", "lse")
 }
 KINDS["imram"] = (lambda budget=WHOLE: imram(budget=budget), imram_score)
+KINDS["maxsim"] = (MaxSimilarity, maxsim_score)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -173,6 +183,27 @@ def test_scan_by_hand():
     assert lse(images, captions).item() == pytest.approx(expected, abs=1e-7)
     logits = lse(images, captions, logits=True).item()
     assert math.tanh(logits / 2) * lse.bound == pytest.approx(expected, abs=1e-7)
+
+
+def test_maxsim_by_hand():
+    """Three regions along the axes; words along the first, between it and the second, and away."""
+    axes = torch.eye(DIM, dtype=torch.float64)
+    words = torch.stack([axes[0], 0.6 * axes[0] + 0.8 * axes[1], -axes[3]])[None]
+    images = ImageCodes(axes[None, :3], axes[:1])
+    captions = CaptionCodes(words, words[:, 0], torch.tensor([3]))
+    # Nearest regions of the words: 1, 0.8 and 0; nearest words of the regions: 1, 0.8 and 0.
+    assert MaxSimilarity()(images, captions).item() == pytest.approx(0.6)
+    # Without the last word, the words' mean is over two, the regions' over three all the same.
+    short = CaptionCodes(words, words[:, 0], torch.tensor([2]))
+    assert MaxSimilarity()(images, short).item() == pytest.approx((0.9 + 0.6) / 2)
+
+
+def test_what_is_not_there_is_never_the_nearest():
+    """All affinities are below zero, which padding's are not."""
+    images, captions = codes([2, 9])
+    away = CaptionCodes(-images.regions[:1, :1].expand(2, 9, -1), captions.pooled, captions.lengths)
+    same = ImageCodes(images.regions[:1, :1].expand(1, 36, -1), images.pooled[:1])
+    assert torch.allclose(MaxSimilarity()(same, away), torch.tensor(-1.0).double())
 
 
 def test_one_step_of_imram_is_scan_both_ways():

@@ -17,7 +17,15 @@ from sklearn.metrics import roc_auc_score
 from now_builder.dual_encoder import DualEncoder
 from now_builder.errors import FormatError, TrainingError
 from now_builder.formats.release import open_regions, read_pairs, write_pairs
-from now_builder.formats.shard import HEIGHT, WIDTH, Capture, CaptureRow, write_shard
+from now_builder.formats.screenshots import find_screenshots
+from now_builder.formats.shard import (
+    HEIGHT,
+    WIDTH,
+    Capture,
+    CaptureRow,
+    open_screenshot,
+    write_shard,
+)
 from now_builder.formats.word_vectors import count_units, unit_vector
 from pc2_baseline.config import Plan, RankSettings
 from pc2_baseline.data.planted import plant
@@ -269,6 +277,12 @@ def test_a_dual_encoder_takes_the_place_of_the_features_and_a_stop_loses_no_batc
     found = pd.read_csv(out).set_index("key")
     known = dict(zip(sorted(found.index), matched, strict=True))
     assert roc_auc_score([known[key] for key in found.index], found.clean_prob) > 0.8
+    monkeypatch.undo()
+    encoder = DualEncoder(str(clip), torch.device("cpu"), "fp32")
+    shots = find_screenshots(captures, read_pairs(release))
+    pages = encoder.images([open_screenshot(shots[key].read(), key) for key in found.index])
+    every = (pages @ encoder.texts(found.caption.tolist()).T).numpy()
+    assert np.allclose(found.cosine, every.diagonal() - every.mean(), atol=1e-5)
 
 
 def _stopped(*_, **__):

@@ -15,7 +15,7 @@ from pc2_baseline.analysis.pictures import draw_division
 from pc2_baseline.analysis.truth import Truth
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods.pc2.paper import Pc2
-from pc2_baseline.runs.train import train
+from pc2_baseline.runs.train import judge_division, train
 from pc2_baseline.training.checkpoint import read_state, read_tensors
 from pc2_baseline.training.tensorboard import open_writer
 
@@ -113,6 +113,17 @@ def test_each_epochs_figures_judge_the_division_by_the_truth(run, tiny):
         assert record.figures.get("clean_precision", 0.0) == pytest.approx(
             precision_score(matched, clean, zero_division=0.0)
         )
+
+
+@pytest.mark.parametrize(("threshold", "precision"), [(0.5, 2 / 3), (0.7, 1.0)])
+def test_a_pair_counts_as_clean_above_the_threshold_of_the_method(threshold, precision):
+    truth = Truth(np.array([False, False, True, True]), np.ones(4, dtype=bool))
+    outputs = {"divisions": {"clean_prob": torch.tensor([0.3, 0.6, 0.8, 0.9])}}
+    found = judge_division(truth, threshold, outputs)["clean_precision"]
+    assert found == pytest.approx(precision)
+    settings = read_settings("pc2-paper", [f"method.division_threshold={threshold}"])
+    assert settings.division_threshold == threshold
+    assert read_settings("ncr", []).division_threshold == 0.5
 
 
 def test_watching_and_judging_change_no_number(run, tiny, tmp_path, settings):

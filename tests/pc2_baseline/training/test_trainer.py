@@ -14,7 +14,9 @@ from safetensors.torch import load_file
 
 from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import TrainSettings, read_settings
+from pc2_baseline.methods.pc2 import paper
 from pc2_baseline.methods.pc2.paper import Pc2
+from pc2_baseline.runs.evaluate import evaluate
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import EpochRecord, read_state, read_tensors
 from pc2_baseline.training.run_folder import read_run
@@ -234,9 +236,9 @@ def test_two_trainings_never_share_a_folder(tiny, tmp_path, settings, monkeypatc
 def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
     whole, tiny, tmp_path, settings, broken
 ):
-    real, steps = Pc2.training_step, []
+    real, steps = paper.training_step, []
 
-    def breaks(self, own, clean, noisy, step):
+    def breaks(method, own, clean, noisy, step, search_in):
         steps.append(clean.tolist())
 
         def triplet(*args):
@@ -244,11 +246,11 @@ def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
             return costs * float("nan") if broken == "loss" else (costs * 0).sqrt() + costs
 
         given = own if len(steps) < 2 else replace(own, triplet=triplet)
-        return real(self, given, clean, noisy, step)
+        return real(method, given, clean, noisy, step, search_in)
 
     run = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pc2, "training_step", breaks)
+        patch.setattr(paper, "training_step", breaks)
         message = "the loss is nan" if broken == "loss" else "the gradient norm is nan"
         where = r"^epoch 2, batch (\d), peer ([ab])"
         with pytest.raises(TrainingError, match=rf"{where}: {message}.*failure") as caught:
@@ -264,6 +266,15 @@ def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
     assert train(tiny, run, settings).fresh == 2
     same_runs(whole, run)
     assert not (run / "failure.json").exists()
+
+
+def test_epochs_are_scored_on_dev_and_never_on_test(whole, tiny):
+    """The scores of the best epoch are those of its networks on dev, which test's are not."""
+    state = read_state(whole / "best")
+    dev, test = (evaluate(whole, split, release=tiny).scores for split in ("dev", "test"))
+    kept = state.history[state.best_epoch].dev
+    assert kept == pytest.approx(dev)
+    assert kept != pytest.approx(test)
 
 
 def record(epoch, rsum):

@@ -6,7 +6,9 @@ import torch
 
 from pc2_baseline.methods.pc2 import paper, released
 from pc2_baseline.methods.pc2.pseudo_class import to_slots
+from pc2_baseline.modules import division
 from pc2_baseline.modules.coteaching import clean_and_noisy_batches
+from pc2_baseline.modules.learner import Step
 from pc2_baseline.modules.losses import soft_margin
 
 
@@ -79,6 +81,66 @@ def test_the_first_epoch_has_no_oscillation_and_rectifies_nothing(on_tiny):
     assert not method.statistics[0].stable_prob.any()
     method.fit_epoch(pairs, 1)
     assert method.statistics[0].oscillation.any()
+
+
+def test_oscillation_is_the_divergence_of_the_epoch_before_from_the_new_one(on_tiny):
+    method, pairs = on_tiny("pc2-paper/demo", "train.lr=1e-2")
+    method.fit_epoch(pairs, 0)
+    old = [bank.predictions.double() for bank in method.banks]
+    method.fit_epoch(pairs, 1)
+    for p, bank, own in zip(old, method.banks, method.statistics, strict=True):
+        q, found = bank.predictions.double(), torch.from_numpy(own.oscillation).double()
+        assert torch.allclose(found, (p * (p / q).log()).sum(1), rtol=1e-3, atol=1e-6)
+        assert not torch.allclose(found, (q * (q / p).log()).sum(1), rtol=1e-2, atol=1e-6)
+
+
+def test_images_learn_the_classes_of_their_captions_and_spread_predictions_cost_less(on_tiny):
+    """Cross-entropy less weighted entropy, by loops."""
+    weights = ["method.lambda_pseudo=0.5", "method.lambda_entropy=3"]
+    method, pairs = on_tiny("pc2-paper", *weights, "method.class_input=pooled")
+    net = method.nets[0].eval()
+    with torch.no_grad():
+        net.classify.layers[2].weight *= 20  # predictions that differ
+    own = net.encode(pairs.batch(np.arange(24)))
+    images, captions = (net.classify(codes).softmax(1) for codes in (own.images, own.captions))
+    classes = captions.argmax(1)
+    assert not torch.equal(classes, images.argmax(1))
+    cross = -sum(images[row, label].log() for row, label in enumerate(classes)) / 24
+    entropy = -sum(p * p.log() for mean in (images.mean(0), captions.mean(0)) for p in mean) / 2
+    found = paper.class_terms(net, own, method.method)
+    assert found.item() == pytest.approx((0.5 * cross - 3 * entropy).item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.7])
+def test_a_pair_is_stable_from_tau_on_and_clean_above_its_own(on_tiny, monkeypatch, threshold):
+    """The threshold itself is stable, but not clean."""
+    posterior = np.array([0.1, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, *[0.2] * 17])
+    monkeypatch.setattr(paper, "clean_posterior", lambda *_: posterior)
+    monkeypatch.setattr(division, "clean_posterior", lambda *_: posterior)
+    named = [f"method.{name}_threshold={threshold}" for name in ("oscillation", "division")]
+    method, pairs = on_tiny("pc2-paper", *named)
+    moved = np.arange(24.0)
+    assert np.array_equal(paper.stable_pairs(moved, method.method, 0)[1], posterior >= threshold)
+    own = method.divide_pairs(pairs, 0)
+    assert np.array_equal(own.division.is_clean, posterior > threshold)
+
+
+def test_a_noisy_margin_is_soft_by_the_cosine_of_the_pseudo_caption(divided, spy, monkeypatch):
+    """(10^y - 1) / 9 of 0.2, with the highest cosine y of made-up predictions."""
+    method, pairs = divided("pc2-paper")
+    p, q = torch.rand(8, 5), torch.rand(16, 5)
+    monkeypatch.setattr(
+        paper, "describe", lambda net, codes, method: {8: p, 16: q}[len(codes.pooled)]
+    )
+    calls = spy(paper, "triplet_hardest")
+    own = paper.peer_epoch(method, pairs, 0, paper.triplet_hardest)
+    clean, noisy = own.division.clean, own.division.noisy
+    step = Step(1, 0, "a", np.append(clean, noisy))
+    paper.training_step(method.method, own, clean, noisy, step)
+    y = [max(torch.cosine_similarity(one, other, dim=0) for other in q) for one in p]
+    _, (_, margins, _), _ = calls[1]  # the first are those of the clean pairs
+    assert torch.allclose(margins, 0.2 * (10 ** torch.stack(y) - 1) / 9, atol=1e-5)
+    assert (margins < 0.19).any()
 
 
 @pytest.mark.parametrize("preset", ["pc2-paper", "pc2-released"])

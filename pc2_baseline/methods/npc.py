@@ -1,0 +1,219 @@
+"""NPC: pairs weigh by what learning them does to clean pairs (Zhang et al., AAAI 2024)."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from pc2_baseline.config import Settings
+from pc2_baseline.data.pairs import PairSet, cut
+from pc2_baseline.method_section import DivisionSettings, Share, SoftmaxSettings
+from pc2_baseline.methods.networks import make_learner, make_network
+from pc2_baseline.methods.one_network import OneNetwork
+from pc2_baseline.modules.contrastive import info_nce
+from pc2_baseline.modules.coteaching import (
+    DividedPairs,
+    Rows,
+    dividing_batches,
+    pair_losses,
+    warm_up_batches,
+)
+from pc2_baseline.modules.division import divide
+from pc2_baseline.modules.learner import Step, prefixed, rate, under
+from pc2_baseline.modules.retrieval import BLOCK
+from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.progress import bar
+from pc2_baseline.training.method import TRAINING, Sizes, State
+
+_AHEAD = "ahead"
+_BANK = ("image_entry", "caption_entry")
+_FEWEST = 2
+_TINY = 1e-12
+
+
+class NpcSettings(SoftmaxSettings, DivisionSettings):
+    """NPC (Zhang et al., AAAI 2024): pairs weigh by what learning them does to clean pairs."""
+
+    name: Literal["npc"] = "npc"
+    bank_threshold: Share = Field(
+        0.9, description="Pairs with a higher clean probability make the memory bank."
+    )
+
+
+class Npc(OneNetwork[NpcSettings]):
+    r"""One network; the weight of a pair is what a step on its batch does to clean pairs near it.
+
+    The warm-up learns all pairs by InfoNCE. A mixture over its losses then chooses the surely clean
+    pairs, the memory bank, which stays as it is. Each pair has two entries in it: the pair with
+    the nearest image, and the one with the nearest caption, by the network's pooled vectors.
+
+    Before each step, a copy of the network takes the step by itself, all pairs of weight 1; the
+    losses of the entries before and after it are the pairs' :func:`confidence`. The network then
+    learns
+
+    .. math::
+        \frac{1}{n} \sum_i \big[ w_i L_i + L(m^I_i) + L(m^T_i) \big]
+
+    with the InfoNCE :math:`L` of each pair in its batch, and of each entry among the entries of the
+    same kind.
+
+    Attributes:
+        statistics: Of the last warm-up epoch that was judged ``loss``, ``clean_prob`` and
+            ``is_clean``; the pairs' ``image_entry`` and ``caption_entry`` by pair_index; and the
+            ``weight`` of each pair in the last epoch.
+
+    Source:
+        NPC (Zhang et al., AAAI 2024), whose network is a pre-trained CLIP; weights, threshold and
+        entries (a pair of the bank is its own) as in the authors' code.
+
+    Differs:
+        The authors' code weighs the mean loss of a batch by the mean of its weights, and computes
+        the losses of the entries without gradient, so that nothing is learned from the bank; here
+        both are as in the paper. Its copy of the network gives twice the gradient, which Adam does
+        not notice. Its rate rises for 500 steps and falls as a cosine; here it drops once.
+    """
+
+    section = NpcSettings
+
+    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
+        super().__init__(settings, sizes, device)
+        self.ahead = make_network(self.model, sizes, self.group).to(device)
+        self.ahead_learner = make_learner(self.ahead, self.ahead, self.train)
+
+    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
+        """Train for one epoch; make the memory bank anew after those of the warm-up."""
+        warmup = self.train.warmup_epochs
+        factor = rate(epoch, warmup, self.train.lr_drop_epoch)
+        self.begin(epoch, factor)
+        self.ahead_learner.set_rate(factor)
+        self.ahead.similarity.few_active = self.net.similarity.few_active
+        batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
+        losses, weights = [], []
+        for number, rows in enumerate(bar(batches, "train", len(batches))):
+            step = Step(epoch, number, None, rows)
+            if epoch < warmup:
+                loss = self._losses(self.net, train, rows).mean()
+            else:
+                weights.append(self._weigh(train, step))
+                loss = self._weighed_loss(train, rows, weights[-1])
+            losses.append(self.learner.step(loss, step))
+        figures = {"loss": float(np.mean(losses))}
+        if weights:
+            by_pair = torch.zeros(len(train))
+            by_pair[np.concatenate(batches)] = torch.cat(weights).cpu()
+            self.statistics = self.statistics | {"weight": by_pair}
+            figures["weight"] = float(by_pair.mean())
+        elif self.train.judges(epoch):
+            self._remember(train)
+            figures["clean"] = float(self.statistics["is_clean"].sum())
+        return figures
+
+    def state_dict(self) -> State:
+        """Return the network, the optimisers of it and of its copy, and the statistics."""
+        state = super().state_dict()
+        ahead = prefixed(_AHEAD, self.ahead_learner.optimiser_state())
+        return state | {TRAINING: state[TRAINING] | ahead}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Load a state, or its network alone."""
+        super().load_state_dict(state)
+        if TRAINING in state:
+            self.ahead_learner.load_optimiser(under(state[TRAINING], _AHEAD))
+
+    def _losses(self, net: MatchingNetwork, train: PairSet, rows: Rows) -> Float[Tensor, " batch"]:
+        return info_nce(net.score_batch(train.batch(rows)), self.method.temperature)
+
+    def _entries(self, rows: Rows) -> list[Rows]:
+        """Return the entries of some pairs: by image, then by caption."""
+        return [self.statistics[name][rows].numpy() for name in _BANK]
+
+    def _weighed_loss(
+        self, train: PairSet, rows: Rows, weights: Float[Tensor, " batch"]
+    ) -> Float[Tensor, ""]:
+        """Compute the loss of a batch and of its entries in the memory bank."""
+        own = weights * self._losses(self.net, train, rows)
+        bank = [self._losses(self.net, train, entries) for entries in self._entries(rows)]
+        return torch.stack([own, *bank]).sum(0).mean()
+
+    def _weigh(self, train: PairSet, step: Step) -> Float[Tensor, " batch"]:
+        """Weigh the pairs of a batch by a step that the copy of the network takes on them."""
+        before = self._bank_losses(self.net, train, step.pair_index)
+        self.ahead.load_state_dict(self.net.state_dict())
+        self.ahead.train()
+        self.ahead_learner.step(self._losses(self.ahead, train, step.pair_index).mean(), step)
+        after = self._bank_losses(self.ahead, train, step.pair_index)
+        self.net.train()
+        return confidence(before, after)
+
+    @torch.no_grad()
+    def _bank_losses(
+        self, net: MatchingNetwork, train: PairSet, rows: Rows
+    ) -> Float[Tensor, "2 batch"]:
+        """Compute the losses of some pairs' entries in evaluation mode."""
+        net.eval()
+        return torch.stack([self._losses(net, train, own) for own in self._entries(rows)]).float()
+
+    @torch.no_grad()
+    def _remember(self, train: PairSet) -> None:
+        """Divide the pairs, and find the entries of each in the memory bank of clean ones."""
+        batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
+        loss = partial(info_nce, temperature=self.method.temperature)
+        losses = pair_losses(self.net, train, batches, loss, "divide")
+        division = divide(losses, self.train.seed)
+        bank = np.flatnonzero(division.clean_prob > self.method.bank_threshold)
+        bank = bank if len(bank) >= _FEWEST else division.clean
+        net, entries = self.net, torch.from_numpy(bank)
+        image_of = torch.from_numpy(train.image_of).to(train.device)
+        images = [
+            net.encode_images(train.image_batch(rows)).pooled
+            for rows in cut(np.arange(train.images), BLOCK)
+        ]
+        captions = [
+            net.encode_captions(*train.caption_batch(rows)).pooled
+            for rows in cut(np.arange(len(train)), BLOCK)
+        ]
+        vectors = torch.cat(images)[image_of], torch.cat(captions)
+        self.statistics = DividedPairs(losses, division).to_tensors() | {
+            name: nearest(own, entries) for name, own in zip(_BANK, vectors, strict=True)
+        }
+
+
+def nearest(
+    vectors: Float[Tensor, "pairs dim"], entries: Int[Tensor, " entries"]
+) -> Int[Tensor, " pairs"]:
+    """Find the entry nearest to each pair by the product of their unit vectors, on the CPU.
+
+    Args:
+        vectors: One a pair.
+        entries: The pairs to choose from.
+    """
+    entries = entries.to(vectors.device)
+    bank = vectors[entries].T
+    found = torch.cat([(block @ bank).argmax(1) for block in torch.split(vectors, BLOCK)])
+    return entries[found].cpu()
+
+
+def confidence(
+    before: Float[Tensor, "entries batch"], after: Float[Tensor, "entries batch"]
+) -> Float[Tensor, " batch"]:
+    r"""Weigh pairs by the losses of their entries before and after a step.
+
+    .. math::
+        r = \frac12 \Big( \frac{L(m^I)}{L'(m^I)} + \frac{L(m^T)}{L'(m^T)} \Big), \qquad
+        w = \begin{cases} \tanh r & r < 1 \\ 1 & r \ge 1 \end{cases}
+
+    A pair that harms its entries weighs :math:`\tanh 1 = 0.76` at most, others 1.
+
+    Source:
+        NPC (Zhang et al., AAAI 2024).
+
+    Differs:
+        Losses have a floor of 1e-12, so that those of 0 do no harm.
+    """
+    ratio = (before.clamp(min=_TINY) / after.clamp(min=_TINY)).mean(0)
+    return ratio.tanh().where(ratio < 1, 1.0)

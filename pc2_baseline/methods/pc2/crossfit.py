@@ -1,0 +1,133 @@
+"""PC2 with cross-fit division: each pair is judged by a network that did not train on it."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from pc2_baseline.config import Settings
+from pc2_baseline.data.pairs import PairSet, cut
+from pc2_baseline.method_section import CrossFittedSettings, own_section
+from pc2_baseline.methods.pc2.bank import PredictionBank, oscillation
+from pc2_baseline.methods.pc2.paper import rectified, stable_pairs, training_step, warm_up_loss
+from pc2_baseline.methods.pc2.peers import (
+    PairStatistics,
+    Pc2CommonSettings,
+    PeerEpoch,
+    evaluate_pairs,
+    make_pc2_network,
+)
+from pc2_baseline.methods.pc2.pseudo_class import CLASSIFIERS, Pc2Network
+from pc2_baseline.methods.peers import CrossFitted
+from pc2_baseline.modules.coteaching import (
+    NONE,
+    batches_beside,
+    dividing_batches,
+    read_statistics,
+)
+from pc2_baseline.modules.division import Division, require_clean
+from pc2_baseline.modules.folds import divide_by_fold
+from pc2_baseline.modules.learner import Step, mean_losses, rate, take_steps
+from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
+from pc2_baseline.modules.seeds import stream
+from pc2_baseline.progress import bar
+from pc2_baseline.training.method import TRAINING, Sizes, State
+
+_BANK = "bank"
+
+
+class Pc2CrossFitSettings(CrossFittedSettings, Pc2CommonSettings):
+    """PC2's losses by a cross-fit division."""
+
+    name: Literal["pc2-crossfit"] = "pc2-crossfit"
+
+
+class Pc2CrossFit(CrossFitted[Pc2Network]):
+    """K peers with PC2's losses; a pair is judged by the one peer that never trained on it.
+
+    Folds, judging and the mixtures (one a fold) are those of cross-fit division; warm-up, training
+    step, pseudo-captions and rectification are those of PC2. A peer trains on the pairs outside its
+    fold alone, clean and noisy ones. How far an image's pseudo-prediction moved is asked of the
+    peer that judges the pair, which the bank has the predictions of.
+
+    Source:
+        PC2 (Duan et al., ACM MM 2024) for what is learned; the division is our own, see
+        ``docs/departures.md``.
+    """
+
+    section = Pc2CrossFitSettings
+
+    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
+        self.method = own = own_section(settings.method, Pc2CrossFitSettings)
+        classifier = CLASSIFIERS[own.class_input]
+        make = partial(make_pc2_network, settings.model, sizes, own, classifier)
+        super().__init__(own.folds, settings, device, make)
+        self.bank = PredictionBank(sizes.pairs, own.classes)
+
+    def learn(
+        self, train: PairSet, epoch: int, peer: int, outside: Bool[np.ndarray, " pairs"]
+    ) -> float:
+        """Train a peer for an epoch on pairs outside its fold; return the mean loss of a batch."""
+        self.begin(epoch, peer, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
+        method, since = self.method, epoch - self.train.warmup_epochs
+        net, learner, name = self.nets[peer], self.learners[peer], self.peers[peer]
+        size, seed = self.train.batch, self.train.seed
+        if since < 0:
+            batches = cut(np.flatnonzero(outside), size, stream(seed, epoch, peer))
+            loss = partial(warm_up_loss, method, net, train)
+            return take_steps(learner, batches, loss, epoch, name, "warm-up")
+        known = read_statistics(PairStatistics, self.statistics)
+        division = known.division
+        require_clean(Division(division.clean_prob[outside], division.is_clean[outside]))
+        correspondence = rectified(division.clean_prob, known.stable_prob, known.is_stable)
+        triplet = triplet_mean if since < method.mean_epochs else triplet_hardest
+        own = PeerEpoch(train, net, learner, self.bank, triplet, division, correspondence)
+        takes_noisy = method.pseudo_captions and since >= method.noisy_from_epoch
+        clean = np.flatnonzero(division.is_clean & outside)
+        noisy = np.flatnonzero(~division.is_clean & outside) if takes_noisy else NONE
+        pairs = batches_beside(clean, [noisy], size, seed, epoch, peer)
+        losses = []
+        for number, (rows, beside) in enumerate(bar(pairs, f"train {name}", len(pairs))):
+            step = Step(epoch, number, name, np.append(rows, beside))
+            losses.append(training_step(method, own, rows, beside, step))
+        return mean_losses(losses)[0]
+
+    def divide(self, train: PairSet, fold: Int[np.ndarray, " pairs"]) -> PairStatistics:
+        """Divide the pairs of each fold by mixtures of its own, of losses and of oscillations."""
+        method, seed = self.method, self.train.seed
+
+        def judge(peer: int) -> tuple[np.ndarray, Tensor]:
+            own, size = np.flatnonzero(fold == peer), method.division_batch
+            batches = [own[place] for place in dividing_batches(len(own), size, seed)]
+            title = f"divide {self.peers[peer]}"
+            return evaluate_pairs(self.nets[peer], train, batches, method.margin, title)
+
+        judged = self.groups.for_each_peer(judge)  # 0 for pairs of other folds
+        losses = np.sum([own for own, _ in judged], 0)
+        predictions = torch.stack([own for _, own in judged]).sum(0)
+        moved = np.zeros_like(losses)
+        if method.pseudo_classes and self.bank.written.all():
+            moved = oscillation(self.bank.predictions, predictions).numpy()
+        self.bank.write(predictions)
+        stable_prob, is_stable = np.zeros(len(fold)), np.zeros(len(fold), dtype=bool)
+        for number in range(method.folds):
+            own = fold == number
+            stable_prob[own], is_stable[own] = stable_pairs(moved[own], method, seed)
+        division = divide_by_fold(losses, fold, seed, method.division_threshold)
+        return PairStatistics(losses, division, moved, stable_prob, is_stable)
+
+    def state_dict(self) -> State:
+        """Return networks, optimisers, the division and the bank."""
+        state = super().state_dict()
+        state[TRAINING][_BANK] = self.bank.predictions
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Load a state, or its networks alone."""
+        super().load_state_dict(state)
+        if TRAINING in state:
+            self.bank.write(state[TRAINING][_BANK])

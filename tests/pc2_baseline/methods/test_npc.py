@@ -1,0 +1,175 @@
+"""NPC: the memory bank, what a step on a batch does to it, and what the pairs weigh for it."""
+
+import math
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pc2_baseline.methods import npc
+from pc2_baseline.methods.npc import confidence, nearest
+from pc2_baseline.modules.division import Division
+
+STILL = ["model.dropout=0", "method.temperature=0.3"]
+HALF = np.arange(24) % 2 == 0
+"""Pairs that the mixture is made to call surely clean."""
+
+
+@pytest.fixture
+def banked(warm, monkeypatch):
+    """NPC after its warm-up, with the even pairs as its bank."""
+    posterior = np.where(HALF, 0.95, 0.89)
+    monkeypatch.setattr(npc, "divide", lambda *_: Division(posterior, posterior > 0.5))
+    return lambda *overrides: warm("npc", *STILL, *overrides)
+
+
+def slow_losses(matrix, tau=0.3):
+    """InfoNCE of each pair straight from the equation, the mean of both directions."""
+    found = []
+    for i in range(len(matrix)):
+        row, column = (matrix[i] / tau).exp(), (matrix[:, i] / tau).exp()
+        found.append(-((row[i] / row.sum()).log() + (column[i] / column.sum()).log()) / 2)
+    return torch.stack(found)
+
+
+def test_the_weight_by_hand():
+    """Ratios 2 and 1/2; 1/2 and 1/4; 1 and 1: means 1.25, 0.375 and 1."""
+    before = torch.tensor([[2.0, 1.0, 3.0], [1.0, 1.0, 5.0]])
+    after = torch.tensor([[1.0, 2.0, 3.0], [2.0, 4.0, 5.0]])
+    assert confidence(before, after).tolist() == pytest.approx([1, math.tanh(0.375), 1])
+
+
+def test_a_pair_that_harms_its_entries_weighs_less_at_once_and_all_weights_are_finite():
+    before = torch.tensor([[1.0, 0.0, 0.0, 1e4, 1.0]] * 2)
+    after = torch.tensor([[1.0001, 0.0, 1e4, 0.0, 3e38]] * 2)
+    weights = confidence(before, after)
+    assert weights.tolist() == pytest.approx([math.tanh(1), 1, 0, 1, 0], abs=1e-4)
+    assert weights.max() <= 1
+
+
+def test_the_nearest_entry_is_that_of_a_loop_and_an_entry_is_its_own():
+    vectors = torch.nn.functional.normalize(torch.randn(300, 5), dim=1)
+    entries = torch.randperm(300)[:70]
+    found = nearest(vectors, entries)
+    for pair, entry in enumerate(found):
+        assert entry in entries
+        assert all(vectors[pair] @ vectors[entry] >= vectors[pair] @ vectors[e] for e in entries)
+    assert torch.equal(found[entries], entries)
+
+
+def test_the_bank_is_of_surely_clean_pairs_by_image_and_by_caption(banked):
+    """With images as a noise file assigns them: each that of the pair before."""
+    method, pairs = banked()
+    image_of = np.roll(np.arange(24), 1)
+    method._remember(replace(pairs, image_of=image_of))
+    with torch.no_grad():
+        net, batch = method.net.eval(), pairs.batch(np.arange(24))
+        images = net.encode_images(batch.regions).pooled[image_of]
+        captions = net.encode_captions(batch.tokens, batch.lengths).pooled
+    even = torch.from_numpy(np.flatnonzero(HALF))
+    for name, vectors in (("image_entry", images), ("caption_entry", captions)):
+        assert torch.equal(method.statistics[name], nearest(vectors, even)), name
+    assert not torch.equal(*(method.statistics[name] for name in npc._BANK))
+
+
+@pytest.mark.parametrize("sure", [0, 1])
+def test_with_fewer_than_two_sure_pairs_the_bank_is_of_the_clean_ones(warm, monkeypatch, sure):
+    posterior = np.where(HALF, 0.8, 0.3)
+    posterior[:sure] = 0.95
+    monkeypatch.setattr(npc, "divide", lambda *_: Division(posterior, posterior > 0.5))
+    method, pairs = warm("npc")
+    found = {entry for name in npc._BANK for entry in method.statistics[name].tolist()}
+    assert found <= set(np.flatnonzero(HALF))
+    assert len(found) > 1
+    assert np.isfinite(method.fit_epoch(pairs, 1)["loss"])
+
+
+def test_the_bank_stays_after_the_warm_up(banked):
+    method, pairs = banked()
+    kept = {name: method.statistics[name] for name in ("loss", "clean_prob", *npc._BANK)}
+    figures = method.fit_epoch(pairs, 1)
+    for name, value in kept.items():
+        assert torch.equal(method.statistics[name], value), name
+    assert figures["weight"] == pytest.approx(float(method.statistics["weight"].mean()))
+
+
+def entry_losses(net, pairs, method, rows, *, training=False):
+    net = net.train(training)
+    return [
+        slow_losses(net.score_batch(pairs.batch(method.statistics[name].numpy()[rows])))
+        for name in npc._BANK
+    ]
+
+
+def test_a_weight_is_what_one_step_of_a_copy_on_the_batch_does_to_the_entries(banked):
+    """The copy's step by PyTorch's own AdamW, gradient clipped; the network itself stays."""
+    method, pairs = banked("train.lr=1e-2", "train.clip=0.5", "train.weight_decay=0.1")
+    rows = np.array([5, 2, 17, 8, 11, 20])
+    state = deepcopy(method.net.state_dict())
+    copy = deepcopy(method.net)
+    with torch.no_grad():
+        before = entry_losses(copy, pairs, method, rows)
+    optimiser = torch.optim.AdamW(copy.parameters(), lr=1e-2, weight_decay=0.1)
+    slow_losses(copy.train().score_batch(pairs.batch(rows))).mean().backward()
+    torch.nn.utils.clip_grad_norm_(copy.parameters(), 0.5)
+    optimiser.step()
+    with torch.no_grad():
+        after = entry_losses(copy, pairs, method, rows)
+    ratio = sum(old / new for old, new in zip(before, after, strict=True)) / 2
+    found = method._weigh(pairs, npc.Step(1, 0, None, rows))
+    assert torch.allclose(found, torch.where(ratio < 1, ratio.tanh(), 1.0), atol=1e-3)
+    assert len(set(found.tolist())) > 1, "weights that tell pairs apart"
+    assert all(torch.equal(value, state[name]) for name, value in method.net.state_dict().items())
+    assert method.net.training
+
+
+def test_the_copy_begins_each_step_where_the_network_is(banked):
+    method, pairs = banked("train.lr=1e-2")
+    step = npc.Step(1, 0, None, np.arange(12))
+    first = method._weigh(pairs, step)
+    method.ahead_learner.restart()
+    assert torch.equal(method._weigh(pairs, step), first)
+
+
+def test_the_loss_weighs_each_pair_and_adds_both_entries(banked):
+    method, pairs = banked()
+    rows, weights = np.arange(3, 15), torch.linspace(0, 1, 12)
+    net = deepcopy(method.net)
+    own = slow_losses(net.train().score_batch(pairs.batch(rows)))
+    entries = entry_losses(net, pairs, method, rows, training=True)
+    expected = sum(w * o + a + b for w, o, a, b in zip(weights, own, *entries, strict=True)) / 12
+    method.net.train()
+    assert torch.allclose(method._weighed_loss(pairs, rows, weights), expected, atol=1e-5)
+
+
+def test_the_network_learns_from_the_bank_whatever_the_weights(banked):
+    method, pairs = banked()
+    method.net.train()
+    method._weighed_loss(pairs, np.arange(12), torch.zeros(12)).backward()
+    assert method.net.images.project.weight.grad.abs().max() > 0
+
+
+def test_an_epoch_weighs_before_it_learns_and_keeps_the_weights_by_pair(banked, monkeypatch):
+    method, pairs = banked("train.batch=12")
+    given, own = [], method._weighed_loss
+    monkeypatch.setattr(
+        method, "_weigh", lambda _, step: torch.from_numpy(step.pair_index / 24).float()
+    )
+    monkeypatch.setattr(
+        method, "_weighed_loss",
+        lambda train, rows, weights: (given.append((rows, weights)), own(train, rows, weights))[1],
+    )  # fmt: skip
+    method.fit_epoch(pairs, 1)
+    assert sorted(np.concatenate([rows for rows, _ in given])) == list(range(24))
+    assert all(np.allclose(weights, rows / 24) for rows, weights in given)
+    assert np.allclose(method.statistics["weight"], np.arange(24) / 24)
+
+
+def test_the_rate_of_the_copy_is_the_networks(banked):
+    method, pairs = banked("train.lr_drop_epoch=1", "train.epochs=2", "train.lr=1e-3")
+    for epoch, rate in ((1, 1e-3), (2, 1e-4)):
+        method.fit_epoch(pairs, epoch)
+        for learner in (method.learner, method.ahead_learner):
+            assert learner.optimiser.param_groups[0]["lr"] == pytest.approx(rate)
