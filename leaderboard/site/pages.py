@@ -202,7 +202,7 @@ class Site:
         return self._render(
             "index.html.j2",
             root="",
-            boards=[(board, _leaders(board), _count(board)) for board in boards],
+            boards=[(board, _leaders(board), _count(board), _printed(board)) for board in boards],
             newest=[(entry, boards_of(entry.result)[0], self.flags_of(entry)) for entry in newest],
             n_entries=len(live),
         )
@@ -446,6 +446,12 @@ def _count(board: Board) -> dict[str, int]:
     proof, reported = sum(row.proof for row in rows), sum(bool(row.reported) for row in rows)
     entries = sum(bool(row.entry) for row in rows)
     return {"proof": proof, "scored": entries - proof, "reported": reported}
+
+
+def _printed(board: Board) -> Row | None:
+    """Return the best reported row of the first section that has any."""
+    rows = (row for section in board.sections for row in section.rows)
+    return next((row for row in rows if row.reported), None)
 
 
 def _footnotes(rows: Iterable[Row]) -> dict[str, int]:
