@@ -255,7 +255,7 @@ def to_latex(rows: Iterable[ExportRow]) -> str:
         for row in group:
             method = _latex(row.method) + (rf"~\cite{{{row.source.key}}}" if row.source else "")
             method += _mark(row, notes, " {{[}}{}{{]}}")
-            method += rf" \emph{{{_latex(_flagged(row))}}}" if row.flags else ""
+            method += rf" \emph{{{_latex(remarks)}}}" if (remarks := _remarks(row)) else ""
             cells = [_place(row), method, *_figures(row), _interval(row).replace("–", "--")]
             lines.append(" & ".join(cells) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
@@ -265,14 +265,15 @@ def to_latex(rows: Iterable[ExportRow]) -> str:
     return "\n".join(parts)
 
 
-def _flagged(row: ExportRow) -> str:
-    return f"flagged: {', '.join(row.flags)}" if row.flags else ""
+def _remarks(row: ExportRow) -> str:
+    claimed = [] if row.claimed is None else [f"claimed {_rounded(row.claimed)}"]
+    flagged = [f"flagged: {', '.join(row.flags)}"] if row.flags else []
+    return ", ".join(claimed + flagged)
 
 
 def _evidence(row: ExportRow) -> str:
     notes = ["ranked lists"] * row.lists + ["not signed"] * (row.signed is False)
-    notes += [] if row.claimed is None else [f"claimed {_rounded(row.claimed)}"]
-    return ", ".join(filter(None, (row.evidence, *notes, _flagged(row))))
+    return ", ".join(filter(None, (row.evidence, *notes, _remarks(row))))
 
 
 def to_bibtex(rows: Iterable[ExportRow]) -> str:

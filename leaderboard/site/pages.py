@@ -450,8 +450,7 @@ def _count(board: Board) -> dict[str, int]:
 
 def _printed(board: Board) -> Row | None:
     """Return the best reported row of the first section that has any."""
-    rows = (row for section in board.sections for row in section.rows)
-    return next((row for row in rows if row.reported), None)
+    return next((row for row in _rows(board) if row.reported), None)
 
 
 def _footnotes(rows: Iterable[Row]) -> dict[str, int]:

@@ -99,7 +99,8 @@ def _rows():
             board="jieba",
             noise="noise of the web",
             method="Ours, 50 % | α",
-            evidence="scored",
+            evidence="reproduced",
+            proof=True,
             rsum=164.25,
             claimed=170.5,
             place=1,
@@ -150,8 +151,8 @@ def test_a_badge_is_as_it_was():
     assert json.loads(badge_json(badge)) == {
         "schemaVersion": 1,
         "label": "NoW Jieba",
-        "message": "rSum 164.2, claim",
-        "color": "#0b5cad",
+        "message": "rSum 164.2, place 1",
+        "color": "#2a6f2a",
     }
 
 
