@@ -78,8 +78,8 @@ class Row:
 
     @property
     def signed(self) -> bool | None:
-        """Whether the judge signed that they scored it; None for reported rows and references."""
-        return self.entry.proof.scored if self.entry else None
+        """Whether the judge signed the figures; None for reported rows and references."""
+        return self.entry.signed if self.entry else None
 
     @property
     def date(self) -> str | None:
@@ -400,7 +400,7 @@ def _references(kind: SectionKind, scored: Sequence[Row]) -> list[Row]:
         return [chance]
     values: dict[tuple[str, bool], set[float]] = defaultdict(set)
     for row in scored:
-        for name, rsum in (row.entry.result.references if row.entry else {}).items():
+        for name, rsum in (row.entry.shown.references if row.entry else {}).items():
             values[name, bool(row.signed)].add(rsum)
     rows = [chance]
     for name in REFERENCES[1:]:

@@ -150,7 +150,7 @@ def view_entry(entry: Entry, flags: tuple[Flag, ...]) -> EntryView:
         method=result.method.name,
         authors=result.authors,
         evidence=entry.evidence,
-        signed=entry.proof.scored,
+        signed=entry.signed,
         received_at=entry.proof.received_at,
         rsum=None if gone else entry.shown.rsum,
         claimed_rsum=None if gone else result.rsum,

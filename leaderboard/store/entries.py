@@ -132,6 +132,11 @@ class Entry:
         return "reproduced" if self.proof.run.agrees else "contradicted"
 
     @property
+    def signed(self) -> bool:
+        """Whether the judge signed that they scored what is shown."""
+        return self.proof.scored or self.proof.run is not None
+
+    @property
     def shown(self) -> Result:
         """The result that pages show: the judge's run, described as the entry is, or its own."""
         run = self.proof.run.result if self.proof.run else None

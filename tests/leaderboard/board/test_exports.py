@@ -131,9 +131,8 @@ def _rows():
 
 def _everywhere(text):
     row = _rows()[0]
-    return replace(
-        row, **dict.fromkeys(TEXTS, text), authors=(text, text), table=text, footnote=text
-    )
+    texts = dict.fromkeys(TEXTS, text) | {"table": text, "footnote": text}
+    return replace(row, **texts, authors=(text, text), claimed=None)
 
 
 def _parsed(text):
