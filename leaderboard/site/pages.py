@@ -241,7 +241,7 @@ class Site:
         Cells of entries that showed the same on the board before are not rendered again.
         """
         macro = _templates().get_template("row.html.j2").module.cells  # type: ignore[attr-defined]
-        leads = {part.kind: part.lead and part.lead.entry for part in board.sections}
+        leads = {part.kind: part.lead.entry if part.lead else None for part in board.sections}
         rendered: dict[Key, Markup] = {}
         with self._cache.lock:
             before = self._cache.rendered.get(board.name, {})
