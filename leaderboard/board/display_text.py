@@ -19,15 +19,25 @@ REFERENCES: Mapping[str, str] = {
 EVIDENCE: Mapping[str, str] = {
     "reported": "reported",
     "scored": "file scored",
+    "contradicted": "contradicted",
     "reproduced": "reproduced",
     "blind": "blind",
 }
 EVIDENCE_MEANS: Mapping[str, str] = {
     "reported": "a claim: printed in a paper; no file was scored here",
     "scored": "a claim: a file of similarities was scored, whose author knew the order of the rows",
-    "reproduced": "proof: the judge scored another run of the code too, and signed it",
+    "contradicted": "a claim that the judge’s run of the code did not reach; the figures are that"
+    " run’s",
+    "reproduced": "proof: the judge scored and signed another run of the code, which agrees; the"
+    " figures are that run’s",
     "blind": "proof: scored on a round whose pairing only the judge had, and signed",
 }
+PARTS: Mapping[str, str] = {
+    "Proof": "Scored on a pairing that only the judge had, or by the judge’s own run of the code.",
+    "Claims": "Sent as a file, whose author knew the pairing and can reach any score, or printed in"
+    " a paper: sorted, not numbered.",
+}
+"""Reason for each part of a table, by its title."""
 FLAG_MEANS: Mapping[str, str] = {
     "identity-like": "Apart from the correct pairs the matrix is nearly constant. Scores of a model"
     " are not like that; a matrix made from the answers is.",

@@ -69,9 +69,10 @@ def reproduce(
     ] = None,
     judge_key: JudgeKey = None,
 ) -> None:
-    """File a run of another's entry; it is shown as reproduced if the judge's key signs it.
+    """File a run of another's entry: signed by the judge's key, it is proof, or contradicts.
 
-    The difference is printed with its interval; the reader decides whether the two agree.
+    The entry is reproduced if the 95 % interval of the difference, run less entry, holds zero or
+    lies above it, and stands with the run's figures; else it is contradicted, and has no place.
     """
     from leaderboard.commands.terminal import comparison_as_text
     from leaderboard.store.reproduce import Claim, reproduce
@@ -80,6 +81,8 @@ def reproduce(
     signer = Signer(store, judge_key) if judge_key else None
     filed, compared = reproduce(store, name, submission, release, Claim(by, commit, run), signer)
     typer.echo(comparison_as_text(compared, (f"the run of {filed.by}", f"entry {name}")))
+    verdict = "reproduced" if filed.agrees else "contradicted"
+    typer.echo(f"{name}: {verdict}{'' if signer else ', once the judge signs it (--judge-key)'}")
 
 
 def export_site(
@@ -159,7 +162,7 @@ def export(
     Hugging Face hub.
     """
     from leaderboard.board.exports import FORMATS, rows_of
-    from leaderboard.board.tables import make_board
+    from leaderboard.site.pages import Site
     from leaderboard.store.proof import read_board
     from now_builder.formats.benchmarks import BOARDS
 
@@ -175,7 +178,7 @@ def export(
     if kind not in FORMATS:
         kinds = ", ".join((*FORMATS, "trec", "hf-results"))
         raise ConfigError(f"--to: found {kind!r}, expected one of {kinds}")
-    typer.echo(FORMATS[kind](rows_of(make_board(found, read_board(results or [])))), nl=False)
+    typer.echo(FORMATS[kind](rows_of(Site(read_board(results or [])).board(found))), nl=False)
 
 
 def _export_trec(submission: Path, release: Path | None, output: Path | None) -> None:

@@ -38,6 +38,7 @@ from leaderboard.board.tables import (
     boards_of,
     make_board,
     reference,
+    shown_by,
     sorted_rows,
     spelled,
 )
@@ -131,7 +132,7 @@ class Site:
             rf"boards/{_BOARD}\.(?P<kind>{'|'.join(FORMATS)})": self._export,
             r"data/(?P<name>[0-9a-f]{16})\.html": self._data_page,
             rf"entries/{_NAME}\.html": self._entry_page,
-            rf"results/{_NAME}\.json": self._result,
+            rf"results/{_NAME}(?P<run>\.run)?\.json": self._result,
             rf"ranks/{_NAME}\.csv": self._ranks,
             rf"badges/{_NAME}\.(?P<kind>svg|json)": self._badge,
             rf"compare/{_NAME}\.\.(?P<other>[0-9a-f]{{12}})\.html": self._compare,
@@ -160,6 +161,7 @@ class Site:
                 paths.append(f"results/{entry.name}.json")
                 paths += [f"badges/{entry.name}.{kind}" for kind in ("svg", "json")]
                 paths += [f"ranks/{entry.name}.csv"] if entry.result.ranks else []
+                paths += [f"results/{entry.name}.run.json"] if entry.proof.run else []
         pairs = {
             compare_path(a, b)
             for name in BOARDS
@@ -183,7 +185,7 @@ class Site:
 
     def flags_of(self, entry: Entry) -> tuple[Flag, ...]:
         """Return the flags of an entry's file, and those by comparison with other entries."""
-        return entry.result.current_flags + self._flags.get(entry.name, ())
+        return entry.shown.current_flags + self._flags.get(entry.name, ())
 
     def not_found(self, depth: int = 0) -> str:
         """Render the page for missing addresses, ``depth`` folders below the root."""
@@ -200,7 +202,7 @@ class Site:
         return self._render(
             "index.html.j2",
             root="",
-            boards=[(board, _leaders(board), _count(board)) for board in boards],
+            boards=[(board, _leaders(board), _count(board), _printed(board)) for board in boards],
             newest=[(entry, boards_of(entry.result)[0], self.flags_of(entry)) for entry in newest],
             n_entries=len(live),
         )
@@ -239,17 +241,17 @@ class Site:
         Cells of entries that showed the same on the board before are not rendered again.
         """
         macro = _templates().get_template("row.html.j2").module.cells  # type: ignore[attr-defined]
-        leads = {section.kind: _lead(section) for section in board.sections}
+        leads = {part.kind: part.lead.entry if part.lead else None for part in board.sections}
         rendered: dict[Key, Markup] = {}
         with self._cache.lock:
             before = self._cache.rendered.get(board.name, {})
             self._cache.rendered[board.name] = rendered
 
         def cells(section: Section, row: Row) -> Markup:
-            tie = _tie(row, *leads[section.kind])
-            name, axis = row.entry and row.entry.name, (section.axis, section.base)
+            tie = _tie(row, leads[section.kind])
+            axis = section.axis, section.base
             shown = row.method, row.evidence, row.signed, row.flags, row.date
-            key = (name, *shown, section.kind.folds, *axis, tie)
+            key = (shown_by(row), *shown, section.kind.folds, *axis, tie)
             text = before.get(key) if row.entry else None
             text = text or Markup(macro(row, section, tie, footnotes))  # noqa: S704 - a macro's
             if row.entry:
@@ -286,13 +288,16 @@ class Site:
         values = _entry_values(entry, place)
         return self._render("entry.html.j2", root="../", board=board, data=self._data, **values)
 
-    def _result(self, name: str) -> str | None:
+    def _result(self, name: str, run: str | None) -> str | None:
         entry = self._live(name)
-        return entry.result.to_json() if entry else None
+        if entry is None or not run:
+            return entry.result.to_json() if entry else None
+        result = entry.proof.run and entry.proof.run.result
+        return result.to_json() if result else None
 
     def _ranks(self, name: str) -> str | None:
         entry = self._live(name)
-        return _ranks_csv(entry.result) if entry else None
+        return _ranks_csv(entry.shown) if entry else None
 
     def _badge(self, name: str, kind: str) -> str | None:
         place = self._place(name)
@@ -314,19 +319,11 @@ class Site:
         return self._render("compare.html.j2", root="../", c=pair, section=section, board=board)
 
 
-def _tie(row: Row, lead: str | None, text: str) -> tuple[str, str] | None:
-    """Return the address and the text of the link to the row that a row is tied with."""
-    if not row.tied or not row.entry or lead in {None, row.entry.name}:
+def _tie(row: Row, lead: Entry | None) -> str | None:
+    """Return the address of the comparison with the first entry, if a row is tied with it."""
+    if not row.tied or not row.entry or lead is None or lead.name == row.entry.name:
         return None
-    return compare_path(row.entry.name, lead or ""), text
-
-
-def _lead(section: Section) -> tuple[str | None, str]:
-    """Return the leading entry of a section, and the text for entries tied with it."""
-    lead, first = section.lead, [row for row in section.rows if row.place == 1]
-    behind = any(row.evidence == "reported" for row in first)
-    name = lead.entry.name if lead and lead.entry else None
-    return name, "tied with the best file" if behind else "tied with the first"
+    return compare_path(row.entry.name, lead.name)
 
 
 def export_site(
@@ -399,17 +396,12 @@ def _digest(name: str) -> str:
 
 
 def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of a section that pages link to: all, or with the first and with the next.
-
-    Pairs with the best placed entry are included, since ties refer to it; entries with proof may
-    be listed above it.
-    """
+    """Yield the pairs of a section that pages link to: all, or with the first and with the next."""
     names = [row.entry.name for row in section.comparable if row.entry]
     if len(names) <= _ALL_PAIRS:
         yield from combinations(names, 2)
         return
-    for first in {names[0], _lead(section)[0] or names[0]}:
-        yield from ((first, name) for name in names if name != first)
+    yield from ((names[0], name) for name in names[1:])
     yield from pairwise(names)
 
 
@@ -425,12 +417,9 @@ def _neighbours(place: Place) -> list[Row]:
 
 
 def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int, Row | None]]:
-    """Return up to two test sections with leading rows, number of further ties, and chance."""
+    """Return the leading proof of up to two test sections, number of further ties, and chance."""
     tests = [part for part in board.sections if part.kind.split == "test"]
-    placed = [
-        (part, sorted((r for r in part.rows if r.place is not None), key=lambda r: r.place or 0))
-        for part in tests
-    ]
+    placed = [(part, [row for row in part.rows if row.place is not None]) for part in tests]
     parts = [(part, rows) for part, rows in placed if rows]
     found = []
     for section, rows in parts[:1] + [pair for pair in parts[1:] if pair[0].with_reported][:1]:
@@ -451,10 +440,17 @@ def _rows(board: Board) -> list[Row]:
     return [row for section in board.sections for row in section.rows]
 
 
-def _count(board: Board) -> tuple[int, int]:
-    """Count the scored and the reported rows of a board."""
+def _count(board: Board) -> dict[str, int]:
+    """Count the rows of a board: proof, claims from files, and those of papers."""
     rows = _rows(board)
-    return sum(bool(row.entry) for row in rows), sum(bool(row.reported) for row in rows)
+    proof, reported = sum(row.proof for row in rows), sum(bool(row.reported) for row in rows)
+    entries = sum(bool(row.entry) for row in rows)
+    return {"proof": proof, "scored": entries - proof, "reported": reported}
+
+
+def _printed(board: Board) -> Row | None:
+    """Return the best reported row of the first section that has any."""
+    return next((row for row in _rows(board) if row.reported), None)
 
 
 def _footnotes(rows: Iterable[Row]) -> dict[str, int]:
@@ -464,7 +460,7 @@ def _footnotes(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
-    result, (_, section, row) = entry.result, place
+    result, (_, section, row) = entry.shown, place
     own = Row(row.evidence, result.method.name, result.rsum, *result.rsum_interval)
     ladder = [own, *(reference(name, rsum) for name, rsum in result.references.items())]
     ladder.sort(key=lambda row: -row.rsum)

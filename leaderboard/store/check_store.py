@@ -26,7 +26,7 @@ from leaderboard.store.entries import (
     result_path,
 )
 from leaderboard.store.signatures import KEYS, SIGNATURES, PublicKey, Signature, read_chain
-from leaderboard.store.verify import against_release, verify
+from leaderboard.store.verify import against_release, differences_of_run, verify
 from leaderboard.submission.untrusted import shown
 from now_builder.errors import FormatError
 
@@ -201,11 +201,21 @@ def _check_about(checked: _Store, path: str, record: About, entries: AbstractSet
     wanted = f"{record.name}.json"
     if isinstance(record, Reproduction):
         wanted = f"{record.name}-{record.payload_sha256[:12]}.json"
+        _check_run(checked, path, record)
     _named(checked, path, wanted)
     if record.name not in entries:
         checked.note(
             "record.dangling", path, f"no entry {record.name}", "a result that it is about"
         )
+
+
+def _check_run(checked: _Store, path: str, run: Reproduction) -> None:
+    """Recompute the figures of a run that its own ranks and the entry's determine."""
+    for file, entry in checked.records.items():
+        if isinstance(entry, Result) and file.endswith(f"-{run.name}.json"):
+            for one in differences_of_run(run, entry):
+                was = f"{one.field} {one.found!r:.60}"
+                checked.note("result.differs", path, was, f"{one.expected!r:.60}")
 
 
 def _check_signatures(

@@ -10,15 +10,16 @@
   const compare = (a, b) => (typeof a === "number" ? a - b : a < b ? -1 : a > b ? 1 : 0);
 
   function sort(table, head, direction) {
-    const body = table.tBodies[0], column = head.cellIndex;
-    const rows = table.places.map((row) => [row, head.matches(".place") ? null : value(row, column)]);
-    const down = direction === "descending" ? -1 : 1;
-    if (head.matches(".place")) {
-      if (direction === "descending") rows.reverse();
-    } else {
-      rows.sort(([, a], [, b]) => (a === null || b === null ? (a === null) - (b === null) : down * compare(a, b)));
+    const column = head.cellIndex, down = direction === "descending" ? -1 : 1;
+    for (const [body, placed] of table.places) {
+      const rows = placed.map((row) => [row, head.matches(".place") ? null : value(row, column)]);
+      if (head.matches(".place")) {
+        if (direction === "descending") rows.reverse();
+      } else {
+        rows.sort(([, a], [, b]) => (a === null || b === null ? (a === null) - (b === null) : down * compare(a, b)));
+      }
+      body.append(...rows.map(([row]) => row));
     }
-    body.append(...rows.map(([row]) => row));
     table.querySelectorAll("[aria-sort]").forEach((other) => other.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", direction);
     const way = head.dataset.way ? `${head.dataset.way}, ` : "";
@@ -26,18 +27,18 @@
   }
 
   function tally() {
-    const rows = [...document.querySelectorAll("table.board tbody tr:not(.reference)")];
+    const rows = [...document.querySelectorAll("table.board tbody:not(.title) tr:not(.reference)")];
     const shown = rows.filter((row) => getComputedStyle(row).display !== "none").length;
     count.textContent = `${shown} of ${rows.length} rows shown`;
   }
 
   document.querySelectorAll("table.board").forEach((table) => {
     const sums = (row) => Number(row.querySelector(".sum").dataset.v);
-    const group = (row) => 4 * row.matches(".unranked") + 2 * row.matches(".flagged") + !row.matches(".blind, .reproduced");
-    table.places = [...table.tBodies[0].rows]
-      .map((row, n) => [row, n])
-      .sort(([a, n], [b, m]) => group(a) - group(b) || sums(b) - sums(a) || n - m)
-      .map(([row]) => row);
+    const group = (row) => 2 * row.matches(".unranked") + row.matches(".flagged, .contradicted");
+    table.places = [...table.querySelectorAll("tbody:not(.title)")].map((body) => [
+      body,
+      [...body.rows].sort((a, b) => group(a) - group(b) || sums(b) - sums(a)),
+    ]);
     table.tHead.addEventListener("click", (event) => {
       const link = event.target.closest("a");
       if (!link || event.ctrlKey || event.metaKey || event.shiftKey || link.closest(".by-tier")) return;

@@ -21,7 +21,7 @@ from huggingface_hub import SpaceCard
 from leaderboard.board.board_cache import BoardCache
 from leaderboard.board.display_text import EVIDENCE, FLAG_MEANS
 from leaderboard.board.tables import make_board
-from leaderboard.scoring.result import Flag
+from leaderboard.scoring.result import Flag, Release
 from leaderboard.site import pages
 from leaderboard.site.pages import Site, compare_path, export_site, policy
 from leaderboard.store.dataset import dataset_report
@@ -30,10 +30,12 @@ from leaderboard.store.entries import (
     Proof,
     Reproduction,
     Withdrawal,
+    entry_of,
     file_result,
     read_results,
 )
 from now_builder.errors import ConfigError
+from tests.leaderboard.conftest import proven
 from tests.leaderboard.random_entries import make_entries
 
 _VOID = {"meta", "col", "br", "input", "link", "img", "hr", "wbr"}
@@ -306,15 +308,33 @@ def test_a_copy_of_an_earlier_entry_is_flagged_on_its_page_and_its_row(entry_on)
     ]
 
 
-def test_a_board_shows_evidence_ties_and_places(files):
+def test_a_board_shows_evidence_ties_and_places(files, filed):
     rows = files["boards/jieba.html"].split("<tr ")
     (level,) = (row for row in rows if ">Level<" in row)
     assert "tied with the first" in level
-    assert EVIDENCE["scored"] in level
+    (claim,) = (row for row in rows if ">Normalised<" in row)
+    assert EVIDENCE["scored"] in claim
+    assert '<td role="cell" class="place"></td>' in claim
     (behind,) = (row for row in rows if ">Behind<" in row)
     assert "tied with" not in behind
     (again,) = (row for row in rows if ">Run again<" in row)
     assert 'class="chip reproduced"' in again
+    (over,) = (row for row in rows if ">Overstated<" in row)
+    assert 'class="chip contradicted"' in over
+    assert f"claimed {filed['Overstated'].result.rsum:.1f}" in over
+
+
+def test_an_entry_that_was_run_again_shows_the_figures_of_the_run(filed, files):
+    entry = filed["Overstated"]
+    run, page = entry.proof.run.result, files[f"entries/{entry.name}.html"]
+    assert "the judge’s run contradicts it" in page
+    assert f'<p class="number">{run.rsum:.1f}</p>' in page
+    assert f"<b>{entry.result.rsum:.1f}</b> was claimed" in page
+    assert f"verify</span> <span>{entry.name}.run.json" in page
+    assert files[f"results/{entry.name}.run.json"] == run.to_json()
+    assert files[f"results/{entry.name}.json"] == entry.result.to_json()
+    assert f"results/{filed['Normalised'].name}.run.json" not in files
+    assert f"rSum {run.rsum:.1f}, contradicted" in files[f"badges/{entry.name}.svg"]
 
 
 def test_reported_rows_have_their_source_and_their_corrections(files):
@@ -353,13 +373,16 @@ def test_a_large_section_is_compared_with_its_first_and_between_neighbours(entry
     assert site.get(compare_path(known[3], known[8])) is not None
 
 
-def test_links_of_rows_tied_with_the_best_lead_somewhere_where_proof_stands_above_it(entry_on):
-    entries = [entry_on(f"M{n:02d}", 3.0, seed=n) for n in range(1, 26)]
-    weak = entry_on("Weak", 2.8, seed=30)
-    site = Site([*entries, replace(weak, proof=Proof(reproduced=True))])
+def test_links_of_rows_tied_with_the_first_lead_somewhere(entry_on):
+    """Also beneath proof of a higher score that has a flag."""
+    entries = [proven(entry_on(f"M{n:02d}", 3.0, seed=n)) for n in range(1, 26)]
+    flags = (Flag(code="index-local", message="seen"),)
+    high = entry_on("High", 6.0, seed=30)
+    high = replace(high, result=high.result.model_copy(update={"flags": flags}))
+    site = Site([*entries, proven(high)])
     [section] = [part for part in site.board("jieba").sections if part.comparable]
-    first, lead = section.comparable[0].entry.name, section.lead.entry.name
-    assert (first, lead != first) == (weak.name, True)
+    lead = section.lead.entry.name
+    assert section.comparable[0].entry.name == lead != high.name
     tied = [row.entry.name for row in section.comparable if row.tied and row.entry.name != lead]
     assert len(tied) > 20
     links = _Look(site.get("boards/jieba.html")[0]).links
@@ -478,13 +501,18 @@ def test_a_killed_export_leaves_the_old_site_or_the_new(tmp_path, filed):
 
 def test_the_first_page_shows_who_leads_also_below_what_language_alone_gives(entry_on):
     """Of a weak method the references stand first in its table; it leads all the same."""
-    entry = entry_on("Weak but first", 0.3)
+    entry, claim = entry_on("Weak but first", 0.3), entry_on("Claimed", 60.0)
     assert entry.result.rsum < max(entry.result.references.values())
-    assert "Weak but first" in Site([entry]).get("index.html")[0].partition("Newest entries")[0]
+    page = Site([proven(entry), claim]).get("index.html")[0].partition("Newest entries")[0]
+    assert "Weak but first" in page
+    assert "Claimed" not in page
 
 
 def test_the_first_page_marks_two_data_sets_in_a_card_as_not_comparable(filed):
-    page = Site(filed.values()).get("index.html")[0]
+    release = Release(origin="archive", fingerprint="1" * 64)
+    shape = {"n_pairs": 1000, "n_images": 1000, "release": release}
+    paper = proven(entry_of(filed["Level"].result.model_copy(update=shape)))
+    page = Site([*filed.values(), paper]).get("index.html")[0]
     card = (
         page.split('<h3><a href="boards/jieba.html">')[1]
         .split("</h3>")[1]
@@ -555,12 +583,13 @@ def test_stated_noise_that_no_table_has_gives_no_first_place(filed):
 
 
 def test_pages_after_one_more_result_are_those_of_a_board_made_anew():
-    """Also where rows were withdrawn or flagged, or another row leads."""
-    entries, cache = make_entries(9), BoardCache()
+    """Also where rows were withdrawn or flagged, run again or not, or another row leads."""
+    entries, cache = [proven(entry) for entry in make_entries(9)], BoardCache()
     entries[4] = replace(entries[4], result=entries[2].result)
     gone = Withdrawal(name=entries[3].name, withdrawn_at=datetime(2026, 1, 1, tzinfo=UTC))
     states = [entries[:5], entries[:8], [*entries[:3], replace(entries[3], withdrawal=gone)]]
     states += [[replace(one, proof=Proof(n, None, scored=True)) for n, one in enumerate(entries)]]
+    states += [[proven(entries[0], entries[7].result), *entries[1:5]]]
     for state in states:
         after, anew = Site(state, date(2026, 2, 1), cache=cache), Site(state, date(2026, 2, 1))
         for path in ("boards/jieba.html", "boards/jieba.json", "index.html"):
