@@ -249,11 +249,14 @@ def _check_first_key(checked: _Store, base: Path, known: AbstractSet[str]) -> No
 def _check_unsigned(
     checked: _Store, filings: Mapping[str, Filing], known: AbstractSet[str], last: datetime | None
 ) -> None:
-    """Note new unsigned filings dated before the last of the base, or of its entries."""
+    """Note new unsigned filings that are not dated after the last of the base, or of its entries.
+
+    The date is what an entry's place is kept by.
+    """
     old = {path[-17:-5] for path in known if path.startswith(f"{RESULTS}/")}
     for path, filing in filings.items():
-        if last is not None and filing.submitted_at < last:
-            expected = f"{last.isoformat()} or later, as filings of the base"
+        if last is not None and filing.submitted_at <= last:
+            expected = f"later than {last.isoformat()}, as the last filing of the base"
             checked.note("filing.date", path, filing.submitted_at.isoformat(), expected)
         if filing.name in old:
             expected = "nothing: the base has this entry without a filing"
