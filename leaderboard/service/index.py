@@ -54,6 +54,12 @@ def record_entry(session: Session, entry: Entry, user_id: int | None) -> bool:
     return insert_missing(session, EntryRow, values)
 
 
+def methods(engine: Engine) -> list[str]:
+    """Return the names of all entries' methods."""
+    with reading(engine) as session:
+        return list(session.scalars(select(EntryRow.method).distinct()))
+
+
 def find_by_payload(engine: Engine, payload_sha256: str) -> EntryRow | None:
     """Find the entry of an upload, withdrawn or not."""
     with reading(engine) as session:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from tempfile import mkstemp
 
 from starlette.requests import ClientDisconnect, Request
 
-from leaderboard.core.errors import SubmissionError
+from leaderboard.core.errors import Problem, SubmissionError
 from leaderboard.core.rounds import BlindRound, round_of
 from leaderboard.scoring.evaluate import score, validate
 from leaderboard.scoring.result import Result
@@ -33,6 +33,7 @@ from leaderboard.store.entries import (
     read_entry,
     read_result,
 )
+from leaderboard.store.lookalikes import same_name, skeleton
 from leaderboard.store.proof import prove
 from leaderboard.store.signatures import filed_paths
 from leaderboard.submission.archive import Submission, open_submission
@@ -117,6 +118,16 @@ def _refusing(service: Service) -> Iterator[None]:
         raise Refusal(422, detail) from None
 
 
+def _refuse_lookalike(name: str, known: Iterable[str]) -> None:
+    """Refuse a name that looks like that of another method here, and is not the same."""
+    own = skeleton(name)
+    for other in known:
+        if skeleton(other) == own and not same_name(name, other):
+            found, expected = ascii(name), f"a name unlike {other!r}"
+            field = "submission.json.method.name"
+            raise SubmissionError((Problem("name.lookalike", field, found, expected),))
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What an upload is answered with.
@@ -148,6 +159,7 @@ def file_upload(service: Service, upload: Upload) -> Answer:
         return Answer(entry, new=False, turn=_turn(service, blind, upload))
     with _refusing(service), open_submission(upload.path, "submission") as submission:
         counts = submission.meta.split == "test"
+        _refuse_lookalike(submission.meta.method.name, index.methods(service.database))
     filing = NewFiling(upload.who.handle, now())
     if counts and blind is not None:
         with service.round_lock:

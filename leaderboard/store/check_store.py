@@ -25,6 +25,7 @@ from leaderboard.store.entries import (
     read_record,
     result_path,
 )
+from leaderboard.store.lookalikes import same_name, skeleton
 from leaderboard.store.signatures import KEYS, SIGNATURES, PublicKey, Signature, read_chain
 from leaderboard.store.verify import against_release, verify
 from leaderboard.submission.untrusted import shown
@@ -45,7 +46,7 @@ KINDS: dict[str, type[Record]] = {
 """Kind of record in each folder of a store."""
 
 LOOSE = frozenset({".gitignore", "README.md"})
-"""Files allowed beside the folders."""
+"""Files allowed beside the folders, which a change leaves as they are."""
 
 # no capitals: some file systems ignore case
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.json")
@@ -116,6 +117,7 @@ def check_store(store: Path, base: Path | None = None, trust: Trust | None = Non
             case _:
                 _check_about(checked, path, record, entries)
     _check_signatures(checked, base, known, trust)
+    _check_lookalikes(checked, known)
     return sorted(checked.problems, key=lambda problem: (problem.field, problem.code))
 
 
@@ -164,7 +166,9 @@ def _compare(checked: _Store, base: Path) -> set[str]:
     before = _Store(base)
     _walk(before)
     same = set()
-    for path in sorted(before.files - {"README.md"}):
+    for path in sorted(checked.files & LOOSE - before.files):
+        checked.note("base.changed", path, "a new file", "records alone", "the judge adds it")
+    for path in sorted(before.files):
         if path not in checked.files:
             mend = "withdraw an entry by a tombstone" if path.startswith(RESULTS) else ""
             checked.note("base.deleted", path, "nothing", "the file as it is in the base", mend)
@@ -206,6 +210,17 @@ def _check_about(checked: _Store, path: str, record: About, entries: AbstractSet
         checked.note(
             "record.dangling", path, f"no entry {record.name}", "a result that it is about"
         )
+
+
+def _check_lookalikes(checked: _Store, known: AbstractSet[str]) -> None:
+    """Note new results whose method's name looks like another one's, and is not the same."""
+    results = ((path, one) for path, one in checked.records.items() if isinstance(one, Result))
+    seen: dict[str, str] = {}
+    for path, result in sorted(results, key=lambda each: (each[0] not in known, each[0])):
+        name = result.method.name
+        first = seen.setdefault(skeleton(name), name)
+        if path not in known and not same_name(name, first):
+            checked.note("name.lookalike", path, _printable(name), f"a name unlike {first!r}")
 
 
 def _check_signatures(
