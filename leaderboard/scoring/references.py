@@ -1,5 +1,6 @@
 """Reference scores: what scorers reach that know a label alone, and who follows one."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import comb
@@ -56,9 +57,10 @@ def read_labels(
 ) -> Labels:
     """Read the labels of a split's pairs.
 
-    Languages and sites are those of the release's ``pairs.parquet``, languages also of the
-    attributes: CSV or Parquet with ``url`` or ``key``, and any of ``lang``, ``topic`` and
-    ``caption_topic`` (the topic of the caption, where it may differ).
+    Languages and sites are those of the release's ``pairs.parquet``; pages that are alone on their
+    site share a label. Languages are also those of the attributes: CSV or Parquet with ``url`` or
+    ``key``, and any of ``lang``, ``topic`` and ``caption_topic`` (the topic of the caption, where
+    it may differ).
     """
     known = read_pairs(release) if gallery.origin == "rebuilt" else []
     pairs = sorted((p for p in known if p.split == split), key=lambda pair: pair.pair_index)
@@ -66,7 +68,9 @@ def read_labels(
         raise FormatError(release, "no pairs.parquet to join the attributes through")
     columns = _joined(attributes, pairs) if attributes is not None else {}
     lang = columns.get("lang", [pair.lang for pair in pairs])
-    site = [pair.site for pair in pairs]
+    pages = Counter(pair.site for pair in pairs)
+    # the only page of a site would be found by its name alone
+    site = [pair.site if pages[pair.site] > 1 else None for pair in pairs]
     found: Labels = {}
     if any(label is not None for label in lang):
         found["lang"] = lang, lang
@@ -114,7 +118,7 @@ def followed_share(similarity: Matrix, labels: Categories) -> float:
             others = np.sort(values[query][~alike])
             alike[query] = False
             own = values[query][alike]
-            if len(own) and len(others):
+            if len(own) and len(others) and labels[query] is not None:
                 below = sum(np.searchsorted(others, own, side).mean() for side in _SIDES)
                 shares.append(float(below) / 2 / len(others))
     return sum(shares) / len(shares) if len(shares) >= _FEW else 0.0

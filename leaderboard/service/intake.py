@@ -125,7 +125,7 @@ def _refuse_lookalike(name: str, known: Iterable[str]) -> None:
         if skeleton(other) == own and not same_name(name, other):
             found, expected = ascii(name), f"a name unlike {other!r}"
             field = "submission.json.method.name"
-            raise SubmissionError((Problem("name.lookalike", field, found, expected),))
+            raise SubmissionError(Problem("name.lookalike", field, found, expected))
 
 
 @dataclass(frozen=True, slots=True)

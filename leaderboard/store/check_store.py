@@ -220,7 +220,7 @@ def _check_lookalikes(checked: _Store, known: AbstractSet[str]) -> None:
         name = result.method.name
         first = seen.setdefault(skeleton(name), name)
         if path not in known and not same_name(name, first):
-            checked.note("name.lookalike", path, _printable(name), f"a name unlike {first!r}")
+            checked.note("name.lookalike", path, ascii(name), f"a name unlike {first!r}")
 
 
 def _check_signatures(
