@@ -55,9 +55,10 @@ def record_entry(session: Session, entry: Entry, user_id: int | None) -> bool:
 
 
 def methods(engine: Engine) -> list[str]:
-    """Return the names of all entries' methods."""
+    """Return the names of the methods of entries that are not withdrawn."""
+    query = select(EntryRow.method).where(EntryRow.withdrawn_at.is_(None)).distinct()
     with reading(engine) as session:
-        return list(session.scalars(select(EntryRow.method).distinct()))
+        return list(session.scalars(query))
 
 
 def find_by_payload(engine: Engine, payload_sha256: str) -> EntryRow | None:

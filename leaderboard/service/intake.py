@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ from tempfile import mkstemp
 
 from starlette.requests import ClientDisconnect, Request
 
+from leaderboard.board.reported import published_methods
 from leaderboard.core.errors import Problem, SubmissionError
 from leaderboard.core.rounds import BlindRound, round_of
 from leaderboard.scoring.evaluate import score, validate
@@ -33,7 +34,7 @@ from leaderboard.store.entries import (
     read_entry,
     read_result,
 )
-from leaderboard.store.lookalikes import same_name, skeleton
+from leaderboard.store.lookalikes import lookalike
 from leaderboard.store.proof import prove
 from leaderboard.store.signatures import filed_paths
 from leaderboard.submission.archive import Submission, open_submission
@@ -118,14 +119,12 @@ def _refusing(service: Service) -> Iterator[None]:
         raise Refusal(422, detail) from None
 
 
-def _refuse_lookalike(name: str, known: Iterable[str]) -> None:
-    """Refuse a name that looks like that of another method here, and is not the same."""
-    own = skeleton(name)
-    for other in known:
-        if skeleton(other) == own and not same_name(name, other):
-            found, expected = ascii(name), f"a name unlike {other!r}"
-            field = "submission.json.method.name"
-            raise SubmissionError(Problem("name.lookalike", field, found, expected))
+def _refuse_lookalike(service: Service, name: str) -> None:
+    """Refuse a name that looks like that of another method, here or published."""
+    known = [*published_methods(), *index.methods(service.database)]
+    if other := lookalike(name, known):
+        field, expected = "submission.json.method.name", f"a name unlike {other!r}"
+        raise SubmissionError(Problem("name.lookalike", field, ascii(name), expected))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ def file_upload(service: Service, upload: Upload) -> Answer:
         return Answer(entry, new=False, turn=_turn(service, blind, upload))
     with _refusing(service), open_submission(upload.path, "submission") as submission:
         counts = submission.meta.split == "test"
-        _refuse_lookalike(submission.meta.method.name, index.methods(service.database))
+        _refuse_lookalike(service, submission.meta.method.name)
     filing = NewFiling(upload.who.handle, now())
     if counts and blind is not None:
         with service.round_lock:

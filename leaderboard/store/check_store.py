@@ -25,7 +25,7 @@ from leaderboard.store.entries import (
     read_record,
     result_path,
 )
-from leaderboard.store.lookalikes import same_name, skeleton
+from leaderboard.store.lookalikes import lookalike
 from leaderboard.store.signatures import KEYS, SIGNATURES, PublicKey, Signature, read_chain
 from leaderboard.store.verify import against_release, verify
 from leaderboard.submission.untrusted import shown
@@ -61,12 +61,14 @@ class Trust:
         judge: accept new tombstones and reproductions without a signature: for the judge.
         releases: releases on which references, duplicates and the fingerprint are recomputed.
         attributes: languages and topics of their pages.
+        names: names of published methods.
     """
 
     blind: bool = False
     judge: bool = False
     releases: tuple[Path, ...] = ()
     attributes: Path | None = None
+    names: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -117,7 +119,7 @@ def check_store(store: Path, base: Path | None = None, trust: Trust | None = Non
             case _:
                 _check_about(checked, path, record, entries)
     _check_signatures(checked, base, known, trust)
-    _check_lookalikes(checked, known)
+    _check_lookalikes(checked, known, trust)
     return sorted(checked.problems, key=lambda problem: (problem.field, problem.code))
 
 
@@ -212,15 +214,18 @@ def _check_about(checked: _Store, path: str, record: About, entries: AbstractSet
         )
 
 
-def _check_lookalikes(checked: _Store, known: AbstractSet[str]) -> None:
-    """Note new results whose method's name looks like another one's, and is not the same."""
-    results = ((path, one) for path, one in checked.records.items() if isinstance(one, Result))
-    seen: dict[str, str] = {}
-    for path, result in sorted(results, key=lambda each: (each[0] not in known, each[0])):
-        name = result.method.name
-        first = seen.setdefault(skeleton(name), name)
-        if path not in known and not same_name(name, first):
-            checked.note("name.lookalike", path, ascii(name), f"a name unlike {first!r}")
+def _check_lookalikes(checked: _Store, known: AbstractSet[str], trust: Trust) -> None:
+    """Note new results whose method's name looks like that of another one that stands."""
+    gone = {one.name for one in checked.records.values() if isinstance(one, Withdrawal)}
+    names = list(trust.names)
+    for path in sorted(checked.records, key=lambda path: (path not in known, path)):
+        record = checked.records[path]
+        if isinstance(record, Result):
+            name = record.method.name
+            if path not in known and (other := lookalike(name, names)):
+                checked.note("name.lookalike", path, ascii(name), f"a name unlike {other!r}")
+            if path[-17:-5] not in gone:
+                names.append(name)
 
 
 def _check_signatures(

@@ -1,14 +1,25 @@
 """Names that look like another one."""
 
 import unicodedata
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
 from typing import Literal
 
 # compatibility last: it turns Ϲ, which looks like a C, into Σ
 _FORMS: tuple[Literal["NFD", "NFKD"], ...] = ("NFD", "NFKD", "NFKD")
 
 
+def lookalike(name: str, known: Iterable[str]) -> str | None:
+    """Return a known name that looks like another one; None if that one is known itself."""
+    own = skeleton(name)
+    alike = [other for other in known if skeleton(other) == own]
+    plain = unicodedata.normalize("NFKC", name)  # PC2 and PC² are one name
+    if any(unicodedata.normalize("NFKC", other) == plain for other in alike):
+        return None
+    return alike[0] if alike else None
+
+
+@lru_cache(2**14)
 def skeleton(text: str) -> str:
     """Return what is equal for texts that look alike: "PC2" in Latin or Cyrillic letters, "PC²".
 
@@ -20,12 +31,6 @@ def skeleton(text: str) -> str:
         text = unicodedata.normalize(form, text)
         text = "".join(prototypes.get(character, character) for character in text)
     return text
-
-
-def same_name(first: str, second: str) -> bool:
-    """Return whether two names are one, as PC2 and PC²."""
-    one, other = (unicodedata.normalize("NFKC", name) for name in (first, second))
-    return one == other
 
 
 @cache

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from leaderboard.board.reported import published_methods
 from leaderboard.scoring.evaluate import score
 from leaderboard.store.check_store import Trust, check_store
 from leaderboard.store.dataset import dataset_report, file_report
@@ -24,6 +25,7 @@ from leaderboard.submission.archive import new_submission, pack
 from tests.leaderboard.conftest import make_similarity
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = AT + timedelta(seconds=1)
 
 
 def _scored(release, folder, strength=2.0, name="Mine"):
@@ -66,8 +68,7 @@ def _one(store, folder):
 
 def test_a_sound_store_is_fine_and_so_is_its_growth(store, whole, release, now_leaderboard):
     assert check_store(store) == []
-    filing = NewFiling("dee", AT + timedelta(seconds=1))
-    file_result(store, _scored(release, store.parent, 3.0, "Third"), filing)
+    file_result(store, _scored(release, store.parent, 3.0, "Third"), NewFiling("dee", LATER))
     shutil.rmtree(store / "private")
     assert check_store(store, whole) == []
     code, text, _ = now_leaderboard("check-store", store, "--base", whole)
@@ -152,25 +153,41 @@ def test_a_filing_dated_no_later_than_the_last_of_the_base_is_named(store, whole
 @pytest.mark.parametrize(
     ("name", "refused"),
     [
-        ("Міne", True),  # Cyrillic and Ukrainian letters
-        ("Μine", True),  # a Greek one
-        ("Mіnе", True),
-        ("Ｍine", False),  # normalised the same, as PC2 and PC²
-        ("Mine", False),
-        ("mine", False),
-        ("Mein", False),
+        ("Оther", True),  # a Cyrillic letter
+        ("Οther", True),  # a Greek one
+        ("0ther", True),
+        ("Ｏther", False),  # normalised the same, as PC2 and PC²
+        ("Other", False),
+        ("other", False),
+        ("Othre", False),
+        ("РС²", True),  # a published method, in Cyrillic letters
+        ("PC²", False),
+        ("PC2", False),
     ],
 )
 def test_a_name_that_looks_like_another_ones_is_refused(store, whole, release, name, refused):
-    filing = NewFiling("eve", AT + timedelta(seconds=1))
     result = _scored(release, store.parent, 3.0, "Third")
     method = result.method.model_copy(update={"name": name})
-    file_result(store, result.model_copy(update={"method": method}), filing)
+    file_result(store, result.model_copy(update={"method": method}), NewFiling("eve", LATER))
     shutil.rmtree(store / "private")
-    (problem, *others) = check_store(store, whole) or [None]
+    (problem, *others) = check_store(store, whole, Trust(names=published_methods())) or [None]
     assert others == []
     assert (problem.code if problem else None) == ("name.lookalike" if refused else None)
     assert check_store(store, store) == [], "what stands, stands"
+
+
+def test_a_lookalike_that_was_first_keeps_nobody_from_their_name_once_withdrawn(store, release):
+    result = _scored(release, store.parent, 3.0)
+    squatted = result.method.model_copy(update={"name": "Міne"})
+    squat, _ = file_result(store, result.model_copy(update={"method": squatted}))
+    base = shutil.copytree(store, store.parent / "base", ignore=lambda *_: ["private"])
+    file_result(store, _scored(release, store.parent, 1.5, "Mine"), NewFiling("ann", LATER))
+    shutil.rmtree(store / "private")
+    assert _codes(check_store(store, base)) == ["name.lookalike"]
+    for folder in (base, store):
+        withdraw(folder, squat.name, "a lookalike", AT)
+        shutil.rmtree(folder / "private")
+    assert check_store(store, base) == []
 
 
 @pytest.mark.parametrize(
