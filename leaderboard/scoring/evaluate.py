@@ -30,9 +30,7 @@ from leaderboard.metrics import (
 )
 from leaderboard.scoring.checks import MIN_IMAGES, check_matrix
 from leaderboard.scoring.references import (
-    Labels as KnownLabels,
-)
-from leaderboard.scoring.references import (
+    KnownLabels,
     chance_rsum,
     followed,
     read_labels,

@@ -31,8 +31,8 @@ _FEW = 20
 _SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
 Categories = Sequence[str | None]
-Labels = dict[str, tuple[Categories, Categories]]
-"""Labels of images and of captions, by the name of the reference that knows them."""
+KnownLabels = dict[str, tuple[Categories, Categories]]
+"""KnownLabels of images and of captions, by the name of the reference that knows them."""
 
 
 def references(
@@ -46,7 +46,7 @@ def references(
     return references_of(read_labels(release, gallery, split, attributes), gallery)
 
 
-def references_of(labels: Labels, gallery: Gallery) -> dict[str, float]:
+def references_of(labels: KnownLabels, gallery: Gallery) -> dict[str, float]:
     """Return the rSum of chance, and of the scorers that know labels."""
     known = {name: label_rsum(*both) for name, both in labels.items()}
     return {"chance": chance_rsum(*gallery.shape), **known}
@@ -54,7 +54,7 @@ def references_of(labels: Labels, gallery: Gallery) -> dict[str, float]:
 
 def read_labels(
     release: Path, gallery: Gallery, split: str, attributes: Path | None = None
-) -> Labels:
+) -> KnownLabels:
     """Read the labels of a split's pairs.
 
     Languages and sites are those of the release's ``pairs.parquet``; pages that are alone on their
@@ -71,7 +71,7 @@ def read_labels(
     pages = Counter(pair.site for pair in pairs)
     # the only page of a site would be found by its name alone
     site = [pair.site if pages[pair.site] > 1 else None for pair in pairs]
-    found: Labels = {}
+    found: KnownLabels = {}
     if any(label is not None for label in lang):
         found["lang"] = lang, lang
     if len(set(site)) > 1:
@@ -89,7 +89,7 @@ def _joint(first: Categories, second: Categories) -> Categories:
     return [f"{a}/{b}" for a, b in zip(first, second, strict=True)]
 
 
-def followed(similarity: Matrix, labels: Labels) -> tuple[Flag, ...]:
+def followed(similarity: Matrix, labels: KnownLabels) -> tuple[Flag, ...]:
     """Say which of language and site a matrix follows, as one that is told the label does."""
     found = []
     for name, (code, limit) in FOLLOWED.items():
