@@ -124,7 +124,8 @@ def _refuse_lookalike(service: Service, name: str) -> None:
     known = [*published_methods(), *index.methods(service.database)]
     if other := lookalike(name, known):
         field, expected = "submission.json.method.name", f"a name unlike {other!r}"
-        raise SubmissionError(Problem("name.lookalike", field, ascii(name), expected))
+        found = f"{name!a:.200}"
+        raise SubmissionError(Problem("name.lookalike", field, found, expected))
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,8 @@ def _check_lookalikes(checked: _Store, known: AbstractSet[str], trust: Trust) ->
         if isinstance(record, Result):
             name = record.method.name
             if path not in known and (other := lookalike(name, names)):
-                checked.note("name.lookalike", path, ascii(name), f"a name unlike {other!r}")
+                found = f"{name!a:.200}"
+                checked.note("name.lookalike", path, found, f"a name unlike {other!r}")
             if path[-17:-5] not in gone:
                 names.append(name)
 
