@@ -54,7 +54,7 @@ def test_normal_scores_know_only_the_order_within_each_query():
     assert np.allclose(scores, _slowly(_slowly(values).T).T)
     scale = np.exp(3 * draw.normal(size=(40, 1)))
     assert np.array_equal(normal_scores(np.exp(values) * scale - scale), scores)
-    assert np.corrcoef(scores.ravel(), values.ravel())[0, 1] > 0.97
+    assert np.corrcoef(scores.ravel(), values.ravel())[0, 1] > 0.9
     assert not normal_scores(np.zeros((9, 9))).any()
 
 

@@ -71,7 +71,7 @@ def test_a_matrix_that_is_told_the_site_follows_it_and_one_that_sees_pages_does_
         shared, meaning = draw.normal(size=(30, 64))[site], draw.normal(size=(300, 64))
         images, captions = (meaning + 0.7 * shared + draw.normal(size=(300, 64)) for _ in "ab")
         similarity = images @ captions.T
-        labels = {"site": (site.tolist(), site.tolist())}
+        labels = {"site": (site.astype(str).tolist(), site.astype(str).tolist())}
         told = similarity + 1.5 * similarity.std() * (site[:, None] == site)
         assert followed(similarity, labels) == ()
         (note,) = followed(told, labels)
