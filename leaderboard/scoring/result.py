@@ -371,7 +371,8 @@ class Result(Description, Record):
     @property
     def best_reference(self) -> tuple[str, float]:
         """The highest of the references, by name."""
-        return max(self.references.items(), key=lambda known: known[1])
+        known = self.references.items()
+        return max(known, key=lambda one: one[1], default=("chance", 0.0))
 
     def to_json(self) -> str:
         """Return the text of the result file, with the ranks last, one list per line."""
