@@ -14,6 +14,8 @@ WAYS = ("Image → caption", "Caption → image")
 REFERENCES: Mapping[str, str] = {
     "chance": "Chance",
     "lang": "Language alone",
+    "site": "Site alone",
+    "lang+site": "Language and site",
     "lang+topic": "Language and topic",
 }
 EVIDENCE: Mapping[str, str] = {
@@ -47,7 +49,7 @@ FLAG_MEANS: Mapping[str, str] = {
     " images and captions have in common: as in noise with a raised diagonal.",
     "distances": "The reversed similarities score far above chance: distances may have been"
     " submitted.",
-    "near-identical": "Its ranks are almost those of another entry.",
+    "near-identical": "Its ranks are almost those of an entry that was here before.",
 }
 
 
@@ -116,12 +118,13 @@ def _notes(row: Row, result: Result) -> list[Note]:
         found.append(Note("epoch chosen on test", warning=True))
     if training.uses_test_images:
         found.append(Note("trained on test images", warning=True))
-    if training.external_data:
+    if training.has_external_data:
         found.append(Note("external data"))
     kind = result.postprocessing.kind
     if kind != "none":
         words = f"{kind.replace('_', '-')} post-processing"
         found.append(Note(words, warning=kind == "transductive"))
+    found += [Note(note.code.replace("-", " the ")) for note in result.notes]
     if result.precision is None:
         found.append(Note("ranked lists"))
     if result.precision == "float16":
@@ -137,7 +140,7 @@ def filter_classes(row: Row) -> str:
         result = row.entry.result
         size = result.training.ensemble_size
         classes += ["raw"] * (result.postprocessing.kind == "none")
-        classes += ["own"] * (not result.training.external_data)
+        classes += ["own"] * (not result.training.has_external_data)
     classes += ["one"] * (size == 1)
     classes += ["unranked"] * (not row.ranked)
     classes += ["flagged"] * bool(row.flags)

@@ -245,9 +245,10 @@ def check_store(
     with the release also its references, duplicates and fingerprint. Nothing in the folder is
     executed. Flags of a matrix can only be recomputed from the file: verify --submission.
     """
+    from leaderboard.board.reported import published_methods
     from leaderboard.store.check_store import Trust, check_store
 
-    trust = Trust(blind=blind, judge=judge, releases=tuple(release or []), attributes=attributes)
+    trust = Trust(blind, judge, tuple(release or []), attributes, published_methods())
     problems = check_store(store, base, trust)
     if as_json:
         typer.echo(json.dumps([asdict(problem) for problem in problems], indent=2))

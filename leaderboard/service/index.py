@@ -54,6 +54,13 @@ def record_entry(session: Session, entry: Entry, user_id: int | None) -> bool:
     return insert_missing(session, EntryRow, values)
 
 
+def methods(engine: Engine) -> list[str]:
+    """Return the names of the methods of entries that are not withdrawn."""
+    query = select(EntryRow.method).where(EntryRow.withdrawn_at.is_(None)).distinct()
+    with reading(engine) as session:
+        return list(session.scalars(query))
+
+
 def find_by_payload(engine: Engine, payload_sha256: str) -> EntryRow | None:
     """Find the entry of an upload, withdrawn or not."""
     with reading(engine) as session:

@@ -133,7 +133,7 @@ class Filter(_View):
             row.evidence,
             None if row.ensemble is None else row.ensemble > 1,
             row.post_processing,
-            None if entry is None else bool(entry.result.training.external_data),
+            None if entry is None else entry.result.training.has_external_data,
         )
         asked = (self.tier, self.ensemble, self.postprocessing, self.external_data)
         return all(want is None or want == is_ for want, is_ in zip(asked, known, strict=True))

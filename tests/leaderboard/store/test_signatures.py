@@ -237,8 +237,8 @@ def test_a_filing_dated_back_neither_makes_the_original_a_copy_nor_passes(board,
         assert filing.submitted_at.year < 2021
         copy, _ = file_result(store, copied, filing)
         flags = relative_flags(read_board([store]))
-        assert copy.name in flags
-        assert (original in flags) == (store == unsigned)
+        # without signatures the dates are the order, and the check below keeps them
+        assert flags.keys() == {original if store == unsigned else copy.name}
     assert "record.unsigned" in _codes(board)
     assert _codes(unsigned, base) == {"filing.date"}
 
