@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -27,6 +28,7 @@ from leaderboard.board.exports import (
     rows_of,
     to_bibtex,
 )
+from leaderboard.board.groups import group_rows, groups_of, missed_of, seeds_of
 from leaderboard.board.reported import short_name
 from leaderboard.board.tables import (
     SORT_KEYS,
@@ -45,7 +47,7 @@ from leaderboard.metrics import CUTOFFS, expected_hits
 from leaderboard.scoring.result import VERSION, Flag, Result
 from leaderboard.site.charts import curves_of, progress_chart, rank_chart, recall_chart
 from leaderboard.site.comparison import make_comparison
-from leaderboard.store.dataset import DatasetReport
+from leaderboard.store.dataset import DatasetReport, Queries
 from leaderboard.store.entries import Entry
 from leaderboard.store.relative import relative_flags
 from now_builder.errors import ConfigError
@@ -57,7 +59,10 @@ GENERATOR = "now-leaderboard"
 _ALL_PAIRS = 12
 """Number of rows of a section up to which the static site compares all pairs."""
 
-_NEWEST, _LEADERS, _AUTHORS, _OPEN_TABLES = 8, 3, 12, 4
+_NEWEST, _LEADERS, _AUTHORS, _OPEN_TABLES, _MISSED = 8, 3, 12, 4, 200
+GROUPINGS: Mapping[str, str] = {"languages": "language", "sites": "site"}
+"""Groups of queries that have figures of their own: a field of the data set's report each."""
+
 _LINKS = {"paper": "Paper", "code": "Code", "weights": "Weights", "model_card": "Model card"}
 
 SiteFile = tuple[str, str]
@@ -122,15 +127,24 @@ class Site:
             for report in self._reports.values()
             for track in report.tracks
         }
+        self._queries = {
+            track.fingerprint: split.queries
+            for report in self._reports.values()
+            for track in report.tracks
+            for split in report.splits
+            if split.split == track.split and split.queries
+        }
         self._boards: dict[BoardName, Board] = {}
         self._routes: dict[str, Callable[..., str | None]] = {
             r"index\.html": self._index,
             r"progress\.html": self._progress,
             r"404\.html": self.not_found,
             rf"boards/{_BOARD}(\.by-(?P<key>{'|'.join(SORT_KEYS)}))?\.html": self._board_page,
+            rf"boards/{_BOARD}\.(?P<by>{'|'.join(GROUPINGS)})\.html": self._groups_page,
             rf"boards/{_BOARD}\.(?P<kind>{'|'.join(FORMATS)})": self._export,
             r"data/(?P<name>[0-9a-f]{16})\.html": self._data_page,
             rf"entries/{_NAME}\.html": self._entry_page,
+            rf"entries/{_NAME}\.queries\.html": self._queries_page,
             rf"results/{_NAME}\.json": self._result,
             rf"ranks/{_NAME}\.csv": self._ranks,
             rf"badges/{_NAME}\.(?P<kind>svg|json)": self._badge,
@@ -153,6 +167,8 @@ class Site:
             paths.append(f"boards/{name}.html")
             paths += [f"boards/{name}.by-{key}.html" for key in SORT_KEYS]
             paths += [f"boards/{name}.{kind}" for kind in FORMATS]
+            if self._labelled(self.board(name)):
+                paths += [f"boards/{name}.{by}.html" for by in GROUPINGS]
         paths += [data_path(report) for report in self._reports.values()]
         for entry in self._entries.values():
             paths.append(f"entries/{entry.name}.html")
@@ -160,6 +176,8 @@ class Site:
                 paths.append(f"results/{entry.name}.json")
                 paths += [f"badges/{entry.name}.{kind}" for kind in ("svg", "json")]
                 paths += [f"ranks/{entry.name}.csv"] if entry.result.ranks else []
+                if entry.result.ranks and self._queries_of(entry.result):
+                    paths.append(f"entries/{entry.name}.queries.html")
         pairs = {
             compare_path(a, b)
             for name in BOARDS
@@ -223,6 +241,7 @@ class Site:
             cells=self._cells(found, footnotes),
             root="../",
             board=found,
+            groupings=GROUPINGS if self._labelled(found) else {},
             key=key,
             sections=[(section, sorted_rows(section, key)) for section in found.sections],
             many=_OPEN_TABLES,
@@ -240,6 +259,7 @@ class Site:
         """
         macro = _templates().get_template("row.html.j2").module.cells  # type: ignore[attr-defined]
         leads = {section.kind: _lead(section) for section in board.sections}
+        seeds = {section.kind: seeds_of(section.rows) for section in board.sections}
         rendered: dict[Key, Markup] = {}
         with self._cache.lock:
             before = self._cache.rendered.get(board.name, {})
@@ -249,14 +269,75 @@ class Site:
             tie = _tie(row, *leads[section.kind])
             name, axis = row.entry and row.entry.name, (section.axis, section.base)
             shown = row.method, row.evidence, row.signed, row.flags, row.date
-            key = (name, *shown, section.kind.folds, *axis, tie)
+            spread = seeds[section.kind].get(name or "")
+            key = (name, *shown, section.kind.folds, *axis, tie, spread)
             text = before.get(key) if row.entry else None
-            text = text or Markup(macro(row, section, tie, footnotes))  # noqa: S704 - a macro's
+            text = text or Markup(macro(row, section, tie, footnotes, spread))  # noqa: S704 - a macro's
             if row.entry:
                 rendered[key] = text
             return text
 
         return cells
+
+    def _queries_of(self, result: Result) -> Queries | None:
+        """Return the languages and sites of a result's queries, if they are one to a pair."""
+        found = self._queries.get(result.release.fingerprint)
+        counts = {result.n_pairs, result.n_images}
+        return found if found and counts == {len(found.sites)} else None
+
+    def _labelled(self, board: Board) -> list[tuple[Section, Queries]]:
+        """Return the sections of a board of whose queries languages and sites are known."""
+        found = ((part, self._queries.get(part.kind.fingerprint or "")) for part in board.sections)
+        return [
+            (part, queries)
+            for part, queries in found
+            if queries and {part.kind.n_images, part.kind.n_pairs} == {len(queries.sites)}
+        ]
+
+    def _groups_page(self, board: BoardName, by: str) -> str | None:
+        tables = []
+        for section, queries in self._labelled(self.board(board)):
+            parts, rows = group_rows(getattr(queries, by)), section.comparable
+            records = {
+                (row.entry.name, section.kind.folds): row.entry.result.ranks
+                for row in rows
+                if row.entry and row.entry.result.ranks
+            }
+            with self._cache.lock:
+                hits = self._cache.hits(records)
+            sums = [[100 * own.per_image[part].mean() for part in parts.values()] for own in hits]
+            tables.append((section, parts, list(zip(rows, sums, strict=True))))
+        if not tables:
+            return None
+        return self._render(
+            "groups.html.j2", root="../", board=board, by=by, tables=tables, groupings=GROUPINGS
+        )
+
+    def _queries_page(self, name: str) -> str | None:
+        place = self._place(name)
+        entry = place and place[2].entry
+        queries = self._queries_of(entry.result) if entry else None
+        if place is None or entry is None or queries is None or entry.result.ranks is None:
+            return None
+        missed = missed_of(entry.result.ranks)
+        return self._render(
+            "queries.html.j2",
+            root="../",
+            board=place[0],
+            row=place[2],
+            queries=queries,
+            missed=missed[:_MISSED],
+            count=len(missed),
+        )
+
+    @cached_property
+    def _persons(self) -> dict[str, tuple[int, int]]:
+        """Number each entry among its submitter's on the same queries, withdrawn ones too."""
+        own: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for entry in sorted(self._entries.values(), key=_arrival):
+            if entry.filing and entry.filing.submitter:
+                own[entry.filing.submitter, entry.result.release.fingerprint].append(entry.name)
+        return {name: (n, len(names)) for names in own.values() for n, name in enumerate(names, 1)}
 
     def _export(self, board: BoardName, kind: str) -> str:
         return FORMATS[kind](rows_of(self.board(board)))
@@ -284,6 +365,14 @@ class Site:
         if place is None:
             return self._render("withdrawn.html.j2", root="../", entry=entry, board=board)
         values = _entry_values(entry, place)
+        queries, record = self._queries_of(entry.result), entry.result.ranks
+        values["groups"] = [
+            (title, groups_of(record, getattr(queries, by)))
+            for by, title in GROUPINGS.items()
+            if queries and record
+        ]
+        values["filed"] = self._persons.get(name)
+        values["seeds"] = seeds_of(place[1].rows).get(name)
         return self._render("entry.html.j2", root="../", board=board, data=self._data, **values)
 
     def _result(self, name: str) -> str | None:

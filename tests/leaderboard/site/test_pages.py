@@ -402,6 +402,55 @@ def test_a_report_of_the_data_becomes_a_page_that_its_sections_lead_to(filed, re
     assert Site(filed.values()).get(path) is None
 
 
+def test_a_report_gives_entries_their_languages_sites_and_missed_queries(entry_on, release):
+    report = dataset_report(release, captions=True)
+    entry = entry_on("Mine", 0.5)
+    longer = _longer(report, 24)
+    site = Site([entry], reports=[longer])
+    paths = [f"entries/{entry.name}.queries.html"]
+    paths += [f"boards/jieba.{by}.html" for by in ("languages", "sites")]
+    assert set(paths) <= set(site.paths())
+    page = _Look(site.get(f"entries/{entry.name}.html")[0])
+    assert not page.wrong
+    assert "Recall by language" in page.text
+    assert "Recall by site" not in page.text, "no site has 20 pairs"
+    for path in paths:
+        look = _Look(site.get(path)[0])
+        assert not look.wrong, path
+        assert look.headings[0] == 1
+    board = "".join(_Look(site.get(paths[1])[0]).text)
+    assert f"{entry.result.rsum:.1f}" in board
+    missed = site.get(paths[0])[0]
+    assert "<script>" not in missed.partition("</head>")[2]
+    assert "<b>bold" not in missed, "escaped"
+    alone = Site([entry])
+    assert "Queries that it missed" not in alone.get(f"entries/{entry.name}.html")[0]
+    assert alone.get(paths[0]) is alone.get(paths[1]) is None
+
+
+def _longer(report, pairs):
+    """The report with one language for all test queries, and hostile captions."""
+    queries = next(split.queries for split in report.splits if split.split == "test")
+    captions = ("<b>bold</b><script>x</script>",) * pairs
+    queries = queries.model_copy(update={"languages": ("zh",) * pairs, "captions": captions})
+    splits = tuple(
+        split.model_copy(update={"queries": queries}) if split.split == "test" else split
+        for split in report.splits
+    )
+    return report.model_copy(update={"splits": splits})
+
+
+def test_an_entry_is_counted_among_its_persons(filed):
+    site = Site(filed.values())
+    numbers = [
+        re.search(r"number (\d+) of (\d+)", site.get(f"entries/{entry.name}.html")[0])
+        for entry in filed.values()
+        if entry.filing and entry.withdrawal is None and entry.result.track == "jieba"
+    ]
+    counts = {int(found[2]) for found in numbers}
+    assert counts == {1, 8}, "one on dev, eight on test, a withdrawn one and one with noise too"
+
+
 def _luminance(colour):
     parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     parts = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
