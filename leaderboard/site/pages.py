@@ -1,7 +1,5 @@
 """The site: every page and file of the board by its path, rendered on request."""
 
-import base64
-import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,7 +51,7 @@ from leaderboard.store.relative import relative_flags
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BOARDS, BoardName
 from now_builder.formats.io import replacing_folder
-from now_builder.program.html import template_environment
+from now_builder.program.html import page_style, policy_hash, template_environment
 
 GENERATOR = "now-leaderboard"
 _ALL_PAIRS = 12
@@ -101,7 +99,8 @@ class Site:
 
     Args:
         entries: all entries, withdrawn ones too, in any order.
-        today: end of lines over time; None for the last row's date.
+        today: end of lines over time, of a site that renders on request; None for a static one,
+            whose lines end at the last row's date.
         reports: reports on the data sets of the entries.
         judge_key: name of the key of the store's signatures; without one every page says that it
             is not signed.
@@ -230,6 +229,7 @@ class Site:
             charts = [progress_chart(f"{name}-{p.kind.name}", p, self._today) for p in tests]
             drawn = [pair for pair in zip(tests, charts, strict=True) if pair[1]]
             boards.append((name, drawn))
+        boards.sort(key=lambda pair: not pair[1])
         return self._render("progress.html.j2", root="", boards=boards)
 
     def _board_page(self, board: BoardName, key: SortKey | None) -> str:
@@ -243,6 +243,8 @@ class Site:
             board=found,
             groupings=GROUPINGS if self._labelled(found) else {},
             key=key,
+            live=self._today is not None,
+            all_pairs=_ALL_PAIRS,
             sections=[(section, sorted_rows(section, key)) for section in found.sections],
             many=_OPEN_TABLES,
             footnotes=footnotes,
@@ -392,7 +394,7 @@ class Site:
 
     def _compare(self, name: str, other: str) -> str | None:
         place, against = self._place(name), self._place(other)
-        if place is None or against is None or name >= other:
+        if place is None or against is None or name == other:
             return None
         (board, section, row), (its_board, its_section, its_row) = place, against
         if section.kind.name != its_section.kind.name or board != its_board:
@@ -478,13 +480,10 @@ def _check_replaceable(site: Path) -> None:
 def policy() -> str:
     """Return the content security policy of every page: its own style and script, nothing else."""
     return (
-        f"default-src 'none'; style-src '{_digest('style.css')}';"
-        f" script-src '{_digest('board.js')}'; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src {policy_hash(page_style())}"
+        f" {policy_hash(_text('style.css'))};"
+        f" script-src {policy_hash(_text('board.js'))}; base-uri 'none'; form-action 'none'"
     )
-
-
-def _digest(name: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(_text(name).encode()).digest()).decode()}"
 
 
 def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:

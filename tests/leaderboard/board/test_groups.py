@@ -27,9 +27,7 @@ def _record(matrix, texts=None):
     if texts is not None:
         found = count_duplicate_aware(matrix, rows, texts, rows)
         aware = tuple(query_ranks(way, rows) for way in found)
-    return RankRecord(
-        i2t=query_ranks(i2t, rows), t2i=query_ranks(t2i, rows), duplicate_aware=aware
-    )
+    return RankRecord(i2t=query_ranks(i2t, rows), t2i=query_ranks(t2i, rows), duplicate_aware=aware)
 
 
 def _matrix():

@@ -172,7 +172,8 @@ def test_a_page_loads_nothing_and_allows_only_its_own_style_and_script(files):
         assert not re.search(r"@import|url\(", text)
         for tag, inline in re.findall(r"<(style|script)>(.*?)</\1>", text, re.DOTALL):
             digest = b64encode(sha256(inline.encode()).digest()).decode()
-            assert f"{tag}-src 'sha256-{digest}'" in policy()
+            allowed = policy().split(f"{tag}-src ")[1].split(";")[0]
+            assert f"'sha256-{digest}'" in allowed.split()
     assert "unsafe" not in policy()
     assert policy().startswith("default-src 'none';")
 
@@ -330,7 +331,7 @@ def test_any_two_entries_of_a_section_have_one_comparison(filed, files):
     first, second = sorted(filed[name].name for name in ("Best", "Level"))
     page = files[f"compare/{first}..{second}.html"]
     assert "does not tell them apart" in page
-    assert Site(filed.values()).get(f"compare/{second}..{first}.html") is None
+    assert Site(filed.values()).get(f"compare/{second}..{first}.html")[0] == page
     clear = compare_path(filed["Best"].name, filed["Behind"].name)
     assert "This test set tells them apart" in files[clear]
     for other in ("Forged", "Gone", "On dev", "On noise", "Tied throughout"):
@@ -448,7 +449,7 @@ def test_an_entry_is_counted_among_its_persons(filed):
         if entry.filing and entry.withdrawal is None and entry.result.track == "jieba"
     ]
     counts = {int(found[2]) for found in numbers}
-    assert counts == {1, 8}, "one on dev, eight on test, a withdrawn one and one with noise too"
+    assert counts == {1, 9}, "one on dev, nine on test, a withdrawn one and one with noise too"
 
 
 def _luminance(colour):
@@ -464,9 +465,9 @@ def _contrast(one, other):
 
 @pytest.mark.parametrize("scheme", [0, 1])
 def test_text_can_be_read_in_light_and_dark(files, scheme):
-    style = re.search(r"<style>(.*?)</style>", files["index.html"], re.DOTALL)[1]
-    blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
-    colour = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", blocks[scheme]))
+    styles = re.findall(r"<style>(.*?)</style>", files["index.html"], re.DOTALL)
+    blocks = [re.findall(r":root \{(.*?)\}", style, re.DOTALL)[scheme] for style in styles]
+    colour = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", "".join(blocks)))
     pairs = [(ink, ground) for ink in ("ink", "soft", "accent") for ground in ("paper", "card")]
     pairs += [("soft", "chip"), ("accent", "accent-back"), ("reported", "reported-back")]
     pairs += [("warn", "warn-back"), ("warn", "paper"), ("warn", "card"), ("card", "accent")]
@@ -552,7 +553,7 @@ def test_the_newest_entries_include_results_without_a_filing(filed):
     page = Site([alone]).get("index.html")[0]
     newest = page.split('id="newest"')[1].split("</section>")[0]
     assert f"entries/{alone.name}.html" in newest
-    assert "no date" in newest
+    assert "no date" not in newest
 
 
 def test_an_entry_begins_with_its_six_recalls(filed):
