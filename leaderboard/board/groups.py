@@ -135,11 +135,9 @@ def seeds_of(rows: Iterable[Row]) -> dict[str, Seeds]:
         if row.entry is None or filing is None or not row.entry.result.training.seeds:
             continue
         result = row.entry.result
-        training = result.training.model_copy(update={"seeds": ()}).model_dump_json()
-        post = result.postprocessing.model_dump_json()
-        runs[filing.submitter, result.method.name, result.method.version, training, post].append(
-            row
-        )
+        method, training = result.method, result.training.model_copy(update={"seeds": ()})
+        key = filing.submitter, method.name, method.version, training, result.postprocessing
+        runs[key].append(row)
     found = {}
     for group in runs.values():
         seeds = [seed for row in group if row.entry for seed in row.entry.result.training.seeds]

@@ -42,7 +42,7 @@ from leaderboard.board.tables import (
     spelled,
 )
 from leaderboard.metrics import CUTOFFS, expected_hits
-from leaderboard.scoring.result import VERSION, Flag, Result
+from leaderboard.scoring.result import VERSION, Flag, RankRecord, Result
 from leaderboard.site.charts import curves_of, progress_chart, rank_chart, recall_chart
 from leaderboard.site.comparison import make_comparison
 from leaderboard.store.dataset import DatasetReport, Queries
@@ -300,7 +300,7 @@ class Site:
         tables = []
         for section, queries in self._labelled(self.board(board)):
             parts, rows = group_rows(getattr(queries, by)), section.comparable
-            records = {
+            records: dict[Key, RankRecord] = {
                 (row.entry.name, section.kind.folds): row.entry.result.ranks
                 for row in rows
                 if row.entry and row.entry.result.ranks

@@ -14,7 +14,7 @@ from leaderboard.core.rounds import read_round
 from leaderboard.core.tracks import SCORED_SPLITS
 from leaderboard.scoring.evaluate import ceiling_rsum
 from leaderboard.scoring.result import Count, Percent, Points, is_none
-from leaderboard.store.entries import read_record
+from leaderboard.store.entries import MAX_RECORD, read_record
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
 from now_builder.formats.io import write_text
@@ -45,7 +45,8 @@ MAX_DENSE = 5000
 
 _SCAN = 256
 
-Label = Annotated[str, Field(min_length=1, max_length=255)]
+_LABEL = 255
+Label = Annotated[str, Field(max_length=_LABEL)]
 Tokens = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -235,12 +236,15 @@ def file_report(store: Path, report: DatasetReport) -> Path:
     """Write a report into a store, in place of one with the same counts.
 
     Raises:
-        FormatError: If another report of the same release is there.
+        FormatError: If another report of the same release is there, or this one is too large.
     """
     path = store / DATASETS / f"{report.fingerprint}.json"
     if path.exists() and _counts(read_record(path, DatasetReport)) != _counts(report):
         raise FormatError(path, "another report of the same captions and images is filed there")
-    write_text(path, report.to_json())
+    text = report.to_json()
+    if len(text.encode()) > MAX_RECORD:
+        raise FormatError(path, f"more than {MAX_RECORD} bytes, expected a report without captions")
+    write_text(path, text)
     return path
 
 
@@ -253,8 +257,8 @@ def _queries(pairs: Sequence[Pair] | None, *, captions: bool) -> Queries | None:
     if not pairs:
         return None
     return Queries(
-        languages=tuple(pair.lang or "und" for pair in pairs),
-        sites=tuple(pair.site for pair in pairs),
+        languages=tuple((pair.lang or "und")[:_LABEL] for pair in pairs),
+        sites=tuple(pair.site[:_LABEL] for pair in pairs),
         captions=tuple(pair.caption for pair in pairs) if captions else None,
     )
 

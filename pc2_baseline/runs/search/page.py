@@ -25,7 +25,7 @@ MOST_BYTES = 20 * 2**20
 """Bytes of a request at most, a picture in it."""
 _MOST_WORDS = 1000
 _MOST_PARTS = 8
-_OPENING, _EXAMPLE = 12, 40
+_OPENING, _EXAMPLES = 12, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,7 @@ class SearchPage:
             languages={page.key: page.lang for page in pages} if answer.found else {},
             screenshots=self.screenshots,
             opening=[page for page in first if page.key in self.screenshots][:_OPENING],
-            examples=[
-                page.caption[:_EXAMPLE].strip() for page in first[:: len(pages) // 3 or 1][:3]
-            ],
+            examples=first[:: len(pages) // _EXAMPLES or 1][:_EXAMPLES],
         )
         return text.encode()
 

@@ -1,5 +1,6 @@
 """Pages found by a picture, and the page that asks for words or a picture."""
 
+import html
 import http.client
 import io
 import os
@@ -197,7 +198,17 @@ def test_the_page_finds_words_and_shows_captured_pages(world, served):
     assert status == 400
     assert "no token of it is in the jieba vocabulary" in text.decode()
     assert b"<b>whales" not in text
-    assert ask(served)[0] == 200
+
+
+def test_the_page_opens_with_pages_and_three_searches_that_find_something(world, served):
+    status, text = ask(served)
+    assert status == 200
+    assert b"<script" not in text
+    shown = [key.decode() for key in re.findall(rb'src="pictures/([^"]+)"', text)]
+    assert shown == [page.key for page in world.pages[:-1]][:12]
+    examples = re.findall(r'href="(\?words=[^"]+)"', text.decode())
+    assert len(examples) == 3
+    assert all(keys_of(ask(served, path=html.unescape(path))[1]) for path in examples)
 
 
 def test_the_page_takes_a_picture_and_says_what_is_wrong_with_one(world, served):
