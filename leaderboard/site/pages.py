@@ -33,6 +33,7 @@ from leaderboard.board.tables import (
     Board,
     Row,
     Section,
+    SectionKind,
     SortKey,
     axis_of,
     boards_of,
@@ -166,8 +167,14 @@ class Site:
             paths.append(f"boards/{name}.html")
             paths += [f"boards/{name}.by-{key}.html" for key in SORT_KEYS]
             paths += [f"boards/{name}.{kind}" for kind in FORMATS]
-            if self._labelled(self.board(name)):
-                paths += [f"boards/{name}.{by}.html" for by in GROUPINGS]
+            labelled = self._labelled(self.board(name))
+            paths += [f"boards/{name}.{by}.html" for by in GROUPINGS if labelled]
+            paths += [
+                f"entries/{row.entry.name}.queries.html"
+                for section, _ in labelled
+                for row in section.rows
+                if row.entry and row.entry.result.ranks
+            ]
         paths += [data_path(report) for report in self._reports.values()]
         for entry in self._entries.values():
             paths.append(f"entries/{entry.name}.html")
@@ -175,8 +182,6 @@ class Site:
                 paths.append(f"results/{entry.name}.json")
                 paths += [f"badges/{entry.name}.{kind}" for kind in ("svg", "json")]
                 paths += [f"ranks/{entry.name}.csv"] if entry.result.ranks else []
-                if entry.result.ranks and self._queries_of(entry.result):
-                    paths.append(f"entries/{entry.name}.queries.html")
         pairs = {
             compare_path(a, b)
             for name in BOARDS
@@ -281,20 +286,15 @@ class Site:
 
         return cells
 
-    def _queries_of(self, result: Result) -> Queries | None:
-        """Return the languages and sites of a result's queries, if they are one to a pair."""
-        found = self._queries.get(result.release.fingerprint)
-        counts = {result.n_pairs, result.n_images}
-        return found if found and counts == {len(found.sites)} else None
+    def _queries_of(self, kind: SectionKind) -> Queries | None:
+        """Return what is known of the queries of a section, if they are one to a pair."""
+        found = self._queries.get(kind.fingerprint or "")
+        return found if found and {kind.n_images, kind.n_pairs} == {len(found.sites)} else None
 
     def _labelled(self, board: Board) -> list[tuple[Section, Queries]]:
         """Return the sections of a board of whose queries languages and sites are known."""
-        found = ((part, self._queries.get(part.kind.fingerprint or "")) for part in board.sections)
-        return [
-            (part, queries)
-            for part, queries in found
-            if queries and {part.kind.n_images, part.kind.n_pairs} == {len(queries.sites)}
-        ]
+        found = ((part, self._queries_of(part.kind)) for part in board.sections)
+        return [(part, queries) for part, queries in found if queries]
 
     def _groups_page(self, board: BoardName, by: str) -> str | None:
         tables = []
@@ -316,9 +316,8 @@ class Site:
         )
 
     def _queries_page(self, name: str) -> str | None:
-        place = self._place(name)
-        entry = place and place[2].entry
-        queries = self._queries_of(entry.result) if entry else None
+        place, entry = self._place(name), self._live(name)
+        queries = self._queries_of(place[1].kind) if place else None
         if place is None or entry is None or queries is None or entry.result.ranks is None:
             return None
         missed = missed_of(entry.result.ranks)
@@ -367,7 +366,7 @@ class Site:
         if place is None:
             return self._render("withdrawn.html.j2", root="../", entry=entry, board=board)
         values = _entry_values(entry, place)
-        queries, record = self._queries_of(entry.result), entry.result.ranks
+        queries, record = self._queries_of(place[1].kind), entry.result.ranks
         values["groups"] = [
             (title, groups_of(record, getattr(queries, by)))
             for by, title in GROUPINGS.items()
