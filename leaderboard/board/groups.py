@@ -54,7 +54,7 @@ def group_rows(labels: Sequence[str]) -> dict[str, Labels]:
     """Return the rows of the commonest labels, and those of all others together.
 
     Labels of fewer than :data:`MIN_PAIRS` rows are among the others, which are left out if they are
-    fewer too.
+    fewer too, or all.
     """
     counts = sorted(Counter(labels).items(), key=lambda item: (-item[1], item[0]))
     named = {label for label, count in counts[:_MOST] if count >= MIN_PAIRS}
@@ -63,7 +63,7 @@ def group_rows(labels: Sequence[str]) -> dict[str, Labels]:
     for row, label in enumerate(labels):
         if label in named:
             rows[label].append(row)
-    if len(others) >= MIN_PAIRS:
+    if named and len(others) >= MIN_PAIRS:
         rows[f"{len(counts) - len(named)} others"] = others
     return {label: np.array(found) for label, found in rows.items()}
 
@@ -138,7 +138,7 @@ def seeds_of(rows: Iterable[Row]) -> dict[str, Seeds]:
         method, training = result.method, result.training.model_copy(update={"seeds": ()})
         key = filing.submitter, method.name, method.version, training, result.postprocessing
         runs[key].append(row)
-    found = {}
+    found: dict[str, Seeds] = {}
     for group in runs.values():
         seeds = [seed for row in group if row.entry for seed in row.entry.result.training.seeds]
         if len(group) > 1 and len(set(seeds)) == len(seeds):

@@ -50,6 +50,7 @@ def test_small_groups_are_put_together_and_every_query_is_in_one():
     assert {name: len(own) for name, own in rows.items()} == {"en": 40, "de": 25, "2 others": 25}
     assert sorted(np.concatenate([*rows.values()])) == list(range(PAIRS))
     assert list(group_rows(["en"] * 20 + ["de"] * 19)) == ["en"], "too few others"
+    assert group_rows(["en", "de"] * 19) == {}, "others alone are the whole"
     many = [f"{n:02}" for n in range(30) for _ in range(20)]
     assert list(group_rows(many))[-1] == "18 others"
 

@@ -177,7 +177,7 @@ def test_filters_hide_rows_with_and_without_script(visit, paths, script):
 
 def test_a_method_is_found_by_name_and_the_address_keeps_the_filters(visit, paths):
     page = visit(paths["jieba"])
-    page.get_by_label("Find a method").fill("  NORMAL ")
+    page.get_by_label("Find a method by its name").fill("  NORMAL ")
     page.get_by_label("one network", exact=True).check()
     page.get_by_label("one network", exact=True).uncheck()
     page.get_by_label("reported", exact=True).uncheck()
@@ -186,7 +186,7 @@ def test_a_method_is_found_by_name_and_the_address_keeps_the_filters(visit, path
     assert page.url.endswith("?find=NORMAL&show-reported=0")
     page.reload()
     assert {*_methods(page)} - references == {"Normalised"}
-    page.get_by_label("Find a method").fill("")
+    page.get_by_label("Find a method by its name").fill("")
     page.get_by_label("reported", exact=True).check()
     assert page.url.endswith("jieba.html")
     assert "Best" in _methods(page)
