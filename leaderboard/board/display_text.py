@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from leaderboard.board.groups import Seeds
 from leaderboard.board.tables import Row, Section, SectionKind
 from leaderboard.scoring.result import Result
 from now_builder.formats.benchmarks import BOARD_FACTS, BoardName
@@ -96,6 +97,11 @@ def listed(values: Sequence[object], most: int) -> str:
     """Join the first ``most`` values with commas, and count the rest."""
     rest = f" and {len(values) - most:,} more" if len(values) > most else ""
     return ", ".join(map(str, values[:most])) + rest
+
+
+def seed_mean(seeds: Seeds) -> str:
+    """Describe the mean over seeds."""
+    return f"{seeds.count} seeds: {seeds.mean:.1f} ± {seeds.deviation:.1f}"
 
 
 def row_notes(row: Row) -> list[Note]:

@@ -205,12 +205,20 @@ def dataset_report(
     store: Annotated[
         Path | None, typer.Option(help="Also file it in this folder of results, for the board.")
     ] = None,
+    captions: Annotated[
+        bool,
+        typer.Option("--captions", help="Captions of dev and test too, if you may publish them."),
+    ] = False,
 ) -> None:
-    """Count duplicates and leaks of a release, and the rSum that a perfect scorer can reach."""
+    """Count duplicates and leaks of a release, and the rSum that a perfect scorer can reach.
+
+    Filed, it gives the board's entries their recalls by language and by site, and the queries that
+    they missed.
+    """
     from leaderboard.commands.terminal import dataset_text
     from leaderboard.store.dataset import dataset_report, file_report
 
-    report = dataset_report(release)
+    report = dataset_report(release, captions=captions)
     if store is not None:
         sys.stderr.write(f"filed {file_report(store, report)}\n")
     typer.echo(report.to_json() if as_json else dataset_text(report), nl=not as_json)

@@ -1,8 +1,7 @@
 """The site: every page and file of the board by its path, rendered on request."""
 
-import base64
-import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -27,12 +26,14 @@ from leaderboard.board.exports import (
     rows_of,
     to_bibtex,
 )
+from leaderboard.board.groups import group_rows, groups_of, missed_of, seeds_of
 from leaderboard.board.reported import short_name
 from leaderboard.board.tables import (
     SORT_KEYS,
     Board,
     Row,
     Section,
+    SectionKind,
     SortKey,
     axis_of,
     boards_of,
@@ -43,22 +44,25 @@ from leaderboard.board.tables import (
     spelled,
 )
 from leaderboard.metrics import CUTOFFS, expected_hits
-from leaderboard.scoring.result import VERSION, Flag, Result
+from leaderboard.scoring.result import VERSION, Flag, RankRecord, Result
 from leaderboard.site.charts import curves_of, progress_chart, rank_chart, recall_chart
 from leaderboard.site.comparison import make_comparison
-from leaderboard.store.dataset import DatasetReport
+from leaderboard.store.dataset import DatasetReport, Queries
 from leaderboard.store.entries import Entry
 from leaderboard.store.relative import relative_flags
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BOARDS, BoardName
 from now_builder.formats.io import replacing_folder
-from now_builder.program.html import template_environment
+from now_builder.program.html import page_style, policy_hash, template_environment
 
 GENERATOR = "now-leaderboard"
 _ALL_PAIRS = 12
 """Number of rows of a section up to which the static site compares all pairs."""
 
-_NEWEST, _LEADERS, _AUTHORS, _OPEN_TABLES = 8, 3, 12, 4
+_NEWEST, _LEADERS, _AUTHORS, _OPEN_TABLES, _MISSED = 8, 3, 12, 4, 200
+GROUPINGS: Mapping[str, str] = {"languages": "language", "sites": "site"}
+"""Groups of queries that have figures of their own: a field of the data set's report each."""
+
 _LINKS = {"paper": "Paper", "code": "Code", "weights": "Weights", "model_card": "Model card"}
 
 SiteFile = tuple[str, str]
@@ -97,7 +101,8 @@ class Site:
 
     Args:
         entries: all entries, withdrawn ones too, in any order.
-        today: end of lines over time; None for the last row's date.
+        today: end of lines over time, of a site that renders on request; None for a static one,
+            whose lines end at the last row's date.
         reports: reports on the data sets of the entries.
         judge_key: name of the key of the store's signatures; without one every page says that it
             is not signed.
@@ -123,15 +128,24 @@ class Site:
             for report in self._reports.values()
             for track in report.tracks
         }
+        self._queries = {
+            track.fingerprint: split.queries
+            for report in self._reports.values()
+            for track in report.tracks
+            for split in report.splits
+            if split.split == track.split and split.queries
+        }
         self._boards: dict[BoardName, Board] = {}
         self._routes: dict[str, Callable[..., str | None]] = {
             r"index\.html": self._index,
             r"progress\.html": self._progress,
             r"404\.html": self.not_found,
             rf"boards/{_BOARD}(\.by-(?P<key>{'|'.join(SORT_KEYS)}))?\.html": self._board_page,
+            rf"boards/{_BOARD}\.(?P<by>{'|'.join(GROUPINGS)})\.html": self._groups_page,
             rf"boards/{_BOARD}\.(?P<kind>{'|'.join(FORMATS)})": self._export,
             r"data/(?P<name>[0-9a-f]{16})\.html": self._data_page,
             rf"entries/{_NAME}\.html": self._entry_page,
+            rf"entries/{_NAME}\.queries\.html": self._queries_page,
             rf"results/{_NAME}(?P<run>\.run)?\.json": self._result,
             rf"ranks/{_NAME}\.csv": self._ranks,
             rf"badges/{_NAME}\.(?P<kind>svg|json)": self._badge,
@@ -154,6 +168,14 @@ class Site:
             paths.append(f"boards/{name}.html")
             paths += [f"boards/{name}.by-{key}.html" for key in SORT_KEYS]
             paths += [f"boards/{name}.{kind}" for kind in FORMATS]
+            labelled = self._labelled(self.board(name))
+            paths += [f"boards/{name}.{by}.html" for by in GROUPINGS if labelled]
+            paths += [
+                f"entries/{row.entry.name}.queries.html"
+                for section, _ in labelled
+                for row in section.rows
+                if row.entry and row.entry.result.ranks
+            ]
         paths += [data_path(report) for report in self._reports.values()]
         for entry in self._entries.values():
             paths.append(f"entries/{entry.name}.html")
@@ -214,6 +236,7 @@ class Site:
             charts = [progress_chart(f"{name}-{p.kind.name}", p, self._today) for p in tests]
             drawn = [pair for pair in zip(tests, charts, strict=True) if pair[1]]
             boards.append((name, drawn))
+        boards.sort(key=lambda pair: not pair[1])
         return self._render("progress.html.j2", root="", boards=boards)
 
     def _board_page(self, board: BoardName, key: SortKey | None) -> str:
@@ -225,7 +248,10 @@ class Site:
             cells=self._cells(found, footnotes),
             root="../",
             board=found,
+            groupings=GROUPINGS if self._labelled(found) else {},
             key=key,
+            live=self._today is not None,
+            all_pairs=_ALL_PAIRS,
             sections=[(section, sorted_rows(section, key)) for section in found.sections],
             many=_OPEN_TABLES,
             footnotes=footnotes,
@@ -242,6 +268,7 @@ class Site:
         """
         macro = _templates().get_template("row.html.j2").module.cells  # type: ignore[attr-defined]
         leads = {part.kind: part.lead.entry if part.lead else None for part in board.sections}
+        seeds = {part.kind: seeds_of(part.rows) for part in board.sections}
         rendered: dict[Key, Markup] = {}
         with self._cache.lock:
             before = self._cache.rendered.get(board.name, {})
@@ -251,14 +278,69 @@ class Site:
             tie = _tie(row, leads[section.kind])
             axis = section.axis, section.base
             shown = row.method, row.evidence, row.signed, row.flags, row.date
-            key = (shown_by(row), *shown, section.kind.folds, *axis, tie)
+            spread = seeds[section.kind].get(row.entry.name) if row.entry else None
+            key = (shown_by(row), *shown, section.kind.folds, *axis, tie, spread)
             text = before.get(key) if row.entry else None
-            text = text or Markup(macro(row, section, tie, footnotes))  # noqa: S704 - a macro's
+            text = text or Markup(macro(row, section, tie, footnotes, spread))  # noqa: S704 - a macro's
             if row.entry:
                 rendered[key] = text
             return text
 
         return cells
+
+    def _queries_of(self, kind: SectionKind) -> Queries | None:
+        """Return what is known of the queries of a section, if they are one to a pair."""
+        found = self._queries.get(kind.fingerprint or "")
+        return found if found and {kind.n_images, kind.n_pairs} == {len(found.sites)} else None
+
+    def _labelled(self, board: Board) -> list[tuple[Section, Queries]]:
+        """Return the sections of a board of whose queries languages and sites are known."""
+        found = ((part, self._queries_of(part.kind)) for part in board.sections)
+        return [(part, queries) for part, queries in found if queries]
+
+    def _groups_page(self, board: BoardName, by: str) -> str | None:
+        tables = []
+        for section, queries in self._labelled(self.board(board)):
+            parts, rows = group_rows(getattr(queries, by)), section.comparable
+            records: dict[Key, RankRecord] = {
+                (row.entry.name, section.kind.folds): row.entry.result.ranks
+                for row in rows
+                if row.entry and row.entry.result.ranks
+            }
+            with self._cache.lock:
+                hits = self._cache.hits(records)
+            sums = [[100 * own.per_image[part].mean() for part in parts.values()] for own in hits]
+            tables.append((section, parts, list(zip(rows, sums, strict=True))))
+        if not tables:
+            return None
+        return self._render(
+            "groups.html.j2", root="../", board=board, by=by, tables=tables, groupings=GROUPINGS
+        )
+
+    def _queries_page(self, name: str) -> str | None:
+        place, entry = self._place(name), self._live(name)
+        queries = self._queries_of(place[1].kind) if place else None
+        if place is None or entry is None or queries is None or entry.result.ranks is None:
+            return None
+        missed = missed_of(entry.result.ranks)
+        return self._render(
+            "queries.html.j2",
+            root="../",
+            board=place[0],
+            row=place[2],
+            queries=queries,
+            missed=missed[:_MISSED],
+            count=len(missed),
+        )
+
+    @cached_property
+    def _persons(self) -> dict[str, tuple[int, int]]:
+        """Number each entry among its submitter's on the same queries, withdrawn ones too."""
+        own: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for entry in sorted(self._entries.values(), key=_arrival):
+            if entry.filing and entry.filing.submitter:
+                own[entry.filing.submitter, entry.result.release.fingerprint].append(entry.name)
+        return {name: (n, len(names)) for names in own.values() for n, name in enumerate(names, 1)}
 
     def _export(self, board: BoardName, kind: str) -> str:
         return FORMATS[kind](rows_of(self.board(board)))
@@ -286,6 +368,14 @@ class Site:
         if place is None:
             return self._render("withdrawn.html.j2", root="../", entry=entry, board=board)
         values = _entry_values(entry, place)
+        queries, record = self._queries_of(place[1].kind), entry.result.ranks
+        values["groups"] = [
+            (title, groups_of(record, getattr(queries, by)))
+            for by, title in GROUPINGS.items()
+            if queries and record
+        ]
+        values["filed"] = self._persons.get(name)
+        values["seeds"] = seeds_of(place[1].rows).get(name)
         return self._render("entry.html.j2", root="../", board=board, data=self._data, **values)
 
     def _result(self, name: str, run: str | None) -> str | None:
@@ -308,7 +398,7 @@ class Site:
 
     def _compare(self, name: str, other: str) -> str | None:
         place, against = self._place(name), self._place(other)
-        if place is None or against is None or name >= other:
+        if place is None or against is None or name == other:
             return None
         (board, section, row), (its_board, its_section, its_row) = place, against
         if section.kind.name != its_section.kind.name or board != its_board:
@@ -386,13 +476,10 @@ def _check_replaceable(site: Path) -> None:
 def policy() -> str:
     """Return the content security policy of every page: its own style and script, nothing else."""
     return (
-        f"default-src 'none'; style-src '{_digest('style.css')}';"
-        f" script-src '{_digest('board.js')}'; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src {policy_hash(page_style())}"
+        f" {policy_hash(_text('style.css'))};"
+        f" script-src {policy_hash(_text('board.js'))}; base-uri 'none'; form-action 'none'"
     )
-
-
-def _digest(name: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(_text(name).encode()).digest()).decode()}"
 
 
 def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:

@@ -26,8 +26,13 @@
     said.textContent = `Sorted by ${way}${head.textContent.trim()}, ${direction}`;
   }
 
+  const rows = [...document.querySelectorAll("table.board tbody:not(.title) tr:not(.reference)")];
+  const controls = [...document.querySelectorAll(".filters input")];
+  const find = document.getElementById("find");
+
   function tally() {
-    const rows = [...document.querySelectorAll("table.board tbody:not(.title) tr:not(.reference)")];
+    const wanted = find.value.trim().toLowerCase();
+    for (const row of rows) row.hidden = !row.querySelector(".who").textContent.toLowerCase().includes(wanted);
     const shown = rows.filter((row) => getComputedStyle(row).display !== "none").length;
     count.textContent = `${shown} of ${rows.length} rows shown`;
   }
@@ -48,7 +53,40 @@
       sort(table, head, now ? other : link.dataset.first);
     });
   });
-  document.querySelector(".filters").addEventListener("change", tally);
-  count.hidden = false;
+  const given = new URLSearchParams(location.search);
+  for (const control of controls) {
+    const text = given.get(control.id);
+    if (text !== null && control === find) find.value = text;
+    else if (text !== null) control.checked = text === "1";
+  }
+  document.querySelector(".filters").addEventListener("input", () => {
+    const state = new URLSearchParams();
+    for (const control of controls) {
+      if (control === find && find.value.trim()) state.set("find", find.value.trim());
+      else if (control.checked !== control.defaultChecked) state.set(control.id, control.checked ? "1" : "0");
+    }
+    history.replaceState(null, "", `${String(state) ? `?${state}` : location.pathname}${location.hash}`);
+    tally();
+  });
+
+  document.querySelectorAll("tr[data-entry]").forEach((row) => {
+    const label = document.createElement("label"), box = document.createElement("input");
+    box.type = "checkbox";
+    box.ariaLabel = `Compare ${row.querySelector(".who a").textContent}`;
+    label.className = "pick";
+    label.append(box, " compare");
+    row.querySelector(".notes").append(label);
+    box.addEventListener("change", () => {
+      const chosen = [...row.closest("table").querySelectorAll(".pick input:checked")];
+      if (chosen.length < 2) {
+        said.textContent = chosen.length ? "Choose a second row of this table to compare" : "";
+        return;
+      }
+      const names = chosen.map((other) => other.closest("tr").dataset.entry).sort();
+      chosen.forEach((other) => { other.checked = false; });
+      location.assign(`../compare/${names.join("..")}.html`);
+    });
+  });
+  find.hidden = count.hidden = false;
   tally();
 }

@@ -183,6 +183,34 @@ def test_filters_hide_rows_with_and_without_script(visit, paths, script):
     assert _methods(page) == everything
 
 
+def test_a_method_is_found_by_name_and_the_address_keeps_the_filters(visit, paths):
+    page = visit(paths["jieba"])
+    page.get_by_label("Find a method by its name").fill("  NORMAL ")
+    page.get_by_label("one network", exact=True).check()
+    page.get_by_label("one network", exact=True).uncheck()
+    page.get_by_label("reported", exact=True).uncheck()
+    references = {"Language alone", "Chance"}
+    assert {*_methods(page)} - references == {"Normalised"}
+    assert page.url.endswith("?find=NORMAL&show-reported=0")
+    page.reload()
+    assert {*_methods(page)} - references == {"Normalised"}
+    page.get_by_label("Find a method by its name").fill("")
+    page.get_by_label("reported", exact=True).check()
+    assert page.url.endswith("jieba.html")
+    assert "Best" in _methods(page)
+
+
+def test_two_rows_are_picked_to_be_compared(visit, paths, filed):
+    page = visit(paths["jieba"])
+    for name in ("Level", "Best"):
+        page.get_by_label(f"Compare {name}", exact=True).first.click()
+    page.wait_for_url("**/compare/*.html")
+    names = sorted(filed[name].name for name in ("Best", "Level"))
+    assert page.url.endswith(f"compare/{names[0]}..{names[1]}.html")
+    page = visit(paths["jieba"], java_script_enabled=False)
+    assert not page.locator(".pick, #find:visible").count()
+
+
 def test_a_page_is_walked_by_keyboard(visit, paths):
     page = visit(paths["jieba"])
     page.keyboard.press("Tab")
