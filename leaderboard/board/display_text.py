@@ -108,7 +108,7 @@ def row_notes(row: Row) -> list[Note]:
     """Return the notes that a reader needs before comparing a row."""
     if row.entry is not None:
         flags = [Note(flag.code.replace("-", " "), warning=True) for flag in row.flags]
-        return flags + _notes(row, row.entry.result)
+        return flags + _notes(row, row.entry.shown)
     size = row.reported.ensemble if row.reported else None
     return [_networks(size)] if size else []
 

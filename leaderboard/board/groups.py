@@ -126,18 +126,17 @@ def missed_of(record: RankRecord) -> list[tuple[int, list[float]]]:
 def seeds_of(rows: Iterable[Row]) -> dict[str, Seeds]:
     """Return the mean over seeds of each row of a table that was filed with several, by entry.
 
-    Such rows are of one person and one method: only their seeds differ, and no two have one in
-    common.
+    Such rows are of one person and one method, with the same evidence: only their seeds differ, and
+    no two have one in common.
     """
     runs: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        filing = row.entry.filing if row.entry else None
-        if row.entry is None or filing is None or not row.entry.result.training.seeds:
-            continue
-        result = row.entry.result
-        method, training = result.method, result.training.model_copy(update={"seeds": ()})
-        key = filing.submitter, method.name, method.version, training, result.postprocessing
-        runs[key].append(row)
+        result = row.entry.result if row.entry else None
+        person = row.entry.filing.submitter if row.entry and row.entry.filing else None
+        if result and person and result.training.seeds:
+            training = result.training.model_copy(update={"seeds": ()})
+            own = person, row.evidence, result.method.name, result.method.version
+            runs[*own, training, result.postprocessing].append(row)
     found: dict[str, Seeds] = {}
     for group in runs.values():
         seeds = [seed for row in group if row.entry for seed in row.entry.result.training.seeds]

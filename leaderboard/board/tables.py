@@ -143,7 +143,7 @@ class Section:
         """
         if self.kind.folds > 1:
             return ()
-        return tuple(row for row in self.rows if _ranks(row, self.kind) is not None)
+        return tuple(row for row in self.rows if _ranks(row, self.kind))
 
     @property
     def lead(self) -> Row | None:
@@ -419,6 +419,11 @@ def _ranks(row: Row, kind: SectionKind) -> RankRecord | None:
     return result.ranks
 
 
+def records_of(rows: Iterable[Row], kind: SectionKind) -> dict[Key, RankRecord]:
+    """Return the ranks behind ranked rows' figures, by what identifies them."""
+    return {(shown_by(row), kind.folds): ranks for row in rows if (ranks := _ranks(row, kind))}
+
+
 def _placed(rows: list[Row], kind: SectionKind, cache: BoardCache) -> list[Row]:
     """Number the proof by rSum, 1, 2, 2, 4, and add place intervals and ties.
 
@@ -427,17 +432,14 @@ def _placed(rows: list[Row], kind: SectionKind, cache: BoardCache) -> list[Row]:
     """
     ranked = [row for row in rows if row.proof and row.ranked and not row.flags]
     scores = sorted(-row.rsum for row in ranked)
-    known = [(row, record) for row in ranked if (record := _ranks(row, kind))]
+    known = [row for row in ranked if _ranks(row, kind)]
     placed = {id(row): replace(row, place=bisect_left(scores, -row.rsum) + 1) for row in ranked}
     if known:
-        records: dict[Key, RankRecord] = {
-            (shown_by(row), kind.folds): ranks for row, ranks in known
-        }
-        hits = cache.hits(records)
+        hits = cache.hits(records_of(known, kind))
         intervals = intervals_of(np.stack([one.drawn for one in hits])).tolist()
         tied = tied_with_first(np.stack([one.per_image for one in hits])).tolist()
-        rivals = [row for row in ranked if _ranks(row, kind) is None]
-        for (row, _), (first, last), even in zip(known, intervals, tied, strict=True):
+        rivals = [row for row in ranked if not _ranks(row, kind)]
+        for row, (first, last), even in zip(known, intervals, tied, strict=True):
             above = sum(rival.low > row.high for rival in rivals)
             overlapping = sum(rival.high >= row.low for rival in rivals)
             interval = first + above, last + overlapping

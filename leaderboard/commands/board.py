@@ -106,7 +106,7 @@ def export_site(
     Open SITE/index.html. Pages load nothing from elsewhere and work without scripts; the same
     results give the same bytes. Reports filed by dataset-report become pages too.
     """
-    from leaderboard.site.pages import export_site
+    from leaderboard.site.export import export_site
     from leaderboard.store.dataset import read_reports
     from leaderboard.store.proof import key_in_use, read_board
 

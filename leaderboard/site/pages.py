@@ -5,13 +5,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from functools import cache, cached_property
-from importlib.resources import files
+from functools import cached_property
 from itertools import combinations, pairwise
-from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment
 from markupsafe import Markup
 
 from leaderboard.board import display_text
@@ -27,7 +24,6 @@ from leaderboard.board.exports import (
     to_bibtex,
 )
 from leaderboard.board.groups import group_rows, groups_of, missed_of, seeds_of
-from leaderboard.board.reported import short_name
 from leaderboard.board.tables import (
     SORT_KEYS,
     Board,
@@ -38,24 +34,21 @@ from leaderboard.board.tables import (
     axis_of,
     boards_of,
     make_board,
+    records_of,
     reference,
     shown_by,
     sorted_rows,
-    spelled,
 )
 from leaderboard.metrics import CUTOFFS, expected_hits
-from leaderboard.scoring.result import VERSION, Flag, RankRecord, Result
+from leaderboard.scoring.result import Flag, Result
 from leaderboard.site.charts import curves_of, progress_chart, rank_chart, recall_chart
 from leaderboard.site.comparison import make_comparison
+from leaderboard.site.environment import compare_path, templates
 from leaderboard.store.dataset import DatasetReport, Queries
 from leaderboard.store.entries import Entry
 from leaderboard.store.relative import relative_flags
-from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BOARDS, BoardName
-from now_builder.formats.io import replacing_folder
-from now_builder.program.html import page_style, policy_hash, template_environment
 
-GENERATOR = "now-leaderboard"
 _ALL_PAIRS = 12
 """Number of rows of a section up to which the static site compares all pairs."""
 
@@ -77,18 +70,6 @@ MEDIA_TYPES = {
     "bib": "application/x-bibtex; charset=utf-8",
     "svg": "image/svg+xml; charset=utf-8",
 }
-_SPACE = """---
-title: Noise of Web leaderboard
-emoji: 📊
-colorFrom: blue
-colorTo: gray
-sdk: static
-app_file: index.html
-pinned: false
----
-
-Written by `now-leaderboard export-site --space`. Open the app: index.html.
-"""
 _NAME = "(?P<name>[0-9a-f]{12})"
 _BOARD = f"(?P<board>{'|'.join(BOARDS)})"
 
@@ -174,7 +155,7 @@ class Site:
                 f"entries/{row.entry.name}.queries.html"
                 for section, _ in labelled
                 for row in section.rows
-                if row.entry and row.entry.result.ranks
+                if row.entry and row.entry.shown.ranks
             ]
         paths += [data_path(report) for report in self._reports.values()]
         for entry in self._entries.values():
@@ -214,7 +195,7 @@ class Site:
         return self._render("404.html.j2", root="../" * depth)
 
     def _render(self, template: str, **values: object) -> str:
-        page = _templates().get_template(template)
+        page = templates().get_template(template)
         return page.render(judge_key=self._judge_key, **values) + "\n"
 
     def _index(self) -> str:
@@ -250,14 +231,20 @@ class Site:
             board=found,
             groupings=GROUPINGS if self._labelled(found) else {},
             key=key,
-            live=self._today is not None,
-            all_pairs=_ALL_PAIRS,
-            sections=[(section, sorted_rows(section, key)) for section in found.sections],
+            sections=[
+                (section, sorted_rows(section, key), self._picked(section))
+                for section in found.sections
+            ],
             many=_OPEN_TABLES,
             footnotes=footnotes,
             tiers=[tier for tier in display_text.EVIDENCE if tier in known],
             data=self._data,
         )
+
+    def _picked(self, section: Section) -> frozenset[str]:
+        """Return the entries that a reader may pick to compare: any two have a page."""
+        names = _comparable(section)
+        return frozenset(names if self._today or len(names) <= _ALL_PAIRS else ())
 
     def _cells(
         self, board: Board, footnotes: Mapping[str, int]
@@ -266,7 +253,7 @@ class Site:
 
         Cells of entries that showed the same on the board before are not rendered again.
         """
-        macro = _templates().get_template("row.html.j2").module.cells  # type: ignore[attr-defined]
+        macro = templates().get_template("row.html.j2").module.cells  # type: ignore[attr-defined]
         leads = {part.kind: part.lead.entry if part.lead else None for part in board.sections}
         seeds = {part.kind: seeds_of(part.rows) for part in board.sections}
         rendered: dict[Key, Markup] = {}
@@ -302,13 +289,8 @@ class Site:
         tables = []
         for section, queries in self._labelled(self.board(board)):
             parts, rows = group_rows(getattr(queries, by)), section.comparable
-            records: dict[Key, RankRecord] = {
-                (row.entry.name, section.kind.folds): row.entry.result.ranks
-                for row in rows
-                if row.entry and row.entry.result.ranks
-            }
             with self._cache.lock:
-                hits = self._cache.hits(records)
+                hits = self._cache.hits(records_of(rows, section.kind))
             sums = [[100 * own.per_image[part].mean() for part in parts.values()] for own in hits]
             tables.append((section, parts, list(zip(rows, sums, strict=True))))
         if not tables:
@@ -320,9 +302,9 @@ class Site:
     def _queries_page(self, name: str) -> str | None:
         place, entry = self._place(name), self._live(name)
         queries = self._queries_of(place[1].kind) if place else None
-        if place is None or entry is None or queries is None or entry.result.ranks is None:
+        if place is None or entry is None or queries is None or entry.shown.ranks is None:
             return None
-        missed = missed_of(entry.result.ranks)
+        missed = missed_of(entry.shown.ranks)
         return self._render(
             "queries.html.j2",
             root="../",
@@ -368,7 +350,7 @@ class Site:
         if place is None:
             return self._render("withdrawn.html.j2", root="../", entry=entry, board=board)
         values = _entry_values(entry, place)
-        queries, record = self._queries_of(place[1].kind), entry.result.ranks
+        queries, record = self._queries_of(place[1].kind), entry.shown.ranks
         values["groups"] = [
             (title, groups_of(record, getattr(queries, by)))
             for by, title in GROUPINGS.items()
@@ -416,75 +398,18 @@ def _tie(row: Row, lead: Entry | None) -> str | None:
     return compare_path(row.entry.name, lead.name)
 
 
-def export_site(
-    folder: Path,
-    entries: Iterable[Entry],
-    reports: Iterable[DatasetReport] = (),
-    judge_key: str | None = None,
-    *,
-    space: bool = False,
-) -> int:
-    """Write the site as a static folder; an old one is replaced atomically.
-
-    With ``space`` it has the ``README.md`` that makes a static Space of it on the Hugging Face hub.
-
-    Returns:
-        The number of files.
-
-    Raises:
-        ConfigError: If ``folder`` exists and was not written by this function.
-    """
-    _check_replaceable(folder)
-    site = Site(entries, reports=reports, judge_key=judge_key)
-    paths = site.paths()
-    with replacing_folder(folder) as fresh:
-        for name in paths:
-            page = site.get(name)
-            if page is None:
-                raise ValueError(f"{name}: named by the site, but not there")
-            path = fresh / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(page[0], encoding="utf-8", newline="")
-        if space:
-            (fresh / "README.md").write_text(_SPACE, encoding="utf-8")
-    return len(paths) + space
-
-
 def data_path(report: DatasetReport) -> str:
     """Return the path of a data set's report."""
     return f"data/{report.fingerprint[:16]}.html"
 
 
-def compare_path(name: str, other: str) -> str:
-    """Return the path of the comparison of two entries."""
-    first, second = sorted((name, other))
-    return f"compare/{first}..{second}.html"
-
-
-def _check_replaceable(site: Path) -> None:
-    index = site / "index.html"
-    if not site.exists() or (site.is_dir() and not any(site.iterdir())):
-        return
-    mark = f'<meta name="generator" content="{GENERATOR}">'
-    if not index.is_file() or mark not in index.read_text(encoding="utf-8", errors="replace"):
-        raise ConfigError(
-            f"{site}: found files that export-site did not write, expected a new or empty folder,"
-            " or an earlier site: all in it is replaced"
-        )
-
-
-def policy() -> str:
-    """Return the content security policy of every page: its own style and script, nothing else."""
-    return (
-        f"default-src 'none'; style-src {policy_hash(page_style())}"
-        f" {policy_hash(_text('style.css'))};"
-        f" script-src {policy_hash(_text('board.js'))}; base-uri 'none'; form-action 'none'"
-    )
+def _comparable(section: Section) -> list[str]:
+    return [row.entry.name for row in section.comparable if row.entry]
 
 
 def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a section that pages link to: all, or with the first and with the next."""
-    names = [row.entry.name for row in section.comparable if row.entry]
+    names = _comparable(section)
     if len(names) <= _ALL_PAIRS:
         yield from combinations(names, 2)
         return
@@ -592,42 +517,3 @@ def _ranks_csv(result: Result) -> str | None:
             for row, each in enumerate(hits)
         ]
     return "\n".join(lines) + "\n"
-
-
-@cache
-def _templates() -> Environment:
-    templates = template_environment("leaderboard.site")
-    templates.filters.update(
-        figure="{:.1f}".format,
-        signed=lambda value: f"{value:+.1f}".replace("-", "−"),
-        p_value=lambda value: "< 0.001" if value < 0.001 else f"{value:.3f}",
-        share=_share,
-        thousands="{:,}".format,
-        listed=display_text.listed,
-        spelled=spelled,
-        points=lambda points: " ".join(f"{x:g},{y:g}" for x, y in points),
-    )
-    templates.globals.update(
-        generator=GENERATOR,
-        evaluator=VERSION,
-        policy=Markup(policy()),  # noqa: S704 - our own text, whose quotes must stay
-        style=Markup(_text("style.css")),  # noqa: S704 - our own file
-        script=Markup(_text("board.js")),  # noqa: S704 - our own file
-        boards_known=BOARDS,
-        cutoffs=CUTOFFS,
-        formats=list(FORMATS),
-        display_text=display_text,
-        compare_path=compare_path,
-        short_name=short_name,
-    )
-    return templates
-
-
-@cache
-def _text(name: str) -> str:
-    return files("leaderboard.site").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _share(value: float, axis: float, base: float = 0.0) -> str:
-    """Return the position of a value on the axis, in percent."""
-    return f"{max(0.0, min(100.0, 100 * (value - base) / (axis - base))):.2f}"

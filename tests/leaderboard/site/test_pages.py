@@ -23,7 +23,9 @@ from leaderboard.board.display_text import EVIDENCE, FLAG_MEANS
 from leaderboard.board.tables import make_board
 from leaderboard.scoring.result import Flag, Release
 from leaderboard.site import pages
-from leaderboard.site.pages import Site, compare_path, export_site, policy
+from leaderboard.site.environment import compare_path, policy
+from leaderboard.site.export import export_site
+from leaderboard.site.pages import Site
 from leaderboard.store.dataset import dataset_report
 from leaderboard.store.entries import (
     Filing,

@@ -7,7 +7,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from leaderboard.site.pages import compare_path, export_site
+from leaderboard.site.environment import compare_path
+from leaderboard.site.export import export_site
 from now_builder.machine.chromium import find_chromium
 
 pytestmark = pytest.mark.browser
