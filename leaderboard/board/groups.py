@@ -2,15 +2,14 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from fractions import Fraction
+from dataclasses import dataclass
 from statistics import mean, stdev
 
 import numpy as np
 
 from leaderboard.board.tables import Row
 from leaderboard.core.uncertainty import bootstrap_rsum
-from leaderboard.metrics import CUTOFFS, Labels, Ranks, expected_hits, hits_per_image, ndcg, one_way
+from leaderboard.metrics import CUTOFFS, Labels, Ranks, expected_hits, hits_per_image, ndcg
 from leaderboard.scoring.result import RankRecord
 
 MIN_PAIRS = 20
@@ -57,15 +56,12 @@ def group_rows(labels: Sequence[str]) -> dict[str, Labels]:
     fewer too, or all.
     """
     counts = sorted(Counter(labels).items(), key=lambda item: (-item[1], item[0]))
-    named = {label for label, count in counts[:_MOST] if count >= MIN_PAIRS}
-    rows: dict[str, list[int]] = {label: [] for label, _ in counts if label in named}
-    others = [row for row, label in enumerate(labels) if label not in named]
-    for row, label in enumerate(labels):
-        if label in named:
-            rows[label].append(row)
+    named = [label for label, count in counts[:_MOST] if count >= MIN_PAIRS]
+    rows = {name: np.flatnonzero([label == name for label in labels]) for name in named}
+    others = np.flatnonzero([label not in rows for label in labels])
     if named and len(others) >= MIN_PAIRS:
         rows[f"{len(counts) - len(named)} others"] = others
-    return {label: np.array(found) for label, found in rows.items()}
+    return rows
 
 
 def groups_of(record: RankRecord, labels: Sequence[str]) -> tuple[Group, ...]:
@@ -78,37 +74,31 @@ def groups_of(record: RankRecord, labels: Sequence[str]) -> tuple[Group, ...]:
         i2t, t2i = record.duplicate_aware
         aware = i2t.read(), t2i.read()
     return tuple(
-        _group(name, _part(strict, rows), _part(aware, rows), len(labels))
+        _group(name, _part(strict, rows), _part(aware, rows))
         for name, rows in group_rows(labels).items()
     )
 
 
 def _part(ranks: tuple[Ranks, Ranks], rows: Labels) -> tuple[Ranks, Ranks]:
-    i2t, t2i = (Ranks(*(getattr(way, f.name)[rows] for f in fields(Ranks))) for way in ranks)
+    i2t, t2i = (
+        Ranks(way.greater[rows], way.equal[rows], way.later[rows], way.right[rows]) for way in ranks
+    )
     return i2t, t2i
 
 
-def _group(
-    name: str, strict: tuple[Ranks, Ranks], aware: tuple[Ranks, Ranks], candidates: int
-) -> Group:
-    recalls, rsum = _recalls(strict, candidates)
-    low, high, _ = bootstrap_rsum(hits_per_image(*strict), _REPLICATES)
+def _group(name: str, strict: tuple[Ranks, Ranks], aware: tuple[Ranks, Ranks]) -> Group:
+    hits = hits_per_image(*strict)
+    low, high, _ = bootstrap_rsum(hits, _REPLICATES)
     return Group(
         name=name,
-        pairs=len(strict[0].greater),
-        recalls=recalls,
-        rsum=rsum,
+        pairs=len(hits),
+        recalls=tuple(100 * float(expected_hits(way, k).mean()) for way in strict for k in CUTOFFS),
+        rsum=100 * float(hits.mean()),
         low=low,
         high=high,
         ndcg=(ndcg(strict[0]), ndcg(strict[1])),
-        aware=_recalls(aware, candidates)[1],
+        aware=100 * float(hits_per_image(*aware).mean()),
     )
-
-
-def _recalls(ranks: tuple[Ranks, Ranks], candidates: int) -> tuple[tuple[float, ...], float]:
-    hits = [Fraction(one_way(way, candidates).hits[k]) for way in ranks for k in CUTOFFS]
-    queries = len(ranks[0].greater)
-    return tuple(float(100 * hit / queries) for hit in hits), float(100 * sum(hits) / queries)
 
 
 def missed_of(record: RankRecord) -> list[tuple[int, list[float]]]:

@@ -418,9 +418,9 @@ def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
 
 
 def _neighbours(place: Place) -> list[Row]:
-    """Return the first row of the section and the rows beside an entry, best first."""
+    """Return the first row of the entry's part of the section and the rows beside it, best first."""
     _, section, own = place
-    rows = section.comparable
+    rows = [row for row in section.comparable if row.proof == own.proof]
     at = next((n for n, row in enumerate(rows) if row is own), None)
     if at is None:
         return []
