@@ -304,6 +304,7 @@ def _order(section: Section, board: BoardName) -> tuple[object, ...]:
     kind, noise = section.kind, section.kind.noise
     return (
         kind.split != "test",
+        not section.n_proof,
         board in TOKENIZERS and section.with_reported,
         not section.with_reported,
         _PROTOCOLS.index(noise.protocol),

@@ -45,7 +45,7 @@ def record_entry(session: Session, entry: Entry, user_id: int | None) -> bool:
         "split": result.split,
         "fingerprint": result.release.fingerprint,
         "rsum": entry.shown.rsum,
-        "ranked": result.ranked,
+        "ranked": entry.shown.ranked,
         "method": result.method.name,
         "evidence": entry.evidence,
         "submitted_at": filing and filing.submitted_at,

@@ -141,7 +141,7 @@ class Filter(_View):
 
 def view_entry(entry: Entry, flags: tuple[Flag, ...]) -> EntryView:
     """Make the view of an entry; flags are its own and those by comparison with other entries."""
-    result, filing = entry.result, entry.filing
+    result, shown, filing = entry.result, entry.shown, entry.filing
     gone = entry.withdrawal is not None
     return EntryView(
         name=entry.name,
@@ -152,12 +152,12 @@ def view_entry(entry: Entry, flags: tuple[Flag, ...]) -> EntryView:
         evidence=entry.evidence,
         signed=entry.signed,
         received_at=entry.proof.received_at,
-        rsum=None if gone else entry.shown.rsum,
+        rsum=None if gone else shown.rsum,
         claimed_rsum=None if gone else result.rsum,
-        rsum_interval=None if gone else entry.shown.rsum_interval,
-        ranked=result.ranked and not gone,
+        rsum_interval=None if gone else shown.rsum_interval,
+        ranked=shown.ranked and not gone,
         flags=() if gone else flags,
-        lists=result.precision is None,
+        lists=shown.precision is None,
         submitter=filing.submitter if filing else None,
         submitted_at=filing.submitted_at if filing else None,
         withdrawal=entry.withdrawal,

@@ -113,3 +113,5 @@ def test_runs_that_differ_in_their_seeds_alone_have_a_mean():
     assert found.keys() == {f"{n:012x}" for n in range(3)}
     assert {(one.count, one.mean, one.deviation) for one in found.values()} == {(3, 201.0, 1.0)}
     assert seeds_of([*runs, _run(entry, "d" * 12, 500.0, (1, 4))]) == {}, "a seed used twice"
+    proof = replace(_run(entry, "e" * 12, 600.0, (7,)), evidence="reproduced")
+    assert seeds_of([*runs, proof]) == found, "a mean of claims does not stand at proof"

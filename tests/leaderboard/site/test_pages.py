@@ -20,6 +20,7 @@ from huggingface_hub import SpaceCard
 
 from leaderboard.board.board_cache import BoardCache
 from leaderboard.board.display_text import EVIDENCE, FLAG_MEANS
+from leaderboard.board.groups import missed_of
 from leaderboard.board.tables import make_board
 from leaderboard.scoring.result import Flag, Release
 from leaderboard.site import pages
@@ -438,8 +439,8 @@ def test_a_report_gives_entries_their_languages_sites_and_missed_queries(entry_o
     assert set(paths) <= set(site.paths())
     page = _Look(site.get(f"entries/{entry.name}.html")[0])
     assert not page.wrong
-    assert "Recall by language" in page.text
-    assert "Recall by site" not in page.text, "no site has 20 pairs"
+    assert "Figures of the queries of each language" in page.text
+    assert "Figures of the queries of each site" not in page.text, "no site has 20 pairs"
     for path in paths:
         look = _Look(site.get(path)[0])
         assert not look.wrong, path
@@ -452,6 +453,42 @@ def test_a_report_gives_entries_their_languages_sites_and_missed_queries(entry_o
     alone = Site([entry])
     assert "Queries that it missed" not in alone.get(f"entries/{entry.name}.html")[0]
     assert alone.get(paths[0]) is alone.get(paths[1]) is None
+
+
+def test_figures_of_queries_are_those_of_the_judges_run(entry_on, release):
+    """A claim of nearly 600, run again far lower: nothing of the claim's ranks is shown."""
+    entry = proven(entry_on("Claim", 6.0), entry_on("Run", 0.5, seed=3).result, (-1.0, 1.0))
+    site = Site([entry], reports=[_longer(dataset_report(release), 24)])
+    rsum = f"{entry.shown.rsum:.1f}"
+    page = site.get(f"entries/{entry.name}.html")[0]
+    assert re.search(r"zh</th>.*" + re.escape(rsum), page)
+    board = site.get("boards/jieba.languages.html")[0]
+    assert board.count(rsum) == 2, "of all queries, and of the one language"
+    missed = site.get(f"entries/{entry.name}.queries.html")[0]
+    assert missed.count("<tr") - 1 == len(missed_of(entry.shown.ranks)) > 0
+    for text in (page.replace(f"<b>{entry.result.rsum:.1f}</b> was claimed", ""), board, missed):
+        assert f">{entry.result.rsum:.1f}<" not in text
+
+
+def test_a_larger_table_of_claims_stands_below_the_one_with_proof(entry_on, tmp_path):
+    """Anybody can send an entry on data of their own, where they are the first."""
+    own, claim = proven(entry_on("Proof", 1.0)), entry_on("Claim", 9.0)
+    larger = {"n_images": 10**6, "n_pairs": 10**6, "ranks": None}
+    data = claim.result.release.model_copy(update={"fingerprint": "f" * 64})
+    claim = replace(claim, result=claim.result.model_copy(update={"release": data, **larger}))
+    board = make_board("jieba", [claim, own])
+    assert [part.n_proof > 0 for part in board.sections] == [True, False, False]
+    page = Site([own, claim]).get("boards/jieba.html")[0]
+    assert page.index(">Proof<") < page.index(">Claim<")
+
+
+def test_neighbours_of_proof_are_proof(entry_on):
+    entries = [entry_on(f"Claim {n}", 3.0 + n, seed=n) for n in range(3)]
+    entries += [proven(entry_on(f"Proof {n}", 1.0 + n / 2, seed=n)) for n in range(3)]
+    page = _Look(Site(entries).get(f"entries/{entries[4].name}.html")[0])
+    listed = page.text.partition("Neighbours on the board")[2].partition("Method and training")[0]
+    assert "Claim" not in listed
+    assert listed.count("Proof") == 4, "two names, each again for screen readers"
 
 
 def _longer(report, pairs):
