@@ -418,7 +418,7 @@ def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
 
 
 def _neighbours(place: Place) -> list[Row]:
-    """Return the first row of the entry's part of the section and the rows beside it, best first."""
+    """Return the first of the proof or the claims, as the entry is, and the rows beside it."""
     _, section, own = place
     rows = [row for row in section.comparable if row.proof == own.proof]
     at = next((n for n, row in enumerate(rows) if row is own), None)
