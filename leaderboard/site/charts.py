@@ -251,7 +251,7 @@ def progress_chart(name: str, section: Section, today: date | None = None) -> Ch
     n_ticks = round((top - bottom) / step) + 1
     kinds = {row.reported is not None for _, row in dated}
     legend: dict[bool, tuple[Style, str]] = {
-        False: ("a", "file scored"),
+        False: ("a", "scored here"),
         True: ("quiet", "reported by a paper"),
     }
     return Chart(

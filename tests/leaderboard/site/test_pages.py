@@ -365,6 +365,12 @@ def test_any_two_entries_of_a_section_have_one_comparison(filed, files):
     assert pairs <= set(files)
 
 
+def test_a_comparison_names_the_higher_also_where_that_is_a_claim(entry_on):
+    proof, claim = proven(entry_on("Proof", 1.0)), entry_on("Claim", 4.0, seed=2)
+    page = Site([proof, claim]).get(compare_path(proof.name, claim.name))[0]
+    assert "queries, Claim is better. That is a claim, and the other is proof." in page
+
+
 def test_a_large_section_is_compared_with_its_first_and_between_neighbours(entry_on):
     entries = [entry_on(f"M{n:02d}", 0.2 * n, seed=n) for n in range(1, 16)]
     site = Site(entries)
