@@ -328,12 +328,17 @@ def _section(
     axis = axis_of(max(row.high for row in rows))
     if known or not kind.noise.mismatch:
         rows = _placed(rows, kind, cache)
+    proven = any(row.proof for row in rows)
+
+    def leading(row: Row) -> bool:
+        return row.proof or (proven and row.evidence == "reference")
+
     return Section(
         kind=kind,
         with_reported=bool(printed),
         published=published,
-        rows=_ordered(rows),
-        n_proof=sum(map(_among_proof(rows), rows)),
+        rows=_ordered(rows, leading),
+        n_proof=sum(map(leading, rows)),
         axis=axis,
         base=_base_of(min(row.low for row in rows if row.evidence != "reference"), axis),
     )
@@ -448,19 +453,12 @@ def _placed(rows: list[Row], kind: SectionKind, cache: BoardCache) -> list[Row]:
     return [placed.get(id(row), row) for row in rows]
 
 
-def _among_proof(rows: Sequence[Row]) -> Callable[[Row], bool]:
-    """Return what tells the rows in the part of proof: references are, if there is any proof."""
-    proven = any(row.proof for row in rows)
-    return lambda row: row.proof or (proven and row.evidence == "reference")
-
-
-def _ordered(rows: Sequence[Row]) -> tuple[Row, ...]:
+def _ordered(rows: Sequence[Row], leading: Callable[[Row], bool]) -> tuple[Row, ...]:
     """Sort by rSum: proof first; in each part what is flagged, contradicted or unranked last."""
-    among_proof = _among_proof(rows)
 
     def order(row: Row) -> tuple[object, ...]:
         name = row.entry.name if row.entry else ""
         doubted = bool(row.flags) or row.evidence == "contradicted"
-        return not among_proof(row), not row.ranked, doubted, -row.rsum, row.method, name
+        return not leading(row), not row.ranked, doubted, -row.rsum, row.method, name
 
     return tuple(sorted(rows, key=order))

@@ -35,22 +35,19 @@ def skeleton(text: str) -> str:
 
 @cache
 def _prototypes() -> Mapping[str, str]:
-    """Read which characters are confused with each other; each maps to one of them, the same."""
+    """Read the prototype of each character: the one that all others like it are listed with.
+
+    Several characters, as rn for m, are read one by one again.
+    """
     from confusable_homoglyphs.confusables import confusables_data
 
     mark = "\u200e"  # around what is written from right to left
-    confused = {
+    alike = {
         text.strip(mark): [other["c"].strip(mark) for other in others]
         for text, others in confusables_data.items()
     }
-    found: dict[str, str] = {}
-    for first in confused:
-        group, waiting = set(), [] if first in found else [first]
-        while waiting:
-            text = waiting.pop()
-            if text not in group:
-                group.add(text)
-                waiting += confused[text]
-        # several characters, as rn for m, are read one by one again
-        found |= dict.fromkeys(group, min(group, key=lambda text: (-len(text), text), default=""))
-    return found
+
+    def prototype(text: str) -> str:
+        return min(text, alike[text][0], key=lambda one: (-len(alike[one]), -len(one), one))
+
+    return {text: prototype(text) for text in alike}
