@@ -42,7 +42,7 @@ def _prototypes() -> Mapping[str, str]:
     from confusable_homoglyphs.confusables import confusables_data
 
     mark = "\u200e"  # around what is written from right to left
-    alike = {
+    alike: dict[str, list[str]] = {
         text.strip(mark): [other["c"].strip(mark) for other in others]
         for text, others in confusables_data.items()
     }

@@ -445,8 +445,9 @@ def test_a_report_gives_entries_their_languages_sites_and_missed_queries(entry_o
     assert set(paths) <= set(site.paths())
     page = _Look(site.get(f"entries/{entry.name}.html")[0])
     assert not page.wrong
-    assert "Figures of the queries of each language" in page.text
-    assert "Figures of the queries of each site" not in page.text, "no site has 20 pairs"
+    text = "".join(page.text)
+    assert "Figures of the queries of each language" in text
+    assert "Figures of the queries of each site" not in text, "no site has 20 pairs"
     for path in paths:
         look = _Look(site.get(path)[0])
         assert not look.wrong, path
@@ -492,7 +493,7 @@ def test_neighbours_of_proof_are_proof(entry_on):
     entries = [entry_on(f"Claim {n}", 3.0 + n, seed=n) for n in range(3)]
     entries += [proven(entry_on(f"Proof {n}", 1.0 + n / 2, seed=n)) for n in range(3)]
     page = _Look(Site(entries).get(f"entries/{entries[4].name}.html")[0])
-    listed = page.text.partition("Neighbours on the board")[2].partition("Method and training")[0]
+    listed = "".join(page.text).partition("Neighbours on the board")[2].partition("Method and training")[0]
     assert "Claim" not in listed
     assert listed.count("Proof") == 4, "two names, each again for screen readers"
 
