@@ -492,8 +492,8 @@ def test_a_larger_table_of_claims_stands_below_the_one_with_proof(entry_on, tmp_
 def test_neighbours_of_proof_are_proof(entry_on):
     entries = [entry_on(f"Claim {n}", 3.0 + n, seed=n) for n in range(3)]
     entries += [proven(entry_on(f"Proof {n}", 1.0 + n / 2, seed=n)) for n in range(3)]
-    page = _Look(Site(entries).get(f"entries/{entries[4].name}.html")[0])
-    listed = "".join(page.text).partition("Neighbours on the board")[2].partition("Method and training")[0]
+    text = "".join(_Look(Site(entries).get(f"entries/{entries[4].name}.html")[0]).text)
+    listed = text.partition("Neighbours on the board")[2].partition("Method and training")[0]
     assert "Claim" not in listed
     assert listed.count("Proof") == 4, "two names, each again for screen readers"
 
