@@ -246,7 +246,7 @@ def process(tmp_path, release):
         log = (tmp_path / "log").open("wb")
         server = subprocess.Popen(command, env=known | environment, stdout=log, stderr=log)
         started.append((server, log))
-        for _ in range(600):
+        for _ in range(2400):
             if said := re.search(r"(http://127\.0\.0\.1:\d+)/ \(", (tmp_path / "log").read_text()):
                 break
             assert server.poll() is None, (tmp_path / "log").read_text()
