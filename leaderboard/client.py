@@ -1,6 +1,5 @@
 """Client of a board over HTTP: submit, status, withdraw, quota."""
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,6 @@ TRIES = 6
 _STRANGER = "(not a board of now-leaderboard?)"
 _AGAIN = {502, 503, 504}
 _CHUNK = 2**16
-_log = logging.getLogger(__name__)
 # A full queue of a small server is scored within this time.
 _TIMEOUT = httpx.Timeout(300.0, connect=10.0)
 
@@ -74,10 +72,9 @@ def read_token(path: Path | None) -> str:
 class BoardClient:
     """Client of the board at a URL; the token is never sent to another host.
 
-    A warning is logged if the token travels in the clear, by ``http`` to another machine.
-
     Raises:
-        ConfigError: If the URL or the token is malformed.
+        ConfigError: If the URL or the token is malformed, or the token would travel in the clear:
+            by ``http`` to another machine.
     """
 
     def __init__(self, url: str, token: str, pause: Callable[[float], object] = time.sleep) -> None:
@@ -87,7 +84,10 @@ class BoardClient:
             raise ConfigError("token: found characters that no token has, expected plain ASCII")
         parts = urlsplit(url)
         if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-            _log.warning("%s: the token travels in the clear, expected https://", url)
+            raise ConfigError(
+                f"--url: found {url:.200}, which sends the token in the clear,"
+                " expected https://, or this machine (as through ssh -L)"
+            )
         self._url = url.rstrip("/")
         self._pause = pause
         self._http = httpx.Client(

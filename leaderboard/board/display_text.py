@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from leaderboard.board.groups import Seeds
 from leaderboard.board.tables import Row, Section, SectionKind
 from leaderboard.scoring.result import Result
 from now_builder.formats.benchmarks import BOARD_FACTS, BoardName
@@ -14,20 +15,32 @@ WAYS = ("Image → caption", "Caption → image")
 REFERENCES: Mapping[str, str] = {
     "chance": "Chance",
     "lang": "Language alone",
+    "site": "Site alone",
+    "lang+site": "Language and site",
     "lang+topic": "Language and topic",
 }
 EVIDENCE: Mapping[str, str] = {
     "reported": "reported",
     "scored": "file scored",
+    "contradicted": "contradicted",
     "reproduced": "reproduced",
     "blind": "blind",
 }
 EVIDENCE_MEANS: Mapping[str, str] = {
     "reported": "a claim: printed in a paper; no file was scored here",
     "scored": "a claim: a file of similarities was scored, whose author knew the order of the rows",
-    "reproduced": "proof: the judge scored another run of the code too, and signed it",
+    "contradicted": "a claim that the judge’s run of the code did not reach; the figures are that"
+    " run’s",
+    "reproduced": "proof: the judge scored and signed another run of the code, which agrees; the"
+    " figures are that run’s",
     "blind": "proof: scored on a round whose pairing only the judge had, and signed",
 }
+PARTS: Mapping[str, str] = {
+    "Proof": "Scored on a pairing that only the judge had, or by the judge’s own run of the code.",
+    "Claims": "Sent as a file, whose author knew the pairing and can reach any score, or printed in"
+    " a paper: sorted, not numbered.",
+}
+"""Reason for each part of a table, by its title."""
 FLAG_MEANS: Mapping[str, str] = {
     "identity-like": "Apart from the correct pairs the matrix is nearly constant. Scores of a model"
     " are not like that; a matrix made from the answers is.",
@@ -37,7 +50,7 @@ FLAG_MEANS: Mapping[str, str] = {
     " images and captions have in common: as in noise with a raised diagonal.",
     "distances": "The reversed similarities score far above chance: distances may have been"
     " submitted.",
-    "near-identical": "Its ranks are almost those of another entry.",
+    "near-identical": "Its ranks are almost those of an entry that was here before.",
 }
 
 
@@ -86,11 +99,16 @@ def listed(values: Sequence[object], most: int) -> str:
     return ", ".join(map(str, values[:most])) + rest
 
 
+def seed_mean(seeds: Seeds) -> str:
+    """Describe the mean over seeds."""
+    return f"{seeds.count} seeds: {seeds.mean:.1f} ± {seeds.deviation:.1f}"
+
+
 def row_notes(row: Row) -> list[Note]:
     """Return the notes that a reader needs before comparing a row."""
     if row.entry is not None:
         flags = [Note(flag.code.replace("-", " "), warning=True) for flag in row.flags]
-        return flags + _notes(row, row.entry.result)
+        return flags + _notes(row, row.entry.shown)
     size = row.reported.ensemble if row.reported else None
     return [_networks(size)] if size else []
 
@@ -106,12 +124,13 @@ def _notes(row: Row, result: Result) -> list[Note]:
         found.append(Note("epoch chosen on test", warning=True))
     if training.uses_test_images:
         found.append(Note("trained on test images", warning=True))
-    if training.external_data:
+    if training.has_external_data:
         found.append(Note("external data"))
     kind = result.postprocessing.kind
     if kind != "none":
         words = f"{kind.replace('_', '-')} post-processing"
         found.append(Note(words, warning=kind == "transductive"))
+    found += [Note(note.code.replace("-", " the ")) for note in result.notes]
     if result.precision is None:
         found.append(Note("ranked lists"))
     if result.precision == "float16":
@@ -127,7 +146,7 @@ def filter_classes(row: Row) -> str:
         result = row.entry.result
         size = result.training.ensemble_size
         classes += ["raw"] * (result.postprocessing.kind == "none")
-        classes += ["own"] * (not result.training.external_data)
+        classes += ["own"] * (not result.training.has_external_data)
     classes += ["one"] * (size == 1)
     classes += ["unranked"] * (not row.ranked)
     classes += ["flagged"] * bool(row.flags)

@@ -21,6 +21,7 @@ Colour = Literal["blue", "green", "grey"]
 
 # White on each of them has a contrast of 5 : 1 or more.
 COLOURS: Mapping[Colour, str] = {"blue": "#0b5cad", "green": "#2a6f2a", "grey": "#555555"}
+_BADGES: Mapping[str, Colour] = {"reproduced": "green", "blind": "green", "scored": "blue"}
 TITLES: Mapping[str, str] = {
     name: ", ".join(filter(None, (facts.title, facts.protocol)))
     for name, facts in BOARD_FACTS.items()
@@ -62,8 +63,11 @@ class ExportRow:
     Attributes:
         noise: The training noise in words. Rows under different noise, or scored on different data,
             get tables of their own.
+        proof: whether the row is proof; only then it may have a place.
         place_interval: first and last place that the row may have.
-        evidence: ``scored``, ``reproduced``, ``blind``, ``reported`` or ``reference``.
+        evidence: ``scored``, ``reproduced``, ``contradicted``, ``blind``, ``reported`` or
+            ``reference``.
+        claimed: rSum of the entry's own file where the figures are those of the judge's run.
         low: lower end of the 95 % interval of rSum.
         recalls: Six, as in ``RECALLS``, in percent; none where only the sum is known.
         date: day of the scoring, ISO 8601.
@@ -76,11 +80,13 @@ class ExportRow:
     board: str
     noise: str
     data: str = PUBLISHED
+    proof: bool = False
     place: int | None = None
     place_interval: tuple[int, int] | None = None
     method: str
     evidence: str
     rsum: float
+    claimed: float | None = None
     low: float | None = None
     high: float | None = None
     recalls: tuple[float, ...] = ()
@@ -99,7 +105,7 @@ class ExportRow:
 
 
 def rows_of(board: Board) -> list[ExportRow]:
-    """Return the export rows of a board, best first within each comparable section."""
+    """Return the export rows of a board: of each section its proof, then its claims."""
     return [
         export_row(board.name, section, row)
         for section in board.sections
@@ -117,10 +123,10 @@ def export_row(board: BoardName, section: Section, row: Row) -> ExportRow:
     known = row.resampled if row.entry else row.low < row.high
     low, high = (row.low, row.high) if known else (None, None)
     if row.reported is not None:
-        return replace(from_reported(row.reported), place=row.place, low=low, high=high)
+        return replace(from_reported(row.reported), low=low, high=high)
     if row.entry is None:
         raise ValueError(f"{row.method}: found a reference, expected an entry or a reported row")
-    result = row.entry.result
+    result = row.entry.shown
     return ExportRow(
         board=board,
         noise=section.kind.noise.title,
@@ -128,6 +134,8 @@ def export_row(board: BoardName, section: Section, row: Row) -> ExportRow:
         evidence=row.evidence,
         rsum=row.rsum,
         data=_data_of(section),
+        proof=row.proof,
+        claimed=row.claimed,
         place=row.place,
         place_interval=row.places,
         low=low,
@@ -207,7 +215,7 @@ def to_json(rows: Iterable[ExportRow]) -> str:
 
 
 def to_markdown(rows: Iterable[ExportRow]) -> str:
-    """Write a table for each board and noise, with its footnotes below."""
+    """Write a table of proof and one of claims for each board and noise, footnotes below."""
     parts = []
     for title, group in _tables(rows):
         notes: list[str] = []
@@ -230,7 +238,7 @@ def to_markdown(rows: Iterable[ExportRow]) -> str:
 
 
 def to_latex(rows: Iterable[ExportRow]) -> str:
-    """Write a booktabs table for each board and noise; any text in it is escaped."""
+    """Write booktabs tables of proof and of claims by board and noise; any text is escaped."""
     parts = [_TEX_HEAD]
     for title, group in _tables(rows):
         notes: list[str] = []
@@ -247,7 +255,7 @@ def to_latex(rows: Iterable[ExportRow]) -> str:
         for row in group:
             method = _latex(row.method) + (rf"~\cite{{{row.source.key}}}" if row.source else "")
             method += _mark(row, notes, " {{[}}{}{{]}}")
-            method += rf" \emph{{{_latex(_flagged(row))}}}" if row.flags else ""
+            method += rf" \emph{{{_latex(remarks)}}}" if (remarks := _remarks(row)) else ""
             cells = [_place(row), method, *_figures(row), _interval(row).replace("–", "--")]
             lines.append(" & ".join(cells) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
@@ -257,13 +265,15 @@ def to_latex(rows: Iterable[ExportRow]) -> str:
     return "\n".join(parts)
 
 
-def _flagged(row: ExportRow) -> str:
-    return f"flagged: {', '.join(row.flags)}" if row.flags else ""
+def _remarks(row: ExportRow) -> str:
+    claimed = [] if row.claimed is None else [f"claimed {_rounded(row.claimed)}"]
+    flagged = [f"flagged: {', '.join(row.flags)}"] if row.flags else []
+    return ", ".join(claimed + flagged)
 
 
 def _evidence(row: ExportRow) -> str:
     notes = ["ranked lists"] * row.lists + ["not signed"] * (row.signed is False)
-    return ", ".join(filter(None, (row.evidence, *notes, _flagged(row))))
+    return ", ".join(filter(None, (row.evidence, *notes, _remarks(row))))
 
 
 def to_bibtex(rows: Iterable[ExportRow]) -> str:
@@ -288,13 +298,13 @@ FORMATS: Mapping[str, Callable[[Iterable[ExportRow]], str]] = {
 
 
 def badge_of(row: ExportRow) -> Badge:
-    """Make the badge of a row: blue or green if a file was scored, else grey."""
+    """Make the badge of a row: green for proof, blue for a scored claim, else grey."""
     place = f", place {row.place}" if row.place else ""
-    scored: Colour = "green" if row.evidence in {"reproduced", "blind"} else "blue"
+    claim = ", contradicted" if row.evidence == "contradicted" else ", claim"
     return Badge(
         TITLES.get(row.board, row.board),
-        f"rSum {_rounded(row.rsum)}{place}{', flagged' if row.flags else ''}",
-        "grey" if row.flags or row.evidence in {"reported", "reference"} else scored,
+        f"rSum {_rounded(row.rsum)}{place if row.proof else claim}{', flagged' * bool(row.flags)}",
+        "grey" if row.flags else _BADGES.get(row.evidence, "grey"),
     )
 
 
@@ -405,11 +415,12 @@ def _url(url: str | None) -> str | None:
 
 def _tables(rows: Iterable[ExportRow]) -> Iterable[tuple[str, list[ExportRow]]]:
     """Group rows by table; yield titles and rows in the order of first appearance."""
-    tables: dict[tuple[str, str, str], list[ExportRow]] = {}
+    tables: dict[tuple[str, str, str, str], list[ExportRow]] = {}
     for row in rows:
-        tables.setdefault((row.board, row.noise, row.data), []).append(row)
-    for (board, noise, data), group in tables.items():
-        yield f"{TITLES.get(board, board)}: {noise}; {data}", group
+        part = "proof" if row.proof else "claims, not ranked"
+        tables.setdefault((row.board, row.noise, row.data, part), []).append(row)
+    for (board, noise, data, part), group in tables.items():
+        yield f"{TITLES.get(board, board)}: {noise}; {data}; {part}", group
 
 
 def _mark(row: ExportRow, notes: list[str], pattern: str) -> str:

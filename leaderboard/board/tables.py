@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, hypot
 from typing import Literal
@@ -32,7 +32,7 @@ _Z95 = 1.96
 _BASE_STEP = 20.0
 _INJECTED = frozenset(track for track, benchmark in BENCHMARKS.items() if not benchmark.web)
 _PROOF = frozenset({"blind", "reproduced"})
-_EVIDENCE = ("blind", "reproduced", "scored", "reported", "reference")
+_EVIDENCE = ("blind", "reproduced", "scored", "reported", "contradicted", "reference")
 _PROTOCOLS = ("web", "none", "captions", "images", "either", "unknown", "unstated")
 
 
@@ -41,14 +41,17 @@ class Row:
     """A row of a board: of an entry, or of reported figures, or of a reference.
 
     Attributes:
-        evidence: ``blind``, ``reproduced`` or ``scored`` from a file here, ``reported`` by a paper,
-            or a ``reference``: the score of a scorer that knows nothing, or one thing.
+        evidence: ``blind``, ``reproduced``, ``contradicted`` or ``scored`` from a file here,
+            ``reported`` by a paper, or a ``reference``: the score of a scorer that knows nothing,
+            or one thing.
         low: lower end of the 95 % interval of rSum; without ranks, of the narrowest plausible one.
         resampled: whether that interval is a bootstrap of the ranks.
         recalls: six recalls in percent; empty if only their sum is known.
-        place: place by rSum, from 1; equal scores share a place. None if not ranked, or flagged.
-        places: first and last place held under resampling. None without ranks.
-        tied: whether the row is not significantly below the best scored row. None without ranks.
+        place: place by rSum among proof, from 1; equal scores share a place. None for a claim, or
+            if not ranked, or flagged.
+        places: first and last place held under resampling. None without a place or ranks.
+        tied: whether the row is not significantly below the first. None without a place or ranks.
+        claimed: rSum of the entry's own file where the figures are those of the judge's run.
         flags: flags of the result, and those found by comparison with other entries.
     """
 
@@ -66,6 +69,7 @@ class Row:
     reported: ReportedRow | None = None
     flags: tuple[Flag, ...] = ()
     resampled: bool = False
+    claimed: float | None = None
 
     @property
     def proof(self) -> bool:
@@ -74,8 +78,8 @@ class Row:
 
     @property
     def signed(self) -> bool | None:
-        """Whether the judge signed that they scored it; None for reported rows and references."""
-        return self.entry.proof.scored if self.entry else None
+        """Whether the judge signed the figures; None for reported rows and references."""
+        return self.entry.signed if self.entry else None
 
     @property
     def date(self) -> str | None:
@@ -117,9 +121,10 @@ class Section:
 
     Attributes:
         published: whether this is the test split of the board's reported figures.
-        rows: rows, proof first, then claims, each best first; then the flagged and the unranked.
+        rows: rows, proof first, then claims, each best first, its flagged and unranked rows last.
         axis: end of the bars' axis, in rSum points.
         base: start of that axis; greater than 0 if all ranked rows are far above 0.
+        n_proof: number of rows in the part of proof: with the references, if there is any proof.
     """
 
     kind: SectionKind
@@ -128,6 +133,7 @@ class Section:
     rows: tuple[Row, ...]
     axis: float
     base: float = 0.0
+    n_proof: int = 0
 
     @property
     def comparable(self) -> tuple[Row, ...]:
@@ -137,13 +143,12 @@ class Section:
         """
         if self.kind.folds > 1:
             return ()
-        return tuple(row for row in self.rows if _ranks(row, self.kind) is not None)
+        return tuple(row for row in self.rows if _ranks(row, self.kind))
 
     @property
     def lead(self) -> Row | None:
         """The best placed row with public ranks."""
-        placed = [row for row in self.comparable if row.place is not None]
-        return min(placed, key=lambda row: row.place or 0, default=None)
+        return next((row for row in self.comparable if row.place is not None), None)
 
     def row_of(self, name: str) -> Row | None:
         """Find an entry's row."""
@@ -178,10 +183,10 @@ def make_board(
     flags: Mapping[str, tuple[Flag, ...]] | None = None,
     cache: BoardCache | None = None,
 ) -> Board:
-    """Group entries by split, release and noise condition; rank each group by exact rSum.
+    """Group entries by split, release and noise condition; rank the proof in each by exact rSum.
 
-    Results on the published layout with as many images and captions as the reported rows are ranked
-    among them; results on other data get their own sections. Withdrawn entries and ranked lists
+    Results on the published layout with as many images and captions as the reported rows stand with
+    them; results on other data get their own sections. Claims, withdrawn entries and ranked lists
     are not ranked. Training noise that no reported row has is stated by the submitter alone: its
     rows get no places. ``flags`` are those found by comparison with other entries, by name.
     """
@@ -192,7 +197,7 @@ def make_board(
     groups: dict[SectionKind, list[Row]] = defaultdict(list)
     for entry in own:
         if entry.withdrawal is None:
-            own_flags = entry.result.current_flags
+            own_flags = entry.shown.current_flags
             row = _scored(entry, name, own_flags + flags.get(entry.name, ()))
             groups[_kind(entry.result, name)].append(row)
     reported: dict[NoiseCondition, list[ReportedRow]] = defaultdict(list)
@@ -212,11 +217,15 @@ def make_board(
 
 
 def sorted_rows(section: Section, key: SortKey | None = None) -> tuple[Row, ...]:
-    """Sort the rows by place, or by another column with the best or newest first.
+    """Sort the rows of each part by place, or by another column with the best or newest first.
 
     Rows without a value in that column come last.
     """
-    rows = list(section.rows)
+    parts = section.rows[: section.n_proof], section.rows[section.n_proof :]
+    return tuple(row for part in parts for row in _sorted(list(part), key))
+
+
+def _sorted(rows: list[Row], key: SortKey | None) -> list[Row]:
     if key == "method":
         rows.sort(key=lambda row: row.method.casefold())
     elif key == "evidence":
@@ -226,7 +235,7 @@ def sorted_rows(section: Section, key: SortKey | None = None) -> tuple[Row, ...]
     elif key is not None:
         column = RECALL_KEYS.index(key)
         rows.sort(key=lambda row: -row.recalls[column] if row.recalls else 1.0)
-    return tuple(rows)
+    return rows
 
 
 def axis_of(highest: float) -> float:
@@ -242,6 +251,14 @@ def _base_of(lowest: float, axis: float) -> float:
 def spelled(method: str) -> str:
     """Return a method's name as pages spell it: PC² for PC2."""
     return re.sub(r"\bPC2\b", "PC²", method)
+
+
+def shown_by(row: Row) -> Key:
+    """Return what identifies the figures of an entry's row: the entry, and the judge's run."""
+    if row.entry is None:
+        return ()
+    run = row.entry.proof.run
+    return row.entry.name, run and run.payload_sha256
 
 
 def reference(name: str, rsum: float) -> Row:
@@ -287,6 +304,7 @@ def _order(section: Section, board: BoardName) -> tuple[object, ...]:
     kind, noise = section.kind, section.kind.noise
     return (
         kind.split != "test",
+        not section.n_proof,
         board in TOKENIZERS and section.with_reported,
         not section.with_reported,
         _PROTOCOLS.index(noise.protocol),
@@ -310,18 +328,24 @@ def _section(
     axis = axis_of(max(row.high for row in rows))
     if known or not kind.noise.mismatch:
         rows = _placed(rows, kind, cache)
+    proven = any(row.proof for row in rows)
+
+    def leading(row: Row) -> bool:
+        return row.proof or (proven and row.evidence == "reference")
+
     return Section(
         kind=kind,
         with_reported=bool(printed),
         published=published,
-        rows=_ordered(rows),
+        rows=_ordered(rows, leading),
+        n_proof=sum(map(leading, rows)),
         axis=axis,
         base=_base_of(min(row.low for row in rows if row.evidence != "reference"), axis),
     )
 
 
 def _scored(entry: Entry, board: BoardName, flags: tuple[Flag, ...]) -> Row:
-    result = entry.result
+    result = entry.shown
     folds = result.folds if board == "coco-1k" else None
     part: Result | Folds = folds or result
     low, high = result.rsum_interval
@@ -342,7 +366,13 @@ def _scored(entry: Entry, board: BoardName, flags: tuple[Flag, ...]) -> Row:
         entry=entry,
         flags=flags,
         resampled=folds is None or folds.rsum_interval is not None,
+        claimed=_rsum(entry.result, board) if entry.proof.run else None,
     )
+
+
+def _rsum(result: Result, board: BoardName) -> float:
+    folds = result.folds if board == "coco-1k" else None
+    return folds.rsum if folds else result.rsum
 
 
 def _reported(row: ReportedRow, kind: SectionKind) -> Row:
@@ -376,7 +406,7 @@ def _references(kind: SectionKind, scored: Sequence[Row]) -> list[Row]:
         return [chance]
     values: dict[tuple[str, bool], set[float]] = defaultdict(set)
     for row in scored:
-        for name, rsum in (row.entry.result.references if row.entry else {}).items():
+        for name, rsum in (row.entry.shown.references if row.entry else {}).items():
             values[name, bool(row.signed)].add(rsum)
     rows = [chance]
     for name in REFERENCES[1:]:
@@ -389,31 +419,33 @@ def _ranks(row: Row, kind: SectionKind) -> RankRecord | None:
     """Return the ranks behind a ranked row's figures, those within folds if the figures are."""
     if row.entry is None or not row.ranked:
         return None
-    result = row.entry.result
+    result = row.entry.shown
     if kind.folds > 1:
         return result.folds.ranks if result.folds else None
     return result.ranks
 
 
+def records_of(rows: Iterable[Row], kind: SectionKind) -> dict[Key, RankRecord]:
+    """Return the ranks behind ranked rows' figures, by what identifies them."""
+    return {(shown_by(row), kind.folds): ranks for row in rows if (ranks := _ranks(row, kind))}
+
+
 def _placed(rows: list[Row], kind: SectionKind, cache: BoardCache) -> list[Row]:
-    """Number the ranked rows by rSum, 1, 2, 2, 4, and add place intervals and ties.
+    """Number the proof by rSum, 1, 2, 2, 4, and add place intervals and ties.
 
     Place intervals are those among rows with ranks, shifted by the other rows whose interval lies
     above the whole of a row's own (for the first place) or overlaps it (for the last).
     """
-    ranked = [row for row in rows if row.ranked and not row.flags and row.evidence != "reference"]
+    ranked = [row for row in rows if row.proof and row.ranked and not row.flags]
     scores = sorted(-row.rsum for row in ranked)
-    known = [(row, record) for row in ranked if (record := _ranks(row, kind))]
+    known = [row for row in ranked if _ranks(row, kind)]
     placed = {id(row): replace(row, place=bisect_left(scores, -row.rsum) + 1) for row in ranked}
     if known:
-        records: dict[Key, RankRecord] = {
-            (row.entry and row.entry.name, kind.folds): ranks for row, ranks in known
-        }
-        hits = cache.hits(records)
+        hits = cache.hits(records_of(known, kind))
         intervals = intervals_of(np.stack([one.drawn for one in hits])).tolist()
         tied = tied_with_first(np.stack([one.per_image for one in hits])).tolist()
-        rivals = [row for row in ranked if _ranks(row, kind) is None]
-        for (row, _), (first, last), even in zip(known, intervals, tied, strict=True):
+        rivals = [row for row in ranked if not _ranks(row, kind)]
+        for row, (first, last), even in zip(known, intervals, tied, strict=True):
             above = sum(rival.low > row.high for rival in rivals)
             overlapping = sum(rival.high >= row.low for rival in rivals)
             interval = first + above, last + overlapping
@@ -421,11 +453,12 @@ def _placed(rows: list[Row], kind: SectionKind, cache: BoardCache) -> list[Row]:
     return [placed.get(id(row), row) for row in rows]
 
 
-def _ordered(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Sort by rSum: proof first, flagged and unranked last."""
+def _ordered(rows: Sequence[Row], leading: Callable[[Row], bool]) -> tuple[Row, ...]:
+    """Sort by rSum: proof first; in each part what is flagged, contradicted or unranked last."""
 
     def order(row: Row) -> tuple[object, ...]:
         name = row.entry.name if row.entry else ""
-        return not row.ranked, bool(row.flags), not row.proof, -row.rsum, row.method, name
+        doubted = bool(row.flags) or row.evidence == "contradicted"
+        return not leading(row), not row.ranked, doubted, -row.rsum, row.method, name
 
     return tuple(sorted(rows, key=order))

@@ -69,9 +69,10 @@ def reproduce(
     ] = None,
     judge_key: JudgeKey = None,
 ) -> None:
-    """File a run of another's entry; it is shown as reproduced if the judge's key signs it.
+    """File a run of another's entry: signed by the judge's key, it is proof, or contradicts.
 
-    The difference is printed with its interval; the reader decides whether the two agree.
+    The entry is reproduced if the 95 % interval of the difference, run less entry, holds zero or
+    lies above it, and stands with the run's figures; else it is contradicted, and has no place.
     """
     from leaderboard.commands.terminal import comparison_as_text
     from leaderboard.store.reproduce import Claim, reproduce
@@ -80,6 +81,8 @@ def reproduce(
     signer = Signer(store, judge_key) if judge_key else None
     filed, compared = reproduce(store, name, submission, release, Claim(by, commit, run), signer)
     typer.echo(comparison_as_text(compared, (f"the run of {filed.by}", f"entry {name}")))
+    verdict = "reproduced" if filed.agrees else "contradicted"
+    typer.echo(f"{name}: {verdict}{'' if signer else ', once the judge signs it (--judge-key)'}")
 
 
 def export_site(
@@ -103,7 +106,7 @@ def export_site(
     Open SITE/index.html. Pages load nothing from elsewhere and work without scripts; the same
     results give the same bytes. Reports filed by dataset-report become pages too.
     """
-    from leaderboard.site.pages import export_site
+    from leaderboard.site.export import export_site
     from leaderboard.store.dataset import read_reports
     from leaderboard.store.proof import key_in_use, read_board
 
@@ -159,7 +162,7 @@ def export(
     Hugging Face hub.
     """
     from leaderboard.board.exports import FORMATS, rows_of
-    from leaderboard.board.tables import make_board
+    from leaderboard.site.pages import Site
     from leaderboard.store.proof import read_board
     from now_builder.formats.benchmarks import BOARDS
 
@@ -175,7 +178,7 @@ def export(
     if kind not in FORMATS:
         kinds = ", ".join((*FORMATS, "trec", "hf-results"))
         raise ConfigError(f"--to: found {kind!r}, expected one of {kinds}")
-    typer.echo(FORMATS[kind](rows_of(make_board(found, read_board(results or [])))), nl=False)
+    typer.echo(FORMATS[kind](rows_of(Site(read_board(results or [])).board(found))), nl=False)
 
 
 def _export_trec(submission: Path, release: Path | None, output: Path | None) -> None:
@@ -202,12 +205,20 @@ def dataset_report(
     store: Annotated[
         Path | None, typer.Option(help="Also file it in this folder of results, for the board.")
     ] = None,
+    captions: Annotated[
+        bool,
+        typer.Option("--captions", help="Captions of dev and test too, if you may publish them."),
+    ] = False,
 ) -> None:
-    """Count duplicates and leaks of a release, and the rSum that a perfect scorer can reach."""
+    """Count duplicates and leaks of a release, and the rSum that a perfect scorer can reach.
+
+    Filed, it gives the board's entries their recalls by language and by site, and the queries that
+    they missed.
+    """
     from leaderboard.commands.terminal import dataset_text
     from leaderboard.store.dataset import dataset_report, file_report
 
-    report = dataset_report(release)
+    report = dataset_report(release, captions=captions)
     if store is not None:
         sys.stderr.write(f"filed {file_report(store, report)}\n")
     typer.echo(report.to_json() if as_json else dataset_text(report), nl=not as_json)
@@ -242,9 +253,10 @@ def check_store(
     with the release also its references, duplicates and fingerprint. Nothing in the folder is
     executed. Flags of a matrix can only be recomputed from the file: verify --submission.
     """
+    from leaderboard.board.reported import published_methods
     from leaderboard.store.check_store import Trust, check_store
 
-    trust = Trust(blind=blind, judge=judge, releases=tuple(release or []), attributes=attributes)
+    trust = Trust(blind, judge, tuple(release or []), attributes, published_methods())
     problems = check_store(store, base, trust)
     if as_json:
         typer.echo(json.dumps([asdict(problem) for problem in problems], indent=2))

@@ -50,7 +50,9 @@ def serve(
     ] = 50,
     judge_key: JudgeKey = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)
+    ] = 8000,
 ) -> None:
     """Serve the board: the pages of export-site, live, and an API to submit to (/openapi.json).
 

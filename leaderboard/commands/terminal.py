@@ -113,6 +113,10 @@ def _notes(result: Result) -> list[str]:
     if result.folds is not None:
         folds = result.folds
         notes.append(f"Mean of {folds.count} folds of {folds.size} images: rSum {folds.rsum:.1f}.")
+    name, reached = result.best_reference
+    notes.append(
+        f"{result.rsum - reached:+.1f} against the best of these, {REFERENCES[name].lower()}."
+    )
     notes += [f"Look at this ({flag.code}): {flag.message}" for flag in result.flags]
     return notes
 

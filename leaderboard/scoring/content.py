@@ -20,8 +20,6 @@ WINDOW = 1000
 STEPS = 8
 """Largest distance of rows that count as neighbours."""
 
-_SAMPLE = 2**15
-_BINS = 2**10
 _TINY = 1e-12
 
 Square = Float[np.ndarray, "images images"]
@@ -99,15 +97,27 @@ def own_square(similarity: Matrix, owner: Labels, first: int = 0) -> Square:
 
 
 def normal_scores(values: Matrix) -> Matrix:
-    """Replace values by the normal quantiles of their ranks, which no monotone function changes."""
-    places = np.random.default_rng(0).integers(0, values.size, _SAMPLE)
-    flat = np.sort(values.reshape(-1)[places])
-    edges = np.unique(flat[:: _SAMPLE // _BINS])
-    below = np.searchsorted(flat, edges, "left") + np.searchsorted(flat, edges, "right")
-    normal = NormalDist()
-    levels = [normal.inv_cdf(place) for place in ((below + 1) / (2 * len(flat) + 2)).tolist()]
-    places = np.searchsorted(edges, values, "right") - 1
-    return np.array(levels)[np.maximum(places, 0)]
+    """Replace values by their order among those of the same image, then of the same caption.
+
+    The order is given as normal quantiles, equal values as the middle of their places. It does not
+    depend on a scale, or any other increasing function, of each query's own.
+    """
+    return _by_row(_by_row(values).T).T
+
+
+def _by_row(values: Matrix) -> Matrix:
+    size = values.shape[1]
+    order = np.argsort(values, axis=1, kind="stable")
+    ordered, places = np.take_along_axis(values, order, axis=1), np.arange(size)
+    edges = np.ones((len(values), size + 1), np.bool_)
+    edges[:, 1:-1] = ordered[:, 1:] != ordered[:, :-1]
+    first = np.maximum.accumulate(np.where(edges[:, :-1], places, 0), axis=1)
+    last = np.where(edges[:, 1:], places, size)[:, ::-1]
+    last = np.minimum.accumulate(last, axis=1)[:, ::-1]
+    normal, scores = NormalDist(), np.empty(values.shape)
+    levels = [normal.inv_cdf((place + 1) / (2 * size)) for place in range(2 * size - 1)]
+    np.put_along_axis(scores, order, np.array(levels)[first + last], axis=1)
+    return scores
 
 
 def read_content(square: Square) -> Content | None:

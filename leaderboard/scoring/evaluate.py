@@ -29,7 +29,13 @@ from leaderboard.metrics import (
     tie_width,
 )
 from leaderboard.scoring.checks import MIN_IMAGES, check_matrix
-from leaderboard.scoring.references import chance_rsum, references
+from leaderboard.scoring.references import (
+    KnownLabels,
+    chance_rsum,
+    followed,
+    read_labels,
+    references_of,
+)
 from leaderboard.scoring.result import (
     MATRIX_FLAGS,
     AtCutoffs,
@@ -77,9 +83,10 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True, slots=True)
 class ScoringInputs:
-    """The gallery of a split, and the rSum of its reference scorers."""
+    """The gallery of a split, its labels, and the rSum of its reference scorers."""
 
     gallery: Gallery
+    labels: KnownLabels
     references: dict[str, float]
 
 
@@ -88,7 +95,8 @@ def read_inputs(
 ) -> ScoringInputs:
     """Read the inputs that submissions to a split are scored with."""
     gallery = read_gallery(release, split, track)
-    return ScoringInputs(gallery, references(release, gallery, split, attributes))
+    labels = read_labels(release, gallery, split, attributes)
+    return ScoringInputs(gallery, labels, references_of(labels, gallery))
 
 
 def score(
@@ -122,7 +130,7 @@ def score(
         if gallery.origin == "blind" and blind is not None and blind.closed:  # since it was read
             gallery = replace(gallery, origin="closed")
         scored = read_payload(submission, gallery, folder)
-        return _result(submission, scored, gallery, inputs.references)
+        return _result(submission, scored, replace(inputs, gallery=gallery))
 
 
 def validate(path: Path, release: Path) -> tuple[Submission, int]:
@@ -171,15 +179,14 @@ def _made_on(meta: Submission, release: Path) -> str:
     return "it was made on another release; pack or predict again with this one"
 
 
-def _result(
-    submission: OpenSubmission, scored: Scored, gallery: Gallery, known: dict[str, float]
-) -> Result:
-    meta, record = submission.meta, _record(scored, gallery)
+def _result(submission: OpenSubmission, scored: Scored, inputs: ScoringInputs) -> Result:
+    meta, gallery = submission.meta, inputs.gallery
+    record = _record(scored, gallery)
     figures, aware = figures_of(record)
     flags: tuple[Flag, ...] = ()
     if isinstance(scored.arrays, np.ndarray):
         flags = check_matrix(scored.arrays, gallery.owner, gallery.caption_labels)
-        flags += _distances(record)
+        flags += _distances(record) + followed(scored.arrays, inputs.labels)
     few = len(gallery.image_keys) < MIN_IMAGES
     result = Result(
         **{field: getattr(meta, field) for field in Description.model_fields},
@@ -189,7 +196,7 @@ def _result(
         split=meta.split,
         release=Release(origin=gallery.origin, fingerprint=gallery.fingerprint),
         duplicates=duplicates_of(gallery, aware.rsum),
-        references=known,
+        references=inputs.references,
         flags=flags,
         unchecked=MATRIX_FLAGS if few or scored.depth is not None else (),
         folds=_folds(scored, gallery),

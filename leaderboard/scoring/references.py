@@ -1,49 +1,127 @@
-"""Reference scores: what trivial scorers reach on the same split."""
+"""Reference scores: what scorers reach that know a label alone, and who follows one."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import comb
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from leaderboard.metrics import CUTOFFS, recalls
+from leaderboard.metrics import CUTOFFS, Matrix, recalls
+from leaderboard.scoring.result import Code, Flag
 from leaderboard.submission.gallery import Gallery
 from now_builder.errors import FormatError
 from now_builder.formats.release import Pair, read_pairs
 from now_builder.formats.tables import read_frame
 
-REFERENCES = ("chance", "lang", "lang+topic")
+REFERENCES = ("chance", "lang", "site", "lang+site", "lang+topic")
 """Names of all reference scorers."""
 
+FOLLOWED: dict[str, tuple[Code, float]] = {
+    "lang": ("follows-language", 0.995),
+    "site": ("follows-site", 0.9),
+}
+"""By label the note on a matrix that follows it, and from which share of pairs of candidates in the
+label's order it does. Methods that look at pages come to 0.99 for languages, 0.8 for sites."""
+
+_QUERIES = 500
+_FEW = 20
+_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
+
 Categories = Sequence[str | None]
+KnownLabels = dict[str, tuple[Categories, Categories]]
+"""KnownLabels of images and of captions, by the name of the reference that knows them."""
 
 
 def references(
     release: Path, gallery: Gallery, split: str, attributes: Path | None = None
 ) -> dict[str, float]:
-    """Return the rSum of trivial scorers: ``chance``, ``lang``, ``lang+topic``.
+    """Return the rSum of trivial scorers: those of :data:`REFERENCES` that the release allows.
 
     A scorer that knows a label gives 1 to pairs whose image and caption share it, else 0;
-    ties count by expectation. Languages are those of the release's ``pairs.parquet``, or of the
-    attributes: CSV or Parquet with ``url`` or ``key``, and any of ``lang``, ``topic`` and
-    ``caption_topic`` (the topic of the caption, where it may differ).
+    ties count by expectation.
     """
-    found = {"chance": chance_rsum(*gallery.shape)}
+    return references_of(read_labels(release, gallery, split, attributes), gallery)
+
+
+def references_of(labels: KnownLabels, gallery: Gallery) -> dict[str, float]:
+    """Return the rSum of chance, and of the scorers that know labels."""
+    known = {name: label_rsum(*both) for name, both in labels.items()}
+    return {"chance": chance_rsum(*gallery.shape), **known}
+
+
+def read_labels(
+    release: Path, gallery: Gallery, split: str, attributes: Path | None = None
+) -> KnownLabels:
+    """Read the labels of a split's pairs.
+
+    Languages and sites are those of the release's ``pairs.parquet``; pages that are alone on their
+    site share a label. Languages are also those of the attributes: CSV or Parquet with ``url`` or
+    ``key``, and any of ``lang``, ``topic`` and ``caption_topic`` (the topic of the caption, where
+    it may differ).
+    """
     known = read_pairs(release) if gallery.origin == "rebuilt" else []
     pairs = sorted((p for p in known if p.split == split), key=lambda pair: pair.pair_index)
     if attributes is not None and not pairs:
         raise FormatError(release, "no pairs.parquet to join the attributes through")
     columns = _joined(attributes, pairs) if attributes is not None else {}
     lang = columns.get("lang", [pair.lang for pair in pairs])
+    pages = Counter(pair.site for pair in pairs)
+    # the only page of a site would be found by its name alone
+    site = [pair.site if pages[pair.site] > 1 else None for pair in pairs]
+    found: KnownLabels = {}
     if any(label is not None for label in lang):
-        found["lang"] = label_rsum(lang, lang)
+        found["lang"] = lang, lang
+    if len(set(site)) > 1:
+        found["site"] = site, site
+    if len(found) == 2:
+        both = _joint(lang, site)
+        found["lang+site"] = both, both
     if "topic" in columns:
-        seen = [f"{a}/{b}" for a, b in zip(lang, columns["topic"], strict=True)]
         topics = columns.get("caption_topic", columns["topic"])
-        read = [f"{a}/{b}" for a, b in zip(lang, topics, strict=True)]
-        found["lang+topic"] = label_rsum(seen, read)
+        found["lang+topic"] = _joint(lang, columns["topic"]), _joint(lang, topics)
     return found
+
+
+def _joint(first: Categories, second: Categories) -> Categories:
+    return [f"{a}/{b}" for a, b in zip(first, second, strict=True)]
+
+
+def followed(similarity: Matrix, labels: KnownLabels) -> tuple[Flag, ...]:
+    """Say which of language and site a matrix follows, as one that is told the label does."""
+    found = []
+    for name, (code, limit) in FOLLOWED.items():
+        share = followed_share(similarity, labels[name][0]) if name in labels else 0.0
+        if share >= limit:
+            message = (
+                f"{100 * share:.1f} % of all candidates with the query's own label stand above"
+                f" those with another, expected less than {100 * limit:g} %"
+            )
+            found.append(Flag(code=code, message=message))
+    return tuple(found)
+
+
+def followed_share(similarity: Matrix, labels: Categories) -> float:
+    """Return how often a candidate with the query's label stands above one with another.
+
+    It is the mean over both directions' queries, 500 of each at most; equal values count half. 0 if
+    fewer than 20 queries have both kinds of candidates.
+    """
+    _, numbers = np.unique([repr(label) for label in labels], return_inverse=True)
+    chosen = np.random.default_rng(0).permutation(len(numbers))[:_QUERIES]
+    shares = []
+    for values in (similarity, similarity.T):
+        for query in chosen.tolist():
+            alike = numbers == numbers[query]
+            others = np.sort(values[query][~alike])
+            alike[query] = False
+            own = values[query][alike]
+            if len(own) and len(others) and labels[query] is not None:
+                below = sum(np.searchsorted(others, own, side).mean() for side in _SIDES)
+                shares.append(float(below) / 2 / len(others))
+    return sum(shares) / len(shares) if len(shares) >= _FEW else 0.0
 
 
 def chance_rsum(images: int, captions: int) -> float:

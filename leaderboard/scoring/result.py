@@ -23,6 +23,9 @@ FLAGS = (*MATRIX_FLAGS, "distances")
 """Codes of all flags of a result. A stored result may have others, of an earlier evaluator: they
 are kept in its file, and have no effect."""
 
+NOTES = ("follows-language", "follows-site")
+"""Codes of what readers are told of a matrix, which costs no place."""
+
 Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Points = Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)]
 Rank = Annotated[float, Field(ge=1, allow_inf_nan=False)]
@@ -308,9 +311,9 @@ class Result(Description, Record):
         rsum_interval: 95 % interval, bootstrap over images with their captions, directions jointly.
         rsum_deviation: standard error by the same bootstrap.
         rsum_argsort: rSum by a stable ``argsort(...)[::-1]``: the field's value.
-        references: rSum of trivial scorers that know nothing (``chance``), the language, language
-            and topic.
-        flags: warnings to readers.
+        references: rSum of trivial scorers that know nothing (``chance``), the language, the site,
+            both, language and topic.
+        flags: warnings to readers, and the notes of :data:`NOTES`.
         unchecked: codes of the flags that could not be checked: those that need values, for ranked
             lists and for a small split.
         folds: figures of the other protocol, if the data set has two.
@@ -359,6 +362,17 @@ class Result(Description, Record):
     def current_flags(self) -> tuple[Flag, ...]:
         """Flags that have an effect: those in :data:`FLAGS`."""
         return tuple(flag for flag in self.flags if flag.code in FLAGS)
+
+    @property
+    def notes(self) -> tuple[Flag, ...]:
+        """What readers are told besides flags: those in :data:`NOTES`."""
+        return tuple(flag for flag in self.flags if flag.code in NOTES)
+
+    @property
+    def best_reference(self) -> tuple[str, float]:
+        """The highest of the references, by name."""
+        known = self.references.items()
+        return max(known, key=lambda one: one[1], default=("chance", 0.0))
 
     def to_json(self) -> str:
         """Return the text of the result file, with the ranks last, one list per line."""

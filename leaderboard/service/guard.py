@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from leaderboard.service.metering import Meters
 from leaderboard.service.problems import Refusal, problem_response
-from leaderboard.site.pages import policy
+from leaderboard.site.environment import policy
 
 LOG = logging.getLogger("leaderboard.http")
 HEAD_SECONDS = 20.0

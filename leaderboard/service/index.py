@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 from leaderboard.service import events
 from leaderboard.service.accounts import OPERATOR, SERVICE, add_user, is_handle
 from leaderboard.service.database import EntryRow, User, insert_missing, reading, writing
-from leaderboard.store.entries import RESULTS, Entry, Proof, read_entry, read_result
-from leaderboard.store.proof import proof_of, prove, signatures_of
+from leaderboard.store.entries import RESULTS, Entry, read_entry, read_result
+from leaderboard.store.proof import prove
 from leaderboard.store.signatures import read_chain, refuse_broken
 from now_builder.errors import FormatError
 
@@ -44,14 +44,21 @@ def record_entry(session: Session, entry: Entry, user_id: int | None) -> bool:
         "track": result.track,
         "split": result.split,
         "fingerprint": result.release.fingerprint,
-        "rsum": result.rsum,
-        "ranked": result.ranked,
+        "rsum": entry.shown.rsum,
+        "ranked": entry.shown.ranked,
         "method": result.method.name,
         "evidence": entry.evidence,
         "submitted_at": filing and filing.submitted_at,
         "withdrawn_at": withdrawal and withdrawal.withdrawn_at,
     }
     return insert_missing(session, EntryRow, values)
+
+
+def methods(engine: Engine) -> list[str]:
+    """Return the names of the methods of entries that are not withdrawn."""
+    query = select(EntryRow.method).where(EntryRow.withdrawn_at.is_(None)).distinct()
+    with reading(engine) as session:
+        return list(session.scalars(query))
 
 
 def find_by_payload(engine: Engine, payload_sha256: str) -> EntryRow | None:
@@ -117,8 +124,8 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
         files = {path.stem.rpartition("-")[2]: path for path in results}
         chain = read_chain(store)
         refuse_broken(store, chain)
-        proofs = {name: proof_of(signed) for name, signed in signatures_of(chain).items()}
-        kept = set() if whole else _unchanged(rows, files, store, proofs)
+        runs = {one.entry for one in chain.signatures if one.says == "reproduced"}
+        kept = set() if whole else _unchanged(rows, files, store, runs)
         for name in rows.keys() - kept:
             session.delete(rows[name])
         session.flush()
@@ -137,19 +144,18 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
 
 
 def _unchanged(
-    rows: dict[str, EntryRow], files: Iterable[str], store: Path, proofs: dict[str, Proof]
+    rows: dict[str, EntryRow], files: Iterable[str], store: Path, runs: set[str]
 ) -> set[str]:
-    """Return the names of rows that are up to date; results themselves never change."""
+    """Return the names of rows that are up to date; results themselves never change.
+
+    Entries that the judge ran again (``runs``) are read anew: the last run decides.
+    """
     withdrawn = {path.stem for path in (store / "withdrawals").glob("*.json")}
-    again = {name for name, proof in proofs.items() if proof.reproduced}
     return {
         name
-        for name in rows.keys() & set(files)
+        for name in (rows.keys() & set(files)) - runs
         if (rows[name].withdrawn_at is not None) == (name in withdrawn)
-        and (
-            rows[name].evidence == "blind"
-            or (rows[name].evidence == "reproduced") == (name in again)
-        )
+        and rows[name].evidence in {"scored", "blind"}
     }
 
 

@@ -12,7 +12,8 @@ from tempfile import mkstemp
 
 from starlette.requests import ClientDisconnect, Request
 
-from leaderboard.core.errors import SubmissionError
+from leaderboard.board.reported import published_methods
+from leaderboard.core.errors import Problem, SubmissionError
 from leaderboard.core.rounds import BlindRound, round_of
 from leaderboard.scoring.evaluate import score, validate
 from leaderboard.scoring.result import Result
@@ -33,6 +34,7 @@ from leaderboard.store.entries import (
     read_entry,
     read_result,
 )
+from leaderboard.store.lookalikes import lookalike
 from leaderboard.store.proof import prove
 from leaderboard.store.signatures import filed_paths
 from leaderboard.submission.archive import Submission, open_submission
@@ -117,6 +119,15 @@ def _refusing(service: Service) -> Iterator[None]:
         raise Refusal(422, detail) from None
 
 
+def _refuse_lookalike(service: Service, name: str) -> None:
+    """Refuse a name that looks like that of another method, here or published."""
+    known = [*published_methods(), *index.methods(service.database)]
+    if other := lookalike(name, known):
+        field, expected = "submission.json.method.name", f"a name unlike {other!r}"
+        found = f"{name!a:.200}"
+        raise SubmissionError(Problem("name.lookalike", field, found, expected))
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What an upload is answered with.
@@ -148,6 +159,7 @@ def file_upload(service: Service, upload: Upload) -> Answer:
         return Answer(entry, new=False, turn=_turn(service, blind, upload))
     with _refusing(service), open_submission(upload.path, "submission") as submission:
         counts = submission.meta.split == "test"
+        _refuse_lookalike(service, submission.meta.method.name)
     filing = NewFiling(upload.who.handle, now())
     if counts and blind is not None:
         with service.round_lock:

@@ -71,7 +71,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
             _log.warning("listening on %s: put TLS before it, tokens travel in the clear", host)
         mode = "accepts submissions" if settings.judge else "read-only"
         place = f"[{host}]" if ":" in host else host
-        sys.stderr.write(f"http://{place}:{port}/ ({mode}); stop with Ctrl-C\n")
+        address = f"http://{place}:{listener.getsockname()[1]}/ ({mode})"
         config = uvicorn.Config(
             app,
             http=Connection,
@@ -81,7 +81,21 @@ def serve(settings: Settings, host: str, port: int) -> None:
             server_header=False,
         )
         with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listener])
+            _Server(config, address).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """A server that announces its address once it answers there."""
+
+    def __init__(self, config: uvicorn.Config, address: str) -> None:
+        super().__init__(config)
+        self._address = address
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then print the address."""
+        await super().startup(sockets)
+        if self.started:
+            sys.stderr.write(f"{self._address}; stop with Ctrl-C\n")
 
 
 def _bound(host: str, port: int) -> socket.socket:

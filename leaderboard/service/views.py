@@ -11,7 +11,7 @@ from leaderboard.board.tables import Board
 from leaderboard.core.uncertainty import Discordance
 from leaderboard.scoring.result import Flag
 from leaderboard.service.database import EntryRow
-from leaderboard.store.entries import Entry, Reproduction, Withdrawal
+from leaderboard.store.entries import Entry, Evidence, Reproduction, Withdrawal
 
 
 class _View(BaseModel):
@@ -22,7 +22,8 @@ class EntryView(_View):
     """Summary of an entry; ``result`` links to all figures.
 
     Attributes:
-        rsum: None if withdrawn, as is its interval.
+        rsum: None if withdrawn, as is its interval. Of the judge's run, if there is one.
+        claimed_rsum: that of the entry's own file.
         flags: flags of its file, and those found by comparison with other entries.
         lists: whether it was submitted as ranked lists, which get no place.
         submitter: handle; None if unknown.
@@ -37,6 +38,7 @@ class EntryView(_View):
     signed: bool
     received_at: datetime | None
     rsum: float | None
+    claimed_rsum: float | None
     rsum_interval: tuple[float, float] | None
     ranked: bool
     flags: tuple[Flag, ...]
@@ -120,7 +122,7 @@ class Filter(_View):
     """
 
     format: Literal["json", "csv", "md", "tex", "bib"] = "json"
-    tier: Literal["scored", "reproduced", "blind", "reported"] | None = None
+    tier: Evidence | Literal["reported"] | None = None
     ensemble: bool | None = None
     postprocessing: Literal["none", "per_query", "transductive"] | None = None
     external_data: bool | None = None
@@ -131,7 +133,7 @@ class Filter(_View):
             row.evidence,
             None if row.ensemble is None else row.ensemble > 1,
             row.post_processing,
-            None if entry is None else bool(entry.result.training.external_data),
+            None if entry is None else entry.result.training.has_external_data,
         )
         asked = (self.tier, self.ensemble, self.postprocessing, self.external_data)
         return all(want is None or want == is_ for want, is_ in zip(asked, known, strict=True))
@@ -139,7 +141,7 @@ class Filter(_View):
 
 def view_entry(entry: Entry, flags: tuple[Flag, ...]) -> EntryView:
     """Make the view of an entry; flags are its own and those by comparison with other entries."""
-    result, filing = entry.result, entry.filing
+    result, shown, filing = entry.result, entry.shown, entry.filing
     gone = entry.withdrawal is not None
     return EntryView(
         name=entry.name,
@@ -148,17 +150,18 @@ def view_entry(entry: Entry, flags: tuple[Flag, ...]) -> EntryView:
         method=result.method.name,
         authors=result.authors,
         evidence=entry.evidence,
-        signed=entry.proof.scored,
+        signed=entry.signed,
         received_at=entry.proof.received_at,
-        rsum=None if gone else result.rsum,
-        rsum_interval=None if gone else result.rsum_interval,
-        ranked=result.ranked and not gone,
+        rsum=None if gone else shown.rsum,
+        claimed_rsum=None if gone else result.rsum,
+        rsum_interval=None if gone else shown.rsum_interval,
+        ranked=shown.ranked and not gone,
         flags=() if gone else flags,
-        lists=result.precision is None,
+        lists=shown.precision is None,
         submitter=filing.submitter if filing else None,
         submitted_at=filing.submitted_at if filing else None,
         withdrawal=entry.withdrawal,
-        reproductions=entry.reproductions,
+        reproductions=tuple(run.model_copy(update={"result": None}) for run in entry.reproductions),
         page=f"/entries/{entry.name}.html",
         result=f"/v1/entries/{entry.name}/result",
     )

@@ -229,8 +229,9 @@ def _short(value: int) -> str:
 def progress_chart(name: str, section: Section, today: date | None = None) -> Chart | None:
     """Draw the best rSum so far over time; None if all rows have the same date.
 
-    Rows far below the best are only in the table; reported rows are placed in the middle of their
-    year. The line ends today, or at the last row's date.
+    Claims that somebody sent are dots, and do not move the line. Rows far below the best are only
+    in the table; reported rows are placed in the middle of their year. The line ends today, or at
+    the last row's date.
     """
     dated = sorted(
         ((_when(row), row) for row in section.rows if row.date and row.ranked),
@@ -250,17 +251,17 @@ def progress_chart(name: str, section: Section, today: date | None = None) -> Ch
     n_ticks = round((top - bottom) / step) + 1
     kinds = {row.reported is not None for _, row in dated}
     legend: dict[bool, tuple[Style, str]] = {
-        False: ("a", "file scored"),
+        False: ("a", "scored here"),
         True: ("quiet", "reported by a paper"),
     }
     return Chart(
         name=name,
-        title=f"Best rSum so far, {len(dated)} rows",
+        title=f"Best proof or reported rSum so far, {len(dated)} rows",
         x_label="",
         y_label="rSum",
         x_ticks=_years(dated, x) or _time_ticks(first - margin, end + margin, x),
         y_ticks=tuple(Tick(y(bottom + n * step), f"{bottom + n * step:g}") for n in range(n_ticks)),
-        lines=(Polyline("a", "best so far", _best_so_far(dated, end, x, y)),),
+        lines=(Polyline("a", "best proof or report", _best_so_far(dated, end, x, y)),),
         dots=tuple(_dot(row, x(when), y(row.rsum)) for when, row in dated if row.rsum >= bottom),
         legend=tuple(legend[kind] for kind in sorted(kinds)),
         head=("Method", "rSum", "Date"),
@@ -290,11 +291,11 @@ def _best_so_far(
     points: list[tuple[float, float]] = []
     best = 0.0
     for when, row in dated:
-        if row.rsum > best:
+        if row.rsum > best and (row.proof or row.reported) and not row.flags:
             points += [(x(when), y(best))] if points else []
             points.append((x(when), y(row.rsum)))
             best = row.rsum
-    return (*points, (x(end), y(best)))
+    return (*points, (x(end), y(best))) if points else ()
 
 
 def _when(row: Row) -> float:

@@ -61,7 +61,7 @@ def make_comparison(section: Section, row: Row, other: Row) -> PairView | None:
     if row not in known or other not in known or row.entry is None or other.entry is None:
         return None
     first, second = (row, other) if known.index(row) < known.index(other) else (other, row)
-    results = [entry.result for entry in (first.entry, second.entry) if entry]
+    results = [entry.shown for entry in (first.entry, second.entry) if entry]
     records = [result.ranks for result in results if result.ranks]
     figures = compare_results(*results)
     return PairView(

@@ -1,18 +1,14 @@
 """The site: every page and file of the board by its path, rendered on request."""
 
-import base64
-import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from functools import cache, cached_property
-from importlib.resources import files
+from functools import cached_property
 from itertools import combinations, pairwise
-from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment
 from markupsafe import Markup
 
 from leaderboard.board import display_text
@@ -27,37 +23,39 @@ from leaderboard.board.exports import (
     rows_of,
     to_bibtex,
 )
-from leaderboard.board.reported import short_name
+from leaderboard.board.groups import group_rows, groups_of, missed_of, seeds_of
 from leaderboard.board.tables import (
     SORT_KEYS,
     Board,
     Row,
     Section,
+    SectionKind,
     SortKey,
     axis_of,
     boards_of,
     make_board,
+    records_of,
     reference,
+    shown_by,
     sorted_rows,
-    spelled,
 )
 from leaderboard.metrics import CUTOFFS, expected_hits
-from leaderboard.scoring.result import VERSION, Flag, Result
+from leaderboard.scoring.result import Flag, Result
 from leaderboard.site.charts import curves_of, progress_chart, rank_chart, recall_chart
 from leaderboard.site.comparison import make_comparison
-from leaderboard.store.dataset import DatasetReport
+from leaderboard.site.environment import compare_path, templates
+from leaderboard.store.dataset import DatasetReport, Queries
 from leaderboard.store.entries import Entry
 from leaderboard.store.relative import relative_flags
-from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BOARDS, BoardName
-from now_builder.formats.io import replacing_folder
-from now_builder.program.html import template_environment
 
-GENERATOR = "now-leaderboard"
 _ALL_PAIRS = 12
 """Number of rows of a section up to which the static site compares all pairs."""
 
-_NEWEST, _LEADERS, _AUTHORS, _OPEN_TABLES = 8, 3, 12, 4
+_NEWEST, _LEADERS, _AUTHORS, _OPEN_TABLES, _MISSED = 8, 3, 12, 4, 200
+GROUPINGS: Mapping[str, str] = {"languages": "language", "sites": "site"}
+"""Groups of queries that have figures of their own: a field of the data set's report each."""
+
 _LINKS = {"paper": "Paper", "code": "Code", "weights": "Weights", "model_card": "Model card"}
 
 SiteFile = tuple[str, str]
@@ -72,18 +70,6 @@ MEDIA_TYPES = {
     "bib": "application/x-bibtex; charset=utf-8",
     "svg": "image/svg+xml; charset=utf-8",
 }
-_SPACE = """---
-title: Noise of Web leaderboard
-emoji: 📊
-colorFrom: blue
-colorTo: gray
-sdk: static
-app_file: index.html
-pinned: false
----
-
-Written by `now-leaderboard export-site --space`. Open the app: index.html.
-"""
 _NAME = "(?P<name>[0-9a-f]{12})"
 _BOARD = f"(?P<board>{'|'.join(BOARDS)})"
 
@@ -96,7 +82,8 @@ class Site:
 
     Args:
         entries: all entries, withdrawn ones too, in any order.
-        today: end of lines over time; None for the last row's date.
+        today: end of lines over time, of a site that renders on request; None for a static one,
+            whose lines end at the last row's date.
         reports: reports on the data sets of the entries.
         judge_key: name of the key of the store's signatures; without one every page says that it
             is not signed.
@@ -122,16 +109,25 @@ class Site:
             for report in self._reports.values()
             for track in report.tracks
         }
+        self._queries = {
+            track.fingerprint: split.queries
+            for report in self._reports.values()
+            for track in report.tracks
+            for split in report.splits
+            if split.split == track.split and split.queries
+        }
         self._boards: dict[BoardName, Board] = {}
         self._routes: dict[str, Callable[..., str | None]] = {
             r"index\.html": self._index,
             r"progress\.html": self._progress,
             r"404\.html": self.not_found,
             rf"boards/{_BOARD}(\.by-(?P<key>{'|'.join(SORT_KEYS)}))?\.html": self._board_page,
+            rf"boards/{_BOARD}\.(?P<by>{'|'.join(GROUPINGS)})\.html": self._groups_page,
             rf"boards/{_BOARD}\.(?P<kind>{'|'.join(FORMATS)})": self._export,
             r"data/(?P<name>[0-9a-f]{16})\.html": self._data_page,
             rf"entries/{_NAME}\.html": self._entry_page,
-            rf"results/{_NAME}\.json": self._result,
+            rf"entries/{_NAME}\.queries\.html": self._queries_page,
+            rf"results/{_NAME}(?P<run>\.run)?\.json": self._result,
             rf"ranks/{_NAME}\.csv": self._ranks,
             rf"badges/{_NAME}\.(?P<kind>svg|json)": self._badge,
             rf"compare/{_NAME}\.\.(?P<other>[0-9a-f]{{12}})\.html": self._compare,
@@ -153,6 +149,14 @@ class Site:
             paths.append(f"boards/{name}.html")
             paths += [f"boards/{name}.by-{key}.html" for key in SORT_KEYS]
             paths += [f"boards/{name}.{kind}" for kind in FORMATS]
+            labelled = self._labelled(self.board(name))
+            paths += [f"boards/{name}.{by}.html" for by in GROUPINGS if labelled]
+            paths += [
+                f"entries/{row.entry.name}.queries.html"
+                for section, _ in labelled
+                for row in section.rows
+                if row.entry and row.entry.shown.ranks
+            ]
         paths += [data_path(report) for report in self._reports.values()]
         for entry in self._entries.values():
             paths.append(f"entries/{entry.name}.html")
@@ -160,6 +164,7 @@ class Site:
                 paths.append(f"results/{entry.name}.json")
                 paths += [f"badges/{entry.name}.{kind}" for kind in ("svg", "json")]
                 paths += [f"ranks/{entry.name}.csv"] if entry.result.ranks else []
+                paths += [f"results/{entry.name}.run.json"] if entry.proof.run else []
         pairs = {
             compare_path(a, b)
             for name in BOARDS
@@ -183,14 +188,14 @@ class Site:
 
     def flags_of(self, entry: Entry) -> tuple[Flag, ...]:
         """Return the flags of an entry's file, and those by comparison with other entries."""
-        return entry.result.current_flags + self._flags.get(entry.name, ())
+        return entry.shown.current_flags + self._flags.get(entry.name, ())
 
     def not_found(self, depth: int = 0) -> str:
         """Render the page for missing addresses, ``depth`` folders below the root."""
         return self._render("404.html.j2", root="../" * depth)
 
     def _render(self, template: str, **values: object) -> str:
-        page = _templates().get_template(template)
+        page = templates().get_template(template)
         return page.render(judge_key=self._judge_key, **values) + "\n"
 
     def _index(self) -> str:
@@ -200,7 +205,7 @@ class Site:
         return self._render(
             "index.html.j2",
             root="",
-            boards=[(board, _leaders(board), _count(board)) for board in boards],
+            boards=[(board, _leaders(board), _count(board), _printed(board)) for board in boards],
             newest=[(entry, boards_of(entry.result)[0], self.flags_of(entry)) for entry in newest],
             n_entries=len(live),
         )
@@ -212,6 +217,7 @@ class Site:
             charts = [progress_chart(f"{name}-{p.kind.name}", p, self._today) for p in tests]
             drawn = [pair for pair in zip(tests, charts, strict=True) if pair[1]]
             boards.append((name, drawn))
+        boards.sort(key=lambda pair: not pair[1])
         return self._render("progress.html.j2", root="", boards=boards)
 
     def _board_page(self, board: BoardName, key: SortKey | None) -> str:
@@ -223,13 +229,22 @@ class Site:
             cells=self._cells(found, footnotes),
             root="../",
             board=found,
+            groupings=GROUPINGS if self._labelled(found) else {},
             key=key,
-            sections=[(section, sorted_rows(section, key)) for section in found.sections],
+            sections=[
+                (section, sorted_rows(section, key), self._picked(section))
+                for section in found.sections
+            ],
             many=_OPEN_TABLES,
             footnotes=footnotes,
             tiers=[tier for tier in display_text.EVIDENCE if tier in known],
             data=self._data,
         )
+
+    def _picked(self, section: Section) -> frozenset[str]:
+        """Return the entries that a reader may pick to compare: any two have a page."""
+        names = _comparable(section)
+        return frozenset(names if self._today or len(names) <= _ALL_PAIRS else ())
 
     def _cells(
         self, board: Board, footnotes: Mapping[str, int]
@@ -238,25 +253,76 @@ class Site:
 
         Cells of entries that showed the same on the board before are not rendered again.
         """
-        macro = _templates().get_template("row.html.j2").module.cells  # type: ignore[attr-defined]
-        leads = {section.kind: _lead(section) for section in board.sections}
+        macro = templates().get_template("row.html.j2").module.cells  # type: ignore[attr-defined]
+        leads = {part.kind: part.lead.entry if part.lead else None for part in board.sections}
+        seeds = {part.kind: seeds_of(part.rows) for part in board.sections}
         rendered: dict[Key, Markup] = {}
         with self._cache.lock:
             before = self._cache.rendered.get(board.name, {})
             self._cache.rendered[board.name] = rendered
 
         def cells(section: Section, row: Row) -> Markup:
-            tie = _tie(row, *leads[section.kind])
-            name, axis = row.entry and row.entry.name, (section.axis, section.base)
+            tie = _tie(row, leads[section.kind])
+            axis = section.axis, section.base
             shown = row.method, row.evidence, row.signed, row.flags, row.date
-            key = (name, *shown, section.kind.folds, *axis, tie)
+            spread = seeds[section.kind].get(row.entry.name) if row.entry else None
+            key = (shown_by(row), *shown, section.kind.folds, *axis, tie, spread)
             text = before.get(key) if row.entry else None
-            text = text or Markup(macro(row, section, tie, footnotes))  # noqa: S704 - a macro's
+            text = text or Markup(macro(row, section, tie, footnotes, spread))  # noqa: S704 - a macro's
             if row.entry:
                 rendered[key] = text
             return text
 
         return cells
+
+    def _queries_of(self, kind: SectionKind) -> Queries | None:
+        """Return what is known of the queries of a section, if they are one to a pair."""
+        found = self._queries.get(kind.fingerprint or "")
+        return found if found and {kind.n_images, kind.n_pairs} == {len(found.sites)} else None
+
+    def _labelled(self, board: Board) -> list[tuple[Section, Queries]]:
+        """Return the sections of a board of whose queries languages and sites are known."""
+        found = ((part, self._queries_of(part.kind)) for part in board.sections)
+        return [(part, queries) for part, queries in found if queries]
+
+    def _groups_page(self, board: BoardName, by: str) -> str | None:
+        tables = []
+        for section, queries in self._labelled(self.board(board)):
+            parts, rows = group_rows(getattr(queries, by)), section.comparable
+            with self._cache.lock:
+                hits = self._cache.hits(records_of(rows, section.kind))
+            sums = [[100 * own.per_image[part].mean() for part in parts.values()] for own in hits]
+            tables.append((section, parts, list(zip(rows, sums, strict=True))))
+        if not tables:
+            return None
+        return self._render(
+            "groups.html.j2", root="../", board=board, by=by, tables=tables, groupings=GROUPINGS
+        )
+
+    def _queries_page(self, name: str) -> str | None:
+        place, entry = self._place(name), self._live(name)
+        queries = self._queries_of(place[1].kind) if place else None
+        if place is None or entry is None or queries is None or entry.shown.ranks is None:
+            return None
+        missed = missed_of(entry.shown.ranks)
+        return self._render(
+            "queries.html.j2",
+            root="../",
+            board=place[0],
+            row=place[2],
+            queries=queries,
+            missed=missed[:_MISSED],
+            count=len(missed),
+        )
+
+    @cached_property
+    def _persons(self) -> dict[str, tuple[int, int]]:
+        """Number each entry among its submitter's on the same queries, withdrawn ones too."""
+        own: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for entry in sorted(self._entries.values(), key=_arrival):
+            if entry.filing and entry.filing.submitter:
+                own[entry.filing.submitter, entry.result.release.fingerprint].append(entry.name)
+        return {name: (n, len(names)) for names in own.values() for n, name in enumerate(names, 1)}
 
     def _export(self, board: BoardName, kind: str) -> str:
         return FORMATS[kind](rows_of(self.board(board)))
@@ -284,15 +350,26 @@ class Site:
         if place is None:
             return self._render("withdrawn.html.j2", root="../", entry=entry, board=board)
         values = _entry_values(entry, place)
+        queries, record = self._queries_of(place[1].kind), entry.shown.ranks
+        values["groups"] = [
+            (title, groups_of(record, getattr(queries, by)))
+            for by, title in GROUPINGS.items()
+            if queries and record
+        ]
+        values["filed"] = self._persons.get(name)
+        values["seeds"] = seeds_of(place[1].rows).get(name)
         return self._render("entry.html.j2", root="../", board=board, data=self._data, **values)
 
-    def _result(self, name: str) -> str | None:
+    def _result(self, name: str, run: str | None) -> str | None:
         entry = self._live(name)
-        return entry.result.to_json() if entry else None
+        if entry is None or not run:
+            return entry.result.to_json() if entry else None
+        result = entry.proof.run and entry.proof.run.result
+        return result.to_json() if result else None
 
     def _ranks(self, name: str) -> str | None:
         entry = self._live(name)
-        return _ranks_csv(entry.result) if entry else None
+        return _ranks_csv(entry.shown) if entry else None
 
     def _badge(self, name: str, kind: str) -> str | None:
         place = self._place(name)
@@ -303,7 +380,7 @@ class Site:
 
     def _compare(self, name: str, other: str) -> str | None:
         place, against = self._place(name), self._place(other)
-        if place is None or against is None or name >= other:
+        if place is None or against is None or name == other:
             return None
         (board, section, row), (its_board, its_section, its_row) = place, against
         if section.kind.name != its_section.kind.name or board != its_board:
@@ -314,53 +391,11 @@ class Site:
         return self._render("compare.html.j2", root="../", c=pair, section=section, board=board)
 
 
-def _tie(row: Row, lead: str | None, text: str) -> tuple[str, str] | None:
-    """Return the address and the text of the link to the row that a row is tied with."""
-    if not row.tied or not row.entry or lead in {None, row.entry.name}:
+def _tie(row: Row, lead: Entry | None) -> str | None:
+    """Return the address of the comparison with the first entry, if a row is tied with it."""
+    if not row.tied or not row.entry or lead is None or lead.name == row.entry.name:
         return None
-    return compare_path(row.entry.name, lead or ""), text
-
-
-def _lead(section: Section) -> tuple[str | None, str]:
-    """Return the leading entry of a section, and the text for entries tied with it."""
-    lead, first = section.lead, [row for row in section.rows if row.place == 1]
-    behind = any(row.evidence == "reported" for row in first)
-    name = lead.entry.name if lead and lead.entry else None
-    return name, "tied with the best file" if behind else "tied with the first"
-
-
-def export_site(
-    folder: Path,
-    entries: Iterable[Entry],
-    reports: Iterable[DatasetReport] = (),
-    judge_key: str | None = None,
-    *,
-    space: bool = False,
-) -> int:
-    """Write the site as a static folder; an old one is replaced atomically.
-
-    With ``space`` it has the ``README.md`` that makes a static Space of it on the Hugging Face hub.
-
-    Returns:
-        The number of files.
-
-    Raises:
-        ConfigError: If ``folder`` exists and was not written by this function.
-    """
-    _check_replaceable(folder)
-    site = Site(entries, reports=reports, judge_key=judge_key)
-    paths = site.paths()
-    with replacing_folder(folder) as fresh:
-        for name in paths:
-            page = site.get(name)
-            if page is None:
-                raise ValueError(f"{name}: named by the site, but not there")
-            path = fresh / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(page[0], encoding="utf-8", newline="")
-        if space:
-            (fresh / "README.md").write_text(_SPACE, encoding="utf-8")
-    return len(paths) + space
+    return compare_path(row.entry.name, lead.name)
 
 
 def data_path(report: DatasetReport) -> str:
@@ -368,55 +403,24 @@ def data_path(report: DatasetReport) -> str:
     return f"data/{report.fingerprint[:16]}.html"
 
 
-def compare_path(name: str, other: str) -> str:
-    """Return the path of the comparison of two entries."""
-    first, second = sorted((name, other))
-    return f"compare/{first}..{second}.html"
-
-
-def _check_replaceable(site: Path) -> None:
-    index = site / "index.html"
-    if not site.exists() or (site.is_dir() and not any(site.iterdir())):
-        return
-    mark = f'<meta name="generator" content="{GENERATOR}">'
-    if not index.is_file() or mark not in index.read_text(encoding="utf-8", errors="replace"):
-        raise ConfigError(
-            f"{site}: found files that export-site did not write, expected a new or empty folder,"
-            " or an earlier site: all in it is replaced"
-        )
-
-
-def policy() -> str:
-    """Return the content security policy of every page: its own style and script, nothing else."""
-    return (
-        f"default-src 'none'; style-src '{_digest('style.css')}';"
-        f" script-src '{_digest('board.js')}'; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _digest(name: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(_text(name).encode()).digest()).decode()}"
+def _comparable(section: Section) -> list[str]:
+    return [row.entry.name for row in section.comparable if row.entry]
 
 
 def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of a section that pages link to: all, or with the first and with the next.
-
-    Pairs with the best placed entry are included, since ties refer to it; entries with proof may
-    be listed above it.
-    """
-    names = [row.entry.name for row in section.comparable if row.entry]
+    """Yield the pairs of a section that pages link to: all, or with the first and with the next."""
+    names = _comparable(section)
     if len(names) <= _ALL_PAIRS:
         yield from combinations(names, 2)
         return
-    for first in {names[0], _lead(section)[0] or names[0]}:
-        yield from ((first, name) for name in names if name != first)
+    yield from ((names[0], name) for name in names[1:])
     yield from pairwise(names)
 
 
 def _neighbours(place: Place) -> list[Row]:
-    """Return the first row of the section and the rows beside an entry, best first."""
+    """Return the first of the proof or the claims, as the entry is, and the rows beside it."""
     _, section, own = place
-    rows = section.comparable
+    rows = [row for row in section.comparable if row.proof == own.proof]
     at = next((n for n, row in enumerate(rows) if row is own), None)
     if at is None:
         return []
@@ -425,12 +429,9 @@ def _neighbours(place: Place) -> list[Row]:
 
 
 def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int, Row | None]]:
-    """Return up to two test sections with leading rows, number of further ties, and chance."""
+    """Return the leading proof of up to two test sections, number of further ties, and chance."""
     tests = [part for part in board.sections if part.kind.split == "test"]
-    placed = [
-        (part, sorted((r for r in part.rows if r.place is not None), key=lambda r: r.place or 0))
-        for part in tests
-    ]
+    placed = [(part, [row for row in part.rows if row.place is not None]) for part in tests]
     parts = [(part, rows) for part, rows in placed if rows]
     found = []
     for section, rows in parts[:1] + [pair for pair in parts[1:] if pair[0].with_reported][:1]:
@@ -451,10 +452,17 @@ def _rows(board: Board) -> list[Row]:
     return [row for section in board.sections for row in section.rows]
 
 
-def _count(board: Board) -> tuple[int, int]:
-    """Count the scored and the reported rows of a board."""
+def _count(board: Board) -> dict[str, int]:
+    """Count the rows of a board: proof, claims from files, and those of papers."""
     rows = _rows(board)
-    return sum(bool(row.entry) for row in rows), sum(bool(row.reported) for row in rows)
+    proof, reported = sum(row.proof for row in rows), sum(bool(row.reported) for row in rows)
+    entries = sum(bool(row.entry) for row in rows)
+    return {"proof": proof, "scored": entries - proof, "reported": reported}
+
+
+def _printed(board: Board) -> Row | None:
+    """Return the best reported row of the first section that has any."""
+    return next((row for row in _rows(board) if row.reported), None)
 
 
 def _footnotes(rows: Iterable[Row]) -> dict[str, int]:
@@ -464,7 +472,7 @@ def _footnotes(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
-    result, (_, section, row) = entry.result, place
+    result, (_, section, row) = entry.shown, place
     own = Row(row.evidence, result.method.name, result.rsum, *result.rsum_interval)
     ladder = [own, *(reference(name, rsum) for name, rsum in result.references.items())]
     ladder.sort(key=lambda row: -row.rsum)
@@ -509,42 +517,3 @@ def _ranks_csv(result: Result) -> str | None:
             for row, each in enumerate(hits)
         ]
     return "\n".join(lines) + "\n"
-
-
-@cache
-def _templates() -> Environment:
-    templates = template_environment("leaderboard.site")
-    templates.filters.update(
-        figure="{:.1f}".format,
-        signed=lambda value: f"{value:+.1f}".replace("-", "−"),
-        p_value=lambda value: "< 0.001" if value < 0.001 else f"{value:.3f}",
-        share=_share,
-        thousands="{:,}".format,
-        listed=display_text.listed,
-        spelled=spelled,
-        points=lambda points: " ".join(f"{x:g},{y:g}" for x, y in points),
-    )
-    templates.globals.update(
-        generator=GENERATOR,
-        evaluator=VERSION,
-        policy=Markup(policy()),  # noqa: S704 - our own text, whose quotes must stay
-        style=Markup(_text("style.css")),  # noqa: S704 - our own file
-        script=Markup(_text("board.js")),  # noqa: S704 - our own file
-        boards_known=BOARDS,
-        cutoffs=CUTOFFS,
-        formats=list(FORMATS),
-        display_text=display_text,
-        compare_path=compare_path,
-        short_name=short_name,
-    )
-    return templates
-
-
-@cache
-def _text(name: str) -> str:
-    return files("leaderboard.site").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _share(value: float, axis: float, base: float = 0.0) -> str:
-    """Return the position of a value on the axis, in percent."""
-    return f"{max(0.0, min(100.0, 100 * (value - base) / (axis - base))):.2f}"

@@ -25,8 +25,9 @@ from leaderboard.store.entries import (
     read_record,
     result_path,
 )
+from leaderboard.store.lookalikes import lookalike
 from leaderboard.store.signatures import KEYS, SIGNATURES, PublicKey, Signature, read_chain
-from leaderboard.store.verify import against_release, verify
+from leaderboard.store.verify import against_release, differences_of_run, verify
 from leaderboard.submission.untrusted import shown
 from now_builder.errors import FormatError
 
@@ -45,7 +46,7 @@ KINDS: dict[str, type[Record]] = {
 """Kind of record in each folder of a store."""
 
 LOOSE = frozenset({".gitignore", "README.md"})
-"""Files allowed beside the folders."""
+"""Files allowed beside the folders, which a change leaves as they are."""
 
 # no capitals: some file systems ignore case
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.json")
@@ -60,12 +61,14 @@ class Trust:
         judge: accept new tombstones and reproductions without a signature: for the judge.
         releases: releases on which references, duplicates and the fingerprint are recomputed.
         attributes: languages and topics of their pages.
+        names: names of published methods.
     """
 
     blind: bool = False
     judge: bool = False
     releases: tuple[Path, ...] = ()
     attributes: Path | None = None
+    names: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -116,6 +119,7 @@ def check_store(store: Path, base: Path | None = None, trust: Trust | None = Non
             case _:
                 _check_about(checked, path, record, entries)
     _check_signatures(checked, base, known, trust)
+    _check_lookalikes(checked, known, trust)
     return sorted(checked.problems, key=lambda problem: (problem.field, problem.code))
 
 
@@ -164,7 +168,9 @@ def _compare(checked: _Store, base: Path) -> set[str]:
     before = _Store(base)
     _walk(before)
     same = set()
-    for path in sorted(before.files - {"README.md"}):
+    for path in sorted(checked.files & LOOSE - before.files):
+        checked.note("base.changed", path, "a new file", "records alone", "the judge adds it")
+    for path in sorted(before.files):
         if path not in checked.files:
             mend = "withdraw an entry by a tombstone" if path.startswith(RESULTS) else ""
             checked.note("base.deleted", path, "nothing", "the file as it is in the base", mend)
@@ -201,11 +207,36 @@ def _check_about(checked: _Store, path: str, record: About, entries: AbstractSet
     wanted = f"{record.name}.json"
     if isinstance(record, Reproduction):
         wanted = f"{record.name}-{record.payload_sha256[:12]}.json"
+        _check_run(checked, path, record)
     _named(checked, path, wanted)
     if record.name not in entries:
         checked.note(
             "record.dangling", path, f"no entry {record.name}", "a result that it is about"
         )
+
+
+def _check_run(checked: _Store, path: str, run: Reproduction) -> None:
+    """Recompute the figures of a run that its own ranks and the entry's determine."""
+    for file, entry in checked.records.items():
+        if isinstance(entry, Result) and file.endswith(f"-{run.name}.json"):
+            for one in differences_of_run(run, entry):
+                was = f"{one.field} {one.found!r:.60}"
+                checked.note("result.differs", path, was, f"{one.expected!r:.60}")
+
+
+def _check_lookalikes(checked: _Store, known: AbstractSet[str], trust: Trust) -> None:
+    """Note new results whose method's name looks like that of another one that stands."""
+    gone = {one.name for one in checked.records.values() if isinstance(one, Withdrawal)}
+    names = list(trust.names)
+    for path in sorted(checked.records, key=lambda path: (path not in known, path)):
+        record = checked.records[path]
+        if isinstance(record, Result):
+            name = record.method.name
+            if path not in known and (other := lookalike(name, names)):
+                found = f"{name!a:.200}"
+                checked.note("name.lookalike", path, found, f"a name unlike {other!r}")
+            if path[-17:-5] not in gone:
+                names.append(name)
 
 
 def _check_signatures(
@@ -249,11 +280,14 @@ def _check_first_key(checked: _Store, base: Path, known: AbstractSet[str]) -> No
 def _check_unsigned(
     checked: _Store, filings: Mapping[str, Filing], known: AbstractSet[str], last: datetime | None
 ) -> None:
-    """Note new unsigned filings dated before the last of the base, or of its entries."""
+    """Note new unsigned filings that are not dated after the last of the base, or of its entries.
+
+    The date is what an entry's place is kept by.
+    """
     old = {path[-17:-5] for path in known if path.startswith(f"{RESULTS}/")}
     for path, filing in filings.items():
-        if last is not None and filing.submitted_at < last:
-            expected = f"{last.isoformat()} or later, as filings of the base"
+        if last is not None and filing.submitted_at <= last:
+            expected = f"later than {last.isoformat()}, as the last filing of the base"
             checked.note("filing.date", path, filing.submitted_at.isoformat(), expected)
         if filing.name in old:
             expected = "nothing: the base has this entry without a filing"

@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from leaderboard.core.rounds import read_round
+from leaderboard.core.tracks import SCORED_SPLITS
 from leaderboard.scoring.evaluate import ceiling_rsum
-from leaderboard.scoring.result import Count, Percent, Points
-from leaderboard.store.entries import read_record
+from leaderboard.scoring.result import Count, Percent, Points, is_none
+from leaderboard.store.entries import MAX_RECORD, read_record
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
 from now_builder.formats.io import write_text
 from now_builder.formats.release import (
+    Pair,
     check_split,
     data_folder,
     fingerprint,
@@ -43,6 +45,8 @@ MAX_DENSE = 5000
 
 _SCAN = 256
 
+_LABEL = 255
+Label = Annotated[str, Field(max_length=_LABEL)]
 Tokens = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -76,6 +80,26 @@ class TrackReport(Strict):
     tokens_most: Count
 
 
+class Queries(Strict):
+    """What pages say of each query of a split, in the order of its rows.
+
+    Attributes:
+        languages: Language of the caption; ``und`` for none.
+        captions: Captions; None unless they may be published.
+    """
+
+    languages: tuple[Label, ...]
+    sites: tuple[Label, ...]
+    captions: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> "Queries":
+        counts = {len(self.languages), len(self.sites), len(self.captions or self.sites)}
+        if len(counts) > 1:
+            raise ValueError("languages, sites and captions of different lengths")
+        return self
+
+
 class SplitReport(Strict):
     """The images and pages of a split; fields from ``pairs.parquet`` are None for an archive.
 
@@ -85,6 +109,7 @@ class SplitReport(Strict):
         image_queries: Images that are not the only one of their kind.
         looks: Pairs whose screenshot has the perceptual hash of another pair's.
         languages: Language and pairs, the commonest first; ``und`` for none.
+        queries: None for train, and in ``now-dataset/1``.
     """
 
     split: Split
@@ -96,6 +121,7 @@ class SplitReport(Strict):
     sites: Count | None
     domains: Count | None
     languages: tuple[tuple[str, Count], ...] | None
+    queries: Queries | None = Field(None, exclude_if=is_none)
 
 
 class LeakReport(Strict):
@@ -119,15 +145,16 @@ class LeakReport(Strict):
 
 
 class DatasetReport(Strict):
-    """``datasets/<fingerprint>.json`` of a store. Immutable.
+    """``datasets/<fingerprint>.json`` of a store. Its counts are immutable.
 
     Attributes:
+        format: ``now-dataset/1`` is the same without queries.
         fingerprint: Hash of captions, keys and images of all splits.
         name: Name of the folder of the release.
         tracks: By split, then track: a result is on one of these if ``fingerprint`` is the same.
     """
 
-    format: Literal["now-dataset/1"] = "now-dataset/1"
+    format: Literal["now-dataset/1", "now-dataset/2"] = "now-dataset/2"
     fingerprint: Sha256
     name: Annotated[str, Field(max_length=120)]
     origin: Literal["rebuilt", "archive"]
@@ -140,8 +167,10 @@ class DatasetReport(Strict):
         return self.model_dump_json(indent=2) + "\n"
 
 
-def dataset_report(release: Path) -> DatasetReport:
+def dataset_report(release: Path, *, captions: bool = False) -> DatasetReport:
     """Count identical, shared and unknown items of a release, ours or the authors' archive.
+
+    With ``captions`` those of dev and test are in it too, for the pages of missed queries.
 
     Raises:
         FormatError: If it cannot be read, or is a blind round.
@@ -153,9 +182,11 @@ def dataset_report(release: Path) -> DatasetReport:
     splits: list[Split] = [split for split in SPLITS if tracks[split]]
     statistics = ReleaseStatistics({"domain": lambda pair: registrable_domain(pair.site)})
     pages: _Pages = {split: [] for split in SPLITS}
+    queries: dict[str, list[Pair]] = {split: [] for split in SCORED_SPLITS}
     if ours:
         for pair in statistics.read_pairs(release):
             pages[check_split(pair.split)].append((pair.key, pair.regions_sha256))
+            queries.get(pair.split, []).append(pair)
     else:
         _read_archive(release, splits, statistics, pages)
     prints = {
@@ -176,7 +207,12 @@ def dataset_report(release: Path) -> DatasetReport:
         fingerprint=digest.hexdigest(),
         name=release.resolve().name[:120],
         origin="rebuilt" if ours else "archive",
-        splits=tuple(_split_report(split, by_split[split], ours=ours) for split in splits),
+        splits=tuple(
+            _split_report(split, by_split[split], ours=ours).model_copy(
+                update={"queries": _queries(queries.get(split), captions=captions)}
+            )
+            for split in splits
+        ),
         tracks=tuple(
             _track_report(split, track, by_split[split], own)
             for (split, track), own in prints.items()
@@ -197,17 +233,34 @@ def read_reports(store: Path) -> list[DatasetReport]:
 
 
 def file_report(store: Path, report: DatasetReport) -> Path:
-    """Write a report into a store.
+    """Write a report into a store, in place of one with the same counts.
 
     Raises:
-        FormatError: If another report of the same release is there.
+        FormatError: If another report of the same release is there, or this one is too large.
     """
     path = store / DATASETS / f"{report.fingerprint}.json"
-    if not path.exists():
-        write_text(path, report.to_json())
-    elif path.read_text(encoding="utf-8") != report.to_json():
+    if path.exists() and _counts(read_record(path, DatasetReport)) != _counts(report):
         raise FormatError(path, "another report of the same captions and images is filed there")
+    text = report.to_json()
+    if len(text.encode()) > MAX_RECORD:
+        raise FormatError(path, f"more than {MAX_RECORD} bytes, expected a report without captions")
+    write_text(path, text)
     return path
+
+
+def _counts(report: DatasetReport) -> DatasetReport:
+    splits = tuple(split.model_copy(update={"queries": None}) for split in report.splits)
+    return report.model_copy(update={"format": "now-dataset/2", "splits": splits})
+
+
+def _queries(pairs: Sequence[Pair] | None, *, captions: bool) -> Queries | None:
+    if not pairs:
+        return None
+    return Queries(
+        languages=tuple((pair.lang or "und")[:_LABEL] for pair in pairs),
+        sites=tuple(pair.site[:_LABEL] for pair in pairs),
+        captions=tuple(pair.caption for pair in pairs) if captions else None,
+    )
 
 
 def _tracks(folder: Path, split: Split) -> list[str]:

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, FiniteFloat
 
 from leaderboard.core.errors import SubmissionError
 from leaderboard.scoring.result import Points, Result
-from leaderboard.submission.archive import Name, Prose, refusing_fields
+from leaderboard.submission.archive import Description, Name, Prose, refusing_fields
 from leaderboard.submission.untrusted import read_json
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
@@ -31,7 +31,7 @@ Moment = Annotated[
     Field(ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(3000, 1, 1, tzinfo=UTC)),
 ]
 EntryName = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
-Evidence = Literal["scored", "reproduced", "blind"]
+Evidence = Literal["scored", "contradicted", "reproduced", "blind"]
 
 
 class Filing(Strict):
@@ -63,6 +63,8 @@ class Reproduction(Strict):
     Attributes:
         by: name of the person who ran it.
         config_sha256: sha256 of the run's resolved settings.
+        result: the run's own result. None in a record of before it was kept, which proves nothing.
+        difference: paired 95 % interval of the run's rSum less the entry's.
     """
 
     format: Literal["now-reproduction/1"] = "now-reproduction/1"
@@ -73,6 +75,13 @@ class Reproduction(Strict):
     payload_sha256: Sha256
     code_commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None
     config_sha256: Sha256 | None = None
+    result: Result | None = None
+    difference: tuple[FiniteFloat, FiniteFloat] | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the run is not below the entry: the interval holds zero, or lies above it."""
+        return self.difference is not None and self.difference[1] >= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +92,13 @@ class Proof:
         arrival: number of the first signature about it: the order of arrival. None if unsigned.
         received_at: the judge's time of that signature.
         scored: whether the judge signed that it was scored by them.
-        reproduced: whether the judge signed a reproduction of it.
+        run: the run that the judge signed last, whose result decides. None without one.
     """
 
     arrival: int | None = None
     received_at: datetime | None = None
     scored: bool = False
-    reproduced: bool = False
+    run: Reproduction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +120,31 @@ class Entry:
 
     @property
     def evidence(self) -> Evidence:
-        """Evidence for the result: scored from a file, reproduced, or scored in a blind round.
+        """Evidence for the result: scored from a file or in a blind round, or the judge's own run.
 
-        Without the judge's signature an entry is only ``scored``.
+        A run that does not agree contradicts the entry. Without the judge's signature an entry is
+        only ``scored``.
         """
         if self.result.release.origin == "blind" and self.proof.scored:
             return "blind"
-        return "reproduced" if self.proof.reproduced else "scored"
+        if self.proof.run is None:
+            return "scored"
+        return "reproduced" if self.proof.run.agrees else "contradicted"
+
+    @property
+    def signed(self) -> bool:
+        """Whether the judge signed that they scored what is shown."""
+        return self.proof.scored or self.proof.run is not None
+
+    @property
+    def shown(self) -> Result:
+        """The result that pages show: the judge's run, described as the entry is, or its own."""
+        run = self.proof.run.result if self.proof.run else None
+        if run is None:
+            return self.result
+        return run.model_copy(
+            update={name: getattr(self.result, name) for name in Description.model_fields}
+        )
 
 
 def entry_of(result: Result) -> Entry:
@@ -173,7 +200,7 @@ def add_reproduction(store: Path, reproduction: Reproduction) -> Path:
     path = store / reproduction_path(reproduction)
     with locked(store):
         if not path.exists():
-            _write_record(path, reproduction)
+            write_text(path, reproduction.model_dump_json(by_alias=True) + "\n")
     return path
 
 

@@ -16,7 +16,6 @@ from leaderboard.store.entries import (
 from leaderboard.store.signatures import (
     Chain,
     Signature,
-    Statement,
     read_chain,
     refuse_broken,
 )
@@ -59,27 +58,34 @@ def prove(
     chain = chain or read_chain(store)
     refuse_broken(store, chain)
     said, signed = signatures_of(chain), chain.signed_files()
+    order = {path: number for number, path in enumerate(signed)}
     found = []
     for entry in entries:
         proof = proof_of(said.get(entry.name, []))
         if not proof.scored and entry.name not in known:
             _refuse_changed(store, entry)
         found.append(
-            _only_signed(entry, proof, signed) if chain.keys else replace(entry, proof=proof)
+            _only_signed(entry, proof, order) if chain.keys else replace(entry, proof=proof)
         )
     return found
 
 
-def _only_signed(entry: Entry, proof: Proof, signed: Mapping[str, Statement]) -> Entry:
-    """Leave out unsigned records that only the judge may make."""
-    name, runs = entry.name, entry.reproductions
-    file = signed.get(f"filings/{name}.json") or proof.arrival is None
+def _only_signed(entry: Entry, proof: Proof, signed: Mapping[str, int]) -> Entry:
+    """Leave out unsigned records that only the judge may make; find the run signed last.
+
+    ``signed`` has the place of each signed file among them.
+    """
+    name = entry.name
+    runs = tuple(run for run in entry.reproductions if reproduction_path(run) in signed)
+    known = [run for run in runs if run.result is not None]
+    last = max(known, key=lambda run: signed[reproduction_path(run)], default=None)
+    file = f"filings/{name}.json" in signed or proof.arrival is None
     return replace(
         entry,
-        proof=proof,
+        proof=replace(proof, run=last),
         filing=entry.filing if file else None,
         withdrawal=entry.withdrawal if f"withdrawals/{name}.json" in signed else None,
-        reproductions=tuple(run for run in runs if reproduction_path(run) in signed),
+        reproductions=runs,
     )
 
 
@@ -110,7 +116,6 @@ def proof_of(signatures: list[Signature]) -> Proof:
         arrival=arrived.number if arrived else None,
         received_at=arrived.at if arrived and arrived.says == "scored" else None,
         scored="scored" in said,
-        reproduced="reproduced" in said,
     )
 
 

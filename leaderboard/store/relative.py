@@ -11,7 +11,7 @@ from jaxtyping import Float
 from leaderboard.scoring.result import Flag, RankRecord, Result
 from leaderboard.store.entries import Entry
 
-NEAR_IDENTICAL = 0.999
+NEAR_IDENTICAL = 0.98
 """Spearman's correlation of all ranks from which two entries count as near-identical."""
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
@@ -96,11 +96,11 @@ def relative_flags(
 ) -> dict[str, tuple[Flag, ...]]:
     """Flag near-identical entries; names without a flag are left out.
 
-    Of two near-identical entries the later one is flagged, by the judge's signed order; both, if
-    neither is signed, since their order is then unknown. Withdrawn ones count too: a copy of a
-    withdrawn entry is a copy. Entries whose ranks are all equal (all perfect, all tied) resemble
-    each other trivially, and are left out. ``pairs`` keeps the
-    comparisons for the next time.
+    Of two near-identical entries the one received later is flagged: by the judge's signed order,
+    or by the dates of filings; one without a filing is the last. Withdrawn ones count too: a copy
+    of a withdrawn entry is a copy. Entries whose ranks are all equal (all perfect, all tied)
+    resemble each other trivially, and are left out. ``pairs`` keeps the comparisons for the next
+    time.
     """
     found: dict[str, Flag] = {}
     groups: dict[tuple[object, ...], list[Entry]] = defaultdict(list)
@@ -110,8 +110,9 @@ def relative_flags(
     for entry in ordered:
         groups[_data_of(entry.result)].append(entry)
     for group in groups.values():
-        for name, message in _copies(group, pairs):
-            found.setdefault(name, Flag(code="near-identical", message=message))
+        for later, first, alike in pairs.copies(group):
+            message = _likeness(later, first, alike)
+            found.setdefault(later.name, Flag(code="near-identical", message=message))
     return {name: (flag,) for name, flag in found.items()}
 
 
@@ -122,14 +123,12 @@ def _age(entry: Entry) -> tuple[bool, int, datetime, str]:
     return arrival is None, arrival or 0, at, entry.name
 
 
-def _copies(group: Sequence[Entry], pairs: Pairs) -> Iterator[tuple[str, str]]:
-    """Yield the names of near-identical entries in a group, and the messages of their flags."""
-    for later, first, alike in pairs.copies(group):
-        message = (
-            f"its ranks are those of the earlier entry {first.name}: Spearman's"
-            f" correlation {alike:.4f}, expected less than {NEAR_IDENTICAL:g}"
-        )
-        yield later.name, message
-        if later.proof.arrival is None and first.proof.arrival is None:
-            message = f"its ranks are those of the entry {later.name}; which came first is unsigned"
-            yield first.name, message
+def _likeness(later: Entry, first: Entry, alike: float) -> str:
+    """Say how an entry is like an earlier one."""
+    figure = f"Spearman's correlation {alike:.4f}, expected less than {NEAR_IDENTICAL:g}"
+    if later.result.payload_sha256 == first.result.payload_sha256:
+        return f"the same file, byte for byte, as that of the earlier entry {first.name}"
+    senders = {one.filing.submitter if one.filing else None for one in (later, first)}
+    if len(senders) == 1 and None not in senders:
+        return f"its sender has sent these ranks before, as the entry {first.name}: {figure}"
+    return f"its ranks are those of the earlier entry {first.name}: {figure}"

@@ -40,8 +40,8 @@ def reproduce(
 ) -> tuple[Reproduction, Comparison]:
     """Score the submission of a second run, compare it with the entry and file it, once.
 
-    Both figures and the interval of their difference are shown; the reader decides whether the two
-    agree. ``signer`` has the judge's key.
+    The record has the run's result. Signed with the judge's key, which ``signer`` has, it makes the
+    entry reproduced, or contradicted if the interval of the difference lies below zero.
 
     Raises:
         FormatError: If the file is the entry's own, or the run is filed with another rSum.
@@ -63,11 +63,15 @@ def reproduce(
         payload_sha256=again.payload_sha256,
         code_commit=claim.commit,
         config_sha256=None if settings is None else sha256_of(settings),
+        result=again,
+        difference=(compared.low, compared.high),
     )
     filed = add_reproduction(store, reproduction)
     known = read_record(filed, Reproduction)
     if not math.isclose(known.rsum, again.rsum):
         raise FormatError(filed, f"rSum {known.rsum}, expected {again.rsum}, that of this run")
+    if (known.result, known.difference) != (again, reproduction.difference):
+        raise FormatError(filed, "another result or difference, expected those of this run")
     if signer is not None:
         signer.sign("reproduced", entry_of(entry), [filed])
     return known, compared

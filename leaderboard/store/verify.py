@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leaderboard.scoring.evaluate import duplicates_of, figures_of, folds_of, score
+from leaderboard.scoring.pairing import compare_results
 from leaderboard.scoring.references import REFERENCES, chance_rsum, references
 from leaderboard.scoring.result import VERSION, RankRecord, Result
-from leaderboard.store.entries import entry_of
+from leaderboard.store.entries import Reproduction, entry_of
 from leaderboard.submission.archive import Description
 from leaderboard.submission.gallery import read_gallery
-from now_builder.errors import FormatError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.benchmarks import FOLD
 
 _TOLERANCE = 1e-9
@@ -78,6 +79,23 @@ def recomputed(result: Result) -> list[Difference]:
     again = _in_format_of(result, again)
     found = _differences(result.model_dump(by_alias=True), again.model_dump(by_alias=True))
     return found + _references(result) + _folds(result, record)
+
+
+def differences_of_run(run: Reproduction, entry: Result) -> list[Difference]:
+    """Recompute a reproduction from the ranks of its run and of the entry; return differences.
+
+    There are none in a record of before the run's result was kept.
+    """
+    if run.result is None:
+        return []
+    found = recomputed(run.result)
+    try:
+        compared = compare_results(run.result, entry)
+    except ConfigError as error:
+        return [*found, Difference("result", str(error), "a run on the entry's data")]
+    said = {"difference": run.difference, "rsum": run.rsum, "payload_sha256": run.payload_sha256}
+    known = {"rsum": run.result.rsum, "payload_sha256": run.result.payload_sha256}
+    return found + _differences(said, {"difference": (compared.low, compared.high), **known})
 
 
 def _in_format_of(result: Result, again: Result) -> Result:

@@ -106,6 +106,8 @@ class Training(Strict):
     """How the method was trained, as far as readers of the board must know.
 
     Attributes:
+        external_data: what other data was used, in words.
+        uses_external_data: whether any was. If it is left out, it was if there are words.
         noise: injected noise; results under different noise are not comparable.
         ensemble_size: number of networks whose similarities were averaged (2 for two peers).
         checkpoint_selection: split that selected the epoch; ``test`` is flagged on the board.
@@ -113,12 +115,27 @@ class Training(Strict):
     """
 
     external_data: Prose | None = None
+    uses_external_data: bool | None = Field(None, exclude_if=lambda value: value is None)
     pretrained_backbones: Annotated[tuple[Name, ...], Field(max_length=20)] = ()
     seeds: Annotated[tuple[Seed, ...], Field(max_length=100)] = ()
     ensemble_size: Annotated[int, Field(ge=1, le=1000)] | None = None
     checkpoint_selection: Literal["dev", "last", "test", "unknown"] = "unknown"
     uses_test_images: bool = False
     noise: Noise | None = None
+
+    @property
+    def has_external_data(self) -> bool:
+        """Whether other data was used, as far as it is stated."""
+        said = self.uses_external_data
+        return bool(self.external_data) if said is None else said
+
+    @property
+    def external(self) -> str | None:
+        """What is stated of other data: yes or no, and the words."""
+        if self.uses_external_data is None and not self.external_data:
+            return None
+        words = f": {self.external_data}" if self.external_data else ""
+        return ("yes" if self.has_external_data else "no") + words
 
 
 class Postprocessing(Strict):

@@ -1,7 +1,5 @@
 """The report of a release: one page to look at it, which loads nothing and needs no script."""
 
-import base64
-import hashlib
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ from now_builder.inspect.histograms import Histogram, draw, histogram_of
 from now_builder.inspect.pairs import drawn, show
 from now_builder.inspect.settings import ReportSettings
 from now_builder.inspect.stats import audit_stats
-from now_builder.program.html import template_environment
+from now_builder.program.html import policy_hash, template_environment
 
 _CAPTION = 400
 """Characters of a caption that are shown."""
@@ -254,7 +252,7 @@ def _templates() -> Environment:
         version=__version__,
         draw=draw,
         inline=inline,
-        policy_hash=policy_hash,
+        policy_hash=lambda name: policy_hash(_asset(name)),
         splits=SPLITS,
         split_pairs=list(combinations(SPLITS, 2)),
         region_sources=SOURCES,
@@ -277,9 +275,3 @@ def _asset(name: str) -> str:
 def inline(name: str) -> Markup:
     """Return the text of a style or script of this package for a page."""
     return Markup(_asset(name))  # noqa: S704 - our own file
-
-
-def policy_hash(name: str) -> Markup:
-    """Return the hash of a style or script for a content security policy, which admits no other."""
-    digest = base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode()
-    return Markup(f"'sha256-{digest}'")  # noqa: S704 - a hash of our own file

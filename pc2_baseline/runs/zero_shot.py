@@ -160,6 +160,7 @@ def _describe(
         ),
     )
     training = Training(
+        uses_external_data=True,
         external_data="The data of the pre-trained model; nothing of this release.",
         pretrained_backbones=(encoder.name[-_MAX_NAME:],),
         ensemble_size=1,

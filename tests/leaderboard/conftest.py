@@ -215,6 +215,25 @@ def file_entry(store, release, name, strength=2.0, filing=None, **details):
     return file_result(store, score(store.parent / "x.zip", release), filing)[0]
 
 
+def run_of(entry, result=None, difference=(-1.0, 1.0)):
+    """Make the record of a run of an entry, with the same figures or those of another result."""
+    result = (result or entry.result).model_copy(update={"payload_sha256": "cd" * 32})
+    return Reproduction(
+        name=entry.name,
+        by="Fay Fox",
+        reproduced_at=datetime(2026, 6, 1, tzinfo=UTC),
+        rsum=result.rsum,
+        payload_sha256=result.payload_sha256,
+        result=result,
+        difference=difference,
+    )
+
+
+def proven(entry, *run):
+    """Return an entry as if the judge had run it again."""
+    return replace(entry, proof=replace(entry.proof, run=run_of(entry, *run)))
+
+
 def filed_on(day):
     return NewFiling("ann", datetime(2026, 1, 1, 9, tzinfo=UTC) + timedelta(day))
 
@@ -234,22 +253,22 @@ def filed(tmp_path_factory, release):
     """A store with an entry of every kind, by name of the method."""
     store = tmp_path_factory.mktemp("board") / "store"
     one, two = {"training": {"ensemble_size": 1}}, {"training": {"ensemble_size": 2}}
-    file_entry(store, release, "Best", 3.0, filed_on(90), **two, authors=["Ann Archer"])
-    file_entry(store, release, "Level", 2.9, filed_on(60), seed=1, **one)
-    file_entry(store, release, "Behind", 0.8, filed_on(0), seed=2, **one)
+    best = file_entry(store, release, "Best", 3.0, filed_on(90), **two, authors=["Ann Archer"])
+    level = file_entry(store, release, "Level", 2.9, filed_on(60), seed=1, **one)
+    behind = file_entry(store, release, "Behind", 0.8, filed_on(0), seed=2, **one)
     more = {"postprocessing": {"kind": "transductive"}, "training": {"external_data": "Pictures"}}
     file_entry(store, release, "Normalised", 2.0, filed_on(30), seed=3, **more)
     file_entry(store, release, "Tied throughout", 0.0, filed_on(40))
-    file_entry(store, release, "Fourth", 1.5, filed_on(50), seed=4)
+    overstated = file_entry(store, release, "Overstated", 4.0, filed_on(50), seed=4)
     again = file_entry(store, release, "Run again", 2.5, filed_on(70), seed=5)
     gone = file_entry(store, release, "Gone", 2.2, filed_on(10), seed=6)
     file_entry(store, release, "On dev", 2.0, filed_on(5), split="dev")
     noise = {"protocol": "either", "sha256": "ab" * 32, "mismatch": 0.2}
     file_entry(store, release, "On noise", 1.0, filed_on(80), seed=7, training={"noise": noise})
     withdraw(store, gone.name, "The dev split had been mixed in.", datetime(2026, 5, 1, tzinfo=UTC))
-    run = {"name": again.name, "by": "Fay Fox", "rsum": again.result.rsum}
-    run |= {"reproduced_at": datetime(2026, 6, 1, tzinfo=UTC), "payload_sha256": "cd" * 32}
-    filed_run = add_reproduction(store, Reproduction(**run))
+    poor = file_entry(store.parent / "rerun", release, "Poor", 0.2, seed=8).result
+    runs = [(entry, run_of(entry)) for entry in (best, level, behind, again)]
+    runs.append((overstated, run_of(overstated, poor, (-300.0, -100.0))))
     flagged = file_entry(store, release, "Forged", 60.0, filed_on(20), track="bpe")
     blind = file_entry(store, release, "Unseen", 2.0, filed_on(25), track="bert")
     key = store.parent / "judge.key"
@@ -257,7 +276,8 @@ def filed(tmp_path_factory, release):
     signer = Signer(store, key)
     for entry in read_results([store]):
         signer.sign("scored", entry, filed_paths(store, entry))
-    signer.sign("reproduced", again, [filed_run])
+    for entry, run in runs:
+        signer.sign("reproduced", entry, [add_reproduction(store, run)])
     signer.sign("withdrawn", gone, [tombstone_path(store, gone.name)])
     hidden = {"origin": "blind", "fingerprint": "0" * 64}
     changed = {

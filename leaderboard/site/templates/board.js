@@ -10,34 +10,40 @@
   const compare = (a, b) => (typeof a === "number" ? a - b : a < b ? -1 : a > b ? 1 : 0);
 
   function sort(table, head, direction) {
-    const body = table.tBodies[0], column = head.cellIndex;
-    const rows = table.places.map((row) => [row, head.matches(".place") ? null : value(row, column)]);
-    const down = direction === "descending" ? -1 : 1;
-    if (head.matches(".place")) {
-      if (direction === "descending") rows.reverse();
-    } else {
-      rows.sort(([, a], [, b]) => (a === null || b === null ? (a === null) - (b === null) : down * compare(a, b)));
+    const column = head.cellIndex, down = direction === "descending" ? -1 : 1;
+    for (const [body, placed] of table.places) {
+      const rows = placed.map((row) => [row, head.matches(".place") ? null : value(row, column)]);
+      if (head.matches(".place")) {
+        if (direction === "descending") rows.reverse();
+      } else {
+        rows.sort(([, a], [, b]) => (a === null || b === null ? (a === null) - (b === null) : down * compare(a, b)));
+      }
+      body.append(...rows.map(([row]) => row));
     }
-    body.append(...rows.map(([row]) => row));
     table.querySelectorAll("[aria-sort]").forEach((other) => other.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", direction);
     const way = head.dataset.way ? `${head.dataset.way}, ` : "";
     said.textContent = `Sorted by ${way}${head.textContent.trim()}, ${direction}`;
   }
 
+  const rows = [...document.querySelectorAll("table.board tbody:not(.title) tr:not(.reference)")];
+  const controls = [...document.querySelectorAll(".filters input")];
+  const find = document.getElementById("find");
+
   function tally() {
-    const rows = [...document.querySelectorAll("table.board tbody tr:not(.reference)")];
+    const wanted = find.value.trim().toLowerCase();
+    for (const row of rows) row.hidden = !row.querySelector(".who").textContent.toLowerCase().includes(wanted);
     const shown = rows.filter((row) => getComputedStyle(row).display !== "none").length;
     count.textContent = `${shown} of ${rows.length} rows shown`;
   }
 
   document.querySelectorAll("table.board").forEach((table) => {
     const sums = (row) => Number(row.querySelector(".sum").dataset.v);
-    const group = (row) => 4 * row.matches(".unranked") + 2 * row.matches(".flagged") + !row.matches(".blind, .reproduced");
-    table.places = [...table.tBodies[0].rows]
-      .map((row, n) => [row, n])
-      .sort(([a, n], [b, m]) => group(a) - group(b) || sums(b) - sums(a) || n - m)
-      .map(([row]) => row);
+    const group = (row) => 2 * row.matches(".unranked") + row.matches(".flagged, .contradicted");
+    table.places = [...table.querySelectorAll("tbody:not(.title)")].map((body) => [
+      body,
+      [...body.rows].sort((a, b) => group(a) - group(b) || sums(b) - sums(a)),
+    ]);
     table.tHead.addEventListener("click", (event) => {
       const link = event.target.closest("a");
       if (!link || event.ctrlKey || event.metaKey || event.shiftKey || link.closest(".by-tier")) return;
@@ -47,7 +53,40 @@
       sort(table, head, now ? other : link.dataset.first);
     });
   });
-  document.querySelector(".filters").addEventListener("change", tally);
-  count.hidden = false;
+  const given = new URLSearchParams(location.search);
+  for (const control of controls) {
+    const text = given.get(control.id);
+    if (text !== null && control === find) find.value = text;
+    else if (text !== null) control.checked = text === "1";
+  }
+  document.querySelector(".filters").addEventListener("input", () => {
+    const state = new URLSearchParams();
+    for (const control of controls) {
+      if (control === find && find.value.trim()) state.set("find", find.value.trim());
+      else if (control.checked !== control.defaultChecked) state.set(control.id, control.checked ? "1" : "0");
+    }
+    history.replaceState(null, "", `${String(state) ? `?${state}` : location.pathname}${location.hash}`);
+    tally();
+  });
+
+  document.querySelectorAll("tr[data-entry]").forEach((row) => {
+    const label = document.createElement("label"), box = document.createElement("input");
+    box.type = "checkbox";
+    box.ariaLabel = `Compare ${row.querySelector(".who a").textContent}`;
+    label.className = "pick";
+    label.append(box, " compare");
+    row.querySelector(".notes").append(label);
+    box.addEventListener("change", () => {
+      const chosen = [...row.closest("table").querySelectorAll(".pick input:checked")];
+      if (chosen.length < 2) {
+        said.textContent = chosen.length ? "Choose a second row of this table to compare" : "";
+        return;
+      }
+      const names = chosen.map((other) => other.closest("tr").dataset.entry).sort();
+      chosen.forEach((other) => { other.checked = false; });
+      location.assign(`../compare/${names.join("..")}.html`);
+    });
+  });
+  find.hidden = count.hidden = false;
   tally();
 }

@@ -25,6 +25,7 @@ MOST_BYTES = 20 * 2**20
 """Bytes of a request at most, a picture in it."""
 _MOST_WORDS = 1000
 _MOST_PARTS = 8
+_OPENING, _EXAMPLES = 12, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class SearchPage:
         """Return the page."""
         template = template_environment("pc2_baseline.runs").get_template("search.html.j2")
         pages = self.searcher.pages
+        first = [] if answer.found or answer.problem else pages
         text = template.render(
             answer=answer,
             words=words,
@@ -82,6 +84,8 @@ class SearchPage:
             pages=len(pages),
             languages={page.key: page.lang for page in pages} if answer.found else {},
             screenshots=self.screenshots,
+            opening=[page for page in first if page.key in self.screenshots][:_OPENING],
+            examples=first[:: len(pages) // _EXAMPLES or 1][:_EXAMPLES],
         )
         return text.encode()
 

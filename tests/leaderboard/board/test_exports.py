@@ -40,6 +40,7 @@ from leaderboard.store.entries import entry_of
 from leaderboard.submission.archive import Training
 from now_builder.formats.benchmarks import BOARDS
 from now_builder.formats.noise import Noise as SubmittedNoise
+from tests.leaderboard.conftest import proven
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -98,8 +99,10 @@ def _rows():
             board="jieba",
             noise="noise of the web",
             method="Ours, 50 % | α",
-            evidence="scored",
+            evidence="reproduced",
+            proof=True,
             rsum=164.25,
+            claimed=170.5,
             place=1,
             place_interval=(1, 2),
             low=151.5,
@@ -115,23 +118,21 @@ def _rows():
         ),
         replace(
             from_reported(read_reported("jieba")[4]),
-            place=2,
             low=153.66699973692954,
             high=174.13300026307047,
         ),
         ExportRow(
             board="jieba", noise="noise of the web", method="chance", evidence="reference", rsum=3.2
         ),
-        replace(from_reported(ncr), place=1),
+        from_reported(ncr),
         from_reported(next(row for row in read_reported("flickr30k") if not row.recalls)),
     ]
 
 
 def _everywhere(text):
     row = _rows()[0]
-    return replace(
-        row, **dict.fromkeys(TEXTS, text), authors=(text, text), table=text, footnote=text
-    )
+    texts = dict.fromkeys(TEXTS, text) | {"table": text, "footnote": text}
+    return replace(row, **texts, authors=(text, text), claimed=None)
 
 
 def _parsed(text):
@@ -150,16 +151,27 @@ def test_a_badge_is_as_it_was():
         "schemaVersion": 1,
         "label": "NoW Jieba",
         "message": "rSum 164.2, place 1",
-        "color": "#0b5cad",
+        "color": "#2a6f2a",
     }
 
 
 @pytest.mark.parametrize(
     ("evidence", "colour"),
-    [("scored", "blue"), ("blind", "green"), ("reproduced", "green"), ("reported", "grey")],
+    [
+        ("scored", "blue"),
+        ("blind", "green"),
+        ("reproduced", "green"),
+        ("reported", "grey"),
+        ("contradicted", "grey"),
+    ],
 )
 def test_a_badge_shows_the_evidence(evidence, colour):
-    assert badge_of(replace(_rows()[0], evidence=evidence)).colour == colour
+    proof = colour == "green"
+    badge = badge_of(replace(_rows()[0], evidence=evidence, proof=proof))
+    assert badge.colour == colour
+    assert badge.message.endswith(
+        ", place 1" if proof else ", contradicted" if evidence == "contradicted" else ", claim"
+    )
 
 
 # CSV
@@ -359,26 +371,31 @@ def _published(entry, rsum, **changes):
 
 def test_scored_rows_stand_among_the_reported_ones_on_the_same_data(entry_on, archive):
     entry = entry_on(on=archive, track="bert")
-    rows = rows_of(
-        make_board("bert", [_published(entry, 150.6), _published(entry, 300.0, ranked=False)])
-    )
+    entries = [
+        proven(_published(entry, 140.0)),
+        _published(entry, 150.0),
+        _published(entry, 300.0, ranked=False),
+    ]
+    rows = rows_of(make_board("bert", entries))
     assert [(row.place, row.method) for row in rows] == [
         (1, "Mine"),
-        (1, "PC²"),
-        (3, "BiCro"),
-        (4, "DECL"),
-        (5, "NCR"),
-        (6, "SGR"),
+        (None, "PC²"),
+        (None, "Mine"),
+        (None, "BiCro"),
+        (None, "DECL"),
+        (None, "NCR"),
+        (None, "SGR"),
         (None, "Mine"),
     ]
+    assert [row.proof for row in rows] == [True] + 7 * [False]
     assert {(row.noise, row.data) for row in rows} == {("noise of the web", "published test split")}
     assert rows[1].low < 150.6 < rows[1].high
-    assert (rows[0].evidence, rows[0].entry) == ("scored", _published(entry, 150.6).name)
+    assert (rows[2].evidence, rows[2].entry) == ("scored", entries[1].name)
 
 
 def test_scored_rows_on_other_data_stand_apart(entry_on, archive):
     rows = rows_of(make_board("bert", [entry_on(on=archive, track="bert")]))
-    assert [row.place for row in rows] == [1, 1, 2, 3, 4, 5]
+    assert [row.evidence for row in rows] == ["scored"] + 5 * ["reported"]
     assert rows[0].data.startswith("copy ")
     row = rows_of(make_board("jieba", [entry_on()]))[0]
     assert row.data.startswith("rebuilt release ")
@@ -402,8 +419,8 @@ def test_a_coco_result_gives_its_folds_to_one_board_and_the_whole_to_the_other(e
     (row,) = (row for row in rows_of(make_board("coco-1k", [folded])) if row.entry)
     assert (row.rsum, row.recalls[:3], row.low) == (510.0, (70.0, 90.0, 95.0), None)
     rows = [row for row in rows_of(make_board("coco-1k", [folded])) if "captions" in row.noise]
-    places = {row.method: row.place for row in rows if row.noise.startswith("20 %")}
-    assert (places["BiCro"], places["Mine"]) == (1, 8)
+    methods = [row.method for row in rows if row.noise.startswith("20 %")]
+    assert (methods[0], methods[7]) == ("BiCro", "Mine")
 
 
 def test_noise_that_is_not_told_is_not_taken_for_none(entry_on, archive):

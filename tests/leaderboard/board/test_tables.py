@@ -20,10 +20,11 @@ from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import fold_ranks, folds_of
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import Flag, Folds
-from leaderboard.store.entries import Entry, Proof, entry_of
+from leaderboard.store.entries import Entry, entry_of
 from leaderboard.submission.archive import Training
 from now_builder.formats.benchmarks import BOARDS
 from now_builder.formats.noise import Noise
+from tests.leaderboard.conftest import proven
 from tests.leaderboard.random_entries import make_entries
 
 
@@ -35,12 +36,6 @@ def _changed(entry, **fields):
     return entry_of(entry.result.model_copy(update=fields))
 
 
-def _at_paper_size(entry):
-    """The same result as if it were on the authors' 1,000 pairs."""
-    sizes = {"n_pairs": 1000, "n_images": 1000, "references": {"chance": 3.2}}
-    return _changed(entry, **sizes)
-
-
 def _scored(section):
     return [row for row in section.rows if row.entry]
 
@@ -50,15 +45,17 @@ def test_results_on_a_rebuilt_release_stand_apart_from_the_papers(entry_on):
     assert (own.with_reported, paper.with_reported) == (False, True)
     assert [row.method for row in _scored(own)] == ["B", "A"]
     assert {row.evidence for row in own.rows} == {"scored", "reference"}
-    assert [row.place for row in paper.rows] == [1, 2, 3, 4, 5, None]
+    assert {row.place for row in (*own.rows, *paper.rows)} == {None}, "claims are not numbered"
     assert paper.rows[-1].rsum == 3.2
     assert all(row.low < row.rsum < row.high for row in paper.rows[:-1])
 
 
 def test_equal_scores_share_a_place_and_the_unranked_have_none(entry_on):
     entries = [entry_on("A"), entry_on("B"), entry_on("C", 1.0), entry_on("D", 0)]
-    rows = _scored(make_board("jieba", entries).sections[0])
-    assert [(row.method, row.place) for row in rows] == [("A", 1), ("B", 1), ("C", 3), ("D", None)]
+    claim = entry_on("E", 5.0)
+    rows = _scored(make_board("jieba", [*map(proven, entries), claim]).sections[0])
+    found = [(row.method, row.place) for row in rows]
+    assert found == [("A", 1), ("B", 1), ("C", 3), ("D", None), ("E", None)]
 
 
 def test_a_row_says_which_places_it_may_hold_and_whether_it_is_tied(filed):
@@ -68,21 +65,20 @@ def test_a_row_says_which_places_it_may_hold_and_whether_it_is_tied(filed):
     assert rows["Level"].tied
     assert not rows["Behind"].tied
     assert rows["Best"].places[0] == 1 < rows["Level"].places[1]
-    assert rows["Behind"].places[0] >= 5
-    assert (rows["Tied throughout"].tied, rows["Tied throughout"].places) == (None, None)
+    assert rows["Behind"].places == (4, 4)
+    for name in ("Tied throughout", "Normalised", "Overstated"):
+        assert (rows[name].place, rows[name].tied, rows[name].places) == (None, None, None)
     assert all(row.places[0] <= row.place <= row.places[1] for row in _scored(section) if row.place)
 
 
-def test_reported_rows_widen_the_places_as_far_as_their_bands_reach(entry_on, archive):
-    entry = _at_paper_size(entry_on(on=archive, track="bert", strength=0.5))
-    row = make_board("bert", [entry]).sections[0].row_of(entry.name)
-    paper = [
-        part for part in make_board("bert", [entry]).sections[0].rows if part.evidence == "reported"
-    ]
-    assert row.places == (
-        1 + sum(other.low > row.high for other in paper),
-        1 + sum(other.high >= row.low for other in paper),
-    )
+def test_what_was_contradicted_stands_last_with_the_figures_of_the_run(filed):
+    section = make_board("jieba", filed.values()).sections[0]
+    claim, row = filed["Overstated"], section.row_of(filed["Overstated"].name)
+    assert (row.evidence, row.claimed) == ("contradicted", claim.result.rsum)
+    assert row.rsum == claim.proof.run.rsum < claim.result.rsum
+    ranked = [row for row in section.rows[section.n_proof :] if row.ranked]
+    assert ranked[-1] is row
+    assert not any(row.proof for row in section.rows[section.n_proof :])
 
 
 def test_other_noise_another_split_and_a_blind_round_are_tables_of_their_own(filed):
@@ -135,18 +131,19 @@ def test_another_order_has_the_same_rows_the_best_first(filed, key):
     section = make_board("jieba", filed.values()).sections[0]
     rows = sorted_rows(section, key)
     assert sorted(row.method for row in rows) == sorted(row.method for row in section.rows)
-    if "-" in key:
-        column = SORT_KEYS.index(key) - 1
-        values = [row.recalls[column] for row in rows if row.recalls]
-        assert values == sorted(values, reverse=True)
-        assert not rows[-1].recalls
-    elif key == "evidence":
-        assert (rows[0].evidence, rows[-1].evidence) == ("reproduced", "reference")
-    elif key == "date":
-        dates = [row.date for row in rows if row.date]
-        assert dates == sorted(dates, reverse=True)
-    else:
-        assert rows[0].method == "Behind"
+    for part in (rows[: section.n_proof], rows[section.n_proof :]):
+        if "-" in key:
+            column = SORT_KEYS.index(key) - 1
+            values = [row.recalls[column] for row in part if row.recalls]
+            assert values == sorted(values, reverse=True)
+        elif key == "date":
+            dates = [row.date for row in part if row.date]
+            assert dates == sorted(dates, reverse=True)
+    assert not rows[section.n_proof - 1].recalls or key == "method"
+    if key == "evidence":
+        assert [rows[0].evidence, rows[-1].evidence] == ["reproduced", "contradicted"]
+    elif key == "method":
+        assert (rows[0].method, rows[section.n_proof].method) == ("Behind", "Normalised")
 
 
 def test_an_axis_begins_at_zero_unless_all_rows_stand_far_above_it(entry_on):
@@ -187,7 +184,7 @@ def test_places_in_folds_are_those_of_resampling_the_ranks_within_the_folds():
     kind = SectionKind(
         "test", "0" * 64, "field", NoiseCondition(protocol="unstated"), 4, 4, folds=2
     )
-    rows = [tables._scored(entry, "coco-1k", ()) for entry in entries]
+    rows = [tables._scored(proven(entry), "coco-1k", ()) for entry in entries]
     found = tables._placed(rows, kind, BoardCache())
     assert [row.places for row in found] == [(1, 2), (1, 2)]
     assert all(row.resampled for row in found)
@@ -201,7 +198,7 @@ def test_ranked_lists_are_shown_and_never_ranked():
     for at in (0, 1, 2):
         result = entries[at].result.model_copy(update={"precision": None, "rsum": 590.0 - at})
         entries[at] = replace(entries[at], result=result)
-    entries[2] = replace(entries[2], proof=Proof(scored=True, reproduced=True))
+    entries[2:] = map(proven, entries[2:])
     board = make_board("jieba", entries)
     rows = {row.entry.name: row for row in _scored(board.sections[0])}
     assert [rows[entry.name].place for entry in entries] == [None, None, None, 1]
@@ -217,6 +214,7 @@ def test_a_flag_of_an_earlier_evaluator_costs_no_place():
     flags = tuple(Flag(code=code, message="seen") for code in ("low-precision", "index-local"))
     for kept, place in ((flags, None), (flags[:1], 1)):
         result = entry.result.model_copy(update={"flags": kept})
-        (row,) = _scored(make_board("jieba", [replace(entry, result=result)]).sections[0])
+        own = proven(replace(entry, result=result))
+        (row,) = _scored(make_board("jieba", [own]).sections[0])
         assert row.flags == kept[1:]
         assert row.place == place

@@ -277,6 +277,12 @@ def band(draw, size, width, noise):
     return np.exp(-near(size) / width) + noise * draw.normal(size=(size, size))
 
 
+def scaled(draw, similarity, rows, columns):
+    """Multiply rows and columns by factors of their own."""
+    factors = np.exp(rows * draw.normal(size=(len(similarity), 1)))
+    return similarity * factors * np.exp(columns * draw.normal(size=len(similarity)))
+
+
 def foreign_content(draw, size):
     """Low-rank similarity of images to captions of other content, and a diagonal."""
     images, captions = (draw.normal(size=(size, 16)) for _ in range(2))
@@ -308,6 +314,13 @@ TRICKS = {
             lambda draw, size, times=times: raised(draw, size, times),
         )
         for times in (2, 3, 5, 10, 25)
+    },
+    **{
+        f"noise, diagonal up, {what} of many scales": (
+            "unexplained-pairs",
+            lambda draw, size, axes=axes: scaled(draw, raised(draw, size, 4), *axes),
+        )
+        for what, axes in {"rows": (2, 0), "columns": (0, 2), "both": (1, 1)}.items()
     },
     "symmetric noise, diagonal up": (
         "unexplained-pairs",

@@ -22,7 +22,6 @@ from leaderboard.service.index import (
 )
 from leaderboard.store.entries import (
     NewFiling,
-    Reproduction,
     add_reproduction,
     file_result,
     find_result,
@@ -33,7 +32,7 @@ from leaderboard.store.entries import (
 from leaderboard.store.signatures import Signer, make_key
 from leaderboard.submission.archive import new_submission, pack
 from now_builder.errors import FormatError
-from tests.leaderboard.conftest import SIZES, make_similarity
+from tests.leaderboard.conftest import SIZES, make_similarity, run_of
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NAMES = ("Mine", "Yours", "Theirs", "Ours")
@@ -163,20 +162,21 @@ def test_a_start_reads_no_result_that_it_knows(database, store, live):
 
 
 def test_a_signed_reproduction_raises_the_evidence(database, store, live, tmp_path):
-    run = add_reproduction(
-        store,
-        Reproduction(
-            name=live[0], by="Bob", reproduced_at=NOON, rsum=100.0, payload_sha256="c" * 64
-        ),
-    )
+    entry = read_entry(store, read_result(find_result(store, live[0])))
+    run = add_reproduction(store, run_of(entry))
     update_index(database, store)
     assert find_entry(database, live[0]).evidence == "scored"
-    entry = read_entry(store, read_result(find_result(store, live[0])))
     make_key(store, tmp_path / "k", [])
     Signer(store, tmp_path / "k").sign("reproduced", entry, [run])
     update_index(database, store)
     assert find_entry(database, live[0]).evidence == "reproduced"
     assert find_entry(database, live[1]).evidence == "scored"
+    lower = entry.result.model_copy(update={"rsum": 50.0})
+    last = run_of(entry, lower, (-60.0, -40.0)).model_copy(update={"payload_sha256": "e" * 64})
+    Signer(store, tmp_path / "k").sign("reproduced", entry, [add_reproduction(store, last)])
+    update_index(database, store)
+    found = find_entry(database, live[0])
+    assert (found.evidence, found.rsum) == ("contradicted", 50.0), "the last run decides"
 
 
 def test_of_one_upload_scored_twice_the_earlier_entry_counts(tmp_path, store, results):

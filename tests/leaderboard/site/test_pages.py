@@ -20,20 +20,25 @@ from huggingface_hub import SpaceCard
 
 from leaderboard.board.board_cache import BoardCache
 from leaderboard.board.display_text import EVIDENCE, FLAG_MEANS
+from leaderboard.board.groups import missed_of
 from leaderboard.board.tables import make_board
-from leaderboard.scoring.result import Flag
+from leaderboard.scoring.result import Flag, Release
 from leaderboard.site import pages
-from leaderboard.site.pages import Site, compare_path, export_site, policy
+from leaderboard.site.environment import compare_path, policy
+from leaderboard.site.export import export_site
+from leaderboard.site.pages import Site
 from leaderboard.store.dataset import dataset_report
 from leaderboard.store.entries import (
     Filing,
     Proof,
     Reproduction,
     Withdrawal,
+    entry_of,
     file_result,
     read_results,
 )
 from now_builder.errors import ConfigError
+from tests.leaderboard.conftest import proven
 from tests.leaderboard.random_entries import make_entries
 
 _VOID = {"meta", "col", "br", "input", "link", "img", "hr", "wbr"}
@@ -172,7 +177,8 @@ def test_a_page_loads_nothing_and_allows_only_its_own_style_and_script(files):
         assert not re.search(r"@import|url\(", text)
         for tag, inline in re.findall(r"<(style|script)>(.*?)</\1>", text, re.DOTALL):
             digest = b64encode(sha256(inline.encode()).digest()).decode()
-            assert f"{tag}-src 'sha256-{digest}'" in policy()
+            allowed = policy().split(f"{tag}-src ")[1].split(";")[0]
+            assert f"'sha256-{digest}'" in allowed.split()
     assert "unsafe" not in policy()
     assert policy().startswith("default-src 'none';")
 
@@ -306,15 +312,33 @@ def test_a_copy_of_an_earlier_entry_is_flagged_on_its_page_and_its_row(entry_on)
     ]
 
 
-def test_a_board_shows_evidence_ties_and_places(files):
+def test_a_board_shows_evidence_ties_and_places(files, filed):
     rows = files["boards/jieba.html"].split("<tr ")
     (level,) = (row for row in rows if ">Level<" in row)
     assert "tied with the first" in level
-    assert EVIDENCE["scored"] in level
+    (claim,) = (row for row in rows if ">Normalised<" in row)
+    assert EVIDENCE["scored"] in claim
+    assert '<td role="cell" class="place"></td>' in claim
     (behind,) = (row for row in rows if ">Behind<" in row)
     assert "tied with" not in behind
     (again,) = (row for row in rows if ">Run again<" in row)
     assert 'class="chip reproduced"' in again
+    (over,) = (row for row in rows if ">Overstated<" in row)
+    assert 'class="chip contradicted"' in over
+    assert f"claimed {filed['Overstated'].result.rsum:.1f}" in over
+
+
+def test_an_entry_that_was_run_again_shows_the_figures_of_the_run(filed, files):
+    entry = filed["Overstated"]
+    run, page = entry.proof.run.result, files[f"entries/{entry.name}.html"]
+    assert "the judge’s run contradicts it" in page
+    assert f'<p class="number">{run.rsum:.1f}</p>' in page
+    assert f"<b>{entry.result.rsum:.1f}</b> was claimed" in page
+    assert f"verify</span> <span>{entry.name}.run.json" in page
+    assert files[f"results/{entry.name}.run.json"] == run.to_json()
+    assert files[f"results/{entry.name}.json"] == entry.result.to_json()
+    assert f"results/{filed['Normalised'].name}.run.json" not in files
+    assert f"rSum {run.rsum:.1f}, contradicted" in files[f"badges/{entry.name}.svg"]
 
 
 def test_reported_rows_have_their_source_and_their_corrections(files):
@@ -330,7 +354,7 @@ def test_any_two_entries_of_a_section_have_one_comparison(filed, files):
     first, second = sorted(filed[name].name for name in ("Best", "Level"))
     page = files[f"compare/{first}..{second}.html"]
     assert "does not tell them apart" in page
-    assert Site(filed.values()).get(f"compare/{second}..{first}.html") is None
+    assert Site(filed.values()).get(f"compare/{second}..{first}.html")[0] == page
     clear = compare_path(filed["Best"].name, filed["Behind"].name)
     assert "This test set tells them apart" in files[clear]
     for other in ("Forged", "Gone", "On dev", "On noise", "Tied throughout"):
@@ -339,6 +363,12 @@ def test_any_two_entries_of_a_section_have_one_comparison(filed, files):
     known = make_board("jieba", filed.values()).sections[0].comparable
     pairs = {compare_path(a.entry.name, b.entry.name) for a, b in combinations(known, 2)}
     assert pairs <= set(files)
+
+
+def test_a_comparison_names_the_higher_also_where_that_is_a_claim(entry_on):
+    proof, claim = proven(entry_on("Proof", 1.0)), entry_on("Claim", 4.0, seed=2)
+    page = Site([proof, claim]).get(compare_path(proof.name, claim.name))[0]
+    assert "queries, Claim is better. That is a claim, and the other is proof." in page
 
 
 def test_a_large_section_is_compared_with_its_first_and_between_neighbours(entry_on):
@@ -353,13 +383,16 @@ def test_a_large_section_is_compared_with_its_first_and_between_neighbours(entry
     assert site.get(compare_path(known[3], known[8])) is not None
 
 
-def test_links_of_rows_tied_with_the_best_lead_somewhere_where_proof_stands_above_it(entry_on):
-    entries = [entry_on(f"M{n:02d}", 3.0, seed=n) for n in range(1, 26)]
-    weak = entry_on("Weak", 2.8, seed=30)
-    site = Site([*entries, replace(weak, proof=Proof(reproduced=True))])
+def test_links_of_rows_tied_with_the_first_lead_somewhere(entry_on):
+    """Also beneath proof of a higher score that has a flag."""
+    entries = [proven(entry_on(f"M{n:02d}", 3.0, seed=n)) for n in range(1, 26)]
+    flags = (Flag(code="index-local", message="seen"),)
+    high = entry_on("High", 6.0, seed=30)
+    high = replace(high, result=high.result.model_copy(update={"flags": flags}))
+    site = Site([*entries, proven(high)])
     [section] = [part for part in site.board("jieba").sections if part.comparable]
-    first, lead = section.comparable[0].entry.name, section.lead.entry.name
-    assert (first, lead != first) == (weak.name, True)
+    lead = section.lead.entry.name
+    assert section.comparable[0].entry.name == lead != high.name
     tied = [row.entry.name for row in section.comparable if row.tied and row.entry.name != lead]
     assert len(tied) > 20
     links = _Look(site.get("boards/jieba.html")[0]).links
@@ -402,6 +435,92 @@ def test_a_report_of_the_data_becomes_a_page_that_its_sections_lead_to(filed, re
     assert Site(filed.values()).get(path) is None
 
 
+def test_a_report_gives_entries_their_languages_sites_and_missed_queries(entry_on, release):
+    report = dataset_report(release, captions=True)
+    entry = entry_on("Mine", 0.5)
+    longer = _longer(report, 24)
+    site = Site([entry], reports=[longer])
+    paths = [f"entries/{entry.name}.queries.html"]
+    paths += [f"boards/jieba.{by}.html" for by in ("languages", "sites")]
+    assert set(paths) <= set(site.paths())
+    page = _Look(site.get(f"entries/{entry.name}.html")[0])
+    assert not page.wrong
+    text = "".join(page.text)
+    assert "Figures of the queries of each language" in text
+    assert "Figures of the queries of each site" not in text, "no site has 20 pairs"
+    for path in paths:
+        look = _Look(site.get(path)[0])
+        assert not look.wrong, path
+        assert look.headings[0] == 1
+    board = "".join(_Look(site.get(paths[1])[0]).text)
+    assert f"{entry.result.rsum:.1f}" in board
+    missed = site.get(paths[0])[0]
+    assert "<script>" not in missed.partition("</head>")[2]
+    assert "<b>bold" not in missed, "escaped"
+    alone = Site([entry])
+    assert "Queries that it missed" not in alone.get(f"entries/{entry.name}.html")[0]
+    assert alone.get(paths[0]) is alone.get(paths[1]) is None
+
+
+def test_figures_of_queries_are_those_of_the_judges_run(entry_on, release):
+    """A claim of nearly 600, run again far lower: nothing of the claim's ranks is shown."""
+    entry = proven(entry_on("Claim", 6.0), entry_on("Run", 0.5, seed=3).result, (-1.0, 1.0))
+    site = Site([entry], reports=[_longer(dataset_report(release), 24)])
+    rsum = f"{entry.shown.rsum:.1f}"
+    page = site.get(f"entries/{entry.name}.html")[0]
+    assert re.search(r"zh</th>.*" + re.escape(rsum), page)
+    board = site.get("boards/jieba.languages.html")[0]
+    assert board.count(rsum) == 2, "of all queries, and of the one language"
+    missed = site.get(f"entries/{entry.name}.queries.html")[0]
+    assert missed.count("<tr") - 1 == len(missed_of(entry.shown.ranks)) > 0
+    for text in (page.replace(f"<b>{entry.result.rsum:.1f}</b> was claimed", ""), board, missed):
+        assert f">{entry.result.rsum:.1f}<" not in text
+
+
+def test_a_larger_table_of_claims_stands_below_the_one_with_proof(entry_on, tmp_path):
+    """Anybody can send an entry on data of their own, where they are the first."""
+    own, claim = proven(entry_on("Proof", 1.0)), entry_on("Claim", 9.0)
+    larger = {"n_images": 10**6, "n_pairs": 10**6, "ranks": None}
+    data = claim.result.release.model_copy(update={"fingerprint": "f" * 64})
+    claim = replace(claim, result=claim.result.model_copy(update={"release": data, **larger}))
+    board = make_board("jieba", [claim, own])
+    assert [part.n_proof > 0 for part in board.sections] == [True, False, False]
+    page = Site([own, claim]).get("boards/jieba.html")[0]
+    assert page.index(">Proof<") < page.index(">Claim<")
+
+
+def test_neighbours_of_proof_are_proof(entry_on):
+    entries = [entry_on(f"Claim {n}", 3.0 + n, seed=n) for n in range(3)]
+    entries += [proven(entry_on(f"Proof {n}", 1.0 + n / 2, seed=n)) for n in range(3)]
+    text = "".join(_Look(Site(entries).get(f"entries/{entries[4].name}.html")[0]).text)
+    listed = text.partition("Neighbours on the board")[2].partition("Method and training")[0]
+    assert "Claim" not in listed
+    assert listed.count("Proof") == 4, "two names, each again for screen readers"
+
+
+def _longer(report, pairs):
+    """The report with one language for all test queries, and hostile captions."""
+    queries = next(split.queries for split in report.splits if split.split == "test")
+    captions = ("<b>bold</b><script>x</script>",) * pairs
+    queries = queries.model_copy(update={"languages": ("zh",) * pairs, "captions": captions})
+    splits = tuple(
+        split.model_copy(update={"queries": queries}) if split.split == "test" else split
+        for split in report.splits
+    )
+    return report.model_copy(update={"splits": splits})
+
+
+def test_an_entry_is_counted_among_its_persons(filed):
+    site = Site(filed.values())
+    numbers = [
+        re.search(r"number (\d+) of (\d+)", site.get(f"entries/{entry.name}.html")[0])
+        for entry in filed.values()
+        if entry.filing and entry.withdrawal is None and entry.result.track == "jieba"
+    ]
+    counts = {int(found[2]) for found in numbers}
+    assert counts == {1, 10}, "one on dev, ten on test, a withdrawn one and one with noise too"
+
+
 def _luminance(colour):
     parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     parts = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
@@ -415,9 +534,9 @@ def _contrast(one, other):
 
 @pytest.mark.parametrize("scheme", [0, 1])
 def test_text_can_be_read_in_light_and_dark(files, scheme):
-    style = re.search(r"<style>(.*?)</style>", files["index.html"], re.DOTALL)[1]
-    blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
-    colour = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", blocks[scheme]))
+    styles = re.findall(r"<style>(.*?)</style>", files["index.html"], re.DOTALL)
+    blocks = [re.findall(r":root \{(.*?)\}", style, re.DOTALL)[scheme] for style in styles]
+    colour = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", "".join(blocks)))
     pairs = [(ink, ground) for ink in ("ink", "soft", "accent") for ground in ("paper", "card")]
     pairs += [("soft", "chip"), ("accent", "accent-back"), ("reported", "reported-back")]
     pairs += [("warn", "warn-back"), ("warn", "paper"), ("warn", "card"), ("card", "accent")]
@@ -478,13 +597,18 @@ def test_a_killed_export_leaves_the_old_site_or_the_new(tmp_path, filed):
 
 def test_the_first_page_shows_who_leads_also_below_what_language_alone_gives(entry_on):
     """Of a weak method the references stand first in its table; it leads all the same."""
-    entry = entry_on("Weak but first", 0.3)
+    entry, claim = entry_on("Weak but first", 0.3), entry_on("Claimed", 60.0)
     assert entry.result.rsum < max(entry.result.references.values())
-    assert "Weak but first" in Site([entry]).get("index.html")[0].partition("Newest entries")[0]
+    page = Site([proven(entry), claim]).get("index.html")[0].partition("Newest entries")[0]
+    assert "Weak but first" in page
+    assert "Claimed" not in page
 
 
 def test_the_first_page_marks_two_data_sets_in_a_card_as_not_comparable(filed):
-    page = Site(filed.values()).get("index.html")[0]
+    release = Release(origin="archive", fingerprint="1" * 64)
+    shape = {"n_pairs": 1000, "n_images": 1000, "release": release}
+    paper = proven(entry_of(filed["Level"].result.model_copy(update=shape)))
+    page = Site([*filed.values(), paper]).get("index.html")[0]
     card = (
         page.split('<h3><a href="boards/jieba.html">')[1]
         .split("</h3>")[1]
@@ -503,7 +627,7 @@ def test_the_newest_entries_include_results_without_a_filing(filed):
     page = Site([alone]).get("index.html")[0]
     newest = page.split('id="newest"')[1].split("</section>")[0]
     assert f"entries/{alone.name}.html" in newest
-    assert "no date" in newest
+    assert "no date" not in newest
 
 
 def test_an_entry_begins_with_its_six_recalls(filed):
@@ -555,12 +679,13 @@ def test_stated_noise_that_no_table_has_gives_no_first_place(filed):
 
 
 def test_pages_after_one_more_result_are_those_of_a_board_made_anew():
-    """Also where rows were withdrawn or flagged, or another row leads."""
-    entries, cache = make_entries(9), BoardCache()
+    """Also where rows were withdrawn or flagged, run again or not, or another row leads."""
+    entries, cache = [proven(entry) for entry in make_entries(9)], BoardCache()
     entries[4] = replace(entries[4], result=entries[2].result)
     gone = Withdrawal(name=entries[3].name, withdrawn_at=datetime(2026, 1, 1, tzinfo=UTC))
     states = [entries[:5], entries[:8], [*entries[:3], replace(entries[3], withdrawal=gone)]]
     states += [[replace(one, proof=Proof(n, None, scored=True)) for n, one in enumerate(entries)]]
+    states += [[proven(entries[0], entries[7].result), *entries[1:5]]]
     for state in states:
         after, anew = Site(state, date(2026, 2, 1), cache=cache), Site(state, date(2026, 2, 1))
         for path in ("boards/jieba.html", "boards/jieba.json", "index.html"):

@@ -4,12 +4,13 @@ import json
 import os
 import shutil
 import subprocess
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import yaml
 
+from leaderboard.board.reported import published_methods
 from leaderboard.scoring.evaluate import score
 from leaderboard.store.check_store import Trust, check_store
 from leaderboard.store.dataset import dataset_report, file_report
@@ -24,6 +25,7 @@ from leaderboard.submission.archive import new_submission, pack
 from tests.leaderboard.conftest import make_similarity
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = AT + timedelta(seconds=1)
 
 
 def _scored(release, folder, strength=2.0, name="Mine"):
@@ -66,9 +68,8 @@ def _one(store, folder):
 
 def test_a_sound_store_is_fine_and_so_is_its_growth(store, whole, release, now_leaderboard):
     assert check_store(store) == []
-    file_result(store, _scored(release, store.parent, 3.0, "Third"), NewFiling("dee", AT))
+    file_result(store, _scored(release, store.parent, 3.0, "Third"), NewFiling("dee", LATER))
     shutil.rmtree(store / "private")
-    (store / "README.md").write_text("Results, more of them.\n")
     assert check_store(store, whole) == []
     code, text, _ = now_leaderboard("check-store", store, "--base", whole)
     assert (code, text) == (0, f"{store}: fine\n")
@@ -80,11 +81,13 @@ def test_nothing_of_the_base_may_change_or_go(store, whole, now_leaderboard):
     path = _one(store, "filings")
     path.write_text(path.read_text().replace("2026-01-01", "2025-01-01"))
     (store / ".gitignore").unlink()
+    (store / "README.md").write_text("Other results.\n")
     found = {(problem.code, problem.field) for problem in check_store(store, whole)}
     expected = {
         ("base.deleted", f"results/{_one(whole, 'results').name}"),
         ("base.changed", f"filings/{path.name}"),
         ("base.deleted", ".gitignore"),
+        ("base.changed", "README.md"),
     }
     assert expected <= found
     code, text, _ = now_leaderboard("check-store", store, "--base", whole, "--json")
@@ -128,6 +131,63 @@ def test_what_is_said_points_to_entries(store):
         path.unlink()
     codes = _codes(check_store(store))
     assert codes.count("record.dangling") == 4, "two filings, two others"
+
+
+def test_what_is_no_record_is_the_judges_alone(store, whole, tmp_path):
+    base = shutil.copytree(whole, tmp_path / "base")
+    (base / "README.md").unlink()
+    (store / ".github").mkdir()
+    found = {(problem.code, problem.field) for problem in check_store(store, base)}
+    assert found == {("base.changed", "README.md"), ("store.foreign", ".github")}
+
+
+@pytest.mark.parametrize("second", [0, -1])
+def test_a_filing_dated_no_later_than_the_last_of_the_base_is_named(store, whole, release, second):
+    """Of near-identical entries the earlier one keeps the place."""
+    filing = NewFiling("eve", AT + timedelta(seconds=second))
+    file_result(store, _scored(release, store.parent, 3.0, "Third"), filing)
+    shutil.rmtree(store / "private")
+    assert _codes(check_store(store, whole)) == ["filing.date"]
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [
+        ("Оther", True),  # a Cyrillic letter
+        ("Οther", True),  # a Greek one
+        ("0ther", True),
+        ("Ｏther", False),  # normalised the same, as PC2 and PC²
+        ("Other", False),
+        ("other", False),
+        ("Othre", False),
+        ("РС²", True),  # a published method, in Cyrillic letters
+        ("PC²", False),
+        ("PC2", False),
+    ],
+)
+def test_a_name_that_looks_like_another_ones_is_refused(store, whole, release, name, refused):
+    result = _scored(release, store.parent, 3.0, "Third")
+    method = result.method.model_copy(update={"name": name})
+    file_result(store, result.model_copy(update={"method": method}), NewFiling("eve", LATER))
+    shutil.rmtree(store / "private")
+    (problem, *others) = check_store(store, whole, Trust(names=published_methods())) or [None]
+    assert others == []
+    assert (problem.code if problem else None) == ("name.lookalike" if refused else None)
+    assert check_store(store, store) == [], "what stands, stands"
+
+
+def test_a_lookalike_that_was_first_keeps_nobody_from_their_name_once_withdrawn(store, release):
+    result = _scored(release, store.parent, 3.0)
+    squatted = result.method.model_copy(update={"name": "Міne"})
+    squat, _ = file_result(store, result.model_copy(update={"method": squatted}))
+    base = shutil.copytree(store, store.parent / "base", ignore=lambda *_: ["private"])
+    file_result(store, _scored(release, store.parent, 1.5, "Mine"), NewFiling("ann", LATER))
+    shutil.rmtree(store / "private")
+    assert _codes(check_store(store, base)) == ["name.lookalike"]
+    for folder in (base, store):
+        withdraw(folder, squat.name, "a lookalike", AT)
+        shutil.rmtree(folder / "private")
+    assert check_store(store, base) == []
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,30 @@ def test_a_report_is_filed_once_under_its_fingerprint(mine, tmp_path):
         file_report(tmp_path / "store", report.model_copy(update={"name": "other"}))
 
 
+def test_queries_are_said_of_dev_and_test_with_captions_only_if_asked(mine, tmp_path):
+    pairs = [pair for pair in read_pairs(mine) if pair.split == "test"]
+    queries = _split(dataset_report(mine)).queries
+    assert queries.languages == tuple(pair.lang for pair in pairs)
+    assert queries.sites == tuple(pair.site for pair in pairs)
+    assert queries.captions is None
+    assert _split(dataset_report(mine), "train").queries is None
+    asked = dataset_report(mine, captions=True)
+    assert _split(asked).queries.captions == tuple(pair.caption for pair in pairs)
+    path = file_report(tmp_path, dataset_report(mine))
+    file_report(tmp_path, asked)
+    assert read_record(path, DatasetReport) == asked, "the same counts"
+
+
+def test_a_report_of_the_first_format_is_read_and_replaced(mine, tmp_path):
+    report = dataset_report(mine)
+    splits = tuple(split.model_copy(update={"queries": None}) for split in report.splits)
+    old = report.model_copy(update={"format": "now-dataset/1", "splits": splits})
+    path = file_report(tmp_path, old)
+    assert '"sites": [' not in path.read_text()
+    file_report(tmp_path, report)
+    assert read_record(path, DatasetReport) == report
+
+
 def test_the_fingerprint_follows_captions_and_images(mine):
     first = dataset_report(mine).fingerprint
     pairs = read_pairs(mine)
@@ -129,7 +153,7 @@ def test_the_table_is_for_people_and_json_for_machines(now_leaderboard, release,
     assert "filed" in told
     code, text, _ = now_leaderboard("dataset-report", release, "--json")
     assert DatasetReport.model_validate_json(text) == dataset_report(release)
-    assert json.loads(text)["format"] == "now-dataset/1"
+    assert json.loads(text)["format"] == "now-dataset/2"
     assert max(map(len, dataset_text(dataset_report(release)).splitlines())) <= 110
 
 

@@ -44,17 +44,34 @@ def _codes(store):
     return {name: [flag.code for flag in flags] for name, flags in found.items()}
 
 
-def test_of_two_entries_of_the_same_ranks_both_are_flagged_without_a_signed_order(tmp_path, filed):
+def test_of_two_entries_of_the_same_ranks_the_earlier_one_keeps_its_place(tmp_path, filed):
+    """Signed or not: who refiles a rival's public result takes nothing from them."""
     matrix = make_similarity()
     first = filed(matrix, "Theirs", who="bob")
     copy = filed(np.exp(matrix) * 3, "Mine")
     other = filed(make_similarity(seed=5), "Another")
-    assert _codes(tmp_path / "s") == {name: ["near-identical"] for name in (first, copy)}
+    assert _codes(tmp_path / "s") == {copy: ["near-identical"]}
     (flag,) = relative_flags(read_results([tmp_path / "s"]))[copy]
     assert first in flag.message
     assert other not in flag.message
     make_key(tmp_path / "s", tmp_path / "k", read_results([tmp_path / "s"]))
     assert set(relative_flags(read_board([tmp_path / "s"]))) == {copy}
+
+
+def test_what_one_sends_twice_or_two_send_alike_is_said_so(tmp_path, filed):
+    """The second one's result is the first one's under another name."""
+    matrix = make_similarity()
+    first, again = filed(matrix, "Mine"), filed(np.exp(matrix), "Mine 2")
+    (flag,) = relative_flags(read_results([tmp_path / "s"]))[again]
+    assert f"its sender has sent these ranks before, as the entry {first}" in flag.message
+    kept = next(one for one in read_results([tmp_path / "s"]) if one.name == first).result
+    named = kept.method.model_copy(update={"name": "Theirs"})
+    result = kept.model_copy(update={"method": named})
+    taken, _ = file_result(tmp_path / "s", result, NewFiling("eve", AT + timedelta(days=2)))
+    file_result(tmp_path / "s", kept.model_copy(update={"authors": ("Eve",)}))
+    found = relative_flags(read_results([tmp_path / "s"]))
+    assert found.keys() == {entry.name for entry in read_results([tmp_path / "s"])} - {first}
+    assert "the same file, byte for byte" in found[taken.name][0].message
 
 
 def test_entries_without_anything_to_differ_in_are_no_copies(tmp_path, filed):
@@ -91,7 +108,7 @@ def test_an_entry_with_a_little_noise_added_is_near_identical_and_another_traini
     draw = np.random.default_rng(0)
     meaning = embedded(draw, 300, 1.0)
     one, other = (meaning + 0.05 * draw.normal(size=(300, 300)) for _ in range(2))
-    copy = _record(one + 1e-4 * draw.normal(size=(300, 300)))
+    copy = _record(one + 1e-3 * draw.normal(size=(300, 300)))
     assert _correlation(_record(one), copy) > NEAR_IDENTICAL
     assert 0.5 < _correlation(_record(one), _record(other)) < NEAR_IDENTICAL
 

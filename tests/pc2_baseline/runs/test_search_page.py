@@ -1,5 +1,6 @@
 """Pages found by a picture, and the page that asks for words or a picture."""
 
+import html
 import http.client
 import io
 import os
@@ -10,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
@@ -197,7 +198,19 @@ def test_the_page_finds_words_and_shows_captured_pages(world, served):
     assert status == 400
     assert "no token of it is in the jieba vocabulary" in text.decode()
     assert b"<b>whales" not in text
-    assert ask(served)[0] == 200
+
+
+def test_the_page_opens_with_pages_and_three_captions_to_search_for(world, served):
+    status, text = ask(served)
+    assert status == 200
+    assert b"<script" not in text
+    shown = [key.decode() for key in re.findall(rb'src="pictures/([^"]+)"', text)]
+    assert shown == [page.key for page in world.pages[:-1]][:12]
+    examples = re.findall(r'href="(\?words=[^"]+)"', text.decode())
+    assert len(examples) == 3
+    for path in examples:
+        words = parse_qs(html.unescape(path)[1:])["words"][0]
+        assert any(page.caption.startswith(words) for page in world.pages)
 
 
 def test_the_page_takes_a_picture_and_says_what_is_wrong_with_one(world, served):
