@@ -37,9 +37,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path, help="folder: found.jsonl, sites.csv, verdicts.csv")
     told = "SHA-256 of lower-cased owner/name or owner, one a line"
     parser.add_argument("--leave-out", type=Path, action="append", default=[_LEFT_OUT], help=told)
-    told = (
-        "crawl of the list: leave out sites whose screens show nothing, or one picture"
-    )
+    told = "crawl of the list: leave out sites whose screens show nothing, or one picture"
     parser.add_argument("--captures", type=Path, help=told)
     options = parser.parse_args(given)
     hashes = {line[:64] for file in options.leave_out for line in read_lines(file, "no such file")}
