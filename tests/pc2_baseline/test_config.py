@@ -89,7 +89,7 @@ def test_where_the_method_is_changed_settings_that_both_have_are_kept():
 @pytest.mark.parametrize(
     ("config", "on", "message"),
     [
-        ("pc3", None, "--config pc3: neither a file nor a preset; presets are bicro, .*vsrn$"),
+        ("what", None, "--config what: neither a file nor a preset; presets are bicro, .*vsrn$"),
         ("pc2-papr", None, "the nearest is pc2-paper$"),
         ("ncr", "cocoa", "--on cocoa: no such section in ncr, expected .* demo, .* is coco$"),
         ("pc2-released", "coco", "no such section in pc2-released, expected one of now$"),

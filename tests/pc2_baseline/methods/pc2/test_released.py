@@ -8,7 +8,7 @@ from torch.nn import functional
 from now_builder.errors import ConfigError
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods.pc2 import released
-from pc2_baseline.methods.pc2.paper import peer_epoch
+from pc2_baseline.methods.pc2.paper import describe, peer_epoch
 from pc2_baseline.methods.pc2.pseudo_caption import search_clean_set
 from pc2_baseline.methods.pc2.released import refit, resampled
 from pc2_baseline.modules.learner import Step
@@ -68,7 +68,7 @@ def test_the_gradient_goes_through_the_cosine_in_the_released_code_alone(halved,
     """There the noisy step alone teaches the classifier, which it needs for the cosines."""
     paper, pairs = halved("pc2-paper", epochs=0)
     codes = paper.nets[0].matching.encode_images(pairs.batch(np.arange(4)).regions)
-    assert not paper.describe(paper.nets[0], codes).requires_grad
+    assert not describe(paper.nets[0], codes, paper.method).requires_grad
     method, pairs = halved("pc2-released", epochs=0)
     own = peer_epoch(method, pairs, 0, triplet_hardest)
     monkeypatch.setattr(own.learner, "step", lambda loss, _: loss.backward() or 0.0)
