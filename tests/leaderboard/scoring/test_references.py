@@ -14,7 +14,7 @@ from leaderboard.scoring.references import followed, followed_share, references
 from leaderboard.store.entries import entry_of
 from leaderboard.submission.archive import new_submission, pack
 from now_builder.formats.release import read_pairs, write_pairs
-from tests.leaderboard.conftest import SIZES, make_similarity
+from tests.leaderboard.conftest import SIZES, make_similarity, proven
 
 N = SIZES["test"]
 
@@ -85,6 +85,7 @@ def test_a_row_that_follows_a_site_is_said_to_and_keeps_its_place(of_sites, tmp_
     result = score(tmp_path / "x.zip", release)
     assert [note.code for note in result.notes] == ["follows-site"]
     assert (result.current_flags, result.best_reference) == ((), ("lang+site", 500))
-    (row,) = [one for one in make_board("jieba", [entry_of(result)]).sections[0].rows if one.entry]
+    board = make_board("jieba", [proven(entry_of(result))])
+    (row,) = [one for one in board.sections[0].rows if one.entry]
     assert row.place == 1
     assert "follows the site" in {note.text for note in row_notes(row)}
