@@ -23,9 +23,9 @@ _FLOOR = 0.03
 """Added to deviations, of values in [0, 1], so that flat areas stay flat."""
 _SCALES = (1, 2)
 """How many times pages are shrunk: fonts of 10 to 20 px are read at each scale."""
-_EVERY = 3
+EVERY = 3
 """Of so many cells of a row one is read: a letter covers several."""
-_WEIGHT = _EVERY / 2
+_WEIGHT = EVERY / 2
 """Weight of a cell that is read, so that sums are those of every second one."""
 _CHUNK, _FEWEST = 4096, 256
 """Cells that are read at once: at most, and of what their number is a multiple."""
@@ -101,7 +101,7 @@ class WordReader(nn.Module):
         grey = screenshots.float().mean(dim=1, keepdim=True) / 255
         sums = [boxes.new_zeros(len(boxes), word_vectors.WIDTH) for boxes in regions]
         for scale in _SCALES:
-            maps, logits = self.maps(_shrink(grey, scale), _EVERY)
+            maps, logits = self.maps(_shrink(grey, scale), EVERY)
             seen = [_seen(boxes, page, scale) for boxes, page in zip(regions, logits, strict=True)]
             vectors = self._read_all(maps, [cells for cells, _ in seen])
             for number, (_, inside) in enumerate(seen):
@@ -135,7 +135,7 @@ def letters(
 ) -> tuple[Int64[Tensor, " cells"], Int64[Tensor, " cells"]]:
     """Return row and column of the cells to read: those of every third that show a letter."""
     row, column = torch.nonzero(logits > 0, as_tuple=True)
-    return row, column * _EVERY
+    return row, column * EVERY
 
 
 def local_contrast(pages: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n 1 h w"]:
