@@ -17,8 +17,8 @@ _SPECIFIC = (
 """Classes by precedence: of boxes that coincide the first class is kept."""
 
 _INLINE = frozenset({
-    "abbr", "b", "bdi", "bdo", "cite", "code", "del", "dfn", "em", "font", "i", "ins", "kbd", "mark",
-    "q", "s", "samp", "small", "span", "strong", "sub", "sup", "time", "u", "var",
+    "abbr", "b", "bdi", "bdo", "cite", "code", "del", "dfn", "em", "font", "i", "ins", "kbd",
+    "mark", "q", "s", "samp", "small", "span", "strong", "sub", "sup", "time", "u", "var",
 })  # fmt: skip
 """Tags of which a text is made: its parts are no elements of their own."""
 _ICON = 96  # 48 CSS px
