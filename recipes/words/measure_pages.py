@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from now_builder.detect.model.weights import find_weights, load_detector
-from now_builder.detect.model.word_reader import ACROSS, DOWN, EVERY, WordReader, letters
-from now_builder.detect.pixels import decode_screenshot, window_means
+from now_builder.detect.model.word_reader import ACROSS, DOWN, WordReader, letters
+from now_builder.detect.pixels import decode_screenshot
 from now_builder.errors import ConfigError, NowError
 from now_builder.formats.shard import (
     HEIGHT,
@@ -137,15 +137,12 @@ class Reading:
     def right(self, page: Tensor, lines: Sequence[Line]) -> list[tuple[int, int]]:
         """Return how many letters of each line were read at their place, and how many there are."""
         found: dict[int, tuple[int, int]] = {}
-        grey = page.float().mean(dim=0)[None, None] / 255
-        for scale in (1, 2):
+        for scale, maps, shown in self.reader.see(page[None]):
+            row, column = letters(shown[0])
+            down, across = (row + 0.5) * DOWN * scale, (column + 0.5) * ACROSS * scale
             chosen = [
                 number for number, line in enumerate(lines) if (line.size >= _HALVED) == (scale > 1)
             ]
-            if chosen:
-                maps, logits = self.reader.maps(window_means(grey, scale, scale), EVERY)
-                row, column = letters(logits[0])
-                down, across = (row + 0.5) * DOWN * scale, (column + 0.5) * ACROSS * scale
             for number in chosen:
                 left, top, right, bottom = lines[number].box
                 inside = (down >= top) & (down < bottom) & (across >= left) & (across < right)
