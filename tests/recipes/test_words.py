@@ -130,7 +130,7 @@ def test_letters_are_matched_at_their_place_and_in_order():
 
 def test_lines_are_whole_visible_and_of_one_text():
     def element(text, box, **others):
-        return Element((0, 0, 720, 1280), "p", text=text, text_box=box, **others)
+        return Element((0.0, 0.0, 720.0, 1280.0), "p", text=text, text_box=box, **others)
 
     line = (20.0, 20.0, 20.0 + 15 * 16.0, 62.0)
     found = list(measure_pages.lines_of([
