@@ -15,7 +15,7 @@ from now_builder.detect.regions.loading import attributes_of, load, resolve_sett
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError
 
-_IDENTIFYING = ("weights_sha256", "embed_sha256", "regions_sha256")
+_IDENTIFYING = ("weights_sha256", "words_edition", "embed_sha256", "regions_sha256")
 
 
 class RegionExtractor:

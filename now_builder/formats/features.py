@@ -45,7 +45,7 @@ class FeatureBatch:
         scores: In [0, 1], falling within the detector's own rows.
         classes: Index into the detector's class list, −1 where it has none.
         source: Index into :data:`SOURCES`.
-        n_regions: How many rows come from the detector proper.
+        n_regions: How many rows come from the detector proper; its other rows fill a page up.
     """
 
     keys: list[str]

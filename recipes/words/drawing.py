@@ -1,6 +1,7 @@
 """Draw small screens of words in many scripts, fonts and sizes; make training batches of them."""
 
 import random
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,16 +19,33 @@ from recipes.words.lexicon import Font, Lexicon
 
 WIDTH, HEIGHT = 320, 96
 ROWS, COLUMNS = HEIGHT // DOWN, WIDTH // ACROSS
-SIZES = (10.0, 20.5)
+SIZES = (10.0, 24.5)
 """Font sizes, in px, that the reader learns; others are read on a page of another scale."""
+UNCLEAR = (8.0, 29.0)
+"""Font sizes beyond which text counts as none, as it is read on a page of another scale."""
 
 _SCALE = 2
 """Factor by which words are drawn larger than they are shown, as on a phone."""
-_RIGHT_TO_LEFT = frozenset({"ar", "ckb", "fa", "he", "ps", "sd", "ug", "ur", "yi"})
-_SHARES = {"latin": 0.32, "en": 0.12, "zh": 0.24, "ja": 0.12, "ko": 0.09, "cyrillic": 0.07}
-"""Share of lines of each kind; the rest is of any other language."""
-_LATIN = "it en de nl es sk fr pl cs pt da ro is tr bs sv hr sl fi az id hu et ca gl lt lv nb vi af"
-_CYRILLIC = "ru uk bg mk sr be kk"
+_RIGHT_TO_LEFT = frozenset({"ar", "ckb", "fa", "he", "lrc", "mzn", "ps", "sd", "ug", "ur", "yi"})
+_LATIN = "it de nl es sk fr pl cs pt da ro is tr bs sv hr sl fi az id hu et ca gl lt lv nb vi af"
+_GROUPS = {
+    "latin": (0.24, _LATIN),
+    "en": (0.1, "en"),
+    "zh": (0.22, "zh"),
+    "ja": (0.1, "ja"),
+    "ko": (0.09, "ko"),
+    "cyrillic": (0.07, "ru uk bg mk sr be kk"),
+    "arabic": (0.06, "ar ar ar fa fa ur ckb ps"),
+    "hebrew": (0.02, "he"),
+    "thai": (0.04, "th"),
+    "greek": (0.02, "el"),
+    "devanagari": (0.02, "hi hi mr ne"),
+}  # fmt: skip
+"""Share of lines and languages of each kind; the rest is of any other language."""
+_NEARLY = 1.5
+"""Px from the border of two rows within which the middle of a letter is taken for in both."""
+_JOINER = "\u200d"
+_ALEF = frozenset("اأإآ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +72,13 @@ class Canvas:
     Attributes:
         pixels: Grey values.
         letters: Letters to be read.
-        text: Boxes of all text, of any size, in px: left, top, right, bottom.
+        unclear: Boxes of text that may be seen or not, in px: left, top, right, bottom. It is
+            nearly of a size that is read, or cut off by an edge.
     """
 
     pixels: UInt8[np.ndarray, "height width"]
     letters: list[Letter] = field(default_factory=list)
-    text: list[tuple[float, float, float, float]] = field(default_factory=list)
+    unclear: list[tuple[float, float, float, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +87,9 @@ class Batch:
 
     Attributes:
         pixels: Grey values in [0, 1].
-        shown: 1 where a cell shows a letter that is to be read, 0 where it shows none, and −1 where
-            it does not count: near the letters, and in text that is too large or too small.
+        shown: 1 where a cell shows a letter that is to be read, 0 where it shows none or one of
+            another scale, and −1 where it does not count: where the middle of a letter is next to
+            another row's, and in text that is unclear.
         cells: Canvas, row and column of the letters that are read.
         units: Those letters.
     """
@@ -89,25 +109,24 @@ class Writer:
     """
 
     def __init__(self, lexicon: Lexicon, fonts: Mapping[str, Sequence[Font]]) -> None:
-        self._fonts = fonts
+        self._fonts, self._latin = fonts, frozenset(fonts["en"])
         self._words = {
             language: (words, list(accumulate(weights)))
             for language, (words, weights) in lexicon.items()
             if language in fonts
         }
-        kinds = {"latin": _LATIN.split(), "cyrillic": _CYRILLIC.split()}
-        known = {name: kinds.get(name, [name]) for name in _SHARES}
+        known = {kind: group.split() for kind, (_, group) in _GROUPS.items()}
         grouped = {language for group in known.values() for language in group}
         known["other"] = sorted(set(self._words) - grouped)
-        self._kinds = {
+        drawn = {
             kind: [language for language in group if language in self._words]
             for kind, group in known.items()
         }
-        self._kinds = {kind: group for kind, group in self._kinds.items() if group}
-        rest = 1 - sum(_SHARES.values())
-        self._shares = [_SHARES.get(kind, rest) for kind in self._kinds]
+        self._kinds = {kind: group for kind, group in drawn.items() if group}
+        rest = 1 - sum(share for share, _ in _GROUPS.values())
+        self._shares = [_GROUPS.get(kind, (rest, ""))[0] for kind in self._kinds]
         self._letters = {
-            language: sorted({letter for word in words for letter in word})
+            language: sorted({letter for word in words for letter in word if letter.isalnum()})
             for language, (words, _) in self._words.items()
         }
 
@@ -118,29 +137,43 @@ class Writer:
         page = _Page(_background(draws, back), ink)
         top = draws.uniform(-6, 10)
         while top < HEIGHT - 6:
+            if draws.random() < 0.12:
+                top = page.picture(draws, top)
             top = self._paragraph(draws, page, top) + draws.uniform(2, 14)
         pixels = np.asarray(page.image.reduce(_SCALE), dtype=np.uint8)
-        return Canvas(pixels, page.letters, page.text)
+        return Canvas(pixels, page.letters, page.unclear)
 
     def _paragraph(self, draws: random.Random, page: "_Page", top: float) -> float:
         """Write one to four lines of one language and font; return where the next one begins."""
         kind = draws.choices(list(self._kinds), self._shares)[0]
         language = draws.choice(self._kinds[kind])
         size = _size(draws)
-        font = _load(draws.choice(self._fonts[language]), round(size * _SCALE))
+        chosen, latin = (draws.choice(self._fonts[each]) for each in (language, "en"))
+        font = _load(chosen, round(size * _SCALE))
         left = draws.uniform(-20, 30) if draws.random() < 0.8 else draws.uniform(30, WIDTH * 0.6)
         leading = size * draws.uniform(1.15, 1.8)
-        for _ in range(1 if draws.random() < 0.5 else draws.randint(2, 4)):
+        lines = 1 if draws.random() < 0.5 else draws.randint(2, 4)
+        style = _Style(font, size, language)
+        if chosen not in self._latin:  # as browsers do, another font for what it lacks
+            style.latin = _load(latin, round(size * _SCALE))
+        if draws.random() < 0.15:
+            page.panel(draws, left, top, lines * leading + size * 0.5)
+        if kind not in ("arabic", "devanagari", "thai", "other") and draws.random() < 0.08:
+            style.spacing = size * draws.uniform(0.03, 0.2)
+        if draws.random() < 0.08:
+            style.underline = max(1, round(size * _SCALE / 16))
+        for _ in range(lines):
             if top > HEIGHT - 4:
                 break
-            across = left
+            across, justified = left, draws.uniform(0.7, 2) if draws.random() < 0.2 else 1
             for _ in range(draws.randint(1, 9)):
                 if across > WIDTH:
                     break
                 text = self._text(draws, language)
-                across += page.write(text, across, top, font, size, language)
-                across += _gap(draws, size, unspaced=is_unspaced(text[0]))
+                across += page.write(_punctuated(draws, text), across, top, style)
+                across += justified * _gap(draws, size, unspaced=is_unspaced(text[0]))
             top += leading
+        page.ink = page.own_ink
         return top
 
     def _text(self, draws: random.Random, language: str) -> str:
@@ -152,7 +185,7 @@ class Writer:
             word = self._word(draws, language)
             if draws.random() < 0.22:
                 word = _change(draws, word, self._letters[language])
-            return _case(draws, word)[:22]
+            return _shortened(_case(draws, word), 22)
         if draws.random() < 0.06:
             return _case(draws, self._word(draws, "en"))
         parts = [self._unspaced(draws, language) for _ in range(draws.randint(1, 5))]
@@ -169,38 +202,125 @@ class Writer:
         return draws.choices(words, cum_weights=weights)[0]
 
 
+@dataclass(slots=True)
+class _Style:
+    """How the words of a paragraph look.
+
+    Attributes:
+        latin: Font of texts with a Latin letter or a digit, if ``font`` has none.
+        spacing: Added after each letter, in px.
+    """
+
+    font: ImageFont.FreeTypeFont
+    size: float
+    language: str
+    latin: ImageFont.FreeTypeFont | None = None
+    spacing: float = 0.0
+    underline: int = 0
+
+
 class _Page:
     """A canvas that is being drawn."""
 
     def __init__(self, image: Image.Image, ink: int) -> None:
-        self.image, self._ink = image, ink
+        self.image, self.ink, self.own_ink = image, ink, ink
         self._pen = ImageDraw.Draw(image)
         self.letters: list[Letter] = []
-        self.text: list[tuple[float, float, float, float]] = []
+        self.unclear: list[tuple[float, float, float, float]] = []
 
-    def write(
-        self,
-        text: str,
-        left: float,
-        top: float,
-        font: ImageFont.FreeTypeFont,
-        size: float,
-        language: str,
-    ) -> float:
+    def picture(self, draws: random.Random, top: float) -> float:
+        """Draw spots, shapes and edges without a letter; return where they end."""
+        left, height = draws.uniform(-20, WIDTH - 20), draws.uniform(8, 60)
+        width = height * draws.uniform(0.7, 5)
+        box = [round(edge * _SCALE) for edge in (left, top, left + width, top + height)]
+        size = (max(4, box[2] - box[0]), max(4, box[3] - box[1]))
+        cells = (draws.randint(2, 24), draws.randint(2, 12))
+        spots = np.array([draws.randrange(256) for _ in range(cells[0] * cells[1])], dtype=np.uint8)
+        texture = Image.fromarray(spots.reshape(cells[1], cells[0]))
+        how = Image.Resampling.BICUBIC if draws.random() < 0.8 else Image.Resampling.NEAREST
+        if draws.random() < 0.6:
+            self.image.paste(texture.resize(size, how), (box[0], box[1]))
+        for _ in range(draws.randint(0, 6)):
+            points = [
+                (draws.uniform(box[0], box[2]), draws.uniform(box[1], box[3]))
+                for _ in range(draws.randint(2, 4))
+            ]
+            kind, grey = draws.random(), draws.randrange(256)
+            if kind < 0.4:
+                self._pen.line(points, fill=grey, width=draws.randint(1, 8))
+            elif kind < 0.7 and len(points) > 2:
+                self._pen.polygon(points, fill=grey)
+            else:
+                radius = draws.uniform(2, size[1] / 2)
+                self._pen.circle(points[0], radius, outline=grey, width=draws.randint(1, 6))
+        return top + height
+
+    def panel(self, draws: random.Random, left: float, top: float, height: float) -> None:
+        """Fill an area behind the next lines, or frame it, as a button or a box on a page is."""
+        back, self.ink = _colours(draws)
+        around = draws.uniform(2, 12)
+        right = left + draws.uniform(60, 280)
+        sides = (left - around, top - around / 2, right, top + height + around / 2)
+        self._pen.rounded_rectangle(
+            [edge * _SCALE for edge in sides],
+            radius=draws.choice([0, 0, 8, 16]),
+            fill=back,
+            outline=draws.choice([None, self.ink]),
+        )
+
+    def write(self, text: str, left: float, top: float, style: _Style) -> float:
         """Write a text without spaces; return its width in px."""
-        self._pen.text((left * _SCALE, top * _SCALE), text, font=font, fill=self._ink, anchor="la")
-        ascent, descent = (part / _SCALE for part in font.getmetrics())
-        width = font.getlength(text) / _SCALE
-        self.text.append((left, top, left + width, top + ascent + descent))
-        if SIZES[0] <= size <= SIZES[1]:
-            centre = top + ascent - 0.36 * size
-            for place, unit in spans(text):
-                begin, end = (font.getlength(text[:to]) / _SCALE for to in (place, place + 1))
-                if language in _RIGHT_TO_LEFT:
-                    begin, end = width - end, width - begin
-                if end - begin > 1:  # no mark that stands above another letter
-                    self.letters.append(Letter(unit, left + begin, left + end, centre))
+        plain = any(letter.isascii() and letter.isalnum() for letter in text)
+        font, size = (style.latin if plain and style.latin else style.font), style.size
+        ends = [end + place * style.spacing for place, end in enumerate(_ends(text, font))]
+        width, (ascent, descent) = ends[-1], (part / _SCALE for part in font.getmetrics())
+        pieces = zip(ends, text, strict=False) if style.spacing else [(0.0, text)]
+        for shift, piece in pieces:
+            place = ((left + shift) * _SCALE, top * _SCALE)
+            self._pen.text(place, piece, font=font, fill=self.ink, anchor="la")
+        if style.underline:
+            below = (top + ascent) * _SCALE + style.underline
+            ends_px = (left * _SCALE, below, (left + width) * _SCALE, below)
+            self._pen.line(ends_px, fill=self.ink, width=style.underline)
+        box = (left, top, left + width, top + ascent + descent)
+        cut = min(left, top) < 0 or box[2] > WIDTH or box[3] > HEIGHT
+        readable = SIZES[0] <= size <= SIZES[1]
+        if UNCLEAR[0] <= size <= UNCLEAR[1] and (cut or not readable):
+            self.unclear.append(box)
+        if readable:
+            self._place(text, ends, left, top + ascent - 0.36 * size, style.language)
         return width
+
+    def _place(
+        self, text: str, ends: Sequence[float], left: float, centre: float, language: str
+    ) -> None:
+        """Note where each letter of a text stands, the signs on it included."""
+        for place, unit in spans(text):
+            after = place + 1
+            while after < len(text) and unicodedata.category(text[after])[0] == "M":
+                after += 1
+            begin, end = ends[place], ends[after]
+            if language in _RIGHT_TO_LEFT and unit[1].isalpha():
+                begin, end = ends[-1] - end, ends[-1] - begin
+            if end - begin > 1:
+                self.letters.append(Letter(unit, left + begin, left + end, centre))
+
+
+def _ends(text: str, font: ImageFont.FreeTypeFont) -> list[float]:
+    """Return where each letter of a text ends, in px from its beginning, which comes first.
+
+    Letters of Arabic are as wide as they are within a word, and those of a ligature share its
+    width.
+    """
+    joined = any("\u0600" <= letter <= "\u08ff" for letter in text)
+    ends = [0.0]
+    for count in range(1, len(text) + 1):
+        inside = joined and count < len(text) and text[count].isalpha()
+        ends.append(font.getlength(text[:count] + _JOINER * inside) / _SCALE)
+    for place in range(1, len(ends) - 1):
+        if joined and text[place - 1] == "ل" and text[place] in _ALEF:
+            ends[place] = (ends[place - 1] + ends[place + 1]) / 2
+    return ends
 
 
 def make_batch(
@@ -222,10 +342,14 @@ def make_batch(
     cells: list[tuple[int, int, int]] = []
     units: list[Unit] = []
     for number, canvas in enumerate(canvases):
-        for left, top, right, bottom in canvas.text:
-            down = slice(max(0, int(top // DOWN)), int(bottom // DOWN) + 1)
-            shown[number, down, max(0, int(left / ACROSS)) : int(right / ACROSS) + 1] = -1
+        for left, top, right, bottom in canvas.unclear:
+            down = slice(max(0, int(top // DOWN)), max(0, int(bottom // DOWN) + 1))
+            shown[number, down, max(0, int(left / ACROSS)) : max(0, int(right / ACROSS) + 1)] = -1
         placed = [(place, letter) for letter in canvas.letters if (place := _place(letter))]
+        for (_, first, last), letter in placed:
+            beside = _beside(letter.centre)
+            if beside in range(ROWS):
+                shown[number, beside, first:last] = -1
         for (row, first, last), _ in placed:
             shown[number, row, first:last] = 1
         if len(placed) > limit:
@@ -245,6 +369,14 @@ def _place(letter: Letter) -> tuple[int, int, int] | None:
     first = round(letter.left / ACROSS)
     last = min(COLUMNS, max(round(letter.right / ACROSS), first + 1))
     return (int(letter.centre // DOWN), first, last) if last > first else None
+
+
+def _beside(centre: float) -> int:
+    """Return the row next to that of a letter if the letter is nearly as much in it, else −1."""
+    row, inside = divmod(centre, DOWN)
+    if min(inside, DOWN - inside) >= _NEARLY:
+        return -1
+    return int(row) + (1 if inside > DOWN / 2 else -1)
 
 
 def _vary(page: Float[np.ndarray, "height width"], draws: np.random.Generator) -> None:
@@ -285,15 +417,35 @@ def _background(draws: random.Random, back: int) -> Image.Image:
 def _size(draws: random.Random) -> float:
     """Draw a font size, mostly one that is to be read."""
     kind = draws.random()
-    if kind < 0.88:
-        return draws.triangular(SIZES[0], SIZES[1] - 0.5, 15)
-    return draws.uniform(SIZES[1], 36) if kind < 0.95 else draws.uniform(5, SIZES[0] - 1)
+    if kind < 0.8:
+        return draws.triangular(SIZES[0], SIZES[1], 14.5)
+    if kind < 0.91:
+        return draws.uniform(SIZES[1], 70)
+    return draws.uniform(4, SIZES[0])
 
 
 def _gap(draws: random.Random, size: float, *, unspaced: bool) -> float:
     if not unspaced:
         return size * draws.uniform(0.22, 0.4)
     return 0.0 if draws.random() < 0.5 else size * draws.uniform(0.3, 1)
+
+
+def _punctuated(draws: random.Random, text: str) -> str:
+    """Add a sign before or after some texts."""
+    kind = draws.random()
+    after, before = (",,,...:;!?)»", "(«-–•#")
+    if is_unspaced(text[0]):
+        after, before = ("，。、：！？）」", "（「《·")
+    if kind < 0.13:
+        return text + draws.choice(after)
+    return draws.choice(before) + text if kind < 0.16 else text
+
+
+def _shortened(word: str, count: int) -> str:
+    """Cut a word, but not between a letter and a sign on it."""
+    while count < len(word) and unicodedata.category(word[count])[0] == "M":
+        count += 1
+    return word[:count]
 
 
 def _number(draws: random.Random) -> str:

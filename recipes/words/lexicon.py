@@ -4,6 +4,7 @@ import ast
 import gettext
 import re
 import sys
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
@@ -105,8 +106,21 @@ def _weighted(counts: Counter[str]) -> tuple[list[str], list[float]]:
 
 
 def _words(text: str, language: str) -> Iterator[str]:
-    unspaced = language in {"ja", "zh"}
-    return (run for run in runs(_MARKUP.sub("", text)) if is_unspaced(run[0]) == unspaced)
+    """Yield words as they are shown, with their vowel signs and what stands within a word."""
+    shown = unicodedata.normalize("NFC", _MARKUP.sub("", text))
+    if language in {"ja", "zh"}:
+        yield from (run for run in runs(shown) if is_unspaced(run[0]))
+        return
+    for part in shown.split():
+        inner = [place for place, letter in enumerate(part) if _is_written(letter)]
+        word = part[inner[0] : inner[-1] + 1] if inner else ""
+        if any(map(str.isalnum, word)) and not any(map(is_unspaced, word)):
+            yield word
+
+
+def _is_written(letter: str) -> bool:
+    """Return whether a character is a letter, a sign on one, or a digit."""
+    return unicodedata.category(letter)[0] in "LMN"
 
 
 def _folder(package: str) -> Path:

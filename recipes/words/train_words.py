@@ -32,6 +32,7 @@ from now_builder.detect.training.checkpoints import (
     report_resumed,
     save_checkpoint,
 )
+from now_builder.detect.training.learner import make_average
 from now_builder.errors import ConfigError, NowError, TrainingError
 from now_builder.formats.word_vectors import Unit, is_unspaced, letter_vector, unit_vector
 from now_builder.program.command_line import set_up_logging
@@ -45,10 +46,12 @@ PASSES = 4
 BATCH = 16
 LETTERS = 72
 """Maximum letters of a canvas that are read."""
-CHECKPOINT_EVERY = 200
+CHECKPOINT_EVERY = 50
 MEASURED = 192
 """Canvases to measure on."""
 _WARM = 200
+_AVERAGED = 0.998
+"""Decay of the moving average of the weights."""
 _GATE = 2.0
 _COSINE = 2.0
 _HELD_OUT = 10**9
@@ -75,7 +78,8 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 def train(options: argparse.Namespace) -> dict[str, float]:
     """Teach a detector to read, and write it with its reader; nothing else in it changes.
 
-    Killed at any moment and run again it goes on from its last checkpoint.
+    A detector that reads goes on from what it has learned; of the weights along the way a moving
+    average is written. Killed at any moment and run again it goes on from its last checkpoint.
 
     Returns:
         Figures on drawn words that it has not seen.
@@ -93,6 +97,9 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     torch.set_num_threads(options.threads)
     lexicon = read_lexicon()
     training = Training(options, lexicon, fonts_by_language(lexicon, options.fonts))
+    patches = load_detector(start, torch.device("cpu"))[0].patches
+    if patches is not None and patches.words is not None:
+        training.begin_with(patches.words)
     training.run()
     return training.finish(start)
 
@@ -110,6 +117,7 @@ class Training:
         self.options, self.lexicon, self.fonts = options, lexicon, fonts
         torch.manual_seed(options.seed)
         self.reader = WordReader().to(memory_format=torch.channels_last)
+        self.average = make_average(self.reader, _AVERAGED)
         self.scale = torch.nn.Parameter(torch.tensor(2.7))
         named = [*self.reader.named_parameters(), ("scale", self.scale)]
         groups = [
@@ -117,8 +125,13 @@ class Training:
             {"params": [each for _, each in named if each.ndim <= 1], "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.98))
-        self.letters, self.table = _letter_table(lexicon)
+        self.letters, self.table = letter_table(lexicon)
         self.step = 0
+
+    def begin_with(self, reader: WordReader) -> None:
+        """Begin with what a reader has learned."""
+        self.reader.load_state_dict(reader.state_dict())
+        self.average.module.load_state_dict(reader.state_dict())
 
     def run(self) -> None:
         """Take the steps that are left."""
@@ -173,6 +186,7 @@ class Training:
         torch.autograd.backward(total)
         torch.nn.utils.clip_grad_norm_(self.reader.parameters(), 5.0)
         self.optimizer.step()
+        self.average.update_parameters(self.reader)
         self.step += 1
         return {name: float(value.detach()) for name, value in losses.items()}
 
@@ -250,6 +264,7 @@ class Training:
         state = {
             "step": self.step,
             "reader": self.reader.state_dict(),
+            "average": self.average.state_dict(),
             "scale": self.scale.detach(),
             "optimizer": self.optimizer.state_dict(),
         }
@@ -260,6 +275,7 @@ class Training:
         if state is None:
             return
         self.reader.load_state_dict(state["reader"])
+        self.average.load_state_dict(state["average"])
         self.scale.data.copy_(state["scale"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = int(state["step"])
@@ -268,7 +284,7 @@ class Training:
     def finish(self, start: Path) -> dict[str, float]:
         """Put the reader into the detector, measure it as it is stored, and write both."""
         detector, card = load_detector(start, torch.device("cpu"))
-        reader = self.reader.eval()
+        reader = self.reader = self.average.module.eval()
         if self.options.half:
             reader.half().float()
         figures = self.measure()
@@ -315,7 +331,7 @@ def _draw(first: int, count: int) -> list[Canvas]:
     return [_writer.draw(first + more) for more in range(count)]
 
 
-def _letter_table(lexicon: Lexicon) -> tuple[dict[str, int], Float[Tensor, "letters 256"]]:
+def letter_table(lexicon: Lexicon) -> tuple[dict[str, int], Float[Tensor, "letters 256"]]:
     """Number the letters of a lexicon, without their case, and return their vectors."""
     folded = {
         letter for words, _ in lexicon.values() for word in words for letter in word.casefold()

@@ -2,13 +2,16 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from now_builder.detect.model.text_encoder import DIMENSION
 from now_builder.detect.model.weights import find_weights, load_detector
 from now_builder.detect.training.checkpoints import checkpoint_path
-from recipes.words import lexicon, train_words
+from now_builder.formats.shard import Element
+from recipes.words import drawing, lexicon, measure_pages, train_words
 
 LANGUAGES = {"en", "de", "ru", "zh", "ja"}
 
@@ -68,3 +71,77 @@ def test_a_detector_learns_to_read_and_a_stop_changes_nothing(tmp_path, monkeypa
     assert after.export(torch.randn(1, DIMENSION), page, boxes).shape == (1, DIMENSION)
     with pytest.raises(SystemExit, match="not there yet"):
         train_words.main([str(weights), *options])
+
+
+def test_words_keep_their_signs_and_what_stands_within_them():
+    found = list(lexicon._words("ภาษาไทย, (हिन्दी) don't <b>x</b> 网络", "th"))
+    assert found == ["ภาษาไทย", "हिन्दी", "don't", "x"]
+    assert list(lexicon._words("用户 API 网络", "zh")) == ["用户", "网络"]
+
+
+def _style(size, text, language):
+    found = lexicon.fonts_by_language({"en": (["a"], [1.0]), language: ([text], [1.0])}, [])
+    font = drawing._load(found[language][0], round(2 * size))
+    return drawing._Style(font, size, language)
+
+
+def _shown(size, text="Worte", language="de", left=20.0):
+    """Return what a canvas with one word shows, and the canvas."""
+    page = drawing._Page(Image.new("L", (2 * drawing.WIDTH, 2 * drawing.HEIGHT), 255), 0)
+    page.write(text, left, 20.0, _style(size, text, language))
+    pixels = np.asarray(page.image.reduce(2), dtype=np.uint8)
+    canvas = drawing.Canvas(pixels, page.letters, page.unclear)
+    batch = drawing.make_batch([canvas], np.random.default_rng(0), 72, varied=False)
+    return batch.shown[0], canvas
+
+
+def test_letters_of_another_scale_are_none_and_those_nearly_of_it_do_not_count():
+    shown, canvas = _shown(16.0)
+    row = int(canvas.letters[0].centre // drawing.DOWN)
+    assert (shown == 1).any(dim=1).tolist() == [each == row for each in range(drawing.ROWS)]
+    assert (shown[row] == -1).sum() == 0
+    for size in (6.0, 32.0, 48.0):
+        shown, canvas = _shown(size)
+        assert canvas.pixels.min() < 100
+        assert not shown.any()
+    for shown, _ in (_shown(9.0), _shown(27.0), _shown(16.0, left=-10.0)):
+        assert (shown == -1).any()
+    assert not (_shown(27.0)[0] == 1).any()
+
+
+def test_arabic_letters_stand_from_right_to_left_and_a_ligature_is_shared():
+    _, canvas = _shown(16.0, "سلام", "ar")
+    assert [letter.unit[1] for letter in canvas.letters] == list("سلام")
+    lefts = [letter.left for letter in canvas.letters]
+    assert lefts == sorted(lefts, reverse=True)
+    widths = [letter.right - letter.left for letter in canvas.letters]
+    assert widths[1] == pytest.approx(widths[2])
+    _, thai = _shown(16.0, "ที่นี่", "th")
+    assert [letter.unit[1] for letter in thai.letters] == ["ท", "น"]
+
+
+def test_letters_are_matched_at_their_place_and_in_order():
+    said = [(0.1, "w"), (0.3, "e"), (0.5, "b"), (0.7, "s"), (0.9, "x")]
+    assert measure_pages.matched("Webst", said) == (4, 5)
+    assert measure_pages.matched("Webst", said[::-1]) == (1, 5)
+    assert measure_pages.matched("a" * 60 + "w", said) == (0, 61)
+    assert measure_pages.matched("אב", [(0.2, "ב"), (0.8, "א")]) == (2, 2)
+
+
+def test_lines_are_whole_visible_and_of_one_text():
+    def element(text, box, **others):
+        return Element((0.0, 0.0, 720.0, 1280.0), "p", text=text, text_box=box, **others)
+
+    line = (20.0, 20.0, 20.0 + 15 * 16.0, 62.0)
+    found = list(measure_pages.lines_of([
+        element("some plain words", line),
+        element("some plain words " * 3, line),  # too many for the box: it has several lines
+        element("some plain words", line, visible=False),
+        element("some plain words", (20.0, 1260.0, 260.0, 1302.0)),
+        element("words and", line),
+        element("a link", line, parent=4),
+    ]))  # fmt: skip
+    assert [(each.text, each.script) for each in found] == [
+        ("some plain words", "LATIN"), ("a link", "LATIN"),
+    ]  # fmt: skip
+    assert found[0].size == pytest.approx(21 / 1.33)

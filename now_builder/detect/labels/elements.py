@@ -16,6 +16,11 @@ _SPECIFIC = (
 )  # fmt: skip
 """Classes by precedence: of boxes that coincide the first class is kept."""
 
+_INLINE = frozenset({
+    "abbr", "b", "bdi", "bdo", "cite", "code", "del", "dfn", "em", "font", "i", "ins", "kbd",
+    "mark", "q", "s", "samp", "small", "span", "strong", "sub", "sup", "time", "u", "var",
+})  # fmt: skip
+"""Tags of which a text is made: its parts are no elements of their own."""
 _ICON = 96  # 48 CSS px
 SMALLEST = 12
 """Shortest side of a labelled element, px of the screen; 6 CSS px."""
@@ -47,15 +52,22 @@ def label(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Label
 
     Dropped: hidden elements and those clipped to less than 40 %; those smaller than 6 CSS px or
     64 CSS px²; wrappers of more than 80 % of the screen; of boxes that coincide (IoU > 0.9) all but
-    the most specific. Ignored: pictures without pixels; unknown kinds; beyond 40 of a class.
+    the most specific; parts of a text, heading or link that only look different. Ignored: pictures
+    without pixels; unknown kinds; beyond 40 of a class.
     """
     page = _Page(elements, _children(elements), mapping)
     labelled: list[_Labelled] = []
     ignored: list[Box] = []
+    whole: set[int] = set()  # texts, headings and links, and their parts
     for index, element in enumerate(elements):
         if not _seen(element):
             continue
         kind = _kind(page, index)
+        part = kind == "text" and element.tag in _INLINE and element.parent in whole
+        if part or kind in ("text", "heading", "link"):
+            whole.add(index)
+        if part:
+            continue
         box = _cut(_tight(page, index, kind))
         if box is None:
             continue
@@ -87,6 +99,16 @@ class _Page:
 
     def below(self, index: int) -> list[Element]:
         return [self.elements[i] for i in _subtree(self.children, index)]
+
+    def parts(self, index: int) -> list[Element]:
+        """Return an element and what its text is made of, links included: some 200 at most."""
+        found = [index]
+        for each in found:
+            if len(found) > 200:
+                break
+            below = (child for child in self.children[each] if child > each)
+            found += [child for child in below if self.elements[child].tag in {*_INLINE, "a"}]
+        return [self.elements[each] for each in found]
 
     def pictured(self, elements: Sequence[Element]) -> bool:
         return any(_plain_kind(item, self.mapping) == "image" for item in elements)
@@ -187,17 +209,15 @@ def _by_looks(element: Element, name: str | None) -> str | None:
 def _tight(page: _Page, index: int, kind: str | None) -> Box:
     """Return the box of the lines for text, whose block spans the page; else the border box.
 
-    For text whose strings are all in descendants it is the box of their lines, unless there are
-    pictures among them.
+    Parts of the text count. For text whose strings are all in descendants it is the box of their
+    lines, unless there are pictures among them.
     """
     element = page.elements[index]
     if kind not in ("text", "heading", "link"):
         return element.box
-    if element.text_box is not None:
-        return element.text_box
-    below = page.below(index)
+    below = page.below(index) if element.text_box is None else page.parts(index)
     lines = [item.text_box for item in below if item.text_box is not None and _seen(item)]
-    if not lines or page.pictured(below):
+    if not lines or (element.text_box is None and page.pictured(below)):
         return element.box
     lefts, tops, rights, bottoms = zip(*lines, strict=True)
     return min(lefts), min(tops), max(rights), max(bottoms)

@@ -21,11 +21,13 @@ _CONTRAST = 25
 """Side of the window, in px, by whose mean and deviation a pixel is seen."""
 _FLOOR = 0.03
 """Added to deviations, of values in [0, 1], so that flat areas stay flat."""
-_SCALES = (1, 2)
+EDITION = "2"
+"""Attribute ``words_edition`` of feature files: another way to read gets another."""
+SCALES = (1, 2)
 """How many times pages are shrunk: fonts of 10 to 20 px are read at each scale."""
-_EVERY = 3
+EVERY = 3
 """Of so many cells of a row one is read: a letter covers several."""
-_WEIGHT = _EVERY / 2
+_WEIGHT = EVERY / 2
 """Weight of a cell that is read, so that sums are those of every second one."""
 _CHUNK, _FEWEST = 4096, 256
 """Cells that are read at once: at most, and of what their number is a multiple."""
@@ -98,15 +100,23 @@ class WordReader(nn.Module):
         regions: Sequence[Float[Tensor, "_ 4"]],
     ) -> Float[Tensor, "all 256"]:
         """Sum the vectors of the letters in each region; zero where there are none."""
-        grey = screenshots.float().mean(dim=1, keepdim=True) / 255
         sums = [boxes.new_zeros(len(boxes), word_vectors.WIDTH) for boxes in regions]
-        for scale in _SCALES:
-            maps, logits = self.maps(_shrink(grey, scale), _EVERY)
-            seen = [_seen(boxes, page, scale) for boxes, page in zip(regions, logits, strict=True)]
+        for scale, maps, shown in self.see(screenshots):
+            seen = [_seen(boxes, page, scale) for boxes, page in zip(regions, shown, strict=True)]
             vectors = self._read_all(maps, [cells for cells, _ in seen])
             for number, (_, inside) in enumerate(seen):
                 sums[number] += inside.to(vectors[number].dtype) @ vectors[number]
         return torch.cat(sums) * _WEIGHT
+
+    def see(
+        self, screenshots: UInt8[Tensor, "n 3 height width"]
+    ) -> list[tuple[int, Float[Tensor, "n channels _ _"], Bool[Tensor, "n _ _"]]]:
+        """Return each scale, the pages' maps, and which of every third cell are to be read."""
+        grey = screenshots.float().mean(dim=1, keepdim=True) / 255
+        maps, logits = zip(
+            *(self.maps(_shrink(grey, scale), EVERY) for scale in SCALES), strict=True
+        )
+        return list(zip(SCALES, maps, surest(logits), strict=True))
 
     def _read_all(
         self,
@@ -130,12 +140,31 @@ class WordReader(nn.Module):
         return list(torch.split(found[:count], counts))
 
 
+def surest(logits: Sequence[Float[Tensor, "n _ _"]]) -> list[Bool[Tensor, "n _ _"]]:
+    """Return which cells of each scale show a letter, more surely than its rivals do.
+
+    Those are the cells above and below, and the one of another scale at the same place: a letter
+    is read where its middle is, and at the scale at which it has the size that was learned.
+    """
+    shown = []
+    for own in map(Tensor.float, logits):
+        beside = F.pad(own, (0, 0, 1, 1), value=-torch.inf)
+        others = [
+            F.adaptive_max_pool2d(other.float(), own.shape[1:])
+            for other in logits
+            if other.shape != own.shape
+        ]
+        rivals = torch.stack([beside[:, :-2], beside[:, 2:], *others]).amax(dim=0)
+        shown.append((own > 0) & (own >= rivals))
+    return shown
+
+
 def letters(
-    logits: Float[Tensor, "rows seen"],
+    shown: Bool[Tensor, "rows seen"],
 ) -> tuple[Int64[Tensor, " cells"], Int64[Tensor, " cells"]]:
-    """Return row and column of the cells to read: those of every third that show a letter."""
-    row, column = torch.nonzero(logits > 0, as_tuple=True)
-    return row, column * _EVERY
+    """Return row and column of the cells to read, of every third."""
+    row, column = torch.nonzero(shown, as_tuple=True)
+    return row, column * EVERY
 
 
 def local_contrast(pages: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n 1 h w"]:
@@ -164,10 +193,10 @@ def _shrink(pages: Float[Tensor, "n 1 h w"], scale: int) -> Float[Tensor, "n 1 i
 
 
 def _seen(
-    boxes: Float[Tensor, "boxes 4"], logits: Float[Tensor, "rows seen"], scale: int
+    boxes: Float[Tensor, "boxes 4"], shown: Bool[Tensor, "rows seen"], scale: int
 ) -> tuple[tuple[Int64[Tensor, " cells"], Int64[Tensor, " cells"]], Bool[Tensor, "boxes cells"]]:
     """Return row and column of a page's cells that lie in a box, and in which boxes each does."""
-    row, column = letters(logits)
+    row, column = letters(shown)
     inside = _within(boxes, row * DOWN * scale, column * ACROSS * scale, scale)
     wanted = inside.any(dim=0)
     return (row[wanted], column[wanted]), inside[:, wanted]

@@ -17,6 +17,10 @@ from now_builder.detect.regions.rows import DETECTOR, NMS, RELAXED, PageRegions,
 from now_builder.detect.regions.sources import RegionSource
 from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
 
+_LEAST = 0.2
+"""Score from which a proposal counts as a region of the page: on 201 pages of unseen real sites one
+in ten of those below lay on an element, 2.6 % of those that did."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
@@ -58,9 +62,10 @@ class AptExtractor:
 
         Regions are ranked by the geometric mean of class probability and the source's score, after
         class-agnostic suppression at 0.5, which is relaxed until 36 are left; where there are too
-        few candidates, windows of a grid follow. Features are those of the candidates; boxes of the
-        model's own proposals are regressed, as in bottom-up attention and RegionCLIP, those of
-        other sources stay as they are and come before the model's own.
+        few candidates, windows of a grid follow. Proposals with a score below 0.2 fill a page up,
+        as relaxed ones do, but are none of its ``n_regions``. Features are those of the candidates;
+        boxes of the model's own proposals are regressed, as in bottom-up attention and RegionCLIP,
+        those of other sources stay as they are and come before the model's own.
         """
         device, size = self.model.centre.device, self.model.config.input_size
         screenshots = screenshots.to(device)
@@ -146,6 +151,7 @@ def _select(
     """Return the rows of a page, and the boxes whose pixels were embedded."""
     priority = scores + (origin != DETECTOR)
     kept, strict = geometry.select(boxes, priority, REGIONS, NMS)
-    source = torch.where(strict, origin[kept], RELAXED)
+    sure = strict & ((origin[kept] != DETECTOR) | (scores[kept] >= _LEAST))
+    source = torch.where(sure, origin[kept], RELAXED)
     rows = PageRegions(boxes[kept], scores[kept], classes[kept], embedded[kept], source)
     return rows, seen[kept]

@@ -18,6 +18,7 @@ from now_builder.detect.model.weights import (
     load_detector,
     read_card,
 )
+from now_builder.detect.model.word_reader import EDITION
 from now_builder.detect.ocr import ocr_attributes
 from now_builder.detect.regions import detectron2 as detectron
 from now_builder.detect.regions.embedded import EmbeddedRegions, embed_attributes
@@ -30,6 +31,7 @@ from now_builder.errors import ConfigError
 from now_builder.formats.word_vectors import columns_attribute
 
 _HUB = "hf:"
+_READS = {"words": columns_attribute(WORDS), "words_edition": EDITION}
 
 
 def resolve_settings(settings: DetectSettings) -> DetectSettings:
@@ -76,7 +78,7 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
         "text_encoder": card.text_encoder,
         "input_size": f"{width}x{height}",
         "proposals": str(settings.proposals),
-        **({"words": columns_attribute(WORDS)} if _reads(settings, card) else {}),
+        **(_READS if _reads(settings, card) else {}),
         **_source_attributes(settings.regions, settings.region_score),
         **shared,
     }

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torchvision.ops import roi_align
 
@@ -245,7 +245,7 @@ def _freeze(model: AptDetector) -> None:
         norm.eval()
 
 
-def make_average(model: AptDetector, decay: float) -> AveragedModel:
+def make_average(model: nn.Module, decay: float) -> AveragedModel:
     r"""Make a moving average of a model: parameters, and the statistics of batch normalisation.
 
     After n steps the decay is :math:`\min(d, (1 + n) / (10 + n))`, so that a short training too

@@ -148,9 +148,28 @@ def test_a_heading_whose_text_stands_in_elements_below_takes_the_box_of_their_li
     ]  # fmt: skip
     found = label(elements)
     assert found.boxes[0] == (24.0, 95.0, 180.0, 170.0)
-    assert [NAMES[number] for number in found.classes] == ["heading", "text", "text"]
+    assert [NAMES[number] for number in found.classes] == ["heading"]
     logo = Element((24.0, 95.0, 140.0, 175.0), "img", parent=0)
     assert label([*elements, logo]).boxes[0] == block
+
+
+def test_parts_of_a_text_that_only_look_different_are_not_cut_from_it():
+    """Bold words, spans and links stand in a paragraph's or heading's own lines."""
+    block, line = (0.0, 90.0, 720.0, 180.0), (24.0, 95.0, 180.0, 130.0)
+    bold, link = (180.0, 95.0, 240.0, 130.0), (24.0, 135.0, 90.0, 170.0)
+    for tag, role, name in (("p", "paragraph", "text"), ("h2", "heading", "heading")):
+        elements = [
+            Element(block, tag, role, "some", line),
+            Element(bold, "b", text="bold", text_box=bold, parent=0),
+            Element(bold, "span", text="x", text_box=bold, parent=1),
+            Element(link, "a", "link", "a link", link, parent=0),
+        ]
+        assert names(*elements) == [name, "link"]
+        assert label(elements).boxes == [(24.0, 95.0, 240.0, 170.0), link]
+    tags = [Element(each, "span", text="a", text_box=each, parent=0) for each in (line, link)]
+    assert names(Element(block, "div"), *tags) == ["text", "text"]  # nobody's parts
+    deep = [Element(line, "span", text="a", text_box=line, parent=i - 1) for i in range(3000)]
+    assert names(*deep) == ["text"]
 
 
 def test_a_mapping_gives_classes_of_its_own_by_role_tag_and_input():

@@ -1,5 +1,7 @@
 """The word reader: contrast, which letters count for which region, what the shipped one reads."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from now_builder.detect.model.word_reader import (
     WordReader,
     letters,
     local_contrast,
+    surest,
 )
 from now_builder.formats.word_vectors import count_units, unit_vector
 
@@ -66,9 +69,32 @@ def test_contrast_is_the_distance_from_the_mean_in_deviations():
 def test_of_the_cells_that_show_a_letter_every_third_is_read():
     logits = torch.full((3, 8), -1.0)
     logits[1, 2:8] = 1.0
-    row, column = letters(logits[:, ::3])
+    row, column = letters(logits[:, ::3] > 0)
     assert row.tolist() == [1, 1]
     assert column.tolist() == [3, 6]
+
+
+def test_a_letter_is_read_in_its_surest_row_and_at_its_surest_scale():
+    """Against a loop over cells, of pages whose maps are not exactly twice as large."""
+    generator = torch.Generator().manual_seed(0)
+    for small in ((4, 5), (5, 6), (5, 5)):
+        both = [torch.randn(2, *size, generator=generator) for size in ((9, 11), small)]
+        for own, other, shown in zip(both, both[::-1], surest(both), strict=True):
+            rows, columns = own.shape[1:]
+            down, across = other.shape[1] / rows, other.shape[2] / columns
+            for page, row, column in torch.cartesian_prod(*map(torch.arange, own.shape)).tolist():
+                value = float(own[page, row, column])
+                near = other[
+                    page,
+                    int(row * down) : math.ceil((row + 1) * down),
+                    int(column * across) : math.ceil((column + 1) * across),
+                ]
+                rivals = [
+                    float(own[page, each, column])
+                    for each in (row - 1, row + 1)
+                    if 0 <= each < rows
+                ] + [float(near.max())]
+                assert bool(shown[page, row, column]) == (value > 0 and value >= max(rivals))
 
 
 def test_logits_of_every_third_cell_are_those_of_all(reader):
@@ -90,9 +116,10 @@ def test_a_region_sums_the_letters_whose_cells_it_contains(reader, monkeypatch):
         found = reader(page, [boxes])
         slow = torch.zeros(3, 256)
         grey = page.float().mean(1, keepdim=True) / 255
-        for scale in (1, 2):
-            maps, logits = reader.maps(functional.avg_pool2d(grey, scale))
-            for row, column in torch.stack(letters(logits[0, :, ::3]), 1).tolist():
+        seen = [reader.maps(functional.avg_pool2d(grey, scale)) for scale in (1, 2)]
+        chosen = surest([logits[:, :, ::3] for _, logits in seen])
+        for scale, (maps, _), shown in zip((1, 2), seen, chosen, strict=True):
+            for row, column in torch.stack(letters(shown[0]), 1).tolist():
                 place = [torch.tensor([each]) for each in (0, row, column)]
                 across, down = (column + 0.5) * ACROSS * scale, (row + 0.5) * DOWN * scale
                 for number, (left, top, right, bottom) in enumerate(boxes.tolist()):
