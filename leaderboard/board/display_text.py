@@ -15,6 +15,7 @@ REFERENCES: Mapping[str, str] = {
     "chance": "Chance",
     "lang": "Language alone",
     "lang+topic": "Language and topic",
+    "ocr": "Text on the screenshot",
 }
 EVIDENCE: Mapping[str, str] = {
     "reported": "reported",

@@ -12,8 +12,9 @@ from leaderboard.submission.gallery import Gallery
 from now_builder.errors import FormatError
 from now_builder.formats.release import Pair, read_pairs
 from now_builder.formats.tables import read_frame
+from now_builder.formats.word_vectors import text_vector
 
-REFERENCES = ("chance", "lang", "lang+topic")
+REFERENCES = ("chance", "lang", "lang+topic", "ocr")
 """Names of all reference scorers."""
 
 Categories = Sequence[str | None]
@@ -22,12 +23,13 @@ Categories = Sequence[str | None]
 def references(
     release: Path, gallery: Gallery, split: str, attributes: Path | None = None
 ) -> dict[str, float]:
-    """Return the rSum of trivial scorers: ``chance``, ``lang``, ``lang+topic``.
+    """Return the rSum of trivial scorers: ``chance``, ``lang``, ``lang+topic``, ``ocr``.
 
     A scorer that knows a label gives 1 to pairs whose image and caption share it, else 0;
     ties count by expectation. Languages are those of the release's ``pairs.parquet``, or of the
-    attributes: CSV or Parquet with ``url`` or ``key``, and any of ``lang``, ``topic`` and
-    ``caption_topic`` (the topic of the caption, where it may differ).
+    attributes: CSV or Parquet with ``url`` or ``key``, and any of ``lang``, ``topic``,
+    ``caption_topic`` (the topic of the caption, where it may differ) and ``ocr`` (the text on the
+    screenshot, as ``now-builder ocr`` reads it), which is compared with the caption's text.
     """
     found = {"chance": chance_rsum(*gallery.shape)}
     known = read_pairs(release) if gallery.origin == "rebuilt" else []
@@ -43,6 +45,8 @@ def references(
         topics = columns.get("caption_topic", columns["topic"])
         read = [f"{a}/{b}" for a, b in zip(lang, topics, strict=True)]
         found["lang+topic"] = label_rsum(seen, read)
+    if "ocr" in columns:
+        found["ocr"] = text_rsum(columns["ocr"], [pair.caption for pair in pairs])
     return found
 
 
@@ -64,6 +68,16 @@ def label_rsum(images: Categories, captions: Categories) -> float:
     return recalls((rows[:, None] == columns[None, :]).astype(np.float32)).rsum
 
 
+def text_rsum(pages: Categories, captions: Sequence[str]) -> float:
+    """Return the rSum of the cosine of texts by their hashed letters, each side less its mean."""
+    sides = [np.stack([text_vector(text or "") for text in side]) for side in (pages, captions)]
+    centred = [side - side.mean(0) for side in sides]
+    page, caption = (
+        side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), 1e-6) for side in centred
+    )
+    return recalls(np.round(page @ caption.T, 5)).rsum  # the last digits depend on the machine
+
+
 def _joined(attributes: Path, pairs: Sequence[Pair]) -> dict[str, list[str | None]]:
     """Look up each pair's attributes; return the label columns in pair order."""
     table = _read(attributes)
@@ -78,7 +92,8 @@ def _joined(attributes: Path, pairs: Sequence[Pair]) -> dict[str, list[str | Non
             attributes,
             f"no row for {len(missing)} of {len(wanted)} pairs, the first {name} {missing[0]!r}",
         )
-    labels = [column for column in ("lang", "topic", "caption_topic") if column in table]
+    known = ("lang", "topic", "caption_topic", "ocr")
+    labels = [column for column in known if column in table]
     return {column: [table[column][rows[value]] for value in wanted] for column in labels}
 
 
