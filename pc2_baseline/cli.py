@@ -79,6 +79,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
         "pc2-baseline train out/release runs/three --seeds 0,1,2",
         "pc2-baseline train out/release runs/pc2 --set data.truth=truth.csv --set train.patience=8",
         "torchrun --no-python --nproc-per-node 2 pc2-baseline train out/release runs/pc2",
+        "pc2-baseline train out/release runs/clip --config clip --captures out/captures",
         "pc2-baseline train out/release runs/pc2 --track trackio:now",
         "tensorboard --logdir runs",
     ),
@@ -95,6 +96,10 @@ def train(
         typer.Option(
             metavar="N,N,…", help="Train once with each seed, in RUN/seed-N: mean and spread."
         ),
+    ] = None,
+    captures: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the release's captures, for a network of pixels (clip)."),
     ] = None,
     track: Annotated[
         str | None,
@@ -128,6 +133,7 @@ def train(
 
     overrides = [*(set_ or []), *([f'train.device="{device}"'] if device else [])]
     overrides += [f"train.track={json.dumps(track)}"] if track else []
+    overrides += [f"data.captures={json.dumps(str(captures.resolve()))}"] if captures else []
     by_size = config is None and on is None
     if by_size:
         config, overrides, on = default_preset(release, overrides)
@@ -190,6 +196,20 @@ def predict(
 
     start(runs, split, output, release=release, device_name=device, bank=bank)
     typer.echo(f"{output}")
+
+
+@app.command("export")
+def export(
+    run: RunFolder,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write.")],
+) -> None:
+    """Write the trained dual encoder of a run (--config clip) as a model of transformers.
+
+    `zero-shot --model FOLDER`, `rank-pairs --model FOLDER` and `detect --embed FOLDER` take it.
+    """
+    from pc2_baseline.runs.export import export as start
+
+    typer.echo(start(run, folder))
 
 
 @app.command(
