@@ -117,6 +117,23 @@ def _label(
     typer.echo(label_captures(captures, labels, settings, force))
 
 
+@app.command("ocr", kept="the texts of finished shards are kept")
+def _ocr(
+    captures: Captures,
+    output: Annotated[Path, typer.Argument(metavar="OUT.csv", help="The table to write.")],
+    languages: Annotated[
+        str, typer.Option(help="Languages, in Tesseract's names.")
+    ] = "chi_sim+eng",
+) -> None:
+    """Read the text on each screenshot with Tesseract into a table of key and ocr.
+
+    As `now-leaderboard score --attributes OUT.csv` it gives the reference row of reading alone.
+    """
+    from now_builder.detect.read_screens import read_screens
+
+    typer.echo(read_screens(captures, output, languages))
+
+
 @app.command("train-detector", kept="the last checkpoint is kept")
 def _train_detector(
     captures: Annotated[

@@ -80,6 +80,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
         "pc2-baseline train out/release runs/pc2 --set data.truth=truth.csv --set train.patience=8",
         "torchrun --no-python --nproc-per-node 2 pc2-baseline train out/release runs/pc2",
         "pc2-baseline train out/release runs/osa --config osa --weights-from pairs.csv",
+        "pc2-baseline train out/release runs/clip --config clip --captures out/captures",
         "pc2-baseline train out/release runs/pc2 --track trackio:now",
         "tensorboard --logdir runs",
     ),
@@ -103,6 +104,10 @@ def train(
             help="What another model thinks of the pairs, by which their losses are multiplied: a "
             "table of rank-pairs, or a matrix (.npy); data.weights_from.",
         ),
+    ] = None,
+    captures: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the release's captures, for a network of pixels (clip)."),
     ] = None,
     track: Annotated[
         str | None,
@@ -137,6 +142,7 @@ def train(
     overrides = [*(set_ or []), *([f'train.device="{device}"'] if device else [])]
     overrides += [f"train.track={json.dumps(track)}"] if track else []
     overrides += [f"data.weights_from={json.dumps(str(weights_from))}"] if weights_from else []
+    overrides += [f"data.captures={json.dumps(str(captures.resolve()))}"] if captures else []
     by_size = config is None and on is None
     if by_size:
         config, overrides, on = default_preset(release, overrides)
@@ -199,6 +205,20 @@ def predict(
 
     start(runs, split, output, release=release, device_name=device, bank=bank)
     typer.echo(f"{output}")
+
+
+@app.command("export")
+def export(
+    run: RunFolder,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write.")],
+) -> None:
+    """Write the trained dual encoder of a run (--config clip) as a model of transformers.
+
+    `zero-shot --model FOLDER`, `rank-pairs --model FOLDER` and `detect --embed FOLDER` take it.
+    """
+    from pc2_baseline.runs.export import export as start
+
+    typer.echo(start(run, folder))
 
 
 @app.command(

@@ -67,9 +67,15 @@ class DataSettings(Strict):
         description="Column of data.weights_from that weighs the pairs: clean_prob itself, or "
         "cosine by OSA's function.",
     )
+    captures: Path | None = Field(
+        None,
+        description="For dual_encoder: folder made by crawl that the release was packaged from, "
+        "for its screenshots.",
+    )
     memory_gb: PositiveFloat = Field(
         12.0,
-        description="Hold a split's regions in memory up to this size, else read by the batch.",
+        description="Hold a split's regions, or resized screenshots, in memory up to this size, "
+        "else read by the batch.",
     )
     device_gb: PositiveFloat = Field(
         24.0, description="Hold a split's regions on the GPU up to this size."
@@ -88,15 +94,50 @@ class ModelSettings(Strict):
     embed_dim: PositiveInt = Field(2048, description="Width of regions and words.")
     word_dim: PositiveInt = Field(300, description="Width of a token's embedding.")
     similarity: Literal[
-        "sgr", "saf", "scan_t2i", "scan_i2t", "imram", "maxsim", "vsrn", "pooled", "reading"
+        "sgr",
+        "saf",
+        "scan_t2i",
+        "scan_i2t",
+        "imram",
+        "maxsim",
+        "vsrn",
+        "pooled",
+        "reading",
+        "dual_encoder",
     ] = Field(
         "sgr",
         description="Network: SGRAF's graph reasoning (sgr) or attention filtration (saf); SCAN, "
         "words attending to regions (scan_t2i) or regions to words (scan_i2t); IMRAM; each word "
         "with its nearest region and each region with its nearest word (maxsim); VSRN; "
         "the cosine of one vector a screenshot and one a caption (pooled), hundreds of times "
-        "faster; or the words read on the page against the caption's letters, with a learned "
-        "correction (reading), for features of a detector that reads, such as tiny-web.",
+        "faster; the words read on the page against the caption's letters, with a learned "
+        "correction (reading), for features of a detector that reads, such as tiny-web; or the "
+        "screenshot against the caption's text by model.encoder (dual_encoder), for data.captures.",
+    )
+    encoder: str = Field(
+        "google/siglip2-base-patch16-224",
+        description="For dual_encoder: the dual encoder of transformers to begin with (CLIP, "
+        "SigLIP, SigLIP 2, AltCLIP, Chinese-CLIP …): name on the Hugging Face hub, or folder.",
+    )
+    squeeze: bool = Field(
+        default=False,
+        description="For dual_encoder: resize screenshots to a square first; CLIP's own processor "
+        "crops the middle square.",
+    )
+    last_layers: NonNegativeInt = Field(
+        0,
+        description="For dual_encoder: train so many last layers of each tower, and what follows "
+        "them; 0: everything.",
+    )
+    lora_rank: NonNegativeInt = Field(
+        0,
+        description="For dual_encoder: train adapters of this rank (LoRA) beside the linear "
+        "layers, and nothing else; 0: none.",
+    )
+    chunk: NonNegativeInt = Field(
+        0,
+        description="For dual_encoder: encode so many of a batch at once, and again in the "
+        "backward pass: the same gradients in the memory of a chunk, a third slower; 0: all.",
     )
     image_pooling: Literal["mean", "gpo"] = Field(
         "mean",
@@ -240,7 +281,7 @@ class Settings(Strict):
 
     @model_validator(mode="after")
     def _network_and_data_are_what_the_method_takes(self) -> "Settings":
-        if self.model.similarity in {"pooled", "reading"}:
+        if self.model.similarity in {"pooled", "reading", "dual_encoder"}:
             has = f'model.similarity = "{self.model.similarity}" has one vector each'
             if self.method.name == "pc2-released":
                 raise ValueError(f"method pc2-released needs regions and words, but {has}")
@@ -255,6 +296,11 @@ class Settings(Strict):
                 f"data.weights_from: method {self.method.name} weighs pairs by itself, expected "
                 "contrastive, rcl or triplet"
             )
+        if self.model.similarity == "dual_encoder":
+            if self.method.name == "ridge":
+                raise ValueError("method ridge needs features, but dual_encoder sees screenshots")
+            if self.model.last_layers and self.model.lora_rank:
+                raise ValueError("model.last_layers and model.lora_rank: expected one of them")
         cells = ("sgr", "scan_t2i", "scan_i2t", "imram", "maxsim")
         if self.model.shortlist and self.model.similarity not in cells:
             raise ValueError(

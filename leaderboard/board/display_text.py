@@ -18,6 +18,7 @@ REFERENCES: Mapping[str, str] = {
     "site": "Site alone",
     "lang+site": "Language and site",
     "lang+topic": "Language and topic",
+    "ocr": "Text on the screenshot",
 }
 EVIDENCE: Mapping[str, str] = {
     "reported": "reported",

@@ -19,8 +19,8 @@ AttributesFile = Annotated[
     Path | None,
     typer.Option(
         "--attributes",
-        help="CSV or Parquet of page attributes: key or url, and lang and/or topic; adds the "
-        "scores of knowing only these.",
+        help="CSV or Parquet of page attributes: key or url, and lang, topic and/or ocr (see "
+        "now-builder ocr); adds the scores of knowing only these.",
     ),
 ]
 BoardUrl = Annotated[

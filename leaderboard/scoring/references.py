@@ -15,8 +15,9 @@ from leaderboard.submission.gallery import Gallery
 from now_builder.errors import FormatError
 from now_builder.formats.release import Pair, read_pairs
 from now_builder.formats.tables import read_frame
+from now_builder.formats.word_vectors import text_vector
 
-REFERENCES = ("chance", "lang", "site", "lang+site", "lang+topic")
+REFERENCES = ("chance", "lang", "site", "lang+site", "lang+topic", "ocr")
 """Names of all reference scorers."""
 
 FOLLOWED: dict[str, tuple[Code, float]] = {
@@ -48,7 +49,9 @@ def references(
 
 def references_of(labels: KnownLabels, gallery: Gallery) -> dict[str, float]:
     """Return the rSum of chance, and of the scorers that know labels."""
-    known = {name: label_rsum(*both) for name, both in labels.items()}
+    known = {
+        name: (text_rsum if name == "ocr" else label_rsum)(*both) for name, both in labels.items()
+    }
     return {"chance": chance_rsum(*gallery.shape), **known}
 
 
@@ -59,8 +62,9 @@ def read_labels(
 
     Languages and sites are those of the release's ``pairs.parquet``; pages that are alone on their
     site share a label. Languages are also those of the attributes: CSV or Parquet with ``url`` or
-    ``key``, and any of ``lang``, ``topic`` and ``caption_topic`` (the topic of the caption, where
-    it may differ).
+    ``key``, and any of ``lang``, ``topic``, ``caption_topic`` (the topic of the caption, where it
+    may differ) and ``ocr``: the text on the screenshot, as ``now-builder ocr`` reads it, which is
+    compared with the caption's text.
     """
     known = read_pairs(release) if gallery.origin == "rebuilt" else []
     pairs = sorted((p for p in known if p.split == split), key=lambda pair: pair.pair_index)
@@ -82,6 +86,8 @@ def read_labels(
     if "topic" in columns:
         topics = columns.get("caption_topic", columns["topic"])
         found["lang+topic"] = _joint(lang, columns["topic"]), _joint(lang, topics)
+    if "ocr" in columns:
+        found["ocr"] = columns["ocr"], [pair.caption for pair in pairs]
     return found
 
 
@@ -142,6 +148,16 @@ def label_rsum(images: Categories, captions: Categories) -> float:
     return recalls((rows[:, None] == columns[None, :]).astype(np.float32)).rsum
 
 
+def text_rsum(pages: Categories, captions: Categories) -> float:
+    """Return the rSum of the cosine of texts by their hashed letters, each side less its mean."""
+    sides = [np.stack([text_vector(text or "") for text in side]) for side in (pages, captions)]
+    centred = [side - side.mean(0) for side in sides]
+    page, caption = (
+        side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), 1e-6) for side in centred
+    )
+    return recalls(np.round(page @ caption.T, 5)).rsum  # the last digits depend on the machine
+
+
 def _joined(attributes: Path, pairs: Sequence[Pair]) -> dict[str, list[str | None]]:
     """Look up each pair's attributes; return the label columns in pair order."""
     table = _read(attributes)
@@ -156,7 +172,8 @@ def _joined(attributes: Path, pairs: Sequence[Pair]) -> dict[str, list[str | Non
             attributes,
             f"no row for {len(missing)} of {len(wanted)} pairs, the first {name} {missing[0]!r}",
         )
-    labels = [column for column in ("lang", "topic", "caption_topic") if column in table]
+    known = ("lang", "topic", "caption_topic", "ocr")
+    labels = [column for column in known if column in table]
     return {column: [table[column][rows[value]] for value in wanted] for column in labels}
 
 

@@ -312,7 +312,7 @@ class Result(Description, Record):
         rsum_deviation: standard error by the same bootstrap.
         rsum_argsort: rSum by a stable ``argsort(...)[::-1]``: the field's value.
         references: rSum of trivial scorers that know nothing (``chance``), the language, the site,
-            both, language and topic.
+            both, language and topic, or the text that OCR reads on the screenshot.
         flags: warnings to readers, and the notes of :data:`NOTES`.
         unchecked: codes of the flags that could not be checked: those that need values, for ranked
             lists and for a small split.

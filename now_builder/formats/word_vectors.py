@@ -102,6 +102,22 @@ def count_units(text: str) -> Counter[Unit]:
     return Counter(unit for _, unit in spans(unicodedata.normalize("NFC", text)))
 
 
+_ALONE = 0.6
+"""Weight of each letter by itself: a reader that errs in its neighbours still reads it."""
+
+
+def text_vector(text: str) -> Float[np.ndarray, " 256"]:
+    """Return the unit vector of a text: the sum of its letters', each also by itself.
+
+    A text without letters has a vector of zeros.
+    """
+    total = np.zeros(WIDTH, dtype=np.float32)
+    for unit, count in count_units(text).items():
+        total += count * (unit_vector(unit) + _ALONE * letter_vector(unit[1]))
+    scaled: np.ndarray = total / max(np.linalg.norm(total), np.float32(1e-12))
+    return scaled
+
+
 def text_of_tokens(tokens: Sequence[str], tokenizer: str) -> str:
     """Join the tokens of a caption into a text whose words are set apart as they were.
 

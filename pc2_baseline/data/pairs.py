@@ -15,7 +15,8 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import REGIONS
 from now_builder.formats.noise import matched, own_images, read_noise
 from now_builder.formats.split import Split
-from pc2_baseline.config import DataSettings
+from pc2_baseline.config import DataSettings, ModelSettings
+from pc2_baseline.data.pixels import PixelReader
 from pc2_baseline.data.readers import Reader, check_layout, make_reader
 from pc2_baseline.data.seen_words import SeenWords
 
@@ -27,7 +28,7 @@ class Batch:
     """Some pairs of a split.
 
     Attributes:
-        regions: Features as released, or what a network takes in their place.
+        regions: Features as released, or what a network takes in their place, as screenshots.
         tokens: Ids with ``<start>`` and ``<end>``, padded with zeros, or what a network takes in
             their place.
         lengths: Tokens of each caption, on the CPU.
@@ -177,15 +178,19 @@ def endless(
 
 @contextmanager
 def open_pairs(
-    release: Path, split: Split, data: DataSettings, device: torch.device
+    release: Path,
+    split: Split,
+    data: DataSettings,
+    device: torch.device,
+    model: ModelSettings | None = None,
 ) -> Iterator[PairSet]:
-    """Open a split for training or prediction; see :func:`open_split`.
+    """Open a split for training or prediction by a network; see :func:`open_split`.
 
     Raises:
         FormatError: If it is another data set, or has no such track.
     """
     check_layout(release, data)
-    with open_split(make_reader(release, data), split, device) as pairs:
+    with open_split(make_reader(release, data, model), split, device) as pairs:
         yield pairs
 
 
@@ -202,12 +207,14 @@ def open_split(reader: Reader, split: Split, device: torch.device) -> Iterator[P
     data = reader.data
     with ExitStack() as stack:
         origin, regions, captions = reader.read(split, stack)
-        if len(regions.shape) != 3 or regions.shape[1] != REGIONS:
+        are_features = not isinstance(reader, PixelReader)
+        if are_features and (len(regions.shape) != 3 or regions.shape[1] != REGIONS):
             problem = f"features of shape {regions.shape}, expected (images, {REGIONS}, dim)"
             raise FormatError(origin, problem)
         pairs, images = len(captions), int(regions.shape[0])
         regions, on_gpu = _in_memory(regions, data, device)
-        check_regions(origin, regions, allow_zero_rows=data.allow_zero_rows)
+        if are_features:
+            check_regions(origin, regions, allow_zero_rows=data.allow_zero_rows)
         if on_gpu:
             regions = torch.from_numpy(regions).to(device)
         image_of, truth = own_images(pairs, images), None

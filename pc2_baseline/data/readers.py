@@ -11,7 +11,8 @@ from now_builder.formats.benchmarks import PRECOMP
 from now_builder.formats.captions import Vocabulary
 from now_builder.formats.release import data_folder, features_hashes
 from now_builder.formats.split import SPLITS, Split
-from pc2_baseline.config import DataSettings
+from pc2_baseline.config import DataSettings, ModelSettings
+from pc2_baseline.data.pixels import PixelReader
 from pc2_baseline.data.precomp import PrecompReader
 from pc2_baseline.data.release_reader import ReleaseReader
 
@@ -19,8 +20,10 @@ Reader = ReleaseReader | PrecompReader
 """Reader of one layout; all have the same methods."""
 
 
-def make_reader(release: Path, data: DataSettings) -> Reader:
-    """Return the reader of a data set's layout; nothing is read yet."""
+def make_reader(release: Path, data: DataSettings, model: ModelSettings | None = None) -> Reader:
+    """Return the reader of a data set's layout, or of what a network sees of it."""
+    if model is not None and model.similarity == "dual_encoder":
+        return PixelReader(release, data, model)
     return (PrecompReader if data.name in PRECOMP else ReleaseReader)(release, data)
 
 
@@ -65,12 +68,14 @@ class DataIdentity:
         vocabulary_sha256: Hash of the vocabulary, as :func:`hash_of_vocabulary` returns it;
             ``None`` where it is not known.
         texts_sha256: Hash of each split's captions as texts, for a method that reads them.
+        encoder_sha256: Hash of the dual encoder that a training begins with.
     """
 
     fingerprints: dict[Split, str]
     features_sha256: dict[Split, str]
     vocabulary_sha256: str | None
     texts_sha256: dict[Split, str] = field(default_factory=dict)
+    encoder_sha256: str | None = None
 
 
 def identify(reader: Reader, *, reads: bool) -> DataIdentity:
@@ -82,9 +87,15 @@ def identify(reader: Reader, *, reads: bool) -> DataIdentity:
         split: reader.fingerprint(split) for split in SPLITS if reader.captions_path(split).exists()
     }
     vocabulary = hash_of_vocabulary(reader.vocabulary)
-    words = {split: reader.words(split) for split in prints} if reads else {}
-    texts = {split: hash_of_texts(own.texts) for split, own in words.items() if own}
-    return DataIdentity(prints, features_hashes(reader.release), vocabulary, texts)
+    features = features_hashes(reader.release)
+    if isinstance(reader, PixelReader):
+        read = {split: own for split in prints if (own := reader.texts(split))}
+        encoder = reader.inputs.sha256
+    else:
+        words = {split: reader.words(split) for split in prints} if reads else {}
+        read, encoder = {split: list(own.texts) for split, own in words.items() if own}, None
+    texts = {split: hash_of_texts(own) for split, own in read.items()}
+    return DataIdentity(prints, features, vocabulary, texts, encoder)
 
 
 def hash_of_texts(texts: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float
 
-from now_builder.formats.word_vectors import WIDTH, count_units, letter_vector, unit_vector
+from now_builder.formats.word_vectors import text_vector
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,5 @@ class SeenWords:
 
         Each letter also counts by itself. A caption without letters has a vector of zeros.
         """
-        known = {text: _letters(text) for text in dict.fromkeys(self.texts)}
+        known = {text: text_vector(text) for text in dict.fromkeys(self.texts)}
         return np.stack([known[text] for text in self.texts])
-
-
-_ALONE = 0.6
-"""Weight of each letter by itself: a reader that errs in its neighbours still reads it."""
-
-
-def _letters(text: str) -> Float[np.ndarray, " 256"]:
-    total = np.zeros(WIDTH, dtype=np.float32)
-    for unit, count in count_units(text).items():
-        total += count * (unit_vector(unit) + _ALONE * letter_vector(unit[1]))
-    scaled: np.ndarray = total / max(np.linalg.norm(total), np.float32(1e-12))
-    return scaled

@@ -1,7 +1,10 @@
 """Networks and learners of the methods, built from a run's settings."""
 
+from functools import cache
+
 from torch import nn
 
+from now_builder.dual_encoder import DualTowers, EncoderInputs
 from now_builder.formats.word_vectors import WIDTH
 from pc2_baseline.config import ModelSettings, TrainSettings
 from pc2_baseline.modules.learner import Learner
@@ -12,6 +15,7 @@ from pc2_baseline.networks.attention import (
     ScanSimilarity,
 )
 from pc2_baseline.networks.cosine import CosineSimilarity
+from pc2_baseline.networks.dual_encoder import DualNetwork, choose_weights
 from pc2_baseline.networks.image import ImageEncoder, LocalImageEncoder
 from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.networks.pooled import PooledCaptionEncoder, PooledImageEncoder
@@ -38,12 +42,19 @@ def make_network(
 ) -> MatchingNetwork:
     """Build the network of a run's settings, freshly drawn, for the ranks that train it."""
     # The order of these three is the order in which weights are drawn.
-    net = MatchingNetwork(
-        _image_encoder(model, sizes), _caption_encoder(model, sizes), _similarity(model)
-    )
+    images, captions = _image_encoder(model, sizes), _caption_encoder(model, sizes)
+    net = MatchingNetwork(images, captions, _similarity(model))
+    if isinstance(images, DualTowers):
+        return DualNetwork(images, group, model.chunk, model.precision)
     net.similarity.group = group
     net.shortlist = model.shortlist
     return net
+
+
+@cache
+def encoder_inputs(name: str) -> EncoderInputs:
+    """Return what a dual encoder takes."""
+    return EncoderInputs(name)
 
 
 def _image_encoder(model: ModelSettings, sizes: Sizes) -> nn.Module:
@@ -59,6 +70,10 @@ def _image_encoder(model: ModelSettings, sizes: Sizes) -> nn.Module:
             return PooledImageEncoder(features, dim, model.image_pooling, dropped)
         case "reading":
             return ReadingImageEncoder(features, _words(sizes), dropped)
+        case "dual_encoder":
+            towers = DualTowers(encoder_inputs(model.encoder))
+            choose_weights(towers, model.last_layers, model.lora_rank)
+            return towers
 
 
 def _caption_encoder(model: ModelSettings, sizes: Sizes) -> nn.Module:
@@ -74,6 +89,8 @@ def _caption_encoder(model: ModelSettings, sizes: Sizes) -> nn.Module:
             return PooledCaptionEncoder(*widths, model.caption_encoder, model.dropout, dropped)
         case "reading":
             return ReadingCaptionEncoder(_words(sizes))
+        case "dual_encoder":  # both towers are in one
+            return nn.Identity()
 
 
 def _words(sizes: Sizes) -> WordSides:
@@ -88,7 +105,7 @@ def _similarity(model: ModelSettings) -> BlockSimilarity:
             return SgrSimilarity(dim, model.similarity_dim, model.graph_layers, budget)
         case "saf":
             return SafSimilarity(dim, model.similarity_dim, budget)
-        case "vsrn" | "pooled":
+        case "vsrn" | "pooled" | "dual_encoder":
             return CosineSimilarity()
         case "reading":
             return ReadingSimilarity()
@@ -114,9 +131,11 @@ def _attending(model: ModelSettings, budget: MemoryBudget) -> BlockSimilarity:
 
 def pooled_width(model: ModelSettings) -> int:
     """Return the width of a pooled vector of the settings' network."""
+    if model.similarity == "dual_encoder":
+        return encoder_inputs(model.encoder).width
     return WIDTH if model.similarity == "reading" else model.embed_dim
 
 
 def make_learner(net: nn.Module, matching: MatchingNetwork, train: TrainSettings) -> Learner:
     """Build the learner of a network; ``matching`` is its part that scores."""
-    return Learner(net, train.lr, train.clip, train.weight_decay, matching.similarity)
+    return Learner(net, train.lr, train.clip, train.weight_decay, matching)

@@ -25,7 +25,7 @@ from pc2_baseline.modules.coteaching import (
     full_margin_loss,
 )
 from pc2_baseline.modules.division import require_clean
-from pc2_baseline.modules.learner import Step, mean_losses
+from pc2_baseline.modules.learner import Step, load_learned, mean_losses
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
 from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.progress import bar
@@ -67,7 +67,7 @@ class Relabelling(CoTaught[MatchingNetwork, DividedPairs]):
         """Copy the other peer's network to each peer."""
         states = self.groups.for_each_peer(lambda peer: self.learners[peer].network_state())
         for other, state in zip(self.others, reversed(states), strict=True):
-            other.load_state_dict(state)
+            load_learned(other, state)
 
 
 @dataclass(frozen=True, slots=True)

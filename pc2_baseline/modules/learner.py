@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from now_builder.errors import TrainingError
-from pc2_baseline.networks.similarity import BlockSimilarity
+from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.progress import bar
 
 Value = TypeVar("Value")
@@ -80,7 +80,7 @@ class Learner:
         clip: Largest gradient norm.
         weight_decay: Share by which weights shrink in a step, times the rate, apart from the
             gradient (Loshchilov and Hutter, ICLR 2019); 0 is plain Adam.
-        similarity: The part of the network whose work is split among the ranks of a process group,
+        matching: The part of the network whose work is split among the ranks of a process group,
             if it has one.
     """
 
@@ -90,10 +90,10 @@ class Learner:
         lr: float,
         clip: float,
         weight_decay: float,
-        similarity: BlockSimilarity | None = None,
+        matching: MatchingNetwork | None = None,
     ) -> None:
         self.net = net
-        self.similarity = similarity
+        self.matching = matching
         self.lr = lr
         self.clip = clip
         self.weight_decay = weight_decay
@@ -118,8 +118,8 @@ class Learner:
         """
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        if self.similarity is not None:
-            self.similarity.group.sum_gradients(self.similarity.parameters())
+        if self.matching is not None:
+            self.matching.similarity.group.sum_gradients(self.matching.shared_parameters())
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
         # Both in one copy: the only time in a step that the host waits for the device's results.
         value, length = torch.stack([loss.detach(), norm]).tolist()
@@ -133,19 +133,14 @@ class Learner:
         return float(value)
 
     def network_state(self) -> dict[str, Tensor]:
-        """Return weights and buffers by name, on the CPU."""
-        return {name: _stored(value) for name, value in self.net.state_dict().items()}
+        """Return weights and buffers by name, on the CPU, but for weights that never change."""
+        frozen = _frozen(self.net)
+        state = self.net.state_dict().items()
+        return {name: _stored(value) for name, value in state if name not in frozen}
 
     def load_network(self, state: Mapping[str, Tensor]) -> None:
-        """Load weights and buffers.
-
-        Raises:
-            ValueError: If names or shapes are not this network's.
-        """
-        try:
-            self.net.load_state_dict(dict(state))
-        except RuntimeError as error:
-            raise ValueError(str(error)) from None
+        """Load weights and buffers; see :func:`load_learned`."""
+        load_learned(self.net, state)
 
     def optimiser_state(self) -> dict[str, Tensor]:
         """Return Adam's moments and step counts by ``parameter/name``, on the CPU."""
@@ -181,6 +176,24 @@ def take_steps(
         for number, rows in enumerate(shown)
     ]
     return float(np.mean(losses))
+
+
+def load_learned(net: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Load a :meth:`Learner.network_state` into its network, or into one built alike.
+
+    Raises:
+        ValueError: If names or shapes are not this network's.
+    """
+    held = net.state_dict()
+    frozen = {name: held[name] for name in _frozen(net)}
+    try:
+        net.load_state_dict({**frozen, **state})
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _frozen(net: nn.Module) -> set[str]:
+    return {name for name, own in net.named_parameters() if not own.requires_grad}
 
 
 def _stored(value: Tensor) -> Tensor:

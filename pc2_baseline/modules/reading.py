@@ -164,7 +164,7 @@ def whiten_once(method: object, split: PairSet, memory_gb: float) -> PairSet:
     than ``memory_gb`` GiB, or no network reads. The pages are taken in blocks of one size, so that
     the same epoch has the same bits after a resume.
     """
-    encoder = next(_parts(method, ReadingImageEncoder), None)
+    encoder = next(parts_of(method, ReadingImageEncoder), None)
     if encoder is None or type(split.regions) is not np.ndarray:
         return split
     rows = encoder.fixed(split.image_batch(np.zeros(1, dtype=np.int64))).shape[1]
@@ -177,7 +177,7 @@ def whiten_once(method: object, split: PairSet, memory_gb: float) -> PairSet:
     return replace(split, regions=regions)
 
 
-def _parts(method: object, kind: type[Part]) -> Iterator[Part]:
+def parts_of(method: object, kind: type[Part]) -> Iterator[Part]:
     """Yield the parts of a method's networks that are of some kind."""
     for value in vars(method).values():
         for net in value if isinstance(value, list) else [value]:

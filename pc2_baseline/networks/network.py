@@ -1,6 +1,6 @@
 """The matching network: both encoders and the similarity reasoning."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -40,6 +40,10 @@ class MatchingNetwork(nn.Module):
                 yield
         finally:
             self.similarity.dividing = False
+
+    def shared_parameters(self) -> Iterable[nn.Parameter]:
+        """Return the weights of which each rank of a process group has a share of the gradients."""
+        return self.similarity.parameters()
 
     def encode_images(self, regions: Float[Tensor, "images rows width"]) -> ImageCodes:
         """Encode screenshots."""

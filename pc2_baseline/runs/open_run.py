@@ -63,7 +63,7 @@ class OpenRun:
         data = data.model_copy(update=changed)
         with (
             fast_float32(settings.model.embed_dim),
-            open_pairs(self.release, split, data, self.device) as pairs,
+            open_pairs(self.release, split, data, self.device, settings.model) as pairs,
         ):
             if round_of(self.release, split) is None:
                 check_split_is_the_runs(self.folder, self.record, self.release, split, pairs)

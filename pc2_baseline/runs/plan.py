@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.data.readers import check_layout, make_reader
 from pc2_baseline.methods import make_method
+from pc2_baseline.methods.networks import encoder_inputs
 from pc2_baseline.modules.retrieval import BLOCK
 from pc2_baseline.training.method import Sizes
 
@@ -96,7 +97,7 @@ class Data:
             FormatError: If it cannot be read.
         """
         check_layout(release, settings.data)
-        reader = make_reader(release, settings.data)
+        reader = make_reader(release, settings.data, settings.model)
         with ExitStack() as stack:
             _, regions, captions = reader.read("train", stack)
             dev = len(reader.read("dev", stack)[2])
@@ -189,6 +190,10 @@ def plan(settings: Settings, data: Data, gpu: str, clean_share: float) -> Plan:
     """
     if gpu not in GPUS:
         raise ConfigError(f"--gpu {gpu}: not known, expected one of {', '.join(GPUS)}")
+    bf16 = settings.model.similarity == "dual_encoder" and settings.model.precision == "bf16"
+    if bf16:  # autocast knows no GPU that is not there: products alone are counted as bf16
+        model = settings.model.model_copy(update={"precision": "fp32"})
+        settings = settings.model_copy(update={"model": model})
     with (
         redirect_stderr(StringIO()),  # the bars of a training that is none
         catch_warnings(action="ignore"),
@@ -199,14 +204,17 @@ def plan(settings: Settings, data: Data, gpu: str, clean_share: float) -> Plan:
     speed, tf32 = GPUS[gpu], settings.train.tf32
     phases = []
     for each in counted:
-        seconds = speed.seconds(each.work, tf32=tf32)
+        work = {
+            (torch.bfloat16 if bf16 and kind else kind, products, moved): times
+            for (kind, products, moved), times in each.work.items()
+        }
+        seconds = speed.seconds(work, tf32=tf32)
         hours, flops = seconds * each.times / 3600, _flops(each.work)
         pflop = flops * each.times / 1e15
         phases.append(
             Phase(each.name, each.epochs, flops / 1e12, seconds, hours, pflop, each.peak / _GIB)
         )
-    features = data.pairs * REGIONS * data.features * 4
-    held = (features + rehearsal.weights) / _GIB
+    held = (data.pairs * rehearsal.image.nbytes + rehearsal.weights) / _GIB
     return Plan(gpu, data.pairs, clean_share, phases, held)
 
 
@@ -226,9 +234,16 @@ class Rehearsal:
 
     Attributes:
         weights: Bytes of all networks' weights.
+        image: What an image is held as.
     """
 
     def __init__(self, settings: Settings, data: Data, device: FakeDevice) -> None:
+        self.image = torch.empty(1, REGIONS, data.features, device=FAKE)
+        if settings.model.similarity == "dual_encoder":
+            inputs = encoder_inputs(settings.model.encoder)
+            self.image = torch.empty(1, 1, inputs.values, device=FAKE, dtype=torch.uint8)
+            least = inputs.text_limit if inputs.full_length else 1
+            data = replace(data, lengths=np.clip(data.lengths, least, inputs.text_limit))
         self.settings, self.data, self.device = settings, data, device
         self.pairs = _BATCHES * settings.train.batch
         sizes = Sizes(self.pairs, data.features, data.vocabulary)
@@ -300,7 +315,7 @@ class Rehearsal:
         captions = [draw.integers(4, self.data.vocabulary, length) for length in lengths]
         if self.settings.reads:
             captions = list(draw.normal(size=(count, WIDTH)).astype(np.float32))
-        regions = torch.empty(count, REGIONS, self.data.features, device=FAKE)
+        regions = torch.empty_like(self.image.expand(count, -1, -1))
         return PairSet(regions, captions, "counted", FAKE, np.arange(count))
 
 

@@ -10,6 +10,7 @@ from leaderboard.submission.archive import (
     new_submission,
     pack,
 )
+from now_builder.dual_encoder import encoder_name
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.release import check_split
@@ -26,6 +27,8 @@ _TITLES = {
 }
 """Titles of methods that are not their names in capitals."""
 
+_LONGEST = 60
+"""Characters of a pre-trained model's name."""
 _BOUND = " (trained on matched pairs alone)"
 _WEIGHED = " (pairs weighed by another model)"
 
@@ -76,7 +79,10 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
         ConfigError: If the board has no track for the data set.
     """
     first, every = opened[0], [run.record.settings for run in opened]
+    encoders = tuple(dict.fromkeys(name for own in every if (name := _encoder(own))))
     training = Training(
+        external_data="The data of the pre-trained model." if encoders else None,
+        pretrained_backbones=encoders,
         seeds=tuple(dict.fromkeys(settings.train.seed for settings in every)),
         ensemble_size=sum(run.method.ensemble_size for run in opened),
         checkpoint_selection="dev",
@@ -101,12 +107,15 @@ def method_title(settings: Settings) -> str:
     another model are added.
     """
     method = settings.method
-    network = settings.model.similarity.upper().replace("_", " ")
+    encoder = _encoder(settings).rpartition("/")[2]
+    network = encoder or settings.model.similarity.upper().replace("_", " ")
     notes = _notes([settings])
     if isinstance(method, OneNetworkSettings):
         return f"{network}{'-C' if _is_bound(settings) else ''}{notes}"
     title = _TITLES.get(method.name, method.name.upper())
     star = "*" if getattr(method, "mismatch_threshold", 0) else ""
+    if encoder:
+        return f"{title}{star}, {encoder}{notes}"
     other = network != "SGR" and method.name != "ridge"
     return f"{title}{star}{f', {network.lower()} network' if other else ''}{notes}"
 
@@ -116,6 +125,12 @@ def _notes(every: Sequence[Settings]) -> str:
     bound = any(_is_bound(settings) for settings in every)
     weighed = any(settings.data.weights_from for settings in every)
     return f"{_BOUND if bound else ''}{_WEIGHED if weighed else ''}"
+
+
+def _encoder(settings: Settings) -> str:
+    """Return the name of the pre-trained model that a run began with; empty without one."""
+    model = settings.model
+    return encoder_name(model.encoder)[-_LONGEST:] if model.similarity == "dual_encoder" else ""
 
 
 def _is_bound(settings: Settings) -> bool:

@@ -13,7 +13,7 @@ import torch
 from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import read_json, sha256_of
-from pc2_baseline.config import DataSettings
+from pc2_baseline.config import DataSettings, ModelSettings
 from pc2_baseline.data.readers import DataIdentity, check_layout, identify, make_reader
 from pc2_baseline.progress import say
 from pc2_baseline.runs.measured_run import SPLIT, Assignment, Measured
@@ -94,7 +94,8 @@ class Progress:
         path = run.beside(".json")
         if not path.exists():
             return None
-        identity = self._identity(self._release, run.settings.data, run.settings.reads)
+        own = run.settings
+        identity = self._identity(self._release, own.data, own.model, own.reads)
         if finished(run.folder, identity, run.settings) is None:
             return None
         record = build(Measured, read_json(path, "no record"), str(path))
@@ -131,9 +132,14 @@ def _runs_in(out: Path) -> list[GridRun]:
     return sorted(runs, key=lambda run: (run.row, run.seed))
 
 
-def _identity(release: Path, data: DataSettings, reads: bool) -> DataIdentity:  # noqa: FBT001 - cached
+def _identity(  # cached
+    release: Path,
+    data: DataSettings,
+    model: ModelSettings,
+    reads: bool,  # noqa: FBT001
+) -> DataIdentity:
     check_layout(release, data)
-    return identify(make_reader(release, data), reads=reads)
+    return identify(make_reader(release, data, model), reads=reads)
 
 
 def dry_run(work: Work) -> str:

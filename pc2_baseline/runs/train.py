@@ -69,7 +69,7 @@ def train(
     device = pick_device(settings.train.device)
     check_tracker(settings.train.track)
     check_layout(release, settings.data)
-    reader = make_reader(release, settings.data)
+    reader = make_reader(release, settings.data, settings.model)
     identity = identify(reader, reads=settings.reads)
     if not force and (state := finished(run, identity, settings)):
         if process_groups.is_first():
@@ -141,6 +141,7 @@ def _run_record(
         vocabulary=reader.vocabulary.idx,
         vocabulary_sha256=identity.vocabulary_sha256,
         texts_sha256=identity.texts_sha256,
+        encoder_sha256=identity.encoder_sha256,
         noise=noise_file and describe(noise_file, pairs.image_of, pairs.images),
         weights_sha256=weights_from and sha256_of(weights_from),
     )

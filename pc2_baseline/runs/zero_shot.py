@@ -2,19 +2,17 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leaderboard.core.rounds import round_of
 from leaderboard.submission.archive import (
     Compute,
     Links,
@@ -28,15 +26,14 @@ from now_builder.dual_encoder import DualEncoder
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import replacing, write_text
 from now_builder.formats.reader import open_release
-from now_builder.formats.release import Pair, is_ours
+from now_builder.formats.release import Pair
 from now_builder.formats.screenshots import Screenshot, find_screenshots
-from now_builder.formats.shard import open_screenshot
 from pc2_baseline.config import EncoderSettings, ZeroShotSettings
+from pc2_baseline.data.pixels import PackedScreenshots, pairs_with_texts
 from pc2_baseline.progress import bar, say
 from pc2_baseline.training.run_folder import pick_device
 
 _MADE_OF = "made-of"
-_DECODERS = min(8, os.cpu_count() or 1)
 _MAX_NAME = 120
 """Characters of a method's name on the board."""
 
@@ -74,7 +71,8 @@ def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSetting
     release, output = Path(release), Path(output)
     if output.suffix != ".zip":
         raise ConfigError(f"-o {output}: expected the name of a .zip file")
-    pairs = _read_pairs(release, settings.split)
+    open_release(release)
+    pairs = pairs_with_texts(release, settings.split)
     screenshots = find_screenshots(settings.captures, pairs)
     encoder = make_encoder(settings.model, settings)
     texts = [pair.caption for pair in pairs]
@@ -106,12 +104,11 @@ def embedded(
     """
     texts = [pair.caption for pair in pairs]
     finished = _Finished(output, _digest(encoder, settings, texts, screenshots))
+    shots = [screenshots[pair.key] for pair in pairs]
+    packed = PackedScreenshots(shots, encoder, squeeze=settings.squeeze)
 
     def embed_images(rows: slice) -> Tensor:
-        shots = [screenshots[pair.key] for pair in pairs[rows]]
-        with ThreadPoolExecutor(_DECODERS) as pool:
-            shown = list(pool.map(lambda shot: open_screenshot(shot.read(), shot.key), shots))
-        return encoder.images(shown, squeeze=settings.squeeze)
+        return encoder.packed_images(torch.from_numpy(packed[rows]).flatten(1))
 
     def embed_texts(rows: slice) -> Tensor:
         return encoder.texts(texts[rows])
@@ -120,26 +117,6 @@ def embedded(
     images = finished.embed("images", len(pairs), size, embed_images)
     yield images, finished.embed("captions", len(pairs), size, embed_texts)
     finished.remove()
-
-
-def _read_pairs(release: Path, split: str) -> list[Pair]:
-    """Read the pairs of a split, in pair order."""
-    found = open_release(release)
-    blind = round_of(release, split)
-    if blind is not None:
-        raise FormatError(
-            release,
-            f"the {split} split of blind round {blind.round!r}, which has neither screenshots nor "
-            "caption texts; a zero-shot model needs both",
-        )
-    if not is_ours(release):
-        raise FormatError(
-            release, "no manifest.json and so no caption texts, such as the authors' archive"
-        )
-    pairs = list(found.pairs(split))
-    if not pairs:
-        raise FormatError(release, f"no pair in {split}")
-    return pairs
 
 
 def _describe(

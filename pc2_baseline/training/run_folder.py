@@ -16,12 +16,14 @@ from now_builder.formats.release import features_hashes
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.data.pixels import PixelReader
 from pc2_baseline.data.readers import (
     DataIdentity,
     hash_of_texts,
     hash_of_vocabulary,
     make_reader,
 )
+from pc2_baseline.data.release_reader import ReleaseReader
 from pc2_baseline.training.method import Sizes
 
 BEST, LAST = "best", "last"
@@ -43,6 +45,8 @@ class ReleaseRecord(Strict):
     """See :func:`~pc2_baseline.data.readers.hash_of_vocabulary`."""
     texts_sha256: dict[Split, str] = Field(default_factory=dict)
     """Hashes of the captions as texts, if the method reads them."""
+    encoder_sha256: str | None = None
+    """Hash of the dual encoder that the training began with."""
     noise: Noise | None = None
     weights_sha256: str | None = None
     """Hash of the file that weighed the pairs."""
@@ -56,8 +60,9 @@ class ReleaseRecord(Strict):
     def identity(self) -> DataIdentity:
         """Hashes that tell these data from others."""
         return DataIdentity(
-            self.fingerprints, self.features_sha256, self.vocabulary_sha256, self.texts_sha256
-        )
+            self.fingerprints, self.features_sha256, self.vocabulary_sha256, self.texts_sha256,
+            self.encoder_sha256,
+        )  # fmt: skip
 
     def difference(self, found: DataIdentity) -> str | None:
         """Return how other data differ from these; ``None`` if no difference is known."""
@@ -71,6 +76,8 @@ class ReleaseRecord(Strict):
             return "other texts of the captions"
         if self.vocabulary_sha256 != found.vocabulary_sha256:
             return "another vocabulary"
+        if self.encoder_sha256 != found.encoder_sha256:
+            return "another content of model.encoder"
         return None
 
 
@@ -194,10 +201,16 @@ def check_split_is_the_runs(
     """Check that a split is the one that the run was made for.
 
     Raises:
-        FormatError: If its fingerprint, its features or the texts that are read differ.
+        FormatError: If its fingerprint, its features or the texts that are read differ, or the
+            dual encoder that the run began with.
     """
-    known, found = record.release, features_hashes(release)
-    texts = hash_of_texts(pairs.words.texts) if record.settings.reads and pairs.words else "unknown"
+    known, found, settings = record.release, features_hashes(release), record.settings
+    reader, texts = make_reader(release, settings.data, settings.model), "unknown"
+    if split in known.texts_sha256 and isinstance(reader, ReleaseReader):
+        texts = hash_of_texts(reader.texts(split))
+    if isinstance(reader, PixelReader) and reader.inputs.sha256 != known.encoder_sha256:
+        name = settings.model.encoder
+        raise FormatError(run / "run.toml", f"model.encoder {name} has changed since the training")
     for name, expected, given in (
         ("fingerprint", known.fingerprints.get(split), pairs.fingerprint),
         ("features of hash", known.features_sha256.get(split), found.get(split, "unknown")),

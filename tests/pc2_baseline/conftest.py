@@ -21,6 +21,7 @@ def _beside(name):
 
 
 fields_module = _beside("fields")
+painted_module = _beside("painted")
 
 torch.set_num_threads(1)  # two tests' threads that wait for each other on two cores are slow
 
@@ -82,3 +83,22 @@ def small_settings():
         "train.warmup_epochs=2", "train.epochs=2", "train.device=cpu", "train.lr=1e-3",
         "train.tensorboard=false", "train.pictures=false",
     ]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def write_painted():
+    """The function that writes captures of painted pages and their release."""
+    return painted_module.write_painted
+
+
+@pytest.fixture(scope="session")
+def painted(tmp_path_factory):
+    """A folder with captures, release and truth.csv: 24, 8 and 8 painted pages."""
+    return painted_module.write_painted(tmp_path_factory.mktemp("painted"))
+
+
+@pytest.fixture(scope="session")
+def small_clip(encoders, tmp_path_factory):
+    """The folder of a CLIP of random weights that knows the words of painted pages."""
+    folder = tmp_path_factory.mktemp("small") / "clip"
+    return encoders.save(encoders.clip, folder, painted_module.WORDS)

@@ -52,12 +52,21 @@ def log(folder):
 
 
 @pytest.fixture(scope="module")
-def two_ranks(tiny, tmp_path_factory):
+def pixels(painted, small_clip):
+    """Release and settings of a dual encoder, whose batches ranks that share it encode in parts."""
+    own = [*MODEL, "data.tokenizer=jieba", "model.precision=fp32", "model.chunk=2",
+           f'model.encoder="{small_clip}"', f'data.captures="{painted / "captures"}"']  # fmt: skip
+    return painted / "release", own
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tiny, pixels, tmp_path_factory):
     """What two ranks made and said: a command, the split block, all trainings in one launch."""
     folder = tmp_path_factory.mktemp("two")
     sets = [part for value in (*LONGER, "train.patience=0") for part in ("--set", value)]
     jobs = [(str(tiny), str(folder / preset), preset, [*MODEL, *METHODS.get(preset, [])])
             for preset in (*METHODS, SPLIT)]  # fmt: skip
+    jobs.append((str(pixels[0]), str(folder / "clip"), "clip", pixels[1]))
     (folder / "jobs.json").write_text(json.dumps(jobs))
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
@@ -91,10 +100,14 @@ def test_a_split_block_equals_a_whole_one_to_rounding(two_ranks):
     assert two_ranks[1].stdout.count("agrees") == 2
 
 
-def test_a_training_split_between_two_processes_comes_to_the_same_scores(tiny, tmp_path, two_ranks):
+@pytest.mark.parametrize("preset", [SPLIT, "clip"])
+def test_a_training_split_between_two_processes_comes_to_the_same_scores(
+    tiny, pixels, tmp_path, two_ranks, preset
+):
     """Losses to 1e-4: float32 sums in another order, six steps of Adam."""
-    one = alone(tiny, tmp_path / "one", SPLIT, MODEL)
-    for whole, split in zip(log(one), log(two_ranks[0] / SPLIT), strict=True):
+    release, own = pixels if preset == "clip" else (tiny, MODEL)
+    one = alone(release, tmp_path / "one", preset, own)
+    for whole, split in zip(log(one), log(two_ranks[0] / preset), strict=True):
         assert split["figures"]["loss"] == pytest.approx(whole["figures"]["loss"], rel=1e-4)
         assert split["dev"]["rsum"] == pytest.approx(whole["dev"]["rsum"])
 

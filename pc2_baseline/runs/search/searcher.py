@@ -1,6 +1,6 @@
 """Pages that a run finds for words, or for a picture."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,7 +24,8 @@ from now_builder.formats.release import (
 )
 from now_builder.formats.word_vectors import count_units
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.data.readers import make_reader
+from pc2_baseline.data.pixels import PixelReader
+from pc2_baseline.data.readers import Reader, make_reader
 from pc2_baseline.data.release_reader import frame
 from pc2_baseline.modules.reading import with_texts
 from pc2_baseline.runs.open_run import OpenRun, open_run
@@ -99,7 +100,11 @@ class Searcher:
             ConfigError: If none of the words is in the vocabulary, and none is read.
         """
         release, data = self._opened.release, self._opened.record.settings.data
-        vocabulary = make_reader(release, data).vocabulary
+        reader = self._reader
+        if isinstance(reader, PixelReader):
+            asked = replace(self._pairs, captions=reader.ids([words]), image_of=np.zeros(1, int))
+            return self._found(words, [], self._opened.method.similarity(asked)[:, 0], count)
+        vocabulary = reader.vocabulary
         cut = encode(release, data.tokenizer, vocabulary, words)
         text = cleaned(words, vocabulary)
         reads = self._opened.record.settings.reads
@@ -129,8 +134,15 @@ class Searcher:
         return self._found(name, [], self._opened.method.similarity(asked)[0], count)
 
     @cached_property
-    def describe(self) -> "RegionExtractor":
-        """The detector that described the pages of the split."""
+    def _reader(self) -> Reader:
+        settings = self._opened.record.settings
+        return make_reader(self._opened.release, settings.data, settings.model)
+
+    @cached_property
+    def describe(self) -> "Callable[[bytes, str], np.ndarray] | RegionExtractor":
+        """The detector that described the pages of the split, or what a network of pixels does."""
+        if isinstance(self._reader, PixelReader):
+            return self._reader.pack
         from now_builder.extract import RegionExtractor
 
         path = data_folder(self._opened.release) / f"{self._split}.h5"

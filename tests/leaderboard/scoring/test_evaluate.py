@@ -8,6 +8,7 @@ import sys
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from leaderboard.core.errors import SubmissionError
@@ -19,6 +20,7 @@ from leaderboard.store.entries import entry_of, file_result, read_result, read_r
 from leaderboard.submission.archive import new_submission, pack
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import FormatError
+from now_builder.formats.release import read_pairs
 from tests.leaderboard.conftest import SIZES, make_similarity
 
 N = SIZES["test"]
@@ -125,6 +127,24 @@ def test_the_references_are_those_of_the_labels(release, gallery, attributes):
     assert references(release, gallery, "test") == {"chance": 200 * 16 / N, "lang": 350}
 
 
+def test_text_on_the_screenshot_is_compared_with_the_captions_letter_by_letter(
+    tmp_path, release, gallery
+):
+    """In a table of a row a page, with quotes and line breaks; a page may have no text."""
+    pairs = [pair for pair in read_pairs(release) if pair.split == "test"]
+    table = pd.DataFrame({"key": [pair.key for pair in pairs]})
+    for name, said in (("same", str), ("none", lambda _: ""), ("case", str.upper)):
+        table["ocr"] = [f'{said(pair.caption)}\n"' for pair in pairs]
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    found = {
+        name: references(release, gallery, "test", tmp_path / f"{name}.csv")["ocr"]
+        for name in ("same", "none", "case")
+    }
+    captions = [pair.caption for pair in pairs]
+    assert found["same"] == found["case"] == label_rsum(captions, captions)
+    assert found["none"] == 200 * 16 / N
+
+
 def test_a_caption_of_another_topic_is_not_found_by_topic():
     images = ["en/food", "en/food", "en/sport"]
     captions = ["en/food", "en/sport", "en/sport"]
@@ -134,10 +154,6 @@ def test_a_caption_of_another_topic_is_not_found_by_topic():
 
 
 def test_a_file_of_attributes_may_be_parquet_and_have_keys(tmp_path, release, gallery, attributes):
-    import pandas as pd
-
-    from now_builder.formats.release import read_pairs
-
     table = pd.read_csv(attributes)
     keys = {pair.url: pair.key for pair in read_pairs(release) if pair.split == "test"}
     table["key"] = table.pop("url").map(keys)

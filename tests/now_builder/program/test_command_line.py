@@ -23,12 +23,12 @@ from now_builder.program.command_line import Fields, Program, set_up_logging
 from now_builder.program.stopping import stoppable
 
 PROGRAMS = {
-    "now_builder": "crawl wacz status label train-detector measure-detector detect tokenize "
+    "now_builder": "crawl wacz status label ocr train-detector measure-detector detect tokenize "
     "package export publish fetch-now build verify report audit audit-stats doctor simweb "
     "pinned",
     "leaderboard": "pack validate score recall compare verify schema submit reproduce check-store "
     "dataset-report export export-site blind keys serve status withdraw quota rebuild-db admin",
-    "pc2_baseline": "train predict zero-shot rank-pairs evaluate examples search make-noise "
+    "pc2_baseline": "train predict export zero-shot rank-pairs evaluate examples search make-noise "
     "division table presets plan plant",
 }
 SETTINGS = {

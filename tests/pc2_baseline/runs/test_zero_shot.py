@@ -234,10 +234,10 @@ class Embedded:
     def __init__(self, patch, stop_after=1000):
         self.images = self.texts = 0
         self.left = stop_after
-        for side in ("images", "texts"):
-            self._watch(patch, side, getattr(DualEncoder, side))
+        for side, name in (("images", "packed_images"), ("texts", "texts")):
+            self._watch(patch, side, name, getattr(DualEncoder, name))
 
-    def _watch(self, patch, side, method):
+    def _watch(self, patch, side, name, method):
         def watched(encoder, items, **more):
             if not self.left:
                 raise KeyboardInterrupt
@@ -245,7 +245,7 @@ class Embedded:
             setattr(self, side, getattr(self, side) + len(items))
             return method(encoder, items, **more)
 
-        patch.setattr(DualEncoder, side, watched)
+        patch.setattr(DualEncoder, name, watched)
 
 
 @pytest.mark.parametrize(("stop_after", "left"), [(0, (12, 12)), (2, (2, 12)), (4, (0, 7))])

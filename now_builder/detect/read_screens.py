@@ -1,0 +1,67 @@
+"""The text that OCR reads on each screenshot, as a table: what reading alone knows of a page."""
+
+import csv
+import io
+import os
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from now_builder.detect.ocr import Recognizer
+from now_builder.errors import ConfigError
+from now_builder.formats.io import write_text
+from now_builder.formats.shard import Capture, complete_shards, read_captures
+from now_builder.program.progress import watched
+
+_READERS = os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenTexts:
+    """Outcome of ``ocr``: the table, the pages in it, and those with no text."""
+
+    output: Path
+    pages: int
+    empty: int
+
+    def __str__(self) -> str:
+        """Return one line for the terminal."""
+        return f"{self.output}: the text on {self.pages} screenshots, none on {self.empty}"
+
+
+def read_screens(captures: Path, output: Path, languages: str) -> ScreenTexts:
+    """Write what OCR reads on the screenshot of each page: key and ocr, lines from top to bottom.
+
+    The rows of finished shards wait in ``OUTPUT.parts/`` until the table is written.
+
+    Raises:
+        ConfigError: If ``output`` is no ``.csv``, or a language is missing.
+        FormatError: If the captures cannot be read.
+    """
+    if output.suffix != ".csv":
+        raise ConfigError(f"{output}: expected the name of a .csv file")
+    read = Recognizer(languages)
+    parts = output.with_name(f"{output.name}.parts")
+    tables = []
+
+    def text_of(capture: Capture) -> tuple[str, str]:
+        return capture.key, "\n".join(box.text for box in read(capture))
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        for shard in watched(complete_shards(captures), "ocr", "shard"):
+            part = parts / f"{languages}-{shard:05d}.csv"
+            if not part.exists():
+                write_text(part, _lines(pool.map(text_of, read_captures(captures, shards=[shard]))))
+            tables.append(part.read_text(encoding="utf-8"))
+    write_text(output, _lines([("key", "ocr")]) + "".join(tables))
+    shutil.rmtree(parts, ignore_errors=True)
+    rows = list(csv.reader(io.StringIO("".join(tables))))
+    return ScreenTexts(output, len(rows), sum(not text for _, text in rows))
+
+
+def _lines(rows: Iterable[tuple[str, str]]) -> str:
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(rows)
+    return table.getvalue()

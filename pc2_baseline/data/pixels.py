@@ -1,0 +1,145 @@
+"""Screenshots and caption texts of a release, for a network that sees pixels and reads texts."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, UInt8
+
+from leaderboard.core.rounds import round_of
+from now_builder.dual_encoder import EncoderInputs
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.release import Pair, is_ours, read_pairs
+from now_builder.formats.screenshots import Screenshot, find_screenshots
+from now_builder.formats.shard import open_screenshot
+from now_builder.formats.split import Split
+from pc2_baseline.config import DataSettings, ModelSettings
+from pc2_baseline.data.precomp import SplitArrays
+from pc2_baseline.data.release_reader import ReleaseReader
+from pc2_baseline.progress import bar
+
+_DECODERS = min(16, os.cpu_count() or 1)
+_BLOCK = 256
+
+
+class PackedScreenshots:
+    """Array-like (images, 1, values) of screenshots, each as :meth:`EncoderInputs.pack` packs it.
+
+    Rows that are asked for are read, decoded and resized then, in threads.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(
+        self, shots: Sequence[Screenshot], inputs: EncoderInputs, *, squeeze: bool
+    ) -> None:
+        self.shape = (len(shots), 1, inputs.values)
+        self._shots = shots
+        self._pack = partial(pack, inputs, squeeze=squeeze)
+
+    def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> UInt8[np.ndarray, "n 1 values"]:
+        own = np.arange(len(self._shots))[rows]
+        with ThreadPoolExecutor(_DECODERS) as pool:
+            shots = (self._shots[row] for row in own)
+            packed = list(pool.map(lambda shot: self._pack(shot.read(), shot.key), shots))
+        return np.stack(packed) if packed else np.zeros((0, *self.shape[1:]), self.dtype)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> UInt8[np.ndarray, "n 1 values"]:
+        """Pack all of them."""
+        found = np.empty(self.shape, self.dtype)
+        starts = range(0, len(found), _BLOCK)
+        for start in bar(starts, "decode screenshots", len(starts)):
+            found[start : start + _BLOCK] = self[start : start + _BLOCK]
+        return found
+
+
+def pack(
+    inputs: EncoderInputs, content: bytes, name: str, *, squeeze: bool
+) -> UInt8[np.ndarray, "1 values"]:
+    """Decode a PNG, JPEG or WebP file, named in errors, and pack it."""
+    packed: np.ndarray = inputs.pack([open_screenshot(content, name)], squeeze=squeeze).numpy()
+    return packed
+
+
+class PixelReader(ReleaseReader):
+    """Read screenshots in place of features, and ids of a dual encoder in place of tokens.
+
+    Pairs, splits and texts are those of the release, whose features are not opened.
+
+    Raises:
+        ConfigError: If the settings name no captures, or the encoder cannot be had.
+        FormatError: If the release has no texts.
+    """
+
+    def __init__(self, release: Path, data: DataSettings, model: ModelSettings) -> None:
+        super().__init__(release, data)
+        check_has_texts(release)
+        if data.captures is None:
+            raise ConfigError(
+                'model.similarity = "dual_encoder" sees screenshots: expected --captures CAPTURES, '
+                f"those that {release} was packaged from"
+            )
+        self._captures, self.inputs = data.captures, EncoderInputs(model.encoder)
+        self.pack = partial(pack, self.inputs, squeeze=model.squeeze)
+        self._squeeze = model.squeeze
+
+    def read(self, split: Split, stack: ExitStack) -> SplitArrays:  # noqa: ARG002 - the base's
+        """Find the screenshots of a split and read its texts; nothing is decoded yet."""
+        pairs = pairs_with_texts(self.release, split)
+        if [pair.key for pair in pairs] != self._read_captions(split).keys:
+            problem = f"keys of {split} are not those of its captions"
+            raise FormatError(self.release / "pairs.parquet", problem)
+        shots = find_screenshots(self._captures, pairs)
+        packed = PackedScreenshots(
+            [shots[pair.key] for pair in pairs], self.inputs, squeeze=self._squeeze
+        )
+        return self._captures, packed, self.ids([pair.caption for pair in pairs])
+
+    def ids(self, texts: Sequence[str]) -> list[Int[np.ndarray, " _"]]:
+        """Return the ids of texts, cut to what the encoder takes and to ``data.max_tokens``."""
+        return [np.array(ids) for ids in self.inputs.tokens(texts, self.data.max_tokens)]
+
+    def words(self, split: Split) -> None:
+        """Return nothing: what a detector has read is not used."""
+
+    def texts(self, split: Split) -> list[str]:
+        """Return the texts of a split; none of a split that has none."""
+        return [pair.caption for pair in _pairs(self.release, split)]
+
+
+def check_has_texts(release: Path) -> None:
+    """Refuse a data set that is no release of ours, and so has no texts."""
+    if not is_ours(release):
+        raise FormatError(
+            release, "no manifest.json and so no caption texts, such as the authors' archive"
+        )
+
+
+def pairs_with_texts(release: Path, split: str) -> list[Pair]:
+    """Read the pairs of a split, in pair order.
+
+    Raises:
+        FormatError: If the split is empty or a blind round's, or the release has no texts.
+    """
+    blind = round_of(release, split)
+    if blind is not None:
+        raise FormatError(
+            release,
+            f"the {split} split of blind round {blind.round!r}, which has neither screenshots nor "
+            "caption texts; a dual encoder needs both",
+        )
+    check_has_texts(release)
+    pairs = _pairs(release, split)
+    if not pairs:
+        raise FormatError(release, f"no pair in {split}")
+    return pairs
+
+
+def _pairs(release: Path, split: str) -> list[Pair]:
+    rows = [pair for pair in read_pairs(release) if pair.split == split]
+    return sorted(rows, key=lambda pair: pair.pair_index)

@@ -1,0 +1,77 @@
+"""A table of the text on each screenshot."""
+
+import csv
+import io
+
+import pytest
+from PIL import Image
+
+from now_builder.detect import read_screens
+from now_builder.errors import ConfigError
+from now_builder.formats.shard import Capture, CaptureRow, Planned, write_plan, write_shard
+from tests.now_builder.detect.test_ocr import CHINESE, ENGLISH, picture
+
+LINES = {"00000_0000": [ENGLISH, CHINESE], "00000_0001": [], "00001_0000": ["Weather, today"]}
+
+
+@pytest.fixture
+def captures(tmp_path):
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    plan = []
+    for key in LINES:
+        url = f"http://site{key}.test/"
+        plan.append(Planned(key, int(key[:5]), url, url, f"site{key}.test"))
+    write_plan(folder, plan)
+    for shard in (0, 1):
+        own = [line for line in plan if line.shard == shard]
+        rows = [CaptureRow(line.key, line.url, line.url_canonical, line.site, "ok") for line in own]
+        write_shard(
+            folder, shard, rows, (Capture(line.key, shot(line.key), b"", []) for line in own)
+        )
+    return folder
+
+
+def shot(key):
+    lines = [(text, (40, 200 + 200 * place), 36, "black") for place, text in enumerate(LINES[key])]
+    file = io.BytesIO()
+    image: Image.Image = picture(*lines)[0]
+    image.save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
+def test_it_holds_what_each_page_shows_and_goes_on_after_a_stop(captures, tmp_path, monkeypatch):
+    out = tmp_path / "read.csv"
+    reader = read_screens.Recognizer
+
+    class Stopped(reader):
+        def __call__(self, capture):
+            if capture.key.startswith("00001"):
+                raise KeyboardInterrupt
+            return super().__call__(capture)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(read_screens, "Recognizer", Stopped)
+        with pytest.raises(KeyboardInterrupt):
+            read_screens.read_screens(captures, out, "chi_sim+eng")
+    assert not out.exists()
+
+    class Late(reader):
+        def __call__(self, capture):
+            assert capture.key.startswith("00001"), "the first shard was read before"
+            return super().__call__(capture)
+
+    monkeypatch.setattr(read_screens, "Recognizer", Late)
+    found = read_screens.read_screens(captures, out, "chi_sim+eng")
+    assert (found.pages, found.empty) == (3, 1)
+    rows = {
+        row["key"]: row["ocr"]
+        for row in csv.DictReader(io.StringIO(out.read_text(encoding="utf-8")))
+    }
+    assert rows == {key: "\n".join(lines) for key, lines in LINES.items()}
+    assert not out.with_name("read.csv.parts").exists()
+
+
+def test_another_output_than_a_table_is_refused(captures, tmp_path):
+    with pytest.raises(ConfigError, match=r"read\.txt: expected the name of a \.csv file"):
+        read_screens.read_screens(captures, tmp_path / "read.txt", "eng")

@@ -1,0 +1,237 @@
+"""Dual encoders that learn: from screenshots and texts, wholly or in part, by every method."""
+
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from now_builder.dual_encoder import DualEncoder, DualTowers, EncoderInputs
+from now_builder.errors import ConfigError
+from now_builder.formats.screenshots import find_screenshots
+from now_builder.formats.shard import open_screenshot
+from pc2_baseline.config import ModelSettings, presets, read_settings
+from pc2_baseline.data.pairs import open_pairs
+from pc2_baseline.data.pixels import pairs_with_texts
+from pc2_baseline.method_section import METHODS
+from pc2_baseline.methods import make_method
+from pc2_baseline.methods.networks import make_network, pooled_width
+from pc2_baseline.modules.contrastive import info_nce
+from pc2_baseline.process_groups import ProcessGroup
+from pc2_baseline.training.method import Sizes
+
+CPU = torch.device("cpu")
+KINDS = ("clip", "siglip", "siglip2", "chinese_clip", "alt_clip", "vision_text")
+NO_NETWORK = {"ridge", "pc2-released"}
+"""The first has none, the other wants regions and words."""
+
+
+@pytest.fixture
+def settings(painted, small_clip):
+    """Small settings of a preset for a dual encoder."""
+
+    def make(preset="clip", *overrides):
+        return read_settings(preset, [
+            'model.similarity="dual_encoder"', f'model.encoder="{small_clip}"',
+            f'data.captures="{painted / "captures"}"', "data.tokenizer=jieba", "train.batch=8",
+            "train.warmup_epochs=1", "train.epochs=2", "train.device=cpu", "train.lr=1e-3",
+            "train.tensorboard=false", "train.pictures=false", *overrides,
+        ])  # fmt: skip
+
+    return make
+
+
+@contextmanager
+def opened(folder, settings, *splits):
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                open_pairs(folder / "release", split, settings.data, CPU, settings.model)
+            )
+            for split in splits
+        ]
+
+
+def network(encoder, **more):
+    torch.manual_seed(0)
+    model = ModelSettings(similarity="dual_encoder", encoder=str(encoder), **more)
+    return make_network(model, Sizes(1, 1, 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_before_it_learns_its_vectors_are_those_of_the_pre_trained_model(
+    painted, encoders, settings, tmp_path, kind
+):
+    """From captures and texts, in batches of mixed lengths, against pictures one by one."""
+    folder = encoders.save(getattr(encoders, kind), tmp_path / kind, [f"a{n}" for n in range(8)])
+    own = settings("clip", f'model.encoder="{folder}"', "model.precision=fp32")
+    expected = DualEncoder(str(folder), CPU)
+    pages = pairs_with_texts(painted / "release", "test")
+    shots = find_screenshots(painted / "captures", pages)
+    pictures = [open_screenshot(shots[page.key].read(), page.key) for page in pages]
+    net = network(folder, squeeze=True).eval()
+    with opened(painted, own, "test") as (pairs,), torch.no_grad():
+        batch = pairs.batch(np.arange(8))
+        images = net.encode_images(batch.regions).pooled
+        captions = net.encode_captions(batch.tokens, batch.lengths).pooled
+    one = torch.cat([expected.images([picture], squeeze=True) for picture in pictures])
+    torch.testing.assert_close(images, one, atol=3e-6, rtol=0)
+    assert one.std(0).max() > 1e-3, "pages are told apart"
+    one = torch.cat([expected.texts([page.caption]) for page in pages])
+    torch.testing.assert_close(captions, one, atol=3e-6, rtol=0)
+    assert pooled_width(own.model) == images.shape[1]
+
+
+def gradients(net, batch, loss=None):
+    torch.manual_seed(1)
+    similarity = net.score_batch(batch)
+    (info_nce(similarity, 0.1).mean() if loss is None else loss(similarity)).backward()
+    return {
+        name: value.grad.clone() for name, value in net.named_parameters() if value.grad is not None
+    }
+
+
+def test_gradients_in_chunks_are_those_of_the_whole_batch(painted, small_clip, settings):
+    """Also those of a loss on hardest negatives, and with the same draws of a dropout."""
+    with opened(painted, settings(), "train") as (pairs,):
+        batch = pairs.batch(np.arange(10))
+    for dropout, chunk in ((0.0, 3), (0.0, 1), (0.3, 10)):
+        whole, cut = network(small_clip), network(small_clip, chunk=chunk)
+        for net in (whole, cut):
+            net.train()
+            for part in net.modules():
+                if hasattr(part, "dropout") and isinstance(part.dropout, float):
+                    part.dropout = dropout
+        expected, found = gradients(whole, batch), gradients(cut, batch)
+        assert expected.keys() == found.keys()
+        assert len(expected) > 40
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, atol=2e-6, rtol=2e-4, msg=name)
+    drawn = network(small_clip).train()
+    assert any(
+        not torch.equal(value, gradients(drawn, batch)[name]) for name, value in expected.items()
+    ), "the dropout acts"
+
+
+def test_a_chunk_bounds_the_activations_that_are_kept(painted, small_clip, settings):
+    with opened(painted, settings(), "train") as (pairs,):
+        batch = pairs.batch(np.arange(16))
+
+    def kept(**more):
+        held = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda value: held.append(value.nbytes) or value, lambda value: value
+        ):
+            network(small_clip, **more).train().encode_images(batch.regions)
+        return sum(held)
+
+    assert kept(chunk=4) < 1.1 * batch.regions.nbytes < kept() / 2  # the pixels themselves
+
+
+def test_batch_normalisation_is_not_cut(small_clip, monkeypatch):
+    own = DualTowers.__init__
+
+    def with_norm(self, *given):
+        own(self, *given)
+        self.model.norm = torch.nn.BatchNorm1d(4)
+
+    monkeypatch.setattr(DualTowers, "__init__", with_norm)
+    network(small_clip)
+    with pytest.raises(ConfigError, match=r"model\.chunk.* batch normalisation"):
+        network(small_clip, chunk=2)
+    model = ModelSettings(similarity="dual_encoder", encoder=str(small_clip))
+    with pytest.raises(ConfigError, match="one process a network"):
+        make_network(model, Sizes(1, 1, 1), ProcessGroup(0, 2))
+
+
+def learned(net):
+    return {name for name, value in net.named_parameters() if value.requires_grad}
+
+
+def test_the_last_layers_learn_and_what_follows_them(encoders, tmp_path, monkeypatch):
+    monkeypatch.setitem(encoders._LAYERS, "num_hidden_layers", 3)
+    monkeypatch.setitem(encoders._VISION, "num_hidden_layers", 3)
+    folder = encoders.save(encoders.clip, tmp_path / "deep", ["news"])
+    every = learned(network(folder))
+    found = learned(network(folder, last_layers=2))
+    assert found < every
+    assert not any(name.endswith("logit_scale") for name in every)
+    assert not any("embeddings" in name or "pre_layrnorm" in name for name in found)
+    numbers = {name.split(".")[5] for name in found if ".layers." in name}
+    assert numbers == {"1", "2"}
+    follow = {name.split(".")[2] for name in found}
+    assert follow == {"text_model", "vision_model", "text_projection", "visual_projection"}
+    assert {"images.model.vision_model.post_layernorm.weight",
+            "images.model.text_model.final_layer_norm.bias"} <= found  # fmt: skip
+    assert learned(network(folder, last_layers=9)) == {
+        name for name in every if "embeddings" not in name and "pre_layrnorm" not in name
+    }
+
+
+def test_adapters_alone_learn_and_begin_as_nothing(painted, small_clip, settings):
+    pytest.importorskip("peft", reason="pip install 'noise-of-web[lora]'")
+    whole, adapted = network(small_clip), network(small_clip, lora_rank=2)
+    found = learned(adapted)
+    assert found
+    assert all("lora_" in name for name in found)
+    assert any("vision_model" in name for name in found)
+    assert any("text_model" in name for name in found)
+    with opened(painted, settings(), "train") as (pairs,), torch.no_grad():
+        batch = pairs.batch(np.arange(6))
+        assert torch.equal(whole.eval().score_batch(batch), adapted.eval().score_batch(batch))
+
+
+def presets_of_methods():
+    """A preset for each method that takes a network."""
+    found = {}
+    for name in presets():
+        found.setdefault(read_settings(name, []).method.name, name)
+    assert found.keys() == METHODS.keys()
+    return [preset for method, preset in found.items() if method not in NO_NETWORK]
+
+
+def state_of(method):
+    return {
+        group: {name: value.clone() for name, value in tensors.items()}
+        for group, tensors in method.state_dict().items()
+    }
+
+
+PARTS = {
+    "crcl": ["train.epochs=4", "method.schedules=[1]"],
+    "crossfit": ["method.folds=2"],
+    "pc2-paper": ["method.classes=8", "method.class_input=pooled", "method.noisy_from_epoch=0"],
+}
+SMALLER = {"pcsr": "pc2-paper", "pc2-pooled": "pc2-paper", "pc2-star": "pc2-paper",
+           "bicro": "", "crossfit-pooled": "crossfit"}  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", presets_of_methods())
+def test_every_method_that_takes_a_network_takes_it_and_goes_on_bit_for_bit(
+    painted, settings, preset
+):
+    overrides = PARTS.get(SMALLER.get(preset, preset), [])
+    own = settings(preset, *overrides)
+    sizes = Sizes(24, 1, 28)
+    with opened(painted, own, "train", "dev") as (pairs, dev):
+        whole = make_method(own, sizes, CPU)
+        for epoch in range(own.train.total_epochs):
+            again = make_method(own, sizes, CPU)
+            if epoch:
+                again.load_state_dict(state_of(whole))
+            assert again.fit_epoch(pairs, epoch) == whole.fit_epoch(pairs, epoch)
+            first, second = state_of(whole), state_of(again)
+            for group, tensors in first.items():
+                for name, value in tensors.items():
+                    assert torch.equal(value, second[group][name]), name
+        alone = make_method(own, sizes, CPU)
+        before = alone.similarity(dev)
+        alone.load_state_dict({"networks": state_of(whole)["networks"]})
+        matrix = whole.similarity(dev)
+        assert np.array_equal(alone.similarity(dev), matrix)
+        assert np.abs(matrix - before).max() > 1e-5
+
+
+def test_inputs_are_asked_for_without_weights(small_clip, monkeypatch):
+    monkeypatch.setattr("now_builder.dual_encoder._load", lambda *_: pytest.fail("weights"))
+    assert EncoderInputs(str(small_clip)).width == 20

@@ -1,0 +1,218 @@
+"""A dual encoder from captures and release to a submission, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from leaderboard.blind import RoundPlan, make_round
+from leaderboard.scoring.evaluate import score
+from leaderboard.submission.archive import open_submission
+from now_builder.dual_encoder import DualEncoder
+from now_builder.errors import FormatError, TrainingError
+from now_builder.formats.screenshots import find_screenshots
+from now_builder.formats.shard import open_screenshot, read_captures
+from pc2_baseline.config import read_settings
+from pc2_baseline.data.pixels import pairs_with_texts
+from pc2_baseline.modules.learner import Learner
+from pc2_baseline.runs.open_run import open_run, similarity
+from pc2_baseline.runs.plan import Data, plan
+from pc2_baseline.runs.train import train
+from pc2_baseline.training.checkpoint import read_tensors
+from tests.pc2_baseline.commands import call, failed
+
+SMALL = ["train.batch=8", "train.warmup_epochs=1", "train.epochs=2", "train.device=cpu",
+         "train.lr=1e-3", "train.tensorboard=false", "train.pictures=false",
+         "data.tokenizer=jieba", "model.chunk=3"]  # fmt: skip
+
+
+def train_command(painted, run, encoder, *more, captures=None):
+    sets = [word for value in (*SMALL, f'model.encoder="{encoder}"') for word in ("--set", value)]
+    return call("train", painted / "release", run, "--config", "clip", "--captures",
+                captures or painted / "captures", *sets, *more)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(painted, small_clip, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "clip"
+    done = train_command(painted, run, small_clip)
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+def test_a_run_is_evaluated_packed_and_scored(painted, small_clip, trained, tmp_path):
+    found = call("evaluate", trained, "--json", "-o", tmp_path / "m.npy")
+    assert found.returncode == 0, found.stderr
+    packed = call("predict", trained, "-o", tmp_path / "x.zip")
+    assert packed.returncode == 0, packed.stderr
+    result = score(tmp_path / "x.zip", painted / "release")
+    assert result.rsum == pytest.approx(json.loads(found.stdout)["scores"]["rsum"])
+    with open_submission(tmp_path / "x.zip") as submission:
+        assert submission.meta.method.name == "Softmax loss, clip"
+        assert submission.meta.training.pretrained_backbones == ("clip",)
+        assert "pre-trained" in submission.meta.training.external_data
+    # features are not opened, and screenshots that do not fit are decoded by the batch
+    assert not list((painted / "release").rglob("*.h5"))
+    with open_run(trained).open("test", from_disk=True) as pairs:
+        assert not isinstance(pairs.regions, np.ndarray)
+        by_batch = open_run(trained).method.similarity(pairs)
+    assert np.array_equal(by_batch, np.load(tmp_path / "m.npy"))
+
+
+def test_words_and_pictures_are_searched_as_the_run_reads_and_sees_them(painted, trained, tmp_path):
+    matrix = similarity(trained, "test")
+    pages = list(read_captures(painted / "captures"))[-8:]
+    (tmp_path / "page.png").write_bytes(pages[3].screenshot)
+    found = call("search", trained, "--image", tmp_path / "page.png", "--json", "--n", "8")
+    hits = json.loads(found.stdout)["hits"]
+    assert [hit["score"] for hit in hits] == pytest.approx(sorted(matrix[3])[::-1], abs=1e-4)
+    words = hits[0]["caption"]
+    found = call("search", trained, words, "--json", "--n", "8")
+    column = max(matrix.T, key=lambda own: own[3])
+    scores = [hit["score"] for hit in json.loads(found.stdout)["hits"]]
+    assert scores == pytest.approx(sorted(column)[::-1], abs=1e-4)
+
+
+@pytest.mark.parametrize("more", [[], ["model.lora_rank=2", "model.precision=fp32"]])
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(
+    painted, small_clip, tmp_path, monkeypatch, more
+):
+    if more:
+        pytest.importorskip("peft", reason="pip install 'noise-of-web[lora]'")
+    own = read_settings("clip", [
+        *SMALL, *more, f'model.encoder="{small_clip}"', f'data.captures="{painted / "captures"}"'
+    ])  # fmt: skip
+    train(painted / "release", tmp_path / "whole", own)
+    step = Learner.step
+
+    def stopping(learner, loss, where):
+        if where.epoch == 2:
+            raise TrainingError("stopped")
+        return step(learner, loss, where)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "step", stopping)
+        with pytest.raises(TrainingError, match="stopped"):
+            train(painted / "release", tmp_path / "stopped", own)
+    train(painted / "release", tmp_path / "stopped", own)
+    whole, again = (read_tensors(tmp_path / name / "last") for name in ("whole", "stopped"))
+    for group, tensors in whole.items():
+        assert all((value == again[group][name]).all() for name, value in tensors.items())
+    if more:  # what never changes is in the model's own folder
+        assert all("lora_" in name for name in whole["networks"])
+    else:
+        every = load_file(small_clip / "model.safetensors")
+        assert len(whole["networks"]) == len(every) - 1  # its own scale of the logits
+
+
+def test_what_has_learned_is_written_as_a_model_that_scores_alike(
+    painted, small_clip, trained, tmp_path
+):
+    """A whole one, adapters that are merged, and two peers."""
+    runs = {"whole": trained}
+    pytest.importorskip("peft", reason="pip install 'noise-of-web[lora]'")
+    for name, more in (("adapted", ["model.lora_rank=2"]), ("peers", ["method.name=ncr"])):
+        sets = [word for value in (*more, "train.lr=1e-2") for word in ("--set", value)]
+        done = train_command(painted, tmp_path / name, small_clip, *sets)
+        assert done.returncode == 0, done.stderr
+        runs[name] = tmp_path / name
+    for name, run in runs.items():
+        done = call("export", run, tmp_path / f"{name}-model")
+        assert done.returncode == 0, done.stderr
+        matrices = []
+        for folder in map(Path, done.stdout.split()):
+            encoder = DualEncoder(str(folder), torch.device("cpu"))
+            pages = pairs_with_texts(painted / "release", "test")
+            shots = find_screenshots(painted / "captures", pages)
+            pictures = [open_screenshot(shots[page.key].read(), page.key) for page in pages]
+            images = encoder.images(pictures, squeeze=True)
+            matrices.append(images @ encoder.texts([page.caption for page in pages]).T)
+        assert len(matrices) == (2 if name == "peers" else 1)
+        own = open_run(run)
+        with own.open("test") as pairs:
+            one = own.method.similarity(pairs)
+            every = own.method.similarities(pairs) if name == "peers" else [one]
+            for found, logits in zip(matrices, every, strict=True):
+                assert np.abs(np.tanh(logits / 2) - found.numpy()).max() < 2e-2  # bf16
+    failed(call("export", trained, tmp_path / "whole-model"), "is there already")
+
+
+def test_from_nothing_it_learns_colours_and_finds_shuffled_captions(
+    write_painted, encoders, tmp_path
+):
+    sizes = {"train": 128, "dev": 32, "test": 8}
+    folder = write_painted(tmp_path / "data", sizes, mismatch=0.4)
+    words = [f"{kind}{number}" for number in range(8) for kind in "abc"]
+    encoder = encoders.save(encoders.clip, tmp_path / "clip", words)
+    own = read_settings("clip", [
+        *SMALL, f'model.encoder="{encoder}"', f'data.captures="{folder / "captures"}"',
+        "method.name=crossfit", "method.folds=2", "method.loss=info_nce", "train.lr=5e-3",
+        "method.temperature=0.2", "train.batch=16", "train.warmup_epochs=8", "model.precision=fp32",
+        f'data.truth="{folder / "truth.csv"}"', "model.chunk=0",
+    ])  # fmt: skip
+    done = train(folder / "release", tmp_path / "run", own)
+    chance = 2 * 100 * (1 + 5 + 10) / 32
+    assert done.best_rsum > 3 * chance
+    last = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])
+    assert last["figures"]["auroc"] > 0.7
+
+
+def test_what_cannot_be_seen_or_read_is_refused_in_one_line(
+    painted, small_clip, trained, easy, tmp_path, monkeypatch
+):
+    out = tmp_path / "run"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    failed(train_command(painted, out, "now/none"), "model 'now/none': not a usable dual encoder")
+    sets = [
+        word for value in (*SMALL, f'model.encoder="{small_clip}"') for word in ("--set", value)
+    ]
+    command = ["train", painted / "release", out, "--config", "clip", *sets]
+    failed(call(*command), r"dual_encoder\" sees screenshots: expected --captures CAPTURES")
+    failed(call(*command, "--captures", tmp_path / "no"), "no such captures folder")
+    failed(
+        train_command(painted, out, small_clip, "--set", "method.name=ridge"),
+        "method ridge needs features",
+    )
+    failed(
+        train_command(painted, out, small_clip, "--set", "model.lora_rank=2", "--set",
+                      "model.last_layers=1"),
+        "last_layers and model.lora_rank: expected one",
+    )  # fmt: skip
+    other = shutil.copytree(painted, tmp_path / "other")
+    (other / "release" / "manifest.json").unlink()
+    failed(train_command(other, out, small_clip), "no manifest.json and so no caption texts")
+    command[1] = easy
+    failed(call(*command, "--captures", painted / "captures"), "no screenshot of 160 of 160 pairs")
+    make_round(easy, tmp_path / "round", RoundPlan(name="June"))
+    with pytest.raises(FormatError, match="caption texts"):
+        similarity(trained, "test", release=tmp_path / "round" / "participants")
+
+
+def test_another_model_of_that_name_is_refused(painted, small_clip, encoders, tmp_path):
+    encoder = shutil.copytree(small_clip, tmp_path / "clip")
+    assert train_command(painted, tmp_path / "run", encoder).returncode == 0
+    config = transformers.CLIPConfig.from_pretrained(encoder)
+    transformers.CLIPModel(config).save_pretrained(encoder)
+    done = train_command(painted, tmp_path / "run", encoder)
+    failed(done, "a run on another content of model.encoder")
+    failed(call("evaluate", tmp_path / "run"), "model.encoder .* has changed since the training")
+
+
+def test_a_plan_counts_products_and_bounds_memory_by_the_chunk(small_clip):
+    data = Data.like_now(64, 16)
+
+    def planned(chunk):
+        sets = [f'model.encoder="{small_clip}"', "train.batch=16", f"model.chunk={chunk}"]
+        return plan(read_settings("clip", sets), data, "h100", 0.5)
+
+    cut, whole = planned(4), planned(0)
+    assert cut.phases[0].peak_gib < whole.phases[0].peak_gib
+    # encoded once more: four thirds of the products
+    assert 1.2 < cut.phases[0].tflop / whole.phases[0].tflop < 1.4
+    weights = whole.held_gib * 2**30 - 64 * 3072  # a byte for each value of a picture
+    assert weights == pytest.approx((small_clip / "model.safetensors").stat().st_size, rel=0.2)
