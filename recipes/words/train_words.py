@@ -284,7 +284,8 @@ class Training:
     def finish(self, start: Path) -> dict[str, float]:
         """Put the reader into the detector, measure it as it is stored, and write both."""
         detector, card = load_detector(start, torch.device("cpu"))
-        reader = self.reader = self.average.module.eval()
+        self.reader.load_state_dict(self.average.module.state_dict())
+        reader = self.reader.eval()
         if self.options.half:
             reader.half().float()
         figures = self.measure()
