@@ -4,13 +4,14 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import unescape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urljoin, urlsplit
 
 from now_builder.crawl.caption.charset import decode
 from now_builder.crawl.caption.describe import Description, describe
@@ -35,6 +36,13 @@ _ENDS, _LONGEST = 3000, 400_000
 _UNSEEN = (("<!--", "-->"), *((rf"<{name}(?=[\s>])", rf"</{name}\s*>")
            for name in ("head", "script", "style", "svg", "pre", "code")))  # fmt: skip
 """What is no text of a page: beginnings and ends."""
+_LINK, _BASE = (re.compile(rf"<{name}\b[^>]*>", re.IGNORECASE) for name in ("link", "base"))
+_SHEET = re.compile(r"\brel\s*=\s*[\"']?stylesheet\b", re.IGNORECASE)
+_HREF = re.compile(r"\bhref\s*=\s*[\"']?([^\"'\s>]+)", re.IGNORECASE)
+_STYLE = re.compile(r"<style\b[^>]*>(.*?)</style", re.IGNORECASE | re.DOTALL)
+_STYLED = 1000
+"""Characters of a page's own style sheets from which it does without others."""
+_HERE = "here.test"
 _TRADITIONAL, _SIMPLIFIED = (
     "們這個說會來時國學對發開關實體應點還",
     "们这个说会来时国学对发开关实体应点还",
@@ -53,6 +61,7 @@ class Page:
     about: Description
     source: str
     text: str
+    bare: bool
 
     @property
     def words(self) -> str:
@@ -78,9 +87,10 @@ class Served:
 class Found:
     """What is known of a repository, or in ``status`` why nothing is.
 
-    ``pages`` is the number of those that would be listed; ``placeholders``, ``refused``, ``saved``
-    and ``empty`` count pages with a left-over description, of gambling, adult or spam words, saved
-    from elsewhere, and without text until scripts run. ``captions`` has each description once.
+    ``pages`` is the number of those that would be listed; ``placeholders``, ``refused``, ``saved``,
+    ``empty`` and ``bare`` count pages with a left-over description, of gambling, adult or spam
+    words, saved from elsewhere, without text until scripts run, and without their style sheets.
+    ``captions`` has each description once.
     """
 
     repository: str
@@ -96,6 +106,7 @@ class Found:
     refused: int = 0
     saved: int = 0
     empty: int = 0
+    bare: int = 0
     captions: list[str] = field(default_factory=list)
 
 
@@ -138,6 +149,7 @@ def look(git: Git, mirrors: Path, name: str) -> Found:
         refused=sum(_REFUSED.search(page.words) is not None for page in pages),
         saved=sum(_is_saved(page.source) for page in pages),
         empty=sum(_is_empty(page.text) for page in pages),
+        bare=sum(page.bare for page in pages),
         captions=sorted({(page.about.caption or "").lower() for page in pages}),
     )
 
@@ -186,6 +198,7 @@ def _read(git: Git, mirror: Path, site: Site, others: tuple[str, ...]) -> Served
     """Read the pages of a folder that ``pinned make`` would list."""
     chosen = choose(git, mirror, git.files(mirror, site), sys.maxsize)
     size = chosen.size
+    every = frozenset(chosen.objects)
     names = [name for name in chosen.objects if name.lower().endswith((".html", ".htm"))]
     names = [name for name in names if not name.startswith(others)]
     names = sorted(names, key=lambda name: (name.count("/"), name))[:_READ]
@@ -197,10 +210,10 @@ def _read(git: Git, mirror: Path, site: Site, others: tuple[str, ...]) -> Served
             paths = list_pages(folder, site.repository.partition("/")[2], MOST_PAGES)
         except SiteError:
             paths = []
-        return Served(site, size, [_page(folder, path) for path in paths])
+        return Served(site, size, [_page(folder, path, every) for path in paths])
 
 
-def _page(folder: Path, path: str) -> Page:
+def _page(folder: Path, path: str, every: Collection[str]) -> Page:
     """Read a listed page; the path of a project's begins with the project's name."""
     name = unquote(path).lstrip("/")
     files = [folder / one for one in (name, name.partition("/")[2])]
@@ -209,7 +222,24 @@ def _page(folder: Path, path: str) -> Page:
     content = file.read_bytes()
     source = decode(content, "text/html").text
     name = file.relative_to(folder).as_posix()
-    return Page(name, describe(content, "text/html"), source, text_of(source[:_LONGEST]))
+    text = text_of(source[:_LONGEST])
+    return Page(name, describe(content, "text/html"), source, text, is_bare(source, path, every))
+
+
+def is_bare(source: str, path: str, every: Collection[str]) -> bool:
+    """Whether a page links style sheets none of which is a file of the site, and has none in it."""
+    links = [tag for tag in _LINK.findall(source) if _SHEET.search(tag)]
+    if not links or sum(map(len, _STYLE.findall(source))) >= _STYLED:
+        return False
+    page = f"http://{_HERE}{path}"
+    page = urljoin(page, next(iter(_HREF.findall("".join(_BASE.findall(source)))), ""))
+    for href in _HREF.findall("".join(links)):
+        with suppress(ValueError):
+            sheet = urlsplit(urljoin(page, unescape(href)))
+            name = unquote(sheet.path).lstrip("/")
+            if sheet.netloc == _HERE and not {name, name.partition("/")[2]}.isdisjoint(every):
+                return False
+    return True
 
 
 def text_of(source: str) -> str:

@@ -112,6 +112,7 @@ def _unfit(site: Found) -> str:
         f"gambling, adult or spam: {site.refused} pages": site.refused >= max(2, 0.08 * pages),
         f"template's own descriptions: {site.placeholders} pages": site.placeholders > 0.5 * pages,
         f"no text without scripts: {site.empty} pages": site.empty > 0.6 * pages,
+        f"style sheets elsewhere: {site.bare} pages": site.bare > 0.5 * pages,
     }
     return next((why for why, holds in rules.items() if holds), "")
 

@@ -13,7 +13,7 @@ from PIL import Image
 from now_builder.formats.shard import CaptureRow, read_captures, read_rows, write_shard
 from now_builder.pinned.sites import read_sites
 from recipes.pinned_web import compare, make_list
-from recipes.pinned_web.look import Found, text_of
+from recipes.pinned_web.look import Found, is_bare, text_of
 from tests.now_builder.conftest import write_small_crawl
 from tests.now_builder.pinned.conftest import Mirrors, page
 
@@ -42,6 +42,7 @@ def made(tmp_path):
         "Cy/saved": site("Wares", more="<!-- saved from url=(0014)http://x.test -->"),
         "Di/template": site("Your description here") | site("{{ page.summary }}"),
         "Di/aside": site("Kept aside"),
+        "Ed/bare": site("Garden", more="<link rel=stylesheet href=https://cdn.test/a.css>"),
     }
     for name, files in repositories.items():
         mirrors.add(name, files)
@@ -67,7 +68,7 @@ def test_sites_are_kept_or_left_out_for_a_reason(made):
         "Ann/bakery": "accepted", "Ann/notes": "accepted", "Bob/source": "descriptions",
         "Bob/copy": "like Ann/bakery", "Cy/bets": "gambling, adult or spam",
         "Cy/saved": "saved from elsewhere", "Di/template": "descriptions",
-        "Di/aside": "left out", "Ed/gone": "no mirror",
+        "Di/aside": "left out", "Ed/bare": "style sheets elsewhere", "Ed/gone": "no mirror",
     }  # fmt: skip
     bakery, notes = read_sites(out / "sites.csv")
     assert (bakery.host, bakery.pages, bakery.licence, bakery.language) == (
@@ -130,6 +131,23 @@ def test_an_owner_has_three_and_hosts_differ():
     assert hosts[0] == "x.a.test"
     assert len({*hosts}) == 2
     assert make_list.host_of("a-b/__") == "x.a-b.test"
+
+
+@pytest.mark.parametrize(
+    ("head", "bare"),
+    [("", False), ("<link rel=stylesheet href=/css/a.css>", False),
+     ("<LINK HREF='../css/a.css?v=1' REL='stylesheet'>", False),
+     ("<link rel=icon href=/css/a.css><link rel=stylesheet href=https://cdn.test/a.css>", True),
+     ("<link rel=stylesheet href=/gone.css>", True),
+     ("<link rel=stylesheet href='/gone.css'><link rel=stylesheet href='/css/a%2Ecss'>", False),
+     ("<base href=https://ann.example/><link rel=stylesheet href=css/a.css>", True),
+     ("<base href=/><link rel=stylesheet href=css/a.css>", False),
+     ("<link rel=stylesheet href=/site/css/a.css>", False),
+     ("<link rel=stylesheet href='//[bad'>", True),
+     ("<link rel=stylesheet href=/gone.css><style>" + "a{}" * 400 + "</style>", False)],
+)  # fmt: skip
+def test_a_page_without_its_style_sheets_is_bare(head, bare):
+    assert is_bare(f"<head>{head}</head>", "/blog/", {"css/a.css", "blog/index.html"}) == bare
 
 
 def test_two_crawls_are_compared(tmp_path, monkeypatch, capsys):
