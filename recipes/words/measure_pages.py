@@ -287,13 +287,13 @@ def main(given: Sequence[str] | None = None) -> None:
         torch.set_num_threads(options.threads)
         weights = find_weights(options.weights)
         detector, _ = load_detector(weights, torch.device("cpu"))
-        patches = detector.eval().patches
-        if patches is None or patches.words is None:
+        reader = detector.eval().patches.words if detector.patches else None
+        if reader is None:
             raise ConfigError(f"{weights}: has no word reader")
         from recipes.words.lexicon import read_lexicon
         from recipes.words.train_words import letter_table
 
-        reading = Reading(patches.words, list(letter_table(read_lexicon())[0]))
+        reading = Reading(reader, list(letter_table(read_lexicon())[0]))
         with torch.inference_mode():
             measure(options.captures, reading, options.pages)
     except NowError as error:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -284,8 +284,7 @@ class Training:
     def finish(self, start: Path) -> dict[str, float]:
         """Put the reader into the detector, measure it as it is stored, and write both."""
         detector, card = load_detector(start, torch.device("cpu"))
-        self.reader.load_state_dict(self.average.module.state_dict())
-        reader = self.reader.eval()
+        reader = self.reader = cast(WordReader, self.average.module).eval()
         if self.options.half:
             reader.half().float()
         figures = self.measure()

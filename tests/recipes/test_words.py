@@ -139,7 +139,7 @@ def test_lines_are_whole_visible_and_of_one_text():
         element("some plain words", line, visible=False),
         element("some plain words", (20.0, 1260.0, 260.0, 1302.0)),
         element("words and", line),
-        element("a link", line, parent=4),
+        element("a link", (20.0, 20.0, 100.0, 62.0), parent=4),
     ]))  # fmt: skip
     assert [(each.text, each.script) for each in found] == [
         ("some plain words", "LATIN"), ("a link", "LATIN"),
