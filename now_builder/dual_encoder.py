@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from now_builder.errors import ConfigError
 from now_builder.hub.models import find_model, hash_of_files
+from now_builder.program.missing_package import install_extra
 
 TowerPrecision = Literal["fp32", "bf16", "fp16"]
 
@@ -276,7 +277,7 @@ def find_encoder(name: str, revision: str | None = None) -> Path:
         ConfigError: If `transformers` is missing, there is no such model, or it lacks a file.
     """
     if find_spec("transformers") is None:
-        raise ConfigError("transformers is missing; pip install 'noise-of-web[zero-shot]'")
+        raise ConfigError(f"transformers is missing; {install_extra('zero-shot')}")
     advice = f"where there is a network, `hf download {name or 'NAME'}` brings all of it"
     for pattern in _WEIGHTS:  # pickled ones, which are read as plain values, only where need be
         try:

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from now_builder.dual_encoder import DualTowers
 from now_builder.errors import ConfigError
+from now_builder.program.missing_package import install_extra
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.cosine import CosineSimilarity
 from pc2_baseline.networks.fused import unit
@@ -149,7 +150,7 @@ def without_adapters(model: Any) -> Any:
 
 def _add_adapters(model: nn.Module, rank: int) -> None:
     if find_spec("peft") is None:
-        raise ConfigError("model.lora_rank: peft is missing; pip install 'noise-of-web[lora]'")
+        raise ConfigError(f"model.lora_rank: peft is missing; {install_extra('lora')}")
     from peft import LoraConfig, inject_adapter_in_model
 
     linear = [

@@ -145,7 +145,7 @@ def test_detect_reads_pages_and_names_how(draw, weights, tmp_path):
 def test_without_the_wrapper_one_line_says_what_to_install(drawn, weights, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tesserocr", None)
     settings = DetectSettings(weights=weights, text_source="ocr", device="cpu")
-    with pytest.raises(ConfigError, match=r"pip install 'noise-of-web\[ocr\]'.*apt") as caught:
+    with pytest.raises(ConfigError, match=r"pip install 'noise-of-web\[ocr\].*apt") as caught:
         detect(drawn, tmp_path / "f.h5", settings)
     assert "\n" not in str(caught.value)
 

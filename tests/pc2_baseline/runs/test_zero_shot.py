@@ -333,7 +333,7 @@ def test_mistakes_end_in_one_line(data, clip, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     failed(command(release, captures, "now/none", out), "`hf download now/none` brings all of it")
     monkeypatch.setattr("now_builder.dual_encoder.find_spec", lambda _: None)
-    failed(command(release, captures, clip, out), r"pip install 'noise-of-web\[zero-shot\]'")
+    failed(command(release, captures, clip, out), r"pip install 'noise-of-web\[zero-shot\]")
     assert not [*tmp_path.iterdir()], "a command that cannot start leaves nothing behind"
 
 

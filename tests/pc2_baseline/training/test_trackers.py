@@ -145,7 +145,7 @@ def test_the_option_is_the_setting_and_a_library_that_is_not_there_stops_at_once
 ):
     monkeypatch.setattr("pc2_baseline.training.trackers.find_spec", lambda _: None)
     for track in ("trackio", "wandb:a project", "mlflow"):
-        with pytest.raises(ConfigError, match=r"pip install 'noise-of-web\[track\]'"):
+        with pytest.raises(ConfigError, match=r"pip install 'noise-of-web\[track\]"):
             train(tiny, tmp_path / "run", settings_of(small_settings, track))
     start = ("train", tiny, tmp_path / "run", "--config", "sgr", "--set", "data.tokenizer=jieba")
     failed(call(*start, "--track", "mlflow:a b"), "mlflow is not installed")
