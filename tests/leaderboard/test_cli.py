@@ -100,7 +100,7 @@ def test_export_prints_a_board(tmp_path, now_leaderboard, packed, release):
     assert code == 0
     assert [row["method"] for row in records if row["evidence"] == "scored"] == ["Mine"]
     code, text, _ = now_leaderboard("export", "cc152k", "--format", "bib")
-    assert (code, text.count("\n@") + 1) == (0, 6)
+    assert (code, text.count("\n@") + 1) == (0, 7)
     for arguments in (("now",), ("bpe", "--format", "xls")):
         code, text, problem = now_leaderboard("export", *arguments)
         assert (code, text) == (1, "")

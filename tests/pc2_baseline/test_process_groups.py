@@ -25,7 +25,7 @@ METHODS = {
     "crossfit": ["method.folds=2", "train.seed=1"],
     "crossfit-pooled": ["method.folds=3", "data.tokenizer=jieba", "train.seed=1"],
     "pc2-crossfit": ["method.folds=2", "method.classes=8", "train.seed=1"],
-    "in2r": ["data.tokenizer=jieba", "method.neighbours=1", "train.epochs=2"],
+    "in2r": ["data.tokenizer=jieba", "method.neighbours=1", "train.epochs=3"],
     "ncr": [],
     "bicro": ["method.warmup_share=1"],
 }

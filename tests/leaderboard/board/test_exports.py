@@ -420,7 +420,7 @@ def test_a_coco_result_gives_its_folds_to_one_board_and_the_whole_to_the_other(e
     assert (row.rsum, row.recalls[:3], row.low) == (510.0, (70.0, 90.0, 95.0), None)
     rows = [row for row in rows_of(make_board("coco-1k", [folded])) if "captions" in row.noise]
     methods = [row.method for row in rows if row.noise.startswith("20 %")]
-    assert (methods[0], methods[7]) == ("BiCro", "Mine")
+    assert (methods[0], methods[9]) == ("IN2R", "Mine")
 
 
 def test_noise_that_is_not_told_is_not_taken_for_none(entry_on, archive):

@@ -201,6 +201,7 @@ PARTS = {
     "crcl": ["train.epochs=4", "method.schedules=[1]"],
     "crossfit": ["method.folds=2"],
     "pc2-paper": ["method.classes=8", "method.class_input=pooled", "method.noisy_from_epoch=0"],
+    "pc2-crossfit": ["method.classes=8", "method.class_input=pooled", "method.folds=2"],
 }
 SMALLER = {"pcsr": "pc2-paper", "pc2-pooled": "pc2-paper", "pc2-star": "pc2-paper",
            "bicro": "", "crossfit-pooled": "crossfit"}  # fmt: skip
