@@ -485,6 +485,8 @@ class Tab:
         if state is None:
             await self._evaluate(WATCH, seconds)
             state = await self._evaluate(WATCHED, seconds)
+        if state is None:  # another document came between the two
+            raise _Moved
         return dict(state)
 
     async def _read(self) -> _Page:
