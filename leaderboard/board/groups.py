@@ -102,7 +102,7 @@ def _group(name: str, strict: tuple[Ranks, Ranks], aware: tuple[Ranks, Ranks]) -
 
 
 def missed_of(record: RankRecord) -> list[tuple[int, list[float]]]:
-    """Return the pairs of which a direction has no hit at the last cutoff, the fewest hits first.
+    """Return the pairs that are missed in a direction at the last cutoff, the fewest hits first.
 
     Each is its row and its expected hits at the cutoffs, i2t and then t2i.
     """

@@ -42,7 +42,7 @@ class MatchingNetwork(nn.Module):
             self.similarity.dividing = False
 
     def shared_parameters(self) -> Iterable[nn.Parameter]:
-        """Return the weights of which each rank of a process group has a share of the gradients."""
+        """Return the weights whose gradients are shared out among the ranks of a process group."""
         return self.similarity.parameters()
 
     def encode_images(self, regions: Float[Tensor, "images rows width"]) -> ImageCodes:

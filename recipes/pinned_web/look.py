@@ -227,7 +227,7 @@ def _page(folder: Path, path: str, every: Collection[str]) -> Page:
 
 
 def is_bare(source: str, path: str, every: Collection[str]) -> bool:
-    """Whether a page links style sheets none of which is a file of the site, and has none in it."""
+    """Whether none of a page's linked style sheets is a file of the site, and it has no own."""
     links = [tag for tag in _LINK.findall(source) if _SHEET.search(tag)]
     if not links or sum(map(len, _STYLE.findall(source))) >= _STYLED:
         return False

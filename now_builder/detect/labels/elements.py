@@ -20,7 +20,7 @@ _INLINE = frozenset({
     "abbr", "b", "bdi", "bdo", "cite", "code", "del", "dfn", "em", "font", "i", "ins", "kbd",
     "mark", "q", "s", "samp", "small", "span", "strong", "sub", "sup", "time", "u", "var",
 })  # fmt: skip
-"""Tags of which a text is made: its parts are no elements of their own."""
+"""Tags inside a text: its parts are no elements of their own."""
 _ICON = 96  # 48 CSS px
 SMALLEST = 12
 """Shortest side of a labelled element, px of the screen; 6 CSS px."""
