@@ -84,7 +84,7 @@ class EncoderInputs:
     def width(self) -> int:
         """Width of its vectors."""
         ids = torch.zeros(1, self.text_limit, dtype=torch.long, device="meta")
-        return int(_vectors(self._skeleton.get_text_features(input_ids=ids)).shape[1])
+        return int(_vectors(self.name, self._skeleton.get_text_features(input_ids=ids)).shape[1])
 
     @property
     def values(self) -> int:
@@ -149,6 +149,7 @@ class DualTowers(nn.Module):
     def __init__(self, inputs: EncoderInputs, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.model = _load(inputs.name, inputs.folder, dtype)
+        self._name = inputs.name
         self._dtype, self._layout, self._whole = dtype, inputs.layout, inputs.full_length
         tokenizer: Any = inputs.processor.tokenizer
         self._padding, self._left = tokenizer.pad_token_id, tokenizer.padding_side == "left"
@@ -166,7 +167,7 @@ class DualTowers(nn.Module):
         }
         shown = (given["pixel_values"].float() - self.mean) / self.spread
         given["pixel_values"] = shown.to(self._dtype)
-        return _vectors(self.model.get_image_features(**given))
+        return _vectors(self._name, self.model.get_image_features(**given))
 
     def texts(
         self, tokens: Int[Tensor, "n words"], lengths: Int[Tensor, " n"]
@@ -182,7 +183,7 @@ class DualTowers(nn.Module):
             there = place < lengths
         ids = tokens.masked_fill(~there, self._padding)
         mask = {} if self._whole else {"attention_mask": there.long()}
-        return _vectors(self.model.get_text_features(input_ids=ids, **mask))
+        return _vectors(self._name, self.model.get_text_features(input_ids=ids, **mask))
 
 
 class DualEncoder(EncoderInputs):
@@ -249,10 +250,10 @@ class DualEncoder(EncoderInputs):
         return F.normalize(vectors, dim=1)
 
 
-def _vectors(output: Any) -> Float[Tensor, "n width"]:
+def _vectors(name: str, output: Any) -> Float[Tensor, "n width"]:
     found = output if isinstance(output, Tensor) else getattr(output, "pooler_output", None)
     if not isinstance(found, Tensor) or found.ndim != 2:
-        raise ConfigError("a dual encoder that returns no single vector for each")
+        raise _refused(name, "returns no single vector for each")
     return found
 
 

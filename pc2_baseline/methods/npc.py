@@ -63,8 +63,8 @@ class Npc(OneNetwork[NpcSettings]):
     same kind.
 
     Attributes:
-        statistics: Of the last warm-up epoch that was judged ``loss``, ``clean_prob`` and
-            ``is_clean``; the pairs' ``image_entry`` and ``caption_entry`` by pair_index; and the
+        statistics: ``loss``, ``clean_prob`` and ``is_clean`` of the last warm-up epoch that was
+            judged; the pairs' ``image_entry`` and ``caption_entry`` by pair_index; and the
             ``weight`` of each pair in the last epoch.
 
     Source:

@@ -9,7 +9,7 @@ import transformers
 from PIL import Image, ImageDraw
 from safetensors.torch import load_file, save_file
 
-from now_builder.dual_encoder import DualEncoder, find_encoder, hash_of_encoder
+from now_builder.dual_encoder import DualEncoder, _vectors, find_encoder, hash_of_encoder
 from now_builder.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -257,3 +257,9 @@ def test_without_transformers_it_is_said_what_to_install(folder, monkeypatch):
     monkeypatch.setattr("now_builder.dual_encoder.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"transformers is missing; .*noise-of-web\[zero-shot\]"):
         DualEncoder(str(folder("clip")), CPU)
+
+
+def test_a_model_without_one_vector_for_each_is_named():
+    for output in (object(), torch.zeros(2, 3, 4)):
+        with pytest.raises(ConfigError, match=r"model 'odd': .*returns no single vector for each"):
+            _vectors("odd", output)

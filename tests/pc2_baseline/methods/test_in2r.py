@@ -16,7 +16,7 @@ SIDES = ("images", "captions")
 
 
 def remember(method, peer, count=6, seed=0):
-    """Give a peer a memory of random unit vectors."""
+    """Fill the memory of a peer with random unit vectors."""
     generator = torch.Generator().manual_seed(seed)
     vectors = torch.randn(2, count, 32, generator=generator)
     unit = torch.nn.functional.normalize(vectors, dim=2)
