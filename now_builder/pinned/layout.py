@@ -22,6 +22,9 @@ _LONGEST_NAME, _LONGEST_PATH = 255, 2048
 _PAGE = re.compile(r"(?!(?:.*/)?[._])(?!(?:.*/)?404(?:\.html?$|/)).*\.html?", re.IGNORECASE)
 """HTML files, without those of hidden folders, of unbuilt parts, and the one for absent pages."""
 _REFRESH = re.compile(rb"<meta[^>]{1,200}http-equiv\s*=\s*[\"']?refresh", re.IGNORECASE)
+_UNREAD = re.compile(rb"<!--.*?-->|<noscript\b.*?</noscript>", re.IGNORECASE | re.DOTALL)
+"""What a browser with scripts does not read, such as a refresh for old browsers alone."""
+
 _BLANKS = b"\xef\xbb\xbf \t\r\n"
 
 
@@ -114,7 +117,7 @@ def list_pages(folder: Path, project: str, most: int) -> list[str]:
         if len(first) == most:
             break
         content = (folder / name).read_bytes()
-        if _REFRESH.search(content) or content.lstrip(_BLANKS).startswith(b"---"):
+        if _REFRESH.search(_UNREAD.sub(b"", content)) or content.lstrip(_BLANKS).startswith(b"---"):
             continue  # it leads elsewhere, or is a source with front matter
         page = describe(content, "text/html")
         if "name" in page.candidates:

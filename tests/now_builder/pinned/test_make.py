@@ -172,10 +172,15 @@ def test_what_cannot_be_had_is_a_row(mirrors, made):
 
 def test_pages_are_chosen_by_a_rule(mirrors, made):
     files = {f"{name}.html": page("same") for name in "abc"}
-    files |= {"z.html": page("of its own"), "index.html": page("home"), "404.html": page("x")}
+    refresh = "<meta http-equiv=refresh content='0; url=/a.html'>"
+    files |= {
+        "z.html": page("of its own", f"<!--[if lt IE 9]>{refresh}<![endif]-->"),
+        "index.html": page("home", f"<noscript>{refresh}</noscript>"),
+        "404.html": page("x"),
+    }
     files |= {"_layouts/post.html": page("y"), ".cache/a.html": page("z")}
     files |= {"0.html": "---\n---\n" + page("front matter"), "1.html": "<meta name=description>"}
-    files["2.html"] = page("moved", "<meta http-equiv=refresh content='0; url=/a.html'>")
+    files["2.html"] = page("moved", refresh)
     mirrors.add("ann/site", files, pages=4)
     web = made()
     names = [url.rpartition("/")[2] for url in urls_of(web)]
