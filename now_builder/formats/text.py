@@ -53,7 +53,7 @@ _ALL_OF_IT = re.compile(
     (?:[\s"'.,:;|/()–—-]*+ (?: \b(?:undefined|null|none|nil|true|false|n/a|nan)\b
         | [{<\[] \$?[\w.:-]+ [}>\]] | %(?:\d\$)?[sd]\b | [%@]\w+[%@] | \$[a-z_]\w*\$? ))+ \W*
     | (?-i:Array) | <!--.* | [\w.:-]*(?:description|excerpt)[\w.:-]*
-    | (?:(?:this|is|your|my|the|a|site|website|page|meta|default|enter|insert)\ )* description
+    | (?:(?:this|is|your|my|the|a|site|website|page|meta|seo|default|enter|insert)\ )* description
         (?:\ (?:goes\ )?here)? \W*
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,

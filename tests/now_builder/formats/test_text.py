@@ -63,7 +63,7 @@ $description  $description$  @description@  [description]  <description>  __MSG_
 [et_pb_section fb_built="1"]Bread  [contact-form-7 id="12"]  [b]Bold[/b] bread  [our_products]
 [site:name]  [node:field-summary]  [[+description]]  [[*introtext]]
 description  meta.description  home.meta.description  META_DESCRIPTION  og:description
-Your description here  Description goes here  this is meta description
+Your description here  Description goes here  this is meta description  SEO description
 Lorem ipsum dolor sit amet, consectetur adipiscing elit
 \u0420\u043e\u0437\u044b  caf\u00e9 and more  \u{1F600} hello  %u0420%u043E  \xd0\xa0
 u0420u043eu0437u044b  %D0%A0%D0%BE
