@@ -21,7 +21,6 @@ from now_builder.crawl.politeness.replay import ArchiveProxy
 from now_builder.crawl.politeness.resolver import Resolver, parse_mapping, parse_pattern
 from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.crawl.politeness.site_rules import SiteRules
-from now_builder.crawl.progress import CrawlProgress
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.locks import lock_shards
 from now_builder.crawl.storage.own_files import sweep
@@ -29,6 +28,7 @@ from now_builder.crawl.storage.shard_tracker import ShardTracker
 from now_builder.errors import CrawlError, Stopped
 from now_builder.formats.shard import read_plan
 from now_builder.formats.tables import read_hosts
+from now_builder.program.progress import Progress
 
 _log = logging.getLogger(__name__)
 _PAGES_PER_CORE = 3
@@ -118,8 +118,8 @@ async def _visit_pending(
         rules = SiteRules(proxies[-1], browsers.user_agent, opt_outs, obey_robots=settings.robots)
         stack.push_async_callback(rules.close)
         scheduler = Scheduler(tracker.pending, settings.per_host_delay_s, resolver.is_local)
-        progress = CrawlProgress(len(tracker.pending), tracker.total)
-        stack.enter_context(progress)
+        _log.info("crawl: %d of %d pages to visit", len(tracker.pending), tracker.total)
+        progress = stack.enter_context(Progress("crawl", len(tracker.pending)))
         ranks = tracker.ranks() if settings.per_host_quota else {}
         visitor = PageVisitor(settings, browsers, rules, scheduler, ranks, pool)
         workers = Workers(visitor, tracker, scheduler, progress, settings, pool)
