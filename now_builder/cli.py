@@ -58,11 +58,10 @@ def _crawl(
         ),
     ],
     captures: Annotated[
-        str,
+        Path,
         typer.Argument(
             metavar="CAPTURES",
-            help="Folder to write: plan.parquet, split.toml, and per shard a tar and a parquet; "
-            "or the URL of one, such as s3://bucket/now.",
+            help="Folder to write: plan.parquet, split.toml, and per shard a tar and a parquet.",
         ),
     ],
     settings: Annotated[Any, Fields("now_builder.crawl.settings:CrawlSettings")],
@@ -90,9 +89,7 @@ def _wacz(
 
 @app.command("status")
 def _status(
-    captures: Annotated[
-        str, typer.Argument(help="Folder of a crawl, running or not, or its URL (s3://...).")
-    ],
+    captures: Annotated[Path, typer.Argument(help="Folder of a crawl, running or not.")],
     as_json: AsJson = False,
 ) -> None:
     """Show the progress of a crawl from its files: done, to do, rate, time left, reasons."""

@@ -83,7 +83,7 @@ try_crawl() {
   now-builder crawl web/urls.txt captures --allow-private --resolve "*.test:$(cat address)" | grep -q ' ok'
 }
 
-try_cluster() { python -c 'import fsspec, ray, s3fs'; }
+try_cluster() { python -c 'import ray'; }
 try_detect() { now-builder detect "$tiny/captures" f.h5 | grep -q pages; }
 try_tokenize() { now-builder tokenize "$tiny/captures" captions --bert learn && test -s captions/bert.txt; }
 try_package() {

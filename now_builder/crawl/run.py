@@ -17,7 +17,6 @@ from now_builder.crawl.plan.urls import read_urls
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.locks import ALL_SHARDS, lock_shards
 from now_builder.crawl.storage.own_files import start_over
-from now_builder.crawl.storage.shard_storage import local_rows, open_storage
 from now_builder.errors import ConfigError
 from now_builder.formats.shard import complete_shards, read_columns
 from now_builder.machine.distribution import read_share
@@ -78,7 +77,7 @@ class CrawlSummary:
 
 def crawl(
     urls: Path,
-    captures: Path | str,
+    captures: Path,
     settings: CrawlSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> CrawlSummary:
@@ -86,7 +85,7 @@ def crawl(
 
     Args:
         urls: Text file (one a line), or CSV or Parquet with a column ``url``.
-        captures: Folder to write, or a URL of one that fsspec knows, such as ``s3://bucket/now``.
+        captures: Folder to write.
         settings: Settings of the crawl.
         force: Start over instead of going on: delete what the plan in ``captures`` lists, first.
 
@@ -108,23 +107,21 @@ def crawl(
     if force and share[1] > 1:
         raise ConfigError("--force: not with --shards-from; start over once, then share")
     with write_errors_explained(captures):
-        storage = open_storage(captures, settings.scratch)
+        captures.mkdir(parents=True, exist_ok=True)
         if force:
-            with lock_shards(storage.folder, ALL_SHARDS):
-                storage.clear()
-                start_over(storage.folder)
-        plan = make_plan(storage, listed, settings)
+            with lock_shards(captures, ALL_SHARDS):
+                start_over(captures)
+        plan = make_plan(captures, listed, settings)
     if settings.retry_failed:  # finished shards are visited, too
         plan = assign_host_groups(plan, finished=())
     shards = [shard for group in host_groups(plan)[share[0] :: share[1]] for shard in group]
     if settings.engine == "ray":
         from now_builder.crawl.engines.ray_cluster import crawl_on_ray
 
-        visited = crawl_on_ray(str(captures), storage, plan, settings)
+        visited = crawl_on_ray(captures, plan, settings)
     else:
-        visited = crawl_shards(str(captures), shards, settings)
-    with local_rows(captures) as folder:
-        summary = _summary(folder, set(shards), visited, time.monotonic() - started)
+        visited = crawl_shards(captures, shards, settings)
+    summary = _summary(captures, set(shards), visited, time.monotonic() - started)
     if summary.hint:
         _log.warning("crawl: %s", summary.hint)
     return summary

@@ -142,12 +142,6 @@ class _SettingsOfOneMachine(Strict):
         "a Slurm array (--array=0-15, K = $SLURM_ARRAY_TASK_ID) crawl it together into one folder. "
         "A host is in one share only.",
     )
-    scratch: Path | None = Field(
-        None,
-        description="Folder for unfinished shards when CAPTURES is elsewhere (s3://bucket/now and "
-        "other URLs of fsspec); by default one in the user's cache. Keep it between runs to go on "
-        "where a run stopped.",
-    )
 
     def obeyed_opt_outs(self) -> frozenset[str]:
         """Return the opt-outs to obey, in lower case."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from now_builder.crawl.storage.locks import is_locked
-from now_builder.crawl.storage.shard_storage import local_rows
 from now_builder.crawl.storage.shard_writer import rows_so_far
 from now_builder.formats.shard import read_columns, read_plan, rows_path
 
@@ -74,33 +73,30 @@ class CrawlStatus:
         return "\n".join(f"{name:<14} {text}" for name, text in rows)
 
 
-def crawl_status(captures: Path | str) -> CrawlStatus:
-    """Count the rows of a captures folder, without changing it; by URL only finished shards.
+def crawl_status(captures: Path) -> CrawlStatus:
+    """Count the rows of a captures folder, without changing it.
 
     Raises:
         FormatError: If it holds no crawl, or a finished shard is torn.
     """
-    with local_rows(captures) as folder:
-        plan = read_plan(folder)
-        shards = sorted({line.shard for line in plan})
-        status = CrawlStatus(len(plan), len(shards), 0)
-        wanted = [
-            "status", "error", "caption", "lang", "load_state", "elapsed_s", "fetched_at",
-        ]  # fmt: skip
-        latest: list[str] = []
-        for number in shards:
-            # In this order: a shard finished meanwhile has its rows before its journal goes.
-            rows = [asdict(row) for row in rows_so_far(folder, number)]
-            if rows_path(folder, number).exists():
-                status.finished += 1
-                rows = read_columns(folder, number, wanted)
-            for row in rows:
-                _count(status, row)
-            times = (row["fetched_at"] for row in rows if row["fetched_at"] is not None)
-            latest = nlargest(_LATEST, (*latest, *times))
-        status.pages_per_s = _rate(latest)
-        status.running = is_locked(folder)
-        return status
+    plan = read_plan(captures)
+    shards = sorted({line.shard for line in plan})
+    status = CrawlStatus(len(plan), len(shards), 0)
+    wanted = ("status", "error", "caption", "lang", "load_state", "elapsed_s", "fetched_at")
+    latest: list[str] = []
+    for number in shards:
+        # In this order: a shard finished meanwhile has its rows before its journal goes.
+        rows = [asdict(row) for row in rows_so_far(captures, number)]
+        if rows_path(captures, number).exists():
+            status.finished += 1
+            rows = read_columns(captures, number, wanted)
+        for row in rows:
+            _count(status, row)
+        times = (row["fetched_at"] for row in rows if row["fetched_at"] is not None)
+        latest = nlargest(_LATEST, (*latest, *times))
+    status.pages_per_s = _rate(latest)
+    status.running = is_locked(captures)
+    return status
 
 
 def _rate(latest: Sequence[str]) -> float | None:

@@ -300,16 +300,10 @@ def to_members(capture: Capture) -> list[tuple[str, bytes]]:
     ]
 
 
-def rows_shard(name: str) -> int | None:
-    """Return the shard whose rows are in a file of this name; ``None`` if it is no such file."""
-    found = _ROWS.fullmatch(name)
-    return int(found[1]) if found else None
-
-
 def complete_shards(captures: Path) -> list[int]:
     """List the shards whose parquet exists, in order."""
-    paths = captures.glob("*.parquet")
-    return sorted(shard for path in paths if (shard := rows_shard(path.name)) is not None)
+    found = (_ROWS.fullmatch(path.name) for path in captures.glob("*.parquet"))
+    return sorted(int(match[1]) for match in found if match)
 
 
 def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:

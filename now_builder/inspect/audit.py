@@ -1,19 +1,25 @@
-"""The audit of a release: a random sample of its pairs, judged one by one by a person."""
+"""The audit of a release: a random sample of its pairs, judged one by one on a page of our own."""
 
+import json
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from heapq import nsmallest
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.formats.pair_statistics import read_suspects
 from now_builder.formats.release import Pair, read_manifest, stream_pairs
-from now_builder.formats.screenshots import find_screenshots
+from now_builder.formats.screenshots import Screenshot, find_screenshots
+from now_builder.formats.shard import image_kind
 from now_builder.formats.verdicts import (
     KINDS,
+    VERDICTS,
     VerdictFile,
     VerdictRow,
     one_line,
@@ -21,10 +27,12 @@ from now_builder.formats.verdicts import (
 )
 from now_builder.inspect.pairs import drawn, language_of, link_of
 from now_builder.inspect.report import render
-from now_builder.inspect.server import Audit, AuditHandler
 from now_builder.inspect.settings import AuditSettings
 from now_builder.inspect.stats import read_audit
-from now_builder.program.loopback import listening
+from now_builder.program.loopback import LoopbackHandler, listening
+
+_BODY = 16 * 2**10
+"""Bytes of a request at most."""
 
 
 def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
@@ -81,16 +89,8 @@ def serving(release: Path, settings: AuditSettings) -> Iterator[str]:
     screenshots = find_screenshots(settings.captures, sample)
     with open_verdicts(settings.output) as verdicts:
         _check_judge(verdicts, settings)
-
-        before = _before(release, settings)
-
-        def page() -> str:
-            items = [_item(pair, before.get(pair.key)) for pair in sample]
-            return _page(settings, items, verdicts)
-
-        audit = Audit(
-            {pair.key: pair for pair in sample}, screenshots, verdicts, settings.judge, page
-        )
+        by_key = {pair.key: pair for pair in sample}
+        audit = Audit(settings, by_key, _before(release, settings), screenshots, verdicts)
         with listening(AuditHandler, settings.port, audit=audit) as url:
             yield url
 
@@ -129,11 +129,120 @@ def _item(pair: Pair, before: VerdictRow | None) -> dict[str, Any]:
     }
 
 
-def _page(settings: AuditSettings, items: Sequence[dict[str, Any]], verdicts: VerdictFile) -> str:
-    return render(
-        "audit.html.j2",
-        output=settings.output.name,
-        judge=settings.judge,
-        kinds=KINDS,
-        data={"items": items, "done": [verdict.key for verdict in verdicts.judged]},
-    )
+@dataclass(slots=True)
+class Audit:
+    """An audit that is going on; ``before`` are the verdicts to correct, by key."""
+
+    settings: AuditSettings
+    sample: Mapping[str, Pair]
+    before: Mapping[str, VerdictRow]
+    screenshots: Mapping[str, Screenshot]
+    verdicts: VerdictFile
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def render(self) -> str:
+        """Return the page as things stand."""
+        with self._lock:
+            items = [_item(pair, self.before.get(key)) for key, pair in self.sample.items()]
+            return render(
+                "audit.html.j2",
+                output=self.settings.output.name,
+                judge=self.settings.judge,
+                kinds=KINDS,
+                data={"items": items, "done": self._done()},
+            )
+
+    def judged(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Store a verdict on a pair of the sample that has none, and return the judged keys."""
+        with self._lock:
+            pair = self.sample.get(str(request.get("key")))
+            verdict = next((word for word in VERDICTS if word == request.get("matched")), None)
+            if pair is None or verdict is None or pair.key in self._done():
+                return None
+            seconds = request.get("seconds")
+            looked = seconds if isinstance(seconds, int | float) else 0.0
+            self.verdicts.append(
+                VerdictRow(
+                    pair.key, pair.url, pair.split, language_of(pair) or "", verdict,
+                    self.settings.judge,
+                    datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                    round(float(looked), 1) if 0 <= looked < 86_400 else 0.0,
+                    one_line(str(request.get("note", ""))),
+                )
+            )  # fmt: skip
+            return {"done": self._done()}
+
+    def undone(self) -> dict[str, Any]:
+        """Take back the last verdict if it was on this sample; return it and the judged keys."""
+        with self._lock:
+            last = self.verdicts.judged[-1] if self.verdicts.judged else None
+            if last is not None and last.key in self.sample:
+                self.verdicts.undo()
+            return {
+                "done": self._done(),
+                "key": last.key if last else None,
+                "note": last.note if last else "",
+            }
+
+    def _done(self) -> list[str]:
+        return [verdict.key for verdict in self.verdicts.judged]
+
+
+class AuditHandler(LoopbackHandler):
+    """Answer a judge's browser."""
+
+    audit: Audit
+
+    def do_GET(self) -> None:  # noqa: N802 - the base's name
+        """Answer with the page or a picture."""
+        path = self.inner_path()
+        folder, _, key = (path or "").partition("/")
+        if path == "":
+            self.answer(HTTPStatus.OK, "text/html; charset=utf-8", self.audit.render().encode())
+        elif folder == "pictures" and key in self.audit.screenshots:
+            try:
+                picture = self.audit.screenshots[key].read()
+            except (NowError, OSError) as error:
+                self._fail(error)
+                return
+            self.answer(HTTPStatus.OK, f"image/{image_kind(picture)}", picture, "max-age=3600")
+        else:
+            self.refuse(HTTPStatus.NOT_FOUND)
+
+    def do_POST(self) -> None:  # noqa: N802 - the base's name
+        """Take a verdict, or one back."""
+        path = self.inner_path()
+        if path not in {"verdict", "undo"}:
+            self.refuse(HTTPStatus.NOT_FOUND)
+            return
+        body = self.read_body(_BODY)
+        if body is None:
+            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return
+        kind = self.headers.get("Content-Type", "").partition(";")[0].strip()
+        if kind != "application/json" or self.is_from_elsewhere():
+            self.refuse(HTTPStatus.FORBIDDEN)
+            return
+        request = _object(body)
+        if request is None:
+            self.refuse(HTTPStatus.BAD_REQUEST)
+            return
+        try:
+            answer = self.audit.undone() if path == "undo" else self.audit.judged(request)
+        except (NowError, OSError) as error:
+            self._fail(error)
+            return
+        status = HTTPStatus.OK if answer is not None else HTTPStatus.CONFLICT
+        self.answer(status, "application/json", json.dumps(answer).encode())
+
+    def _fail(self, error: Exception) -> None:
+        text = f"{error}.".encode()
+        self.answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text)
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -15,7 +15,7 @@ class DistributedSettings(Strict):
     engine: Literal["local", "ray"] = Field(
         "local",
         description="local: this machine. ray: the workers of a Ray cluster, all paths on a file "
-        "system that they share (a crawl may also write to a store such as s3://).",
+        "system that they share.",
     )
     ray_address: str = Field(
         "",

@@ -2,8 +2,6 @@
 
 import mimetypes
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -99,13 +97,6 @@ def serve(web: Path, port: int, *, ready_file: Path | None = None) -> None:
     if not answers.homes:
         raise FormatError(web / "sites.csv", "no site is ok: there is nothing to serve")
     web_server.serve(answers, f"{len(answers.homes)} sites", port, ready_file)
-
-
-@contextmanager
-def serving(web: Path) -> Iterator[str]:
-    """Serve from a thread of this process; yield ``ADDRESS:PORT``."""
-    with web_server.serving(PinnedAnswers(web)) as address:
-        yield address
 
 
 def _type_of(name: str) -> str:

@@ -1,7 +1,5 @@
 """Serve a simulated web on loopback."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from now_builder.program import web_server
@@ -15,10 +13,3 @@ def serve(
     """Serve a folder made by ``make`` until interrupted or terminated."""
     answers = Answers(read_world(folder), latency_s)
     web_server.serve(answers, f"{len(answers.world.pages)} pages", port, ready_file)
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """Serve a folder made by ``make`` from a thread of this process; yield ``ADDRESS:PORT``."""
-    with web_server.serving(Answers(read_world(folder))) as address:
-        yield address

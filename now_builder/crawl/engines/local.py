@@ -21,22 +21,21 @@ from now_builder.crawl.politeness.replay import ArchiveProxy
 from now_builder.crawl.politeness.resolver import Resolver, parse_mapping, parse_pattern
 from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.crawl.politeness.site_rules import SiteRules
-from now_builder.crawl.progress import CrawlProgress
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.locks import lock_shards
 from now_builder.crawl.storage.own_files import sweep
-from now_builder.crawl.storage.shard_storage import open_storage
 from now_builder.crawl.storage.shard_tracker import ShardTracker
 from now_builder.errors import CrawlError, Stopped
 from now_builder.formats.shard import read_plan
 from now_builder.formats.tables import read_hosts
+from now_builder.program.progress import Progress
 
 _log = logging.getLogger(__name__)
 _PAGES_PER_CORE = 3
 
 
 def crawl_shards(
-    captures: str, shards: Sequence[int], settings: CrawlSettings, wait_s: float = 0.0
+    captures: Path, shards: Sequence[int], settings: CrawlSettings, wait_s: float = 0.0
 ) -> int:
     """Crawl some shards of a plan and return the number of pages visited.
 
@@ -47,17 +46,11 @@ def crawl_shards(
         CrawlError: If there is no browser, the disk is full, or another crawl is at work on these.
         Stopped: If it is stopped by Ctrl-C, SIGTERM or SIGUSR1.
     """
-    storage = open_storage(captures, settings.scratch)
-    with lock_shards(storage.folder, shards, wait_s):
+    with lock_shards(captures, shards, wait_s):
         with write_errors_explained(captures):
-            sweep(storage.folder, shards)
-            plan = read_plan(storage.folder)
-            ours = frozenset(shards)
-            urls = {line.url_canonical for line in plan if line.shard in ours}
-            storage.fetch_rows(sorted({line.shard for line in plan if line.url_canonical in urls}))
-            if settings.retry_failed:
-                storage.fetch_members(sorted(ours & storage.complete_shards()))
-            tracker = ShardTracker(storage, plan, shards, retry_failed=settings.retry_failed)
+            sweep(captures, shards)
+            plan = read_plan(captures)
+            tracker = ShardTracker(captures, plan, shards, retry_failed=settings.retry_failed)
         resolver = make_resolver(settings)
         visited = 0
         if tracker.pending:
@@ -92,7 +85,7 @@ def make_resolver(settings: CrawlSettings) -> Resolver:
 
 
 @contextmanager
-def write_errors_explained(captures: Path | str) -> Iterator[None]:
+def write_errors_explained(captures: Path) -> Iterator[None]:
     """Raise an error of the file system, such as a full disk, as a one-line CrawlError."""
     try:
         yield
@@ -125,8 +118,8 @@ async def _visit_pending(
         rules = SiteRules(proxies[-1], browsers.user_agent, opt_outs, obey_robots=settings.robots)
         stack.push_async_callback(rules.close)
         scheduler = Scheduler(tracker.pending, settings.per_host_delay_s, resolver.is_local)
-        progress = CrawlProgress(len(tracker.pending), tracker.total)
-        stack.enter_context(progress)
+        _log.info("crawl: %d of %d pages to visit", len(tracker.pending), tracker.total)
+        progress = stack.enter_context(Progress("crawl", len(tracker.pending)))
         ranks = tracker.ranks() if settings.per_host_quota else {}
         visitor = PageVisitor(settings, browsers, rules, scheduler, ranks, pool)
         workers = Workers(visitor, tracker, scheduler, progress, settings, pool)

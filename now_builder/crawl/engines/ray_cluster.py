@@ -12,10 +12,9 @@ from typing import Any
 from now_builder.crawl.engines.local import crawl_shards
 from now_builder.crawl.plan.host_groups import host_groups, join_into_tasks
 from now_builder.crawl.settings import CrawlSettings
-from now_builder.crawl.storage.shard_storage import ShardStorage, is_remote
 from now_builder.errors import CrawlError
 from now_builder.formats.io import write_json
-from now_builder.formats.shard import Planned, read_rows
+from now_builder.formats.shard import Planned, complete_shards, read_rows
 from now_builder.machine.ray_engine import RayEngine
 from now_builder.program.progress import Progress
 
@@ -35,18 +34,17 @@ class _Report:
     visited: int
 
 
-def crawl_on_ray(
-    captures: str, storage: ShardStorage, plan: Sequence[Planned], settings: CrawlSettings
-) -> int:
+def crawl_on_ray(captures: Path, plan: Sequence[Planned], settings: CrawlSettings) -> int:
     """Crawl the rest of a plan on a Ray cluster and return the number of pages visited.
 
-    ``captures`` is a folder or URL that every worker reaches, ``storage`` this process's view.
+    ``captures`` is a folder that every worker reaches.
 
     Raises:
         CrawlError: If shards failed in every attempt; they are listed in ``poison.json``.
         ConfigError: If Ray is not installed or its cluster cannot be reached.
     """
-    pages = _pages_left(storage, plan, settings)
+    captures = captures.resolve()
+    pages = _pages_left(captures, plan, settings)
     groups = host_groups(plan)
     group_of = {shard: number for number, group in enumerate(groups) for shard in group}
 
@@ -56,8 +54,6 @@ def crawl_on_ray(
             cut[group_of[shard]].append(shard)
         return [tuple(part) for part in cut.values()]
 
-    if not is_remote(captures):
-        captures = str(Path(captures).resolve())
     tasks = join_into_tasks(groups, pages, _task_pages(sum(pages.values()), settings))
     engine = RayEngine(
         partial(_work, captures, _for_workers(settings)),
@@ -72,11 +68,11 @@ def crawl_on_ray(
             progress.add(sum(pages[shard] for shard in report.shards))
 
         outcome = engine.run(tasks, on_report)
-    _note_poison(storage, outcome.poison)
+    _note_poison(captures, outcome.poison)
     return sum(report.visited for report in outcome.reports)
 
 
-def _work(captures: str, settings: CrawlSettings, shards: Shards) -> _Report:
+def _work(captures: Path, settings: CrawlSettings, shards: Shards) -> _Report:
     return _Report(shards, crawl_shards(captures, shards, settings, wait_s=_LOCK_WAIT_S))
 
 
@@ -84,24 +80,21 @@ def _for_workers(settings: CrawlSettings) -> CrawlSettings:
     """Make all paths absolute, and set the concurrency by a worker's CPUs, not its machine's."""
     changes: dict[str, Any] = {
         name: path.resolve()
-        for name in ("archive", "never", "browser", "scratch")
+        for name in ("archive", "never", "browser")
         if (path := getattr(settings, name)) is not None
     }
     changes["concurrency"] = settings.concurrency or max(1, round(3 * settings.worker_cpus))
     return settings.model_copy(update=changes)
 
 
-def _pages_left(
-    storage: ShardStorage, plan: Sequence[Planned], settings: CrawlSettings
-) -> dict[int, int]:
+def _pages_left(captures: Path, plan: Sequence[Planned], settings: CrawlSettings) -> dict[int, int]:
     """Count the pages of the shards that are to be done."""
-    done = storage.complete_shards()
+    done = set(complete_shards(captures))
     if settings.retry_failed:
-        storage.fetch_rows(sorted(done))
         done = {
             shard
             for shard in done
-            if all(row.status != "failed" for row in read_rows(storage.folder, shard))
+            if all(row.status != "failed" for row in read_rows(captures, shard))
         }
     return dict(Counter(line.shard for line in plan if line.shard not in done))
 
@@ -129,9 +122,9 @@ def _limits(plan: Sequence[Planned], settings: CrawlSettings) -> Callable[[Shard
     return limit_s
 
 
-def _note_poison(storage: ShardStorage, poison: Sequence[tuple[Shards, str]]) -> None:
+def _note_poison(captures: Path, poison: Sequence[tuple[Shards, str]]) -> None:
     """Write the shards that were given up to ``poison.json``, or remove that file."""
-    path = storage.folder / POISON
+    path = captures / POISON
     path.unlink(missing_ok=True)
     if not poison:
         return

@@ -11,10 +11,10 @@ from now_builder.crawl.browser.visit import BUSY, TRANSIENT, VisitRecord
 from now_builder.crawl.engines.page import Attempt, PageVisitor
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.scheduler import Scheduler
-from now_builder.crawl.progress import CrawlProgress
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.shard_tracker import ShardTracker
 from now_builder.formats.shard import Planned
+from now_builder.program.progress import Progress
 from now_builder.urls import site_of
 
 _CRASH_RETRIES = 2
@@ -30,11 +30,13 @@ class Workers:
     visitor: PageVisitor
     tracker: ShardTracker
     scheduler: Scheduler
-    progress: CrawlProgress
+    progress: Progress
     settings: CrawlSettings
     pool: ThreadPoolExecutor
     _finishing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _put_off: Counter[str] = field(default_factory=Counter)
+    _in_flight: int = 0
+    _outcomes: Counter[str | None] = field(default_factory=Counter)
 
     async def run(self, proxies: Sequence[Proxy]) -> None:
         """Visit all pages, with one worker for each proxy."""
@@ -53,9 +55,9 @@ class Workers:
             if line is None:
                 return
             started = time.monotonic()
-            self.progress.in_flight += 1
+            self._in_flight += 1
             attempt = await self._visit(line, proxy)
-            self.progress.in_flight -= 1
+            self._in_flight -= 1
             if attempt.put_off is not None:
                 self.scheduler.give_back(line, 0.0, attempt.put_off)
                 continue
@@ -67,10 +69,17 @@ class Workers:
             row = replace(attempt.row, elapsed_s=round(time.monotonic() - started, 3))
             await loop.run_in_executor(self.pool, self.tracker.add, line, row, attempt.capture)
             self.scheduler.done(line)
-            self.progress.count(row.error)
+            self._show(row.error)
             if self.tracker.added(line, row):
                 async with self._finishing:
                     await loop.run_in_executor(self.pool, self.tracker.finish_ready)
+
+    def _show(self, error: str | None) -> None:
+        """Show a page that is done, with its error if it is not ok, and the commonest errors."""
+        self._outcomes[error] += 1
+        share = 100 * self._outcomes[None] / self._outcomes.total()
+        errors = " ".join(f"{e}:{count}" for e, count in self._outcomes.most_common(6) if e)
+        self.progress.add(1, f"{self._in_flight} in flight, ok {share:.0f} % {errors}".rstrip())
 
     def _pause(self, line: Planned, attempt: Attempt) -> float | None:
         """Return the seconds for which a busy host is left alone; ``None`` if the row is final."""

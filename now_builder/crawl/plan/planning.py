@@ -4,15 +4,21 @@ import fcntl
 import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from now_builder.crawl.plan.host_groups import assign_host_groups
 from now_builder.crawl.plan.urls import extend_plan
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.own_files import shard_of, sweep_plan
-from now_builder.crawl.storage.shard_storage import ShardStorage
 from now_builder.errors import CrawlError
 from now_builder.formats.io import locking
-from now_builder.formats.shard import Planned, plan_path, read_plan, write_plan
+from now_builder.formats.shard import (
+    Planned,
+    complete_shards,
+    plan_path,
+    read_plan,
+    write_plan,
+)
 from now_builder.formats.split import (
     SplitPlan,
     choose_shares,
@@ -25,9 +31,7 @@ from now_builder.formats.split import (
 _log = logging.getLogger(__name__)
 
 
-def make_plan(
-    storage: ShardStorage, listed: Sequence[str], settings: CrawlSettings
-) -> list[Planned]:
+def make_plan(captures: Path, listed: Sequence[str], settings: CrawlSettings) -> list[Planned]:
     """Read the plan and add the new URLs of the list; the split is fixed with the first plan.
 
     Several processes may do so at once with the same list: they get the same plan.
@@ -36,46 +40,45 @@ def make_plan(
         CrawlError: If a shard to be planned has the name of a file that no plan lists.
         FormatError: If there is a plan that cannot be read.
     """
-    path = storage.folder / ".plan.lock"
+    path = captures / ".plan.lock"
     with path.open("a") as lock:
         with locking(path):
             fcntl.flock(lock, fcntl.LOCK_EX)  # it dies with its process
-        sweep_plan(storage.folder)
-        storage.fetch_plan()
-        planned = plan_path(storage.folder).exists()
-        plan = read_plan(storage.folder) if planned else []
+        sweep_plan(captures)
+        planned = plan_path(captures).exists()
+        plan = read_plan(captures) if planned else []
         new = Counter(listed) - Counter(line.url for line in plan)
         if planned and settings.split_by != "auto":
-            _warn_of_split(storage, settings.split_by)
+            _warn_of_split(captures, settings.split_by)
         if not new:
             return plan
         extended = extend_plan(plan, listed, settings.shard_size)
-        _check_numbers_free(storage, {line.shard for line in extended[len(plan) :]})
-        extended = assign_host_groups(extended, storage.complete_shards())
+        _check_numbers_free(captures, {line.shard for line in extended[len(plan) :]})
+        extended = assign_host_groups(extended, complete_shards(captures))
         if not planned:
-            split = storage.folder / "split.toml"
+            split = captures / "split.toml"
             if split.exists():
                 read_split(split)  # of a run that was killed before it wrote the plan, or not ours
             write_split(split, _split(extended, settings))
-        write_plan(storage.folder, extended)
-        storage.store_plan()
+        write_plan(captures, extended)
         return extended
 
 
-def _warn_of_split(storage: ShardStorage, wanted: str) -> None:
+def _warn_of_split(captures: Path, wanted: str) -> None:
     """Warn if a crawl is split by another unit than the one asked for."""
-    by = read_split(storage.folder / "split.toml").by
+    by = read_split(captures / "split.toml").by
     if by != wanted:
         text = "crawl: --split-by %s is not used, as this crawl is split by %s; --force starts over"
         _log.warning(text, wanted, by)
 
 
-def _check_numbers_free(storage: ShardStorage, shards: Collection[int]) -> None:
+def _check_numbers_free(captures: Path, shards: Collection[int]) -> None:
     """Refuse to plan shards whose names other files have."""
-    taken = sorted(name for name in storage.names() if shard_of(name) in shards)
+    names = (path.name for path in captures.iterdir())
+    taken = sorted(name for name in names if shard_of(name) in shards)
     if taken:
         raise CrawlError(
-            f"{storage.folder}: the crawl would write {taken[0]}, which no plan lists "
+            f"{captures}: the crawl would write {taken[0]}, which no plan lists "
             f"({len(taken)} such files); move them away, or take another folder"
         )
 

@@ -1,1 +1,1 @@
-"""Write the pages of open shards, and keep finished shards in a folder or an object store."""
+"""Write the pages of open shards, and the files of finished ones; locks."""

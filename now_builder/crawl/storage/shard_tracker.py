@@ -3,8 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
+from pathlib import Path
 
-from now_builder.crawl.storage.shard_storage import ShardStorage
 from now_builder.crawl.storage.shard_writer import OpenShard, open_shards
 from now_builder.formats.shard import (
     Capture,
@@ -33,11 +33,10 @@ class ShardTracker:
     """
 
     def __init__(
-        self, storage: ShardStorage, plan: Sequence[Planned], shards: Iterable[int], *,
+        self, captures: Path, plan: Sequence[Planned], shards: Iterable[int], *,
         retry_failed: bool,
     ) -> None:  # fmt: skip
-        self._storage = storage
-        self._captures = captures = storage.folder
+        self._captures = captures
         self._plan = plan
         ours = frozenset(shards)
         self._duplicate_of = {
@@ -109,7 +108,7 @@ class ShardTracker:
         return not self._left[line.shard] or line.key in self._wanted
 
     def finish_ready(self) -> None:
-        """Write and store the shards whose rows are all known."""
+        """Write the shards whose rows are all known."""
         ready = [
             number
             for number in self._shards
@@ -118,7 +117,6 @@ class ShardTracker:
         for number in ready:
             shard = self._shards.pop(number)
             shard.finish([self._row(shard, line) for line in self._lines[number]])
-        self._storage.store(ready)
 
     def _to_retry(self, complete: set[int]) -> set[int]:
         """Find the finished shards that hold failures, or duplicates of failures elsewhere."""

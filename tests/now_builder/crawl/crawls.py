@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
-print(crawl(Path(sys.argv[1]), sys.argv[2], CrawlSettings.model_validate_json(sys.argv[3])))
+print(crawl(Path(sys.argv[1]), Path(sys.argv[2]), CrawlSettings.model_validate_json(sys.argv[3])))
 """
 
 
@@ -49,7 +49,7 @@ def visit(
     return {row.url.removeprefix("http://").removeprefix("site.test"): row for row in rows}
 
 
-def start(urls: Path, captures: Path | str, settings: CrawlSettings) -> subprocess.Popen:
+def start(urls: Path, captures: Path, settings: CrawlSettings) -> subprocess.Popen:
     """Start a crawl in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, urls, captures, settings.model_dump_json()],

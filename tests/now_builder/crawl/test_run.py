@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,7 +27,6 @@ from now_builder.crawl.plan.planning import make_plan
 from now_builder.crawl.run import CrawlSummary, crawl
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.status import crawl_status
-from now_builder.crawl.storage.shard_storage import ShardStorage
 from now_builder.errors import ConfigError, CrawlError, FormatError
 from now_builder.formats.shard import read_captures, read_plan, read_rows
 from now_builder.formats.split import read_split, suffix_list
@@ -209,7 +209,7 @@ def test_added_urls_get_new_shards_and_the_split_stays(tmp_path: Path, caplog) -
 
 def test_a_list_of_one_domain_is_split_by_page(tmp_path: Path) -> None:
     urls = ["http://a.test/page/1", "http://www.a.test/page/2"]
-    make_plan(ShardStorage(tmp_path), urls, CrawlSettings())
+    make_plan(tmp_path, urls, CrawlSettings())
     assert read_split(tmp_path / "split.toml").by == "page"
 
 
@@ -264,6 +264,20 @@ def test_a_host_is_in_one_share_also_where_its_failures_are_visited_again(tmp_pa
         ]
     assert [summary.visited for summary in visited] == [2, 0]
     assert [row.status for row in read_rows(captures)] == ["failed", "ok"]
+
+
+def test_shares_crawled_into_folders_of_their_own_are_one_crawl(tmp_path: Path) -> None:
+    lines, whole = many(12), tmp_path / "whole"
+    with Awkward() as server:
+        urls = write_list(tmp_path, lines)
+        for share in range(3):
+            settings = settings_for(server, shards_from=f"{share}/3", shard_size=4)
+            crawl(urls, tmp_path / str(share), settings)
+            shutil.copytree(tmp_path / str(share), whole, dirs_exist_ok=True)
+        plans = {(tmp_path / str(share) / "plan.parquet").read_bytes() for share in range(3)}
+        assert crawl(urls, whole, settings_for(server, shard_size=4)).visited == 0
+    assert len(plans) == 1
+    assert Counter(row.url for row in read_rows(whole)) == Counter(lines)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ import pytest
 from now_builder.errors import ConfigError
 from now_builder.pinned.git import Source
 from now_builder.pinned.make import make
-from now_builder.pinned.serve import PinnedAnswers, serving
+from now_builder.pinned.serve import PinnedAnswers
+from now_builder.program.web_server import serving
 from now_builder.urls import canonical
 from tests.kill_at_rename import run_until_rename
 from tests.now_builder.pinned.conftest import LINK, SUBMODULE, git, page
@@ -69,7 +70,10 @@ def test_pages_of_any_name_are_listed_and_served_by_their_urls(mirrors, made):
     assert urls[0] == "http://site.ann.test/"
     assert set(urls) == {canonical(url) for url in urls}
     assert len(urls) == 9
-    with serving(web) as address, closing(HTTPConnection(address, timeout=10)) as connection:
+    with (
+        serving(PinnedAnswers(web)) as address,
+        closing(HTTPConnection(address, timeout=10)) as connection,
+    ):
         for url in urls:
             connection.request("GET", urlsplit(url).path, headers={"Host": "site.ann.test"})
             answer = connection.getresponse()

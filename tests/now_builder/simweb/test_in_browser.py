@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from now_builder.program.web_server import serving
+from now_builder.simweb.answer import Answers
 from now_builder.simweb.draw import TOPICS, draw
-from now_builder.simweb.make import make
-from now_builder.simweb.serve import serving
+from now_builder.simweb.make import make, read_world
 from now_builder.simweb.settings import SimwebSettings
 from now_builder.simweb.world import World, build_world
 
@@ -37,7 +38,7 @@ def context(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("served")
     make(folder, world.settings)
     path = shutil.which("chromium-headless-shell")
-    with serving(folder) as address, playwright.sync_playwright() as driver:
+    with serving(Answers(read_world(folder))) as address, playwright.sync_playwright() as driver:
         rules = f"--host-resolver-rules=MAP *.test {address}"
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", rules])
         yield browser.new_context(

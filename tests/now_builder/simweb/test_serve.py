@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from now_builder.errors import NowError
+from now_builder.program.web_server import serving
+from now_builder.simweb.answer import Answers
 from now_builder.simweb.make import make, read_world
-from now_builder.simweb.serve import serve, serving
+from now_builder.simweb.serve import serve
 from now_builder.simweb.settings import SimwebSettings
 from now_builder.simweb.world import Page, World
 
@@ -67,7 +69,7 @@ class Web:
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     folder = tmp_path_factory.mktemp("simweb")
     make(folder, SimwebSettings(pages=300, awkward=60))
-    with serving(folder) as listening:
+    with serving(Answers(read_world(folder))) as listening:
         host, _, port = listening.partition(":")
         yield Web(read_world(folder), (host, int(port)))
 

@@ -14,7 +14,6 @@ from now_builder.crawl.engines import ray_cluster
 from now_builder.crawl.plan.planning import make_plan
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
-from now_builder.crawl.storage.shard_storage import ShardStorage
 from now_builder.errors import ConfigError, CrawlError
 from now_builder.formats.shard import read_rows
 from tests.now_builder.crawl.awkward import Awkward
@@ -89,7 +88,7 @@ def test_shards_that_no_worker_survives_are_set_aside_and_the_others_done(
         settings = settings_for(server, **(ON_RAY | {"shard_size": 1}))
         captures = tmp_path / "captures"
         captures.mkdir()
-        make_plan(ShardStorage(captures), lines, settings)
+        make_plan(captures, lines, settings)
         # A folder where the journal of a shard should be: writing it fails on every worker.
         (captures / "00003.open" / "journal.jsonl").mkdir(parents=True)
         with pytest.raises(CrawlError, match=r"poison\.json"):

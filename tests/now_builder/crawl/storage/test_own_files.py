@@ -9,7 +9,6 @@ from now_builder.crawl.plan.planning import make_plan
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.status import crawl_status
 from now_builder.crawl.storage.own_files import start_over, sweep, sweep_plan
-from now_builder.crawl.storage.shard_storage import RemoteStorage, ShardStorage
 from now_builder.crawl.storage.shard_writer import open_path, open_shards
 from now_builder.errors import ConfigError, CrawlError
 from now_builder.formats.shard import complete_shards, plan_path
@@ -43,7 +42,7 @@ def names(folder: Path) -> set[str]:
 @pytest.fixture
 def planned(tmp_path: Path) -> Path:
     """A folder with a plan of one shard, 0, and files of others."""
-    make_plan(ShardStorage(tmp_path), URLS, CrawlSettings())
+    make_plan(tmp_path, URLS, CrawlSettings())
     plant(tmp_path, NOT_OURS)
     return tmp_path
 
@@ -59,7 +58,7 @@ def test_starting_over_removes_what_the_plan_lists_and_nothing_else(planned: Pat
 def test_a_start_sweeps_torn_files_of_its_shards_and_of_the_plan_only(planned: Path) -> None:
     plant(planned, OURS + TORN)
     sweep(planned, {0})
-    make_plan(ShardStorage(planned), URLS, CrawlSettings())
+    make_plan(planned, URLS, CrawlSettings())
     kept = {name for name in OURS if name.startswith("0") and name.count(".open.") == 0}
     assert names(planned) == {*NOT_OURS, *kept, "plan.parquet", "split.toml"}
 
@@ -101,41 +100,19 @@ def test_a_file_in_place_of_an_open_shard_makes_no_traceback(planned: Path) -> N
 def test_shards_are_not_planned_where_other_files_have_their_names(tmp_path: Path) -> None:
     plant(tmp_path, ("00000.tar",))
     with pytest.raises(CrawlError, match=r"00000\.tar, which no plan lists"):
-        make_plan(ShardStorage(tmp_path), URLS, CrawlSettings())
+        make_plan(tmp_path, URLS, CrawlSettings())
     assert names(tmp_path) == {"00000.tar"}
 
 
 def test_a_split_of_someone_else_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "split.toml").write_text("mine = 1", "ascii")
     with pytest.raises(ConfigError, match=r"split\.toml"):
-        make_plan(ShardStorage(tmp_path), URLS, CrawlSettings())
+        make_plan(tmp_path, URLS, CrawlSettings())
     assert (tmp_path / "split.toml").read_text("ascii") == "mine = 1"
-
-
-def test_a_store_is_cleared_of_the_plans_shards_only(planned: Path, tmp_path: Path) -> None:
-    files = tuple(name for name in OURS + NOT_OURS if ".open" not in name and name[0] != ".")
-    scratch = tmp_path.with_name(tmp_path.name + "-scratch")
-    plant(planned, files)
-    storage = RemoteStorage(f"file://{planned}", scratch)
-    before = names(planned)
-    storage.clear()
-    gone = {"00000.parquet", "00000.tar", "00000.warc.gz", "00000.cdxj"}
-    assert names(planned) == before - gone - {"plan.parquet", "split.toml"}
-
-
-def test_a_working_folder_with_shards_of_a_lost_plan_is_left_alone(tmp_path: Path) -> None:
-    scratch = tmp_path / "scratch"
-    storage = RemoteStorage(f"file://{tmp_path}/store", scratch)
-    make_plan(storage, URLS, CrawlSettings())
-    plant(scratch, ("00000.open",))
-    plan_path(tmp_path / "store").unlink()
-    with pytest.raises(CrawlError, match=r"holds shards of a crawl that file://.* has no plan of"):
-        make_plan(storage, URLS, CrawlSettings())
-    assert {"00000.open", "plan.parquet"} <= names(scratch)
 
 
 def test_locks_keep_what_is_in_their_files(tmp_path: Path) -> None:
     (tmp_path / ".plan.lock").write_text(json.dumps("mine"), "ascii")
     sweep_plan(tmp_path)
-    make_plan(ShardStorage(tmp_path), URLS, CrawlSettings())
+    make_plan(tmp_path, URLS, CrawlSettings())
     assert (tmp_path / ".plan.lock").read_text("ascii") == '"mine"'
