@@ -55,7 +55,7 @@ class SentenceEncoder:
         blocks = [known[start : start + _BLOCK] for start in range(0, len(known), _BLOCK)]
         encode = partial(self._model.encode, normalize_embeddings=True, show_progress_bar=False)
         try:
-            found = [encode(block) for block in bar(blocks, "text encoder", len(blocks))]
+            found = [encode(block) for block in bar(blocks, "text encoder", len(blocks), "block")]
         except _UNUSABLE as error:
             raise _refused(self._name, str(error)) from None
         vectors = np.concatenate(found).astype(np.float32)
