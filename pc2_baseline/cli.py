@@ -37,6 +37,14 @@ Device = Annotated[
 Release = Annotated[
     Path | None, typer.Option(help="Folder of the release; default: where it was at training.")
 ]
+Bank = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Lower pages and captions that are near to many of so many training pairs, drawn at "
+        "random; 0: score as they are; default: data.bank, as set for the run.",
+    ),
+]
 Truth = Annotated[
     Path | None,
     typer.Option(
@@ -81,6 +89,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
         "torchrun --no-python --nproc-per-node 2 pc2-baseline train out/release runs/pc2",
         "pc2-baseline train out/release runs/osa --config osa --weights-from pairs.csv",
         "pc2-baseline train out/release runs/clip --config clip --captures out/captures",
+        "pc2-baseline train out/release runs/read --config reading --text-encoder "
+        "intfloat/multilingual-e5-small",
         "pc2-baseline train out/release runs/pc2 --track trackio:now",
         "tensorboard --logdir runs",
     ),
@@ -108,6 +118,14 @@ def train(
     captures: Annotated[
         Path | None,
         typer.Option(help="Folder of the release's captures, for a network of pixels (clip)."),
+    ] = None,
+    text_encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Sentence encoder of transformers, by name or folder, for methods that read: "
+            "captions are compared by meaning, too; model.text_encoder.",
+        ),
     ] = None,
     track: Annotated[
         str | None,
@@ -143,6 +161,7 @@ def train(
     overrides += [f"train.track={json.dumps(track)}"] if track else []
     overrides += [f"data.weights_from={json.dumps(str(weights_from))}"] if weights_from else []
     overrides += [f"data.captures={json.dumps(str(captures.resolve()))}"] if captures else []
+    overrides += [f"model.text_encoder={json.dumps(text_encoder)}"] if text_encoder else []
     by_size = config is None and on is None
     if by_size:
         config, overrides, on = default_preset(release, overrides)
@@ -185,14 +204,7 @@ def predict(
     runs: RunFolders,
     output: Annotated[Path, typer.Option("-o", "--output", help="The submission, a .zip file.")],
     split: Annotated[str, typer.Option(help="dev or test.")] = "test",
-    bank: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Lower pages and captions that are near to many of so many training pairs, drawn "
-            "at random; 0: score as they are.",
-        ),
-    ] = 0,
+    bank: Bank = None,
     release: Release = None,
     device: Device = None,
 ) -> None:
@@ -291,6 +303,7 @@ def evaluate(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File for the similarities, as .npy.")
     ] = None,
+    bank: Bank = None,
     release: Release = None,
     device: Device = None,
     as_json: AsJson = False,
@@ -299,9 +312,11 @@ def evaluate(
 
     Similarities of several runs are averaged, as `predict` does.
     """
-    from pc2_baseline.runs.evaluate import evaluate as start
+    from pc2_baseline.runs.evaluate import evaluate_opened
+    from pc2_baseline.runs.open_run import open_runs
 
-    found = start(runs, split, release=release, device_name=device, matrix=output, fold=fold)
+    opened = open_runs(runs, release=release, device=device, bank=bank)
+    found = evaluate_opened(opened, split, matrix=output, fold=fold)
     _print(asdict(found), str(found), as_json=as_json)
 
 
@@ -378,6 +393,7 @@ def search(
     ] = None,
     split: Annotated[str, typer.Option(help="train, dev or test.")] = "test",
     count: Annotated[int, typer.Option("--n", min=1, help="Pages to list.")] = 10,
+    bank: Bank = None,
     release: Release = None,
     device: Device = None,
     as_json: AsJson = False,
@@ -396,7 +412,9 @@ def search(
     from pc2_baseline.runs.search.searcher import open_search
 
     content = _read_picture(image) if image else b""
-    with open_search(run, split, release=release, device_name=device, weights=weights) as searcher:
+    with open_search(
+        run, split, release=release, device_name=device, weights=weights, bank=bank
+    ) as searcher:
         if serve:
             from pc2_baseline.runs.search.page import serve as start
 

@@ -72,6 +72,18 @@ class DataSettings(Strict):
         description="For dual_encoder: folder made by crawl that the release was packaged from, "
         "for its screenshots.",
     )
+    page_texts: Path | None = Field(
+        None,
+        description="For model.text_encoder: the text on each page, CSV or Parquet with key and "
+        "ocr, such as now-builder ocr writes; default: what a page means is learned from its "
+        "regions.",
+    )
+    bank: NonNegativeInt = Field(
+        0,
+        description="Where a finished run scores a split, lower pages and captions that are near "
+        "to many of so many training pairs, drawn at random; 0: score as they are, as dev is in "
+        "training.",
+    )
     memory_gb: PositiveFloat = Field(
         12.0,
         description="Hold a split's regions, or resized screenshots, in memory up to this size, "
@@ -118,6 +130,12 @@ class ModelSettings(Strict):
         "google/siglip2-base-patch16-224",
         description="For dual_encoder: the dual encoder of transformers to begin with (CLIP, "
         "SigLIP, SigLIP 2, AltCLIP, Chinese-CLIP …): name on the Hugging Face hub, or folder.",
+    )
+    text_encoder: str | None = Field(
+        None,
+        description="For reading, and method.words: compare captions by their meaning, too, by any "
+        "sentence encoder of transformers: name on the Hugging Face hub, or folder; default: by "
+        "their letters alone.",
     )
     squeeze: bool = Field(
         default=False,
@@ -307,6 +325,17 @@ class Settings(Strict):
                 f"model.shortlist needs model.similarity to be one of {', '.join(cells)}, "
                 f"found {self.model.similarity}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _texts_are_read(self) -> "Settings":
+        if self.model.text_encoder and not self.reads:
+            raise ValueError(
+                'model.text_encoder: texts are read by model.similarity = "reading" or by '
+                f'method.words, found "{self.model.similarity}"'
+            )
+        if self.data.page_texts and not self.model.text_encoder:
+            raise ValueError("data.page_texts: expected model.text_encoder, which reads them")
         return self
 
 

@@ -54,6 +54,7 @@ class PairSet:
         image_of: Row of ``regions`` of each pair.
         matched: Whether each pair is matched, if a noise file or a truth for the training is given.
         words: The words read on each region; ``None`` where the detector does not read.
+        page_texts: Vector of the text on each page, with which each region of a batch ends.
         weights: Weight of each pair, if ``data.weights_from`` is given.
     """
 
@@ -64,6 +65,7 @@ class PairSet:
     image_of: Int[np.ndarray, " pairs"]
     matched: Bool[np.ndarray, " pairs"] | None = None
     words: SeenWords | None = None
+    page_texts: Float[np.ndarray, "images width"] | None = None
     weights: Float[np.ndarray, " pairs"] | None = None
 
     def __len__(self) -> int:
@@ -112,10 +114,15 @@ class PairSet:
         """Read some images by their row of ``regions``."""
         if isinstance(self.regions, Tensor):
             rows = torch.from_numpy(images.astype(np.int64)).to(self.regions.device)
-            return self.regions[rows].to(self.device, torch.float32)
-        order, back = np.unique(images, return_inverse=True)
-        stored: np.ndarray = np.asarray(self.regions[order], dtype=np.float32)
-        return torch.from_numpy(stored[back]).to(self.device)
+            regions = self.regions[rows].to(self.device, torch.float32)
+        else:
+            order, back = np.unique(images, return_inverse=True)
+            stored: np.ndarray = np.asarray(self.regions[order], dtype=np.float32)
+            regions = torch.from_numpy(stored[back]).to(self.device)
+        if self.page_texts is None:
+            return regions
+        texts = torch.from_numpy(self.page_texts[images]).to(regions)
+        return torch.cat([regions, texts[:, None].expand(-1, regions.shape[1], -1)], 2)
 
     def caption_batch(
         self, pair_index: Int[np.ndarray, " batch"]

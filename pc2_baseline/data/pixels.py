@@ -77,7 +77,7 @@ class PixelReader(ReleaseReader):
     """
 
     def __init__(self, release: Path, data: DataSettings, model: ModelSettings) -> None:
-        super().__init__(release, data)
+        super().__init__(release, data, model.encoder)
         check_has_texts(release)
         if data.captures is None:
             raise ConfigError(
@@ -87,6 +87,11 @@ class PixelReader(ReleaseReader):
         self._captures, self.inputs = data.captures, EncoderInputs(model.encoder)
         self.pack = partial(pack, self.inputs, squeeze=model.squeeze)
         self._squeeze = model.squeeze
+
+    @property
+    def encoder_sha256(self) -> str:
+        """Hash of the dual encoder."""
+        return self.inputs.sha256
 
     def read(self, split: Split, stack: ExitStack) -> SplitArrays:  # noqa: ARG002 - the base's
         """Find the screenshots of a split and read its texts; nothing is decoded yet."""

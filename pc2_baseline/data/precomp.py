@@ -34,6 +34,8 @@ SplitArrays = tuple[Path, Any, list[Int[np.ndarray, " _"]]]
 class PrecompReader:
     """Read a data set in the field's layout, from its folder or the parent of it."""
 
+    encoder_sha256 = None
+
     def __init__(self, release: Path, data: DataSettings) -> None:
         self.release = release
         self.data = data

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +23,9 @@ def make_reader(release: Path, data: DataSettings, model: ModelSettings | None =
     """Return the reader of a data set's layout, or of what a network sees of it."""
     if model is not None and model.similarity == "dual_encoder":
         return PixelReader(release, data, model)
-    return (PrecompReader if data.name in PRECOMP else ReleaseReader)(release, data)
+    if data.name in PRECOMP:
+        return PrecompReader(release, data)
+    return ReleaseReader(release, data, model.text_encoder if model else None)
 
 
 def tracks_of(release: Path) -> list[str]:
@@ -67,8 +68,9 @@ class DataIdentity:
         features_sha256: SHA-256 of each split's feature file, from the manifest; empty without one.
         vocabulary_sha256: Hash of the vocabulary, as :func:`hash_of_vocabulary` returns it;
             ``None`` where it is not known.
-        texts_sha256: Hash of each split's captions as texts, for a method that reads them.
-        encoder_sha256: Hash of the dual encoder that a training begins with.
+        texts_sha256: Hash of each split's captions as texts, for a method that reads them, and of
+            the texts on its pages if they are read, too.
+        encoder_sha256: Hash of the pre-trained model that a training begins with or reads by.
     """
 
     fingerprints: dict[Split, str]
@@ -88,19 +90,17 @@ def identify(reader: Reader, *, reads: bool) -> DataIdentity:
     }
     vocabulary = hash_of_vocabulary(reader.vocabulary)
     features = features_hashes(reader.release)
-    if isinstance(reader, PixelReader):
-        read = {split: own for split in prints if (own := reader.texts(split))}
-        encoder = reader.inputs.sha256
-    else:
-        words = {split: reader.words(split) for split in prints} if reads else {}
-        read, encoder = {split: list(own.texts) for split, own in words.items() if own}, None
-    texts = {split: hash_of_texts(own) for split, own in read.items()}
-    return DataIdentity(prints, features, vocabulary, texts, encoder)
+    texts = {}
+    if isinstance(reader, PixelReader) or (reads and isinstance(reader, ReleaseReader)):
+        texts = {split: own for split in prints if (own := hash_of_texts(reader, split))}
+    return DataIdentity(prints, features, vocabulary, texts, reader.encoder_sha256)
 
 
-def hash_of_texts(texts: Sequence[str]) -> str:
-    """Identify the captions of a split as texts, in their order."""
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+def hash_of_texts(reader: ReleaseReader, split: Split) -> str | None:
+    """Identify the texts of a split, in their order; ``None`` if no text is read."""
+    texts = reader.texts(split) if isinstance(reader, PixelReader) or reader.words(split) else []
+    read = texts + reader.page_texts(split)
+    return hashlib.sha256(json.dumps(read).encode()).hexdigest() if read else None
 
 
 def hash_of_vocabulary(vocabulary: Vocabulary) -> str:

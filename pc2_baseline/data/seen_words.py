@@ -1,4 +1,4 @@
-"""Words on both sides of a pair: columns of the regions, and the same vectors of the captions."""
+"""Words on both sides of a pair: columns of the regions, the captions, and texts of the pages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,13 @@ from now_builder.formats.word_vectors import text_vector
 class SeenWords:
     """Columns of a region that hold the words read on it, and the text of each pair's caption.
 
-    The texts are read when they are first asked for: most methods need none.
+    The texts are read when they are first asked for: most methods need none. ``read_pages`` reads
+    those on the pages; ``None`` where they are not known.
     """
 
     columns: slice
     read_texts: Callable[[], Sequence[str]]
+    read_pages: Callable[[], Sequence[str]] | None = None
 
     @cached_property
     def texts(self) -> Sequence[str]:

@@ -94,7 +94,7 @@ def _caption_encoder(model: ModelSettings, sizes: Sizes) -> nn.Module:
 
 
 def _words(sizes: Sizes) -> WordSides:
-    return sizes.words or WordSides.unknown(sizes.features)
+    return sizes.words or WordSides.unknown(sizes.features, sizes.texts, sizes.page_texts)
 
 
 def _similarity(model: ModelSettings) -> BlockSimilarity:
@@ -129,11 +129,11 @@ def _attending(model: ModelSettings, budget: MemoryBudget) -> BlockSimilarity:
             return ScanSimilarity(way, temperature or heat, pooling, sharpness or sharp, budget)
 
 
-def pooled_width(model: ModelSettings) -> int:
+def pooled_width(model: ModelSettings, sizes: Sizes) -> int:
     """Return the width of a pooled vector of the settings' network."""
     if model.similarity == "dual_encoder":
         return encoder_inputs(model.encoder).width
-    return WIDTH if model.similarity == "reading" else model.embed_dim
+    return WIDTH + sizes.texts if model.similarity == "reading" else model.embed_dim
 
 
 def make_learner(net: nn.Module, matching: MatchingNetwork, train: TrainSettings) -> Learner:

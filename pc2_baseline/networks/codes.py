@@ -17,7 +17,7 @@ class ImageCodes:
     """
 
     regions: Float[Tensor, "images regions dim"]
-    pooled: Float[Tensor, "images dim"]
+    pooled: Float[Tensor, "images width"]
 
     def __getitem__(self, rows: slice | Int[Tensor, " rows"]) -> "ImageCodes":
         return ImageCodes(self.regions[rows], self.pooled[rows])
@@ -34,7 +34,7 @@ class CaptionCodes:
     """
 
     words: Float[Tensor, "captions words dim"]
-    pooled: Float[Tensor, "captions dim"]
+    pooled: Float[Tensor, "captions width"]
     lengths: Int[Tensor, " captions"]
 
     def __getitem__(self, rows: slice | Int[Tensor, " rows"]) -> "CaptionCodes":

@@ -11,7 +11,7 @@ from now_builder.formats.benchmarks import BENCHMARKS, FOLD
 from now_builder.formats.io import replacing
 from now_builder.formats.release import check_split
 from pc2_baseline.modules.retrieval import fold_scores, scores
-from pc2_baseline.runs.open_run import mean_similarity, open_runs
+from pc2_baseline.runs.open_run import OpenRun, mean_similarity, open_runs
 from pc2_baseline.training.run_folder import refuse_round
 
 
@@ -62,10 +62,21 @@ def evaluate(
         ConfigError: If the split is ``train``, the images are no multiple of ``fold``, or several
             runs are not of the same data.
     """
+    opened = open_runs(run, release=release, device=device_name)
+    return evaluate_opened(opened, split, matrix=matrix, fold=fold)
+
+
+def evaluate_opened(
+    opened: Sequence[OpenRun],
+    split: str,
+    *,
+    matrix: Path | str | None = None,
+    fold: int | None = None,
+) -> Evaluation:
+    """Score a split with runs that are open; the arguments are those of :func:`evaluate`."""
     name = check_split(split)
     if name == "train":
         raise ConfigError("--split train: expected dev or test, which no noise file has changed")
-    opened = open_runs(run, release=release, device=device_name)
     refuse_round(opened[0].release, name)
     similarity, owner = mean_similarity(opened, name, fold=fold)
     images, captions = similarity.shape

@@ -1,12 +1,14 @@
 """Hubs: pages and captions near to everything, corrected by a bank of training pairs."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.training.method import Method
 
 NEAREST = 10
 """Neighbours in the bank over which a mean is taken; half of a bank that has fewer than 20."""
@@ -15,11 +17,11 @@ NEAREST = 10
 def draw_bank(split: PairSet, pairs: int) -> PairSet:
     """Return as many pairs of a split, each with its image; all of them if it has no more."""
     rows = np.random.default_rng(0).permutation(len(split))[:pairs]
-    regions = split.image_batch(split.image_of[rows]).cpu().numpy()
-    words = split.words
+    images, words = split.image_of[rows], split.words
     if words is not None:
-        known = words
-        words = replace(words, read_texts=lambda: [known.texts[row] for row in rows])
+        pages = words.read_pages and partial(_some, words.read_pages, images)
+        words = replace(words, read_texts=partial(_some, words.read_texts, rows), read_pages=pages)
+    regions = split.image_batch(images).cpu().numpy()
     captions = [split.captions[row] for row in rows]
     own = np.arange(len(rows))
     return replace(
@@ -27,10 +29,26 @@ def draw_bank(split: PairSet, pairs: int) -> PairSet:
     )
 
 
+def _some(read: Callable[[], Sequence[str]], rows: Int[np.ndarray, " _"]) -> list[str]:
+    texts = read()
+    return [texts[row] for row in rows]
+
+
+def with_bank(split: PairSet, bank: PairSet) -> tuple[PairSet, PairSet, PairSet]:
+    """Return what :func:`without_hubs` takes the similarities of, to be scored and no more.
+
+    They are the split itself, its images with the captions of a bank, and the bank's images with
+    its captions.
+    """
+    return split, _paired(split, bank), _paired(bank, split)
+
+
 def without_hubs(
-    method: Method, split: PairSet, bank: PairSet
+    matrix: Float[np.ndarray, "images captions"],
+    to_bank: Float[np.ndarray, "images bank"],
+    from_bank: Float[np.ndarray, "bank captions"],
 ) -> Float[np.ndarray, "images captions"]:
-    r"""Score a split, less how near its images and captions are to those of a bank.
+    r"""Lower similarities by how near images and captions are to those of a bank.
 
     .. math:: s_{ij} - \tfrac12 r_i - \tfrac12 r_j
 
@@ -42,18 +60,21 @@ def without_hubs(
         CSLS (Conneau et al., ICLR 2018); neighbours from a bank of training queries as in QB-Norm
         (Bogolin et al., CVPR 2022).
     """
-    images = method.similarity(_paired(split, bank))
-    captions = method.similarity(_paired(bank, split))
-    nearest = min(NEAREST, -(-len(bank) // 2))
-    by_image = np.partition(images, -nearest, axis=1)[:, -nearest:].mean(1)
-    by_caption = np.partition(captions, -nearest, axis=0)[-nearest:].mean(0)
-    corrected: np.ndarray = method.similarity(split) - (by_image[:, None] + by_caption) / 2
+    corrected: np.ndarray = matrix - (nearness(to_bank, 1)[:, None] + nearness(from_bank, 0)) / 2
     return corrected
 
 
+def nearness(
+    matrix: Float[np.ndarray, "images captions"], axis: Literal[0, 1]
+) -> Float[np.ndarray, " _"]:
+    """Return the mean of the largest similarities along the axis of a bank."""
+    nearest = min(NEAREST, -(-matrix.shape[axis] // 2))
+    largest = np.partition(matrix, -nearest, axis).take(range(-nearest, 0), axis)
+    found: np.ndarray = largest.mean(axis)
+    return found
+
+
 def _paired(images: PairSet, captions: PairSet) -> PairSet:
-    """Return the images of one set with the captions of another, to be scored and no more."""
+    """Return the images of one set with the captions of another."""
     nothing = np.zeros(len(captions), dtype=np.int64)
-    return replace(
-        images, captions=captions.captions, words=captions.words, image_of=nothing, matched=None
-    )
+    return replace(images, captions=captions.captions, image_of=nothing, matched=None)

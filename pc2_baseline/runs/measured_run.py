@@ -19,6 +19,7 @@ from now_builder.formats.split import Split
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.modules.retrieval import ensemble
+from pc2_baseline.runs.hubs import with_bank, without_hubs
 from pc2_baseline.runs.open_run import open_run
 from pc2_baseline.runs.predict import describe
 from pc2_baseline.runs.side_by_side import end_with_parent, peak_memory
@@ -120,7 +121,13 @@ def _score(job: Assignment) -> tuple[int, dict[str, float]]:
     opened = open_run(job.run, release=job.release)
     with opened.open(SPLIT, whole=True) as pairs:
         whole = describe([opened], SPLIT, job.title)
-        matrices = by_networks(opened.method, pairs)
+        bank = opened.bank(SPLIT)
+        sets = with_bank(pairs, bank) if bank else (pairs,)
+        scored = [by_networks(opened.method, own) for own in sets]
+    matrices = {
+        ending: without_hubs(*(own[ending] for own in scored)) if bank else scored[0][ending]
+        for ending in scored[0]
+    }
     read, rsums = cache(read_inputs), {}
     for ending, similarity in matrices.items():
         submission = _beside(job.run, f"{ending}.zip")

@@ -15,10 +15,10 @@ from now_builder.formats.release import check_split
 from now_builder.formats.split import Split
 from pc2_baseline.data.pairs import PairSet, open_pairs
 from pc2_baseline.methods import make_method
-from pc2_baseline.modules.reading import with_letters
+from pc2_baseline.modules.reading import texts_read
 from pc2_baseline.modules.retrieval import ensemble
 from pc2_baseline.networks.onednn_products import fast_float32
-from pc2_baseline.runs.hubs import draw_bank, without_hubs
+from pc2_baseline.runs.hubs import draw_bank, with_bank, without_hubs
 from pc2_baseline.training.checkpoint import read_tensors
 from pc2_baseline.training.method import NETWORKS, Method
 from pc2_baseline.training.run_folder import (
@@ -45,12 +45,13 @@ class OpenRun:
 
     @contextmanager
     def open(
-        self, split: Split, *, whole: bool = False, from_disk: bool = False
+        self, split: Split, *, whole: bool = False, from_disk: bool = False, bank: int = 0
     ) -> Iterator[PairSet]:
         """Open a split for scoring.
 
         With ``whole``, take all images of dev, whatever ``data.dev_images`` is. With
-        ``from_disk``, hold no regions in memory, for a few pairs of many.
+        ``from_disk``, hold no regions in memory, for a few pairs of many. With ``bank``, take only
+        so many pairs, drawn at random, and read no other text.
 
         Raises:
             FormatError: If the split cannot be read, or is neither the run's own nor a blind
@@ -69,15 +70,30 @@ class OpenRun:
                 check_split_is_the_runs(self.folder, self.record, self.release, split, pairs)
             else:
                 check_reads_round(self.folder, self.record, self.release, pairs.features)
-            yield with_letters(pairs) if settings.reads else pairs
+            yield texts_read(draw_bank(pairs, bank) if bank else pairs, settings)
+
+    def bank(self, split: Split) -> PairSet | None:
+        """Return ``data.bank`` training pairs, to correct hubs of a split by; ``None`` for 0."""
+        count = self.record.settings.data.bank
+        if not count:
+            return None
+        at_training = round_of(self.release, split) is not None
+        own = replace(self, release=self.record.release.path) if at_training else self
+        with own.open("train", from_disk=True, bank=count) as train:
+            return train
 
 
 def open_run(
-    run: Path | str, *, release: Path | str | None = None, device: str | None = None
+    run: Path | str,
+    *,
+    release: Path | str | None = None,
+    device: str | None = None,
+    bank: int | None = None,
 ) -> OpenRun:
     """Open a trained run and load its best epoch; what it scores is scored in full.
 
-    The release is by default where it was at training, and the device as set for the run.
+    The release is by default where it was at training; the device and the pairs by which hubs are
+    corrected (``bank``) are as set for the run.
 
     Raises:
         FormatError: If the run or its checkpoint cannot be read, or the release is not there.
@@ -85,6 +101,10 @@ def open_run(
     """
     run = Path(run)
     record = read_run(run)
+    if bank is not None:
+        data = record.settings.data.model_copy(update={"bank": bank})
+        settings = record.settings.model_copy(update={"data": data})
+        record = record.model_copy(update={"settings": settings})
     folder = locate_release(run, record, Path(release) if release else None)
     where = pick_device(device or record.settings.train.device)
     model = record.settings.model.model_copy(update={"shortlist": 0})
@@ -105,6 +125,7 @@ def open_runs(
     *,
     release: Path | str | None = None,
     device: str | None = None,
+    bank: int | None = None,
 ) -> list[OpenRun]:
     """Open one run, or several whose similarities are to be averaged.
 
@@ -118,7 +139,9 @@ def open_runs(
         raise ConfigError("no run, expected one or more")
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise ConfigError(f"{', '.join(map(str, folders))}: a run is there twice")
-    first, *others = [open_run(folder, release=release, device=device) for folder in folders]
+    first, *others = [
+        open_run(folder, release=release, device=device, bank=bank) for folder in folders
+    ]
     for other in others:
         _check_same_data(first, other)
     return [first, *others]
@@ -150,12 +173,10 @@ def mean_similarity(
     *,
     whole: bool = False,
     fold: int | None = None,
-    bank: int = 0,
 ) -> tuple[Float[np.ndarray, "images captions"], Int[np.ndarray, " captions"]]:
     """Score a split with one run, or average the similarities of several.
 
-    Each run counts once, however many networks it has. With ``bank``, hubs are corrected by as many
-    training pairs (:func:`~pc2_baseline.runs.hubs.without_hubs`).
+    Each run counts once, however many networks it has; hubs are corrected by its ``data.bank``.
 
     Returns:
         The matrix, see :func:`~pc2_baseline.modules.retrieval.ensemble`, and the row of each
@@ -170,14 +191,11 @@ def mean_similarity(
             images = pairs.images
             if fold is not None and images % fold:
                 raise ConfigError(f"--fold {fold}: {split} has {images} images, no multiple of it")
-            if bank:
-                at_training = round_of(run.release, split) is not None
-                release = run.record.release.path if at_training else run.release
-                with replace(run, release=release).open("train", from_disk=True) as train:
-                    own = without_hubs(run.method, pairs, draw_bank(train, bank))
-            else:
-                own = run.method.similarity(pairs)
-            matrices.append(own)
+            own = run.bank(split)
+            score = run.method.similarity
+            matrices.append(
+                without_hubs(*map(score, with_bank(pairs, own))) if own else score(pairs)
+            )
             owner = pairs.image_of
     return ensemble(matrices), owner
 
@@ -188,7 +206,7 @@ def similarity(
     *,
     release: Path | str | None = None,
     device: str | None = None,
-    bank: int = 0,
+    bank: int | None = None,
 ) -> Float[np.ndarray, "images captions"]:
     """Score every image of a split against every caption with a run's best epoch.
 
@@ -197,7 +215,7 @@ def similarity(
         split: ``train``, ``dev`` or ``test``.
         release: Where the release lies; default: where it was at training.
         device: Such as ``cpu``; default: as set for the run.
-        bank: Training pairs by which hubs are corrected; 0: none are.
+        bank: Training pairs by which hubs are corrected; default: ``data.bank`` of the run.
 
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
@@ -205,5 +223,5 @@ def similarity(
         ConfigError: If several runs are not of the same data.
     """
     name = check_split(split)
-    opened = open_runs(run, release=release, device=device)
-    return mean_similarity(opened, name, whole=True, bank=bank)[0]
+    opened = open_runs(run, release=release, device=device, bank=bank)
+    return mean_similarity(opened, name, whole=True)[0]

@@ -40,7 +40,7 @@ def predict(
     *,
     release: Path | str | None = None,
     device_name: str | None = None,
-    bank: int = 0,
+    bank: int | None = None,
 ) -> None:
     """Score a split with a run's best epoch and pack the matrix.
 
@@ -50,7 +50,7 @@ def predict(
         output: The submission to write.
         release: Where the release lies; default: where it was at training.
         device_name: Default: as set for the run.
-        bank: Training pairs by which hubs are corrected; 0: none are.
+        bank: Training pairs by which hubs are corrected; default: ``data.bank`` of the runs.
 
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
@@ -62,9 +62,9 @@ def predict(
     if output.suffix != ".zip":
         raise ConfigError(f"-o {output}: expected the name of a .zip file")
     name = check_split(split)
-    opened = open_runs(run, release=release, device=device_name)
+    opened = open_runs(run, release=release, device=device_name, bank=bank)
     meta = describe(opened, name)
-    similarity, _ = mean_similarity(opened, name, whole=True, bank=bank)  # the board has all of dev
+    similarity, _ = mean_similarity(opened, name, whole=True)  # the board has all of dev
     pack(output, similarity, meta)
 
 
@@ -80,8 +80,12 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
     """
     first, every = opened[0], [run.record.settings for run in opened]
     encoders = tuple(dict.fromkeys(name for own in every if (name := _encoder(own))))
+    trained = "The data of the pre-trained model." if encoders else ""
+    read = (
+        "Texts of the pages (data.page_texts)." if any(own.data.page_texts for own in every) else ""
+    )
     training = Training(
-        external_data="The data of the pre-trained model." if encoders else None,
+        external_data=" ".join(filter(None, (trained, read))) or None,
         pretrained_backbones=encoders,
         seeds=tuple(dict.fromkeys(settings.train.seed for settings in every)),
         ensemble_size=sum(run.method.ensemble_size for run in opened),
@@ -108,7 +112,11 @@ def method_title(settings: Settings) -> str:
     """
     method = settings.method
     encoder = _encoder(settings).rpartition("/")[2]
-    network = encoder or settings.model.similarity.upper().replace("_", " ")
+    network = settings.model.similarity.upper().replace("_", " ")
+    if settings.model.text_encoder:
+        network = f"{network} + {encoder}"
+    elif encoder:
+        network = encoder
     notes = _notes([settings])
     if isinstance(method, OneNetworkSettings):
         return f"{network}{'-C' if _is_bound(settings) else ''}{notes}"
@@ -128,9 +136,10 @@ def _notes(every: Sequence[Settings]) -> str:
 
 
 def _encoder(settings: Settings) -> str:
-    """Return the name of the pre-trained model that a run began with; empty without one."""
+    """Return the name of the pre-trained model that a run began with or reads by, or nothing."""
     model = settings.model
-    return encoder_name(model.encoder)[-_LONGEST:] if model.similarity == "dual_encoder" else ""
+    name = model.encoder if model.similarity == "dual_encoder" else model.text_encoder
+    return encoder_name(name)[-_LONGEST:] if name else ""
 
 
 def _is_bound(settings: Settings) -> bool:

@@ -26,7 +26,15 @@ from pc2_baseline.data.release_reader import ReleaseReader
 from pc2_baseline.methods.ridge import Problem, fit_lsa
 from pc2_baseline.modules.division import THRESHOLD, clean_posterior
 from pc2_baseline.modules.folds import assign_folds
-from pc2_baseline.modules.reading import Reading, centre_and_scale, fit_reading, mean_regions
+from pc2_baseline.modules.reading import (
+    Reading,
+    centre_and_scale,
+    first_guess,
+    fit_reading,
+    mean_regions,
+    with_texts,
+    words_of,
+)
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.progress import bar, say
@@ -226,11 +234,12 @@ def _of_features(splits: Sequence[PairSet], vocabulary: int) -> _Sides:
     nothing = torch.zeros_like(captions)
     if train.words is None:
         return _Sides(pages, captions, nothing)
-    reading = fit_reading(train)
+    splits = [with_texts(split, words_of(split).texts) for split in splits]
+    reading = fit_reading(splits[0])
     letters = torch.cat([reading.caption_vectors(split) for split in splits])
     read = torch.cat([reading.page_vectors(split) for split in splits])
     captions = torch.cat([letters, unit(captions)], 1)
-    read = torch.cat([_first_guess(read, letters), nothing], 1)
+    read = torch.cat([read * first_guess(read, letters), nothing], 1)
     return _Sides(pages, captions, read, _Regions(reading, splits, letters))
 
 
@@ -247,7 +256,8 @@ def _of_encoder(output: Path, pairs: Sequence[Pair], settings: RankSettings) -> 
     with embedded(output, pairs, shots, encoder, settings) as sides:
         images, texts = (torch.from_numpy(side).double() for side in sides)
         captions = texts - texts.mean(0)
-        read = _first_guess(images - images.mean(0), captions)
+        guess = images - images.mean(0)
+        read = guess * first_guess(guess, captions)
         cosine = _above_mean(images, texts)
         yield _Sides(_standardised(images), captions, read, cosine=cosine)
 
@@ -262,14 +272,6 @@ def _above_mean(
 ) -> Float[Tensor, " pairs"]:
     """Return the cosine of each pair of unit vectors, less the mean of all pages and captions."""
     return (pages * captions).sum(1) - pages.mean(0) @ captions.mean(0)
-
-
-def _first_guess(
-    read: Float[Tensor, "pairs dim"], captions: Float[Tensor, "pairs dim"]
-) -> Float[Tensor, "pairs dim"]:
-    """Scale first guesses by the one factor of least squares, 0 if it is negative."""
-    factor = (read * captions).sum() / read.square().sum().clamp(min=1e-12)
-    return read * factor.clamp(min=0)
 
 
 def _folds(

@@ -12,6 +12,7 @@ import torch
 from now_builder.errors import TrainingError
 from now_builder.formats.io import sha256_of
 from now_builder.formats.noise import describe
+from now_builder.formats.word_vectors import WIDTH
 from pc2_baseline import process_groups
 from pc2_baseline.analysis.truth import Truth, quality, truth_of
 from pc2_baseline.config import Settings
@@ -22,7 +23,7 @@ from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.triplet import OneNetworkSettings
 from pc2_baseline.modules.coteaching import DIVISIONS
-from pc2_baseline.modules.reading import fit_word_sides, whiten_once, with_letters
+from pc2_baseline.modules.reading import fit_word_sides, texts_read, whiten_once
 from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.progress import say
 from pc2_baseline.training.checkpoint import STATE, CheckpointState, read_state
@@ -90,9 +91,7 @@ def train(
     ):
         _check_sizes(release, opened, opened_dev)
         weighed = replace(opened, weights=read_weights(reader, opened))
-        pairs, dev = (
-            with_letters(split) if settings.reads else split for split in (weighed, opened_dev)
-        )
+        pairs, dev = (texts_read(split, settings) for split in (weighed, opened_dev))
         record = _run_record(reader, identity, pairs, settings)
         truth = truth_of(record, release, settings.data.truth, pairs.matched)
         taught = _with_truth(pairs, truth, settings.method)
@@ -142,6 +141,8 @@ def _run_record(
         vocabulary_sha256=identity.vocabulary_sha256,
         texts_sha256=identity.texts_sha256,
         encoder_sha256=identity.encoder_sha256,
+        texts=len(pairs.captions[0]) - WIDTH if settings.model.text_encoder else 0,
+        page_texts=0 if pairs.page_texts is None else pairs.page_texts.shape[1],
         noise=noise_file and describe(noise_file, pairs.image_of, pairs.images),
         weights_sha256=weights_from and sha256_of(weights_from),
     )

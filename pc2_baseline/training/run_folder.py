@@ -16,7 +16,6 @@ from now_builder.formats.release import features_hashes
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.data.pixels import PixelReader
 from pc2_baseline.data.readers import (
     DataIdentity,
     hash_of_texts,
@@ -44,9 +43,13 @@ class ReleaseRecord(Strict):
     vocabulary_sha256: str
     """See :func:`~pc2_baseline.data.readers.hash_of_vocabulary`."""
     texts_sha256: dict[Split, str] = Field(default_factory=dict)
-    """Hashes of the captions as texts, if the method reads them."""
+    """Hashes of the captions as texts, and of the texts on pages, if the method reads them."""
     encoder_sha256: str | None = None
-    """Hash of the dual encoder that the training began with."""
+    """Hash of the pre-trained model that the training began with, or reads texts by."""
+    texts: int = 0
+    """Width of the text encoder's vectors; 0 without one."""
+    page_texts: int = 0
+    """The same of the texts on pages; 0 if they are not known."""
     noise: Noise | None = None
     weights_sha256: str | None = None
     """Hash of the file that weighed the pairs."""
@@ -54,7 +57,10 @@ class ReleaseRecord(Strict):
     @property
     def sizes(self) -> Sizes:
         """Sizes from which a method is built."""
-        return Sizes(self.pairs, self.features, self.vocabulary)
+        features = self.features + self.page_texts
+        return Sizes(
+            self.pairs, features, self.vocabulary, texts=self.texts, page_texts=self.page_texts
+        )
 
     @property
     def identity(self) -> DataIdentity:
@@ -73,11 +79,11 @@ class ReleaseRecord(Strict):
         if other:
             return f"other features of {', '.join(other)}"
         if self.texts_sha256 != found.texts_sha256:
-            return "other texts of the captions"
+            return "other texts of the captions or pages"
         if self.vocabulary_sha256 != found.vocabulary_sha256:
             return "another vocabulary"
         if self.encoder_sha256 != found.encoder_sha256:
-            return "another content of model.encoder"
+            return "another content of model.encoder or model.text_encoder"
         return None
 
 
@@ -206,11 +212,12 @@ def check_split_is_the_runs(
     """
     known, found, settings = record.release, features_hashes(release), record.settings
     reader, texts = make_reader(release, settings.data, settings.model), "unknown"
-    if split in known.texts_sha256 and isinstance(reader, ReleaseReader):
-        texts = hash_of_texts(reader.texts(split))
-    if isinstance(reader, PixelReader) and reader.inputs.sha256 != known.encoder_sha256:
-        name = settings.model.encoder
-        raise FormatError(run / "run.toml", f"model.encoder {name} has changed since the training")
+    if isinstance(reader, ReleaseReader):
+        if split in known.texts_sha256:
+            texts = hash_of_texts(reader, split) or texts
+        if reader.encoder_sha256 != known.encoder_sha256:
+            problem = f"the model {reader.encoder} has changed since the training"
+            raise FormatError(run / "run.toml", problem)
     for name, expected, given in (
         ("fingerprint", known.fingerprints.get(split), pairs.fingerprint),
         ("features of hash", known.features_sha256.get(split), found.get(split, "unknown")),

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -28,6 +28,7 @@ from pc2_baseline.data.pixels import PixelReader
 from pc2_baseline.data.readers import Reader, make_reader
 from pc2_baseline.data.release_reader import frame
 from pc2_baseline.modules.reading import with_texts
+from pc2_baseline.runs.hubs import nearness, with_bank
 from pc2_baseline.runs.open_run import OpenRun, open_run
 from pc2_baseline.training.run_folder import refuse_round
 
@@ -85,10 +86,16 @@ class Searcher:
     """
 
     def __init__(
-        self, opened: OpenRun, pairs: PairSet, pages: list[Pair], weights: Path | None
+        self,
+        opened: OpenRun,
+        pairs: PairSet,
+        pages: list[Pair],
+        weights: Path | None,
+        bank: PairSet | None,
     ) -> None:
         self.pages = pages
         self._opened, self._pairs, self._weights = opened, pairs, weights
+        self._bank, self._near = bank, dict[int, np.ndarray]()
 
     def by_words(self, words: str, count: int) -> Found:
         """Return the pages whose screenshots are nearest to words; ties go to the lower row.
@@ -103,7 +110,8 @@ class Searcher:
         reader = self._reader
         if isinstance(reader, PixelReader):
             asked = replace(self._pairs, captions=reader.ids([words]), image_of=np.zeros(1, int))
-            return self._found(words, [], self._opened.method.similarity(asked)[:, 0], count)
+            scores = self._opened.method.similarity(asked)[:, 0] - self._hubs(1)
+            return self._found(words, [], scores, count)
         vocabulary = reader.vocabulary
         cut = encode(release, data.tokenizer, vocabulary, words)
         text = cleaned(words, vocabulary)
@@ -112,12 +120,13 @@ class Searcher:
             raise ConfigError(f"{words!r}: no token of it is in the {data.tokenizer} vocabulary")
         asked = replace(self._pairs, image_of=np.zeros(1, int))
         if reads:
-            asked = with_texts(asked, [text])
+            encoder = self._opened.record.settings.model.text_encoder
+            asked = with_texts(asked, [text], encoder)
         else:
             captions = Captions([words], [[id_ for _, id_ in cut]])
             query = frame(self._opened.folder, captions, vocabulary, data.max_tokens)
             asked = replace(asked, captions=query)
-        scores = self._opened.method.similarity(asked)[:, 0]
+        scores = self._opened.method.similarity(asked)[:, 0] - self._hubs(1)
         tokens = [token if reads or id_ != UNK else SPECIALS[UNK] for token, id_ in cut]
         return self._found(words, tokens, scores, count)
 
@@ -130,8 +139,26 @@ class Searcher:
         """
         regions = self.describe(content, name)[None]
         pairs = len(self._pairs)
-        asked = replace(self._pairs, regions=regions, image_of=np.zeros(pairs, int))
-        return self._found(name, [], self._opened.method.similarity(asked)[0], count)
+        texts = self._pairs.page_texts
+        unread = None if texts is None else np.zeros_like(texts[:1])
+        asked = replace(
+            self._pairs, regions=regions, page_texts=unread, image_of=np.zeros(pairs, int)
+        )
+        scores = self._opened.method.similarity(asked)[0] - self._hubs(0)
+        return self._found(name, [], scores, count)
+
+    def _hubs(self, axis: Literal[0, 1]) -> Float[np.ndarray, " pages"] | float:
+        """Return what is taken from the similarity of each page (1), or of each caption (0).
+
+        It is what :func:`without_hubs` takes, but for the query's own part, which is the same for
+        all.
+        """
+        if self._bank is None:
+            return 0.0
+        if axis not in self._near:
+            sides = with_bank(self._pairs, self._bank)
+            self._near[axis] = nearness(self._opened.method.similarity(sides[2 - axis]), axis) / 2
+        return self._near[axis]
 
     @cached_property
     def _reader(self) -> Reader:
@@ -176,14 +203,17 @@ def open_search(
     release: Path | None = None,
     device_name: str | None = None,
     weights: Path | None = None,
+    bank: int | None = None,
 ) -> Iterator[Searcher]:
     """Open a run's best epoch to search a split; a detector's weights are needed for pictures.
+
+    Hubs are corrected by ``bank`` training pairs, and by ``data.bank`` of the run by default.
 
     Raises:
         FormatError: If run or release cannot be read, or the release has no ``pairs.parquet``.
     """
     name = check_split(split)
-    opened = open_run(run, release=release, device=device_name)
+    opened = open_run(run, release=release, device=device_name, bank=bank)
     if not is_ours(opened.release):
         raise FormatError(
             opened.release, "no pairs.parquet, expected a release of now-builder package"
@@ -192,4 +222,4 @@ def open_search(
     pages = [pair for pair in read_pairs(opened.release) if pair.split == name]
     pages.sort(key=lambda pair: pair.pair_index)
     with opened.open(name, whole=True) as pairs:
-        yield Searcher(opened, pairs, pages, weights)
+        yield Searcher(opened, pairs, pages, weights, opened.bank(name))

@@ -1,14 +1,18 @@
 """Hubs corrected by a bank of training pairs: against a slow loop, and query by query."""
 
+import json
 import zipfile
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from now_builder.formats.release import read_pairs
 from pc2_baseline.config import read_settings
-from pc2_baseline.runs.hubs import NEAREST, draw_bank, without_hubs
+from pc2_baseline.runs.hubs import NEAREST, draw_bank, with_bank, without_hubs
+from pc2_baseline.runs.measured_run import Assignment, measure
 from pc2_baseline.runs.open_run import open_run, similarity
+from pc2_baseline.runs.search.searcher import open_search
 from pc2_baseline.runs.train import train
 from tests.pc2_baseline.commands import call
 
@@ -29,7 +33,7 @@ def test_an_image_and_a_caption_lose_half_their_mean_similarity_to_the_nearest_i
     with opened.open("test") as split, opened.open("train") as whole:
         score = opened.method.similarity
         bank = draw_bank(whole, 10)
-        found = without_hubs(opened.method, split, bank)
+        found = without_hubs(*map(opened.method.similarity, with_bank(split, bank)))
         nothing = np.zeros(10, dtype=int)
         of_images = score(replace(split, captions=bank.captions, image_of=nothing))
         of_captions = score(replace(bank, captions=split.captions, image_of=nothing[:8]))
@@ -47,17 +51,44 @@ def test_a_query_is_answered_alike_whichever_others_there_are(run):
     with opened.open("test") as split, opened.open("train") as whole:
         bank = draw_bank(whole, 100)
         assert len(bank) == 24
-        every = without_hubs(opened.method, split, bank)
+        every = without_hubs(*map(opened.method.similarity, with_bank(split, bank)))
         one = replace(split, captions=split.captions[3:4], image_of=np.zeros(1, dtype=int))
-        alone = without_hubs(opened.method, one, bank)
+        alone = without_hubs(*map(opened.method.similarity, with_bank(one, bank)))
     np.testing.assert_allclose(alone[:, 0], every[:, 3], atol=1e-5)
 
 
-def test_predict_packs_the_corrected_matrix(run, tmp_path):
+def packed_in(path):
+    with zipfile.ZipFile(path) as archive, archive.open("similarity.npy") as file:
+        return np.load(file)
+
+
+def test_predict_and_evaluate_take_the_corrected_matrix(run, tmp_path):
     call("predict", run, "-o", tmp_path / "x.zip", "--bank", "16")
-    with zipfile.ZipFile(tmp_path / "x.zip") as archive, archive.open("similarity.npy") as file:
-        packed = np.load(file)
+    packed = packed_in(tmp_path / "x.zip")
     np.testing.assert_array_equal(packed, similarity(run, bank=16))
     assert not np.array_equal(packed, similarity(run))
-    two = similarity([run], bank=16)
-    np.testing.assert_array_equal(two, packed)
+    np.testing.assert_array_equal(similarity([run], bank=16), packed)
+    call("evaluate", run, "--bank", "16", "-o", tmp_path / "x.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), packed)
+
+
+def test_a_search_lowers_pages_and_captions_alike_but_for_the_querys_own_part(run, tiny):
+    corrected, plain = similarity(run, bank=16), similarity(run)
+    with open_search(run, bank=16) as searcher:
+        of_pages, of_captions = searcher._hubs(1), searcher._hubs(0)
+    by_row = plain - of_pages[:, None] - corrected
+    np.testing.assert_allclose(by_row, np.broadcast_to(of_captions, by_row.shape), atol=1e-5)
+    caption = [pair.caption for pair in read_pairs(tiny) if pair.split == "test"][3]
+    found = json.loads(call("search", run, caption, "--bank", "16", "--json").stdout)["hits"]
+    steps = np.diff([hit["score"] for hit in found])
+    np.testing.assert_allclose(steps, np.diff(np.sort(corrected[:, 3])[::-1]), atol=1e-5)
+
+
+def test_a_run_of_a_table_is_scored_by_its_own_setting(tiny, tmp_path):
+    chosen = [*QUICK, "data.bank=10", "model.embed_dim=8"]
+    settings = read_settings("pc2-pooled", chosen, on="demo")
+    job = {"release": tiny, "run": tmp_path / "seed-0", "settings": settings, "title": "Ours"}
+    measure(Assignment(**job, threads=1))
+    packed = packed_in(tmp_path / "seed-0.zip")
+    np.testing.assert_array_equal(packed, similarity(tmp_path / "seed-0"))
+    assert not np.array_equal(packed, similarity(tmp_path / "seed-0", bank=0))
