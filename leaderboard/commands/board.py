@@ -104,16 +104,18 @@ def export_site(
     """Write the board as static pages for any host: results beside the paper's rows.
 
     Open SITE/index.html. Pages load nothing from elsewhere and work without scripts; the same
-    results give the same bytes. Reports filed by dataset-report become pages too.
+    results give the same bytes. Reports filed by dataset-report become pages too. SITE is not
+    replaced by results that lack a signature which it was made with.
     """
     from leaderboard.site.export import export_site
     from leaderboard.store.dataset import read_reports
     from leaderboard.store.proof import key_in_use, read_board
+    from leaderboard.store.signatures import read_chain
 
     paths = [*results, *(more or [])]
-    entries = read_board(paths)
+    entries, chains = read_board(paths), [read_chain(path) for path in paths]
     reports = [report for path in paths for report in read_reports(path)]
-    count = export_site(site, entries, reports, key_in_use(paths), space=space)
+    count = export_site(site, entries, reports, key_in_use(chains), chains=chains, space=space)
     typer.echo(f"{site / 'index.html'}: {len(entries)} results, {count} files")
 
 
