@@ -104,16 +104,18 @@ def export_site(
     """Write the board as static pages for any host: results beside the paper's rows.
 
     Open SITE/index.html. Pages load nothing from elsewhere and work without scripts; the same
-    results give the same bytes. Reports filed by dataset-report become pages too.
+    results give the same bytes. Reports filed by dataset-report become pages too. SITE is not
+    replaced by results that lack a signature which it was made with.
     """
     from leaderboard.site.export import export_site
     from leaderboard.store.dataset import read_reports
     from leaderboard.store.proof import key_in_use, read_board
+    from leaderboard.store.signatures import read_chain
 
     paths = [*results, *(more or [])]
-    entries = read_board(paths)
+    entries, chains = read_board(paths), [read_chain(path) for path in paths]
     reports = [report for path in paths for report in read_reports(path)]
-    count = export_site(site, entries, reports, key_in_use(paths), space=space)
+    count = export_site(site, entries, reports, key_in_use(chains), chains=chains, space=space)
     typer.echo(f"{site / 'index.html'}: {len(entries)} results, {count} files")
 
 
@@ -131,7 +133,8 @@ def export(
         typer.Option(
             "--results",
             "--store",
-            help="A result JSON, or a store. Without it, only the reported rows.",
+            help="A result JSON, or a store. Without it, only the reported rows; for hf-results "
+            "the store that proves the result.",
         ),
     ] = None,
     kind: Annotated[
@@ -170,7 +173,7 @@ def export(
         _export_trec(Path(what), release, output)
         return
     if kind == "hf-results":
-        _export_hub_results(Path(what), dataset, output)
+        _export_hub_results(Path(what), results or [], dataset, output)
         return
     found = next((name for name in BOARDS if name == what), None)
     if found is None:
@@ -189,14 +192,20 @@ def _export_trec(submission: Path, release: Path | None, output: Path | None) ->
     typer.echo("\n".join(map(str, write_trec(submission, release, output))))
 
 
-def _export_hub_results(result: Path, dataset: str | None, output: Path | None) -> None:
+def _export_hub_results(
+    result: Path, results: list[Path], dataset: str | None, output: Path | None
+) -> None:
     from leaderboard.board.hub_results import write_hub_results
-    from leaderboard.store.entries import read_result
+    from leaderboard.site.pages import Site
+    from leaderboard.store.entries import entry_of, read_result
+    from leaderboard.store.proof import read_board
 
     if dataset is None or output is None:
         wanted = "expected RESULT.json, --dataset USER/NAME and -o REPOSITORY"
         raise ConfigError(f"export --to hf-results: {wanted}")
-    typer.echo(write_hub_results(read_result(result), dataset, output))
+    own, found = entry_of(read_result(result)), read_board(results)
+    entry = next((entry for entry in found if entry.name == own.name), own)
+    typer.echo(write_hub_results(entry, Site(found).flags_of(entry), dataset, output))
 
 
 def dataset_report(
@@ -209,16 +218,20 @@ def dataset_report(
         bool,
         typer.Option("--captions", help="Captions of dev and test too, if you may publish them."),
     ] = False,
+    captures: Annotated[
+        Path | None,
+        typer.Option(help="Small screenshots of dev and test too, if the release's licence lets."),
+    ] = None,
 ) -> None:
     """Count duplicates and leaks of a release, and the rSum that a perfect scorer can reach.
 
     Filed, it gives the board's entries their recalls by language and by site, and the queries that
-    they missed.
+    they missed: their rows, captions with --captions, and screenshots with --captures.
     """
     from leaderboard.commands.terminal import dataset_text
     from leaderboard.store.dataset import dataset_report, file_report
 
-    report = dataset_report(release, captions=captions)
+    report = dataset_report(release, captions=captions, captures=captures)
     if store is not None:
         sys.stderr.write(f"filed {file_report(store, report)}\n")
     typer.echo(report.to_json() if as_json else dataset_text(report), nl=not as_json)

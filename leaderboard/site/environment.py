@@ -65,9 +65,10 @@ def compare_path(name: str, other: str) -> str:
 
 
 def policy() -> str:
-    """Return the content security policy of every page: its own style and script, nothing else."""
+    """Return the policy of every page: its own style and script, pictures within it, no more."""
     return (
         f"default-src 'none'; style-src {policy_hash(page_style())}"
         f" {policy_hash(_text('style.css'))};"
-        f" script-src {policy_hash(_text('board.js'))}; base-uri 'none'; form-action 'none'"
+        f" script-src {policy_hash(_text('board.js'))}; img-src data:;"
+        " base-uri 'none'; form-action 'none'"
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -27,7 +27,9 @@ from now_builder.formats.release import (
     is_ours,
     open_regions,
     read_release_vocabulary,
+    shared_licence,
 )
+from now_builder.formats.screenshots import data_uri, find_screenshots
 from now_builder.formats.split import SPLITS, Split, registrable_domain
 from now_builder.formats.statistics import (
     Identities,
@@ -45,8 +47,14 @@ MAX_DENSE = 5000
 
 _SCAN = 256
 
+_PICTURE, _PICTURES = 6_000.0, 6.0 * 2**20
+"""Bytes of a picture as text, and of all pictures of a report, about."""
+
 _LABEL = 255
 Label = Annotated[str, Field(max_length=_LABEL)]
+Picture = Annotated[
+    str, Field(max_length=2**16, pattern=r"^data:image/webp;base64,[A-Za-z0-9+/]+={0,2}$")
+]
 Tokens = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -86,17 +94,22 @@ class Queries(Strict):
     Attributes:
         languages: Language of the caption; ``und`` for none.
         captions: Captions; None unless they may be published.
+        pictures: Small screenshots as data URIs; None unless ``licence`` lets others have them.
     """
 
     languages: tuple[Label, ...]
     sites: tuple[Label, ...]
     captions: tuple[str, ...] | None = None
+    pictures: tuple[Picture, ...] | None = Field(None, exclude_if=is_none)
+    licence: Label | None = Field(None, exclude_if=is_none)
 
     @model_validator(mode="after")
     def _check_lengths(self) -> "Queries":
-        counts = {len(self.languages), len(self.sites), len(self.captions or self.sites)}
-        if len(counts) > 1:
-            raise ValueError("languages, sites and captions of different lengths")
+        columns = self.languages, self.sites, self.captions, self.pictures
+        if len({len(column) for column in columns if column is not None}) > 1:
+            raise ValueError("languages, sites, captions and pictures of different lengths")
+        if self.pictures is not None and self.licence is None:
+            raise ValueError("pictures without the licence that lets others have them")
         return self
 
 
@@ -167,12 +180,16 @@ class DatasetReport(Strict):
         return self.model_dump_json(indent=2) + "\n"
 
 
-def dataset_report(release: Path, *, captions: bool = False) -> DatasetReport:
+def dataset_report(
+    release: Path, *, captions: bool = False, captures: Path | None = None
+) -> DatasetReport:
     """Count identical, shared and unknown items of a release, ours or the authors' archive.
 
-    With ``captions`` those of dev and test are in it too, for the pages of missed queries.
+    With ``captions`` those of dev and test are in it too, with ``captures`` their screenshots, for
+    the pages of missed queries.
 
     Raises:
+        ConfigError: If the release's licence does not let others have its screenshots.
         FormatError: If it cannot be read, or is a blind round.
     """
     if read_round(release) is not None:
@@ -197,6 +214,9 @@ def dataset_report(release: Path, *, captions: bool = False) -> DatasetReport:
         for split in splits
         for track in tracks[split]
     }
+    told = {split: _queries(own, captions=captions) for split, own in queries.items() if own}
+    if captures is not None:
+        told = _pictured(release, captures, queries, told)
     digest = hashlib.sha256()
     for (split, track), own in prints.items():
         digest.update(f"{split} {track} {own}\n".encode())
@@ -209,7 +229,7 @@ def dataset_report(release: Path, *, captions: bool = False) -> DatasetReport:
         origin="rebuilt" if ours else "archive",
         splits=tuple(
             _split_report(split, by_split[split], ours=ours).model_copy(
-                update={"queries": _queries(queries.get(split), captions=captions)}
+                update={"queries": told.get(split)}
             )
             for split in splits
         ),
@@ -243,7 +263,8 @@ def file_report(store: Path, report: DatasetReport) -> Path:
         raise FormatError(path, "another report of the same captions and images is filed there")
     text = report.to_json()
     if len(text.encode()) > MAX_RECORD:
-        raise FormatError(path, f"more than {MAX_RECORD} bytes, expected a report without captions")
+        wanted = "expected a report without captions or pictures"
+        raise FormatError(path, f"more than {MAX_RECORD} bytes, {wanted}")
     write_text(path, text)
     return path
 
@@ -253,14 +274,34 @@ def _counts(report: DatasetReport) -> DatasetReport:
     return report.model_copy(update={"format": "now-dataset/2", "splits": splits})
 
 
-def _queries(pairs: Sequence[Pair] | None, *, captions: bool) -> Queries | None:
-    if not pairs:
-        return None
+def _queries(pairs: Sequence[Pair], *, captions: bool) -> Queries:
     return Queries(
         languages=tuple((pair.lang or "und")[:_LABEL] for pair in pairs),
         sites=tuple(pair.site[:_LABEL] for pair in pairs),
         captions=tuple(pair.caption for pair in pairs) if captions else None,
     )
+
+
+def _pictured(
+    release: Path,
+    captures: Path,
+    pairs: Mapping[str, Sequence[Pair]],
+    told: Mapping[str, Queries],
+) -> dict[str, Queries]:
+    """Add the screenshots of each split's pairs, if the release's licence lets others have them."""
+    licence = shared_licence(release)
+    found = find_screenshots(captures, [pair for own in pairs.values() for pair in own])
+    budget = min(_PICTURE, _PICTURES / max(len(found), 1))
+
+    def picture(pair: Pair) -> str:
+        return data_uri(pair.key, found[pair.key].read(), budget)
+
+    return {
+        split: queries.model_copy(
+            update={"pictures": tuple(map(picture, pairs[split])), "licence": licence[:_LABEL]}
+        )
+        for split, queries in told.items()
+    }
 
 
 def _tracks(folder: Path, split: Split) -> list[str]:

@@ -89,9 +89,9 @@ def _only_signed(entry: Entry, proof: Proof, signed: Mapping[str, int]) -> Entry
     )
 
 
-def key_in_use(paths: Iterable[Path]) -> str | None:
+def key_in_use(chains: Iterable[Chain]) -> str | None:
     """Return the name of the stores' key; None if one has none, or they differ."""
-    names = {key_of(chain) for chain in map(read_chain, paths)}
+    names = {key_of(chain) for chain in chains}
     return names.pop() if len(names) == 1 else None
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Shaped
 from pydantic import Field
 
 from now_builder.config import Strict, build
-from now_builder.errors import FormatError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.benchmarks import NOW_NAMES, NowName
 from now_builder.formats.captions import Vocabulary, from_line, read_vocabulary, to_line
 from now_builder.formats.io import read_json, sha256_of, stream_lines, write_json
@@ -25,6 +25,12 @@ FORMAT = "now-release/1"
 DATA_FOLDER: NowName = "now100k_precomp"
 LICENCES = "licences.csv"
 """File of a release or an export: the sites of its pairs with their licences, for attribution."""
+SPDX = {
+    "apache-2.0": "Apache-2.0", "cc0-1.0": "CC0-1.0", "cc-by-4.0": "CC-BY-4.0",
+    "cc-by-sa-4.0": "CC-BY-SA-4.0", "cc-by-nc-4.0": "CC-BY-NC-4.0",
+    "cc-by-nc-sa-4.0": "CC-BY-NC-SA-4.0", "mit": "MIT", "odbl": "ODbL-1.0",
+}  # fmt: skip
+"""Licences of the hub that let others have copies, by their names elsewhere."""
 _ROWS = 1024
 
 
@@ -170,6 +176,24 @@ def read_manifest(release: Path, name: str = "manifest.json") -> Manifest:
         found = tree.get("format") if isinstance(tree, dict) else type(tree).__name__
         raise FormatError(path, f"format {found!r:.60}, expected {FORMAT!r}")
     return build(Manifest, tree, str(path))
+
+
+def shared_licence(release: Path) -> str:
+    """Return the licence by which others may have a release's screenshots: its own, or its pages'.
+
+    Raises:
+        ConfigError: If it has none.
+    """
+    manifest = read_manifest(release)
+    licence = str(manifest.settings.get("licence", "other"))
+    if licence not in SPDX and not manifest.licences:
+        raise ConfigError(
+            f"{release / 'manifest.json'}: licence {licence!r} does not let others have the "
+            "screenshots; package with --licence, such as cc-by-4.0, or --licensed, or leave "
+            "out --captures"
+        )
+    pages = ", ".join(f"{name} {count:,}" for name, count in manifest.licences.items())
+    return f"{licence}, pages {pages}" if pages else licence
 
 
 def check_files(release: Path) -> list[str]:

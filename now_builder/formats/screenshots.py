@@ -1,20 +1,30 @@
 """The screenshots of a release's pairs, in the captures that it was packaged from."""
 
+import base64
 import hashlib
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
+
 from now_builder.errors import FormatError
 from now_builder.formats.release import Pair
 from now_builder.formats.shard import (
+    HEIGHT,
+    WIDTH,
     ScreenshotPlace,
     complete_shards,
     locate_screenshots,
+    open_screenshot,
     read_place,
     read_rows,
     torn,
 )
+
+_TRIES = (360, 70), (300, 60), (240, 50), (180, 40), (120, 30), (90, 15), (45, 5)
+"""Widths and WebP qualities, until a picture fits its budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +97,19 @@ def screenshots_there(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screen
             if pair and (pair.url, pair.phash) == (row.url, row.phash) and row.key in places:
                 found[row.key] = Screenshot(row.key, places[row.key], row.sha256)
     return found
+
+
+def data_uri(key: str, screenshot: bytes, budget: float) -> str:
+    """Shrink a screenshot until its data URI has at most ``budget`` bytes, if it ever has."""
+    whole = open_screenshot(screenshot, key)
+    text = ""
+    for width, quality in _TRIES:
+        file = io.BytesIO()
+        size = (width, width * HEIGHT // WIDTH)
+        whole.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0).save(
+            file, "WEBP", quality=quality, method=2
+        )
+        text = base64.b64encode(file.getvalue()).decode()
+        if len(text) <= budget:
+            break
+    return f"data:image/webp;base64,{text}"

@@ -16,10 +16,8 @@ from now_builder.export.card import PLACEHOLDER
 from now_builder.export.run import export
 from now_builder.export.settings import ExportSettings, IncludedSettings, PublishSettings
 from now_builder.formats.io import write_text
-from now_builder.formats.release import LICENCES, read_manifest
+from now_builder.formats.release import LICENCES, read_manifest, shared_licence
 from now_builder.hub.client import NO_XET, BusyError, hub_errors, patient, size_text
-from now_builder.package.card import as_counts
-from now_builder.package.croissant import SPDX
 from now_builder.package.verify import verify
 
 _LONG_S = 30.0
@@ -88,12 +86,8 @@ def prepare(
         raise ConfigError(f"{repository}: expected USER/NAME, as the hub writes it")
     manifest = read_manifest(release)
     licence = str(manifest.settings.get("licence", "other"))
-    if settings.captures is not None and licence not in SPDX and not manifest.licences:
-        raise ConfigError(
-            f"{release / 'manifest.json'}: licence {licence!r} does not let others have the "
-            "screenshots; package with --licence, such as cc-by-4.0, or --licensed, or publish "
-            "without --captures"
-        )
+    if settings.captures is not None or manifest.licences:
+        licence = shared_licence(release)
     problems = verify(release)
     if problems:
         raise FormatError(release, "; ".join(problems))
@@ -104,7 +98,6 @@ def prepare(
     names = [*export(release, folder, wanted, force), "croissant.json", "README.md"]
     if manifest.licences:
         names.append(LICENCES)
-        licence = f"{licence}, pages {as_counts(manifest.licences)}"
     write_text(folder / "eval.yaml", _EVALUATION.format(name=repository.partition("/")[2]))
     files = {name: folder / name for name in [*names, "eval.yaml"]}
     return DatasetUpload(repository, files, licence, pictures, settings)

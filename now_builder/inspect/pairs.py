@@ -1,8 +1,6 @@
 """Pairs to look at: drawn at random, with small pictures and the outlines of their regions."""
 
-import base64
 import hashlib
-import io
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -10,17 +8,11 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
 
-from PIL import Image
-
 from now_builder.errors import FormatError
 from now_builder.formats.features import Features, open_features, source_name
 from now_builder.formats.release import DATA_FOLDER, Pair
-from now_builder.formats.screenshots import find_screenshots
-from now_builder.formats.shard import HEIGHT, WIDTH, open_screenshot
+from now_builder.formats.screenshots import data_uri, find_screenshots
 from now_builder.program.progress import watched
-
-_TRIES = (360, 70), (300, 60), (240, 50), (180, 40), (120, 30), (90, 15), (45, 5)
-"""Widths and WebP qualities, until a picture fits its budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +74,6 @@ def language_of(pair: Pair) -> str | None:
     """Return a pair's language if it is a code; ``und`` and the like are none."""
     known = re.fullmatch("[a-z]{2,3}", pair.lang or "") and pair.lang != "und"
     return pair.lang if known else None
-
-
-def data_uri(key: str, screenshot: bytes, budget: float) -> str:
-    """Shrink a screenshot until its data URI has at most ``budget`` bytes, if it ever has."""
-    whole = open_screenshot(screenshot, key)
-    text = ""
-    for width, quality in _TRIES:
-        file = io.BytesIO()
-        size = (width, width * HEIGHT // WIDTH)
-        whole.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0).save(
-            file, "WEBP", quality=quality, method=2
-        )
-        text = base64.b64encode(file.getvalue()).decode()
-        if len(text) <= budget:
-            break
-    return f"data:image/webp;base64,{text}"
 
 
 def _outlines(features: Features, pair: Pair) -> list[tuple[str, str]]:

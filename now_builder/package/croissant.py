@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from now_builder.formats.release import DATA_FOLDER, FileEntry, Pair
+from now_builder.formats.release import DATA_FOLDER, SPDX, FileEntry, Pair
 from now_builder.package.card import as_counts, language_codes
 from now_builder.package.description import ReleaseDescription
 from now_builder.package.settings import PackageSettings
@@ -36,12 +36,6 @@ _ENCODINGS = {
     ".h5": "application/x-hdf5", ".txt": "text/plain", ".json": "application/json",
     ".parquet": "application/x-parquet", ".md": "text/markdown", ".csv": "text/csv",
 }  # fmt: skip
-SPDX = {
-    "apache-2.0": "Apache-2.0", "cc0-1.0": "CC0-1.0", "cc-by-4.0": "CC-BY-4.0",
-    "cc-by-sa-4.0": "CC-BY-SA-4.0", "cc-by-nc-4.0": "CC-BY-NC-4.0",
-    "cc-by-nc-sa-4.0": "CC-BY-NC-SA-4.0", "mit": "MIT", "odbl": "ODbL-1.0",
-}  # fmt: skip
-"""Licences of the hub that let others have copies, by their names elsewhere."""
 _CITE = (
     "@inproceedings{duan2024pc2, title={PC2: Pseudo-Classification Based Pseudo-Captioning for "
     "Noisy Correspondence Learning in Cross-Modal Retrieval}, author={Duan, Yue and others}, "

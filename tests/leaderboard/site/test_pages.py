@@ -457,6 +457,13 @@ def test_a_report_gives_entries_their_languages_sites_and_missed_queries(entry_o
     missed = site.get(paths[0])[0]
     assert "<script>" not in missed.partition("</head>")[2]
     assert "<b>bold" not in missed, "escaped"
+    assert "<img" not in missed
+    pictured = Site([entry], reports=[_longer(report, 24, pictures=True)]).get(paths[0])[0]
+    assert not _Look(pictured).wrong
+    rows = [row for row, _ in missed_of(entry.shown.ranks)]
+    shown = re.findall(r'<img src="data:image/webp;base64,(\d+)"', pictured)
+    assert [int(number) for number in shown] == [1000 + row for row in rows]
+    assert "licence: mit" in pictured
     alone = Site([entry])
     assert "Queries that it missed" not in alone.get(f"entries/{entry.name}.html")[0]
     assert alone.get(paths[0]) is alone.get(paths[1]) is None
@@ -498,11 +505,14 @@ def test_neighbours_of_proof_are_proof(entry_on):
     assert listed.count("Proof") == 4, "two names, each again for screen readers"
 
 
-def _longer(report, pairs):
+def _longer(report, pairs, *, pictures=False):
     """The report with one language for all test queries, and hostile captions."""
     queries = next(split.queries for split in report.splits if split.split == "test")
     captions = ("<b>bold</b><script>x</script>",) * pairs
     queries = queries.model_copy(update={"languages": ("zh",) * pairs, "captions": captions})
+    if pictures:
+        uris = tuple(f"data:image/webp;base64,{1000 + row}" for row in range(pairs))
+        queries = queries.model_copy(update={"pictures": uris, "licence": "mit"})
     splits = tuple(
         split.model_copy(update={"queries": queries}) if split.split == "test" else split
         for split in report.splits

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
@@ -100,6 +101,27 @@ def test_no_page_scrolls_sideways(visit, paths, kind, width):
     beyond = "[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
     assert not any(page.evaluate(beyond))
     assert page.evaluate("getComputedStyle(document.body).maxWidth") == "1248px"
+
+
+def test_a_long_name_pushes_no_figure_out_of_view(browser, filed, paths, tmp_path):
+    changed = dict(filed)
+    for name in ("Best", "Level", "Run again"):
+        result = filed[name].result
+        long = f"{name} {'with many words ' * 4}{'WithoutAnySpace' * 4}"
+        method = result.method.model_copy(update={"name": long})
+        changed[name] = replace(filed[name], result=result.model_copy(update={"method": method}))
+    export_site(tmp_path / "site", changed.values())
+    for width in (320, 1280):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        for kind in ("compare", "entry"):
+            page.goto(f"file://{tmp_path}/site/{paths[kind]}")
+            page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true })")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            beyond = (
+                "[...document.querySelectorAll('.scroll')].some(e => e.scrollWidth > e.clientWidth)"
+            )
+            assert width < 1280 or not page.evaluate(beyond), kind
+        page.close()
 
 
 @pytest.mark.parametrize("width", [390, 1280])

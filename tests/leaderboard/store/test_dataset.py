@@ -1,25 +1,40 @@
 """The dataset report: duplicates, ceilings and leaks, counted as they lie there."""
 
+import base64
+import io
 import json
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from PIL import Image, ImageChops, ImageStat
+from pydantic import ValidationError
 
 from leaderboard.commands.terminal import dataset_text
 from leaderboard.scoring.evaluate import ceiling_rsum
-from leaderboard.store.dataset import DATASETS, DatasetReport, dataset_report, file_report
+from leaderboard.store.dataset import (
+    DATASETS,
+    DatasetReport,
+    Queries,
+    dataset_report,
+    file_report,
+    read_reports,
+)
 from leaderboard.store.entries import read_record
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import FormatError
 from now_builder.formats.captions import make_vocabulary, write_vocabulary
 from now_builder.formats.release import (
     DATA_FOLDER,
+    read_manifest,
     read_pairs,
     read_split_captions,
+    write_manifest,
     write_pairs,
 )
+from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.statistics import ceiling
+from tests.pc2_baseline.painted import write_painted
 
 
 def _track(report, split="test", track="jieba"):
@@ -122,6 +137,51 @@ def test_queries_are_said_of_dev_and_test_with_captions_only_if_asked(mine, tmp_
     path = file_report(tmp_path, dataset_report(mine))
     file_report(tmp_path, asked)
     assert read_record(path, DatasetReport) == asked, "the same counts"
+
+
+def test_pictures_are_told_only_where_the_licence_lets_others_have_them(tmp_path, now_leaderboard):
+    folder = write_painted(tmp_path)
+    release, captures, store = folder / "release", folder / "captures", tmp_path / "store"
+    command = ["dataset-report", release, "--captures", captures, "--store", store]
+    code, _, told = now_leaderboard(*command)
+    assert (code, told.count("\n")) == (1, 1)
+    assert "licence 'other' does not let others have the screenshots" in told
+    assert not store.exists()
+    manifest = read_manifest(release)
+    settings = manifest.settings | {"licence": "cc-by-4.0"}
+    write_manifest(release, manifest.model_copy(update={"settings": settings}))
+    assert now_leaderboard(*command)[0] == 0
+    (report,) = read_reports(store)
+    assert _split(report, "train").queries is None
+    for split in ("dev", "test"):
+        queries = _split(report, split).queries
+        assert (queries.licence, queries.captions) == ("cc-by-4.0", None)
+        pairs = [pair for pair in read_pairs(release) if pair.split == split]
+        whole = find_screenshots(captures, pairs)
+        for pair, uri in zip(pairs, queries.pictures, strict=True):
+            assert len(uri) < 6100
+            small = Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
+            own = Image.open(io.BytesIO(whole[pair.key].read())).resize(small.size)
+            assert max(ImageStat.Stat(ImageChops.difference(small, own)).mean) < 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pictures": ("data:image/webp;base64,AAAA",), "licence": None},
+        {"pictures": ()},
+        {"pictures": ("data:text/html;base64,AAAA",)},
+        {"pictures": ('data:image/webp;base64,A" onerror="x',)},
+        {"pictures": ("https://example.org/a.webp",)},
+        {"pictures": ("data:image/webp;base64,AAAA\n",)},
+        {"captions": ()},
+    ],
+)
+def test_queries_that_do_not_fit_or_could_load_something_are_refused(change):
+    sound = {"languages": ("zh",), "sites": ("a.test",), "licence": "mit"}
+    Queries(**sound, pictures=("data:image/webp;base64,AAAA",))
+    with pytest.raises(ValidationError):
+        Queries(**(sound | change))
 
 
 def test_a_report_of_the_first_format_is_read_and_replaced(mine, tmp_path):

@@ -536,6 +536,31 @@ def test_two_processes_sign_one_chain(board, release):
     assert _codes(board) == set()
 
 
+def test_a_site_is_not_replaced_by_results_that_lack_its_signatures(
+    board, unsigned, release, tmp_path, now_leaderboard
+):
+    """The one trick that reached proof: a new chain of keys, where no copy of the store was kept.
+
+    Whoever has the store can sign anything with a key of their own; the site remembers.
+    """
+    site, forged = tmp_path / "site", shutil.copytree(unsigned, tmp_path / "forged")
+    make_key(forged, tmp_path / "own.key", read_results([forged]))
+    older = shutil.copytree(board, tmp_path / "older")
+    max((older / "signatures").iterdir()).unlink()
+    assert now_leaderboard("export-site", site, "--results", older)[0] == 0
+    file_entry(board, release, "Later", 1.0, seed=9)
+    for _ in range(2):
+        assert now_leaderboard("export-site", site, "--results", board)[0] == 0, "it goes on"
+    page = (site / "index.html").read_bytes()
+    for store in (forged, older, unsigned):
+        code, _, told = now_leaderboard("export-site", site, "--results", store)
+        assert (code, told.count("\n")) == (1, 1)
+        assert "signatures.txt: the results lack signature" in told
+        assert (site / "index.html").read_bytes() == page
+    assert now_leaderboard("export-site", site, "--results", forged, board)[0] == 0
+    assert now_leaderboard("export-site", tmp_path / "anew", "--results", forged)[0] == 0
+
+
 def test_pages_say_whether_they_are_signed(board, unsigned, now_leaderboard):
     for store, said in ((board, "Signed by the judge"), (unsigned, "Not signed: this board")):
         site = store.parent / f"site-{store.name}"
