@@ -258,6 +258,10 @@ class Similarity(ChunkedSimilarity):
         """
         raise NotImplementedError
 
+    def score_own(self, images: ImageCodes, captions: CaptionCodes) -> Float[Tensor, " pairs"]:
+        """Return the logit of each image with the caption of its own row."""
+        return self._cells(images, captions, kind=self._kind(images), logits=True)
+
     def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
         """Return the bytes kept for the backward pass: nodes, and attention by layer."""
         lengths = captions.lengths + 1
