@@ -293,8 +293,8 @@ class Settings(Strict):
                 )
         if self.method.name == "mscn" and self.model.similarity not in {"sgr", "saf"}:
             raise ValueError(
-                "method mscn gives SGR and SAF another last layer, found model.similarity = "
-                f'"{self.model.similarity}"'
+                f'method mscn: model.similarity is "{self.model.similarity}", expected "sgr" or '
+                '"saf", whose last layer it replaces'
             )
         if self.data.weights_from and not self.method.takes_weights:
             raise ValueError(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal, cast
 
 import numpy as np
@@ -12,7 +13,7 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pc2_baseline.config import Settings
+from pc2_baseline.config import ModelSettings, Settings
 from pc2_baseline.data.pairs import Batch, PairSet, cut, endless
 from pc2_baseline.method_section import TripletSettings, own_section
 from pc2_baseline.methods.networks import make_network
@@ -32,6 +33,7 @@ from pc2_baseline.modules.learner import (
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.retrieval import BLOCK
 from pc2_baseline.modules.seeds import seed_torch, stream
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.networks.similarity import Similarity
 from pc2_baseline.process_groups import ProcessGroup
@@ -45,7 +47,7 @@ _HEAD = "similarity.evaluate."
 _LR_DECAY = 0.1
 _META = 3  # part of the streams' names
 _META_OPTIMISER = "meta_optimiser"
-_SHIFT = 0.01
+_SHIFT = 1e-3
 _TINY = 1e-12
 
 
@@ -124,13 +126,14 @@ class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         self.method = own_section(settings.method, MscnSettings)
 
-        def make(group: ProcessGroup) -> MatchingNetwork:
-            net = make_network(settings.model, sizes, group)
-            net.similarity.evaluate = meta_net(settings.model.similarity_dim)
+        def make(model: ModelSettings, group: ProcessGroup) -> MatchingNetwork:
+            net = make_network(model, sizes, group)
+            net.similarity.evaluate = meta_net(model.similarity_dim)
             return net
 
-        super().__init__(settings, device, make, DividedPairs)
-        self.aheads = [make(group).to(device) for group in self.groups.groups]
+        super().__init__(settings, device, partial(make, settings.model), DividedPairs)
+        exact = settings.model.model_copy(update={"precision": "fp32"})  # a difference is taken
+        self.aheads = [make(exact, group).to(device) for group in self.groups.groups]
         self.meta_learners = [
             Learner(_evaluate(net), self.method.meta_lr, float("inf"), 0.0) for net in self.nets
         ]
@@ -199,35 +202,33 @@ class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
         for number, rows in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             step = Step(epoch, number, name, rows)
             meta_loss = self._correct(train, step, peer, asked[next(places)])
-            loss, _ = self._loss(self.nets[peer], train.batch(rows), since)
+            similarity = self._score(self.nets[peer], train.batch(rows), since)
+            loss = self._loss(similarity, since)
             with held(_evaluate(self.nets[peer])):
                 losses.append((learner.step(loss, step), meta_loss))
         mean, meta_mean = mean_losses(losses)
         return {"loss": mean, "meta_loss": meta_mean}
 
-    def _loss(
-        self,
-        net: MatchingNetwork,
-        batch: Batch,
-        since: int,
-        margins: Float[Tensor, " batch"] | None = None,
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
-        """Return the loss of clean pairs, and their margins, which nothing learns from."""
-        hardest = since >= self.method.mean_epochs
-        similarity = net.score_batch(batch, hardest=hardest)
-        if margins is None:
-            margins = meta_margins(similarity.detach().diagonal(), self.method.margin)
-        triplet = triplet_hardest if hardest else triplet_mean
-        return triplet(similarity, margins).sum(), margins
+    def _score(
+        self, net: MatchingNetwork, batch: Batch, since: int
+    ) -> Float[Tensor, "batch batch"]:
+        return net.score_batch(batch, hardest=since >= self.method.mean_epochs)
+
+    def _loss(self, similarity: Float[Tensor, "batch batch"], since: int) -> Float[Tensor, ""]:
+        """Return the loss of clean pairs, from whose margins nothing is learned."""
+        margins = meta_margins(similarity.detach().diagonal(), self.method.margin)
+        triplet = triplet_hardest if since >= self.method.mean_epochs else triplet_mean
+        return triplet(similarity, margins).sum()
 
     def _correct(self, train: PairSet, step: Step, peer: int, asked: MetaPairs) -> float:
         """Take a step of the meta net alone, down the meta loss one step ahead; return that."""
         net, ahead, learner = self.nets[peer], self.aheads[peer], self.learners[peer]
         batch, since = train.batch(step.pair_index), step.epoch - self.train.warmup_epochs
 
-        def learned(margins: Float[Tensor, " batch"] | None) -> tuple[Tensor, Tensor]:
+        def codes() -> tuple[ImageCodes, CaptionCodes]:
             seed_torch(self.train.seed, len(PEERS) + peer, step.epoch, step.batch)  # one dropout
-            return self._loss(ahead, batch, since, margins)
+            captions = ahead.encode_captions(batch.tokens, batch.lengths)
+            return ahead.encode_images(batch.regions), captions
 
         def meta_loss() -> Float[Tensor, ""]:
             labels = torch.from_numpy(asked.labels).to(self.device, torch.float32)
@@ -235,7 +236,8 @@ class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
             return functional.binary_cross_entropy_with_logits(logits, labels)
 
         lr = learner.optimiser.param_groups[0]["lr"]
-        value, gradients = meta_gradients(net, ahead, lr, learned, meta_loss)
+        loss = partial(self._loss, since=since)
+        value, gradients = meta_gradients((net, ahead), lr, codes, loss, meta_loss)
         parts = zip(_evaluate(net).parameters(), gradients, strict=True)
         slope = torch.stack([(own * gradient).sum() for own, gradient in parts]).sum()
         return self.meta_learners[peer].step(value + slope - slope.detach(), step)
@@ -294,49 +296,63 @@ def score_meta_pairs(
 
 
 def meta_gradients(
-    net: MatchingNetwork,
-    ahead: MatchingNetwork,
+    nets: tuple[MatchingNetwork, MatchingNetwork],
     lr: float,
-    learned: Callable[[Tensor | None], tuple[Tensor, Tensor]],
+    encode: Callable[[], tuple[ImageCodes, CaptionCodes]],
+    loss: Callable[[Tensor], Tensor],
     meta_loss: Callable[[], Tensor],
 ) -> tuple[Float[Tensor, ""], list[Tensor]]:
     r"""Return the meta loss one step ahead, and its gradient by the weights of the meta net.
 
     .. math::
         \nabla_\Theta M(W - \eta \nabla_W L, \Theta) = \partial_\Theta M
-        - \eta \frac{\partial_\Theta L(W + \epsilon m) - \partial_\Theta L(W - \epsilon m)}
-        {2 \epsilon},\quad m = \partial_W M,\ \epsilon = 0.01 / |m|
+        - \eta\, \partial_\Theta \sum_{ij} \frac{\partial L}{\partial v_{ij}} \dot v_{ij},
+        \quad \dot v = \frac{v(W + \epsilon m) - v(W - \epsilon m)}{2 \epsilon},
+        \ m = \partial_W M
+
+    The meta net makes similarities of the vectors :math:`v` of pairs. A difference of these, which
+    have no jumps, is smooth where one of gradients is not: the loss, and the meta net, have kinks.
 
     Args:
-        net: The network; it stays as it is.
-        ahead: One built alike, which takes the step.
+        nets: The network, which stays as it is, and one built alike, which takes the step.
         lr: :math:`\eta`.
-        learned: Returns :math:`L` of ``ahead`` with the margins that are given, or with its own,
-            and the margins.
-        meta_loss: Returns :math:`M` of ``ahead``.
+        encode: Encodes the pairs of :math:`L` by the second network, with the same dropout.
+        loss: Returns :math:`L` by similarities.
+        meta_loss: Returns :math:`M` of the second network.
     """
+    net, ahead = nets
     ahead.load_state_dict(net.state_dict())
     ahead.train()
     ahead.similarity.few_active = net.similarity.few_active
     start, moving = (
         [own for name, own in each.named_parameters() if not name.startswith(_HEAD)]
-        for each in (net, ahead)
+        for each in nets
     )
-    head = list(_evaluate(ahead).parameters())
-    loss, margins = learned(None)
-    _move(moving, start, _gradients(ahead, loss, moving), -lr)
+    head, group = _evaluate(ahead), ahead.similarity.group
+    similarity = ahead.score(*encode())
+    scores = similarity.detach().requires_grad_()
+    (slopes,) = torch.autograd.grad(loss(scores), scores)
+    ahead.zero_grad()
+    similarity.backward(slopes)  # type: ignore[no-untyped-call]
+    group.sum_gradients(ahead.shared_parameters())
+    _move(moving, start, [_gradient(own) for own in moving], -lr)
     value = meta_loss()
-    found = _gradients(ahead, value, moving + head, in_parts=False)
-    uphill, direct = found[: len(moving)], found[len(moving) :]
+    ahead.zero_grad()
+    value.backward()  # type: ignore[no-untyped-call]
+    uphill, direct = ([_gradient(own) for own in each] for each in (moving, head.parameters()))
     length = torch.stack([own.norm() for own in uphill]).norm().clamp(min=_TINY)
     ends = []
     for way in (_SHIFT, -_SHIFT):
         _move(moving, start, uphill, way / length)
-        ends.append(_gradients(ahead, learned(margins)[0], head))
-    through = lr * length / (2 * _SHIFT)
-    return value.detach(), [
-        own - through * (up - down) for own, up, down in zip(direct, *ends, strict=True)
-    ]
+        ends.append(cast(Similarity, ahead.similarity).vectors(*encode()))
+    middle, along = (ends[0] + ends[1]) / 2, (ends[0] - ends[1]) * (length / (2 * _SHIFT))
+    middle.requires_grad_()
+    plane = (slopes * head(middle).squeeze(-1).sigmoid()).sum()
+    (steep,) = torch.autograd.grad(plane, middle, create_graph=True)
+    through = torch.autograd.grad(
+        (steep * along).sum(), list(head.parameters()), materialize_grads=True
+    )
+    return value.detach(), [own - lr * other for own, other in zip(direct, through, strict=True)]
 
 
 def divide_by_known(
@@ -390,12 +406,6 @@ def _move(
         own.copy_(origin + by * direction)
 
 
-def _gradients(
-    net: MatchingNetwork, loss: Tensor, of: Sequence[nn.Parameter], *, in_parts: bool = True
-) -> list[Tensor]:
-    """Return gradients of a loss, of which each rank may have computed a part."""
-    net.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    if in_parts:
-        net.similarity.group.sum_gradients(net.shared_parameters())
-    return [torch.zeros_like(own) if own.grad is None else own.grad.clone() for own in of]
+def _gradient(parameter: Tensor) -> Tensor:
+    found = parameter.grad
+    return torch.zeros_like(parameter) if found is None else found.clone()
