@@ -174,7 +174,7 @@ def test_the_gradient_of_the_meta_net_is_that_of_the_meta_loss_a_step_ahead(
     value, gradients = mscn.meta_gradients(
         (net, ahead),
         rate,
-        partial(method._score, ahead, batch, 0),
+        partial(encoded, ahead, batch),
         partial(method._loss, since=0),
         partial(meta_loss, ahead),
     )
