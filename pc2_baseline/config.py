@@ -96,7 +96,7 @@ class DataSettings(Strict):
         None,
         description="CSV or Parquet with key or url, and matched: each epoch's division is "
         "compared with it, and with data.noise_file, whose wrong images never match. It changes "
-        "the training only with method.matched_only.",
+        "the training only with method.matched_only, and of mscn.",
     )
 
 
@@ -309,6 +309,11 @@ class Settings(Strict):
                     f'method.class_input = "{found}" needs regions and words, but {has}; '
                     'expected "pooled"'
                 )
+        if self.method.name == "mscn" and self.model.similarity not in {"sgr", "saf"}:
+            raise ValueError(
+                f'method mscn: model.similarity is "{self.model.similarity}", expected "sgr" or '
+                '"saf", whose last layer it replaces'
+            )
         if self.data.weights_from and not self.method.takes_weights:
             raise ValueError(
                 f"data.weights_from: method {self.method.name} weighs pairs by itself, expected "

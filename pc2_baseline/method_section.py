@@ -21,6 +21,7 @@ METHODS = {
     "gsc": "gsc:Gsc",
     "in2r": "in2r:In2r",
     "l2rm": "l2rm:L2rm",
+    "mscn": "mscn:Mscn",
     "ncr": "ncr:Ncr",
     "npc": "npc:Npc",
     "pc2": "pc2.paper:Pc2",
@@ -52,6 +53,14 @@ class MethodSettings(Strict):
 
     takes_weights: ClassVar[bool] = False
     name: str
+
+    @property
+    def takes_matched(self) -> str:
+        """What the method does with pairs that are known to match, for a message; mostly "".
+
+        It finds them by :meth:`~pc2_baseline.data.pairs.PairSet.matched_rows`.
+        """
+        return ""
 
     @classmethod
     def read_by(cls, tree: Any) -> type[Strict]:

@@ -229,7 +229,7 @@ def pair_set(check: Check, regions: Any, pairs: int) -> PairSet:
     size = replace(size, mean_words=6) if check.tiny else size
     captions = [draw.integers(4, VOCABULARY, length + 2) for length in lengths_of(size)]
     image_of = draw.choice(len(regions), pairs, replace=False)
-    return PairSet(regions, captions, "made up", check.device, image_of)
+    return PairSet(regions, captions, "made up", check.device, image_of, image_of >= 0)
 
 
 def project(

@@ -89,8 +89,8 @@ class PairSet:
         """
         if self.matched is None:
             raise ConfigError(
-                "method.matched_only: it is not known which pairs match, expected data.truth or "
-                "data.noise_file"
+                "method mscn and method.matched_only: it is not known which pairs match, expected "
+                "data.truth or data.noise_file"
             )
         return np.flatnonzero(self.matched)
 

@@ -32,6 +32,11 @@ class OneNetworkSettings(TripletSettings):
         "no others (SGR-C): a bound to compare with, for the truth is part of the training.",
     )
 
+    @property
+    def takes_matched(self) -> str:
+        """What is done with pairs that are known to match."""
+        return "method.matched_only: trains on" if self.matched_only else ""
+
     @model_validator(mode="after")
     def _negatives_never_soften(self) -> "OneNetworkSettings":
         if self.warm_up == "hardest" and self.mean_epochs:

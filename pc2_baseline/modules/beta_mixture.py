@@ -33,12 +33,18 @@ def beta_posterior(
         density may vanish, or rise again, at the ends.
     """
     values = np.clip(scaled(statistic.astype(np.float64)), _EDGE, 1 - _EDGE)
-    shapes = np.array([[1.0, 2.0], [2.0, 1.0]])
+    return posterior_from(values, np.array([[1.0, 2.0], [2.0, 1.0]]), iterations)
+
+
+def posterior_from(
+    values: Float[np.ndarray, " pairs"], shapes: Float[np.ndarray, "2 2"], iterations: int = 10
+) -> Float[np.ndarray, " pairs"]:
+    """Do what :func:`beta_posterior` does, from given starts, on values inside (0, 1)."""
     shares = np.array([0.5, 0.5])
     for _ in range(iterations):
         posterior = _posterior(values, shapes, shares)
         shares = posterior.mean(1)
-        shapes = np.array([_moments(values, weights) for weights in posterior])
+        shapes = np.array([moments(values, weights) for weights in posterior])
     means = shapes[:, 0] / shapes.sum(1)
     lower = int(means.argmin())
     bounded = np.clip(values, means.min(), means.max())
@@ -66,8 +72,8 @@ def _posterior(
     return np.asarray(weighted / weighted.sum(0))
 
 
-def _moments(
-    values: Float[np.ndarray, " pairs"], weights: Float[np.ndarray, " pairs"]
+def moments(
+    values: Float[np.ndarray, " pairs"], weights: Float[np.ndarray, " pairs"] | None = None
 ) -> tuple[float, float]:
     """Return the shape of a beta distribution with the weighted mean and variance."""
     mean = float(np.average(values, weights=weights))

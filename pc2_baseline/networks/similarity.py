@@ -258,6 +258,26 @@ class Similarity(ChunkedSimilarity):
         """
         raise NotImplementedError
 
+    def score_own(self, images: ImageCodes, captions: CaptionCodes) -> Float[Tensor, " pairs"]:
+        """Return the logit of each image with the caption of its own row."""
+        return self._cells(images, captions, kind=self._kind(images), logits=True)
+
+    @torch.no_grad()
+    def vectors(
+        self, images: ImageCodes, captions: CaptionCodes
+    ) -> Float[Tensor, "images captions node"]:
+        """Return the vector of each pair of a block that its logit is made of."""
+        found: list[Tensor] = []
+        hook = self.evaluate.register_forward_pre_hook(lambda _, given: found.append(given[0]))
+        group, self.group = self.group, ALONE  # all of the block on each rank
+        try:
+            self(images, captions)
+        finally:
+            hook.remove()
+            self.group = group
+        order = torch.argsort(captions.lengths, stable=True)
+        return torch.cat(found, 1)[:, torch.argsort(order).to(found[0].device)]
+
     def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
         """Return the bytes kept for the backward pass: nodes, and attention by layer."""
         lengths = captions.lengths + 1

@@ -316,7 +316,8 @@ class Rehearsal:
         if self.settings.reads:
             captions = list(draw.normal(size=(count, WIDTH)).astype(np.float32))
         regions = torch.empty_like(self.image.expand(count, -1, -1))
-        return PairSet(regions, captions, "counted", FAKE, np.arange(count))
+        own = np.arange(count)
+        return PairSet(regions, captions, "counted", FAKE, own, own >= 0)
 
 
 def _kinds(settings: Settings) -> list[tuple[str, int]]:

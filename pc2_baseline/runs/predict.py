@@ -30,6 +30,7 @@ _TITLES = {
 _LONGEST = 60
 """Characters of a pre-trained model's name."""
 _BOUND = " (trained on matched pairs alone)"
+_TAUGHT = " (taught by pairs known to match)"
 _WEIGHED = " (pairs weighed by another model)"
 
 
@@ -71,8 +72,8 @@ def predict(
 def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) -> Submission:
     """Describe a submission of the best epoch of a run, or of several.
 
-    The title is the method's name on the board; that a method was trained on matched pairs alone,
-    or on pairs that another model weighed, is added to any.
+    The title is the method's name on the board; that a method was trained on matched pairs alone
+    or taught by some, or on pairs that another model weighed, is added to any.
 
     Raises:
         FormatError: If the release lacks the split.
@@ -132,7 +133,8 @@ def _notes(every: Sequence[Settings]) -> str:
     """Return what a method's name must not leave out."""
     bound = any(_is_bound(settings) for settings in every)
     weighed = any(settings.data.weights_from for settings in every)
-    return f"{_BOUND if bound else ''}{_WEIGHED if weighed else ''}"
+    taught = not bound and any(settings.method.takes_matched for settings in every)
+    return f"{_BOUND if bound else _TAUGHT if taught else ''}{_WEIGHED if weighed else ''}"
 
 
 def _encoder(settings: Settings) -> str:

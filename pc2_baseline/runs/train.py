@@ -21,7 +21,6 @@ from pc2_baseline.data.pairs import PairSet, open_split
 from pc2_baseline.data.readers import DataIdentity, Reader, check_layout, identify, make_reader
 from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.methods import make_method
-from pc2_baseline.methods.triplet import OneNetworkSettings
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.reading import fit_word_sides, texts_read, whiten_once
 from pc2_baseline.networks.onednn_products import fast_float32
@@ -158,16 +157,16 @@ def _sizes(record: RunRecord, pairs: PairSet) -> Sizes:
 
 
 def _with_truth(pairs: PairSet, truth: Truth | None, method: MethodSettings) -> PairSet:
-    """Add the truth to the pairs of a method that trains on matched pairs alone; write a line."""
-    if not isinstance(method, OneNetworkSettings) or not method.matched_only:
+    """Add the truth to the pairs of a method that is taught by it; write a line."""
+    if not method.takes_matched:
         return pairs
     known = pairs if truth is None else replace(pairs, matched=truth.matched)
     matched = len(known.matched_rows())
     if matched < FEWEST_PAIRS:
         raise TrainingError(f"{matched} training pairs match, expected at least {FEWEST_PAIRS}")
     say(
-        f"method.matched_only: trains on the {matched} of {len(pairs)} pairs that the truth calls "
-        "matched, so the truth is part of this training, whose score is an upper bound"
+        f"{method.takes_matched} the {matched} of {len(pairs)} pairs that the truth calls matched, "
+        "so the truth is part of this training"
     )
     return known
 

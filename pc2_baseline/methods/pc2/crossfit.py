@@ -13,7 +13,14 @@ from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_section import CrossFittedSettings, own_section
 from pc2_baseline.methods.pc2.bank import PredictionBank, oscillation
-from pc2_baseline.methods.pc2.paper import rectified, stable_pairs, training_step, warm_up_loss
+from pc2_baseline.methods.pc2.paper import (
+    explain_peer,
+    rectified,
+    search_batch,
+    stable_pairs,
+    training_step,
+    warm_up_loss,
+)
 from pc2_baseline.methods.pc2.peers import (
     PairStatistics,
     Pc2CommonSettings,
@@ -24,7 +31,10 @@ from pc2_baseline.methods.pc2.peers import (
 from pc2_baseline.methods.pc2.pseudo_class import CLASSIFIERS, Pc2Network
 from pc2_baseline.methods.peers import CrossFitted
 from pc2_baseline.modules.coteaching import (
+    DIVISIONS,
     NONE,
+    Rows,
+    Triplet,
     batches_beside,
     dividing_batches,
     read_statistics,
@@ -35,7 +45,7 @@ from pc2_baseline.modules.learner import Step, mean_losses, rate, take_steps
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import TRAINING, Sizes, State
+from pc2_baseline.training.method import TRAINING, EpochOutputs, PairTraining, Sizes, State
 
 _BANK = "bank"
 
@@ -80,12 +90,10 @@ class Pc2CrossFit(CrossFitted[Pc2Network]):
             batches = cut(np.flatnonzero(outside), size, stream(seed, epoch, peer))
             loss = partial(warm_up_loss, method, net, train)
             return take_steps(learner, batches, loss, epoch, name, "warm-up")
-        known = read_statistics(PairStatistics, self.statistics)
-        division = known.division
-        require_clean(Division(division.clean_prob[outside], division.is_clean[outside]))
-        correspondence = rectified(division.clean_prob, known.stable_prob, known.is_stable)
         triplet = triplet_mean if since < method.mean_epochs else triplet_hardest
-        own = PeerEpoch(train, net, learner, self.bank, triplet, division, correspondence)
+        own = self._peer_epoch(train, peer, triplet)
+        division = own.division
+        require_clean(Division(division.clean_prob[outside], division.is_clean[outside]))
         takes_noisy = method.pseudo_captions and since >= method.noisy_from_epoch
         clean = np.flatnonzero(division.is_clean & outside)
         noisy = np.flatnonzero(~division.is_clean & outside) if takes_noisy else NONE
@@ -95,6 +103,34 @@ class Pc2CrossFit(CrossFitted[Pc2Network]):
             step = Step(epoch, number, name, np.append(rows, beside))
             losses.append(training_step(method, own, rows, beside, step))
         return mean_losses(losses)[0]
+
+    def _peer_epoch(self, train: PairSet, peer: int, triplet: Triplet) -> PeerEpoch:
+        """Return the state that a peer trains with after the warm-up."""
+        known = read_statistics(PairStatistics, self.statistics)
+        correspondence = rectified(known.division.clean_prob, known.stable_prob, known.is_stable)
+        own = self.nets[peer], self.learners[peer], self.bank
+        return PeerEpoch(train, *own, triplet, known.division, correspondence)
+
+    @torch.no_grad()
+    def explain_pairs(
+        self, train: PairSet, rows: Rows, outputs: EpochOutputs
+    ) -> list[PairTraining]:
+        """Return how each peer would train with those of some pairs that are not in its fold.
+
+        Pseudo-captions are searched in the first clean batch after the warm-up, by the networks in
+        evaluation mode. The statistics of the pairs are those of ``outputs`` from then on.
+        """
+        self.statistics, told = dict(outputs[DIVISIONS]), []
+        fold = self.statistics["fold"].numpy()
+        for peer, name in enumerate(self.peers):
+            own = self._peer_epoch(train, peer, triplet_hardest)
+            own.net.eval()
+            clean = np.flatnonzero(own.division.is_clean & (fold != peer))
+            size, seed, epoch = self.train.batch, self.train.seed, self.train.warmup_epochs
+            first = batches_beside(clean, [], size, seed, epoch, peer)[0][0]
+            search = partial(search_batch, self.method, own, first)
+            told += explain_peer(self.method, own, name, rows[fold[rows] != peer], search)
+        return told
 
     def divide(self, train: PairSet, fold: Int[np.ndarray, " pairs"]) -> PairStatistics:
         """Divide the pairs of each fold by mixtures of its own, of losses and of oscillations."""

@@ -30,6 +30,7 @@ from pc2_baseline.methods.pc2.peers import (
     evaluate_pairs,
 )
 from pc2_baseline.methods.pc2.pseudo_caption import (
+    PseudoCaptions,
     distinct,
     find_in_clean_set,
     find_pseudo_captions,
@@ -158,42 +159,54 @@ class Pc2(Pc2Peers):
         for peer, name in enumerate(PEERS):
             own = peer_epoch(self, train, peer, triplet_hardest)
             own.net.eval()
-            clean, noisy = (among(part, rows) for part in (own.division.clean, own.division.noisy))
-            weight = method.lambda_noisy if method.pseudo_captions else 0.0
-            kinds = [
-                Kind("clean", clean, 1.0),
-                Kind("noisy", noisy, weight, method.pseudo_captions),
-            ]
-            margins_of = partial(soft_margin, margin=method.margin, base=method.margin_base)
-            search = partial(self._search, own, peer, margins_of)
-            told += explain(own, name, kinds, margins_of, search)
+            told += explain_peer(method, own, name, rows, partial(self._search, own, peer))
         return told
 
-    def _search(
-        self, own: PeerEpoch, peer: int, margins_of: Callable[[Tensor], Tensor], noisy: Rows
-    ) -> Searched:
+    def _search(self, own: PeerEpoch, peer: int, noisy: Rows) -> Searched:
         """Find the pseudo-captions of noisy pairs as the first step of an epoch would.
 
         The bank of the clean pairs is written anew: the best epoch's checkpoint does not hold it.
         """
-        train = self.train
-        clean, *_ = clean_and_noisy_batches(
-            own.division, train.batch, train.seed, train.warmup_epochs, peer, with_noisy=False
-        )[0]
-        pairs, images = own.net.encode_split(own.train, clean, noisy)
-        if self.method.search_in == "batch":
-            asked, keys = (
-                describe(own.net, codes, self.method) for codes in (images, pairs.images)
-            )
-            found, searched = find_pseudo_captions(asked, keys), clean
-        else:
-            searched = own.division.clean
-            for rows in cut(searched, self.method.division_batch):
-                regions = own.train.image_batch(own.train.image_of[rows])
-                own.bank.write_rows(rows, own.net.predict(own.net.matching.encode_images(regions)))
-            found = find_in_clean_set(own, images)
-        is_counted = found.correspondence >= self.method.mismatch_threshold
-        return Searched(found, searched, margins_of(found.correspondence), is_counted)
+        train, method = self.train, self.method
+        if method.search_in == "batch":
+            clean, *_ = clean_and_noisy_batches(
+                own.division, train.batch, train.seed, train.warmup_epochs, peer, with_noisy=False
+            )[0]
+            return search_batch(method, own, clean, noisy)
+        searched = own.division.clean
+        for rows in cut(searched, method.division_batch):
+            regions = own.train.image_batch(own.train.image_of[rows])
+            own.bank.write_rows(rows, own.net.predict(own.net.matching.encode_images(regions)))
+        images = own.net.matching.encode_images(own.train.image_batch(own.train.image_of[noisy]))
+        return searched_among(method, find_in_clean_set(own, images), searched)
+
+
+def explain_peer(
+    method: Pc2CommonSettings,
+    own: PeerEpoch,
+    name: str,
+    rows: Rows,
+    search: Callable[[Rows], Searched],
+) -> list[PairTraining]:
+    """Return how a peer would train with some pairs."""
+    clean, noisy = (among(part, rows) for part in (own.division.clean, own.division.noisy))
+    weight = method.lambda_noisy if method.pseudo_captions else 0.0
+    kinds = [Kind("clean", clean, 1.0), Kind("noisy", noisy, weight, method.pseudo_captions)]
+    margins_of = partial(soft_margin, margin=method.margin, base=method.margin_base)
+    return explain(own, name, kinds, margins_of, search)
+
+
+def search_batch(method: Pc2CommonSettings, own: PeerEpoch, clean: Rows, noisy: Rows) -> Searched:
+    """Find the pseudo-captions of noisy pairs in a clean batch."""
+    pairs, images = own.net.encode_split(own.train, clean, noisy)
+    asked, keys = (describe(own.net, codes, method) for codes in (images, pairs.images))
+    return searched_among(method, find_pseudo_captions(asked, keys), clean)
+
+
+def searched_among(method: Pc2CommonSettings, found: PseudoCaptions, searched: Rows) -> Searched:
+    """Return what was found among some pairs, with margins, and which of it is learned."""
+    margins = soft_margin(found.correspondence, method.margin, method.margin_base)
+    return Searched(found, searched, margins, found.correspondence >= method.mismatch_threshold)
 
 
 def warm_up_loss(

@@ -35,7 +35,8 @@ WAITS = {
 ONCE = {
     "peers.evaluate_pairs", "coteaching.pair_losses", "cream._divide", "decl.<dictcomp>",
     "retrieval.similarity_matrix", "learner._stored", "crcl.fit_epoch", "gsc.fit_epoch",
-    "in2r.<listcomp>", "learner.<listcomp>", "bank.write_rows", "npc.fit_epoch", "npc.nearest",
+    "in2r.<listcomp>", "learner.<listcomp>", "bank.write_rows", "mscn._losses", "npc.fit_epoch",
+    "npc.nearest",
 }  # fmt: skip
 """Where it waits after an epoch, a division or a block of scores; released code in each step."""
 
@@ -46,7 +47,7 @@ VARIANTS = [
     ("contrastive/demo", ["model.image_pooling=gpo", "model.caption_encoder=gru"]),
     ("cream", ["method.hard_from_epoch=0", NOISY]), ("crossfit", ["method.folds=2"]),
     ("decl", []), ("gsc", []), ("in2r", ["method.neighbours=1"]), ("l2rm", []),
-    ("sps", ["method.clean_from_epoch=0", NOISY]), ("ncr", [NOISY]), ("npc", []),
+    ("sps", ["method.clean_from_epoch=0", NOISY]), ("mscn", []), ("ncr", [NOISY]), ("npc", []),
     ("ncr", [NOISY, "method.steps=two"]), ("pc2-paper", [NOISY]),
     ("pc2-paper", [NOISY, "method.search_in=clean_set"]), ("pc2-paper", ["model.precision=bf16"]),
     ("pc2-crossfit", [NOISY, "method.folds=2"]),
@@ -61,7 +62,8 @@ def pairs_of(count, longest):
     draw = np.random.default_rng(0)
     captions = [draw.integers(4, 28, length) for length in draw.integers(3, longest, count)]
     regions = torch.empty(count, 36, 768, device=FAKE)
-    return PairSet(regions, captions, "made up", FAKE, np.arange(count))
+    matched = np.ones(count, dtype=bool)
+    return PairSet(regions, captions, "made up", FAKE, np.arange(count), matched)
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ VARIANTS = [
     ("in2r", []),
     ("in2r", ["method.rectify_by=prototypes", "model.similarity=sgr"]),
     ("l2rm", ["train.batch=12"]),
+    ("mscn", ["train.batch=6"]),
+    ("mscn", ["model.similarity=saf"]),
     ("ncr", []),
     ("ncr", ["method.steps=two"]),
     ("npc", []),
@@ -150,6 +152,7 @@ SCAN = ["train.lr=1e-2", "train.batch=16", "train.warmup_epochs=3", "train.epoch
         ("cream/demo", [], 0.9),
         ("in2r/demo", ["train.epochs=3"], 0.8),
         ("l2rm/demo", ["train.batch=16", "train.warmup_epochs=3"], 0.8),
+        ("mscn/demo", ["model.similarity=sgr", "model.similarity_dim=16", "train.epochs=2"], 0.8),
         ("sps/demo", ["method.clean_from_epoch=0", NOISY], 0.8),
         ("pcsr/demo", [NOISY, "method.ambiguous_from_epoch=1", "method.classes=16",
                        "train.epochs=2"], 0.9),
@@ -188,7 +191,7 @@ class Asked(BaseException):
         ("crcl", ["train.lr_drop_epoch=1", "method.schedules=[2]", "train.epochs=6"],
          [1, 1, 1, 0.1] * 2),
         *((name, ["train.lr_drop_epoch=2"], [1, 1, 1, 1, 0.1, 0.1, 0.01])
-          for name in ("in2r", "sps")),
+          for name in ("in2r", "mscn", "sps")),
         ("cream", ["train.lr_drop_epoch=2", "method.lr_decay=0.5"], [1, 1, 1, 1, 0.5, 0.5, 0.25]),
         ("gsc", ["train.lr_drop_epoch=2", "method.lr_decay=0.5"], [1, 1, 0.5, 0.5, 0.25]),
     ],
@@ -220,6 +223,7 @@ def test_the_rate_drops_when_its_epochs_are_over(on_tiny, monkeypatch, preset, o
         ("bicro", [], "mean mean hardest"),
         ("in2r", [], " mean hardest"),
         ("l2rm", [], " mean hardest"),
+        ("mscn", [], "mean mean hardest"),
         ("crossfit", ["method.folds=2", "train.seed=1"], "mean mean hardest"),
         ("pc2-crossfit", ["method.folds=2", "train.seed=1"], "mean mean hardest"),
     ],
@@ -322,6 +326,7 @@ PCSR = "noisy_from_epoch=25 ambiguous_from_epoch=40 classes=256 temperature=0.05
 CREAM = "temperature=0.07 hard_from_epoch=10 noisy_from_epoch=15 warmup_epochs=5 lr_drop_epoch=10"
 IN2R = "neighbours=5 intra_weight=0.5 lr=5e-4 warmup_epochs=5 epochs=40 lr_drop_epoch=15 clip=2"
 SPS = "temperature=0.07 strict_above=0.6 stability_weight=25 warmup_epochs=5 lr_drop_epoch=10"
+MSCN = "meta_share=0.02 meta_lr=17e-6 margin=0.2 lr=2e-4 batch=64 clip=2 similarity='sgr'"
 GSC = "temperature=0.07 newest_weight=0.7 structure_weight=0.01 total=60 lr_decay=0.2"
 SCANS = ("scan_t2i", "scan_i2t", "imram")
 PUBLISHED = [
@@ -333,6 +338,8 @@ PUBLISHED = [
     *(("sps", on, f"{SPS} epochs=40 clean_from_epoch=10 noisy_from_epoch=15")
       for on in ("f30k", "cc152k")),
     ("sps", "coco", f"{SPS} epochs=20 clean_from_epoch=5 noisy_from_epoch=10"),
+    *(("mscn", on, f"{MSCN} warmup_epochs=5 epochs=50 lr_drop_epoch=30")
+      for on in ("", "f30k", "coco", "cc152k")),
     ("gsc", "f30k", f"{GSC} lr_drop_epoch=15"),
     ("gsc", "coco", "lr_drop_epoch=20"),
     *(("rcl", on, f"{RCL} total=30 full=15") for on in ("", "f30k", "cc152k")),
