@@ -26,12 +26,13 @@ from now_builder.formats.release import (
     write_manifest,
     write_pairs,
 )
+from now_builder.formats.screenshots import data_uri
 from now_builder.formats.shard import CaptureRow, read_captures, write_shard
 from now_builder.formats.split import SPLITS
 from now_builder.formats.statistics import ReleaseStatistics, ceiling
 from now_builder.formats.verdicts import Verdict, VerdictRow, open_verdicts
 from now_builder.inspect.histograms import Histogram, draw, histogram_of
-from now_builder.inspect.pairs import data_uri, drawn
+from now_builder.inspect.pairs import drawn
 from now_builder.inspect.report import commonest_captions, lengths_of, read_rest, report
 from now_builder.inspect.settings import ReportSettings
 
