@@ -103,7 +103,7 @@ class ReleaseReader:
         """Return the text on each page of a split, from ``data.page_texts``; none without it.
 
         Raises:
-            FormatError: If it cannot be read, or lacks a page.
+            FormatError: If it cannot be read, lacks a page, or has one twice.
         """
         path = self.data.page_texts
         if path is None:
@@ -114,6 +114,9 @@ class ReleaseReader:
             if missing := {"key", "ocr"} - set(table):
                 problem = f"columns {list(table)}, expected key and ocr: no {', '.join(missing)}"
                 raise FormatError(path, problem)
+            if not table["key"].is_unique:
+                again = table["key"][table["key"].duplicated()].iloc[0]
+                raise FormatError(path, f"key {again} is there twice, expected once")
             self._pages = dict(zip(table["key"], table["ocr"].fillna(""), strict=True))
         if lacking := [key for key in keys if key not in self._pages]:
             problem = f"{len(lacking)} of {len(keys)} pages of {split} are not in it"

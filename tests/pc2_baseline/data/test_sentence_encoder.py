@@ -248,6 +248,10 @@ def test_other_texts_another_encoder_and_what_reads_none_are_refused_in_one_line
             (kept.replace("data\n", "disk\n"), "texts of hash"),
             (kept.splitlines()[0] + "\n", "pages of test are not in it, such as"),
             (kept.replace("key,ocr", "key,text"), "no ocr"),
+            (
+                kept + kept.splitlines()[1].split(",")[0] + ",again\n",
+                "is there twice, expected once",
+            ),
         ):
             table.write_text(text)
             failed(call("evaluate", trained), problem)
