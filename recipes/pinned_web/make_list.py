@@ -129,14 +129,17 @@ def _like_another(mine: set[str], kept: dict[str, set[str]]) -> str:
 def look_at_screens(rows: Iterable[CaptureRow]) -> Mapping[str, str]:
     """Return why the first screens of some sites, by host, are worth nothing: as most of them are.
 
-    Pages whose scripts, fonts or pictures lie on other hosts may show nothing without these.
+    Pages whose scripts, fonts or pictures lie on other hosts may show nothing without these. Sites
+    whose ``robots.txt`` or pages refuse crawlers have none.
     """
     pages: dict[str, list[CaptureRow]] = defaultdict(list)
     for row in rows:
-        if row.status == "ok":
-            pages[row.site].append(row)
+        pages[row.site] += [row] if row.status == "ok" else []
     why = {}
     for host, seen in pages.items():
+        if not seen:
+            why[host] = "no page could be captured"
+            continue
         blank = sum(is_blank(row.ink_middle or 0.0) for row in seen)
         alike = Counter(row.sha256 for row in seen).most_common(1)[0][1]
         if blank > 0.5 * len(seen):

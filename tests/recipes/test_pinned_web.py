@@ -84,7 +84,7 @@ def test_a_second_run_reads_nothing_again_and_changes_nothing(made, monkeypatch)
     assert before == ((out / "sites.csv").read_bytes(), (out / "found.jsonl").read_bytes())
 
 
-def test_sites_that_show_nothing_or_one_picture_are_left_out():
+def test_sites_that_show_nothing_or_one_picture_or_no_page_are_left_out():
     def row(host, sha256, ink, status="ok"):
         url = f"http://{host}/{sha256}"
         return CaptureRow("k", url, url, host, status, sha256=sha256, ink_middle=ink)
@@ -94,10 +94,12 @@ def test_sites_that_show_nothing_or_one_picture_are_left_out():
         *(row("half.test", str(n), 0.3 * (n % 2)) for n in range(4)),
         *(row("cover.test", "same" if n < 3 else "other", 0.3) for n in range(5)),
         *(row("few.test", "same", 0.3, status) for status in ("ok", "failed")),
+        row("closed.test", "none", None, "refused"),
     ]
     assert make_list.look_at_screens(rows) == {
         "blank.test": "shows nothing: 2 of 3 first screens",
         "cover.test": "one picture: 3 of 5 first screens",
+        "closed.test": "no page could be captured",
     }
 
 
