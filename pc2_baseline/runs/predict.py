@@ -106,7 +106,7 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
 
 
 def method_title(settings: Settings) -> str:
-    """Return the name of a method in papers; plain networks go by the network's name.
+    """Return the name of a method in papers; plain networks of papers go by the network's name.
 
     A mismatch threshold is a star; another network than SGR, training on the truth and weights of
     another model are added.
@@ -120,7 +120,9 @@ def method_title(settings: Settings) -> str:
         network = encoder
     notes = _notes([settings])
     if isinstance(method, OneNetworkSettings):
-        return f"{network}{'-C' if _is_bound(settings) else ''}{notes}"
+        plain = settings.model.similarity in {"pooled", "reading"}
+        name = f"Triplet loss, {network.lower()} network" if plain else network
+        return f"{name}{'-C' if _is_bound(settings) else ''}{notes}"
     title = _TITLES.get(method.name, method.name.upper())
     star = "*" if getattr(method, "mismatch_threshold", 0) else ""
     if encoder:

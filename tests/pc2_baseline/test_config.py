@@ -38,6 +38,11 @@ def test_a_submission_names_its_method_as_papers_do_and_another_network(preset, 
     assert method_title(read_settings(preset, [])) == title
 
 
+def test_a_plain_loss_on_vectors_is_named_by_loss_and_network():
+    settings = read_settings("sgr", ["model.similarity=pooled"])
+    assert method_title(settings) == "Triplet loss, pooled network"
+
+
 def test_the_default_preset_has_the_papers_values():
     settings = read_settings(None, [])
     assert settings.method == Settings().method
