@@ -22,8 +22,8 @@ from pc2_baseline.training.method import Sizes
 
 CPU = torch.device("cpu")
 KINDS = ("clip", "siglip", "siglip2", "chinese_clip", "alt_clip", "vision_text")
-NO_NETWORK = {"ridge", "pc2-released"}
-"""The first has none, the other wants regions and words."""
+NO_NETWORK = {"ridge", "pc2-released", "mscn"}
+"""The first has none, the others want regions and words."""
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_before_it_learns_its_vectors_are_those_of_the_pre_trained_model(
     assert one.std(0).max() > 1e-3, "pages are told apart"
     one = torch.cat([expected.texts([page.caption]) for page in pages])
     torch.testing.assert_close(captions, one, atol=3e-6, rtol=0)
-    assert pooled_width(own.model) == images.shape[1]
+    assert pooled_width(own.model, Sizes(24, 1, 28)) == images.shape[1]
 
 
 def gradients(net, batch, loss=None):
