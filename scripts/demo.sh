@@ -15,7 +15,7 @@ stage() {
 
 # Two languages: in five, a topic would have seven matching pairs a language, too few to tell from noise.
 # As on NoW, most pairs do not match: at 58 % a plain loss falls behind methods that tell which.
-stage now-builder simweb make "$out" --languages zh --languages en --mismatch 0.58
+stage now-builder simweb make "$out" --pages 1200 --languages zh --languages en --mismatch 0.58
 rm -f "$out/.address"
 now-builder simweb serve "$out" --port 0 --ready-file "$out/.address" &
 background=($!)
@@ -27,11 +27,11 @@ done
 address=$(cat "$out/.address")
 
 stage now-builder crawl "$out/urls.txt" "$out/captures" \
-  --allow-private --resolve "*.test:$address" --page-timeout-s 8 --split-shares 0.66,0.14,0.2 --split-seed 4169
+  --allow-private --resolve "*.test:$address" --page-timeout-s 8 --split-shares 0.62,0.13,0.25 --split-seed 1505
 stage now-builder detect "$out/captures" "$out/features.h5"
 stage now-builder tokenize "$out/captures" "$out/captions" --bert learn --no-jieba-white-space
 stage now-builder package "$out/captures" "$out/features.h5" "$out/captions" "$out/release" \
-  --matched "$out/truth.parquet" --dev 64 --test 96
+  --matched "$out/truth.parquet" --dev 64 --test 144
 
 # On the same small networks a plain loss, PC2 and, the demo's result, cross-fit division; ridge regression as a reference.
 # PC2 trains beside the others, on half of the cores each; `judged` then finds its run done, or goes on with it.
