@@ -1,10 +1,6 @@
-r"""Take the tutorial's pictures of pages: of a report, of some of its pairs, and of a board.
+"""Take the tutorial's pictures of pages: of a report, of some of its pairs, and of a board.
 
-make demo
-now-builder report demo/release --captures demo/captures -o demo/report.html
-now-leaderboard export-site demo/board \
-  --results demo/result.json --results demo/pc2.json --results demo/ridge.json
-python docs/figures/tutorial.py demo docs/figures
+python docs/figures/tutorial.py FOLDER docs/figures    # in FOLDER the tutorial's commands were run
 """
 
 import sys
@@ -16,16 +12,16 @@ from now_builder.machine.chromium import find_chromium
 
 
 def main() -> None:
-    """Entry point: the demo's folder, and the folder to write into."""
-    demo, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
+    """Entry point: the tutorial's folder, and the folder to write into."""
+    folder, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium())
         page = browser.new_page(viewport={"width": 1000, "height": 740})
-        page.goto((demo / "report.html").as_uri())
+        page.goto((folder / "report.html").as_uri())
         page.screenshot(path=out / "report.png")
         page.evaluate("document.querySelector('#pairs').scrollIntoView()")
         page.screenshot(path=out / "report-pairs.png")
-        page.goto((demo / "board/boards/bert.html").as_uri())
+        page.goto((folder / "site/boards/bert.html").as_uri())
         page.screenshot(path=out / "board.png")
         browser.close()
 

@@ -1,7 +1,4 @@
-"""The tutorial's commands run in order on a web of few pages, then the other pages that crawl.
-
-What the tutorial says of the result at its size is the demo's, whose figures stand in docs/log.md.
-"""
+"""The tutorial's commands run in order on a web of few pages, then the other pages that crawl."""
 
 import json
 import os
