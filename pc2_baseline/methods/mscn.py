@@ -106,7 +106,7 @@ class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
     divides the pairs by their similarities. Noisy pairs are left out.
 
     Attributes:
-        statistics: Of each peer; ``loss`` is one less the similarity.
+        statistics: What each peer's division saw; ``loss`` is one minus the similarity.
 
     Source:
         MSCN (Han et al., CVPR 2023) and its code, which the steps and the schedule are from.

@@ -37,12 +37,11 @@ class Reading:
     """How words that were read are compared with words that are written.
 
     Attributes:
-        pages: Of pages' mean words.
-        regions: Of single regions' words.
-        captions: Of captions' words.
-        texts: Of captions' texts, as a text encoder has embedded them; empty without one.
-        page_texts: Of the texts on pages, to be compared with those; without columns where there
-            are none.
+        pages: Whitening of pages' mean words.
+        regions: Whitening of single regions' words.
+        captions: Whitening of captions' words.
+        texts: Whitening of captions' texts as a text encoder embeds them; no columns without one.
+        page_texts: The same for the texts on pages; no columns where there are none.
     """
 
     pages: Whitening

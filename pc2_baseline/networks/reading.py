@@ -75,9 +75,8 @@ class WordSides:
         pages: Fitted to pages' mean words.
         regions: Fitted to single regions' words.
         captions: Fitted to captions' letters.
-        texts: Fitted to captions' texts, as a text encoder has embedded them; empty without one.
-        page_texts: Fitted to the texts on pages, to be compared with those; without columns where
-            there are none.
+        texts: Fitted to captions' texts as a text encoder embeds them; no columns without one.
+        page_texts: The same for the texts on pages; no columns where there are none.
         centre: Mean of the pages' mean regions.
         scale: Their standard deviation; 1 where it is zero.
     """
