@@ -8,7 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from now_builder.detect.model.apt import AptDetector
-from now_builder.detect.model.weights import DetectorCard, write_weights
+from now_builder.detect.model.weights import (
+    DetectorCard,
+    find_weights,
+    read_card,
+    write_weights,
+)
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.training.data import Screenshots, TrainPage, TrainPages
 from now_builder.detect.training.learner import Learner
@@ -54,6 +59,7 @@ def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | Non
         },
         measured=measures.figures if measures else {},
         measured_by_class=measures.by_class if measures else {},
+        words=read_card(find_weights(settings.from_)).words if settings.from_ else {},
     )
     stored = model.half() if settings.half else model
     write_weights(weights, {name: value.cpu() for name, value in stored.state_dict().items()}, card)

@@ -1,6 +1,7 @@
 """Options of a training: classes, labels, precision, averages; its history and pictures."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from now_builder.detect.labels.mapping import DEFAULT, read_mapping
 from now_builder.detect.labels.run import label_captures
 from now_builder.detect.model.apt import TINY, AptDetector
 from now_builder.detect.model.text_encoder import HashedNgrams
-from now_builder.detect.model.weights import load_detector, read_card
+from now_builder.detect.model.weights import card_path, load_detector, read_card
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.settings import LabelSettings, TrainDetectorSettings
 from now_builder.detect.training.callbacks import history_path, pictures_path
@@ -259,12 +260,17 @@ def test_starting_over_removes_history_and_pictures_and_fewer_measures_change_no
 
 
 def test_a_training_goes_on_from_other_weights(few, weights, tmp_path):
+    first, weights = weights, shutil.copy(weights, tmp_path / "start.safetensors")
+    read = {**json.loads(card_path(first).read_text("utf-8")), "words": {"steps": 7}}
+    card_path(weights).write_text(json.dumps(read), "utf-8")
     settings = TrainDetectorSettings(**{**QUICK, "steps": 1, "lr": 1e-6}, from_=weights)
     train_detector(few, tmp_path / "w.safetensors", settings)
     before, after = load_file(weights), load_file(tmp_path / "w.safetensors")
     for name in ("visual.layer4.0.conv2.weight", "neck.back.weight", "rpn.objectness.0.weight"):
         torch.testing.assert_close(after[name], before[name].float(), atol=1e-4, rtol=0)
-    assert read_card(tmp_path / "w.safetensors").settings["from_"] == sha256_of(weights)
+    made = read_card(tmp_path / "w.safetensors")
+    assert made.settings["from_"] == sha256_of(weights)
+    assert made.words == {"steps": 7}
     scratch = settings.model_copy(update={"from_": None})
     with pytest.raises(ConfigError, match="other from_; --force"):
         train_detector(few, tmp_path / "w.safetensors", scratch)
