@@ -1,8 +1,8 @@
 """Draw rSum and the division's AUROC against the number of training pairs, from tables of each.
 
 for pairs in 1000 2000 4000 8000; do
-  now-builder package captures features.h5 captions release-$pairs --train $pairs
-  pc2-baseline make-noise release-$pairs noise-$pairs.npy --mismatch 0.4
+  now-builder package captures features.h5 captions release-$pairs --train $pairs --split-by page
+  pc2-baseline make-noise release-$pairs noise-$pairs.npy --mismatch 0.4 --protocol captions
   pc2-baseline table release-$pairs growth/$pairs --methods contrastive,ridge,pc2-pooled --on demo \
     --tokenizers bert --set data.noise_file=noise-$pairs.npy
 done
