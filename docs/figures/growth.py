@@ -6,7 +6,7 @@ for pairs in 1000 2000 4000 8000; do
   pc2-baseline table release-$pairs growth/$pairs --methods contrastive,ridge,pc2-pooled --on demo \
     --tokenizers bert --set data.noise_file=noise-$pairs.npy
 done
-python docs/figures/growth.py docs/figures/growth.svg growth/1000 growth/2000 growth/4000 …
+python docs/figures/growth.py docs/figures/growth.png growth/1000 growth/2000 growth/4000 …
 """
 
 import csv
