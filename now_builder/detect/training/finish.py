@@ -8,12 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from now_builder.detect.model.apt import AptDetector
-from now_builder.detect.model.weights import (
-    DetectorCard,
-    find_weights,
-    read_card,
-    write_weights,
-)
+from now_builder.detect.model.weights import DetectorCard, find_weights, read_card, write_weights
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.training.data import Screenshots, TrainPage, TrainPages
 from now_builder.detect.training.learner import Learner
