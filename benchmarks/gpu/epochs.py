@@ -21,6 +21,7 @@ from pc2_baseline.methods.pc2.paper import Pc2
 from pc2_baseline.methods.pc2.peers import PairStatistics
 from pc2_baseline.modules.coteaching import PEERS
 from pc2_baseline.modules.division import Division, clean_posterior, divide
+from pc2_baseline.modules.seeds import repeat_exactly
 from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.training.method import Sizes
 
@@ -126,7 +127,7 @@ def run(check: Check, modes: Sequence[Mode] = MODES) -> None:
         if check.left_s < NEEDED_S:
             check.add(f"{mode}: not measured", None, "", note="no time was left")
             continue
-        torch.use_deterministic_algorithms(mode.deterministic)  # as the trainer does
+        repeat_exactly(mode.deterministic)
         with fast_float32(1024):
             seconds = time_mode(check, scale, held, mode, mixture)
             if len(modes) == 1:

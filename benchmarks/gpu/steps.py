@@ -20,6 +20,7 @@ from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.methods.pc2.paper import Pc2
 from pc2_baseline.methods.pc2.peers import evaluate_pairs
+from pc2_baseline.modules.seeds import repeat_exactly
 from pc2_baseline.training.method import Sizes
 
 KINDS = ("bf16", "tf32", "fp32")
@@ -76,7 +77,7 @@ def steps_of(settings: Settings, pairs: PairSet) -> tuple[OnePeer, dict[str, Cal
 @contextmanager
 def computed(kind: str) -> Iterator[str]:
     """Compute in bf16, in float32 with TF32's products, or in float32; give ``model.precision``."""
-    torch.use_deterministic_algorithms(mode=True)  # as the trainer does
+    repeat_exactly(wanted=True)  # as the trainer does
     with float32_products(kind):
         yield "bf16" if kind == "bf16" else "fp32"
 

@@ -12,3 +12,10 @@ def stream(*name: int) -> np.random.Generator:
 def seed_torch(*name: int) -> None:
     """Start PyTorch's own generators (weights, dropout) on a named stream."""
     torch.manual_seed(int(np.random.SeedSequence(name).generate_state(1, np.uint64)[0] >> 1))
+
+
+def repeat_exactly(wanted: bool) -> None:  # noqa: FBT001 - the setting's value
+    """Let PyTorch take only operations that give the same numbers each time, or any."""
+    torch.use_deterministic_algorithms(wanted)
+    # It would also fill all memory that is not yet written: a fault's symptom, and time.
+    torch.utils.deterministic.fill_uninitialized_memory = False

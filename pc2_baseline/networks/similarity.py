@@ -1,6 +1,6 @@
 """Similarity of all images with all captions of a block at once, by words, regions and nodes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -20,6 +20,10 @@ from pc2_baseline.process_groups import ALONE, ProcessGroup
 TEMPERATURE = 9.0
 SLOPE = 0.1
 CHUNK_MB = {"cpu": 8, "cuda": 128}
+"""Of nodes: larger chunks of captions hold more padding."""
+WIDE_MB = {"cpu": 8, "cuda": 1024}
+"""Of what is a word wide, within a chunk: on a GPU, starting many small kernels takes longer than
+their work (45 µs each on an H100)."""
 KEEP_MB = 4096
 
 
@@ -199,10 +203,10 @@ class ChunkedSimilarity(BlockSimilarity):
     ) -> None:
         """Take in the figures of a block's captions, once, in their order."""
 
-    def _chunk_bytes(self, device: torch.device) -> int:
+    def _chunk_bytes(self, device: torch.device, usual: Mapping[str, int] = CHUNK_MB) -> int:
         """Return the size of the largest tensor in bytes."""
-        usual = CHUNK_MB["cpu" if device.type == "cpu" else "cuda"]
-        return (usual if self.budget.chunk_mb is None else self.budget.chunk_mb) * 2**20
+        own = usual["cpu" if device.type == "cpu" else "cuda"]
+        return (own if self.budget.chunk_mb is None else self.budget.chunk_mb) * 2**20
 
     def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
         """Return the bytes kept for the backward pass of a block, on this rank."""
@@ -295,7 +299,7 @@ class Similarity(ChunkedSimilarity):
         whole = squared_difference(
             images.pooled, captions.pooled, self.whole.weight, self.whole.bias
         )
-        cells = self._chunk_bytes(words.device) // (kind.itemsize * words.shape[2])
+        cells = self._chunk_bytes(words.device, WIDE_MB) // (kind.itemsize * words.shape[2])
         nodes = local_nodes(
             unit(whole),
             images.regions,

@@ -29,6 +29,11 @@ _BATCHES = 4
 """Batches of an epoch that is counted, half of whose pairs are clean."""
 _PRODUCTS, _COPIES = 0.7, 0.8
 """Shares of a data sheet's rates that large products and copies are taken to reach."""
+_LAUNCH_S = 45e-6
+"""What each operation takes beside that.
+
+By it, twelve steps of PC² that were timed on an H100 (docs/gpu.md) come out within a fifth or so.
+"""
 _FROM = ("noisy_from_epoch", "ambiguous_from_epoch", "hard_from_epoch")
 _GIB = 2**30
 
@@ -53,7 +58,8 @@ class Gpu:
         for (kind, flops, moved), times in work.items():
             rate = rates.get(kind or torch.float32, self.fp32 / 2)
             copying = moved / (_COPIES * self.memory_tb_s * 1e12)
-            found += times * max(flops / (_PRODUCTS * rate * 1e12), copying)
+            computing = flops / (_PRODUCTS * rate * 1e12)
+            found += times * (max(computing, copying) + _LAUNCH_S)
         return found
 
 
@@ -174,10 +180,11 @@ class Plan:
         hours = f"{self.hours:.1f} h and {self.pflop:,.0f} PFLOP on one {self.gpu}: "
         memory = f"{self.memory_gib:.1f} of {room:.0f} GiB, {self.held_gib:.1f} of them "
         assumed = f"assumed: products at {_PRODUCTS:.0%} of the data sheet's rate, memory at "
+        each_us = 1e6 * _LAUNCH_S
         lines += [
             hours + f"{self.pairs:,} pairs, {self.clean_share:.0%} of them clean",
             memory + f"features and weights{fits}",
-            assumed + f"{_COPIES:.0%}; the mixtures on the CPU and launches are not counted",
+            assumed + f"{_COPIES:.0%}, {each_us:.0f} µs an operation; not counted: mixtures",
         ]
         return "\n".join(lines)
 

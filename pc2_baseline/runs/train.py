@@ -23,6 +23,7 @@ from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.methods import make_method
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.reading import fit_word_sides, texts_read, whiten_once
+from pc2_baseline.modules.seeds import repeat_exactly
 from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.progress import say
 from pc2_baseline.training.checkpoint import STATE, CheckpointState, read_state
@@ -79,7 +80,7 @@ def train(
         return Trained.of(state, 0)
     if settings.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(settings.train.deterministic)
+    repeat_exactly(settings.train.deterministic)
     backends: Any = torch.backends
     for kind in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
         kind.fp32_precision = "tf32" if settings.train.tf32 else "ieee"

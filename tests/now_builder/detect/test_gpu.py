@@ -33,7 +33,7 @@ def shipped():
 
 def apart(found, expected):
     """Relative distance, in the norm; a NaN is infinitely far."""
-    distance = float((found.float().cpu() - expected).norm() / expected.norm())
+    distance = float((found.to(expected.dtype).cpu() - expected).norm() / expected.norm())
     return distance if np.isfinite(distance) else np.inf
 
 
@@ -129,20 +129,22 @@ def test_the_scale_of_fp16_survives_a_stop(pictured, device, tmp_path):
     assert again.learner.scaler.get_scale() == 1234.0
 
 
-def test_losses_and_gradients_are_those_of_the_cpu(pictured, device, tmp_path, full_float32):
-    """Of the network's own outputs; which regions are drawn may differ by rounding."""
+def test_gradients_are_those_of_the_cpu(pictured, device, tmp_path):
+    """In float64, on drawn pixels: on flat pages float32's rounding alone moves them by 8 %."""
     found = []
     for where in (CPU, device):
         training = training_of(tmp_path / f"{where.type}.safetensors", where, pictured)
-        pixels = training.learner.screenshots.read(training.batch()).to(where).float() / 255
-        maps = training.learner.model.maps(pixels)
-        objectness, deltas, _ = training.learner.model.rpn(maps)
+        model = training.learner.model.double()
+        drawn = torch.Generator().manual_seed(0)
+        shape = training.learner.screenshots.read(training.batch()).shape
+        pixels = torch.rand(shape, generator=drawn, dtype=torch.float64)
+        objectness, deltas, _ = model.rpn(model.maps(pixels.to(where)))
         (objectness.square().mean() + deltas.square().mean()).backward()
-        gradients = [p.grad.flatten().cpu() for p in training.learner.model.visual.parameters()
+        gradients = [p.grad.flatten().cpu() for p in model.visual.parameters()
                      if p.grad is not None]  # fmt: skip
         found.append((objectness.detach().cpu(), torch.cat(gradients)))
-    assert apart(found[1][0], found[0][0]) < 1e-3
-    assert apart(found[1][1], found[0][1]) < 0.02
+    assert apart(found[1][0], found[0][0]) < 1e-6
+    assert apart(found[1][1], found[0][1]) < 1e-6
 
 
 def test_resume_goes_on_as_if_never_stopped(pictured, device, tmp_path):

@@ -111,7 +111,7 @@ def test_gradients_are_those_of_the_loop():
 
 def test_small_chunks_with_recomputation_change_nothing():
     whole, cut = network(), network()
-    cut.similarity._chunk_bytes = lambda device: 8 * NODE * 36 * 5  # a caption or two at a time
+    cut.similarity._chunk_bytes = lambda *_: 8 * NODE * 36 * 5  # a caption or two at a time
     cut.similarity.budget = MemoryBudget(keep_mb=0)
     regions, tokens, lengths = inputs([5, 12, 40, 2, 2, 33])
     found = []
@@ -269,7 +269,7 @@ def loop_filtration(saf, norm, images, captions):
 def test_filtration_is_the_loop_with_its_statistics(training, keep_mb):
     torch.manual_seed(4)
     saf = SafSimilarity(DIM, NODE, MemoryBudget(keep_mb=keep_mb)).double().train(training)
-    saf._chunk_bytes = lambda device: 8 * NODE * 36 * 5
+    saf._chunk_bytes = lambda *_: 8 * NODE * 36 * 5
     saf.norm.running_mean.fill_(0.3)
     saf.norm.running_var.fill_(0.2)
     norm = torch.nn.BatchNorm1d(1).double().train(training)
