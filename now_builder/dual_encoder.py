@@ -1,7 +1,8 @@
 """Pre-trained dual encoders of `transformers`: pictures and texts to vectors that compare."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from importlib.util import find_spec
 from math import prod
@@ -23,7 +24,7 @@ from now_builder.program.missing_package import install_extra
 
 TowerPrecision = Literal["fp32", "bf16", "fp16"]
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _SMALL = ("*.json", "*.txt", "*.model")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TOWERS = ("get_image_features", "get_text_features")
@@ -32,9 +33,9 @@ _UNUSABLE = (
     SafetensorError,
 )  # fmt: skip
 _NO_LIMIT = 10**6
-_LONGEST = 512
-"""Maximum tokens of a text where a model sets none: descriptions are shorter."""
 """Tokens from which on a tokenizer's limit means that it has none."""
+LONGEST = 512
+"""Maximum tokens of a text where a model sets none: descriptions are shorter."""
 _SIDE = 512
 """Maximum side of squeezed pictures, px: no less than towers take."""
 
@@ -69,7 +70,7 @@ class EncoderInputs:
         self.revision = folder.name if re.fullmatch(r"[0-9a-f]{40}", folder.name) else None
         self._skeleton, self.processor = _load_parts(name, folder)
         own = (self.processor.tokenizer.model_max_length, _positions(self._skeleton))
-        self.text_limit = min((count for count in own if count < _NO_LIMIT), default=_LONGEST)
+        self.text_limit = min((count for count in own if count < _NO_LIMIT), default=LONGEST)
         # SigLIP pools the last place, so that it must be padded as in its training.
         self.full_length = "siglip" in self._skeleton.config.model_type
         one = self._process([Image.new("RGB", (_SIDE, _SIDE))])
@@ -100,18 +101,11 @@ class EncoderInputs:
         a quarter of the memory. ``squeeze`` resizes each to a square first, so that a processor
         that crops to a square (CLIP's) cuts nothing off.
         """
-        shown = list(pictures)
-        if squeeze:
-            sides = [min(max(picture.size), _SIDE) for picture in pictures]
-            shown = [
-                picture.resize((side, side), Image.Resampling.BICUBIC)
-                for picture, side in zip(pictures, sides, strict=True)
-            ]
-        found = self._process(shown)
+        found = self._process([squared(each) if squeeze else each for each in pictures])
         rows = torch.cat([found[part].flatten(1) for part in self.layout], 1)
         packed = rows.to(torch.uint8)
         if not torch.equal(packed.to(rows.dtype), rows) or packed.shape[1] != self.values:
-            raise _refused(self.name, "its image processor makes more of a picture than bytes")
+            raise refused(self.name, "its image processor makes more of a picture than bytes")
         return packed
 
     def _process(self, pictures: list[Image.Image]) -> dict[str, Tensor]:
@@ -148,7 +142,7 @@ class DualTowers(nn.Module):
 
     def __init__(self, inputs: EncoderInputs, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.model = _load(inputs.name, inputs.folder, dtype)
+        self.model = load_network(inputs.name, inputs.folder, dtype)
         self._name = inputs.name
         self._dtype, self._layout, self._whole = dtype, inputs.layout, inputs.full_length
         tokenizer: Any = inputs.processor.tokenizer
@@ -217,7 +211,7 @@ class DualEncoder(EncoderInputs):
     ) -> None:
         super().__init__(name, revision)
         self._device = device
-        self.towers = DualTowers(self, _DTYPES[precision]).to(device).eval()
+        self.towers = DualTowers(self, DTYPES[precision]).to(device).eval()
         model = self.towers.model
         self.parameters = sum(values.numel() for values in model.parameters())
         self.scale = _number(model, "logit_scale", torch.exp, 1.0)
@@ -242,18 +236,24 @@ class DualEncoder(EncoderInputs):
         tokens = pad_sequence(ids, batch_first=True).to(self._device)
         return self._unit("text", self.towers.texts(tokens, lengths))
 
+    def scores(
+        self, images: Float[Tensor, "images width"], captions: Float[Tensor, "captions width"]
+    ) -> Float[Tensor, "images captions"]:
+        """Return cosines times the model's own scale, plus its bias."""
+        return self.scale * (images @ captions.T) + self.bias
+
     def _unit(self, tower: str, vectors: Float[Tensor, "n width"]) -> Float[Tensor, "n width"]:
         vectors = vectors.float().cpu()
         if not vectors.isfinite().all():
             kind = self.towers.model.dtype
-            raise _refused(self.name, f"get_{tower}_features is not finite in {kind}; fp32 may be")
+            raise refused(self.name, f"get_{tower}_features is not finite in {kind}; fp32 may be")
         return F.normalize(vectors, dim=1)
 
 
 def _vectors(name: str, output: Any) -> Float[Tensor, "n width"]:
     found = output if isinstance(output, Tensor) else getattr(output, "pooler_output", None)
     if not isinstance(found, Tensor) or found.ndim != 2:
-        raise _refused(name, "returns no single vector for each")
+        raise refused(name, "returns no single vector for each")
     return found
 
 
@@ -271,6 +271,12 @@ def _normalisation(inputs: EncoderInputs) -> tuple[Tensor, Tensor]:
     return mean, spread
 
 
+def squared(picture: Image.Image) -> Image.Image:
+    """Resize a picture to a square, of at most 512 px."""
+    side = min(max(picture.size), _SIDE)
+    return picture.resize((side, side), Image.Resampling.BICUBIC)
+
+
 def find_encoder(name: str, revision: str | None = None) -> Path:
     """Return the folder of a dual encoder, downloaded if need be.
 
@@ -284,12 +290,12 @@ def find_encoder(name: str, revision: str | None = None) -> Path:
         try:
             folder = find_model(name, (*_SMALL, pattern), revision)
         except ConfigError as error:
-            raise _refused(name, f"{advice} ({error})") from None
+            raise refused(name, f"{advice} ({error})") from None
         if not (folder / "config.json").is_file():
-            raise _refused(name, f"config.json is missing in {folder}")
+            raise refused(name, f"config.json is missing in {folder}")
         if any(folder.glob(pattern)):
             return folder
-    raise _refused(name, f"model.safetensors is missing in {folder}; {advice}")
+    raise refused(name, f"model.safetensors is missing in {folder}; {advice}")
 
 
 def hash_of_encoder(folder: Path) -> str:
@@ -309,42 +315,40 @@ def _load_parts(name: str, folder: Path) -> tuple[Any, Any]:
     models: Any = AutoModel  # untyped, as the other
     processors: Any = AutoProcessor
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    try:
+    with unusable(name):
         config = AutoConfig.from_pretrained(folder, **local)
         with torch.device("meta"):
             model = models.from_config(config, trust_remote_code=False)
         missing = [tower for tower in _TOWERS if not hasattr(model, tower)]
         if missing:
             kind = config.model_type
-            raise _refused(name, f"{kind} is no dual encoder: it has no {' and no '.join(missing)}")
+            raise refused(name, f"{kind} is no dual encoder: it has no {' and no '.join(missing)}")
         processor = processors.from_pretrained(folder, **local)
-    except _UNUSABLE as error:
-        raise _refused(name, str(error)) from None
     lacking = [part for part in ("image_processor", "tokenizer") if not hasattr(processor, part)]
     if lacking:
-        raise _refused(name, f"files of its {' and '.join(lacking)} are missing in {folder}")
+        raise refused(name, f"files of its {' and '.join(lacking)} are missing in {folder}")
     return model.eval(), processor
 
 
-def _load(name: str, folder: Path, dtype: torch.dtype) -> Any:
-    """Load the network; no parameter may be missing, as it would be random."""
+def load_network(name: str, folder: Path, dtype: torch.dtype, kind: Any = None) -> Any:
+    """Load the network, by AutoModel or another; no parameter may be missing: it would be random.
+
+    Raises:
+        ConfigError: If it cannot be loaded.
+    """
     from transformers import AutoModel
     from transformers.utils import logging
 
     log: Any = logging  # untyped
     log.disable_progress_bar()  # of seconds, a line for each network
-    try:
-        model, loading = AutoModel.from_pretrained(
+    with unusable(name):
+        model, loading = (kind or AutoModel).from_pretrained(
             folder, dtype=dtype, output_loading_info=True, local_files_only=True,
             trust_remote_code=False,
         )  # fmt: skip
-    except UnpicklingError:
-        raise _refused(name, "its weights are a pickle of more than tensors") from None
-    except _UNUSABLE as error:
-        raise _refused(name, str(error)) from None
     if loading["missing_keys"]:
         missing = sorted(loading["missing_keys"])
-        raise _refused(name, f"{len(missing)} parameters missing: {missing[:3]}")
+        raise refused(name, f"{len(missing)} parameters missing: {missing[:3]}")
     return model
 
 
@@ -367,6 +371,18 @@ def _number(model: Any, name: str, function: Callable[[Tensor], Tensor], default
     return float(function(parameter.detach().float()))
 
 
-def _refused(name: str, reason: str) -> ConfigError:
+@contextmanager
+def unusable(name: str) -> Iterator[None]:
+    """Turn what transformers says of a folder that it cannot use into an error of ours."""
+    try:
+        yield
+    except UnpicklingError:
+        raise refused(name, "its weights are a pickle of more than tensors") from None
+    except _UNUSABLE as error:
+        raise refused(name, str(error)) from None
+
+
+def refused(name: str, reason: str) -> ConfigError:
+    """Return the error that says why a model is not taken."""
     plain = " ".join(reason.split())
     return ConfigError(f"model {name!r}: not a usable dual encoder ({plain:.400})")

@@ -387,7 +387,7 @@ class Plan(Strict):
 
 
 class EncoderSettings(Strict):
-    """How a pre-trained dual encoder embeds screenshots and caption texts."""
+    """How a pre-trained model embeds screenshots and caption texts."""
 
     revision: str | None = Field(
         None, description="Branch, tag or commit of the model on the hub; default: its main one."
@@ -404,10 +404,8 @@ class EncoderSettings(Strict):
     )
 
 
-_MODEL = (
-    "A dual encoder of transformers (CLIP, SigLIP, SigLIP 2, AltCLIP, Chinese-CLIP …): name on the "
-    "Hugging Face hub, or folder."
-)
+_DUAL = "A dual encoder of transformers (CLIP, SigLIP, SigLIP 2, AltCLIP, Chinese-CLIP …)"
+_WHERE = "name on the Hugging Face hub, or folder."
 
 
 class ZeroShotSettings(EncoderSettings):
@@ -416,7 +414,9 @@ class ZeroShotSettings(EncoderSettings):
     captures: Path = Field(
         description="Folder made by crawl that the release was packaged from, for its screenshots."
     )
-    model: str = Field(description=_MODEL)
+    model: str = Field(
+        description=f"{_DUAL}, or a late-interaction model (ColPali, ColQwen2 …): {_WHERE}"
+    )
     split: Literal["dev", "test"] = Field("test", description="dev or test.")
     track: str = Field(
         "jieba",
@@ -435,7 +435,7 @@ class RankSettings(EncoderSettings):
         description="With --model: folder made by crawl that the release was packaged from.",
     )
     model: str | None = Field(
-        None, description=f"With --captures, in place of the release's features. {_MODEL}"
+        None, description=f"With --captures, in place of the release's features. {_DUAL}: {_WHERE}"
     )
 
     @model_validator(mode="after")

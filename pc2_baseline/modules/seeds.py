@@ -1,5 +1,7 @@
 """Random streams, each named by a run's seed and a few numbers, so that none needs storing."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -18,4 +20,5 @@ def repeat_exactly(wanted: bool) -> None:  # noqa: FBT001 - the setting's value
     """Let PyTorch take only operations that give the same numbers each time, or any."""
     torch.use_deterministic_algorithms(wanted)
     # It would also fill all memory that is not yet written: a fault's symptom, and time.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    untyped: Any = torch.utils.deterministic
+    untyped.fill_uninitialized_memory = False

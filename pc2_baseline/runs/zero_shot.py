@@ -1,4 +1,4 @@
-"""A pre-trained dual encoder, not trained here, from screenshots and captions to a submission."""
+"""A pre-trained model, not trained here, from screenshots and captions to a submission."""
 
 import hashlib
 import json
@@ -28,10 +28,14 @@ from now_builder.formats.io import replacing, write_text
 from now_builder.formats.reader import open_release
 from now_builder.formats.release import Pair
 from now_builder.formats.screenshots import Screenshot, find_screenshots
+from now_builder.formats.shard import open_screenshot
+from now_builder.multi_vector import MultiVectorEncoder, has_many_vectors
 from pc2_baseline.config import EncoderSettings, ZeroShotSettings
 from pc2_baseline.data.pixels import PackedScreenshots, pairs_with_texts
 from pc2_baseline.progress import bar, say
 from pc2_baseline.training.run_folder import pick_device
+
+AnyEncoder = DualEncoder | MultiVectorEncoder
 
 _MADE_OF = "made-of"
 _MAX_NAME = 120
@@ -57,14 +61,15 @@ class ZeroShot:
 
 
 def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSettings) -> ZeroShot:
-    """Score a split's screenshots against its caption texts by a pre-trained dual encoder.
+    """Score a split's screenshots against its caption texts by a pre-trained model.
 
     Features of finished batches wait in ``OUTPUT.parts/`` until the submission is written: the
-    same call goes on after a stop. Scores are cosines times the model's own scale, plus its bias.
+    same call goes on after a stop. Scores of a dual encoder are cosines times the model's own
+    scale, plus its bias; those of a late-interaction model are its MaxSim.
 
     Raises:
         ConfigError: If ``output`` is no ``.zip``, the device or the track is none, or the model
-            cannot be had or is no dual encoder.
+            cannot be had or is of neither kind.
         FormatError: If the release has no caption texts, as the authors' archive and blind rounds
             have not, or the captures lack a screenshot of it or are another crawl's.
     """
@@ -74,13 +79,14 @@ def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSetting
     open_release(release)
     pairs = pairs_with_texts(release, settings.split)
     screenshots = find_screenshots(settings.captures, pairs)
-    encoder = make_encoder(settings.model, settings)
+    encoder = _encoder(settings)
     texts = [pair.caption for pair in pairs]
     truncated = sum(count > encoder.text_limit for count in encoder.count_tokens(texts))
     done = ZeroShot(output, len(pairs), truncated, encoder.text_limit)
     meta = _describe(release, settings, encoder, done, [pair.key for pair in pairs])
     with embedded(output, pairs, screenshots, encoder, settings) as (images, captions):
-        pack(output, encoder.scale * (images @ captions.T) + encoder.bias, meta)
+        scores = encoder.scores(torch.from_numpy(images), torch.from_numpy(captions))
+        pack(output, scores.numpy(), meta)
     return done
 
 
@@ -90,12 +96,19 @@ def make_encoder(model: str, settings: EncoderSettings) -> DualEncoder:
     return DualEncoder(model, device, settings.precision, revision=settings.revision)
 
 
+def _encoder(settings: ZeroShotSettings) -> AnyEncoder:
+    if not has_many_vectors(settings.model, settings.revision):
+        return make_encoder(settings.model, settings)
+    device = pick_device(settings.device)
+    return MultiVectorEncoder(settings.model, device, settings.precision, settings.revision)
+
+
 @contextmanager
 def embedded(
     output: Path,
     pairs: Sequence[Pair],
     screenshots: dict[str, Screenshot],
-    encoder: DualEncoder,
+    encoder: AnyEncoder,
     settings: EncoderSettings,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Embed the screenshots and the captions of some pairs.
@@ -105,10 +118,13 @@ def embedded(
     texts = [pair.caption for pair in pairs]
     finished = _Finished(output, _digest(encoder, settings, texts, screenshots))
     shots = [screenshots[pair.key] for pair in pairs]
-    packed = PackedScreenshots(shots, encoder, squeeze=settings.squeeze)
 
     def embed_images(rows: slice) -> Tensor:
-        return encoder.packed_images(torch.from_numpy(packed[rows]).flatten(1))
+        if isinstance(encoder, MultiVectorEncoder):
+            shown = [open_screenshot(shot.read(), shot.key) for shot in shots[rows]]
+            return encoder.images(shown, squeeze=settings.squeeze)
+        packed = PackedScreenshots(shots[rows], encoder, squeeze=settings.squeeze)
+        return encoder.packed_images(torch.from_numpy(packed[:]).flatten(1))
 
     def embed_texts(rows: slice) -> Tensor:
         return encoder.texts(texts[rows])
@@ -122,7 +138,7 @@ def embedded(
 def _describe(
     release: Path,
     settings: ZeroShotSettings,
-    encoder: DualEncoder,
+    encoder: AnyEncoder,
     done: ZeroShot,
     keys: Sequence[str],
 ) -> Submission:
@@ -153,7 +169,7 @@ def _describe(
 
 
 def _digest(
-    encoder: DualEncoder,
+    encoder: AnyEncoder,
     settings: EncoderSettings,
     texts: Sequence[str],
     screenshots: dict[str, Screenshot],
@@ -180,7 +196,7 @@ class _Finished:
 
     def embed(
         self, side: str, rows: int, batch_size: int, embed: Callable[[slice], Tensor]
-    ) -> Float[np.ndarray, "rows width"]:
+    ) -> Float[np.ndarray, "rows ..."]:
         """Return the features of all rows; compute only those that are missing."""
         blocks = self._read(side)
         done = sum(map(len, blocks))
@@ -192,15 +208,15 @@ class _Finished:
             with replacing(file, durable=False) as temporary, temporary.open("wb") as stream:
                 np.save(stream, block, allow_pickle=False)
             blocks.append(block)
-        return np.concatenate(blocks)
+        return _joined(blocks)
 
     def remove(self) -> None:
         """Remove all of them."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _read(self, side: str) -> list[Float[np.ndarray, "_ width"]]:
+    def _read(self, side: str) -> list[Float[np.ndarray, "_ ..."]]:
         """Read the files that follow one another from the first row, up to one that is torn."""
-        blocks: list[Float[np.ndarray, "_ width"]] = []
+        blocks: list[Float[np.ndarray, "_ ..."]] = []
         count = 0
         while (path := self._file(side, count)).is_file():
             try:
@@ -213,3 +229,12 @@ class _Finished:
 
     def _file(self, side: str, start: int) -> Path:
         return self._folder / f"{side}-{start:08d}.npy"
+
+
+def _joined(blocks: Sequence[Float[np.ndarray, "_ ..."]]) -> Float[np.ndarray, "rows ..."]:
+    """Put blocks together; vectors of fewer places get zeros behind."""
+    longest = max(block.shape[1] for block in blocks)
+    behind = [(0, 0)] * (blocks[0].ndim - 2)
+    return np.concatenate(
+        [np.pad(block, [(0, 0), (0, longest - block.shape[1]), *behind]) for block in blocks]
+    )

@@ -39,6 +39,7 @@ from now_builder.formats.shard import (
     write_shard,
 )
 from now_builder.formats.split import Shares, SplitPlan
+from now_builder.multi_vector import MultiVectorEncoder
 from pc2_baseline.config import ZeroShotSettings
 from pc2_baseline.runs.zero_shot import zero_shot
 from tests.pc2_baseline.commands import call, failed, run
@@ -206,6 +207,37 @@ def test_scores_are_those_of_the_model_and_the_board_takes_them(
     parameters = sum(value.numel() for value in load_file(folder / "model.safetensors").values())
     assert meta.compute.params_m == pytest.approx(parameters / 1e6, abs=5e-4)
     assert meta.links.model_card is None, "a folder is no page of the hub"
+
+
+@pytest.mark.parametrize("kind", ["colpali", "colqwen2"])
+def test_late_interaction_models_are_scored_place_by_place(
+    data, settings, encoders, tmp_path, monkeypatch, kind
+):
+    """Batches whose captions have other numbers of words, and a stop between them."""
+    release, captures = data
+    folder = encoders.save(getattr(encoders, kind), tmp_path / kind, [*WORDS, "and"])
+    own = settings.model_copy(update={"model": str(folder)})
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MultiVectorEncoder, "texts", stop)
+        with pytest.raises(KeyboardInterrupt):
+            zero_shot(release, tmp_path / "x.zip", own)
+    with monkeypatch.context() as patch:
+        patch.setattr(MultiVectorEncoder, "images", None)  # they are there
+        done = zero_shot(release, tmp_path / "x.zip", own)
+    shots = {capture.key: capture.screenshot for capture in read_captures(captures)}
+    keys = read_split_captions(release, "test", "jieba").keys
+    shown = [Image.open(io.BytesIO(shots[key])).convert("RGB") for key in keys]
+    model = MultiVectorEncoder(str(folder), torch.device("cpu"))
+    texts = model.texts([caption(page) for page in range(PAGES)[TEST]])
+    meta, matrix = read(release, tmp_path / "x.zip")
+    np.testing.assert_allclose(matrix, model.scores(model.images(shown), texts), atol=1e-4)
+    assert (done.truncated, done.text_limit) == (0, 512)
+    assert meta.method.name == f"{kind} (zero-shot)"
+    assert meta.compute.params_m == pytest.approx(model.parameters / 1e6, abs=5e-4)
 
 
 def test_the_same_command_gives_the_same_bytes_and_leaves_nothing_beside(data, settings, tmp_path):
