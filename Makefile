@@ -58,7 +58,7 @@ fuzz: setup ## mutated files for the readers of strangers' files, SECONDS=1200 e
 	PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py .cache/fuzz $(SECONDS)
 
 gpu-check: ## what only a GPU can prove, see docs/gpu.md; DEVICE=cpu SIZE=tiny rehearses it
-	@scripts/gpu_check.sh all
+	@scripts/gpu_check.sh
 
 gpu-bundle: setup ## what gpu-check needs where there is no network, into .gpu-bundle
 	@scripts/gpu_bundle.sh

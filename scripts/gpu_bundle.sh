@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Gather what `gpu_check.sh` needs on a machine without a network: wheels and labelled screenshots, into .gpu-bundle/.
-# PYTHON_VERSION (3.12) is that machine's Python; PAGES (320) are crawled of a simulated web and labelled (0: none, for `quick`).
+# Gather the wheels that `gpu_check.sh` needs on a machine without a network, into .gpu-bundle/.
+# PYTHON_VERSION (3.12) is that machine's Python.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"
-version=${PYTHON_VERSION:-3.12} pages=${PAGES:-320} bundle=${BUNDLE:-.gpu-bundle} limit_mib=40
+version=${PYTHON_VERSION:-3.12} bundle=${BUNDLE:-.gpu-bundle} limit_mib=40
 
 # What the training, extraction and test code imports besides torch, torchvision, NumPy and h5py.
 packages=(
@@ -29,29 +29,13 @@ gather_wheels() {
     --python-version "$version" "${platform[@]}" --dest "$bundle/wheels" "${wanted[@]}"
 }
 
-gather_screenshots() {
-  local web=.cache/gpu-web server
-  [ "$pages" != 0 ] || return 0
-  [ ! -e "$bundle/screenshots/labels.json" ] || return 0
-  rm -rf "$web"
-  now-builder simweb make "$web" --pages "$pages" --sites 24 --awkward 0
-  now-builder simweb serve "$web" --port 0 --ready-file "$web/.address" &
-  server=$!
-  trap "kill $server 2>/dev/null || true" EXIT
-  for _ in $(seq 200); do if [ -s "$web/.address" ]; then break; fi; sleep 0.1; done
-  now-builder crawl "$web/urls.txt" "$web/captures" --allow-private --resolve "*.test:$(cat "$web/.address")" \
-    --page-timeout-s 8 --image webp --split-shares 0.9,0.05,0.05
-  PYTHONPATH="$PWD" python -m benchmarks.gpu.screenshots "$web/captures" "$bundle/screenshots"
-}
-
 mkdir -p "$bundle"
 gather_wheels
-gather_screenshots
 echo "$version" >"$bundle/python-version"
 # A checkout without .git, as a machine may get it, has no other way to know what it runs.
 { git rev-parse HEAD; git diff --quiet HEAD || echo "with changes"; } >"$bundle/commit" 2>/dev/null || echo unknown >"$bundle/commit"
 
-(cd "$bundle" && du -ak wheels | sort -rn && if [ -e screenshots ]; then du -sk screenshots; fi) | awk '{ printf "%8.2f MiB  %s\n", $1 / 1024, $2 }'
+(cd "$bundle" && du -ak wheels | sort -rn) | awk '{ printf "%8.2f MiB  %s\n", $1 / 1024, $2 }'
 kib=$(du -sk --apparent-size "$bundle" | cut -f1)
 printf 'bundle for Python %s: %.1f MiB, at most %d\n' "$version" "$(awk -v k="$kib" 'BEGIN { print k / 1024 }')" "$limit_mib"
 if [ "$kib" -gt $((limit_mib * 1024)) ]; then

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Prove what only a GPU can, part by part: scripts/gpu_check.sh PART… (1 to 5, or all; a to f, or quick). See docs/gpu.md.
+# Prove what only a GPU can, part by part: scripts/gpu_check.sh [PART…] (a to f; default: quick, all of them). See docs/gpu.md.
 # DEVICE (cuda, cpu), SIZE (full, tiny), OUT (folder of gpu-check.json and .md), LIMIT_S (of each part), ALL_S, PYTHON.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-root=$PWD device=${DEVICE:-cuda} size=${SIZE:-full} bundle=${BUNDLE:-.gpu-bundle} all_s=${ALL_S:-86400}
-declare -A seconds=([a]=30 [b]=90 [c]=60 [d]=120 [e]=60) # of a part; others have all that is left, 580 at most
+root=$PWD device=${DEVICE:-cuda} size=${SIZE:-full} bundle=${BUNDLE:-.gpu-bundle} all_s=${ALL_S:-420}
+declare -A seconds=([a]=30 [b]=90 [c]=60 [d]=120 [e]=60) # of a part; f has all that is left
 if [ "$size" = tiny ]; then seconds=(); fi # they are a GPU's
 export OUT=${OUT:-$root} BUNDLE=$bundle
 export CUBLAS_WORKSPACE_CONFIG=:4096:8 PYTHONUNBUFFERED=1
@@ -14,11 +14,7 @@ if [ -z "$python" ]; then
   python=python3
   if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
 fi
-if [ $# = 0 ]; then set -- all; fi
-case $1 in
-  all) set -- 1 2 3 4 5 ;;
-  quick) set -- a b c d e f && all_s=${ALL_S:-420} ;;
-esac
+if [ "${1:-quick}" = quick ]; then set -- a b c d e f; fi
 
 # Wheels of another Python are of no use; an environment that has all packages needs none.
 site=""
@@ -45,7 +41,7 @@ if [ "$1$size" = afull ]; then "$python" -c "import benchmarks.gpu.steps"; fi
 
 failed=()
 for part in "$@"; do
-  begun=$SECONDS limit=${LIMIT_S:-${seconds[$part]:-580}}
+  begun=$SECONDS limit=${LIMIT_S:-${seconds[$part]:-$all_s}}
   if [ "$limit" -gt $((all_s - begun)) ]; then limit=$((all_s - begun)); fi
   echo "== part $part on $device, $size, at most $limit s" >&2
   if [ "$limit" -lt 1 ]; then

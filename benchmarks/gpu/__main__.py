@@ -1,10 +1,9 @@
-"""Run one part of the GPU check in this process; or note a part that died, or merge reports.
+"""Run one part of the GPU check in this process; or note a part that died.
 
-    python -m benchmarks.gpu run 2 --device cuda --size full
-    python -m benchmarks.gpu died 2 "out of time after 600 s"
-    python -m benchmarks.gpu merge first/gpu-check.json second/gpu-check.json
+    python -m benchmarks.gpu run b --device cuda --size full
+    python -m benchmarks.gpu died b "out of time after 600 s"
 
-`scripts/gpu_check.sh` does the first two, with a time limit.
+`scripts/gpu_check.sh` does both, with a time limit.
 """
 
 import argparse
@@ -20,10 +19,8 @@ from benchmarks.gpu.report import TITLES, Report, reason_of
 
 REHEARSAL = "tiny: a rehearsal, its figures mean nothing"
 WORK = {
-    "a": "steps:small", "b": "steps:at_size", "c": "similarity:one_loop", "d": "epochs:one_mode",
-    "e": "extraction:one_variant", "f": "suite:run",
-    "1": "suite:run", "2": "similarity:run", "3": "epochs:run", "4": "extraction:run",
-    "5": "detector:run",
+    "a": "steps:small", "b": "steps:at_size", "c": "similarity:run", "d": "epochs:run",
+    "e": "extraction:run", "f": "suite:run",
 }  # fmt: skip
 """What does a part, in this package."""
 
@@ -65,18 +62,12 @@ def main() -> int:
     died = verbs.add_parser("died")
     died.add_argument("part", choices=list(TITLES))
     died.add_argument("reason")
-    merge = verbs.add_parser("merge")
-    merge.add_argument("files", type=Path, nargs="+")
     options = parser.parse_args()
     if options.verb == "run":
         return 0 if run(options.part, options) else 1
     report = Report(options.out)
-    if options.verb == "died":
-        if report.parts.get(options.part, {}).get("status") != "failed":
-            report.end(options.part, "failed", options.reason, 0.0)
-        return 0
-    for file in options.files:
-        report.merge(file)
+    if report.parts.get(options.part, {}).get("status") != "failed":
+        report.end(options.part, "failed", options.reason, 0.0)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Part 4: extraction at the paper's size, by precision and proposals, against the plain loop."""
+"""Part e: extraction at the paper's size in bf16, against the plain loop."""
 
 import os
 import tempfile
@@ -13,7 +13,7 @@ from benchmarks.extract import PLAIN_PROPOSALS, Ours, Plain, draw_model, drawn, 
 from benchmarks.gpu.machine import Check, measure_ceilings
 from benchmarks.gpu.report import Goal
 from now_builder.detect.model.apt import PAPER, TINY
-from now_builder.detect.model.inference import Computed, to_inference
+from now_builder.detect.model.inference import to_inference
 from now_builder.detect.model.text_encoder import make_text_encoder
 from now_builder.detect.pixels import decode_screenshot
 from now_builder.detect.settings import DetectSettings
@@ -22,63 +22,32 @@ from now_builder.formats.features import FeatureBatch
 from now_builder.formats.shard import Capture
 
 WEB = 100_000
-DRAWN, REPEATED = 128, 8
+DRAWN, REPEATED = 32, 8
 BATCH = 16
-NEEDED_S = 45.0
 MINUTES = Goal(30.0, at_least=False)
 KEEPS_UP = 10.0
 """Percent of the time that the model may wait for others before they are said to hold it up."""
 
 
-def one_variant(check: Check) -> None:
-    """Time a quarter of the pages in bf16 with 100 proposals: part e."""
-    run(check, (36,) if check.tiny else (100,), ("bf16",), DRAWN // 4)
-
-
-def run(
-    check: Check,
-    variants: Sequence[int] = (),
-    halves: Sequence[Computed] = ("bf16", "fp16"),
-    count: int = DRAWN,
-) -> None:
-    """Draw pages, then time the plain loop, ours in its variants, decoding and writing.
-
-    Args:
-        check: The part.
-        variants: Numbers of proposals.
-        halves: Precisions; a CPU has bf16 alone.
-        count: Pages that are drawn.
-    """
-    config = TINY if check.tiny else PAPER
-    halves = halves[:1] if check.device.type == "cpu" else halves
-    variants = variants or ((36, 40) if check.tiny else (100, 200, 300))
-    ceilings = measure_ceilings(check, ("fp32", *halves))
-    pages = drawn(2 if check.tiny else count)
+def run(check: Check) -> None:
+    """Draw pages, then time the plain loop, ours, decoding and writing."""
+    config, proposals = (TINY, 36) if check.tiny else (PAPER, 100)
+    ceiling = measure_ceilings(check).flops["bf16"]
+    pages = drawn(2 if check.tiny else DRAWN)
     many = pages if check.tiny else repeated(pages, REPEATED)
-    model = draw_model(config, check.device)
     encoder = make_text_encoder("hash:0", check.device)
-    plain = Plain(model, encoder, PLAIN_PROPOSALS)
-    slow = time_plain(check, plain, pages[: count // 4])
-    time_decoding(check, pages, model.config.input_size)
-    written = False
-    for proposals in variants:
-        for precision in halves:
-            label = f"{precision}, {proposals} proposals"
-            if written and check.left_s < NEEDED_S:
-                check.add(f"{label}: not measured", None, "", note="no time was left")
-                continue
-            settings = DetectSettings(
-                device=str(check.device), threads=1 if check.tiny else 0, proposals=proposals,
-                batch_size=2 if check.tiny else BATCH,
-            )  # fmt: skip
-            fast = to_inference(draw_model(config, check.device), precision)
-            ours = Ours(fast, encoder, settings)
-            time_ours(check, label, ours, many, slow, ceilings.flops[precision])
-            if not written:
-                written = True
-                time_writing(check, ours.once(pages[: ours.batch]), ours)
-                work = partial(ours.once, pages[: ours.batch])
-                check.profile(f"{label}: a batch of {ours.batch}", work)
+    plain = Plain(draw_model(config, check.device), encoder, PLAIN_PROPOSALS)
+    slow = time_plain(check, plain, pages[: DRAWN // 4])
+    time_decoding(check, pages, config.input_size)
+    settings = DetectSettings(
+        device=str(check.device), threads=1 if check.tiny else 0, proposals=proposals,
+        batch_size=2 if check.tiny else BATCH,
+    )  # fmt: skip
+    ours = Ours(to_inference(draw_model(config, check.device), "bf16"), encoder, settings)
+    time_ours(check, f"bf16, {proposals} proposals", ours, many, slow, ceiling)
+    time_writing(check, ours.once(pages[: ours.batch]), ours)
+    work = partial(ours.once, pages[: ours.batch])
+    check.profile(f"a batch of {ours.batch}", work)
 
 
 def repeated(pages: Sequence[Capture], times: int) -> list[Capture]:

@@ -18,11 +18,6 @@ TITLES = {
     "d": "Epochs of PC² in bf16 with features on the device",
     "e": "Extraction of 256 pages",
     "f": "Tests on the device, as many as the time is for",
-    "1": "Tests on the device",
-    "2": "SGR and SAF, forward and backward, against the loop over captions",
-    "3": "Epochs of PC² at NoW's size",
-    "4": "Extraction at the paper's size",
-    "5": "Training of the detector",
 }
 
 
@@ -116,16 +111,6 @@ class Report:
             self.begin(part, "", {})
         self.parts[part].update(status=status, reason=reason, seconds=round(seconds, 1))
         self.write()
-
-    def merge(self, path: Path) -> None:
-        """Take the parts of another check's JSON, which replace those of the same number."""
-        self.parts.update(read_parts(path))
-        self.write()
-
-    @property
-    def failed(self) -> list[str]:
-        """The parts that did not come to a good end."""
-        return [number for number, part in self.parts.items() if part["status"] != "done"]
 
     def write(self) -> None:
         """Write both files, each by rename."""

@@ -1,4 +1,4 @@
-"""Parts 1 and f: the tests that are for a device, run by pytest on it."""
+"""Part f: the tests that are for a device, run by pytest on it."""
 
 import os
 import tempfile
