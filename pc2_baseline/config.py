@@ -207,12 +207,6 @@ class ModelSettings(Strict):
         description="Largest block in MiB to keep for the backward pass; chunks of larger ones "
         "are computed twice, which takes a third longer. Default: 4096.",
     )
-    shortlist: NonNegativeInt = Field(
-        0,
-        description="For hinges on hardest negatives and for dev, score only so many captions "
-        "nearest to each image by the pooled vectors, and images nearest to each caption; 0: all. "
-        "Other losses, divisions and predict score all.",
-    )
 
 
 class TrainSettings(Strict):
@@ -324,12 +318,6 @@ class Settings(Strict):
                 raise ValueError("method ridge needs features, but dual_encoder sees screenshots")
             if self.model.last_layers and self.model.lora_rank:
                 raise ValueError("model.last_layers and model.lora_rank: expected one of them")
-        cells = ("sgr", "scan_t2i", "scan_i2t", "imram", "maxsim")
-        if self.model.shortlist and self.model.similarity not in cells:
-            raise ValueError(
-                f"model.shortlist needs model.similarity to be one of {', '.join(cells)}, "
-                f"found {self.model.similarity}"
-            )
         return self
 
     @model_validator(mode="after")

@@ -87,8 +87,7 @@ class CrossFit(CrossFitted[MatchingNetwork]):
         require_clean(Division(division.clean_prob[outside], division.is_clean[outside]))
 
         def loss(rows: Rows) -> Float[Tensor, ""]:
-            listed = hardest and self.contrast is None
-            similarity = net.score_batch(train.batch(rows), hardest=listed)
+            similarity = net.score_batch(train.batch(rows))
             clean_prob = torch.from_numpy(division.clean_prob[rows]).float().to(train.device)
             return self._loss(similarity, clean_prob, hardest=hardest)
 

@@ -208,9 +208,8 @@ class In2r(CoTaught[In2rNetwork, DividedPairs]):
         net, method = self.matching[peer], self.method
         images = net.encode_images(batch.regions)
         captions = net.encode_captions(batch.tokens, batch.lengths)
-        score = net.score_pairs if triplet is triplet_hardest else net.score
         margins = images.pooled.new_full((len(images.pooled),), method.margin)
-        costs = triplet(score(images, captions), margins)
+        costs = triplet(net.score(images, captions), margins)
         if method.intra_weight:
             again = net.encode_images(batch.regions).pooled
             costs = costs + method.intra_weight * triplet(images.pooled @ again.T, margins)

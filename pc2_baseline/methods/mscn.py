@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pc2_baseline.config import ModelSettings, Settings
-from pc2_baseline.data.pairs import Batch, PairSet, cut, endless
+from pc2_baseline.data.pairs import PairSet, cut, endless
 from pc2_baseline.method_section import TripletSettings, own_section
 from pc2_baseline.methods.networks import make_network
 from pc2_baseline.methods.peers import CoTaught
@@ -202,17 +202,12 @@ class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
         for number, rows in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             step = Step(epoch, number, name, rows)
             meta_loss = self._correct(train, step, peer, asked[next(places)])
-            similarity = self._score(self.nets[peer], train.batch(rows), since)
+            similarity = self.nets[peer].score_batch(train.batch(rows))
             loss = self._loss(similarity, since)
             with held(_evaluate(self.nets[peer])):
                 losses.append((learner.step(loss, step), meta_loss))
         mean, meta_mean = mean_losses(losses)
         return {"loss": mean, "meta_loss": meta_mean}
-
-    def _score(
-        self, net: MatchingNetwork, batch: Batch, since: int
-    ) -> Float[Tensor, "batch batch"]:
-        return net.score_batch(batch, hardest=since >= self.method.mean_epochs)
 
     def _loss(self, similarity: Float[Tensor, "batch batch"], since: int) -> Float[Tensor, ""]:
         """Return the loss of clean pairs, from whose margins nothing is learned."""

@@ -47,7 +47,6 @@ def make_network(
     if isinstance(images, DualTowers):
         return DualNetwork(images, group, model.chunk, model.precision)
     net.similarity.group = group
-    net.shortlist = model.shortlist
     return net
 
 

@@ -141,7 +141,7 @@ def labelled_loss(
 ) -> Float[Tensor, ""]:
     """Sum the triplet losses of pairs, with soft margins by their labels."""
     margins = soft_margin(labels, method.margin, method.margin_base)
-    similarity = net.score_batch(batch, hardest=triplet is triplet_hardest)
+    similarity = net.score_batch(batch)
     costs = triplet(similarity, margins)
     return (costs if is_counted is None else costs.masked_fill(~is_counted, 0.0)).sum()
 

@@ -73,7 +73,7 @@ class Triplet(OneNetwork[OneNetworkSettings]):
         batches = cut(pairs, self.train.batch, stream(self.train.seed, epoch))
 
         def loss(rows: Rows) -> Float[Tensor, ""]:
-            similarity = self.net.score_batch(train.batch(rows), hardest=hardest)
+            similarity = self.net.score_batch(train.batch(rows))
             margins = similarity.new_full((len(rows),), self.method.margin)
             return (train.weights_of(rows) * triplet(similarity, margins)).sum()
 

@@ -8,9 +8,7 @@ from jaxtyping import Float, Int
 
 from leaderboard.metrics import CUTOFFS, Recalls, fold_recalls, recalls
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.networks.codes import ImageCodes
 from pc2_baseline.networks.network import MatchingNetwork
-from pc2_baseline.networks.shortlist import shortlisted
 from pc2_baseline.progress import bar
 
 BLOCK = 128
@@ -22,17 +20,13 @@ def similarity_matrix(
 ) -> Float[np.ndarray, "images captions"]:
     """Score every image of a split, once, against every caption, in evaluation mode.
 
-    The scores are the logits of the similarities, which rank alike but do not round to 1. With a
-    shortlist, images and captions that are not near each other rank below all that are, by the
-    cosine of their pooled vectors.
+    The scores are the logits of the similarities, which rank alike but do not round to 1.
     """
     net.eval()
     rows = cut(np.arange(split.images), block)
     by_length = np.argsort([len(caption) for caption in split.captions], kind="stable")
     columns = cut(by_length, block)
     images = [net.encode_images(split.image_batch(row)) for row in rows]
-    if net.shortlist:
-        return _ranked_by_shortlist(net, split, images, columns)
     matrix = np.empty((split.images, len(split)), dtype=np.float32)
     for column in bar(columns, "score", len(columns)):
         captions = net.encode_captions(*split.caption_batch(column))
@@ -40,28 +34,6 @@ def similarity_matrix(
             found = net.score(codes, captions, logits=True)
             matrix[np.ix_(row, column)] = found.float().cpu().numpy()
     return matrix
-
-
-def _ranked_by_shortlist(
-    net: MatchingNetwork,
-    split: PairSet,
-    blocks: Sequence[ImageCodes],
-    columns: Sequence[Int[np.ndarray, " _"]],
-) -> Float[np.ndarray, "images captions"]:
-    """Score what is listed; encode the captions twice, for no machine need hold all their words."""
-    pooled = torch.cat([block.pooled for block in blocks])
-    images = ImageCodes(torch.cat([block.regions for block in blocks]), pooled)
-    cosines = pooled.new_empty(len(pooled), len(split))
-    for column in columns:
-        captions = net.encode_captions(*split.caption_batch(column))
-        cosines[:, torch.from_numpy(column)] = pooled @ captions.pooled.T
-    listed, matrix = shortlisted(cosines, net.shortlist), torch.empty_like(cosines)
-    for column in bar(columns, "score", len(columns)):
-        own = torch.from_numpy(column)
-        captions = net.encode_captions(*split.caption_batch(column))
-        matrix[:, own] = net.score(images, captions, logits=True, listed=listed[:, own])
-    matrix = torch.where(listed, matrix, matrix[listed].min() - 2 + cosines)
-    return matrix.float().cpu().numpy()
 
 
 def ensemble(

@@ -4,29 +4,22 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Float, Int, Num
 from torch import Tensor, nn
 
 from pc2_baseline.data.pairs import Batch
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
-from pc2_baseline.networks.shortlist import shortlisted
 from pc2_baseline.networks.similarity import BlockSimilarity
 
 
 class MatchingNetwork(nn.Module):
-    """Encode images, encode captions, score them.
-
-    Attributes:
-        shortlist: Captions of an image, and images of a caption, that are scored where only the
-            nearest count; 0: all.
-    """
+    """Encode images, encode captions, score them."""
 
     def __init__(self, images: nn.Module, captions: nn.Module, similarity: BlockSimilarity) -> None:
         super().__init__()
         self.images = images
         self.captions = captions
         self.similarity = similarity
-        self.shortlist = 0
 
     @contextmanager
     def dividing(self) -> Iterator[None]:
@@ -58,55 +51,18 @@ class MatchingNetwork(nn.Module):
         return codes
 
     def score(
-        self,
-        images: ImageCodes,
-        captions: CaptionCodes,
-        *,
-        logits: bool = False,
-        listed: Bool[Tensor, "images captions"] | None = None,
+        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
         """Return the similarity matrix of a block, or logits, which rank alike.
 
         Similarities are in (0, 1), or cosines and sums of them, by the kind of the network;
-        margins are in their units. Logits are for scoring alone. Cells that are not ``listed`` are
-        minus infinity.
+        margins are in their units. Logits are for scoring alone.
         """
-        chosen = {} if listed is None else {"listed": listed}
-        matrix: Tensor = self.similarity(images, captions, logits=logits, **chosen)
+        matrix: Tensor = self.similarity(images, captions, logits=logits)
         return matrix
 
-    def score_pairs(
-        self,
-        images: ImageCodes,
-        captions: CaptionCodes,
-        column: Int[Tensor, " images"] | None = None,
-    ) -> Float[Tensor, "images images"]:
-        """Score images with captions for a loss that reads pairs and hardest negatives alone.
-
-        With a shortlist, only the nearest by the cosine of the pooled vectors are scored.
-
-        Args:
-            images: One of each pair.
-            captions: The captions of these pairs, in any order.
-            column: Each image's own caption; default: in the order of the images.
-        """
-        listed = None
-        if self.shortlist:
-            cosines = images.pooled.detach() @ captions.pooled.detach().T
-            own = torch.arange(len(cosines), device=cosines.device) if column is None else column
-            listed = shortlisted(cosines, self.shortlist, own)
-        similarity = self.score(images, captions, listed=listed)
-        return similarity if column is None else similarity[:, column]
-
-    def score_batch(
-        self, batch: Batch, *, logits: bool = False, hardest: bool = False
-    ) -> Float[Tensor, "batch batch"]:
-        """Encode both halves of some pairs and score them; the pairs are on the diagonal.
-
-        With ``hardest``, for a loss on hardest negatives: see :meth:`score_pairs`.
-        """
+    def score_batch(self, batch: Batch, *, logits: bool = False) -> Float[Tensor, "batch batch"]:
+        """Encode both halves of some pairs and score them; the pairs are on the diagonal."""
         images = self.encode_images(batch.regions)
         captions = self.encode_captions(batch.tokens, batch.lengths)
-        if hardest:
-            return self.score_pairs(images, captions)
         return self.score(images, captions, logits=logits)

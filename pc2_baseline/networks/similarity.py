@@ -1,7 +1,7 @@
 """Similarity of all images with all captions of a block at once, by words, regions and nodes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 from pc2_baseline.networks.active_cells import FEW, BlockScores, active_share, score_active
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask, xavier
 from pc2_baseline.networks.fused import conclude, local_nodes, reason, squared_difference, unit
-from pc2_baseline.networks.shortlist import score_listed
 from pc2_baseline.process_groups import ALONE, ProcessGroup
 
 TEMPERATURE = 9.0
@@ -109,14 +108,9 @@ class ChunkedSimilarity(BlockSimilarity):
         self.budget = budget
 
     def forward(
-        self,
-        images: ImageCodes,
-        captions: CaptionCodes,
-        *,
-        logits: bool = False,
-        listed: Bool[Tensor, "images captions"] | None = None,
+        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
-        """Return the similarity matrix of a block, or its logits; see :func:`score_listed`."""
+        """Return the similarity matrix of a block, or its logits."""
         # By length, so that a chunk has little padding; every n-th caption for each of n ranks, so
         # that their shares have like lengths, and the ranks like work.
         order = torch.argsort(captions.lengths, stable=True)
@@ -127,13 +121,10 @@ class ChunkedSimilarity(BlockSimilarity):
         images = ImageCodes(regions, image)
         part = CaptionCodes(words, caption, captions.lengths)[own]
         block: Callable[[ImageCodes, CaptionCodes], Tensor] = partial(self._score, logits=logits)
-        ways = self._ways(block, images, logits=logits)
-        if listed is not None and len(own):
-            block = partial(score_listed, ways, listed[:, own.to(listed.device)])
         if not torch.is_grad_enabled() or not self.by_cell or not len(own):
             scores = block(images, part)
         elif self.few_active:
-            scores = score_active(replace(ways, block=block), images, part)
+            scores = score_active(self._ways(block, images, logits=logits), images, part)
         else:
             scores = block(images, part)
             scores.register_hook(  # type: ignore[no-untyped-call]

@@ -107,9 +107,7 @@ def open_run(
         record = record.model_copy(update={"settings": settings})
     folder = locate_release(run, record, Path(release) if release else None)
     where = pick_device(device or record.settings.train.device)
-    model = record.settings.model.model_copy(update={"shortlist": 0})
-    settings = record.settings.model_copy(update={"model": model})
-    method = make_method(settings, record.release.sizes, where)
+    method = make_method(record.settings, record.release.sizes, where)
     tensors = read_tensors(run / BEST, {NETWORKS})
     try:
         method.load_state_dict(tensors)

@@ -21,7 +21,7 @@ from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.coteaching import PEERS, DividedPairs, Rows, Triplet
 from pc2_baseline.modules.division import THRESHOLD, Division
 from pc2_baseline.modules.learner import Learner
-from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
+from pc2_baseline.modules.losses import triplet_mean
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.process_groups import ProcessGroup
 from pc2_baseline.progress import bar
@@ -135,8 +135,6 @@ class PeerEpoch:
         column: Int[Tensor, " images"] | None = None,
     ) -> Float[Tensor, "images images"]:
         """Score images with captions, each image's own in ``column``, for the triplet loss."""
-        if self.triplet is triplet_hardest:
-            return self.net.matching.score_pairs(images, captions, column)
         similarity = self.net.matching.score(images, captions)
         return similarity if column is None else similarity[:, column]
 
