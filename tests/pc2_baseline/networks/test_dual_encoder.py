@@ -234,5 +234,5 @@ def test_every_method_that_takes_a_network_takes_it_and_goes_on_bit_for_bit(
 
 
 def test_inputs_are_asked_for_without_weights(small_clip, monkeypatch):
-    monkeypatch.setattr("now_builder.dual_encoder._load", lambda *_: pytest.fail("weights"))
+    monkeypatch.setattr("now_builder.dual_encoder.load_network", lambda *_: pytest.fail("weights"))
     assert EncoderInputs(str(small_clip)).width == 20
