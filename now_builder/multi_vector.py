@@ -34,9 +34,9 @@ def has_many_vectors(name: str, revision: str | None = None) -> bool:
     Raises:
         ConfigError: As :class:`MultiVectorEncoder`.
     """
+    folder = find_encoder(name, revision)
     from transformers import AutoConfig
 
-    folder = find_encoder(name, revision)
     with unusable(name):
         kind = AutoConfig.from_pretrained(folder, local_files_only=True).model_type
     return str(kind).startswith("col")  # colpali, colqwen2 and their kin
@@ -76,9 +76,9 @@ class MultiVectorEncoder:
         precision: TowerPrecision = "fp32",
         revision: str | None = None,
     ) -> None:
+        self._folder = folder = find_encoder(name, revision)
         from transformers import AutoModelForPreTraining, AutoProcessor
 
-        self._folder = folder = find_encoder(name, revision)
         self.name, self.on_hub = encoder_name(name), not Path(name).is_dir()
         self.revision = folder.name if re.fullmatch(r"[0-9a-f]{40}", folder.name) else None
         processors: Any = AutoProcessor  # untyped
