@@ -24,6 +24,7 @@ from now_builder.dual_encoder import (
     unusable,
 )
 
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 _BLOCK = 32
 """Pictures, and texts, that are compared at a time."""
 
@@ -38,7 +39,7 @@ def has_many_vectors(name: str, revision: str | None = None) -> bool:
     from transformers import AutoConfig
 
     with unusable(name):
-        kind = AutoConfig.from_pretrained(folder, local_files_only=True).model_type
+        kind = AutoConfig.from_pretrained(folder, **_LOCAL).model_type
     return str(kind).startswith("col")  # colpali, colqwen2 and their kin
 
 
@@ -83,7 +84,7 @@ class MultiVectorEncoder:
         self.revision = folder.name if re.fullmatch(r"[0-9a-f]{40}", folder.name) else None
         processors: Any = AutoProcessor  # untyped
         with unusable(name):
-            self.processor = processors.from_pretrained(folder, local_files_only=True)
+            self.processor = processors.from_pretrained(folder, **_LOCAL)
         if not hasattr(self.processor, "process_queries"):
             raise refused(name, "its processor prepares no queries")
         network = load_network(name, folder, DTYPES[precision], AutoModelForPreTraining)
