@@ -32,7 +32,8 @@ _PRODUCTS, _COPIES = 0.7, 0.8
 _LAUNCH_S = 45e-6
 """What each operation takes beside that.
 
-By it, twelve steps of PC² that were timed on an H100 (docs/gpu.md) come out within a fifth or so.
+By it, ten of twelve steps of PC² that were timed on an H100 (docs/gpu.md) come out within a fifth,
+and two in TF32 a quarter and a third too short.
 """
 _FROM = ("noisy_from_epoch", "ambiguous_from_epoch", "hard_from_epoch")
 _GIB = 2**30
