@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -11,7 +12,9 @@ from now_builder.errors import TrainingError
 THRESHOLD = 0.5
 FORCED_NOISY = 0.01
 STARTS = 10
+Scale = Literal["linear", "log"]
 _FEWEST_CLEAN = 2
+_LEAST = 0.1  # of the mean loss: the logarithms of smaller ones are nearly alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,17 @@ def scaled(statistic: Float[np.ndarray, " pairs"]) -> Float[np.ndarray, " pairs"
 
 
 def clean_posterior(
-    statistic: Float[np.ndarray, " pairs"], seed: int, *, one_variance: bool = False
+    statistic: Float[np.ndarray, " pairs"],
+    seed: int,
+    *,
+    one_variance: bool = False,
+    scale: Scale = "linear",
 ) -> Float[np.ndarray, " pairs"]:
-    """Compute the posterior of the lower of two Gaussians fitted to a statistic.
+    r"""Compute the posterior of the lower of two Gaussians fitted to a statistic.
 
-    Gaussians of one variance have a posterior that never rises with the statistic.
+    Gaussians of one variance have a posterior that never rises with the statistic. With the scale
+    ``log`` they are fitted to :math:`\log(0.1 + x / \bar x)`, where :math:`x` is the statistic
+    above its lowest value.
 
     Source:
         NCR (Huang et al., NeurIPS 2021): 10 iterations, tolerance 0.01, variance floor 5e-4.
@@ -77,23 +86,28 @@ def clean_posterior(
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    values = scaled(statistic.astype(np.float64))[:, None]
+    values = scaled(statistic.astype(np.float64))
+    if scale == "log":
+        values = scaled(np.log(_LEAST + values / values.mean()))
     mixture = GaussianMixture(
         2, covariance_type="tied" if one_variance else "full", n_init=STARTS, max_iter=10,
         tol=1e-2, reg_covar=5e-4, random_state=seed,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        mixture.fit(values)
+        mixture.fit(values[:, None])
     lower = int(mixture.means_.argmin())
-    return np.ascontiguousarray(mixture.predict_proba(values)[:, lower])
+    return np.ascontiguousarray(mixture.predict_proba(values[:, None])[:, lower])
 
 
 def divide(
-    statistic: Float[np.ndarray, " pairs"], seed: int, threshold: float = THRESHOLD
+    statistic: Float[np.ndarray, " pairs"],
+    seed: int,
+    threshold: float = THRESHOLD,
+    scale: Scale = "linear",
 ) -> Division:
     """Divide the pairs of a split by :func:`clean_posterior` and :func:`by_posterior`."""
-    return by_posterior(clean_posterior(statistic, seed), statistic, threshold)
+    return by_posterior(clean_posterior(statistic, seed, scale=scale), statistic, threshold)
 
 
 def by_posterior(

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 from now_builder.errors import TrainingError
-from pc2_baseline.modules.division import THRESHOLD, Division, divide
+from pc2_baseline.modules.division import THRESHOLD, Division, Scale, divide
 from pc2_baseline.modules.seeds import stream
 
 _FOLDS = 3  # part of the stream's name
@@ -81,6 +81,7 @@ def divide_by_fold(
     fold: Int[np.ndarray, " pairs"],
     seed: int,
     threshold: float = THRESHOLD,
+    scale: Scale = "linear",
 ) -> Division:
     """Divide the pairs of each fold by a mixture of their own.
 
@@ -90,6 +91,6 @@ def divide_by_fold(
     is_clean = np.zeros(len(fold), dtype=bool)
     for number in np.unique(fold):
         own = fold == number
-        division = divide(statistic[own], seed, threshold)
+        division = divide(statistic[own], seed, threshold, scale)
         clean_prob[own], is_clean[own] = division.clean_prob, division.is_clean
     return Division(clean_prob, is_clean)

@@ -153,7 +153,8 @@ class Pc2CrossFit(CrossFitted[Pc2Network]):
         for number in range(method.folds):
             own = fold == number
             stable_prob[own], is_stable[own] = stable_pairs(moved[own], method, seed)
-        division = divide_by_fold(losses, fold, seed, method.division_threshold)
+        how = method.division_threshold, method.division_scale
+        division = divide_by_fold(losses, fold, seed, *how)
         return PairStatistics(losses, division, moved, stable_prob, is_stable)
 
     def state_dict(self) -> State:

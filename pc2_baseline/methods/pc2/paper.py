@@ -305,7 +305,7 @@ def co_divide(
         moved[bank.written.numpy()] = divergence[bank.written].numpy()
     bank.write(predictions)
     stable = stable_pairs(moved, method, seed)
-    divided = divide(losses, seed, method.division_threshold)
+    divided = divide(losses, seed, method.division_threshold, method.division_scale)
     return PairStatistics(losses, divided, moved, *stable)
 
 

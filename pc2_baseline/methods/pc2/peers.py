@@ -19,7 +19,7 @@ from pc2_baseline.methods.pc2.bank import PredictionBank
 from pc2_baseline.methods.pc2.pseudo_class import Classifier, Pc2Network
 from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.coteaching import PEERS, DividedPairs, Rows, Triplet
-from pc2_baseline.modules.division import THRESHOLD, Division
+from pc2_baseline.modules.division import THRESHOLD, Division, Scale
 from pc2_baseline.modules.learner import Learner
 from pc2_baseline.modules.losses import triplet_mean
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
@@ -55,6 +55,11 @@ class Pc2CommonSettings(PseudoClassSettings):
         THRESHOLD,
         description="Tau of the division: clean probability above which a pair is clean. The paper "
         "has one tau for this and for oscillation_threshold.",
+    )
+    division_scale: Scale = Field(
+        "linear",
+        description="What the division's mixture is fitted to: the losses, or their logarithms. On "
+        "a small release some high losses let it call nearly all pairs clean by the first.",
     )
     rectify: bool = Field(default=True, description="Rectify clean margins by oscillation (CR).")
     oscillation_threshold: Share = Field(

@@ -52,6 +52,20 @@ def test_pairs_are_clean_above_one_half_or_all_but_the_worst_hundredth(clean_pro
     assert np.array_equal(found.clean_prob, clean_prob)
 
 
+def test_logarithms_tell_skewed_losses_apart():
+    """Losses around 0.02 and 0.3, spread by factors: two in five pairs match. A mixture of the
+    losses themselves calls seven in eight clean.
+    """
+    rng = np.random.default_rng(4)
+    matched = rng.random(2000) < 0.4
+    losses = np.exp(rng.normal(np.where(matched, np.log(0.02), np.log(0.3)), 0.8))
+    assert divide(losses, 0).is_clean.mean() > 0.85
+    assert (divide(losses, 0, scale="log").is_clean == matched).mean() > 0.95
+    prob = clean_posterior(losses, 0, scale="log")
+    assert np.allclose(prob, clean_posterior(7 * losses, 0, scale="log"), atol=1e-9)
+    assert np.isfinite(clean_posterior(np.where(matched, 0.0, losses), 0, scale="log")).all()
+
+
 def peaked_losses():
     """A narrow peak among uniform losses: which component is the lower one is a matter of luck."""
     rng = np.random.default_rng(1)

@@ -18,8 +18,8 @@ def made(on_tiny, monkeypatch):
     """Four peers whose division is known."""
     asked = []
 
-    def divided(losses, fold, seed, threshold):
-        asked.append(threshold)
+    def divided(losses, fold, seed, *how):
+        asked.append(how)
         return Division(PROB, CLEAN)
 
     monkeypatch.setattr(crossfit, "divide_by_fold", divided)
@@ -54,7 +54,7 @@ def test_a_peer_learns_the_pairs_outside_its_fold_noisy_ones_from_their_epoch(
 
 def test_a_pair_is_judged_by_its_folds_peer_among_its_fold(made, scored, mean_losses):
     """Loss, prediction, and how far that moved since the epoch before."""
-    method, pairs, fold = made("method.division_threshold=0.75")
+    method, pairs, fold = made("method.division_threshold=0.75", "method.division_scale=log")
     method.fit_epoch(pairs, 0)
     assert not method.statistics["oscillation"].any()
     old = method.bank.predictions.double()
@@ -69,7 +69,7 @@ def test_a_pair_is_judged_by_its_folds_peer_among_its_fold(made, scored, mean_lo
         assert torch.allclose(new[rows].float(), found, atol=1e-6)
     moved = (old * (old / new).log()).sum(1)
     assert torch.allclose(method.statistics["oscillation"].double(), moved, rtol=1e-2, atol=1e-6)
-    assert made.asked == [0.75, 0.75]
+    assert made.asked == [(0.75, "log")] * 2
 
 
 def test_stable_pairs_are_found_fold_by_fold_and_rectify_the_margins(made, spy):

@@ -116,13 +116,21 @@ def test_a_pair_is_stable_from_tau_on_and_clean_above_its_own(on_tiny, monkeypat
     """The threshold itself is stable, but not clean."""
     posterior = np.array([0.1, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, *[0.2] * 17])
     monkeypatch.setattr(paper, "clean_posterior", lambda *_: posterior)
-    monkeypatch.setattr(division, "clean_posterior", lambda *_: posterior)
+    monkeypatch.setattr(division, "clean_posterior", lambda *_, **__: posterior)
     named = [f"method.{name}_threshold={threshold}" for name in ("oscillation", "division")]
     method, pairs = on_tiny("pc2-paper", *named)
     moved = np.arange(24.0)
     assert np.array_equal(paper.stable_pairs(moved, method.method, 0)[1], posterior >= threshold)
     own = method.divide_pairs(pairs, 0)
     assert np.array_equal(own.division.is_clean, posterior > threshold)
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_losses_are_divided_on_the_scale_that_is_set(on_tiny, scale):
+    method, pairs = on_tiny("pc2-paper", f"method.division_scale={scale}")
+    own = method.divide_pairs(pairs, 0)
+    found = division.clean_posterior(own.loss, method.train.seed, scale=scale)
+    assert np.array_equal(own.division.clean_prob, found)
 
 
 def test_a_noisy_margin_is_soft_by_the_cosine_of_the_pseudo_caption(divided, spy, monkeypatch):

@@ -51,7 +51,7 @@ def plain(monkeypatch):
     return module
 
 
-def falling(statistic, _):
+def falling(statistic, *_, **__):
     """Return a posterior that is above one half for three pairs in five."""
     values = division.scaled(statistic.astype(np.float64))
     return 1 / (1 + np.exp(20 * (values - np.quantile(values, 0.6) - 1e-6)))
