@@ -291,6 +291,12 @@ class Settings(Strict):
         """Clean probability above which the method takes a pair for clean."""
         return float(getattr(self.method, "division_threshold", 0.5))
 
+    @property
+    def division_scale(self) -> Literal["linear", "log"]:
+        """Scale of the statistic that the method's mixture is fitted to."""
+        scale: Literal["linear", "log"] = getattr(self.method, "division_scale", "linear")
+        return scale
+
     @model_validator(mode="after")
     def _network_and_data_are_what_the_method_takes(self) -> "Settings":
         if self.model.similarity in {"pooled", "reading", "dual_encoder"}:

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from now_builder.formats.io import replacing
 from pc2_baseline.analysis.truth import DivisionQuality, Truth, by_peer
-from pc2_baseline.modules.division import THRESHOLD
+from pc2_baseline.modules.division import THRESHOLD, Scale, logarithms
 from pc2_baseline.training.checkpoint import CheckpointState
 
 # of the palette of Okabe and Ito, which the colour-blind tell apart
@@ -61,18 +61,20 @@ def draw_division(
     truth: Truth | None,
     title: str,
     threshold: float = THRESHOLD,
+    scale: Scale = "linear",
 ) -> None:
     """Draw one epoch's losses, clean probabilities and oscillations, a row for each peer.
 
     Peers that share a division have one row. Statistics that a method does not keep have no column.
-    A truth colours the pairs, a line marks the clean probability above which they are clean.
+    A truth colours the pairs, a line marks the clean probability above which they are clean. Losses
+    have the scale that the mixture was fitted on.
 
     Source:
         PC2 (Duan et al., ACM MM 2024), the figure of the losses and their mixture.
     """
     peers = by_peer(division)
     labels = {
-        "loss": "Loss of the pair",
+        "loss": "Loss of the pair" if scale == "linear" else "log(0.1 + loss / mean loss)",
         "clean_prob": "Clean probability",
         "oscillation": "Oscillation, log10",
     }
@@ -82,7 +84,8 @@ def draw_division(
             groups = _groups(truth, len(own["clean_prob"]))
             at = dict(zip(columns, row, strict=True))
             if "loss" in at:
-                _draw_losses(at["loss"], own["loss"], own["clean_prob"], groups)
+                losses = own["loss"] if scale == "linear" else logarithms(own["loss"])
+                _draw_losses(at["loss"], losses, own["clean_prob"], groups)
             _draw_probabilities(at["clean_prob"], own["clean_prob"], groups, threshold)
             if "oscillation" in at:
                 _draw_oscillations(at["oscillation"], own["oscillation"], groups)

@@ -14,7 +14,7 @@ FORCED_NOISY = 0.01
 STARTS = 10
 Scale = Literal["linear", "log"]
 _FEWEST_CLEAN = 2
-_LEAST = 0.1  # of the mean loss: the logarithms of smaller ones are nearly alike
+_LEAST = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,18 @@ def scaled(statistic: Float[np.ndarray, " pairs"]) -> Float[np.ndarray, " pairs"
     return (statistic - low) / (high - low)
 
 
+def logarithms(statistic: Float[np.ndarray, " pairs"]) -> Float[np.ndarray, " pairs"]:
+    r"""Return :math:`\log(0.1 + x / \bar x)`, with :math:`x` the statistic above its lowest value.
+
+    A few high values do not take up the scale; those below a tenth of the mean are nearly alike.
+
+    Raises:
+        TrainingError: As :func:`scaled`.
+    """
+    above = scaled(statistic)
+    return np.asarray(np.log(_LEAST + above / above.mean()))
+
+
 def clean_posterior(
     statistic: Float[np.ndarray, " pairs"],
     seed: int,
@@ -69,11 +81,10 @@ def clean_posterior(
     one_variance: bool = False,
     scale: Scale = "linear",
 ) -> Float[np.ndarray, " pairs"]:
-    r"""Compute the posterior of the lower of two Gaussians fitted to a statistic.
+    """Compute the posterior of the lower of two Gaussians fitted to a statistic.
 
     Gaussians of one variance have a posterior that never rises with the statistic. With the scale
-    ``log`` they are fitted to :math:`\log(0.1 + x / \bar x)`, where :math:`x` is the statistic
-    above its lowest value.
+    ``log`` they are fitted to its :func:`logarithms`.
 
     Source:
         NCR (Huang et al., NeurIPS 2021): 10 iterations, tolerance 0.01, variance floor 5e-4.
@@ -86,9 +97,8 @@ def clean_posterior(
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    values = scaled(statistic.astype(np.float64))
-    if scale == "log":
-        values = scaled(np.log(_LEAST + values / values.mean()))
+    values = statistic.astype(np.float64)
+    values = scaled(logarithms(values) if scale == "log" else values)
     mixture = GaussianMixture(
         2, covariance_type="tied" if one_variance else "full", n_init=STARTS, max_iter=10,
         tol=1e-2, reg_covar=5e-4, random_state=seed,

@@ -225,7 +225,7 @@ class PictureCallback:
         self._run = run
         self._pairs = record.release.pairs
         self._warmup = record.settings.train.warmup_epochs
-        self._threshold = record.settings.division_threshold
+        self._how = record.settings.division_threshold, record.settings.division_scale
         self._truth = truth
 
     def on_epoch_end(self, state: CheckpointState, outputs: EpochOutputs) -> None:
@@ -235,7 +235,7 @@ class PictureCallback:
         if division := _division(outputs):
             path = self._run / PICTURES / f"{state.epoch:05d}.png"
             title = f"Epoch {state.epoch + 1}"
-            draw_division(path, division, self._truth, title, self._threshold)
+            draw_division(path, division, self._truth, title, *self._how)
         draw_curves(self._run / CURVES, state, self._pairs, self._warmup)
 
     def close(self) -> None:

@@ -207,6 +207,14 @@ def test_a_division_that_peers_share_has_one_row_of_what_there_is(tmp_path, left
     assert missing not in svg
 
 
+def test_losses_are_drawn_on_the_scale_of_their_mixture(tmp_path):
+    settings = read_settings("pc2-paper", ["method.division_scale=log"])
+    assert (settings.division_scale, read_settings("ncr", []).division_scale) == ("log", "linear")
+    for scale, expected in [("linear", "Loss of the pair"), ("log", "log(0.1 + loss / mean loss)")]:
+        draw_division(tmp_path / "a.svg", division(40), None, "Epoch 1", scale=scale)
+        assert f"<!-- {expected} -->" in (tmp_path / "a.svg").read_text()
+
+
 @pytest.mark.parametrize("kind", ["plain", "constant", "certain", "all known", "some known"])
 def test_any_division_can_be_drawn(tmp_path, kind):
     statistics, truth = division(40), None
