@@ -32,6 +32,7 @@ def test_every_preset_is_valid_with_each_section_and_says_what_it_is(name):
      ("scan-t2i", "SCAN T2I"), ("pc2-pooled", "PC2, pooled network"),
      ("crossfit", "Cross-fit division"), ("ridge", "Ridge regression"),
      ("pc2-crossfit", "PC2, cross-fit division"),
+     ("pc2-crossfit-pooled", "PC2, cross-fit division, pooled network"),
      ("sgr-c", "SGR-C (trained on matched pairs alone)")],
 )  # fmt: skip
 def test_a_submission_names_its_method_as_papers_do_and_another_network(preset, title):

@@ -143,7 +143,7 @@ SCAN = ["train.lr=1e-2", "train.batch=16", "train.warmup_epochs=3", "train.epoch
     ("preset", "overrides", "auroc"),
     [
         ("pc2-paper/demo", ["method.classes=16"], 0.9),
-        ("pc2-crossfit/demo", ["method.classes=16", "method.folds=3", POOLED], 0.9),
+        ("pc2-crossfit-pooled/demo", ["method.classes=16", "method.folds=3"], 0.9),
         ("ncr/demo", [], 0.75),
         ("bicro/demo", [], 0.75),
         ("npc/demo", [], 0.8),

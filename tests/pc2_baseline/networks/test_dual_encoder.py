@@ -204,7 +204,8 @@ PARTS = {
     "pc2-crossfit": ["method.classes=8", "method.class_input=pooled", "method.folds=2"],
 }
 SMALLER = {"pcsr": "pc2-paper", "pc2-pooled": "pc2-paper", "pc2-star": "pc2-paper",
-           "bicro": "", "crossfit-pooled": "crossfit"}  # fmt: skip
+           "bicro": "", "crossfit-pooled": "crossfit",
+           "pc2-crossfit-pooled": "pc2-crossfit"}  # fmt: skip
 
 
 @pytest.mark.parametrize("preset", presets_of_methods())
