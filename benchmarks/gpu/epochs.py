@@ -166,7 +166,7 @@ def certain(losses: np.ndarray, _: int) -> np.ndarray:
     return np.ones_like(losses)
 
 
-def planted(losses: np.ndarray, seed: int, _: float) -> Division:
+def planted(losses: np.ndarray, seed: int, *_: object) -> Division:
     """Divide by a draw, so that the work of an epoch is known whatever is learned of noise."""
     order = np.random.default_rng(seed).permutation(len(losses))
     is_clean = order < round(CLEAN_SHARE * len(losses))
