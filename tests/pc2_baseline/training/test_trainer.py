@@ -27,6 +27,12 @@ FORK = multiprocessing.get_context("fork")  # has torch, which takes seconds to 
 
 
 @pytest.fixture(scope="module")
+def small_settings(small_settings):
+    """The same at a weight at which dev and test, eight pairs each, have other recalls."""
+    return [*small_settings, "method.lambda_noisy=1"]
+
+
+@pytest.fixture(scope="module")
 def settings(small_settings):
     return read_settings("pc2-paper", small_settings, on="demo")
 
