@@ -119,7 +119,9 @@ def read_frame(path: Path) -> Any:
     """Read a table that a user brings, Parquet or CSV by its first bytes, as a pandas frame.
 
     Cells of a CSV are texts, empty ones too; columns of Parquet have their own types, an index
-    that pandas stored is a column. Names of columns are as :func:`plain_names` writes them.
+    that pandas stored is a column. A null text is the empty one, and so is each cell of a column
+    without a value; a null number or truth is ``None``, or NaN among fractions. Names of columns
+    are as :func:`plain_names` writes them.
 
     Raises:
         FormatError: If it is missing, is no table, or two columns have one name; or as
@@ -138,7 +140,9 @@ def read_frame(path: Path) -> Any:
             with pq.ParquetFile(path) as parquet:
                 table = parquet.read()
             table.validate(full=True)  # texts that are not UTF-8 would fail where they are used
-            frame = table.to_pandas(ignore_metadata=True)
+            for place, name in enumerate(table.column_names):
+                table = table.set_column(place, name, _filled(table[place]))
+            frame = table.to_pandas(integer_object_nulls=True, ignore_metadata=True)
         else:
             header, *rows = [cells for _, cells in read_records(path, content)]
             rows = [row + [""] * (len(header) - len(row)) for row in rows]
@@ -152,6 +156,18 @@ def read_frame(path: Path) -> Any:
     if not frame.columns.is_unique:
         raise FormatError(path, f"columns {list(frame.columns)}: a name twice")
     return frame
+
+
+def _filled(column: Any) -> Any:
+    """Return a column without null texts; one that has no value at all has texts, too."""
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    if column.null_count == len(column):
+        return pa.repeat("", len(column))
+    kind = column.type.value_type if kinds.is_dictionary(column.type) else column.type
+    texts = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
+    return column.cast(pa.large_string()).fill_null("") if texts else column
 
 
 def read_hosts(path: Path) -> list[str]:

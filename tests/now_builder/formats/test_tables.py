@@ -25,6 +25,19 @@ def test_cells_of_a_csv_are_texts_and_those_of_parquet_what_they_are(tmp_path: P
     assert list(read_frame(tmp_path / "table")["matched"]) == [True, False, None]
 
 
+def test_empty_cells_of_parquet_are_empty_texts_or_none(tmp_path: Path) -> None:
+    texts = pa.array(["a", None])
+    kinds = (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), "utf8"))
+    columns = {str(kind): texts.cast(kind) for kind in kinds}
+    columns |= {"null": pa.nulls(2), "list": pa.nulls(2, pa.list_(pa.int8()))}
+    rest = {"whole": pa.array([12, None]), "truth": pa.array([True, None])}
+    pq.write_table(pa.table(columns | rest), tmp_path / "t.parquet")
+    assert read_frame(tmp_path / "t.parquet").to_dict("list") == {
+        **{name: ["" if name in {"null", "list"} else "a", ""] for name in columns},
+        "whole": [12, None], "truth": [True, None],
+    }  # fmt: skip
+
+
 def test_an_index_that_pandas_stored_is_a_column(tmp_path: Path) -> None:
     FRAME.set_index("key").to_parquet(tmp_path / "t.parquet")
     assert list(read_frame(tmp_path / "t.parquet")["key"]) == list(FRAME["key"])

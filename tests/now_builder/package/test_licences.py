@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -79,6 +80,16 @@ def test_licences_that_ask_for_attribution_alone_are_free():
         "Commons-Clause", "BSD-3-Clause-No-Nuclear-License", "CC", "permit", "MIT\nGPL-3.0",
     ):  # fmt: skip
         assert not is_free(licence)
+
+
+def test_an_empty_cell_of_parquet_is_no_licence_and_no_commit(tmp_path):
+    path = tmp_path / "sites.parquet"
+    row = {"host": ["a.test"], "licence": [None], "repository": ["a/b"], "commit": ["0"]}
+    pd.DataFrame(row).to_parquet(path)
+    assert read_sites(path)["a.test"]["licence"] == ""
+    pd.DataFrame(row | {"licence": ["MIT"], "commit": [None]}).to_parquet(path)
+    with pytest.raises(FormatError, match=r"row 2: commit of a\.test is empty"):
+        read_sites(path)
 
 
 def test_every_page_without_such_a_licence_is_a_reject_that_says_why(made, release, small_crawl):
