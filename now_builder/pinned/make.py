@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from now_builder.errors import ConfigError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import remove_leftovers, replacing_folder, write_json, write_text
 from now_builder.formats.tables import read_frame
 from now_builder.pinned.git import Git, SiteError, Source
@@ -61,8 +61,15 @@ def make(
         sites: Number of sites, drawn evenly from the list; a larger number adds to a smaller one.
         source: Where the repositories come from.
         force: Whether sites that are done are fetched again.
+
+    Raises:
+        ConfigError: If ``web`` holds other files or the list, or ``source`` has no folder.
+        FormatError: If the list, or the table of verdicts beside it, cannot be read.
     """
+    if listed.resolve().parent == web.resolve():
+        raise ConfigError(f"--list {listed}: lies in the folder to write; copy it out of {web}")
     rows = _drawn(read_sites(listed), sites)
+    judged = _read_judged(listed.with_name("judged.csv"))
     if source.mirrors is not None and not source.mirrors.is_dir():
         raise ConfigError(f"--from {source.mirrors}: no such folder")
     if web.is_dir() and any(web.iterdir()) and not (web / _RECORDS).is_dir():
@@ -76,19 +83,22 @@ def make(
     made |= _make_all(web, left, source, len(rows))
     urls = [url for site in rows for url in made[site.host][1]]
     write_text(web / "urls.txt", "".join(f"{url}\n" for url in urls))
-    _write_judged(web / "judged.csv", listed.with_name("judged.csv"), urls)
+    (web / "judged.csv").unlink(missing_ok=True)
+    if judged is not None:
+        own = judged[judged["url"].isin(urls)]
+        write_text(web / "judged.csv", own.to_csv(index=False))
     table = [made[site.host][0] for site in rows]
     write_sites(web / "sites.csv", table)
     statuses = Counter(row.status for row in table)
     return PinnedSummary(web, len(urls), dict(statuses.most_common()))
 
 
-def _write_judged(path: Path, beside: Path, urls: Sequence[str]) -> None:
-    """Write the verdicts on listed pages, if there is a table of them beside the list."""
-    path.unlink(missing_ok=True)
-    if beside.exists():
-        table = read_frame(beside)
-        write_text(path, table[table["url"].isin(urls)].to_csv(index=False))
+def _read_judged(path: Path) -> Any:
+    """Read the verdicts on pages by URL; ``None`` if there is no table of them."""
+    table = read_frame(path) if path.exists() else None
+    if table is not None and "url" not in table.columns:
+        raise FormatError(path, f"columns {[*table.columns]}, expected url among them")
+    return table
 
 
 def _drawn(rows: list[Site], number: int | None) -> list[Site]:

@@ -74,7 +74,7 @@ class PinnedAnswers:
         """Answer with a file, a redirect to a folder, or the site's own page for absent ones.
 
         The page of a project refers to files below the project's name, as its owner's server has
-        them: such a path is found with that name and without it.
+        them: such a path is found with that name and without it. The name alone is a folder.
         """
         home = self.homes.get(host.lower().partition(":")[0].rstrip("."))
         if home is None:
@@ -82,8 +82,10 @@ class PinnedAnswers:
         path, mark, query = target.partition("?")
         parts = [part for part in unquote(path).split("/") if part]
         name = "/".join(parts) + ("/" if parts and path.endswith("/") else "")
-        first, _, rest = name.partition("/")
-        found = home.find(name) or (home.find(rest) if first.lower() == home.base else None)
+        first, below, rest = name.partition("/")
+        found = home.find(name)
+        if found is None and first.lower() == home.base:
+            found = home.find(rest) if below else f"{name}/"
         if found is None:
             return home.absent()
         if found.endswith("/"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import read_lines, write_text
-from now_builder.formats.tables import read_records
+from now_builder.formats.tables import plain_names, read_records
 
 LIST = Path(__file__).with_name("sites.csv")
 MOST_PAGES = 40
@@ -26,7 +26,7 @@ class Site:
         commit: Hash of the commit, 40 hexadecimal digits.
         folder: The folder that is served, empty for the whole repository.
         host: Host name ``<name>.<owner>.test``.
-        pages: Number of pages to list at most, up to 40.
+        pages: Number of pages to list at most, from 1 to 40.
         language: Main language of the pages (BCP 47).
         licence: Licence stated in the repository (SPDX), ``none`` without one.
         size: Bytes of the folder's files.
@@ -80,7 +80,7 @@ def read_sites(path: Path = LIST) -> list[Site]:
 
     Raises:
         FormatError: If it is missing, empty, or a row is not what a field's rule says; naming the
-            line and the field. Two rows with one host are refused.
+            line and the field. Two rows with one host, and a site of no page, are refused.
     """
     return _read(path, Site, "a list of sites")
 
@@ -101,7 +101,8 @@ def write_sites(path: Path, rows: Iterable[MadeSite]) -> None:
 
 def _read(path: Path, kind: type[Site], missing: str) -> list[Any]:
     read_lines(path, f"no such file; expected {missing}")
-    (_, header), *records = read_records(path, path.read_bytes())
+    (_, names), *records = read_records(path, path.read_bytes())
+    header = plain_names(names)
     columns = [field.name for field in fields(kind)]
     absent = [name for name in columns if name not in {*header, "kind"}]
     if absent or len({*header}) < len(header):
@@ -111,6 +112,8 @@ def _read(path: Path, kind: type[Site], missing: str) -> list[Any]:
     for line, cells in records:
         cell = dict(zip(header, cells, strict=False))
         row = kind(**{name: _value(path, line, name, cell.get(name, "")) for name in columns})
+        if kind is Site and not row.pages:  # of a site that was made, none is what was found
+            raise FormatError(path, f"line {line}: pages is 0, expected 1 to {MOST_PAGES}")
         if (first := lines.setdefault(row.host, line)) != line:
             raise FormatError(path, f"line {line}: host {row.host} is that of line {first}, too")
         rows.append(row)

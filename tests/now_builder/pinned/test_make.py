@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from now_builder.errors import ConfigError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.pinned.git import Source
 from now_builder.pinned.make import make
 from now_builder.pinned.serve import PinnedAnswers
+from now_builder.pinned.sites import read_made
 from now_builder.program.web_server import serving
 from now_builder.urls import canonical
 from tests.kill_at_rename import run_until_rename
@@ -338,8 +339,27 @@ def test_verdicts_beside_the_list_go_along_with_their_pages(mirrors, made, tmp_p
     table.write_text("".join([*rows, "http://gone.own.test/,match,\n"]), encoding="utf-8")
     web = made()
     assert (web / "judged.csv").read_text(encoding="utf-8") == "".join(rows)
+    table.write_text("key,verdict\n")
+    before = contents(web)
+    with pytest.raises(FormatError, match=r"judged\.csv: columns .*'verdict'\], expected url"):
+        made(force=True)
+    assert contents(web) == before
     table.unlink()
     assert not (made() / "judged.csv").exists()
+
+
+def test_a_list_in_the_folder_to_write_is_left_as_it_is(mirrors, made, tmp_path):
+    mirrors.add("ann/site", {"index.html": page("home")})
+    mirrors.listed += f"ann/gone,{'3' * 40},,gone.ann.test,3,,,0,\n"
+    (tmp_path / "judged.csv").write_text("url,verdict\nhttp://site.ann.test/,match\n")
+    web = made()
+    before = contents(web)
+    (tmp_path / "link").symlink_to(web / "sites.csv")
+    for listed in (web / "sites.csv", tmp_path / "link"):
+        with pytest.raises(ConfigError, match=r"--list .*: lies in the folder to write"):
+            make(web, listed, source=Source(mirrors.folder))
+    assert contents(web) == before
+    assert [row.pages for row in read_made(web)] == [1, 0]
 
 
 def test_fewer_sites_are_some_of_more(mirrors, made):

@@ -49,6 +49,7 @@ def web(tmp_path_factory):
         ("/about/", 404, "lost"), ("/empty", 404, "lost"), ("/empty/", 404, "lost"),
         ("/robots.txt", 200, "User-agent"), ("/Project/about", 200, "about"),
         ("/project/docs", 301, "/project/docs/"), ("/Project/", 200, "home"),
+        ("/Project", 301, "/Project/"), ("/Project?a=1", 301, "/Project/?a=1"),
         ("/out.txt", 404, "lost"), ("/outer/passwd", 404, "lost"), ("/..", 404, "lost"),
         ("/../sites.csv", 404, "lost"), ("/%2e%2e/sites.csv", 404, "lost"),
         ("/..%2fsites.csv", 404, "lost"), ("/%00", 404, "lost"), ("/%ff", 404, "lost"),

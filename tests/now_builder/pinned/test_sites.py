@@ -29,13 +29,13 @@ def test_the_list_of_the_package_is_a_list():
     assert LIST.parent.name == "pinned"
 
 
-def test_columns_may_have_another_order_and_more_of_them(tmp_path):
+def test_columns_may_have_another_order_or_case_and_more_of_them(tmp_path):
     path = tmp_path / "list.csv"
     path.write_text(HEADER + line())
     (plain,) = read_sites(path)
     names = [name for name in reversed(ROW) if name != "kind"]
     cells = [ROW[name] for name in names]
-    path.write_text(",".join(["note", *names]) + "\n" + ",".join(["x", *cells]) + "\n")
+    path.write_text(",".join(["note", *names]).upper() + "\n" + ",".join(["x", *cells]) + "\n")
     (other,) = read_sites(path)
     assert (other.repository, other.size, other.kind) == (plain.repository, 9, "")
 
@@ -56,6 +56,7 @@ def test_columns_may_have_another_order_and_more_of_them(tmp_path):
         *((HEADER + line(host=host), "line 2: host")
           for host in ("ann.test", "site.ann.com", "Site.ann.test", "-a.ann.test", "../.ann.test")),
         (HEADER + line(pages="41"), "line 2: pages is 41, expected at most 40"),
+        (HEADER + line(pages="0"), "line 2: pages is 0, expected 1 to 40"),
         (HEADER + line(pages="-1"), "line 2: pages"), (HEADER + line(size="1e6"), "line 2: size"),
         (HEADER + line(pages="٣"), "line 2: pages"),
         (HEADER + line(language="english!"), "line 2: language"),
