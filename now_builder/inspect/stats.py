@@ -173,7 +173,11 @@ def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) 
 
 
 def read_audit(path: Path, release: Path | None) -> list[VerdictRow]:
-    """Read what ``audit`` wrote, or any table of pairs; those judged in two ways are unsure."""
+    """Read what ``audit`` wrote, or any table of pairs; those judged in two ways are unsure.
+
+    A row of a table that has key and URL is on a pair of the release only if both are the pair's:
+    another crawl gives its pages the same keys.
+    """
     try:
         with path.open("rb") as file:
             header = file.readline(1000).decode("utf-8-sig", "replace").strip()
@@ -182,33 +186,34 @@ def read_audit(path: Path, release: Path | None) -> list[VerdictRow]:
     if header == ",".join(COLUMNS):
         return read_verdicts(path)
     table = read_judged(path)
-    column = "key" if "key" in table.columns else "url"
-    if not {column, "matched"} <= {*table.columns}:
+    columns = [name for name in ("key", "url") if name in table.columns]
+    if not columns or "matched" not in table.columns:
         found = [str(name) for name in table.columns]
         raise FormatError(path, f"columns {found}, expected key or url, and matched")
-    pairs = {getattr(pair, column): pair for pair in (stream_pairs(release) if release else ())}
+    own = stream_pairs(release) if release else ()
+    pairs = {getattr(pair, name): pair for pair in own for name in columns}
     lines: dict[str, VerdictRow] = {}
     for number, row in enumerate(table.to_dict("records"), 2):
-        line = _line_of(row, column, verdict_of(path, number, row["matched"]))
-        name = line.key or line.url
+        line = _line_of(row, verdict_of(path, number, row["matched"]))
         if release is not None:
-            if name not in pairs:
+            pair = pairs.get(line.key or line.url)
+            if pair is None or line.url not in {"", pair.url}:
                 continue
-            pair = pairs[name]
             line = replace(line, key=pair.key, url=pair.url, split=pair.split)
+        name = line.key or line.url
         known = lines.get(name, line)
         lines[name] = line if known.matched == line.matched else replace(line, matched="unsure")
     if len(table) and not lines:
-        raise FormatError(path, f"none of its {len(table)} lines names a {column} of {release}")
+        what = " and ".join(columns)
+        raise FormatError(path, f"none of its {len(table)} lines names a {what} of {release}")
     return list(lines.values())
 
 
-def _line_of(row: Mapping[str, object], column: str, verdict: Verdict) -> VerdictRow:
-    """Make a line of a table's row; ``column`` names the pair."""
+def _line_of(row: Mapping[str, object], verdict: Verdict) -> VerdictRow:
+    """Make a line of a table's row."""
     texts = {name: "" if (cell := row.get(name)) is None else str(cell).strip() for name in COLUMNS}
-    key, url = (texts["key"], "") if column == "key" else ("", texts["url"])
-    split, judge, note = texts["split"], texts["judge"], texts["note"]
-    return VerdictRow(key, url, split, "", verdict, judge, at="", seconds=0.0, note=note)
+    own = {name: texts[name] for name in ("key", "url", "split", "judge", "note")}
+    return VerdictRow(**own, lang="", matched=verdict, at="", seconds=0.0)
 
 
 def _names(files: Mapping[Path, Sequence[VerdictRow]]) -> dict[Path, str]:

@@ -416,6 +416,24 @@ def test_stats_of_any_table_of_pairs(world, tmp_path):
             audit_stats(*arguments)
 
 
+def test_a_verdict_of_another_crawl_with_the_same_key_counts_nowhere(world, settings, tmp_path):
+    pairs = read_pairs(world.release)[:4]
+    path = tmp_path / "theirs.csv"
+    frame = pd.DataFrame({"key": [pair.key for pair in pairs], "url": "http://else.test/"})
+    frame["verdict"] = "no"
+    again = settings.model_copy(update={"from_": path})
+    frame.to_csv(path, index=False)
+    for read in (lambda: audit_stats([path], world.release, None),
+                 lambda: sample_of(world.release, again)):  # fmt: skip
+        with pytest.raises(FormatError, match="none of its 4 lines names a key and url of"):
+            read()
+    frame.loc[0, "url"], frame.loc[1, "url"] = pairs[0].url, ""  # a key alone names a pair
+    frame.loc[2, "key"], frame.loc[2, "url"] = "", pairs[2].url
+    frame.to_csv(path, index=False)
+    assert audit_stats([path], world.release, None).together.counts["mismatch"] == 3
+    assert {*sample_of(world.release, again)} == {*pairs[:3]}
+
+
 def test_verdict_and_kind_are_what_audit_calls_matched_and_note(world, tmp_path):
     """1 of 2 decided is mismatched; the same file is what dev and test are drawn by."""
     urls = [pair.url for pair in read_pairs(world.release)[:3]]
