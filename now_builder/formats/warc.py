@@ -4,9 +4,11 @@ import gzip
 import hashlib
 import io
 import json
+import logging
 import re
 import uuid
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +31,8 @@ from now_builder.formats.shard import (
     read_columns,
     torn,
 )
+
+_log = logging.getLogger(__name__)
 
 _HTTP = "HTTP/1.1"
 _AS_SENT = "X-Crawler-"
@@ -89,14 +93,26 @@ def read_exchanges(captures: Path, shard: int) -> dict[str, tuple[Exchange, ...]
 def write_wacz(captures: Path, path: Path) -> int:
     """Close the WARCs of all complete shards into one WACZ, and return the number of its pages.
 
-    The same captures give the same bytes.
+    The same captures give the same bytes. A warning tells how many pages have no WARC.
 
     Raises:
-        FormatError: If no complete shard has a WARC.
+        FormatError: If no complete shard has a WARC, or one is cut off.
     """
-    shards = [shard for shard in complete_shards(captures) if warc_path(captures, shard).exists()]
+    complete = complete_shards(captures)
+    shards = [shard for shard in complete if warc_path(captures, shard).exists()]
     if not shards:
         raise FormatError(captures, "no complete shard has a WARC (00000.warc.gz); crawl --warc")
+    for shard in shards:
+        _check_end(warc_path(captures, shard), cdxj_path(captures, shard))
+    lacking = [shard for shard in complete if shard not in shards]
+    left_out = sum(
+        row["status"] == "ok"
+        for shard in lacking
+        for row in read_columns(captures, shard, ("status",))
+    )
+    if left_out:
+        first = warc_path(captures, lacking[0]).name
+        _log.warning("wacz: left out %d pages of shards without a WARC (no %s)", left_out, first)
     lines = [_line({"format": "json-pages-1.0", "id": "pages", "title": "All pages"})]
     for shard in shards:
         names = ("key", "url_canonical", "status", "fetched_at", "title")
@@ -115,6 +131,21 @@ def write_wacz(captures: Path, path: Path) -> int:
         digest = {"path": package["path"], "hash": package["hash"]}
         _add(file, "datapackage-digest.json", [_line(digest)])
     return len(lines) - 1
+
+
+def _check_end(path: Path, index: Path) -> None:
+    """Refuse a WARC that is cut off: a page's metadata stands whole behind all that is indexed."""
+    try:
+        lines = index.read_bytes().splitlines()
+        places = [json.loads(line.split(b" ", 2)[2]) for line in lines]
+        end = max((int(place["offset"]) + int(place["length"]) for place in places), default=0)
+        with path.open("rb") as file:
+            file.seek(end)
+            whole = bool(gzip.GzipFile(fileobj=file).read()) or not places
+    except (OSError, EOFError, ValueError, LookupError, TypeError, zlib.error) as error:
+        raise torn(path, f"not a whole WARC by {index.name} ({error!r:.200})") from None
+    if not whole:
+        raise torn(path, f"not a whole WARC by {index.name}: ends before byte {end + 1}")
 
 
 def _line(value: dict[str, Any]) -> bytes:

@@ -11,8 +11,14 @@ from warcio.archiveiterator import ArchiveIterator
 from warcio.checker import Checker
 
 from now_builder.errors import FormatError
-from now_builder.formats.shard import Capture, CaptureRow, Exchange
-from now_builder.formats.warc import cdxj_path, read_exchanges, warc_path, write_warc
+from now_builder.formats.shard import Capture, CaptureRow, Exchange, write_shard
+from now_builder.formats.warc import (
+    cdxj_path,
+    read_exchanges,
+    warc_path,
+    write_wacz,
+    write_warc,
+)
 
 HTML = b"<html><title>\xd6\xd0\xce\xc4</title></html>"
 PNG = b"\x89PNG\r\n\x1a\n picture"
@@ -154,3 +160,23 @@ def test_a_record_that_lacks_what_it_needs_is_refused(
         warc_path(tmp_path, 3).write_bytes(gzip.compress(there))
         with pytest.raises(FormatError, match="not a readable WARC"):
             read_exchanges(tmp_path, 3)
+
+
+def test_an_archive_of_a_part_says_so_and_none_is_made_of_a_torn_warc(tmp_path, caplog) -> None:
+    for shard, pages in ((3, two_pages()), (4, [page(2, exchange(page(2)[0].url))]), (5, [])):
+        write_shard(tmp_path, shard, [row for row, _ in pages], [shot for _, shot in pages])
+        write_warc(tmp_path, shard, pages)
+    assert write_wacz(tmp_path, tmp_path / "it.wacz") == 3
+    assert not caplog.messages
+    warc_path(tmp_path, 3).unlink()
+    assert write_wacz(tmp_path, tmp_path / "it.wacz") == 1
+    told = "wacz: left out 2 pages of shards without a WARC (no 00003.warc.gz)"
+    assert caplog.messages == [told]
+    (tmp_path / "it.wacz").unlink()
+    whole = warc_path(tmp_path, 4).read_bytes()
+    last = whole.rindex(b"\x1f\x8b")  # the metadata of the last page
+    for size in (0, len(whole) // 2, last, len(whole) - 9):
+        warc_path(tmp_path, 4).write_bytes(whole[:size])
+        with pytest.raises(FormatError, match=r"00004\.warc\.gz: not a whole WARC by 00004\.cdxj"):
+            write_wacz(tmp_path, tmp_path / "it.wacz")
+    assert not (tmp_path / "it.wacz").exists()
