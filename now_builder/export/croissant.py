@@ -2,8 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from now_builder.errors import FormatError
+from now_builder.formats.io import read_json
 from now_builder.formats.split import SPLITS
 
 _TYPES = {
@@ -11,6 +14,19 @@ _TYPES = {
     "scores": "sc:Float", "regions": "sc:Float", "classes": "sc:Integer",
 }  # fmt: skip
 _MANY = re.compile(r"boxes|scores|classes|regions|flags|tokens_.*")
+
+
+def read_croissant(path: Path) -> dict[str, Any]:
+    """Read a release's Croissant tree.
+
+    Raises:
+        FormatError: If it is missing, or has no list ``recordSet`` of nodes with ``@id``.
+    """
+    tree = read_json(path, "no such file; package the release again")
+    nodes = tree.get("recordSet") if isinstance(tree, dict) else None
+    if not isinstance(nodes, list) or not all(isinstance(n, dict) and "@id" in n for n in nodes):
+        raise FormatError(path, "expected a list recordSet of nodes with @id")
+    return dict(tree)
 
 
 def describe_parquet(release: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:

@@ -40,14 +40,18 @@ def write(source: Source, part: Part, path: Path) -> None:
 
 
 def finish(source: Source, out: Path, parts: Sequence[Part]) -> Loading:
-    """Write the CSV files."""
+    """Write the CSV files; a folder that lacks a picture is written again."""
     for split in source.pairs:
         own = [part for part in parts if part.name.startswith(f"images/{split}-")]
         with replacing(out / f"{split}.csv") as path, path.open("w", encoding="utf-8") as file:
             writer = csv.writer(file, delimiter="\t", lineterminator="\n")
             writer.writerow(["filepath", "title"])
             for part in own:
-                writer.writerows(_lines((out / part.name).resolve(), part))
+                folder = (out / part.name).resolve()
+                there = {picture.stem for picture in folder.iterdir()}
+                if any(pair.key not in there for pair in part.pairs):
+                    write(source, part, folder)
+                writer.writerows(_lines(folder, part))
     return Loading({}, _ABOUT)
 
 

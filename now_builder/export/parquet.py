@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 
 from now_builder.errors import FormatError
 from now_builder.export.card import PLACEHOLDER, Loading
-from now_builder.export.croissant import describe_parquet
+from now_builder.export.croissant import describe_parquet, read_croissant
 from now_builder.export.pairs import Part, Row, Source, cut_splits, groups, rows
 from now_builder.formats.features import DIMENSION, REGIONS, Features, open_features
-from now_builder.formats.io import read_json, replacing, write_json
+from now_builder.formats.io import replacing, write_json
 from now_builder.formats.release import DATA_FOLDER
 
 Column: TypeAlias = tuple[pa.DataType, dict[str, Any]]
@@ -30,6 +30,7 @@ BESIDE = ("croissant.json",)
 
 def parts(source: Source) -> list[Part]:
     """Return a part for each file."""
+    read_croissant(source.release / "croissant.json")  # before any file is written
     return cut_splits(source, "data/SPLIT-{:05d}-of-{:05d}.parquet")
 
 
@@ -60,8 +61,7 @@ def write(source: Source, part: Part, path: Path) -> None:
 def finish(source: Source, out: Path, parts: Sequence[Part]) -> Loading:
     """Write ``croissant.json``."""
     names = pq.read_schema(out / parts[0].name).names
-    path = source.release / "croissant.json"
-    tree = read_json(path, "no such file; package the release again")
+    tree = read_croissant(source.release / "croissant.json")
     write_json(out / "croissant.json", describe_parquet(tree, names))
     pictures = "the screenshots themselves" if "image" in names else "no screenshots"
     columns = "\n".join(f"| `{name}` | {_ABOUT[name]} |" for name in names)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from now_builder import __version__
 from now_builder.config import Strict, build
 from now_builder.errors import ConfigError, FormatError
-from now_builder.export.card import export_card
+from now_builder.export.card import export_card, read_card
 from now_builder.export.pairs import Part, Source, read_source
 from now_builder.export.settings import ExportSettings
 from now_builder.formats.io import read_json, remove_leftovers, sha256_of, write_json, write_text
@@ -59,9 +59,11 @@ def export(
     Raises:
         ConfigError: If settings do not go together, ``out`` has files that are no export's, or it
             holds an export of another release or by other settings, and ``force`` is off.
-        FormatError: If release or captures are torn, or the captures are not those of the release.
+        FormatError: If release or captures are torn, the captures are not those of the release, or
+            its card or metadata are not as ``package`` writes them; nothing is written then.
     """
     source = read_source(release, settings)
+    card = read_card(release / "DATASET_CARD.md")
     writer = import_module(f"now_builder.export.{settings.to}")
     parts = writer.parts(source)
     licensed = LICENCES in read_manifest(release).files
@@ -75,7 +77,6 @@ def export(
     loading = writer.finish(source, out, parts)
     if licensed:
         write_text(out / LICENCES, (release / LICENCES).read_text(encoding="utf-8"))
-    card = (release / "DATASET_CARD.md").read_text(encoding="utf-8")
     write_text(out / "README.md", export_card(card, loading, record.digest))
     return {part.name: len(part.pairs) for part in parts}
 

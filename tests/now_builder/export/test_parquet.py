@@ -12,6 +12,7 @@ import yaml
 from PIL import Image
 
 from now_builder.errors import ConfigError
+from now_builder.export.card import Loading, export_card, read_card
 from now_builder.export.run import export
 from now_builder.export.settings import ExportSettings
 from now_builder.formats.captions import TOKENIZERS
@@ -127,6 +128,22 @@ def test_the_card_is_the_releases_with_the_files_in_its_head(out: Path, release:
     assert "load_dataset" in card
     schema = pq.read_schema(next((out / "data").iterdir()))
     assert all(f"| `{name}` |" in card for name in schema.names)
+
+
+def test_a_name_that_holds_marks_of_the_card_is_no_mark(release: Path, tmp_path: Path) -> None:
+    name = "My configs: set --- ## b"
+    told = (release / "DATASET_CARD.md").read_text(encoding="utf-8")
+    for written in ('A \\"name\\": odd', 'A "name": odd'):
+        told = told.replace(written, name)
+    (tmp_path / "card.md").write_text(told, encoding="utf-8")
+    files = {"default": {"train": "train.parquet"}}
+    card = export_card(read_card(tmp_path / "card.md"), Loading(files, "section"), "digest")
+    head, _, body = card.removeprefix("---\n").partition("\n---\n")
+    about = yaml.safe_load(head)
+    assert about["pretty_name"] == name
+    assert [one["config_name"] for one in about["configs"]] == ["default"]
+    assert body.startswith(f"\n# {name}\n\n")
+    assert body.index("\n## Load it\n\nsection") < body.index("\n## Provenance")
 
 
 def test_a_second_run_writes_nothing_and_a_forced_one_the_same_bytes(

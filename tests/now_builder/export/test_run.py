@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import signal
 import tarfile
 from argparse import Namespace
@@ -87,6 +88,15 @@ def test_a_killed_run_goes_on_and_a_forced_one_writes_the_same(
     assert left == shards | {"sizes.json", "README.md", "export.json"}
 
 
+def test_a_picture_that_is_gone_is_written_again(exported, repeating_release, small_crawl):
+    out = exported("openclip")
+    whole = contents(out)
+    next(out.glob("images/dev-*/*")).unlink()
+    settings = ExportSettings(to="openclip", captures=small_crawl, file_mb=1)
+    export(repeating_release, out, settings)
+    assert contents(out) == whole
+
+
 def test_a_folder_of_something_else_is_left_alone(small_release, small_crawl, tmp_path):
     settings = ExportSettings(to="webdataset", captures=small_crawl)
     (tmp_path / "sizes.json").write_text("mine")
@@ -110,6 +120,30 @@ def test_pairs_out_of_order_are_one_clear_line(small_release, tmp_path):
         write_pairs(tmp_path / "pairs.parquet", torn)
         with pytest.raises(FormatError, match=told):
             export(tmp_path, tmp_path / "out", ExportSettings(to="parquet"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("DATASET_CARD.md", "My card\n", "expected a head between lines ---"),
+        ("DATASET_CARD.md", "---\nlicense: mit\n---\n# Title\n", "expected a head between lines"),
+        ("DATASET_CARD.md", None, "no card that can be read"),
+        ("croissant.json", "{}", "expected a list recordSet of nodes"),
+        ("croissant.json", "[]", "expected a list recordSet of nodes"),
+        ("croissant.json", '{"recordSet": [{}]}', "expected a list recordSet of nodes"),
+        ("croissant.json", None, "no such file; package the release again"),
+    ],
+)
+def test_a_description_that_was_edited_is_refused_before_anything_is_written(
+    small_release, tmp_path, name, text, told
+):
+    release = shutil.copytree(small_release, tmp_path / "release")
+    (release / name).unlink()
+    if text is not None:
+        (release / name).write_text(text)
+    with pytest.raises(FormatError, match=rf"{name}: {told}"):
+        export(release, tmp_path / "out", ExportSettings(to="parquet"))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
