@@ -68,8 +68,11 @@ def is_left_out(name: str, hashes: Iterable[str]) -> bool:
 
 def look_at_all(names: Sequence[str], mirrors: Path, record: Path) -> list[Found]:
     """Look at the mirrors that are there and in no line of ``record`` yet; return all."""
-    record.touch()
-    lines = record.read_text("utf-8").splitlines()
+    with record.open("a+b") as file:
+        file.seek(0)
+        lines = file.read().splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b"\n"):  # cut off by a stop
+            file.truncate(file.tell() - len(lines.pop()))
     found = {one.repository: one for one in (Found(**json.loads(line)) for line in lines)}
     there = [name for name in names if (mirrors / name.replace("/", "+")).is_dir()]
     left = [name for name in there if name not in found]

@@ -84,6 +84,14 @@ def test_a_second_run_reads_nothing_again_and_changes_nothing(made, monkeypatch)
     assert before == ((out / "sites.csv").read_bytes(), (out / "found.jsonl").read_bytes())
 
 
+def test_a_line_that_a_stop_cut_off_is_read_again(made):
+    out, words = made
+    before = (out / "found.jsonl").read_bytes()
+    (out / "found.jsonl").write_bytes(before[:-20])
+    make_list.main(words)
+    assert (out / "found.jsonl").read_bytes() == before
+
+
 def test_sites_that_show_nothing_or_one_picture_or_no_page_are_left_out():
     def row(host, sha256, ink, status="ok"):
         url = f"http://{host}/{sha256}"

@@ -62,10 +62,11 @@ def read_urls(path: Path, column: str | None = None) -> list[str]:
     """Read a list of URLs in any of the forms in which such lists are found.
 
     A line of text is a URL, which a tab or a ``#`` after white space ends; a line that begins with
-    ``#`` is a comment. A line that is no URL is listed too, to become a row, unless the whole file
-    is something else. CSV, TSV, JSON Lines and Parquet have a column ``url``, in any case, or that
-    named by ``column``. Other forms are ranks and domains without a header, sitemaps, and the lines
-    of a web archive's index. All but Parquet may be packed by gzip.
+    ``#`` is a comment, and a first line ``url`` a header. A line that is no URL is listed too, to
+    become a row, unless the whole file is something else. CSV, TSV, JSON Lines and Parquet have a
+    column ``url``, in any case, or that named by ``column``. Other forms are ranks and domains
+    without a header, sitemaps, and the lines of a web archive's index. All but Parquet may be
+    packed by gzip.
 
     Raises:
         FormatError: If the file is missing, cut off, unreadable, has no such column, lists nothing,
@@ -148,7 +149,9 @@ def _from_lines(
 def _from_text(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines, 1):
         names = re.split(r"[,;]", line.replace('"', "")) if number == 1 else ()
-        if len(names) > 1 and "url" in plain_names(names):
+        if plain_names(names) == ["url"]:
+            continue  # the header of a CSV of one column
+        if "url" in plain_names(names):
             raise FormatError(path, "line 1: found the header of a CSV; name the file .csv")
         url = _NOTE.split(line.strip(), maxsplit=1)[0].strip()
         if url and url[0] != "#":

@@ -140,6 +140,7 @@ FOUND = {
     "named.json": ('{"link": "http://a.test/"}\n', "Link", ["http://a.test/"]),
     "cdx-00000": (CC + CC.replace("/x", "/y"), None, ["http://a.test/x", "http://a.test/y"]),
     "sitemap.xml": (SITEMAP, None, OF_SITEMAP),
+    "list": ('"URL"\nhttp://a.test/ # one\n', None, ["http://a.test/"]),
     "plain.txt": ("# of today\nhttp://a.test/\n", None, ["http://a.test/"]),
 }  # fmt: skip
 """Lists as they are found: name, content, column, and the URLs in it."""
