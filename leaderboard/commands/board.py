@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -37,8 +38,9 @@ def submit(
 ) -> None:
     """Send a submission to a board (--url), or score it here into a folder (--store, --release).
 
-    The result is an immutable JSON file, named by its content; the same file sent again is
-    the same entry, so retries are safe. A refusal lists every problem and how to fix it.
+    The result is an immutable JSON file, named by its content, with the time beside it; the same
+    file sent again is the same entry, so retries are safe. A refusal lists every problem and how to
+    fix it.
     """
     if url is not None and store is None:
         send(submission, url, token_file, as_json)
@@ -46,11 +48,13 @@ def submit(
     if url is not None or store is None or release is None:
         raise ConfigError("submit: expected --url URL, or --store FOLDER with --release RELEASE")
     from leaderboard.scoring.evaluate import score
-    from leaderboard.store.entries import file_result
+    from leaderboard.store.entries import NewFiling, file_result
     from leaderboard.store.signatures import Signer, filed_paths
 
     signer = Signer(store, judge_key) if judge_key else None
-    entry, new = file_result(store, score(submission, release, attributes))
+    result = score(submission, release, attributes)
+    # to the microsecond, so that what is sent within one second keeps its order
+    entry, new = file_result(store, result, NewFiling(None, datetime.now(UTC)))
     if signer is not None:
         paths = filed_paths(store, entry)
         signer.sign("scored", entry, paths if new else paths[:1])

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from leaderboard.service import events
 from leaderboard.service.accounts import OPERATOR, SERVICE, add_user, is_handle
 from leaderboard.service.database import EntryRow, User, insert_missing, reading, writing
-from leaderboard.store.entries import RESULTS, Entry, read_entry, read_result
+from leaderboard.store.entries import RESULTS, Entry, age, read_entry, read_result
 from leaderboard.store.proof import prove
 from leaderboard.store.signatures import read_chain, refuse_broken
 from now_builder.errors import FormatError
@@ -132,7 +132,7 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
         read = [read_entry(store, read_result(files[name])) for name in files.keys() - kept]
         entries = prove(store, read, frozenset(files), chain)
         owners = {name: row.user_id for name, row in rows.items()}
-        made, duplicates = _record_all(session, sorted(entries, key=_age), owners)
+        made, duplicates = _record_all(session, sorted(entries, key=age), owners)
         after = set(session.scalars(select(EntryRow.name)))
         counts = Counts(
             len(after), len(after - set(rows)), len(set(rows) - after), made, duplicates
@@ -159,16 +159,10 @@ def _unchanged(
     }
 
 
-def _age(entry: Entry) -> tuple[bool, float, str]:
-    """Return a sort key: of entries of one upload the earliest counts, undated ones last."""
-    at = entry.filing and entry.filing.submitted_at
-    return at is None, at.timestamp() if at else 0.0, entry.name
-
-
 def _record_all(
     session: Session, entries: Iterable[Entry], owners: dict[str, int | None]
 ) -> tuple[int, tuple[str, ...]]:
-    """Add rows; return the number of users created, and duplicate entries."""
+    """Add rows, of entries of one upload the first; return the users created, and duplicates."""
     users = {user.handle: user.id for user in session.scalars(select(User))}
     known, duplicates = len(users), []
     for entry in entries:

@@ -3,7 +3,7 @@
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,6 +14,7 @@ from leaderboard.core.errors import Problem
 from leaderboard.scoring.result import Result
 from leaderboard.store.dataset import DATASETS, DatasetReport
 from leaderboard.store.entries import (
+    LOCK,
     MAX_RECORD,
     PRIVATE,
     RESULTS,
@@ -130,8 +131,8 @@ def _walk(checked: _Store) -> None:
         mode = entry.stat(follow_symlinks=False).st_mode
         if stat.S_ISLNK(mode):
             checked.note("store.link", path, "a symbolic link", "files and folders alone")
-        elif folder == "." and name == PRIVATE:
-            checked.note("store.private", path, "a private folder", "none", "git rm -r it")
+        elif path == PRIVATE:
+            _check_private(checked, entry)
         elif stat.S_ISDIR(mode):
             if folder != "." or name not in KINDS:
                 wanted = ", ".join([*KINDS, *sorted(LOOSE)])
@@ -157,6 +158,23 @@ def _entries(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
         inside = entry.is_dir(follow_symlinks=False) and entry.name in KINDS
         for child in sorted(os.scandir(entry), key=lambda one: one.name) if inside else ():
             yield f"{entry.name}/{_printable(child.name)}", child
+
+
+def _check_private(checked: _Store, private: os.DirEntry[str]) -> None:
+    """Note a private part that has more in it than the lock that ``submit`` leaves there."""
+    try:
+        with os.scandir(private) as inside:
+            fine = all(one.name == LOCK and _is_empty_file(one) for one in inside)
+    except OSError:  # no folder, or one that only its owner may read
+        fine = False
+    if not fine:
+        wanted, mend = f"an empty {LOCK} at most", "git rm -r --cached it"
+        checked.note("store.private", PRIVATE, "something else in it", wanted, mend)
+
+
+def _is_empty_file(entry: os.DirEntry[str]) -> bool:
+    state = entry.stat(follow_symlinks=False)
+    return stat.S_ISREG(state.st_mode) and state.st_size == 0
 
 
 def _printable(name: str) -> str:
@@ -267,6 +285,7 @@ def _check_signatures(
         before = [filing.submitted_at for path, filing in filings.items() if path in known]
         unsigned = {path: filing for path, filing in new.items() if path not in signed}
         _check_unsigned(checked, unsigned, known, max(before, default=None))
+        _check_undated(checked, filings.values(), known | signed.keys())
 
 
 def _check_first_key(checked: _Store, base: Path, known: AbstractSet[str]) -> None:
@@ -275,6 +294,15 @@ def _check_first_key(checked: _Store, base: Path, known: AbstractSet[str]) -> No
         if isinstance(record, PublicKey) and record.previous is None and path not in known:
             mend = f"the judge commits it to {base.name} before"
             checked.note("key.new", path, "a first key", "the key of the base", mend)
+
+
+def _check_undated(checked: _Store, filings: Iterable[Filing], old: AbstractSet[str]) -> None:
+    """Note new unsigned results without a filing, which would count as older than dated ones."""
+    dated = {filing.name for filing in filings}
+    for path, record in checked.records.items():
+        if isinstance(record, Result) and path not in old and path[-17:-5] not in dated:
+            expected, mend = f"filings/{path[-17:]}", "now-leaderboard submit --store writes it"
+            checked.note("filing.missing", path, "no filing", expected, mend)
 
 
 def _check_unsigned(
@@ -288,7 +316,8 @@ def _check_unsigned(
     for path, filing in filings.items():
         if last is not None and filing.submitted_at <= last:
             expected = f"later than {last.isoformat()}, as the last filing of the base"
-            checked.note("filing.date", path, filing.submitted_at.isoformat(), expected)
+            mend = "submit it again to the store as it is now"
+            checked.note("filing.date", path, filing.submitted_at.isoformat(), expected, mend)
         if filing.name in old:
             expected = "nothing: the base has this entry without a filing"
             checked.note("filing.late", path, "a new filing", expected)

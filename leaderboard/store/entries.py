@@ -22,7 +22,7 @@ from now_builder.formats.io import locking, write_text
 
 MAX_RECORD = 8 * 2**20
 _log = logging.getLogger(__name__)
-RESULTS, PRIVATE = "results", "private"
+RESULTS, PRIVATE, LOCK = "results", "private", "store.lock"
 Record = TypeVar("Record", bound=Strict)
 
 # Within these years a time keeps its order in any zone, and fits every database.
@@ -107,8 +107,9 @@ class Entry:
 
     Attributes:
         name: first 12 hexadecimal digits of the sha256 of the result's JSON text.
-        filing: None for a result file outside a store.
+        filing: None outside a store, and in one of before every submission was dated.
         proof: statements of the signatures; empty in a store without a key.
+        stored: whether the result is in a store, not in a file elsewhere.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Entry:
     withdrawal: Withdrawal | None = None
     reproductions: tuple[Reproduction, ...] = ()
     proof: Proof = Proof()
+    stored: bool = False
 
     @property
     def evidence(self) -> Evidence:
@@ -152,6 +154,19 @@ def entry_of(result: Result) -> Entry:
     return Entry(hashlib.sha256(result.to_json().encode()).hexdigest()[:12], result)
 
 
+def age(entry: Entry) -> tuple[bool, int, int, datetime, str]:
+    """Return a sort key, the earliest entry first: the judge's order, then dates.
+
+    Dates anyone may have written. A store's entries without one are from before every submission
+    was dated, so they are the oldest (``check-store --base`` refuses new ones); a result file from
+    elsewhere is the newest.
+    """
+    arrival, filing = entry.proof.arrival, entry.filing
+    dated = 1 if filing else 0 if entry.stored else 2
+    at = filing.submitted_at if filing else datetime.min.replace(tzinfo=UTC)
+    return arrival is None, arrival or 0, dated, at, entry.name
+
+
 def write_result(path: Path | str, result: Result) -> None:
     """Write a result file atomically."""
     write_text(Path(path), result.to_json())
@@ -159,9 +174,9 @@ def write_result(path: Path | str, result: Result) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NewFiling:
-    """Submitter and time of a submission."""
+    """Submitter, None if nobody says who, and time of a submission."""
 
-    submitter: str
+    submitter: str | None
     submitted_at: datetime
 
 
@@ -174,14 +189,13 @@ def file_result(store: Path, result: Result, filing: NewFiling | None = None) ->
     entry = entry_of(result)
     path = result_path(store, entry)
     with locked(store):
-        if path.exists():
-            return read_entry(store, entry.result), False
-        if filing is not None:
+        new = not path.exists()
+        if new and filing is not None:
             filed = Filing(name=entry.name, **asdict(filing))
             _write_record(store / "filings" / f"{entry.name}.json", filed)
-            entry = replace(entry, filing=filed)
-        write_result(path, result)
-        return entry, True
+        if new:
+            write_result(path, result)
+        return read_entry(store, result), new
 
 
 def withdraw(store: Path, name: str, reason: str, at: datetime) -> Withdrawal:
@@ -259,6 +273,7 @@ def read_entry(store: Path, result: Result) -> Entry:
 
     return replace(
         entry,
+        stored=True,
         filing=about("filings", Filing),
         withdrawal=about("withdrawals", Withdrawal),
         reproductions=tuple(
@@ -276,7 +291,8 @@ def read_results(paths: Iterable[Path]) -> list[Entry]:
         for file in sorted(folder.glob("[!.]*.json")) if folder.is_dir() else [path]:
             result = read_result(file)
             entry = entry_of(result) if folder == path else read_entry(path, result)
-            if entry.name not in entries or entry.filing is not None:
+            known = entries.get(entry.name)
+            if known is None or not known.stored or entry.filing is not None:
                 entries[entry.name] = entry
     return [entries[name] for name in sorted(entries)]
 
@@ -308,7 +324,7 @@ def prepare_store(store: Path) -> None:
 def locked(store: Path) -> Iterator[None]:
     """Let one thread of one process at a time add to the store, which is created if missing."""
     prepare_store(store)
-    path = store / PRIVATE / "store.lock"
+    path = store / PRIVATE / LOCK
     with path.open("w") as lock:
         with locking(path):
             fcntl.flock(lock, fcntl.LOCK_EX)

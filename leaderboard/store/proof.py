@@ -35,7 +35,9 @@ def read_board(paths: Iterable[Path]) -> list[Entry]:
         found = prove(path, read_results([path]))
         for entry in found:
             known = entries.get(entry.name)
-            if known is None or (entry.filing is not None and known.proof.arrival is None):
+            if known is None or (
+                known.proof.arrival is None and (entry.filing is not None or not known.stored)
+            ):
                 entries[entry.name] = entry
     return [entries[name] for name in sorted(entries)]
 

@@ -2,19 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from math import sqrt
 
 import numpy as np
 from jaxtyping import Float
 
 from leaderboard.scoring.result import Flag, RankRecord, Result
-from leaderboard.store.entries import Entry
+from leaderboard.store.entries import Entry, age
 
 NEAR_IDENTICAL = 0.98
 """Spearman's correlation of all ranks from which two entries count as near-identical."""
 
-_NEVER = datetime.max.replace(tzinfo=UTC)
 _BLOCK = 256
 # A product of matrices rounds otherwise than one of vectors.
 _DIGITS = 9
@@ -96,16 +94,16 @@ def relative_flags(
 ) -> dict[str, tuple[Flag, ...]]:
     """Flag near-identical entries; names without a flag are left out.
 
-    Of two near-identical entries the one received later is flagged: by the judge's signed order,
-    or by the dates of filings; one without a filing is the last. Withdrawn ones count too: a copy
-    of a withdrawn entry is a copy. Entries whose ranks are all equal (all perfect, all tied)
+    Of two near-identical entries the one received later is flagged, in the order of
+    :func:`leaderboard.store.entries.age`. Withdrawn ones count too: a copy of a withdrawn entry is
+    a copy. Entries whose ranks are all equal (all perfect, all tied)
     resemble each other trivially, and are left out. ``pairs`` keeps the comparisons for the next
     time.
     """
     found: dict[str, Flag] = {}
     groups: dict[tuple[object, ...], list[Entry]] = defaultdict(list)
     pairs = pairs or Pairs()
-    ordered = sorted(entries, key=_age)
+    ordered = sorted(entries, key=age)
     pairs.add(ordered)
     for entry in ordered:
         groups[_data_of(entry.result)].append(entry)
@@ -114,13 +112,6 @@ def relative_flags(
             message = _likeness(later, first, alike)
             found.setdefault(later.name, Flag(code="near-identical", message=message))
     return {name: (flag,) for name, flag in found.items()}
-
-
-def _age(entry: Entry) -> tuple[bool, int, datetime, str]:
-    """Return a sort key: the judge's order first, then dates, which anyone may have written."""
-    arrival = entry.proof.arrival
-    at = entry.filing.submitted_at if entry.filing else _NEVER
-    return arrival is None, arrival or 0, at, entry.name
 
 
 def _likeness(later: Entry, first: Entry, alike: float) -> str:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -19,6 +18,7 @@ from leaderboard.store.entries import (
     RESULTS,
     EntryName,
     Moment,
+    age,
     find_result,
     locked,
     now,
@@ -368,7 +368,7 @@ def make_key(store: Path, key_file: Path, entries: Sequence["Entry"]) -> PublicK
         key = read_private(key_file, store) if written else _new_private(key_file, store)
         keys = [_publish(store, key, key, None, 1)]
     signer = Signer(store, key_file)
-    for entry in sorted(entries, key=_claimed_age):
+    for entry in sorted(entries, key=age):
         signer.sign("known", entry, filed_paths(store, entry))
         if entry.withdrawal is not None:
             signer.sign("withdrawn", entry, [tombstone_path(store, entry.name)])
@@ -387,11 +387,6 @@ def rotate_key(store: Path, old_file: Path, new_file: Path) -> PublicKey:
         chain, old = read_chain(store), read_private(old_file, store)
         new = _new_private(new_file, store)
         return _publish(store, new, old, chain.keys[-1].name, len(chain.signatures) + 1)
-
-
-def _claimed_age(entry: "Entry") -> tuple[bool, datetime | None, str]:
-    at = entry.filing.submitted_at if entry.filing else None
-    return at is None, at, entry.name
 
 
 def _publish(

@@ -93,6 +93,21 @@ def test_wrong_usage_exits_2(now_leaderboard):
     assert now_leaderboard("nonsense")[0] == 2
 
 
+def test_what_is_submitted_first_keeps_its_place(tmp_path, now_leaderboard, release):
+    """In a store without a key, whatever the names, which are hashes."""
+    store, options, sent = tmp_path / "st", ["--release", release], []
+    for factor in (1, 2, 3, 4):
+        np.save(tmp_path / "s.npy", factor * make_similarity())
+        naming = ["--track", "jieba", "--method", f"M{factor}"]
+        now_leaderboard("pack", tmp_path / "s.npy", "-o", tmp_path / "x.zip", *options, *naming)
+        told = now_leaderboard("submit", tmp_path / "x.zip", *options, "--store", store)[1]
+        sent.append(told.partition(":")[0])
+    assert now_leaderboard("check-store", store) == (0, f"{store}: fine\n", "")
+    text = now_leaderboard("export", "jieba", "--store", store, "--to", "json")[1]
+    flags = {row["entry"]: row["flags"] for row in json.loads(text)["rows"] if row["entry"]}
+    assert flags == {sent[0]: []} | {name: ["near-identical"] for name in sent[1:]}
+
+
 def test_export_prints_a_board(tmp_path, now_leaderboard, packed, release):
     now_leaderboard("submit", packed, "--release", release, "--store", tmp_path / "st")
     code, text, _ = now_leaderboard("export", "jieba", "--store", tmp_path / "st")

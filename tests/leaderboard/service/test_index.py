@@ -180,15 +180,15 @@ def test_a_signed_reproduction_raises_the_evidence(database, store, live, tmp_pa
 
 
 def test_of_one_upload_scored_twice_the_earlier_entry_counts(tmp_path, store, results):
+    """One without a date is of before every submission was dated."""
     again = results[0].model_copy(update={"rsum_deviation": 1.0})
     later, _ = file_result(store, again, NewFiling("bob", NOON + timedelta(days=1)))
-    file_result(store, results[0].model_copy(update={"rsum_deviation": 2.0}))
-    first, _ = file_result(store, results[0], NewFiling("ann", NOON))
+    second, _ = file_result(store, results[0], NewFiling("ann", NOON))
+    first, _ = file_result(store, results[0].model_copy(update={"rsum_deviation": 2.0}))
     fresh = _fresh(tmp_path)
     counts = rebuild(fresh, store)
     assert counts.entries == 1
-    assert later.name in counts.duplicates
-    assert len(counts.duplicates) == 2
+    assert counts.duplicates == (second.name, later.name)
     assert find_by_payload(fresh, results[0].payload_sha256).name == first.name
     fresh.dispose()
 

@@ -102,7 +102,7 @@ def test_figures_that_nobody_can_recompute_are_the_judges_alone(store, whole, re
     result = _scored(release, store.parent, 3.0, "Blind")
     told = {"release": result.release.model_copy(update={"origin": "blind"}), "ranks": None}
     blind = result.model_copy(update=told)
-    file_result(store, blind)
+    file_result(store, blind, NewFiling("judge", LATER))
     shutil.rmtree(store / "private")
     assert _codes(check_store(store, whole)) == ["result.unproved"]
     assert check_store(store, whole, Trust(blind=True)) == []
@@ -148,6 +148,15 @@ def test_a_filing_dated_no_later_than_the_last_of_the_base_is_named(store, whole
     file_result(store, _scored(release, store.parent, 3.0, "Third"), filing)
     shutil.rmtree(store / "private")
     assert _codes(check_store(store, whole)) == ["filing.date"]
+
+
+def test_a_new_result_without_a_filing_is_named(store, whole, release):
+    """It would count as older than all that are dated."""
+    entry, _ = file_result(store, _scored(release, store.parent, 3.0, "Third"))
+    shutil.rmtree(store / "private")
+    (problem,) = check_store(store, whole)
+    assert problem.code == "filing.missing"
+    assert (problem.expected, check_store(store, store)) == (f"filings/{entry.name}.json", [])
 
 
 @pytest.mark.parametrize(
@@ -233,8 +242,7 @@ def test_links_and_foreign_files_are_found_and_never_followed(store, tmp_path):
     (store / "results" / ".hidden.json").write_text("{}")
     (store / "filings" / "deep").mkdir()
     (store / "conftest.py").write_text("raise SystemExit(3)")
-    (store / "private").mkdir()
-    (store / "private" / "x.json").write_text("{}")
+    (store / "private").write_text("{}")
     os.mkfifo(store / "withdrawals" / "bbbbbbbbbbbb.json")
     (store / "results" / "a\u202eb.json").write_text("{}")
     found = {problem.field: problem.code for problem in check_store(store)}
@@ -250,6 +258,23 @@ def test_links_and_foreign_files_are_found_and_never_followed(store, tmp_path):
         "private": "store.private",
         "withdrawals/bbbbbbbbbbbb.json": "store.special",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "refused"),
+    [
+        ("store.lock", Path.touch, False),
+        ("store.lock", Path.mkdir, True),
+        ("store.lock", lambda path: path.symlink_to("/dev/null"), True),
+        ("store.lock", lambda path: path.write_text("{}"), True),
+        ("x.json", Path.touch, True),
+    ],
+)
+def test_a_private_folder_has_the_lock_that_submit_leaves_alone(store, name, make, refused):
+    (store / "private").mkdir()
+    make(store / "private" / name)
+    assert _codes(check_store(store)) == ["store.private"] * refused
+    assert _codes(check_store(store, store)) == ["store.private"] * refused
 
 
 def test_a_file_too_large_is_not_read(store):

@@ -68,10 +68,28 @@ def test_what_one_sends_twice_or_two_send_alike_is_said_so(tmp_path, filed):
     named = kept.method.model_copy(update={"name": "Theirs"})
     result = kept.model_copy(update={"method": named})
     taken, _ = file_result(tmp_path / "s", result, NewFiling("eve", AT + timedelta(days=2)))
-    file_result(tmp_path / "s", kept.model_copy(update={"authors": ("Eve",)}))
+    eves = kept.model_copy(update={"authors": ("Eve",)})
+    file_result(tmp_path / "s", eves, NewFiling(None, AT + timedelta(days=3)))
     found = relative_flags(read_results([tmp_path / "s"]))
     assert found.keys() == {entry.name for entry in read_results([tmp_path / "s"])} - {first}
     assert "the same file, byte for byte" in found[taken.name][0].message
+
+
+def test_without_a_filing_the_entry_of_a_store_is_the_oldest_and_a_file_the_newest(tmp_path, filed):
+    """Names, which are hashes, decide nothing."""
+    store, first = tmp_path / "s", filed(make_similarity())
+    (store / "filings" / f"{first}.json").unlink()
+    copies = {filed(make_similarity() * factor, f"Copy {factor}") for factor in (2, 3, 4, 5)}
+    (path,) = (store / "results").glob(f"*-{max(copies)}.json")
+    path.rename(tmp_path / path.name)
+    for paths in ([store, tmp_path / path.name], [tmp_path / path.name, store]):
+        assert set(relative_flags(read_board(paths))) == copies
+    (path,) = (store / "results").glob(f"*-{first}.json")
+    for read in (read_results, read_board):
+        (*_, entry) = (one for one in read([path, store]) if one.name == first)
+        assert entry.stored, "a file of it was read before"
+    make_key(store, tmp_path / "k", read_results([store]))
+    assert first not in relative_flags(read_board([store]))
 
 
 def test_entries_without_anything_to_differ_in_are_no_copies(tmp_path, filed):
