@@ -99,9 +99,12 @@ def status(
 
 
 def _line(entry: Mapping[str, Any]) -> str:
-    state = "withdrawn" if entry.get("withdrawn_at") else entry["evidence"]
+    """Show an entry, of the caller's list or alone; alone, a withdrawn one has no rSum."""
+    gone = entry.get("withdrawn_at") or entry.get("withdrawal")
+    rsum = "" if entry["rsum"] is None else f"rSum {entry['rsum']:.1f}  "
     where = f"{entry['track']} {entry['split']}"
-    return f"{entry['name']}  {state}  {where}  rSum {entry['rsum']:.1f}  {entry['method']}"
+    state = "withdrawn" if gone else entry["evidence"]
+    return f"{entry['name']}  {state}  {where}  {rsum}{entry['method']}"
 
 
 def withdraw(

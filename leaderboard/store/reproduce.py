@@ -17,6 +17,7 @@ from leaderboard.store.entries import (
     read_result,
 )
 from leaderboard.store.signatures import Signer
+from leaderboard.submission.archive import refusing_fields
 from now_builder.errors import FormatError
 from now_builder.formats.io import sha256_of
 
@@ -44,28 +45,36 @@ def reproduce(
     entry reproduced, or contradicted if the interval of the difference lies below zero.
 
     Raises:
+        SubmissionError: If the name or the commit is none; before anything is scored.
         FormatError: If the file is the entry's own, or the run is filed with another rSum.
         ConfigError: If track, split or release differ.
     """
     path = find_result(store, name)
-    entry, again = read_result(path), score(submission, release)
-    if again.payload_sha256 == entry.payload_sha256:
-        raise FormatError(submission, f"is the very file of {name}, expected that of another run")
-    compared = compare_results(again, entry)
+    entry = read_result(path)
     settings = None if claim.run is None else claim.run / "run.toml"
     if settings is not None and not settings.is_file():
         raise FormatError(settings, "no such file, expected the resolved settings of the run")
-    reproduction = Reproduction(
-        name=name,
-        by=claim.by,
-        reproduced_at=now(),
-        rsum=again.rsum,
-        payload_sha256=again.payload_sha256,
-        code_commit=claim.commit,
-        config_sha256=None if settings is None else sha256_of(settings),
-        result=again,
-        difference=(compared.low, compared.high),
-    )
+    with refusing_fields("reproduction", Reproduction, {}):
+        claimed = Reproduction(
+            name=name,
+            by=claim.by,
+            reproduced_at=now(),
+            rsum=entry.rsum,
+            payload_sha256=entry.payload_sha256,
+            code_commit=claim.commit,
+            config_sha256=None if settings is None else sha256_of(settings),
+        )
+    again = score(submission, release)
+    if again.payload_sha256 == entry.payload_sha256:
+        raise FormatError(submission, f"is the very file of {name}, expected that of another run")
+    compared = compare_results(again, entry)
+    figures = {
+        "rsum": again.rsum,
+        "payload_sha256": again.payload_sha256,
+        "result": again,
+        "difference": (compared.low, compared.high),
+    }
+    reproduction = claimed.model_copy(update=figures)
     filed = add_reproduction(store, reproduction)
     known = read_record(filed, Reproduction)
     if not math.isclose(known.rsum, again.rsum):

@@ -52,6 +52,7 @@ def test_a_submission_on_its_way_by_commands(command, plain, packed):
     assert json.loads(command("quota", "--json")[1])["handle"] == "ann"
     assert "withdrawn" in command("withdraw", name, "--reason", "wrong file")[1]
     assert "withdrawn" in command("status")[1]
+    assert command("status", name)[1] == f"{name}  withdrawn  jieba test  Mine\n"
 
 
 def test_a_refusal_prints_every_problem_and_how_to_mend_it(command, plain, tmp_path):

@@ -5,11 +5,13 @@ import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from leaderboard.board.exports import FORMATS, badge_of, export_row
 from leaderboard.board.tables import make_board
+from leaderboard.core.errors import SubmissionError
 from leaderboard.scoring.result import Flag, Release
 from leaderboard.service.database import open_database
 from leaderboard.service.index import find_entry, rebuild
@@ -137,6 +139,20 @@ def test_a_run_that_is_sent_again_is_filed_once_and_signed(board, packed, releas
         assert again == unsigned
     assert _named(board, "First").reproductions == (unsigned,)
     assert (_codes(board), len(read_chain(board).signatures)) == (set(), 3)
+
+
+@pytest.mark.parametrize(
+    ("claim", "found"),
+    [
+        (Claim("Fay", "HEAD"), r"reproduction\.code_commit: found 'HEAD', expected pattern"),
+        (Claim("Fay", "ABCDEF0"), r"code_commit: found 'ABCDEF0'"),
+        (Claim(""), r"reproduction\.by: found ''"),
+        (Claim("Fay", run=Path("none")), "run.toml: no such file"),
+    ],
+)
+def test_a_claim_that_is_none_is_refused_before_anything_is_scored(board, claim, found):
+    with pytest.raises((SubmissionError, FormatError), match=found):
+        reproduce(board, _named(board, "First").name, Path("no.zip"), Path("none"), claim)
 
 
 def test_a_run_that_was_filed_by_hand_with_another_rsum_is_not_signed(board, packed, release):
