@@ -27,6 +27,7 @@ FOLLOWED: dict[str, tuple[Code, float]] = {
 """By label the note on a matrix that follows it, and from which share of pairs of candidates in the
 label's order it does. Methods that look at pages come to 0.99 for languages, 0.8 for sites."""
 
+_LABELS = ("lang", "topic", "caption_topic", "ocr")
 _QUERIES = 500
 _FEW = 20
 _SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
@@ -65,6 +66,10 @@ def read_labels(
     ``key``, and any of ``lang``, ``topic``, ``caption_topic`` (the topic of the caption, where it
     may differ) and ``ocr``: the text on the screenshot, as ``now-builder ocr`` reads it, which is
     compared with the caption's text.
+
+    Raises:
+        FormatError: If the attributes have no such columns, lack a pair, or have two rows of one
+            with other labels.
     """
     known = read_pairs(release) if gallery.origin == "rebuilt" else []
     pairs = sorted((p for p in known if p.split == split), key=lambda pair: pair.pair_index)
@@ -164,17 +169,25 @@ def _joined(attributes: Path, pairs: Sequence[Pair]) -> dict[str, list[str | Non
     name = next((name for name in ("key", "url") if name in table), None)
     if name is None:
         raise FormatError(attributes, f"columns {sorted(table)}, expected key or url among them")
-    rows = {value: row for row, value in enumerate(table[name])}
+    if not {"lang", "topic", "ocr"} & table.keys():
+        expected = "expected lang, topic (and caption_topic) or ocr among them"
+        raise FormatError(attributes, f"columns {sorted(table)}, {expected}")
+    labels = [column for column in _LABELS if column in table]
     wanted = [getattr(pair, name) for pair in pairs]
+    asked = set(wanted)
+    rows: dict[str | None, tuple[str | None, ...]] = {}
+    cells = zip(*(table[column] for column in labels), strict=True)
+    for value, row in zip(table[name], cells, strict=True):
+        if value in asked and rows.setdefault(value, row) != row:
+            found = f"two rows of {name} {value!r}, {rows[value]!r:.200} and {row!r:.200}"
+            raise FormatError(attributes, f"{found}, expected the same {', '.join(labels)} in both")
     missing = [value for value in wanted if value not in rows]
     if missing:
         raise FormatError(
             attributes,
             f"no row for {len(missing)} of {len(wanted)} pairs, the first {name} {missing[0]!r}",
         )
-    known = ("lang", "topic", "caption_topic", "ocr")
-    labels = [column for column in known if column in table]
-    return {column: [table[column][rows[value]] for value in wanted] for column in labels}
+    return {column: [rows[value][n] for value in wanted] for n, column in enumerate(labels)}
 
 
 def _read(attributes: Path) -> Mapping[str, list[str | None]]:

@@ -16,7 +16,7 @@ from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import score, validate
 from leaderboard.scoring.references import label_rsum, references
 from leaderboard.scoring.result import Result
-from leaderboard.store.entries import entry_of, file_result, read_result, read_results, write_result
+from leaderboard.store.entries import file_result, read_result, read_results, write_result
 from leaderboard.submission.archive import new_submission, pack
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import FormatError
@@ -168,6 +168,15 @@ def test_a_file_of_attributes_may_be_parquet_and_have_keys(tmp_path, release, ga
     [
         ("site,topic\na,b\n", "expected key or url"),
         ("url,topic\nhttp://a.test/,b\n", "no row for 24 of 24 pairs"),
+        (
+            "url,topics\nhttp://a.test/,b\n",
+            r"columns \['topics', 'url'\], expected lang, topic \(and caption_topic\) or ocr",
+        ),
+        (
+            "url,topic\n{url},a\n{url},b\n",
+            r"two rows of url '{url}', \('a',\) and \('b',\), expected the same topic in both",
+        ),
+        ("url,topic\n{url},a\n{url},a\n", "no row for 23 of 24 pairs"),
         ('url,topic\n"a', "line 2: .* closed nowhere"),
         ("url,topic\nhttp://a.test/x,y,b\n", "line 2: 3 cells, the header has 2"),
     ],
@@ -175,9 +184,9 @@ def test_a_file_of_attributes_may_be_parquet_and_have_keys(tmp_path, release, ga
 def test_a_file_of_attributes_that_cannot_be_joined_is_named(
     tmp_path, release, gallery, text, message
 ):
-    path = tmp_path / "attributes.csv"
-    path.write_text(text)
-    with pytest.raises(FormatError, match=message):
+    path, url = tmp_path / "attributes.csv", "http://site00.test/test"
+    path.write_text(text.replace("{url}", url))
+    with pytest.raises(FormatError, match=message.replace("{url}", url)):
         references(release, gallery, "test", path)
     with pytest.raises(FormatError, match="no such file"):
         references(release, gallery, "test", tmp_path / "none.parquet")
@@ -195,7 +204,7 @@ def test_a_result_is_filed_once_and_under_its_content(tmp_path, packed, release)
     assert (new, newer, first) == (True, False, again)
     write_result(tmp_path / "copy.json", result)
     found = read_results([tmp_path / "copy.json", tmp_path / "store"])
-    assert found == [entry_of(result)]
+    assert found == [first]
 
 
 @pytest.mark.parametrize(
