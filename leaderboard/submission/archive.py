@@ -247,7 +247,15 @@ def new_submission(
 
 
 def with_details(meta: Submission, details: Mapping[str, object]) -> Submission:
-    """Add fields of :class:`Description`; sections are merged with those that are there."""
+    """Add fields of :class:`Description`; sections are merged with those that are there.
+
+    Raises:
+        SubmissionError: If a field violates the schema, or follows from the release and the arrays.
+    """
+    fixed = Submission.model_fields.keys() - Description.model_fields.keys()
+    for field in sorted(fixed & details.keys()):
+        wanted = f"one of {', '.join(Description.model_fields)}; this one is not yours to set"
+        raise refusal("field.fixed", f"submission.{field}", shown(details[field]), wanted)
     tree = meta.model_dump()
     for field, value in details.items():
         old = tree.get(field)
@@ -333,7 +341,7 @@ def _check_array(name: str, array: Shaped[np.ndarray, "_ _"], meta: Submission) 
 def opened(path: Path, name: str | None = None) -> Iterator[BinaryIO]:
     """Open an untrusted file; errors about its content give its path, or that name."""
     if not path.is_file():
-        raise FormatError(path, "no such file")
+        raise FormatError(path, "a folder, expected a file" if path.is_dir() else "no such file")
     try:
         file = path.open("rb")
     except OSError as error:

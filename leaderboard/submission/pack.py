@@ -54,6 +54,10 @@ def _order(path: Path | None, keys: Sequence[str]) -> Labels:
     if path is None:
         return np.arange(len(keys))
     found = read_lines(path, "no such file")
+    if found:
+        found[0] = found[0].removeprefix("\ufeff")  # a byte order mark, which some editors write
+    while found and not found[-1].strip():
+        found.pop()
     places = {key: place for place, key in enumerate(found)}
     missing = [key for key in keys if key not in places]
     if missing or len(found) != len(keys):

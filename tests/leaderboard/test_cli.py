@@ -73,6 +73,15 @@ def test_an_unranked_result_still_exits_0(tmp_path, now_leaderboard, release):
             "pack {matrix} -o y.zip --track bpe --method M --set rsum=6 --release {release}",
             "rsum",
         ),
+        (
+            "pack {matrix} -o y.zip --track bpe --method M --set track=jieba --release {release}",
+            "submission.track: found 'jieba', expected one of method, authors, ",
+        ),
+        (
+            "pack {matrix} -o y.zip --track bpe --method M --release {release} --set payload=9",
+            "submission.payload: found 9, expected one of method, authors, ",
+        ),
+        ("score {release} --release {release}", "release: a folder, expected a file"),
         ("export-site site --results none.json", "none.json"),
         ("serve --store st --release {release} --token-file no", "--token-file"),
     ],

@@ -412,8 +412,8 @@ def test_a_hostile_file_is_refused_with_a_reason(tmp_path, code, kind):
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    for path in (tmp_path / "none.zip", tmp_path):
-        with pytest.raises(FormatError, match="no such file"), open_submission(path):
+    for path, said in ((tmp_path / "none.zip", "no such file"), (tmp_path, "a folder, expected")):
+        with pytest.raises(FormatError, match=said), open_submission(path):
             pass
 
 

@@ -67,14 +67,19 @@ def test_duplicates_count_in_ranked_lists_as_in_their_matrix(tmp_path, meta, ran
     assert of_lists.duplicates.rsum > of_lists.rsum
 
 
-def test_arrays_in_another_order_are_put_in_order_by_their_keys(tmp_path, meta, release):
+@pytest.mark.parametrize(("before", "after"), [("", ""), ("\ufeff", "\n  \n")])
+def test_arrays_in_another_order_are_put_in_order_by_their_keys(
+    tmp_path, meta, release, before, after
+):
+    """In files of keys with a byte order mark and blank last lines, too."""
     generator, matrix = np.random.default_rng(5), make_similarity()
     rows, columns = generator.permutation(N), generator.permutation(N)
     for name, keys, order in (
         ("rows", meta.image_ids, rows),
         ("columns", meta.caption_ids, columns),
     ):
-        (tmp_path / name).write_text("".join(f"{keys[place]}\n" for place in order))
+        lines = "".join(f"{keys[place]}\n" for place in order)
+        (tmp_path / name).write_text(f"{before}{lines}{after}", encoding="utf-8")
     shuffled = matrix[np.ix_(rows, columns)]
     keys = {"image_ids": tmp_path / "rows", "caption_ids": tmp_path / "columns"}
     i2t, t2i = _lists(shuffled, 12)
