@@ -178,7 +178,7 @@ def train(
     if resume and not any(run.glob("seed-*/run.toml" if seeds else "run.toml")):
         raise ConfigError(f"--resume: no run in {run}; without it, one is started")
     if seeds:
-        series = train_seeds(release, run, settings, read_seeds(seeds), force=force)
+        series = train_seeds(release, run, settings, read_seeds(seeds, overrides), force=force)
         outcome, words = series.as_json(), str(series)
     else:
         done = start(release, run, settings, force=force)
@@ -563,7 +563,8 @@ def table(
     asked = [*plan.rows_of_methods(_parts(methods)), *(plan.rows_of_file(rows) if rows else [])]
     overrides = [*(set_ or []), *on_device]
     lines = plan.table_rows(release, asked, _parts(tokenizers), overrides, on)
-    work = tables.Work(release, out, lines, plan.read_seed_list(seeds), slots)
+    every = [*overrides, *(one for row in asked for one in row.set)]
+    work = tables.Work(release, out, lines, plan.read_seed_list(seeds, every), slots)
     if dry_run:
         typer.echo(tables.dry_run(work))
         return

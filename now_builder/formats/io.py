@@ -9,7 +9,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
     the permissions ``mode``, or those of the ``umask``: safetensors writes for its owner alone. Any
     error of the disk names ``path``.
     """
+    if path.is_dir():  # "." too
+        raise FormatError(path, "a folder, expected a file to write")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(path, "tmp")
     try:
@@ -39,12 +41,13 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
         if durable:
             sync_folder(path.parent)
     except Exception as error:
-        number = _number_of(error)
+        number = _number_of(error, temporary)
         if number is None:
             raise
         raise OSError(number, os.strerror(number), str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # what went wrong before is what counts
+            temporary.unlink(missing_ok=True)
 
 
 _OF_DISK = frozenset(
@@ -58,9 +61,14 @@ _IN_WORDS = {
 """Messages of libraries that could not write a file and give no number, by type of the error."""
 
 
-def _number_of(error: Exception) -> int | None:
-    """Return the number of an error of the disk that names no file; ``None`` of any other."""
+def _number_of(error: Exception, temporary: Path) -> int | None:
+    """Return the number of an error of the disk that names no file, or the temporary one.
+
+    ``None`` of any other error.
+    """
     if isinstance(error, OSError) and error.errno is not None:
+        if error.filename == str(temporary):
+            return error.errno
         return error.errno if error.filename is None and error.errno in _OF_DISK else None
     words = _IN_WORDS.get(type(error).__name__)
     found = words.search(str(error)) if words else None
@@ -84,6 +92,8 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     Between the two renames of a replacement ``path`` does not exist for an instant; the old folder
     is removed only after the new one stands.
     """
+    if not path.name:
+        raise FormatError(path, "a folder without a name of its own, expected one to write")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(path, "tmp")
     shutil.rmtree(temporary, ignore_errors=True)

@@ -74,7 +74,9 @@ def draw_division(
     """
     peers = by_peer(division)
     labels = {
-        "loss": "Loss of the pair" if scale == "linear" else "log(0.1 + loss / mean loss)",
+        "loss": "Loss of the pair"
+        if scale == "linear"
+        else "log(0.1 + loss / mean loss), from the lowest",
         "clean_prob": "Clean probability",
         "oscillation": "Oscillation, log10",
     }

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from pc2_baseline.config import Settings
@@ -35,7 +35,7 @@ from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.process_groups import ProcessGroup
-from pc2_baseline.progress import bar
+from pc2_baseline.progress import bar, say
 from pc2_baseline.training.method import TRAINING, Sizes, State
 
 HEADS = 4
@@ -71,6 +71,14 @@ class In2rSettings(TripletSettings, DivisionSettings, SoftmaxSettings):
         "batch's other halves (the paper), or to find its prototype among those of the batch (the "
         "released code).",
     )
+
+    @model_validator(mode="after")
+    def _memory_holds_neighbours(self) -> "In2rSettings":
+        if self.memory < self.neighbours:
+            raise ValueError(
+                f"memory is {self.memory}, expected neighbours, {self.neighbours}, or more"
+            )
+        return self
 
 
 class GraphRefiner(nn.Module):
@@ -183,9 +191,15 @@ class In2r(CoTaught[In2rNetwork, DividedPairs]):
         require_clean(division)
         is_elite = elite(division)
         known = {side: own.to(self.device) for side, own in self.memories[1 - peer].items()}
+        remembered = len(known["images"]) if known else 0
+        if since and remembered < method.neighbours:
+            say(
+                f"in2r: {remembered} pairs are remembered, fewer than method.neighbours = "
+                f"{method.neighbours}, so peer {name} learns no noisy pair in epoch {epoch + 1}"
+            )
         batches = clean_and_noisy_batches(
             division, self.train.batch, self.train.seed, epoch, peer,
-            with_noisy=bool(known) and len(known["images"]) >= method.neighbours,
+            with_noisy=remembered >= method.neighbours,
         )  # fmt: skip
         found, stored = [], [self.memories[peer]]
         for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):

@@ -59,12 +59,14 @@ class Series:
         return f"{len(self.seeds)} seeds, dev {names}"
 
 
-def read_seeds(text: str) -> list[int]:
+def read_seeds(text: str, overrides: Sequence[str] = ()) -> list[int]:
     """Read seeds such as ``0,1,2``.
 
     Raises:
-        ConfigError: If a seed is not a number, or is given twice.
+        ConfigError: If a seed is not a number, or is given twice, or among the settings too.
     """
+    if any(one.partition("=")[0].strip() == "train.seed" for one in overrides):
+        raise ConfigError(f"train.seed is set, but --seeds {text} says which seeds")
     if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text):
         raise ConfigError(f"--seeds {text}: expected numbers with commas between, such as 0,1,2")
     seeds = [int(part) for part in text.split(",")]

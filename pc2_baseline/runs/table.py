@@ -90,7 +90,7 @@ class Progress:
         self.earlier = [(run, self._of_these_data(run)) for run in others]
 
     def measured(self, run: GridRun) -> Measured | None:
-        """Return the record of a finished run, or ``None``."""
+        """Return the record of a finished run whose files are all there, or ``None``."""
         path = run.beside(".json")
         if not path.exists():
             return None
@@ -98,7 +98,13 @@ class Progress:
         identity = self._identity(self._release, own.data, own.model, own.reads)
         if finished(run.folder, identity, run.settings) is None:
             return None
-        record = build(Measured, read_json(path, "no record"), str(path))
+        try:
+            record = build(Measured, read_json(path, "no record"), str(path))
+        except (ConfigError, FormatError):  # torn, or of another version: it is scored anew
+            return None
+        endings = [f"{part}{kind}" for part in record.scored for kind in (".zip", ".result.json")]
+        if not all(run.beside(ending).exists() for ending in endings):
+            return None
         return record if record.checkpoint == sha256_of(run.folder / BEST / STATE) else None
 
     def _of_these_data(self, run: GridRun) -> Measured:

@@ -35,7 +35,7 @@ class Row(Strict):
         set: ``section.key=value`` each, on top of those for the whole table.
     """
 
-    name: Annotated[str, Field(pattern=r"^[^/.][^/]*$")]
+    name: Annotated[str, Field(pattern=r"^[^/.\x00-\x1f][^/\x00-\x1f]*$", max_length=60)]
     config: str = DEFAULT_PRESET
     on: str | None = None
     set: list[str] = Field(default_factory=list)
@@ -63,9 +63,10 @@ class TableRow:
 
 def rows_of_methods(methods: Sequence[str]) -> list[Row]:
     """Return a row for each preset or TOML file, named like it."""
+    names = [Path(name).stem if name.endswith(".toml") else name for name in methods]
     return [
-        Row(name=Path(method).stem if method.endswith(".toml") else method, config=method)
-        for method in methods
+        build(Row, {"name": name, "config": method}, f"--methods {method}")
+        for name, method in zip(names, methods, strict=True)
     ]
 
 
@@ -148,13 +149,13 @@ def _tokenizers(release: Path, asked: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(asked)) or there
 
 
-def read_seed_list(text: str) -> list[int]:
+def read_seed_list(text: str, overrides: Sequence[str] = ()) -> list[int]:
     """Read how many seeds, from 0, or which: ``3`` is ``0,1,2``.
 
     Raises:
-        ConfigError: If it is neither.
+        ConfigError: If it is neither, or a seed is among the settings too.
     """
-    seeds = read_seeds(text.removesuffix(","))
+    seeds = read_seeds(text.removesuffix(","), overrides)
     if "," in text:
         return seeds
     if not seeds[0]:

@@ -120,7 +120,8 @@ def finished(run: Path, identity: DataIdentity, settings: Settings) -> Checkpoin
         return None
     known, data = record.release, settings.data
     files = ((known.noise and known.noise.sha256, data.noise_file),
-             (known.weights_sha256, data.weights_from))  # fmt: skip
+             (known.weights_sha256, data.weights_from),
+             (known.truth_sha256, data.truth))  # fmt: skip
     if any(sha256 and file and sha256 != sha256_of(file) for sha256, file in files):
         return None
     state = read_state(run / LAST)
@@ -131,6 +132,7 @@ def _run_record(
     reader: Reader, identity: DataIdentity, pairs: PairSet, settings: Settings
 ) -> RunRecord:
     noise_file, weights_from = settings.data.noise_file, settings.data.weights_from
+    truth = settings.data.truth if settings.method.takes_matched else None
     release = ReleaseRecord(
         path=reader.release.resolve(),
         fingerprints=identity.fingerprints,
@@ -145,6 +147,7 @@ def _run_record(
         page_texts=0 if pairs.page_texts is None else pairs.page_texts.shape[1],
         noise=noise_file and describe(noise_file, pairs.image_of, pairs.images),
         weights_sha256=weights_from and sha256_of(weights_from),
+        truth_sha256=truth and sha256_of(truth),
     )
     return RunRecord(release=release, settings=settings)
 

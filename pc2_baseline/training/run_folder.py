@@ -53,6 +53,8 @@ class ReleaseRecord(Strict):
     noise: Noise | None = None
     weights_sha256: str | None = None
     """Hash of the file that weighed the pairs."""
+    truth_sha256: str | None = None
+    """Hash of the truth that the method was taught by; ``None`` where it only judges."""
 
     @property
     def sizes(self) -> Sizes:
@@ -137,6 +139,8 @@ def _check_same(path: Path, found: RunRecord, wanted: RunRecord) -> None:
         problem = f"a run with another content of {found.settings.data.noise_file}"
     elif found.release.weights_sha256 != wanted.release.weights_sha256:
         problem = f"a run with another content of {found.settings.data.weights_from}"
+    elif found.release.truth_sha256 != wanted.release.truth_sha256:
+        problem = f"a run taught by another content of {found.settings.data.truth}"
     if problem:
         raise ConfigError(f"{path}: {problem}; give another folder, or --force to start over")
 
@@ -180,7 +184,7 @@ def pick_device(name: str) -> torch.device:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.empty(1, device=device).item()  # a device without values, as meta, has none to give
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"train.device: {name!r} cannot be used ({reason})") from None

@@ -109,6 +109,8 @@ class Searcher:
         release, data = self._opened.release, self._opened.record.settings.data
         reader = self._reader
         if isinstance(reader, PixelReader):
+            if not words.strip():
+                raise ConfigError(f"{words!r}: no words, expected some to search by")
             asked = replace(self._pairs, captions=reader.ids([words]), image_of=np.zeros(1, int))
             scores = self._opened.method.similarity(asked)[:, 0] - self._hubs(1)
             return self._found(words, [], scores, count)

@@ -15,6 +15,7 @@ import pytest
 import safetensors.numpy
 import torch
 
+from now_builder.errors import FormatError
 from now_builder.formats.io import (
     locking,
     remove_leftovers,
@@ -126,6 +127,30 @@ def test_a_secret_is_its_owners_alone_from_its_first_byte(
     monkeypatch.setattr(Path, "write_text", write)
     write_text(tmp_path / "secret", "x", mode=0o600)
     assert [*modes, (tmp_path / "secret").stat().st_mode & 0o777] == [0o600, 0o600]
+
+
+@pytest.mark.parametrize("taken", [".", "there", "/"])
+def test_a_file_never_takes_the_place_of_a_folder(tmp_path: Path, monkeypatch, taken: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(FormatError, match=f"^{taken}: a folder, expected a file"):
+        write_text(Path(taken), "new")
+    assert list(tmp_path.iterdir()) == [tmp_path / "there"]
+
+
+def test_an_error_about_the_temporary_file_names_the_file_that_was_asked_for(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / ("x" * 240)  # the temporary one's name is too long
+    with pytest.raises(OSError, match="too long") as caught:
+        write_text(path, "new")
+    assert caught.value.filename == str(path)
+
+
+def test_a_folder_without_a_name_is_not_replaced(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FormatError, match="without a name"), replacing_folder(Path()):
+        pass
 
 
 def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:

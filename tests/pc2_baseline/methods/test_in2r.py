@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from now_builder.errors import ConfigError
 from pc2_baseline.methods import in2r
 from pc2_baseline.methods.in2r import GraphRefiner, counterparts, elite, newest, soft_target_costs
 from pc2_baseline.modules.contrastive import symmetric_cross_entropy
@@ -107,6 +108,19 @@ def test_a_memory_keeps_the_newest_and_forgets_the_oldest():
     assert newest([{}, old, new], 4)["images"].flatten().tolist() == [2, 10, 11, 12]
     assert newest([old], 4)["captions"].flatten().tolist() == [0, 1, 2]
     assert newest([{}, {side: own[:0] for side, own in old.items()}], 4)["images"].shape == (0, 1)
+
+
+def test_too_small_a_memory_is_refused_and_too_few_remembered_pairs_are_told(divided, capsys):
+    with pytest.raises(ConfigError, match="memory is 4, expected neighbours, 5, or more"):
+        divided("in2r", "method.memory=4", "method.neighbours=5")
+    method, pairs = divided("in2r", "method.neighbours=20")
+    remember(method, 1, 19)
+    for epoch, told in ((1, False), (2, True)):  # before the first one none are remembered
+        method._learn(pairs, epoch, 0)
+        assert ("19 pairs are remembered, fewer than" in capsys.readouterr().err) == told
+    remember(method, 1, 20)
+    method._learn(pairs, 2, 0)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("peer", [0, 1])

@@ -120,6 +120,19 @@ def test_sgr_c_is_trained_on_the_matched_pairs_alone_and_says_so(
     assert titled.method.name == "mine (trained on matched pairs alone)", "in a table too"
 
 
+def test_sgr_c_goes_on_with_the_same_truth_alone(tiny, small, tmp_path):
+    truth, run = tmp_path / "truth.csv", tmp_path / "run"
+    truth.write_bytes((tiny / "truth.csv").read_bytes())
+    settings = read_settings("sgr-c", [*small, f"data.truth={truth}"])
+    train(tiny, run, settings)
+    assert train(tiny, run, settings).fresh == 0
+    lines = truth.read_text().splitlines()
+    truth.write_text("\n".join([lines[0], *reversed(lines[1:])]))
+    with pytest.raises(ConfigError, match=r"taught by another content of .*truth.csv"):
+        train(tiny, run, settings)
+    assert train(tiny, run, settings, force=True).fresh > 0
+
+
 def test_sgr_c_takes_what_a_noise_file_knows(tiny, small, tmp_path):
     image_of = np.arange(24)
     image_of[[3, 5]] = [5, 3]

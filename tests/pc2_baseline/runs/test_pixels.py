@@ -76,6 +76,7 @@ def test_words_and_pictures_are_searched_as_the_run_reads_and_sees_them(painted,
     column = max(matrix.T, key=lambda own: own[3])
     scores = [hit["score"] for hit in json.loads(found.stdout)["hits"]]
     assert scores == pytest.approx(sorted(column)[::-1], abs=1e-4)
+    failed(call("search", trained, " "), "no words, expected some")
 
 
 @pytest.mark.parametrize("more", [[], ["model.lora_rank=2", "model.precision=fp32"]])

@@ -46,3 +46,9 @@ def test_a_single_run_is_no_folder_of_seeds(tiny, tmp_path, settings):
 def test_seeds_that_are_none_are_refused(text):
     with pytest.raises(ConfigError, match="--seeds"):
         read_seeds(text)
+
+
+def test_a_seed_among_the_settings_is_refused_where_seeds_are_given():
+    assert read_seeds("0,1", ["train.lr=1"]) == [0, 1]
+    with pytest.raises(ConfigError, match=r"train\.seed is set, but --seeds 0,1"):
+        read_seeds("0,1", ["train.lr=1", " train.seed = 7"])

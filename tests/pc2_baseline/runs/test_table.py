@@ -369,6 +369,22 @@ def test_a_record_of_another_training_does_not_count(made, tiny):
         path.write_text(kept)
 
 
+@pytest.mark.parametrize("ending", [".zip", ".one.result.json", ".json"])
+def test_a_run_whose_files_are_gone_or_torn_is_scored_anew(made, tiny, tmp_path, ending):
+    out = shutil.copytree(made[0], tmp_path / "out")
+    whole = work_of(tiny, made[0])
+    work = replace(whole, out=out, rows=whole.rows[1:2], seeds=[0])
+    path = work.runs[0].beside(ending)
+    kept = path.read_bytes()
+    path.unlink()
+    if ending == ".json":
+        path.write_bytes(kept[:20])
+    outcome = tables.make_table(work)
+    assert not outcome.failures
+    assert path.exists()
+    assert line_of(out, "four")["rsum"] == line_of(made[0], "four")["rsum"]
+
+
 def test_a_folder_with_runs_of_other_settings_is_refused_before_anything_starts(made, tiny):
     work = work_of(tiny, made[0])
     rows = [replace(work.rows[0], settings=read_settings("sgr", ["data.tokenizer=jieba"]))]
@@ -570,6 +586,7 @@ def rows_on(release, methods, tokenizers=(), overrides=(), on=None):
     [
         ("tiny", ["sgr", "sgr"], [], None, "sgr: two rows of this name"),
         ("tiny", [], [], None, "none, expected one or more"),
+        ("tiny", ["x" * 61 + ".toml"], [], None, "name: expected at most 60 characters"),
         ("flickr", ["sgr"], ["bert"], "f30k", "--tokenizers: flickr30k has none"),
         ("tiny", ["sgr"], ["bert"], None, "--tokenizers bert: .* has jieba"),
         ("tiny", ["sgr", "pc2-released"], [], "demo", "--on demo: no such section in pc2-released"),

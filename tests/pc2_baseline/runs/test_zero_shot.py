@@ -361,7 +361,9 @@ def test_mistakes_end_in_one_line(data, clip, tmp_path, monkeypatch):
     failed(command(tmp_path, captures, clip, out), "no folder now100k_precomp")
     failed(command(release, tmp_path / "no", clip, out), "no such captures folder")
     failed(command(release, captures, tmp_path / "no", out), "neither a folder nor a name")
-    failed(command(release, captures, clip, out, "--device", "abacus"), "'abacus' cannot be used")
+    for device in ("abacus", "meta"):
+        asked = command(release, captures, clip, out, "--device", device)
+        failed(asked, f"'{device}' cannot be used")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     failed(command(release, captures, "now/none", out), "`hf download now/none` brings all of it")
     monkeypatch.setattr("now_builder.dual_encoder.find_spec", lambda _: None)
