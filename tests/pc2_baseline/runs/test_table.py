@@ -621,7 +621,7 @@ def test_a_file_of_rows_sets_its_own_on_top_of_the_tables(tiny, flickr, tmp_path
     assert (first.name, first.settings) == ("jieba/PC2 & all", planted)
     assert (second.settings.method.name, second.settings.train.lr) == ("triplet", 1e-4)
     assert second.settings.model == planted.model
-    assert third.settings.method.mean_epochs == 12
+    assert third.settings.method.mean_epochs == 14
     path.write_text('[[row]]\nname = "a"\n[[row]]\nname = "b"\non = "f30k"\n')
     with pytest.raises(ConfigError, match="a is for NoW, b is for flickr30k"):
         plan.table_rows(tiny, plan.rows_of_file(str(path)), [], [])

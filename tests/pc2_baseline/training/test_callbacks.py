@@ -210,7 +210,10 @@ def test_a_division_that_peers_share_has_one_row_of_what_there_is(tmp_path, left
 def test_losses_are_drawn_on_the_scale_of_their_mixture(tmp_path):
     settings = read_settings("pc2-paper", ["method.division_scale=log"])
     assert (settings.division_scale, read_settings("ncr", []).division_scale) == ("log", "linear")
-    for scale, expected in [("linear", "Loss of the pair"), ("log", "log(0.1 + loss / mean loss)")]:
+    for scale, expected in [
+        ("linear", "Loss of the pair"),
+        ("log", "log(0.1 + loss / mean loss), from the lowest"),
+    ]:
         draw_division(tmp_path / "a.svg", division(40), None, "Epoch 1", scale=scale)
         assert f"<!-- {expected} -->" in (tmp_path / "a.svg").read_text()
 
