@@ -150,8 +150,7 @@ def read_truth(
 
     Args:
         path: CSV or Parquet with ``url`` or ``key``, and ``matched``, such as ``now-builder
-            audit`` writes; pairs that are unsure, or judged in two ways, are not known. A row with
-            both counts if both are the pair's: another crawl gives its pages the same keys.
+            audit`` writes; pairs that are unsure, or judged in two ways, are not known.
         names: Names of the pairs by column.
         own: Whether each caption has its own image; ``None``: all have.
 
@@ -164,14 +163,10 @@ def read_truth(
         raise FormatError(
             path, f"columns {list(table.columns)}, expected {' or '.join(names)}, and matched"
         )
-    own_urls = dict(zip(names[column], names["url"], strict=True)) if "url" in names else {}
-    urls = table["url"].map(str) if own_urls and "url" in table.columns else [""] * len(table)
-    cells = zip(table[column].map(str), urls, table["matched"], strict=True)
+    cells = zip(table[column].map(str), table["matched"], strict=True)
     verdicts: dict[str, Verdict] = {}
-    for row, (name, url, cell) in enumerate(cells, 2):
+    for row, (name, cell) in enumerate(cells, 2):
         verdict = verdict_of(path, row, cell)
-        if url and own_urls.get(name) != url:
-            continue
         verdicts[name] = verdict if verdicts.get(name, verdict) == verdict else "unsure"
     labels = {name: word == "match" for name, word in verdicts.items() if word != "unsure"}
     known = np.array([name in labels for name in names[column]], dtype=bool)

@@ -432,10 +432,6 @@ def test_a_verdict_of_another_crawl_with_the_same_key_counts_nowhere(world, sett
     frame.to_csv(path, index=False)
     assert audit_stats([path], world.release, None).together.counts["mismatch"] == 3
     assert {*sample_of(world.release, again)} == {*pairs[:3]}
-    frame["verdict"] = ["yes", "no", "no", "no"]
-    frame.to_csv(path, index=False)
-    names = {name: [getattr(pair, name) for pair in pairs] for name in ("key", "url")}
-    assert read_truth(path, names).known.tolist() == [True, True, False, False]
 
 
 def test_verdict_and_kind_are_what_audit_calls_matched_and_note(world, tmp_path):
