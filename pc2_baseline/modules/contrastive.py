@@ -93,11 +93,16 @@ def complementary(
         RCL (Hu et al., TPAMI 2023).
     """
     own = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
-    by_image, by_caption = (
-        torch.log1p(-logs.exp().clamp(max=1 - 1e-6)).masked_fill(own, 0.0)
-        for logs in log_matches(similarity, temperature)
-    )
-    return -(by_image.sum(1) + by_caption.sum(0)) / 2
+    by_image, by_caption = log_matches(similarity, temperature)
+    kept = (_log_complement(logs).masked_fill(own, 0.0) for logs in (by_image, by_caption.T))
+    return -sum(logs.sum(1) for logs in kept) / 2
+
+
+def _log_complement(logs: Float[Tensor, "batch batch"]) -> Float[Tensor, "batch batch"]:
+    """Return log(1 - P) of each row's log P, exact also where one P is 1 but for rounding."""
+    top = logs.argmax(1, keepdim=True)  # no other P is above a half
+    others = logs.scatter(1, top, torch.finfo(logs.dtype).min)
+    return torch.log1p(-others.exp()).scatter(1, top, others.logsumexp(1, keepdim=True))
 
 
 def generalised_cross_entropy(

@@ -52,6 +52,25 @@ def test_complementary_by_hand():
     assert torch.allclose(complementary(SIMILARITY, 1.0), expected)
 
 
+def test_complementary_pushes_down_a_wrong_match_that_is_sure():
+    """Image 0 and caption 1 look like a pair beyond what a float32 near 1 can tell."""
+    scores = [[0.05, 0.95, 0.05], [0.05, 0.95, 0.05], [0.05, 0.05, 0.5]]
+    found = []
+    for kind in (torch.float32, torch.float64):
+        similarity = torch.tensor(scores, dtype=kind, requires_grad=True)
+        losses = complementary(similarity, 0.05)
+        losses[0].backward()
+        found.append((losses.detach().double(), similarity.grad.double()))
+    assert torch.allclose(found[0][0], found[1][0], rtol=1e-4)
+    assert torch.allclose(found[0][1], found[1][1], atol=1e-4)
+    exact = (torch.tensor(scores).double() / 0.05).softmax(1)
+    assert float(found[1][1][0, 1]) > 9
+    assert float(found[1][0][2]) == pytest.approx(  # no P of pair 2 is near 1
+        -float((1 - exact[2, :2]).log().sum() + (1 - (torch.tensor(scores).double() / 0.05)
+        .softmax(0)[:2, 2]).log().sum()) / 2, rel=1e-6,
+    )  # fmt: skip
+
+
 def test_generalised_cross_entropy_is_between_info_nce_and_the_absolute_error():
     near = generalised_cross_entropy(SIMILARITY, 1.0, 1e-6)
     assert torch.allclose(near, info_nce(SIMILARITY, 1.0), atol=1e-5)
