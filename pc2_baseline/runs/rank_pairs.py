@@ -344,7 +344,7 @@ def _judge(
     own = (predicted * captions).sum(1) + problem.nearest
     others = predicted.float() @ captions[drawn].float().T + near
     others.masked_fill_(same, -torch.inf)
-    better = (others > own[:, None]).double().mean(1).numpy()
+    better = ((others > own[:, None]).sum(1) / (~same).sum(1).clamp(min=1)).double().numpy()
     against = torch.logsumexp(others.div_(_TEMPERATURE), 1).double()
     loss = torch.logaddexp(own / _TEMPERATURE, against) - own / _TEMPERATURE
     return _Judged(penalty, predicted, own, loss.numpy(), better)

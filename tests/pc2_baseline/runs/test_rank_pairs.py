@@ -100,6 +100,8 @@ def test_losses_are_those_of_the_slow_loop(easy, tmp_path, monkeypatch):
         against = np.exp(cosines[~same] / 0.1).sum()
         own = np.exp(cosines[row] / 0.1)
         assert judged.loss[row] == pytest.approx(-np.log(own / (own + against)), abs=1e-3)
+        better = (cosines[~same] > cosines[row]).mean()  # of captions that are not its own
+        assert judged.better[row] == pytest.approx(better, abs=0.01)
     means = {penalty: found.loss.mean() for penalty, (*_, found) in kept.items()}
     assert min(means, key=lambda one: means[one]) == done.penalty
 
