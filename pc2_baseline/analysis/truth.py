@@ -33,6 +33,11 @@ class Truth:
     matched: Bool[np.ndarray, " pairs"]
     known: Bool[np.ndarray, " pairs"]
 
+    @property
+    def has_both(self) -> bool:
+        """Whether pairs of both kinds are known."""
+        return 0 < int(self.matched.sum()) < int(self.known.sum())
+
     def of_known(self, values: np.ndarray) -> np.ndarray:
         """Return the values of the known pairs alone."""
         return np.asarray(values[self.known])
@@ -127,22 +132,32 @@ def find_truth(record: RunRecord, release: Path, truth: Path | None) -> Truth | 
 
 
 def truth_of(
-    record: RunRecord, release: Path, truth: Path | None, own: Bool[np.ndarray, " pairs"] | None
+    record: RunRecord,
+    release: Path,
+    truth: Path | None,
+    own: Bool[np.ndarray, " pairs"] | None,
+    *,
+    both: bool = True,
 ) -> Truth | None:
     """Join a truth file with ``own``, whether a noise file left each caption its own image.
 
-    Without a truth file, return ``None`` unless the noise file has pairs of both kinds.
+    Without a truth file, return ``None`` unless the noise file has pairs of both kinds. ``both`` is
+    that of :func:`read_truth`.
     """
     if truth is not None:
         names = make_reader(release, record.settings.data).pair_names(record.release.pairs)
-        return read_truth(truth, names, own)
+        return read_truth(truth, names, own, both=both)
     if own is None or own.all() or not own.any():
         return None
     return Truth(own, np.ones(len(own), dtype=bool))
 
 
 def read_truth(
-    path: Path, names: dict[str, list[str]], own: Bool[np.ndarray, " pairs"] | None = None
+    path: Path,
+    names: dict[str, list[str]],
+    own: Bool[np.ndarray, " pairs"] | None = None,
+    *,
+    both: bool = True,
 ) -> Truth:
     """Read which training pairs are matched.
 
@@ -153,9 +168,11 @@ def read_truth(
             audit`` writes; pairs that are unsure, or judged in two ways, are not known.
         names: Names of the pairs by column.
         own: Whether each caption has its own image; ``None``: all have.
+        both: Whether pairs of both kinds must be known, as for an AUROC.
 
     Raises:
-        FormatError: If the file cannot be used, or all known pairs are of one kind.
+        FormatError: If the file cannot be used, no pair is known, or all known pairs are of one
+            kind and ``both`` is asked.
     """
     table = read_judged(path)
     column = next((name for name in names if name in table.columns), None)
@@ -173,12 +190,13 @@ def read_truth(
     matched = np.array([labels.get(name, False) for name in names[column]], dtype=bool)
     if own is not None:
         known, matched = known | ~own, matched & own
-    if not matched.any() or matched.sum() == known.sum():
+    truth = Truth(matched, known)
+    if not known.any() or (both and not truth.has_both):
         kind = "none" if not known.any() else "all matched" if matched.any() else "all mismatched"
         raise FormatError(
             path, f"{known.sum()} training pairs known by {column} ({kind}), expected both kinds"
         )
-    return Truth(matched, known)
+    return truth
 
 
 def read_division(file: Path, pairs: int) -> dict[str, np.ndarray]:

@@ -93,7 +93,8 @@ def train(
         weighed = replace(opened, weights=read_weights(reader, opened))
         pairs, dev = (texts_read(split, settings) for split in (weighed, opened_dev))
         record = _run_record(reader, identity, pairs, settings)
-        truth = truth_of(record, release, settings.data.truth, pairs.matched)
+        named, taught_by_it = settings.data.truth, bool(settings.method.takes_matched)
+        truth = truth_of(record, release, named, pairs.matched, both=not taught_by_it)
         taught = _with_truth(pairs, truth, settings.method)
         with locked(run):
             if process_groups.is_first():
@@ -105,7 +106,8 @@ def train(
                     )
             process_groups.wait()
             method = make_method(settings, _sizes(record, pairs), device)
-            judge = partial(judge_division, truth, settings.division_threshold) if truth else None
+            told = truth if truth and truth.has_both else None
+            judge = partial(judge_division, told, settings.division_threshold) if told else None
             trainer = Trainer(run, record, method, judge, _callbacks(run, record, truth))
             gib = settings.data.memory_gb
             return trainer.fit(whiten_once(method, taught, gib), whiten_once(method, dev, gib))

@@ -120,6 +120,18 @@ def test_sgr_c_is_trained_on_the_matched_pairs_alone_and_says_so(
     assert titled.method.name == "mine (trained on matched pairs alone)", "in a table too"
 
 
+def test_sgr_c_needs_no_mismatched_pair(tiny, small, tmp_path, steps):
+    """A list of pairs that were judged to match is enough; other methods ask for both kinds."""
+    rows = matched_rows(tiny)
+    lines = ["key,matched", *(f"train_{row:05d},true" for row in rows)]
+    (tmp_path / "truth.csv").write_text("\n".join(lines))
+    truth = f"data.truth={tmp_path / 'truth.csv'}"
+    train(tiny, tmp_path / "run", read_settings("sgr-c", [*small, truth]))
+    assert sorted({row for _, step in steps for row in step.pair_index}) == rows
+    with pytest.raises(FormatError, match=r"15 training .*all matched.*expected both kinds"):
+        train(tiny, tmp_path / "other", read_settings("sgr", [*small, truth]))
+
+
 def test_sgr_c_goes_on_with_the_same_truth_alone(tiny, small, tmp_path):
     truth, run = tmp_path / "truth.csv", tmp_path / "run"
     truth.write_bytes((tiny / "truth.csv").read_bytes())
