@@ -97,10 +97,13 @@ class Cream(Peers[MatchingNetwork]):
         """Train both peers for one epoch, then divide the pairs anew."""
         each = self.groups.for_each_peer
         losses = each(lambda peer: self._learn(train, epoch, peer))
+        figures = {f"loss_{name}": loss for name, loss in zip(self.peers, losses, strict=True)}
+        if not self.train.judges(epoch):
+            return figures
         self.statistics = each(lambda peer: self._divide(train, peer))
         kinds = self._kinds()
         return {
-            **{f"loss_{name}": loss for name, loss in zip(self.peers, losses, strict=True)},
+            **figures,
             "clean": float((kinds == CLEAN).sum()),
             "hard": float((kinds == HARD).sum()),
             "noisy": float((kinds == NOISY).sum()),
@@ -113,7 +116,7 @@ class Cream(Peers[MatchingNetwork]):
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Load a state, or its networks alone."""
         super().load_state_dict(state)
-        if STATISTICS in state:
+        if state.get(STATISTICS):  # none before the first division
             self.statistics = [under(state[STATISTICS], name) for name in self.peers]
 
     def epoch_outputs(self) -> EpochOutputs:

@@ -98,6 +98,8 @@ class L2rm(OneNetwork[L2rmSettings]):
         self.cost_learner.set_rate(factor)
         learn = self._warm_up if epoch < self.train.warmup_epochs else self._rematch
         loss = learn(train, epoch)
+        if not self.train.judges(epoch):
+            return {"loss": loss}
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
         full = partial(full_margin_loss, margin=self.method.margin)
         losses = pair_losses(self.net, train, batches, full, "divide")

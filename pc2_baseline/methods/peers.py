@@ -191,7 +191,12 @@ class CrossFitted(Peers[Net]):
     """K peers: each leaves one of K folds out of its training and alone judges the pairs in it.
 
     The division by their statistics, one for all peers, is kept by pair_index with the folds.
+
+    Attributes:
+        judged: How many epochs of the warm-up, its last ones, must be divided.
     """
+
+    judged = 1
 
     def __init__(
         self,
@@ -219,10 +224,13 @@ class CrossFitted(Peers[Net]):
         losses = self.groups.for_each_peer(
             lambda peer: self.learn(train, epoch, peer, fold != peer)
         )
+        figures = {f"loss_{peer}": loss for peer, loss in zip(self.peers, losses, strict=True)}
+        if not self.train.judges(epoch, self.judged):
+            return figures
         own = self.divide(train, fold)
         self.statistics = own.to_tensors() | {"fold": torch.from_numpy(fold)}
         return {
-            **{f"loss_{peer}": loss for peer, loss in zip(self.peers, losses, strict=True)},
+            **figures,
             "held_out_loss": float(own.loss.mean()),
             "clean": float(own.division.is_clean.sum()),
         }

@@ -70,6 +70,7 @@ class Pc2CrossFit(CrossFitted[Pc2Network]):
     """
 
     section = Pc2CrossFitSettings
+    judged = 2  # a prediction is compared with the one before
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         self.method = own = own_section(settings.method, Pc2CrossFitSettings)

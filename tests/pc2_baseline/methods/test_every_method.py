@@ -308,6 +308,28 @@ def test_a_warm_up_that_is_not_judged_learns_the_same(on_tiny, monkeypatch, pres
     same(*found)
 
 
+@pytest.mark.parametrize(
+    ("preset", "last"),
+    [("decl", 1), ("l2rm", 1), ("cream", 1), ("crossfit", 1), ("pc2-crossfit", 2)],
+)
+def test_a_warm_up_whose_division_no_epoch_reads_is_not_divided(on_tiny, preset, last):
+    """The weights are the same, also of a run that goes on from an epoch without a division."""
+    states = []
+    for judged in ("true", "false"):
+        asked = preset, "train.warmup_epochs=4", f"train.judge_warmup={judged}"
+        method, pairs = on_tiny(*asked)
+        divided = []
+        for epoch in range(5):
+            method.fit_epoch(pairs, epoch)
+            divided.append(bool(method.epoch_outputs()))
+            if epoch == 0:
+                saved, (method, _) = method.state_dict(), on_tiny(*asked)
+                method.load_state_dict(saved)
+        states.append(method.state_dict())
+    assert divided == [epoch >= 4 - last for epoch in range(5)]
+    same(*states)
+
+
 @pytest.mark.parametrize("preset", sorted(name for name in presets() if name.startswith("pc2")))
 def test_every_preset_of_pc2_runs_through_warm_up_and_noisy_steps(on_tiny, preset):
     method, pairs = on_tiny(preset, "data.name=now100k_precomp", "train.warmup_epochs=1",
