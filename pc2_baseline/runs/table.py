@@ -218,7 +218,7 @@ def _write(
     work: Work, progress: Progress, done: dict[str, Measured], failures: dict[str, str]
 ) -> str:
     finished = [(run, done[run.name]) for run in work.runs if run.name in done]
-    every = [*finished, *progress.earlier]
+    every = sorted([*finished, *progress.earlier], key=lambda pair: pair[0].seed)
     rows = []
     for name in dict.fromkeys([*(row.name for row in work.rows), *(run.row for run, _ in every)]):
         track, _, title = name.partition("/")
