@@ -194,13 +194,14 @@ class ModelSettings(Strict):
     )
     precision: Literal["fp32", "bf16"] = Field(
         "fp32",
-        description="Precision of the similarity's large products; norms, softmaxes and losses "
-        "stay in fp32.",
+        description="Precision of the similarity's large products, where it has an attention or "
+        "graphs, and of the towers of dual_encoder; norms, softmaxes and losses stay in fp32.",
     )
     division_precision: Literal["fp32", "bf16"] | None = Field(
         None,
-        description="Precision of the passes that divide the pairs. Default: that of training. "
-        "bf16 beside fp32 is a third faster; pairs near the threshold may change sides.",
+        description="Precision of the passes that divide the pairs, where the similarity has an "
+        "attention or graphs. Default: that of training. bf16 beside fp32 is a third faster; "
+        "pairs near the threshold may change sides.",
     )
     keep_mb: Annotated[int, Field(ge=0)] | None = Field(
         None,

@@ -79,6 +79,7 @@ def draw_noise(captions: int, images: int, draw: Draw) -> Int[np.ndarray, " capt
     generator = np.random.default_rng(draw.seed)
     own = own_images(captions, images)
     of = own.copy() if draw.protocol == "captions" else np.arange(images)
-    chosen = generator.permutation(len(of))[: int(draw.mismatch * len(of))]
+    count = int(round(draw.mismatch * len(of), 6))  # 0.29 * 100 is 28.999…
+    chosen = generator.permutation(len(of))[:count]
     of[chosen] = of[generator.permutation(chosen)]
     return of if draw.protocol == "captions" else of[own]

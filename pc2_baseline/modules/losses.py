@@ -128,7 +128,7 @@ def relatively_likeliest(logits: Float[Tensor, "batch classes"]) -> Int[Tensor, 
         Not in PC2; the centring is DINO's (Caron et al., ICCV 2021).
     """
     predictions = logits.log_softmax(1)
-    mean = predictions.exp().mean(0).log()
+    mean = predictions.logsumexp(0)  # of probabilities, but for a constant; finite
     return (predictions - mean).argmax(1)
 
 

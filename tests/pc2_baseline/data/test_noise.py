@@ -43,6 +43,8 @@ def test_a_share_of_the_images_changes_hands_and_none_is_lost(protocol):
 def test_no_noise_and_all_noise_are_shares_too(protocol):
     assert matched(draw_noise(100, 20, Draw(0.0, protocol, 0)), 20).all()
     assert matched(draw_noise(100, 20, Draw(1.0, protocol, 0)), 20).mean() < 0.3
+    moved = draw_noise(100, 100, Draw(0.29, protocol, 0)) != np.arange(100)
+    assert moved.sum() == 29, "0.29 * 100 is 28.999…"
     with pytest.raises(ConfigError, match=r"--mismatch 1\.5: expected 0 to 1"):
         draw_noise(100, 20, Draw(1.5, protocol, 0))
 

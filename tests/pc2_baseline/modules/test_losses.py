@@ -165,6 +165,8 @@ def test_a_class_that_all_favour_tells_nothing_of_any():
     logits = torch.tensor([[3.0, 0.0, 0.0], [3.0, 0.5, 0.0], [3.0, 0.0, 0.2]])
     assert likeliest(logits).tolist() == [0, 0, 0]
     assert relatively_likeliest(logits).tolist() == [0, 1, 2]
+    dead = torch.tensor([[0.0, 1.0, -110.0], [1.0, 0.0, -110.0]])  # e^-110 is 0 in float32
+    assert relatively_likeliest(dead).tolist() == [1, 0]
 
 
 def test_the_loss_of_the_hardest_few_lies_between_the_hardest_and_all():
