@@ -90,22 +90,25 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """Yield a fresh temporary folder beside ``path``; on success it takes the place of ``path``.
 
     Between the two renames of a replacement ``path`` does not exist for an instant; the old folder
-    is removed only after the new one stands.
+    is removed only after the new one stands, and else put back: after a kill by the next call, or
+    by :func:`remove_leftovers`.
     """
     if not path.name:
         raise FormatError(path, "a folder without a name of its own, expected one to write")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _beside(path, "tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    old = _beside(path, "old")
+    remove_leftovers(path.parent, path.name)
+    temporary, old = _beside(path, "tmp"), _beside(path, "old")
     try:
+        temporary.mkdir()
         yield temporary
         if path.exists():
             path.rename(old)
         temporary.rename(path)
         sync_folder(path.parent)
     finally:
+        if not path.exists():
+            with suppress(OSError):  # there is none where nothing was replaced
+                old.rename(path)
         shutil.rmtree(temporary, ignore_errors=True)
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
@@ -116,15 +119,25 @@ def _beside(path: Path, ending: str) -> Path:
     return path.with_name(f".{path.name}.{threading.get_ident()}.{os.getpid()}.{ending}")
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Drop what a killed process left half-written in ``folder``: its own temporary files."""
-    for path in folder.glob(".*.tmp"):
-        process = path.name.split(".")[-2]
-        if process.isdigit() and not _alive(int(process)):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+_HALF = re.compile(r"\.(.+?)(?:\.\d+)?\.(\d+)\.tmp")
+_MOVED = re.compile(r"\.(.+)\.\d+\.(\d+)\.old")
+
+
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Drop what killed processes left half-written in ``folder``, of one name or of all.
+
+    A folder that was moved away, and whose place nothing took, is put back.
+    """
+    for path in folder.glob(".*"):
+        found = _HALF.fullmatch(path.name) or _MOVED.fullmatch(path.name)
+        if found is None or name not in {None, found[1]} or _alive(int(found[2])):
+            continue
+        if path.suffix == ".old" and not (folder / found[1]).exists():
+            path.rename(folder / found[1])
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _alive(process: int) -> bool:

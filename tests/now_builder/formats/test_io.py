@@ -162,6 +162,23 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def test_a_folder_stays_if_its_replacement_stops_between_the_renames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, rename = tmp_path / "site", Path.rename
+    folder.mkdir()
+
+    def stop(path: Path, target: Path) -> None:
+        if path.suffix == ".tmp":
+            raise KeyboardInterrupt
+        rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", stop)
+    with pytest.raises(KeyboardInterrupt), replacing_folder(folder):
+        pass
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_leftovers_of_dead_processes_go_and_those_of_living_stay(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
@@ -172,9 +189,13 @@ def test_leftovers_of_dead_processes_go_and_those_of_living_stay(tmp_path: Path)
             (tmp_path / name).write_text("x", encoding="utf-8")
         (tmp_path / f".folder.{dead.pid}.tmp").mkdir()
         (tmp_path / f".folder.{dead.pid}.tmp" / "inside").write_text("x", encoding="utf-8")
+        for name in ("site", "b.txt"):  # the one was moved away, the other replaced
+            (tmp_path / f".{name}.1.{dead.pid}.old").mkdir()
+        remove_leftovers(tmp_path, "site")
+        assert all((tmp_path / name).exists() for name in gone), "of another name"
         remove_leftovers(tmp_path)
         living.kill()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "site"])
 
 
 def test_json_is_stable_and_refuses_nan(tmp_path: Path) -> None:
