@@ -41,10 +41,8 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
         if durable:
             sync_folder(path.parent)
     except Exception as error:
-        number = _number_of(error, temporary)
-        if number is None:
-            raise
-        raise OSError(number, os.strerror(number), str(path)) from error
+        _raise_named(error, temporary, path)
+        raise
     finally:
         with suppress(OSError):  # what went wrong before is what counts
             temporary.unlink(missing_ok=True)
@@ -61,14 +59,19 @@ _IN_WORDS = {
 """Messages of libraries that could not write a file and give no number, by type of the error."""
 
 
-def _number_of(error: Exception, temporary: Path) -> int | None:
-    """Return the number of an error of the disk that names no file, or the temporary one.
+def _raise_named(error: Exception, temporary: Path, path: Path) -> None:
+    """Raise an error of the disk anew if it names no file, or the temporary one or one in it."""
+    named, number = path, _number_of(error)
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        with suppress(ValueError):  # of another file
+            named, number = path / Path(error.filename).relative_to(temporary), error.errno
+    if number is not None:
+        raise OSError(number, os.strerror(number), str(named)) from error
 
-    ``None`` of any other error.
-    """
+
+def _number_of(error: Exception) -> int | None:
+    """Return the number of an error of the disk that names no file; ``None`` of any other."""
     if isinstance(error, OSError) and error.errno is not None:
-        if error.filename == str(temporary):
-            return error.errno
         return error.errno if error.filename is None and error.errno in _OF_DISK else None
     words = _IN_WORDS.get(type(error).__name__)
     found = words.search(str(error)) if words else None
@@ -91,7 +94,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
     Between the two renames of a replacement ``path`` does not exist for an instant; the old folder
     is removed only after the new one stands, and else put back: after a kill by the next call, or
-    by :func:`remove_leftovers`.
+    by :func:`remove_leftovers`. Any error of the disk names ``path``, or the file in it.
     """
     if not path.name:
         raise FormatError(path, "a folder without a name of its own, expected one to write")
@@ -105,6 +108,9 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             path.rename(old)
         temporary.rename(path)
         sync_folder(path.parent)
+    except Exception as error:
+        _raise_named(error, temporary, path)
+        raise
     finally:
         if not path.exists():
             with suppress(OSError):  # there is none where nothing was replaced

@@ -179,6 +179,32 @@ def test_a_folder_stays_if_its_replacement_stops_between_the_renames(
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def _write_much(folder: Path) -> None:
+    (folder / "a").write_bytes(bytes(2**18))
+
+
+def _write_inside(folder: Path) -> None:
+    (folder / "none" / "a").write_text("x", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "named"),
+    [("site", _write_much, "site"), ("site", _write_inside, "site/none/a"),
+     ("x" * 240, _write_much, "x" * 240)],
+)  # fmt: skip
+@pytest.mark.usefixtures("full_disk")
+def test_an_error_of_the_disk_names_the_folder_that_was_asked_for(
+    tmp_path: Path, name: str, write, named: str
+) -> None:
+    with (
+        pytest.raises(OSError, match=r"too l|No such") as caught,
+        replacing_folder(tmp_path / name) as folder,
+    ):
+        write(folder)
+    assert caught.value.filename == str(tmp_path / named)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_leftovers_of_dead_processes_go_and_those_of_living_stay(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
