@@ -22,7 +22,7 @@ from now_builder.formats.io import locking, write_text
 
 MAX_RECORD = 8 * 2**20
 _log = logging.getLogger(__name__)
-RESULTS, PRIVATE, LOCK = "results", "private", "store.lock"
+RESULTS, PRIVATE, LOCK, UNSIGNED = "results", "private", "store.lock", "unsigned"
 Record = TypeVar("Record", bound=Strict)
 
 # Within these years a time keeps its order in any zone, and fits every database.

@@ -16,6 +16,7 @@ from leaderboard.core.errors import Problem
 from leaderboard.store.entries import (
     PRIVATE,
     RESULTS,
+    UNSIGNED,
     EntryName,
     Moment,
     age,
@@ -255,7 +256,7 @@ class Signer:
 
     def __init__(self, store: Path, key_file: Path) -> None:
         self._store = store
-        self._intents = store / PRIVATE / "unsigned"
+        self._intents = store / PRIVATE / UNSIGNED
         self._key = read_private(key_file, store)
         self.name = name_of(public_of(self._key))
         self._chain()
@@ -301,10 +302,12 @@ class Signer:
     def signing_intent(self, says: Statement, name: str) -> Iterator[None]:
         """Note that files of an entry are about to be written and signed in the ``with`` block.
 
-        If the process dies in between, :meth:`sign_pending` signs them. The note is in the store's
-        private folder, where only the judge writes; an entry's name is the hash of its result.
+        If the process dies in between, :meth:`sign_pending` signs them, which the same call again
+        begins with. The note is in the store's private folder, where only the judge writes; an
+        entry's name is the hash of its result.
         """
         prepare_store(self._store)
+        self.sign_pending(name)
         note = self._intents / f"{says}-{name}"
         write_text(note, "")
         yield

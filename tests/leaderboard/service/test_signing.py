@@ -65,6 +65,7 @@ def test_what_a_fault_left_unsigned_is_signed_when_it_is_asked_for_again(
         full.setattr(Signer, "sign", fail)
         assert board.put(zipped()).status_code == 500
     assert board.put(zipped()).status_code in {200, 201}
+    assert _problems(tmp_path / "store", tmp_path) == []
     (entry,) = read_board([tmp_path / "store"])
     assert entry.proof.scored
     path = f"/v1/entries/{entry.name}/withdraw"
