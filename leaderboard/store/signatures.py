@@ -306,10 +306,10 @@ class Signer:
         begins with. The note is in the store's private folder, where only the judge writes; an
         entry's name is the hash of its result.
         """
-        prepare_store(self._store)
         self.sign_pending(name)
         note = self._intents / f"{says}-{name}"
-        write_text(note, "")
+        with locked(self._store):  # else others may take what is half-written for a leftover
+            write_text(note, "")
         yield
         note.unlink(missing_ok=True)
 

@@ -125,8 +125,8 @@ def _beside(path: Path, ending: str) -> Path:
     return path.with_name(f".{path.name}.{threading.get_ident()}.{os.getpid()}.{ending}")
 
 
-_HALF = re.compile(r"\.(.+?)(?:\.\d+)?\.(\d+)\.tmp")
-_MOVED = re.compile(r"\.(.+)\.\d+\.(\d+)\.old")
+_HALF = re.compile(r"\.(.+?)(?:\.(\d+))?\.(\d+)\.tmp")
+_MOVED = re.compile(r"\.(.+)\.(\d+)\.(\d+)\.old")
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
@@ -136,7 +136,7 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
     """
     for path in folder.glob(".*"):
         found = _HALF.fullmatch(path.name) or _MOVED.fullmatch(path.name)
-        if found is None or name not in {None, found[1]} or _alive(int(found[2])):
+        if found is None or name not in {None, found[1]} or _alive(int(found[3]), found[2]):
             continue
         if path.suffix == ".old" and not (folder / found[1]).exists():
             path.rename(folder / found[1])
@@ -146,14 +146,18 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
             path.unlink(missing_ok=True)
 
 
-def _alive(process: int) -> bool:
+def _alive(process: int, thread: str | None) -> bool:
+    """Whether a process runs or, of this one, whose number a dead one may have had, the thread."""
+    if process == os.getpid():
+        running = {str(one.ident) for one in threading.enumerate()}
+        return thread in running - {str(threading.get_ident())}
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        return True
-    return process != os.getpid()
+        pass
+    return True
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import ssl
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -208,9 +209,13 @@ def test_an_error_of_the_disk_names_the_folder_that_was_asked_for(
 def test_leftovers_of_dead_processes_go_and_those_of_living_stay(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
+    ended = threading.Event()
+    thread, own = threading.Thread(target=ended.wait, daemon=True), threading.get_ident()
+    thread.start()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as living:
         kept = [f".a.txt.{living.pid}.tmp", ".hidden.tmp", "b.txt", f".c.{living.pid}"]
-        gone = [f".a.txt.{dead.pid}.tmp", f".b.{os.getpid()}.tmp"]
+        kept.append(f".a.{thread.ident}.{os.getpid()}.tmp")
+        gone = [f".a.txt.{dead.pid}.tmp", f".b.{os.getpid()}.tmp", f".c.{own}.{os.getpid()}.tmp"]
         for name in kept + gone:
             (tmp_path / name).write_text("x", encoding="utf-8")
         (tmp_path / f".folder.{dead.pid}.tmp").mkdir()
@@ -221,6 +226,8 @@ def test_leftovers_of_dead_processes_go_and_those_of_living_stay(tmp_path: Path)
         assert all((tmp_path / name).exists() for name in gone), "of another name"
         remove_leftovers(tmp_path)
         living.kill()
+    ended.set()
+    thread.join()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "site"])
 
 
