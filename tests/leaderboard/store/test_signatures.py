@@ -509,6 +509,25 @@ def test_the_first_key_is_made_by_the_same_call_after_a_kill(unsigned, tmp_path,
     assert _codes(unsigned) == set()
 
 
+@pytest.mark.parametrize("step", ["_new_private", "_publish"])
+def test_the_next_key_is_made_by_the_same_call_after_a_kill(board, tmp_path, monkeypatch, step):
+    old, new = board.parent / "judge.key", tmp_path / "new.key"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"leaderboard.store.signatures.{step}", _die)
+        with pytest.raises(KeyboardInterrupt):
+            rotate_key(board, old, new)
+    for left in (tmp_path / ".new.key.1.999999999.tmp", board / "keys" / ".x.1.999999999.tmp"):
+        left.touch()
+    made = rotate_key(board, old, new)
+    assert Signer(board, new).name == made.name
+    assert check_store(board) == []
+    assert list(tmp_path.glob(".*.tmp")) == []
+    (board / "private" / "next-key").write_text(str(new))  # killed once it was published
+    assert rotate_key(board, old, new) == made
+    with pytest.raises(ConfigError, match=f"expected the one in use: {made.name}"):
+        rotate_key(board, old, new)
+
+
 def test_a_file_with_another_key_is_not_taken_for_the_first(unsigned, tmp_path):
     (tmp_path / "old").write_text("0" * 64)
     (tmp_path / "old").chmod(0o600)
