@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,16 +49,18 @@ def submit(
     if url is not None or store is None or release is None:
         raise ConfigError("submit: expected --url URL, or --store FOLDER with --release RELEASE")
     from leaderboard.scoring.evaluate import score
-    from leaderboard.store.entries import NewFiling, file_result
+    from leaderboard.store.entries import NewFiling, entry_of, file_result
     from leaderboard.store.signatures import Signer, filed_paths
 
     signer = Signer(store, judge_key) if judge_key else None
     result = score(submission, release, attributes)
-    # to the microsecond, so that what is sent within one second keeps its order
-    entry, new = file_result(store, result, NewFiling(None, datetime.now(UTC)))
-    if signer is not None:
-        paths = filed_paths(store, entry)
-        signer.sign("scored", entry, paths if new else paths[:1])
+    intent = signer.signing_intent("scored", entry_of(result).name) if signer else nullcontext()
+    with intent:
+        # to the microsecond, so that what is sent within one second keeps its order
+        entry, new = file_result(store, result, NewFiling(None, datetime.now(UTC)))
+        if signer is not None:
+            paths = filed_paths(store, entry)
+            signer.sign("scored", entry, paths if new else paths[:1])
     print_filed(entry.name, entry.result.to_json(), as_json, new=new)
 
 

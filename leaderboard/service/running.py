@@ -28,7 +28,7 @@ from leaderboard.service.database import User, default_url, open_database, readi
 from leaderboard.service.metering import Meters
 from leaderboard.service.pages import Pages
 from leaderboard.service.quotas import Quotas
-from leaderboard.store.entries import PRIVATE, prepare_store
+from leaderboard.store.entries import PRIVATE, locked
 from leaderboard.store.signatures import Signer
 from leaderboard.submission.archive import max_submission
 from now_builder.errors import ConfigError, FormatError
@@ -112,7 +112,8 @@ class Service:
             self._opened = opened.pop_all()
 
     def _open(self, settings: Settings, opened: ExitStack) -> None:
-        prepare_store(settings.store)
+        with locked(settings.store):  # drops what a killed process left half-written
+            pass
         opened.callback(os.close, _lock_file(self.incoming.with_name("serve.lock")))
         # Uploads left by a killed process.
         shutil.rmtree(self.incoming, ignore_errors=True)

@@ -9,7 +9,7 @@ from leaderboard.store.dataset import DatasetReport
 from leaderboard.store.entries import Entry
 from leaderboard.store.signatures import FIRST, Chain
 from now_builder.errors import ConfigError
-from now_builder.formats.io import replacing_folder
+from now_builder.formats.io import remove_leftovers, replacing_folder
 
 LAST = "signatures.txt"
 """File of a site: sha256 of the last signature of each store that it was made of."""
@@ -49,6 +49,7 @@ def export_site(
         ConfigError: If ``folder`` exists and was not written by this function, or was made with a
             signature that the stores do not have.
     """
+    remove_leftovers(folder.parent, folder.name)  # puts back what a kill took away
     _check_replaceable(folder)
     _check_continued(folder, chains)
     last = sorted({chain.last for chain in chains} - {FIRST})

@@ -18,6 +18,7 @@ from leaderboard.store.entries import (
     MAX_RECORD,
     PRIVATE,
     RESULTS,
+    UNSIGNED,
     Filing,
     Reproduction,
     Withdrawal,
@@ -161,10 +162,10 @@ def _entries(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def _check_private(checked: _Store, private: os.DirEntry[str]) -> None:
-    """Note a private part that has more in it than the lock that ``submit`` leaves there."""
+    """Note a private part that has more in it than what ``submit`` leaves there."""
     try:
         with os.scandir(private) as inside:
-            fine = all(one.name == LOCK and _is_empty_file(one) for one in inside)
+            fine = all(_is_of_submit(one) for one in inside)
     except OSError:  # no folder, or one that only its owner may read
         fine = False
     if not fine:
@@ -172,9 +173,12 @@ def _check_private(checked: _Store, private: os.DirEntry[str]) -> None:
         checked.note("store.private", PRIVATE, "something else in it", wanted, mend)
 
 
-def _is_empty_file(entry: os.DirEntry[str]) -> bool:
+def _is_of_submit(entry: os.DirEntry[str]) -> bool:
+    """Whether it is the lock, or the folder of notes, without any."""
     state = entry.stat(follow_symlinks=False)
-    return stat.S_ISREG(state.st_mode) and state.st_size == 0
+    if entry.name == UNSIGNED:
+        return stat.S_ISDIR(state.st_mode) and not any(Path(entry).iterdir())
+    return entry.name == LOCK and stat.S_ISREG(state.st_mode) and state.st_size == 0
 
 
 def _printable(name: str) -> str:

@@ -14,7 +14,7 @@ from leaderboard.core.rounds import read_round
 from leaderboard.core.tracks import SCORED_SPLITS
 from leaderboard.scoring.evaluate import ceiling_rsum
 from leaderboard.scoring.result import Count, Percent, Points, is_none
-from leaderboard.store.entries import MAX_RECORD, read_record
+from leaderboard.store.entries import MAX_RECORD, locked, read_record
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
 from now_builder.formats.io import write_text
@@ -265,7 +265,8 @@ def file_report(store: Path, report: DatasetReport) -> Path:
     if len(text.encode()) > MAX_RECORD:
         wanted = "expected a report without captions or pictures"
         raise FormatError(path, f"more than {MAX_RECORD} bytes, {wanted}")
-    write_text(path, text)
+    with locked(store):
+        write_text(path, text)
     return path
 
 

@@ -18,11 +18,11 @@ from leaderboard.submission.archive import Description, Name, Prose, refusing_fi
 from leaderboard.submission.untrusted import read_json
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
-from now_builder.formats.io import locking, write_text
+from now_builder.formats.io import locking, remove_leftovers, write_text
 
 MAX_RECORD = 8 * 2**20
 _log = logging.getLogger(__name__)
-RESULTS, PRIVATE, LOCK = "results", "private", "store.lock"
+RESULTS, PRIVATE, LOCK, UNSIGNED = "results", "private", "store.lock", "unsigned"
 Record = TypeVar("Record", bound=Strict)
 
 # Within these years a time keeps its order in any zone, and fits every database.
@@ -322,12 +322,17 @@ def prepare_store(store: Path) -> None:
 
 @contextmanager
 def locked(store: Path) -> Iterator[None]:
-    """Let one thread of one process at a time add to the store, which is created if missing."""
+    """Let one thread of one process at a time add to the store, which is created if missing.
+
+    What killed processes left half-written in its folders is dropped first.
+    """
     prepare_store(store)
     path = store / PRIVATE / LOCK
     with path.open("w") as lock:
         with locking(path):
             fcntl.flock(lock, fcntl.LOCK_EX)
+        for folder in (store, *store.glob("[!.]*/"), store / PRIVATE / UNSIGNED):
+            remove_leftovers(folder)
         yield
 
 

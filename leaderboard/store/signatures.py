@@ -16,13 +16,13 @@ from leaderboard.core.errors import Problem
 from leaderboard.store.entries import (
     PRIVATE,
     RESULTS,
+    UNSIGNED,
     EntryName,
     Moment,
     age,
     find_result,
     locked,
     now,
-    prepare_store,
     read_entry,
     read_record,
     read_result,
@@ -30,7 +30,7 @@ from leaderboard.store.entries import (
 )
 from now_builder.config import Sha256, Strict
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import sha256_of, write_text
+from now_builder.formats.io import remove_leftovers, sha256_of, write_text
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -255,7 +255,7 @@ class Signer:
 
     def __init__(self, store: Path, key_file: Path) -> None:
         self._store = store
-        self._intents = store / PRIVATE / "unsigned"
+        self._intents = store / PRIVATE / UNSIGNED
         self._key = read_private(key_file, store)
         self.name = name_of(public_of(self._key))
         self._chain()
@@ -301,12 +301,14 @@ class Signer:
     def signing_intent(self, says: Statement, name: str) -> Iterator[None]:
         """Note that files of an entry are about to be written and signed in the ``with`` block.
 
-        If the process dies in between, :meth:`sign_pending` signs them. The note is in the store's
-        private folder, where only the judge writes; an entry's name is the hash of its result.
+        If the process dies in between, :meth:`sign_pending` signs them, which the same call again
+        begins with. The note is in the store's private folder, where only the judge writes; an
+        entry's name is the hash of its result.
         """
-        prepare_store(self._store)
+        self.sign_pending(name)
         note = self._intents / f"{says}-{name}"
-        write_text(note, "")
+        with locked(self._store):  # else others may take what is half-written for a leftover
+            write_text(note, "")
         yield
         note.unlink(missing_ok=True)
 
@@ -356,17 +358,12 @@ def make_key(store: Path, key_file: Path, entries: Sequence["Entry"]) -> PublicK
         ConfigError: If the store has a key, or the file exists or lies in the store.
     """
     keys, note = read_chain(store).keys, store / PRIVATE / "first-key"
-    begun = note.exists() and note.read_text(encoding="utf-8") == str(key_file.resolve())
-    if keys and not begun:
+    if keys and not _begun(note, key_file):
         raise ConfigError(f"{store}: has a key already; now-leaderboard keys rotate")
-    if not begun:
-        _check_new(key_file, store)
-        prepare_store(store)
-        write_text(note, str(key_file.resolve()))
     if not keys:
-        written = key_file.exists() and key_file.stat().st_size > 0
-        key = read_private(key_file, store) if written else _new_private(key_file, store)
-        keys = [_publish(store, key, key, None, 1)]
+        with locked(store):
+            key = _make_private(note, key_file, store)
+            keys = [_publish(store, key, key, None, 1)]
     signer = Signer(store, key_file)
     for entry in sorted(entries, key=age):
         signer.sign("known", entry, filed_paths(store, entry))
@@ -379,14 +376,40 @@ def make_key(store: Path, key_file: Path, entries: Sequence["Entry"]) -> PublicK
 def rotate_key(store: Path, old_file: Path, new_file: Path) -> PublicKey:
     """Make the next key of a store, signed by the one in use, which ends with it.
 
+    If the process dies before the key is published, the same call again goes on with it: a note in
+    the store's private folder names its file.
+
     Raises:
         ConfigError: If the old key is not in use, or the new file exists or lies in the store.
     """
-    Signer(store, old_file)
-    with locked(store):
-        chain, old = read_chain(store), read_private(old_file, store)
-        new = _new_private(new_file, store)
-        return _publish(store, new, old, chain.keys[-1].name, len(chain.signatures) + 1)
+    note, last = store / PRIVATE / "next-key", read_chain(store).keys[-1:]
+    begun = _begun(note, new_file) and _is_written(new_file)
+    if not begun or [key.public for key in last] != [public_of(read_private(new_file, store))]:
+        Signer(store, old_file)
+        with locked(store):
+            chain, old = read_chain(store), read_private(old_file, store)
+            new = _make_private(note, new_file, store)
+            last = [_publish(store, new, old, chain.keys[-1].name, len(chain.signatures) + 1)]
+    note.unlink(missing_ok=True)
+    return last[0]
+
+
+def _begun(note: Path, key_file: Path) -> bool:
+    """Whether a call that was to make this key died before it had."""
+    return note.exists() and note.read_text(encoding="utf-8") == str(key_file.resolve())
+
+
+def _is_written(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def _make_private(note: Path, path: Path, store: Path) -> "Ed25519PrivateKey":
+    """Make a private key and note its file first; one that was begun is gone on with."""
+    if not _begun(note, path):
+        _check_new(path, store)
+        write_text(note, str(path.resolve()))
+    remove_leftovers(path.parent, path.name)
+    return read_private(path, store) if _is_written(path) else _new_private(path, store)
 
 
 def _publish(
@@ -429,7 +452,7 @@ def _new_private(path: Path, store: Path) -> "Ed25519PrivateKey":
 
 def _check_new(path: Path, store: Path) -> None:
     _check_outside(path, store)
-    if path.exists() and path.stat().st_size:
+    if _is_written(path):
         raise ConfigError(f"{path}: exists; a key is never written over")
 
 

@@ -41,10 +41,8 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
         if durable:
             sync_folder(path.parent)
     except Exception as error:
-        number = _number_of(error, temporary)
-        if number is None:
-            raise
-        raise OSError(number, os.strerror(number), str(path)) from error
+        _raise_named(error, temporary, path)
+        raise
     finally:
         with suppress(OSError):  # what went wrong before is what counts
             temporary.unlink(missing_ok=True)
@@ -61,14 +59,19 @@ _IN_WORDS = {
 """Messages of libraries that could not write a file and give no number, by type of the error."""
 
 
-def _number_of(error: Exception, temporary: Path) -> int | None:
-    """Return the number of an error of the disk that names no file, or the temporary one.
+def _raise_named(error: Exception, temporary: Path, path: Path) -> None:
+    """Raise an error of the disk anew if it names no file, or the temporary one or one in it."""
+    named, number = path, _number_of(error)
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        with suppress(ValueError):  # of another file
+            named, number = path / Path(error.filename).relative_to(temporary), error.errno
+    if number is not None:
+        raise OSError(number, os.strerror(number), str(named)) from error
 
-    ``None`` of any other error.
-    """
+
+def _number_of(error: Exception) -> int | None:
+    """Return the number of an error of the disk that names no file; ``None`` of any other."""
     if isinstance(error, OSError) and error.errno is not None:
-        if error.filename == str(temporary):
-            return error.errno
         return error.errno if error.filename is None and error.errno in _OF_DISK else None
     words = _IN_WORDS.get(type(error).__name__)
     found = words.search(str(error)) if words else None
@@ -90,22 +93,28 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """Yield a fresh temporary folder beside ``path``; on success it takes the place of ``path``.
 
     Between the two renames of a replacement ``path`` does not exist for an instant; the old folder
-    is removed only after the new one stands.
+    is removed only after the new one stands, and else put back: after a kill by the next call, or
+    by :func:`remove_leftovers`. Any error of the disk names ``path``, or the file in it.
     """
     if not path.name:
         raise FormatError(path, "a folder without a name of its own, expected one to write")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _beside(path, "tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    old = _beside(path, "old")
+    remove_leftovers(path.parent, path.name)
+    temporary, old = _beside(path, "tmp"), _beside(path, "old")
     try:
+        temporary.mkdir()
         yield temporary
         if path.exists():
             path.rename(old)
         temporary.rename(path)
         sync_folder(path.parent)
+    except Exception as error:
+        _raise_named(error, temporary, path)
+        raise
     finally:
+        if not path.exists():
+            with suppress(OSError):  # there is none where nothing was replaced
+                old.rename(path)
         shutil.rmtree(temporary, ignore_errors=True)
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
@@ -116,25 +125,39 @@ def _beside(path: Path, ending: str) -> Path:
     return path.with_name(f".{path.name}.{threading.get_ident()}.{os.getpid()}.{ending}")
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Drop what a killed process left half-written in ``folder``: its own temporary files."""
-    for path in folder.glob(".*.tmp"):
-        process = path.name.split(".")[-2]
-        if process.isdigit() and not _alive(int(process)):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+_HALF = re.compile(r"\.(.+?)(?:\.(\d+))?\.(\d+)\.tmp")
+_MOVED = re.compile(r"\.(.+)\.(\d+)\.(\d+)\.old")
 
 
-def _alive(process: int) -> bool:
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Drop what killed processes left half-written in ``folder``, of one name or of all.
+
+    A folder that was moved away, and whose place nothing took, is put back.
+    """
+    for path in folder.glob(".*"):
+        found = _HALF.fullmatch(path.name) or _MOVED.fullmatch(path.name)
+        if found is None or name not in {None, found[1]} or _alive(int(found[3]), found[2]):
+            continue
+        if path.suffix == ".old" and not (folder / found[1]).exists():
+            path.rename(folder / found[1])
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _alive(process: int, thread: str | None) -> bool:
+    """Whether a process runs or, of this one, whose number a dead one may have had, the thread."""
+    if process == os.getpid():
+        running = {str(one.ident) for one in threading.enumerate()}
+        return thread in running - {str(threading.get_ident())}
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        return True
-    return process != os.getpid()
+        pass
+    return True
 
 
 def sync_folder(folder: Path) -> None:

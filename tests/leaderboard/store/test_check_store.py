@@ -268,6 +268,9 @@ def test_links_and_foreign_files_are_found_and_never_followed(store, tmp_path):
         ("store.lock", lambda path: path.symlink_to("/dev/null"), True),
         ("store.lock", lambda path: path.write_text("{}"), True),
         ("x.json", Path.touch, True),
+        ("unsigned", Path.mkdir, False),
+        ("unsigned/scored-aaaaaaaaaaaa", lambda path: (path.parent.mkdir(), path.touch()), True),
+        ("unsigned", Path.touch, True),
     ],
 )
 def test_a_private_folder_has_the_lock_that_submit_leaves_alone(store, name, make, refused):

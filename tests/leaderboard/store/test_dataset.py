@@ -120,7 +120,9 @@ def test_a_report_is_filed_once_under_its_fingerprint(mine, tmp_path):
     path = file_report(tmp_path / "store", report)
     assert path == tmp_path / "store" / DATASETS / f"{report.fingerprint}.json"
     assert read_record(path, DatasetReport) == report
+    path.with_name(".x.json.1.999999999.tmp").touch()
     assert file_report(tmp_path / "store", report) == path
+    assert list(path.parent.iterdir()) == [path], "what a kill left is dropped"
     with pytest.raises(FormatError, match="another report of the same"):
         file_report(tmp_path / "store", report.model_copy(update={"name": "other"}))
 

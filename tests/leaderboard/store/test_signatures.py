@@ -487,16 +487,17 @@ def test_the_first_key_knows_what_was_there_but_did_not_score_it(unsigned, tmp_p
     assert _codes(unsigned) == set()
 
 
+def _die(*_):
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("step", ["_new_private", "_publish", "Signer", "Signer.sign"])
 def test_the_first_key_is_made_by_the_same_call_after_a_kill(unsigned, tmp_path, monkeypatch, step):
     gone = _named(unsigned, "Second")
     withdraw(unsigned, gone.name, "an error", AT)
 
-    def die(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(f"leaderboard.store.signatures.{step}", die)
+        patch.setattr(f"leaderboard.store.signatures.{step}", _die)
         with pytest.raises(KeyboardInterrupt):
             make_key(unsigned, tmp_path / "k", read_results([unsigned]))
     made = make_key(unsigned, tmp_path / "k", read_results([unsigned]))
@@ -508,6 +509,25 @@ def test_the_first_key_is_made_by_the_same_call_after_a_kill(unsigned, tmp_path,
     assert _codes(unsigned) == set()
 
 
+@pytest.mark.parametrize("step", ["_new_private", "_publish"])
+def test_the_next_key_is_made_by_the_same_call_after_a_kill(board, tmp_path, monkeypatch, step):
+    old, new = board.parent / "judge.key", tmp_path / "new.key"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"leaderboard.store.signatures.{step}", _die)
+        with pytest.raises(KeyboardInterrupt):
+            rotate_key(board, old, new)
+    for left in (tmp_path / ".new.key.1.999999999.tmp", board / "keys" / ".x.1.999999999.tmp"):
+        left.touch()
+    made = rotate_key(board, old, new)
+    assert Signer(board, new).name == made.name
+    assert check_store(board) == []
+    assert list(tmp_path.glob(".*.tmp")) == []
+    (board / "private" / "next-key").write_text(str(new))  # killed once it was published
+    assert rotate_key(board, old, new) == made
+    with pytest.raises(ConfigError, match=f"expected the one in use: {made.name}"):
+        rotate_key(board, old, new)
+
+
 def test_a_file_with_another_key_is_not_taken_for_the_first(unsigned, tmp_path):
     (tmp_path / "old").write_text("0" * 64)
     (tmp_path / "old").chmod(0o600)
@@ -516,13 +536,17 @@ def test_a_file_with_another_key_is_not_taken_for_the_first(unsigned, tmp_path):
             make_key(unsigned, tmp_path / "old", [])
 
 
-def test_commands_sign_what_they_file(packed, release, tmp_path, now_leaderboard):
+def test_commands_sign_what_they_file(packed, release, tmp_path, now_leaderboard, monkeypatch):
     store, key = tmp_path / "store", tmp_path / "k"
     assert now_leaderboard("keys", "make", key, "--store", store)[0] == 0
     assert key.stat().st_mode & 0o777 == 0o600
     name = now_leaderboard("keys", "show", key, "--store", store)[1].split()[0]
     sent = ("submit", packed, "--store", store, "--release", release, "--judge-key", key)
+    with monkeypatch.context() as patch:
+        patch.setattr(Signer, "sign", _die)
+        assert now_leaderboard(*sent)[0] != 0
     assert now_leaderboard(*sent)[0] == 0
+    assert check_store(store) == []
     assert now_leaderboard(*sent)[0] == 0
     (entry,) = read_board([store])
     assert (entry.proof.scored, len(read_chain(store).signatures)) == (True, 1)
@@ -569,6 +593,7 @@ def test_a_site_is_not_replaced_by_results_that_lack_its_signatures(
         assert now_leaderboard("export-site", site, "--results", board)[0] == 0, "it goes on"
     page = (site / "index.html").read_bytes()
     for store in (forged, older, unsigned):
+        site.rename(site.with_name(".site.1.999999999.old"))  # as a kill may leave it
         code, _, told = now_leaderboard("export-site", site, "--results", store)
         assert (code, told.count("\n")) == (1, 1)
         assert "signatures.txt: the results lack signature" in told

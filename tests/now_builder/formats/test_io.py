@@ -6,6 +6,7 @@ import os
 import ssl
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -162,19 +163,72 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def test_a_folder_stays_if_its_replacement_stops_between_the_renames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, rename = tmp_path / "site", Path.rename
+    folder.mkdir()
+
+    def stop(path: Path, target: Path) -> None:
+        if path.suffix == ".tmp":
+            raise KeyboardInterrupt
+        rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", stop)
+    with pytest.raises(KeyboardInterrupt), replacing_folder(folder):
+        pass
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def _write_much(folder: Path) -> None:
+    (folder / "a").write_bytes(bytes(2**18))
+
+
+def _write_inside(folder: Path) -> None:
+    (folder / "none" / "a").write_text("x", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "named"),
+    [("site", _write_much, "site"), ("site", _write_inside, "site/none/a"),
+     ("x" * 240, _write_much, "x" * 240)],
+)  # fmt: skip
+@pytest.mark.usefixtures("full_disk")
+def test_an_error_of_the_disk_names_the_folder_that_was_asked_for(
+    tmp_path: Path, name: str, write, named: str
+) -> None:
+    with (
+        pytest.raises(OSError, match=r"too l|No such") as caught,
+        replacing_folder(tmp_path / name) as folder,
+    ):
+        write(folder)
+    assert caught.value.filename == str(tmp_path / named)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_leftovers_of_dead_processes_go_and_those_of_living_stay(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
+    ended = threading.Event()
+    thread, own = threading.Thread(target=ended.wait, daemon=True), threading.get_ident()
+    thread.start()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as living:
         kept = [f".a.txt.{living.pid}.tmp", ".hidden.tmp", "b.txt", f".c.{living.pid}"]
-        gone = [f".a.txt.{dead.pid}.tmp", f".b.{os.getpid()}.tmp"]
+        kept.append(f".a.{thread.ident}.{os.getpid()}.tmp")
+        gone = [f".a.txt.{dead.pid}.tmp", f".b.{os.getpid()}.tmp", f".c.{own}.{os.getpid()}.tmp"]
         for name in kept + gone:
             (tmp_path / name).write_text("x", encoding="utf-8")
         (tmp_path / f".folder.{dead.pid}.tmp").mkdir()
         (tmp_path / f".folder.{dead.pid}.tmp" / "inside").write_text("x", encoding="utf-8")
+        for name in ("site", "b.txt"):  # the one was moved away, the other replaced
+            (tmp_path / f".{name}.1.{dead.pid}.old").mkdir()
+        remove_leftovers(tmp_path, "site")
+        assert all((tmp_path / name).exists() for name in gone), "of another name"
         remove_leftovers(tmp_path)
         living.kill()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
+    ended.set()
+    thread.join()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "site"])
 
 
 def test_json_is_stable_and_refuses_nan(tmp_path: Path) -> None:
