@@ -163,6 +163,17 @@ def test_a_second_run_writes_nothing_and_a_forced_one_the_same_bytes(
     assert contents(tmp_path) == first
 
 
+@pytest.mark.parametrize("to", ["parquet", "beir"])
+def test_folders_may_have_a_colon_in_their_names(
+    release: Path, small_crawl: Path, tmp_path: Path, monkeypatch, to: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, folder in (("release:1", release), ("caps:1", small_crawl)):
+        Path(name).symlink_to(folder)
+    made = export(Path("release:1"), Path("out:1"), ExportSettings(to=to, captures="caps:1"))
+    assert all(Path("out:1", name).exists() for name in made)
+
+
 @pytest.mark.parametrize("point", [1, 3, 7])
 def test_a_killed_run_goes_on_where_it_was(
     release: Path, small_crawl: Path, tmp_path: Path, point: int
