@@ -66,7 +66,7 @@ def finish(source: Source, out: Path, parts: Sequence[Part]) -> Loading:
     tree = read_croissant(source.release / "croissant.json")
     write_json(out / "croissant.json", describe_parquet(tree, names))
     pictures = "the screenshots themselves" if "image" in names else "no screenshots"
-    columns = "\n".join(f"| `{name}` | {_ABOUT[name]} |" for name in names)
+    columns = "\n".join(f"| `{name}` | {_ABOUT.get(name, _OTHER)} |" for name in names)
     section = (
         f'```python\nimport datasets\n\ndata = datasets.load_dataset("{PLACEHOLDER}")  '
         "# or the path of this folder\n```\n\n"
@@ -164,6 +164,7 @@ def _innermost(kind: pa.DataType) -> pa.DataType:
     return _innermost(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
 
 
+_OTHER = "content ids by another tokenizer; vocabulary in the release"
 _ABOUT = {
     "image": "screenshot, 720 × 1280 px",
     "key": "id of the page, which never changes",

@@ -11,13 +11,19 @@ import pytest
 import yaml
 from PIL import Image
 
-from now_builder.errors import ConfigError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.export.card import Loading, export_card, read_card
 from now_builder.export.run import export
 from now_builder.export.settings import ExportSettings
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.features import open_features
-from now_builder.formats.release import read_pairs, read_split_captions
+from now_builder.formats.release import (
+    DATA_FOLDER,
+    read_manifest,
+    read_pairs,
+    read_split_captions,
+    write_manifest,
+)
 from now_builder.formats.shard import read_captures
 from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
@@ -94,6 +100,23 @@ def test_regions_boxes_and_tokens_are_those_of_the_release(loaded, release: Path
     for name in TOKENIZERS:
         expected = read_split_captions(release, "test", name).captions
         assert [list(line) for line in data[f"tokens_{name}"]] == expected
+
+
+def test_tokens_are_by_any_tokenizer_and_of_the_same_pages(release: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(release, tmp_path / "release")
+    manifest = read_manifest(own)
+    for split in SPLITS:
+        folder = own / DATA_FOLDER
+        shutil.copy(folder / f"{split}_caps_bpe.txt", folder / f"{split}_caps_mine.txt")
+        manifest.fingerprints[split]["mine"] = manifest.fingerprints[split]["bpe"]
+    write_manifest(own, manifest)
+    settings = ExportSettings(to="parquet", tokens=True)
+    export(own, tmp_path / "out", settings)
+    assert "| `tokens_mine` | content ids" in (tmp_path / "out" / "README.md").read_text("utf-8")
+    ids = own / DATA_FOLDER / "test_ids.txt"
+    ids.write_text("\n".join(reversed(ids.read_text().split())) + "\n")
+    with pytest.raises(FormatError, match=r"test_ids\.txt: keys are not those of pairs\.parquet"):
+        export(own, tmp_path / "other", settings)
 
 
 def test_the_schema_says_of_itself_what_datasets_makes_of_it(out: Path, loaded) -> None:
