@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader
 
 from now_builder.errors import FormatError
 from now_builder.formats.features import open_features
@@ -64,6 +64,16 @@ def test_a_loader_gives_every_pair_once_in_shuffled_batches(tiny, data, workers)
         assert batch["tokens"].shape == (len(rows), int(batch["length"].max()))
     assert seen != sorted(seen)
     assert sorted(seen) == list(range(len(data)))
+
+
+def test_a_loader_of_two_datasets_gives_batches_of_both(tiny, data, monkeypatch):
+    monkeypatch.chdir(tiny.parent)
+    both = ConcatDataset([data, ReleaseDataset(tiny.name, "train")])
+    monkeypatch.chdir("/")  # a dataset is opened late
+    (batch,) = DataLoader(both, len(both), collate_fn=ReleaseDataset.collate)
+    expected = data.__getitems__([*range(len(data)), *range(len(data))])
+    assert [*batch] == [*expected]
+    assert all(torch.equal(batch[name], values) for name, values in expected.items())
 
 
 def test_nothing_open_travels_to_a_worker(data):
