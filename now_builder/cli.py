@@ -258,6 +258,7 @@ def _publish(
 ) -> None:
     """Put a release on the Hugging Face hub: card, Croissant, Parquet as of export.
 
+    The export is kept in RELEASE-hub, beside the release.
     The hub's client finds the token: hf auth login, or the environment variable HF_TOKEN.
     Screenshots are sent with --captures only, if the release's licence lets others have them or
     package --licensed chose its pages.

@@ -62,7 +62,8 @@ def panel(capture: Capture, caption: str, *, matched: bool) -> str:
 
 def main(captures: Path, truth: Path, output: Path) -> None:
     """Draw the first matched and the first mismatched pair in English."""
-    known = pd.read_parquet(truth).set_index("url")
+    with truth.open("rb") as file:
+        known = pd.read_parquet(file).set_index("url")
     rows = {row.key: row for row in read_rows(captures)}
     pages: dict[bool, str] = {}
     for capture in read_captures(captures):

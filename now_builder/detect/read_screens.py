@@ -1,6 +1,7 @@
 """The text that OCR reads on each screenshot, as a table: what reading alone knows of a page."""
 
 import csv
+import hashlib
 import io
 import os
 import shutil
@@ -9,10 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from now_builder.detect.ocr import Recognizer
-from now_builder.errors import ConfigError
+from now_builder.detect.ocr import Recognizer, ocr_attributes
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import write_text
-from now_builder.formats.shard import Capture, complete_shards, read_captures
+from now_builder.formats.shard import (
+    Capture,
+    complete_shards,
+    read_captures,
+    rows_path,
+    stream_rows,
+)
 from now_builder.program.progress import watched
 
 _READERS = os.cpu_count() or 1
@@ -34,15 +41,19 @@ class ScreenTexts:
 def read_screens(captures: Path, output: Path, languages: str) -> ScreenTexts:
     """Write what OCR reads on the screenshot of each page: key and ocr, lines from top to bottom.
 
-    The rows of finished shards wait in ``OUTPUT.parts/`` until the table is written.
+    The rows of finished shards wait in ``OUTPUT.parts/`` until the table is written, each file
+    named by a hash of what it was made of: a shard's rows, and the recognition.
 
     Raises:
         ConfigError: If ``output`` is no ``.csv``, or a language is missing.
-        FormatError: If the captures cannot be read.
+        FormatError: If the captures cannot be read, or no page was captured.
     """
     if output.suffix != ".csv":
         raise ConfigError(f"{output}: expected the name of a .csv file")
+    if all(row.status != "ok" for row in stream_rows(captures)):
+        raise FormatError(captures, "no row with status=ok, so there is nothing to read")
     read = Recognizer(languages)
+    recognition = str(ocr_attributes(languages)).encode()
     parts = output.with_name(f"{output.name}.parts")
     tables = []
 
@@ -51,7 +62,8 @@ def read_screens(captures: Path, output: Path, languages: str) -> ScreenTexts:
 
     with ThreadPoolExecutor(_READERS) as pool:
         for shard in watched(complete_shards(captures), "ocr", "shard"):
-            part = parts / f"{languages}-{shard:05d}.csv"
+            made_of = hashlib.sha256(recognition + rows_path(captures, shard).read_bytes())
+            part = parts / f"{shard:05d}-{made_of.hexdigest()}.csv"
             if not part.exists():
                 write_text(part, _lines(pool.map(text_of, read_captures(captures, shards=[shard]))))
             tables.append(part.read_text(encoding="utf-8"))

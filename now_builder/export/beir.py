@@ -64,12 +64,13 @@ def write(source: Source, part: Part, path: Path) -> None:
             query, document = _WAYS[folder]
             columns = {"query-id": ids[query], "corpus-id": ids[document]}
             columns["score"] = [1] * len(part.pairs)
-        pq.write_table(pa.table(columns), temporary)
+        with temporary.open("wb") as file:
+            pq.write_table(pa.table(columns), file)
 
 
 def _write_images(source: Source, part: Part, path: Path) -> None:
     schema = schema_of({"_id": value("string"), "image": PICTURE})
-    with pq.ParquetWriter(path, schema, compression="NONE") as writer:
+    with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="NONE") as writer:
         for group in groups(rows(source, part.pairs)):
             ids = [_id(row.pair, "images") for row in group]
             columns = {"_id": ids, "image": pictures(group)}

@@ -44,7 +44,8 @@ def finish(source: Source, out: Path, parts: Sequence[Part]) -> Loading:
     for split in source.pairs:
         own = [part for part in parts if part.name.startswith(f"images/{split}-")]
         with replacing(out / f"{split}.csv") as path, path.open("w", encoding="utf-8") as file:
-            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+            # csv alone does not quote a carriage return, at which pandas ends a row.
+            writer = csv.writer(file, "excel-tab", lineterminator="\n", quoting=csv.QUOTE_ALL)
             writer.writerow(["filepath", "title"])
             for part in own:
                 folder = (out / part.name).resolve()

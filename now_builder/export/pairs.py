@@ -10,10 +10,16 @@ import numpy as np
 from now_builder.errors import ConfigError, FormatError
 from now_builder.export.settings import ExportSettings
 from now_builder.formats.features import DIMENSION, REGIONS
-from now_builder.formats.release import Pair, read_manifest, read_pairs, read_split_captions
+from now_builder.formats.release import (
+    Pair,
+    data_folder,
+    read_manifest,
+    read_pairs,
+    read_split_captions,
+)
 from now_builder.formats.screenshots import Screenshot, find_screenshots
 from now_builder.formats.shard import image_kind
-from now_builder.formats.split import SPLITS
+from now_builder.formats.split import SPLITS, Split
 
 _GROUP, _GROUP_BYTES = 100, 256 * 10**6
 """Most rows, and most bytes of their pictures, in a row group, which readers read whole."""
@@ -83,11 +89,20 @@ def read_source(release: Path, settings: ExportSettings) -> Source:
             raise FormatError(release / "pairs.parquet", problem)
     screenshots = {} if settings.captures is None else find_screenshots(settings.captures, every)
     tokens: dict[tuple[str, str], list[list[int]]] = {
-        (split, name): read_split_captions(release, split, name).captions
+        (split, name): _tokens(release, split, name, pairs[split])
         for name in (read_manifest(release).tracks if settings.tokens else ())
         for split in SPLITS
     }
     return Source(release, pairs, screenshots, tokens, settings)
+
+
+def _tokens(release: Path, split: Split, tokenizer: str, pairs: Sequence[Pair]) -> list[list[int]]:
+    """Read the token ids of the pairs of a split."""
+    found = read_split_captions(release, split, tokenizer)
+    if found.keys != [pair.key for pair in pairs]:
+        path = data_folder(release) / f"{split}_ids.txt"
+        raise FormatError(path, "keys are not those of pairs.parquet")
+    return found.captions
 
 
 def cut_splits(source: Source, name: str) -> list[Part]:

@@ -44,9 +44,10 @@ def write(source: Source, part: Part, path: Path) -> None:
             raise FormatError(h5, "keys are not those of pairs.parquet")
         schema = _schema(source, half=features.dataset.dtype.itemsize == 2)
         plain = [name for name in schema.names if name not in {"image", "boxes", "regions"}]
+        temporary = stack.enter_context(replacing(path))
         writer = stack.enter_context(
             pq.ParquetWriter(
-                stack.enter_context(replacing(path)),
+                stack.enter_context(temporary.open("wb")),
                 schema,
                 # Pictures are packed already, and their bytes order nothing.
                 compression={_leaf(schema, name): "zstd" for name in plain},
@@ -60,11 +61,12 @@ def write(source: Source, part: Part, path: Path) -> None:
 
 def finish(source: Source, out: Path, parts: Sequence[Part]) -> Loading:
     """Write ``croissant.json``."""
-    names = pq.read_schema(out / parts[0].name).names
+    with (out / parts[0].name).open("rb") as file:
+        names = pq.read_schema(file).names
     tree = read_croissant(source.release / "croissant.json")
     write_json(out / "croissant.json", describe_parquet(tree, names))
     pictures = "the screenshots themselves" if "image" in names else "no screenshots"
-    columns = "\n".join(f"| `{name}` | {_ABOUT[name]} |" for name in names)
+    columns = "\n".join(f"| `{name}` | {_ABOUT.get(name, _OTHER)} |" for name in names)
     section = (
         f'```python\nimport datasets\n\ndata = datasets.load_dataset("{PLACEHOLDER}")  '
         "# or the path of this folder\n```\n\n"
@@ -162,6 +164,7 @@ def _innermost(kind: pa.DataType) -> pa.DataType:
     return _innermost(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
 
 
+_OTHER = "content ids by another tokenizer; vocabulary in the release"
 _ABOUT = {
     "image": "screenshot, 720 × 1280 px",
     "key": "id of the page, which never changes",

@@ -6,6 +6,7 @@ and ``finish`` what goes ``BESIDE`` them, and returns how all is loaded.
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from now_builder import __version__
 from now_builder.config import Strict, build
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.export.card import export_card, read_card
 from now_builder.export.pairs import Part, Source, read_source
 from now_builder.export.settings import ExportSettings
@@ -99,15 +100,17 @@ def _make_room(out: Path, record: ExportRecord, *, force: bool) -> None:
     path = out / RECORD
     for folder in {out, *((out / name).parent for name in record.files)}:
         remove_leftovers(folder)
-    if not path.exists():
-        taken = next((name for name in record.files if (out / name).exists()), None)
-        if taken is not None or (out / "manifest.json").exists():
-            raise ConfigError(
-                f"{out / (taken or 'manifest.json')}: exists, and is of no export; name another OUT"
-            )
+    there = path.exists()
+    found = _found(out, record)
+    old = _read_record(path, found, force=force) if there else record
+    taken = [name for name in found if not there or name not in old.files]
+    if not there and (out / "manifest.json").exists():
+        taken.append("manifest.json")
+    if taken:
+        raise ConfigError(f"{out / taken[0]}: exists, and is of no export; name another OUT")
+    if not there:
         write_json(path, record.model_dump())
         return
-    old = build(ExportRecord, read_json(path, "no such file"), str(path))
     if not force and old != record:
         raise ConfigError(
             f"{out}: exported from another release or by other settings; --force replaces the "
@@ -117,6 +120,22 @@ def _make_room(out: Path, record: ExportRecord, *, force: bool) -> None:
         for name in reversed(old.files):  # README.md first: what is left is incomplete
             _remove(out, name)
         write_json(path, record.model_dump())
+
+
+def _found(out: Path, record: ExportRecord) -> list[str]:
+    """Return the files that stand and have a name of the export's, whatever their numbers."""
+    patterns = dict.fromkeys(re.sub(r"-.*?(\.\w+)?$", r"-*\1", name) for name in record.files)
+    return [str(path.relative_to(out)) for name in patterns for path in sorted(out.glob(name))]
+
+
+def _read_record(path: Path, found: list[str], *, force: bool) -> ExportRecord:
+    """Read the record of the export that stands; by force, a torn one names all that is found."""
+    try:
+        return build(ExportRecord, read_json(path, "no such file"), str(path))
+    except NowError as error:
+        if not force:
+            raise ConfigError(f"{error}; --force replaces the export") from None
+        return ExportRecord(to="", digest="", files=found)
 
 
 def _remove(out: Path, name: str) -> None:

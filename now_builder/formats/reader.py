@@ -81,6 +81,6 @@ def open_release(path: Path | str) -> Release:
     Raises:
         FormatError: If it is neither, or its manifest cannot be read.
     """
-    folder = Path(path)
+    folder = Path(path).absolute()  # it is read later, maybe from another folder
     data_folder(folder)
     return Release(folder, read_manifest(folder) if is_ours(folder) else None)

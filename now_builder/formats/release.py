@@ -17,7 +17,7 @@ from now_builder.config import Strict, build
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.benchmarks import NOW_NAMES, NowName
 from now_builder.formats.captions import Vocabulary, from_line, read_vocabulary, to_line
-from now_builder.formats.io import read_json, sha256_of, stream_lines, write_json
+from now_builder.formats.io import read_json, read_lines, sha256_of, stream_lines, write_json
 from now_builder.formats.split import SPLITS, Split, SplitPlan
 from now_builder.formats.tables import schema_of, stream_rows, write_rows
 
@@ -370,12 +370,19 @@ _NO_ARRAY = (
 
 @contextmanager
 def open_regions(release: Path, split: Split) -> Iterator[Any]:
-    """Open a split's regions for reading: an array-like (pairs, 36, dim), unread."""
+    """Open a split's regions for reading: an array-like (pairs, 36, dim), unread.
+
+    Raises:
+        FormatError: If they cannot be read, or are of other pages than the captions.
+    """
     folder = data_folder(release)
-    if (folder / f"{split}.h5").exists():
+    path, ids = folder / f"{split}.h5", folder / f"{split}_ids.txt"
+    if path.exists():
         from now_builder.formats.features import open_features
 
-        with open_features(folder / f"{split}.h5") as features:
+        with open_features(path) as features:
+            if ids.exists() and features.keys != read_lines(ids, "no such file"):
+                raise FormatError(path, f"keys are not those of {ids.name}")
             yield features.dataset
     else:
         yield read_published_regions(folder / f"{split}_ims.npy")

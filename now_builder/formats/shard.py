@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import replacing
-from now_builder.formats.tables import UnreadableError, schema_of, write_rows
+from now_builder.formats.tables import UnreadableError, is_of_system, schema_of, write_rows
 from now_builder.formats.tables import read_rows as read_table
 
 Box = tuple[float, float, float, float]
@@ -388,17 +388,12 @@ class ScreenshotPlace:
 def locate_screenshots(captures: Path, shard: int) -> dict[str, ScreenshotPlace]:
     """Find the screenshots of one shard without reading them, by key, in the order of the tar."""
     path = members_path(captures, shard)
-    try:
-        with tarfile.open(path, "r:") as tar:
-            return {
-                member.name.partition(".")[0]: ScreenshotPlace(
-                    path, member.offset_data, member.size
-                )
-                for member in tar
-                if member.name.endswith((".png", ".webp"))
-            }
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise torn(path, f"not a readable tar ({error})") from None
+    with _opened(path) as tar:
+        return {
+            member.name.partition(".")[0]: ScreenshotPlace(path, member.offset_data, member.size)
+            for member in tar
+            if member.name.endswith((".png", ".webp"))
+        }
 
 
 def read_place(place: ScreenshotPlace) -> bytes:
@@ -418,7 +413,7 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
     except FileNotFoundError:
         raise torn(path, "no such tar, though the shard's parquet is there") from None
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise torn(path, f"not a readable tar ({error})") from None
+        raise torn(path, f"not a readable tar ({error})", error) from None
 
 
 def _check_end(path: Path) -> None:
@@ -509,8 +504,13 @@ def _read(
         raise torn(path, error.problem) from None
 
 
-def torn(path: Path, problem: str) -> FormatError:
-    """Return the error of a damaged file of captures; of a shard's file it names the mend."""
+def torn(path: Path, problem: str, error: Exception | None = None) -> FormatError:
+    """Return the error of a damaged file of captures; of a shard's file it names the mend.
+
+    If the system's own ``error`` is behind it, the file may be whole.
+    """
+    if is_of_system(error):
+        return FormatError(path, f"cannot be read ({error!s:.200})")
     if found := re.fullmatch(r"(\d{5})\.(tar|parquet|warc\.gz)", path.name):
         files = f"{found[1]}.tar and {found[1]}.parquet"
         problem += f"; delete {files} and crawl again: the shard's pages are visited anew"

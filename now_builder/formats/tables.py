@@ -1,9 +1,11 @@
 """Tables of rows: Parquet written whole and read strictly, and CSV that users bring.
 
-pyarrow is imported by the functions that need it: 45 MB that a training or a GPU can do without.
+pyarrow is imported by the functions that need it: 45 MB that a training or a GPU can do without. It
+is given open files, never a path: it takes ``crawl:1`` for an address, and ``~`` for a home folder.
 """
 
 import csv
+import errno
 import io
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -11,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import decode_text, replacing
@@ -48,10 +50,14 @@ def write_rows(path: Path, rows: Sequence[Any], schema: Any) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema) as file:
+    with (
+        replacing(path) as temporary,
+        temporary.open("wb") as file,
+        pq.ParquetWriter(file, schema) as writer,
+    ):
         for at in range(0, len(rows) or 1, _GROUP):
             block = [asdict(row) for row in rows[at : at + _GROUP]]
-            file.write_table(pa.Table.from_pylist(block, schema=schema))
+            writer.write_table(pa.Table.from_pylist(block, schema=schema))
 
 
 def read_rows(
@@ -63,7 +69,7 @@ def read_rows(
     """
     import pyarrow.parquet as pq
 
-    with _readable(path), pq.ParquetFile(path) as file:
+    with _readable(path) as opened, pq.ParquetFile(opened) as file:
         found = (file.schema_arrow.metadata or {}).get(b"format")
         expected = schema.metadata[b"format"]
         if found != expected:
@@ -85,7 +91,7 @@ def stream_rows(
     import pyarrow.parquet as pq
 
     schema, required = schema_of(kind), {f.name for f in fields(kind) if f.type in {str, int}}
-    with _readable(path), pq.ParquetFile(path, buffer_size=_BUFFER) as file:
+    with _readable(path) as opened, pq.ParquetFile(opened, buffer_size=_BUFFER) as file:
         there = _columns(path, file, schema, optional)
         for batch in file.iter_batches(block, columns=there):
             yield from _checked(path, pa.Table.from_batches([batch]), schema, required).to_pylist()
@@ -134,11 +140,12 @@ def read_frame(path: Path) -> Any:
     try:
         with path.open("rb") as file:
             content = file.read(4)
-            if content != b"PAR1":
+            if content == b"PAR1":
+                with pq.ParquetFile(file) as parquet:
+                    table = parquet.read()
+            else:
                 content += file.read()
         if content == b"PAR1":
-            with pq.ParquetFile(path) as parquet:
-                table = parquet.read()
             table.validate(full=True)  # texts that are not UTF-8 would fail where they are used
             for place, name in enumerate(table.column_names):
                 table = table.set_column(place, name, _filled(table[place]))
@@ -288,12 +295,22 @@ def _holds_record(cells: list[str], header: list[str]) -> bool:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _readable(path: Path) -> Iterator[BinaryIO]:
+    """Open a table; what is no Parquet or damaged is an :class:`UnreadableError`."""
     import pyarrow as pa
 
     try:
-        yield
+        with path.open("rb") as file:
+            yield file
     except FileNotFoundError:
         raise FormatError(path, "no such file") from None
     except (pa.ArrowException, ValueError, OSError) as error:  # a text that is not UTF-8
+        if is_of_system(error):
+            raise FormatError(path, f"cannot be read ({error!s:.200})") from None
         raise UnreadableError(path, f"not a readable parquet file ({error!s:.200})") from None
+
+
+def is_of_system(error: Exception | None) -> bool:
+    """Whether a file could not be read, such as for want of permission, whatever is in it."""
+    of_content = {None, errno.EINVAL, errno.ENOENT}  # EINVAL: of a place that a damaged file names
+    return isinstance(error, OSError) and error.errno not in of_content

@@ -87,7 +87,7 @@ def read_exchanges(captures: Path, shard: int) -> dict[str, tuple[Exchange, ...]
         with path.open("rb") as file:
             return _pages(ArchiveIterator(file))
     except Exception as error:  # noqa: BLE001 - warcio meets damage with any of them
-        raise torn(path, f"not a readable WARC ({error!r:.200})") from None
+        raise torn(path, f"not a readable WARC ({error!r:.200})", error) from None
 
 
 def write_wacz(captures: Path, path: Path) -> int:
@@ -143,7 +143,7 @@ def _check_end(path: Path, index: Path) -> None:
             file.seek(end)
             whole = bool(gzip.GzipFile(fileobj=file).read()) or not places
     except (OSError, EOFError, ValueError, LookupError, TypeError, zlib.error) as error:
-        raise torn(path, f"not a whole WARC by {index.name} ({error!r:.200})") from None
+        raise torn(path, f"not a whole WARC by {index.name} ({error!r:.200})", error) from None
     if not whole:
         raise torn(path, f"not a whole WARC by {index.name}: ends before byte {end + 1}")
 

@@ -78,6 +78,8 @@ def prepare(
 ) -> DatasetUpload:
     """Export a release as ``export --to parquet`` does, and list the files; nothing is sent.
 
+    The export is kept beside the release, as ``RELEASE-hub``.
+
     Raises:
         ConfigError: If the name is none, or the licence does not let others have pictures.
         FormatError: If the release is torn or changed.
@@ -91,7 +93,8 @@ def prepare(
     problems = verify(release)
     if problems:
         raise FormatError(release, "; ".join(problems))
-    folder = release.with_name(f"{release.name}-hub")
+    named = release if release.name not in {"", ".."} else release.resolve()
+    folder = named.with_name(f"{named.name}-hub")
     pictures = settings.captures is not None
     shared = settings.model_dump(include={*IncludedSettings.model_fields})
     wanted = ExportSettings(to="parquet", **shared)

@@ -42,8 +42,8 @@ def make(folder: Path, settings: SimwebSettings) -> SimwebSummary:
     world = build_world(settings)
     table = truth(world)
     write_text(folder / URLS, "".join(f"{url}\n" for url in table["url"]))
-    with replacing(folder / TRUTH) as temporary:
-        table.to_parquet(temporary, index=False)
+    with replacing(folder / TRUTH) as temporary, temporary.open("wb") as file:
+        table.to_parquet(file, index=False)
     write_text(folder / SETTINGS, to_toml(settings))
     captions = table["caption"].notna()
     return SimwebSummary(

@@ -16,6 +16,7 @@ from now_builder.formats.release import (
     data_folder,
     is_ours,
     open_regions,
+    read_manifest,
     read_pairs,
     read_release_vocabulary,
     read_split_captions,
@@ -72,17 +73,29 @@ class ReleaseReader:
     def fingerprint(self, split: Split) -> str:
         """Return the fingerprint of a split."""
         if split not in self._fingerprints:
-            self._fingerprints[split] = self._read_captions(split).fingerprint
+            self._fingerprints[split] = self._identify(split, self._read_captions(split))
         return self._fingerprints[split]
+
+    def _identify(self, split: Split, stored: Captions) -> str:
+        """Return the fingerprint of captions, which is that of the manifest where it has one."""
+        own = len(stored.keys), stored.fingerprint
+        if is_ours(self.release):
+            manifest = read_manifest(self.release)
+            prints = manifest.fingerprints.get(split, {})
+            told = manifest.counts.get(split, own[0]), prints.get(self.data.tokenizer, own[1])
+            if told != own:
+                path = self.captions_path(split)
+                raise FormatError(path, "captions or keys are not those of manifest.json")
+        return own[1]
 
     def read(self, split: Split, stack: ExitStack) -> SplitArrays:
         """Read the captions of a split and open its features, which the stack closes."""
         path, vocabulary = self.captions_path(split), self.vocabulary
         regions = stack.enter_context(open_regions(self.release, split))
         stored = self._read_captions(split)
-        self._fingerprints[split] = stored.fingerprint
-        del self._captions[split]
         captions = frame(path, stored, vocabulary, self.data.max_tokens)
+        self._fingerprints[split] = self._identify(split, stored)
+        del self._captions[split]
         if not captions or regions.shape[0] != len(captions):
             raise FormatError(
                 path,

@@ -48,7 +48,7 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
         tokenizer: Tokenizer = "jieba",
         dtype: torch.dtype | None = None,
     ) -> None:
-        release = Path(release)
+        release = Path(release).absolute()  # it is opened later, maybe from another folder
         captions = read_split_captions(release, split, tokenizer)
         path = data_folder(release) / f"{split}_caps_{tokenizer}.txt"
         vocabulary = ReleaseReader(release, DataSettings(tokenizer=tokenizer)).vocabulary
@@ -80,9 +80,15 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
         }
 
     @staticmethod
-    def collate(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return a batch as it is."""
-        return batch
+    def collate(batch: dict[str, Tensor] | Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Return a batch as it is, or made of pairs, which a ``ConcatDataset`` reads singly."""
+        if isinstance(batch, dict):
+            return batch
+        tokens, length = pad([pair["tokens"].numpy() for pair in batch])
+        regions, rows = (
+            torch.stack([pair[name] for pair in batch]) for name in ("regions", "pair_index")
+        )
+        return {"regions": regions, "tokens": tokens, "length": length, "pair_index": rows}
 
     def _read(self, rows: np.ndarray) -> np.ndarray:
         if self._open is None:

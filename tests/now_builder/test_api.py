@@ -29,6 +29,13 @@ def test_importing_the_package_imports_nothing_of_it() -> None:
     assert not [name for name in loaded if name.startswith(("now_builder.", "numpy", "pyarrow"))]
 
 
+def test_a_release_stays_where_it_was_opened(small_release: Path, monkeypatch) -> None:
+    monkeypatch.chdir(small_release)
+    opened = now_builder.open_release(".")
+    monkeypatch.chdir("/")
+    assert opened.captions("dev").keys
+
+
 def test_a_folder_without_a_release_is_refused(tmp_path: Path, small_release: Path) -> None:
     with pytest.raises(FormatError, match="no folder"):
         now_builder.open_release(tmp_path)

@@ -196,7 +196,7 @@ def _from_json(path: Path, lines: Iterable[str], column: str | None) -> Iterator
 
 
 def _from_parquet(path: Path, column: str | None) -> list[tuple[int, str]]:
-    with pq.ParquetFile(path) as table:
+    with path.open("rb") as file, pq.ParquetFile(file) as table:
         names = table.schema_arrow.names
         name = names[_place_of_url(path, names, column)]
         values = table.read(columns=[name])[name].to_pylist()

@@ -2,13 +2,23 @@
 
 import csv
 import io
+import shutil
+from dataclasses import replace
 
 import pytest
 from PIL import Image
 
 from now_builder.detect import read_screens
-from now_builder.errors import ConfigError
-from now_builder.formats.shard import Capture, CaptureRow, Planned, write_plan, write_shard
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.shard import (
+    Capture,
+    CaptureRow,
+    Planned,
+    read_captures,
+    read_rows,
+    write_plan,
+    write_shard,
+)
 from tests.now_builder.detect.test_ocr import CHINESE, ENGLISH, picture
 
 LINES = {"00000_0000": [ENGLISH, CHINESE], "00000_0001": [], "00001_0000": ["Weather, today"]}
@@ -62,6 +72,11 @@ def test_it_holds_what_each_page_shows_and_goes_on_after_a_stop(captures, tmp_pa
             return super().__call__(capture)
 
     monkeypatch.setattr(read_screens, "Recognizer", Late)
+    other = shutil.copytree(captures, tmp_path / "other")
+    first = [replace(row, fetched_at="2026") for row in read_rows(other, 0)]
+    write_shard(other, 0, first, read_captures(other, shards=[0]))
+    with pytest.raises(AssertionError, match="the first shard was read before"):
+        read_screens.read_screens(other, out, "chi_sim+eng")
     found = read_screens.read_screens(captures, out, "chi_sim+eng")
     assert (found.pages, found.empty) == (3, 1)
     rows = {
@@ -75,3 +90,16 @@ def test_it_holds_what_each_page_shows_and_goes_on_after_a_stop(captures, tmp_pa
 def test_another_output_than_a_table_is_refused(captures, tmp_path):
     with pytest.raises(ConfigError, match=r"read\.txt: expected the name of a \.csv file"):
         read_screens.read_screens(captures, tmp_path / "read.txt", "eng")
+
+
+def test_a_folder_without_captures_leaves_the_table_that_stands(captures, tmp_path):
+    out = tmp_path / "read.csv"
+    out.write_text("of before")
+    (empty := tmp_path / "empty").mkdir()
+    failed = [replace(row, status="failed") for row in read_rows(captures)]
+    write_shard(refused := tmp_path / "refused", 0, failed, [])
+    folders = {tmp_path / "none": "no such captures", empty: "no complete", refused: "no row with"}
+    for folder, problem in folders.items():
+        with pytest.raises(FormatError, match=problem):
+            read_screens.read_screens(folder, out, "eng")
+    assert out.read_text() == "of before"

@@ -17,7 +17,7 @@ def repeating_release(small_release: Path, tmp_path_factory: pytest.TempPathFact
     pairs = [
         replace(pair, caption="None", lang=None)
         if pair.pair_index == 0
-        else replace(pair, caption=pair.caption if pair.pair_index % 3 else 'Say "hi", twice')
+        else replace(pair, caption=pair.caption if pair.pair_index % 3 else 'Say "hi",\rtwice')
         for pair in read_pairs(release)
     ]
     write_pairs(release / "pairs.parquet", pairs)

@@ -11,13 +11,19 @@ import pytest
 import yaml
 from PIL import Image
 
-from now_builder.errors import ConfigError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.export.card import Loading, export_card, read_card
 from now_builder.export.run import export
 from now_builder.export.settings import ExportSettings
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.features import open_features
-from now_builder.formats.release import read_pairs, read_split_captions
+from now_builder.formats.release import (
+    DATA_FOLDER,
+    read_manifest,
+    read_pairs,
+    read_split_captions,
+    write_manifest,
+)
 from now_builder.formats.shard import read_captures
 from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
@@ -96,6 +102,23 @@ def test_regions_boxes_and_tokens_are_those_of_the_release(loaded, release: Path
         assert [list(line) for line in data[f"tokens_{name}"]] == expected
 
 
+def test_tokens_are_by_any_tokenizer_and_of_the_same_pages(release: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(release, tmp_path / "release")
+    manifest = read_manifest(own)
+    for split in SPLITS:
+        folder = own / DATA_FOLDER
+        shutil.copy(folder / f"{split}_caps_bpe.txt", folder / f"{split}_caps_mine.txt")
+        manifest.fingerprints[split]["mine"] = manifest.fingerprints[split]["bpe"]
+    write_manifest(own, manifest)
+    settings = ExportSettings(to="parquet", tokens=True)
+    export(own, tmp_path / "out", settings)
+    assert "| `tokens_mine` | content ids" in (tmp_path / "out" / "README.md").read_text("utf-8")
+    ids = own / DATA_FOLDER / "test_ids.txt"
+    ids.write_text("\n".join(reversed(ids.read_text().split())) + "\n")
+    with pytest.raises(FormatError, match=r"test_ids\.txt: keys are not those of pairs\.parquet"):
+        export(own, tmp_path / "other", settings)
+
+
 def test_the_schema_says_of_itself_what_datasets_makes_of_it(out: Path, loaded) -> None:
     schema = pq.read_schema(next((out / "data").glob("dev-*")))
     assert datasets.Features.from_arrow_schema(schema) == loaded["dev"].features
@@ -161,6 +184,17 @@ def test_a_second_run_writes_nothing_and_a_forced_one_the_same_bytes(
     export(release, tmp_path, settings.model_copy(update={"captures": moved}), force=True)
     assert files[0].stat().st_mtime_ns != times[0]
     assert contents(tmp_path) == first
+
+
+@pytest.mark.parametrize("to", ["parquet", "beir"])
+def test_folders_may_have_a_colon_in_their_names(
+    release: Path, small_crawl: Path, tmp_path: Path, monkeypatch, to: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, folder in (("release:1", release), ("caps:1", small_crawl)):
+        Path(name).symlink_to(folder)
+    made = export(Path("release:1"), Path("out:1"), ExportSettings(to=to, captures="caps:1"))
+    assert all(Path("out:1", name).exists() for name in made)
 
 
 @pytest.mark.parametrize("point", [1, 3, 7])

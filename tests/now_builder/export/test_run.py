@@ -9,6 +9,7 @@ import tarfile
 from argparse import Namespace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -88,6 +89,11 @@ def test_a_killed_run_goes_on_and_a_forced_one_writes_the_same(
     assert left == shards | {"sizes.json", "README.md", "export.json"}
 
 
+def test_pandas_reads_every_row_of_the_csv(exported, train):
+    found = pd.read_csv(exported("openclip") / "train.csv", sep="\t")
+    assert [text.strip() for text in found["title"]] == [pair.caption for pair in train]
+
+
 def test_a_picture_that_is_gone_is_written_again(exported, repeating_release, small_crawl):
     out = exported("openclip")
     whole = contents(out)
@@ -104,7 +110,10 @@ def test_a_folder_of_something_else_is_left_alone(small_release, small_crawl, tm
         export(small_release, tmp_path, settings, force=True)
     with pytest.raises(ConfigError, match=r"manifest.json: exists, and is of no export"):
         export(small_release, small_release, settings, force=True)
-    (tmp_path / "sizes.json").unlink()
+    stray = (tmp_path / "sizes.json").rename(tmp_path / "test-00009.tar")
+    with pytest.raises(ConfigError, match=r"test-00009.tar: exists, and is of no export"):
+        export(small_release, tmp_path, settings)
+    stray.unlink()
     (tmp_path.parent / "victim").write_text("mine")
     for name in ("../victim", "."):
         record = {"to": "beir", "digest": "", "files": [name]}
@@ -112,6 +121,19 @@ def test_a_folder_of_something_else_is_left_alone(small_release, small_crawl, tm
         with pytest.raises(FormatError, match=rf"export.json: files: '{name}' lies outside"):
             export(small_release, tmp_path, settings, force=True)
     assert (tmp_path.parent / "victim").exists()
+
+
+def test_an_export_with_a_torn_record_is_replaced_by_force(small_release, tmp_path):
+    settings = ExportSettings(to="parquet")
+    export(small_release, tmp_path, settings)
+    whole = contents(tmp_path)
+    (tmp_path / "export.json").write_text("{")
+    for name in ("train-00000-of-00001", "dev-00007-of-00009"):
+        (tmp_path / "data" / f"{name}.parquet").write_bytes(b"of another release")
+    with pytest.raises(ConfigError, match=r"export.json: not JSON .*; --force replaces the export"):
+        export(small_release, tmp_path, settings)
+    export(small_release, tmp_path, settings, force=True)
+    assert contents(tmp_path) == whole
 
 
 def test_pairs_out_of_order_are_one_clear_line(small_release, tmp_path):

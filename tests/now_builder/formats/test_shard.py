@@ -135,11 +135,17 @@ def test_the_plan_is_read_as_written_with_urls_verbatim(tmp_path: Path) -> None:
     assert read_plan(tmp_path) == plan
 
 
-def test_the_same_shard_is_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        write(tmp_path / name, ["00000_0000", "00000_0001"])
+@pytest.mark.parametrize("name", ["crawl-2026-11-27T12:00", "~", "file:v1", "lat\udce9"])
+def test_the_same_shard_is_the_same_bytes_whatever_its_folder_is_called(
+    tmp_path: Path, monkeypatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    two = Path(name)
+    for folder in (tmp_path / "one", two):
+        write(folder, ["00000_0000", "00000_0001"])
     for path in (members_path, rows_path):
-        assert path(tmp_path / "one", 0).read_bytes() == path(tmp_path / "two", 0).read_bytes()
+        assert path(tmp_path / "one", 0).read_bytes() == path(two, 0).read_bytes()
+    assert read_rows(two) == read_rows(tmp_path / "one")
 
 
 def test_members_can_be_skipped_unread(tmp_path: Path) -> None:
@@ -175,6 +181,13 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
     write(tmp_path / "c", ["00000_0000"]).unlink()
     tar = members_path(tmp_path / "c", 0)
     refused(lambda: read_captures(tmp_path / "c"), tar, "no such tar", MEND)
+
+
+def test_what_the_system_cannot_read_is_not_called_damaged(tmp_path: Path) -> None:
+    for path in (rows_path(tmp_path, 0), members_path(tmp_path, 0)):
+        path.mkdir()
+        with pytest.raises(FormatError, match=r"cannot be read \(.*directory((?!delete).)*$"):
+            list((read_rows if path.suffix == ".parquet" else read_captures)(tmp_path))
 
 
 @pytest.mark.parametrize("share", [0.05, 0.4, 0.6])

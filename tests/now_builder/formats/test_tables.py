@@ -38,9 +38,10 @@ def test_empty_cells_of_parquet_are_empty_texts_or_none(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_an_index_that_pandas_stored_is_a_column(tmp_path: Path) -> None:
-    FRAME.set_index("key").to_parquet(tmp_path / "t.parquet")
-    assert list(read_frame(tmp_path / "t.parquet")["key"]) == list(FRAME["key"])
+def test_an_index_that_pandas_stored_is_a_column(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    FRAME.set_index("key").to_parquet(tmp_path / "table:1")
+    assert list(read_frame(Path("table:1"))["key"]) == list(FRAME["key"])
 
 
 def test_a_name_twice_is_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from email.utils import formatdate
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -244,6 +245,14 @@ def test_a_release_packaged_licensed_goes_whole_whatever_its_own_licence(
     (release / "licences.csv").write_text(text.replace("MIT", "GPL-3.0"), encoding="utf-8")
     with pytest.raises(FormatError, match=r"licences\.csv: \d+ bytes, expected"):
         prepare(release, NAME, PublishSettings(captures=small_crawl))
+
+
+@pytest.mark.parametrize("path", [".", "vocab/.."])
+def test_the_export_lies_beside_the_release_however_it_is_named(release, monkeypatch, path):
+    monkeypatch.chdir(release)
+    upload = prepare(Path(path), NAME, PublishSettings())
+    assert upload.files["README.md"] == release.with_name("release-hub") / "README.md"
+    assert upload.files["README.md"].exists()
 
 
 def test_a_name_that_is_no_users_and_a_torn_release_are_refused(release):

@@ -92,6 +92,12 @@ def test_each_site_has_one_language_and_six_topics_and_all_are_even(truth: pd.Da
     assert set(truth["lang"]) == {"zh", "en", "ja", "ru", "ko"}
 
 
+def test_a_folder_may_be_called_as_the_shell_calls_home(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(Path("~"), SimwebSettings(pages=9))
+    assert (tmp_path / "~" / "truth.parquet").exists()
+
+
 @pytest.mark.parametrize("pages", [1, 9, 40, 130])
 def test_a_short_list_gets_fewer_sites_not_poorer_ones(pages: int) -> None:
     world = build_world(SimwebSettings(pages=pages))

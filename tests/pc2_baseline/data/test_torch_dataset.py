@@ -9,11 +9,17 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader
 
 from now_builder.errors import FormatError
 from now_builder.formats.features import open_features
-from now_builder.formats.release import DATA_FOLDER
+from now_builder.formats.release import (
+    DATA_FOLDER,
+    fingerprint,
+    read_manifest,
+    read_split_captions,
+    write_manifest,
+)
 from pc2_baseline.config import DataSettings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.data.torch_dataset import ReleaseDataset
@@ -60,6 +66,16 @@ def test_a_loader_gives_every_pair_once_in_shuffled_batches(tiny, data, workers)
     assert sorted(seen) == list(range(len(data)))
 
 
+def test_a_loader_of_two_datasets_gives_batches_of_both(tiny, data, monkeypatch):
+    monkeypatch.chdir(tiny.parent)
+    both = ConcatDataset([data, ReleaseDataset(tiny.name, "train")])
+    monkeypatch.chdir("/")  # a dataset is opened late
+    (batch,) = DataLoader(both, len(both), collate_fn=ReleaseDataset.collate)
+    expected = data.__getitems__([*range(len(data)), *range(len(data))])
+    assert [*batch] == [*expected]
+    assert all(torch.equal(batch[name], values) for name, values in expected.items())
+
+
 def test_nothing_open_travels_to_a_worker(data):
     before = len(pickle.dumps(data))
     data[0]
@@ -104,5 +120,31 @@ def test_files_that_disagree_are_refused(tiny, tmp_path):
     copy = shutil.copytree(tiny, tmp_path / "copy")
     folder = copy / DATA_FOLDER
     shutil.copy(folder / "dev.h5", folder / "train.h5")
-    with pytest.raises(FormatError, match="expected as many"):
+    with pytest.raises(FormatError, match=r"keys are not those of train_ids\.txt"):
         ReleaseDataset(copy, "train")[0]
+
+
+@pytest.mark.parametrize("torn", ["order", "twice", "fingerprints", "counts"])
+def test_a_release_that_disagrees_with_itself_is_not_trained_on(tiny, tmp_path, torn):
+    copy = shutil.copytree(tiny, tmp_path / "copy")
+    ids = copy / DATA_FOLDER / "train_ids.txt"
+    keys, manifest = ids.read_text().split(), read_manifest(copy)
+    if torn == "order":
+        keys[:2] = keys[1::-1]
+    elif torn == "twice":
+        keys[1] = keys[0]
+    elif torn == "counts":
+        manifest.counts["train"] += 1
+    if torn == "fingerprints":
+        manifest.fingerprints["train"]["jieba"] = "0" * 64
+    else:
+        captions = read_split_captions(copy, "train", "jieba").captions
+        manifest.fingerprints["train"]["jieba"] = fingerprint(keys, captions)
+    ids.write_text("".join(f"{key}\n" for key in keys))
+    write_manifest(copy, manifest)
+    told = "not those of train_ids.txt" if torn in {"order", "twice"} else "those of manifest.json"
+    with (
+        pytest.raises(FormatError, match=told),
+        open_pairs(copy, "train", DataSettings(), torch.device("cpu")),
+    ):
+        pass

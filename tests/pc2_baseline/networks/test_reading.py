@@ -11,7 +11,7 @@ import torch
 
 from leaderboard.metrics import recalls
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.release import read_pairs, write_pairs
+from now_builder.formats.release import read_manifest, read_pairs, write_manifest, write_pairs
 from now_builder.formats.word_vectors import count_units, letter_vector, unit_vector
 from pc2_baseline.config import DataSettings, read_settings
 from pc2_baseline.data.pairs import PairSet, open_pairs
@@ -194,6 +194,7 @@ def test_tokens_count_for_nothing_where_there_are_texts(with_words, tmp_path, pr
     for path in unknown.rglob("*_caps_jieba.txt"):
         rows = path.read_text().splitlines()
         path.write_text("".join(f"{row.split(',')[0]},3\n" for row in rows))
+    write_manifest(unknown, read_manifest(unknown).model_copy(update={"fingerprints": {}}))
     noise = np.random.default_rng(0).permutation(24)
     np.save(tmp_path / "noise.npy", noise)
     network = ["model.similarity=reading"] if preset == "contrastive" else ["train.batch=24"]

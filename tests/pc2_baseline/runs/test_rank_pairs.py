@@ -16,7 +16,13 @@ from sklearn.metrics import roc_auc_score
 
 from now_builder.dual_encoder import DualEncoder
 from now_builder.errors import FormatError, TrainingError
-from now_builder.formats.release import open_regions, read_pairs, write_pairs
+from now_builder.formats.release import (
+    open_regions,
+    read_manifest,
+    read_pairs,
+    write_manifest,
+    write_pairs,
+)
 from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.shard import (
     HEIGHT,
@@ -249,8 +255,12 @@ def seen(tmp_path_factory):
         shots[pairs[-1].key] = file.getvalue()
     write_pairs(release / "pairs.parquet", pairs)
     for split in ("train", "dev", "test"):
-        keys = "".join(f"{pair.key}\n" for pair in pairs if pair.split == split)
-        (release / "now100k_precomp" / f"{split}_ids.txt").write_text(keys)
+        keys = [pair.key for pair in pairs if pair.split == split]
+        folder = release / "now100k_precomp"
+        (folder / f"{split}_ids.txt").write_text("".join(f"{key}\n" for key in keys))
+        with h5py.File(folder / f"{split}.h5", "a") as file:
+            file["keys"][:] = keys
+    write_manifest(release, read_manifest(release).model_copy(update={"fingerprints": {}}))
     captures.mkdir()
     rows = [CaptureRow(one.key, one.url, one.url, one.site, "ok") for one in pairs]
     members = [Capture(key, shot, b"<html>", []) for key, shot in shots.items()]

@@ -102,10 +102,11 @@ def test_a_list_is_read_however_it_was_saved(tmp_path: Path, name: str, text: st
     assert read_urls(tmp_path / name) == ["http://a.test/x"]
 
 
-def test_a_parquet_list_is_known_by_its_bytes(tmp_path: Path) -> None:
+def test_a_parquet_list_is_known_by_its_bytes(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     table = pa.table({"text": ["hat", "cap"], "Url": ["http://a.test/x", None]})
-    pq.write_table(table, tmp_path / "list.pq")
-    assert read_urls(tmp_path / "list.pq") == ["http://a.test/x"]
+    pq.write_table(table, tmp_path / "list:1")
+    assert read_urls(Path("list:1")) == ["http://a.test/x"]
 
 
 XMLNS = 'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9" xmlns:image="http://image.test/"'
