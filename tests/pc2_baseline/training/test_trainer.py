@@ -161,6 +161,9 @@ def test_a_run_killed_in_the_middle_of_an_epoch_comes_to_the_same_end(
 
 
 def test_a_kill_between_last_and_best_is_mended(whole, tiny, tmp_path, settings):
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / ".run.toml.1.999999999.tmp").touch()  # of a kill at the very beginning
+
     def killed(run, state):
         raise KeyboardInterrupt
 
