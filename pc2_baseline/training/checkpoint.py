@@ -77,10 +77,15 @@ def copy_checkpoint(source: Path, target: Path, leave_out: set[str]) -> Checkpoi
 
 def _commit(folder: Path, state: CheckpointState) -> CheckpointState:
     write_json(folder / STATE, state.model_dump(mode="json"))
+    remove_unnamed(folder, state)
+    return state
+
+
+def remove_unnamed(folder: Path, state: CheckpointState) -> None:
+    """Delete the files of earlier checkpoints, which the state does not name."""
     for path in folder.iterdir():
         if path.name != STATE and path.name not in state.files.values():
             path.unlink()
-    return state
 
 
 def read_state(folder: Path) -> CheckpointState:
