@@ -28,8 +28,8 @@ from pc2_baseline.training.checkpoint import (
     CheckpointState,
     EpochRecord,
     copy_checkpoint,
+    load_checkpoint,
     read_state,
-    read_tensors,
     remove_unnamed,
     write_checkpoint,
 )
@@ -223,7 +223,7 @@ class Trainer:
         if not (last / STATE).exists():
             return 0
         self.state = read_state(last)
-        self.method.load_state_dict(read_tensors(last))
+        load_checkpoint(self.method, last)
         if process_groups.is_first():
             follow(self.run, self.state)
         total = self.train.total_epochs
