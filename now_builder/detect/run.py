@@ -128,9 +128,6 @@ def detect(
         raise ConfigError("--force, --engine ray: not with --shards-from or under torchrun")
     settings = resolve_settings(settings)
     attributes = attributes_of(settings)
-    if force:
-        features.unlink(missing_ok=True)
-        shutil.rmtree(parts_folder(features), ignore_errors=True)
     screenshots = _screenshots(read_rows(captures))
     wanted = frozenset(screenshots)
     if not wanted:
@@ -138,6 +135,9 @@ def detect(
     shards = complete_shards(captures)[share[0] :: share[1]]
     numbers = set(shards)
     mine = {key for key in wanted if _shard(key) in numbers}
+    if force:  # only now: captures that cannot be read cost no features
+        features.unlink(missing_ok=True)
+        shutil.rmtree(parts_folder(features), ignore_errors=True)
     with _alone(features, share):
         for leftover in features.parent.glob(f".{glob.escape(features.name)}.*.tmp"):
             leftover.unlink(missing_ok=True)

@@ -275,7 +275,8 @@ def open_features(path: Path) -> Iterator[Features]:
             claims more than it stores.
     """
     if not path.is_file():
-        raise FormatError(path, "no such file")
+        problem = "a folder or device, expected a file" if path.exists() else "no such file"
+        raise FormatError(path, problem)
     try:
         file = h5py.File(path, "r", locking=False)  # network file systems may have no locks
     except OSError as error:

@@ -71,13 +71,13 @@ def fetch_now(
         return f"{folder}: there already, {_described(folder)}"
     if (folder / "manifest.json").exists():
         raise FormatError(folder, "a release made by package, expected another folder")
+    remote = _find(endpoint)  # what cannot be had costs nothing that is there
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
     if marker.exists():
         marker.unlink()
         for name in (*NOW_NAMES, "vocab"):
             shutil.rmtree(folder / name, ignore_errors=True)
-    remote = _find(endpoint)
     archive = folder / f".{ARCHIVE}.{(remote.fetched.sha256 or remote.fetched.revision)[:12]}.part"
     _download(remote, archive)
     _unpack(archive, folder)

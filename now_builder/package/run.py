@@ -129,6 +129,7 @@ def package(
         check_captures(features, opened.keys, opened.attributes, screenshots)
         inputs.hashes["features"] = _hash_of_features(features, opened)
         if not force and before is not None and _stands(release, before, resolved, inputs):
+            (release / _PREVIOUS).unlink(missing_ok=True)  # of a kill right after the manifest
             return before
         pages = CrawledPages(
             inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids, inputs.flags,

@@ -15,7 +15,7 @@ from now_builder.config import build, read_toml, to_toml
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import SPECIALS, make_vocabulary, to_line, write_vocabulary
 from now_builder.formats.features import DIMENSION, REGIONS, FeatureBatch, write_features
-from now_builder.formats.io import sha256_of, write_text
+from now_builder.formats.io import remove_leftovers, sha256_of, write_text
 from now_builder.formats.release import (
     DATA_FOLDER,
     FileEntry,
@@ -33,6 +33,7 @@ TOKENIZER = "jieba"
 """The track that holds the captions; no tokenizer made them."""
 
 RECIPE = "planted.toml"
+_VOCABULARY = f"vocab/{DATA_FOLDER}_vocab_{TOKENIZER}.json"
 _BLOCK = 128
 _URL = "http://planted.test/"
 
@@ -86,7 +87,7 @@ def plant(folder: Path | str, plan: Plan) -> Path:
         truth += _truth(keys, pages)
     words = map(_word, range(plan.concepts * plan.words))
     vocabulary = make_vocabulary(words, TOKENIZER, "planted", "train")
-    write_vocabulary(folder / "vocab" / f"{DATA_FOLDER}_vocab_{TOKENIZER}.json", vocabulary)
+    write_vocabulary(folder / _VOCABULARY, vocabulary)
     write_pairs(folder / "pairs.parquet", pairs)
     write_text(folder / "truth.csv", "".join(truth))
     write_manifest(folder, _manifest(folder, plan, sizes, prints))
@@ -181,6 +182,8 @@ def _write_split(
 def _claim(folder: Path, plan: Plan) -> None:
     """Check that a folder is new, empty, or of the same plan, and write the plan to it."""
     recipe = folder / RECIPE
+    for part in (folder, folder / DATA_FOLDER, folder / "vocab"):
+        remove_leftovers(part)
     if recipe.exists():
         if build(Plan, read_toml(recipe), str(recipe)) != plan:
             raise ConfigError(f"{folder}: holds a release of another plan ({RECIPE})")
@@ -203,9 +206,9 @@ def _manifest(
     folder: Path, plan: Plan, sizes: dict[str, int], prints: dict[str, dict[str, str]]
 ) -> Manifest:
     pairs = sum(sizes.values())
-    written = [folder / name for name in ("pairs.parquet", "truth.csv", RECIPE)]
-    for part in (DATA_FOLDER, "vocab"):
-        written += (folder / part).iterdir()
+    written = ["pairs.parquet", "truth.csv", RECIPE, _VOCABULARY]
+    for ending in (".h5", "_ids.txt", f"_caps_{TOKENIZER}.txt"):
+        written += [f"{DATA_FOLDER}/{split}{ending}" for split in sizes]
     shares = Shares(**{split: size / pairs for split, size in sizes.items()})
     return Manifest(
         name="planted",
@@ -218,9 +221,7 @@ def _manifest(
         settings=plan.model_dump(),
         versions={},
         files={
-            path.relative_to(folder).as_posix(): FileEntry(
-                sha256=sha256_of(path), bytes=path.stat().st_size
-            )
-            for path in sorted(written)
+            name: FileEntry(sha256=sha256_of(folder / name), bytes=(folder / name).stat().st_size)
+            for name in sorted(written)
         },
     )

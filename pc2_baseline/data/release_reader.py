@@ -59,6 +59,10 @@ class ReleaseReader:
                 raise FormatError(
                     path or self.release / "vocab", f"no token {token}, expected it in word2idx"
                 )
+        size, tokens = vocabulary.idx, len(vocabulary.word2idx)
+        if size != tokens:  # a network has as many rows
+            problem = f"idx is {size}, but there are {tokens} tokens"
+            raise FormatError(path or self.release / "vocab", problem)
         return vocabulary
 
     @cached_property

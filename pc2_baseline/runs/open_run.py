@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 
 from leaderboard.core.rounds import round_of
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import ConfigError
 from now_builder.formats.release import check_split
 from now_builder.formats.split import Split
 from pc2_baseline.data.pairs import PairSet, open_pairs
@@ -19,7 +19,7 @@ from pc2_baseline.modules.reading import texts_read
 from pc2_baseline.modules.retrieval import ensemble
 from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.runs.hubs import draw_bank, with_bank, without_hubs
-from pc2_baseline.training.checkpoint import read_tensors
+from pc2_baseline.training.checkpoint import load_checkpoint
 from pc2_baseline.training.method import NETWORKS, Method
 from pc2_baseline.training.run_folder import (
     BEST,
@@ -108,12 +108,7 @@ def open_run(
     folder = locate_release(run, record, Path(release) if release else None)
     where = pick_device(device or record.settings.train.device)
     method = make_method(record.settings, record.release.sizes, where)
-    tensors = read_tensors(run / BEST, {NETWORKS})
-    try:
-        method.load_state_dict(tensors)
-    except (ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise FormatError(run / BEST, f"not of this run's network ({reason})") from None
+    tensors = load_checkpoint(method, run / BEST, {NETWORKS})
     parameters = sum(value.numel() for value in tensors[NETWORKS].values())
     return OpenRun(run, record, folder, where, method, parameters)
 

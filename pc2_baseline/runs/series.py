@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from now_builder.errors import ConfigError
-from now_builder.formats.io import write_json
+from now_builder.formats.io import remove_leftovers, write_json
 from pc2_baseline.config import Settings
 from pc2_baseline.process_groups import is_first
 from pc2_baseline.progress import say
@@ -116,6 +116,7 @@ def train_seeds(
     """
     if (folder / "run.toml").exists():
         raise ConfigError(f"{folder}: a single run; give --seeds a folder of its own")
+    remove_leftovers(folder)
     runs = []
     for seed in seeds:
         say(f"seed {seed}:")

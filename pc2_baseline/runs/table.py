@@ -12,7 +12,7 @@ import torch
 
 from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import read_json, sha256_of
+from now_builder.formats.io import read_json, remove_leftovers, sha256_of
 from pc2_baseline.config import DataSettings, ModelSettings
 from pc2_baseline.data.readers import DataIdentity, check_layout, identify, make_reader
 from pc2_baseline.progress import say
@@ -178,6 +178,8 @@ def make_table(work: Work) -> Outcome:
         FormatError: If the release cannot be read, or its test split is a blind round.
     """
     progress = Progress(work)
+    for folder in (work.out, *work.out.glob("*/*/")):
+        remove_leftovers(folder)
     runs = {run.name: run for run in work.runs}
     done = {name: found for name, run in runs.items() if (found := progress.measured(run))}
     left = [run for name, run in runs.items() if name not in done]

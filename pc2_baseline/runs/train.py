@@ -41,7 +41,7 @@ from pc2_baseline.training.run_folder import (
 )
 from pc2_baseline.training.tensorboard import TensorBoardCallback
 from pc2_baseline.training.trackers import TrackerCallback, check_tracker
-from pc2_baseline.training.trainer import Callback, Trained, Trainer, follow, locked
+from pc2_baseline.training.trainer import Callback, Trained, Trainer, follow, locked, tidy
 
 FEWEST_PAIRS = 4
 
@@ -74,6 +74,7 @@ def train(
     identity = identify(reader, reads=settings.reads)
     if not force and (state := finished(run, identity, settings)):
         if process_groups.is_first():
+            tidy(run)
             follow(run, state)
         early = ", stopped early" if state.stopped else ""
         say(f"{run}: done, {state.epoch + 1} epochs{early}; --force starts over")

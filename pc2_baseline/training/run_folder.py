@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from leaderboard.core.rounds import round_of
 from now_builder.config import Strict, build, read_toml, to_toml
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import write_text
+from now_builder.formats.io import remove_leftovers, write_text
 from now_builder.formats.noise import Noise
 from now_builder.formats.release import features_hashes
 from now_builder.formats.split import Split
@@ -113,6 +113,7 @@ def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
         ConfigError: If the folder holds a run of other settings or another release, or is not
             a run at all.
     """
+    remove_leftovers(run)
     path = run / "run.toml"
     if force and path.exists():
         outputs = {file.parent for file in run.glob(f"*/{'[0-9]' * 5}.safetensors")}

@@ -28,8 +28,9 @@ from pc2_baseline.training.checkpoint import (
     CheckpointState,
     EpochRecord,
     copy_checkpoint,
+    load_checkpoint,
     read_state,
-    read_tensors,
+    remove_unnamed,
     write_checkpoint,
 )
 from pc2_baseline.training.method import TRAINING, EpochOutputs, Method
@@ -217,15 +218,12 @@ class Trainer:
 
     def _resume(self) -> int:
         """Load the last checkpoint, mend what a kill left undone, and return the next epoch."""
-        remove_leftovers(self.run)
-        for folder in self.run.iterdir():
-            if folder.is_dir():
-                remove_leftovers(folder)
+        tidy(self.run)
         last = self.run / LAST
         if not (last / STATE).exists():
             return 0
         self.state = read_state(last)
-        self.method.load_state_dict(read_tensors(last))
+        load_checkpoint(self.method, last)
         if process_groups.is_first():
             follow(self.run, self.state)
         total = self.train.total_epochs
@@ -282,8 +280,15 @@ def next_state(
     )
 
 
+def tidy(run: Path) -> None:
+    """Remove the temporary files that a kill left in a run."""
+    for folder in (run, *filter(Path.is_dir, run.iterdir())):
+        remove_leftovers(folder)
+
+
 def follow(run: Path, state: CheckpointState) -> None:
-    """Bring ``best/`` and ``log.jsonl`` up to the last checkpoint."""
+    """Bring ``best/`` and ``log.jsonl`` up to the last checkpoint, and ``last/`` to its state."""
+    remove_unnamed(run / LAST, state)
     if state.best_epoch == state.epoch:
         copy_checkpoint(run / LAST, run / BEST, leave_out={TRAINING})
     lines = [json.dumps(record.model_dump(mode="json")) for record in state.history]

@@ -20,6 +20,7 @@ from pc2_baseline.config import Plan, read_settings
 from pc2_baseline.data.planted import plant
 from pc2_baseline.training.checkpoint import (
     CheckpointState,
+    EpochRecord,
     copy_checkpoint,
     read_tensors,
     write_checkpoint,
@@ -43,7 +44,8 @@ def _write_all(folder: Path) -> None:
         vocabulary_sha256="0" * 64,
     )  # fmt: skip
     start_run(run, RunRecord(release=data, settings=settings), force=False)
-    state = CheckpointState(epoch=0, best_epoch=0, best_rsum=1.0, history=[])
+    first = EpochRecord(epoch=0, seconds=1.0, dev={}, figures={})
+    state = CheckpointState(epoch=0, best_epoch=0, best_rsum=1.0, history=[first])
     write_checkpoint(run / "last", state, {"networks": {"weight": torch.ones(2, 3)}})
     copy_checkpoint(run / "last", run / "best", set())
     (run / "divisions").mkdir()

@@ -58,13 +58,13 @@ def train_detector(
     """
     if weights.suffix != ".safetensors":
         raise ConfigError(f"{weights}: weights must be named *.safetensors")
-    if force:
+    if weights.exists() and not force:
+        return _summarize(weights, settings)
+    pages = _read_pages(captures, settings)
+    if force:  # only now: captures that cannot be read cost no weights
         for path in (weights, card_path(weights), checkpoint_path(weights)):
             path.unlink(missing_ok=True)
         remove_history(weights)
-    if weights.exists():
-        return _summarize(weights, settings)
-    pages = _read_pages(captures, settings)
     started = time.perf_counter()
     _log.info(
         "train-detector: %d pages to learn from, %d held out, %d behind a dialog",

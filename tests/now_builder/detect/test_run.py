@@ -228,6 +228,8 @@ def test_another_crawl_under_the_same_keys_asks_for_force(drawn, settings, tmp_p
     refused = r"f\.h5: not made from the screenshots.*captures_sha256 is '.*--force"
     with pytest.raises(FormatError, match=refused):
         detect(new, features, settings)
+    with pytest.raises(FormatError, match="no such captures"):
+        detect(tmp_path / "none", features, settings, force=True)
     assert features.read_bytes() == before
     assert detect(new, features, settings, force=True).fresh == 8
     detect_shards(old, tmp_path / "g.h5", settings, 0)

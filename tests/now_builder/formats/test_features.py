@@ -241,6 +241,8 @@ def test_a_torn_file_is_one_line(path: Path, share: float) -> None:
     refused(path, "HDF5")
     path.unlink()
     refused(path, "no such file")
+    path.mkdir()
+    refused(path, "a folder")
 
 
 @pytest.mark.parametrize("pages", [15, 0])

@@ -100,9 +100,11 @@ def test_both_folder_names_are_unpacked_wherever_they_stand(hub, run, tmp_path, 
      ([], {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set")],
 )  # fmt: skip
 def test_what_cannot_be_had_is_said_in_one_line(run, tmp_path, words, more, line):
-    code, out, err = run("fetch-now", tmp_path / "NoW", *words, **more)
+    (tmp_path / "fetched.json").touch()
+    code, out, err = run("fetch-now", tmp_path, "--force", *words, **more)
     assert (code, out, err.count("\n")) == (1, "", 1), err
     assert line in err
+    assert (tmp_path / "fetched.json").exists(), "what is there stays"
 
 
 def test_other_bytes_than_the_hubs_are_refused_and_removed(hub, run, tmp_path, whole, monkeypatch):

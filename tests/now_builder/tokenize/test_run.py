@@ -220,22 +220,26 @@ def test_a_tokenizer_added_later_leaves_the_others_as_they_were_made(
     assert warned(caplog) == []
 
 
-def test_stopped_with_other_settings_the_old_ones_find_no_foreign_tokenizer(
-    small_crawl: Path, small_captions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_stopped_with_other_settings_it_keeps_the_old_ones_and_no_foreign_tokenizer(
+    small_crawl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "captions"
-    tokenize(small_crawl, folder, LEARN)
+    tokenize(small_crawl, folder, LEARN.model_copy(update={"bpe_vocabulary": 320}))
+    before = contents(folder)
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    smaller = LEARN.model_copy(update={"bpe_vocabulary": 320})
+    smaller = LEARN.model_copy(update={"bpe_vocabulary": 310})
     with monkeypatch.context() as patched:
         patched.setattr("now_builder.tokenize.run.ShardCutter.cut_all", stop)
         with pytest.raises(KeyboardInterrupt):
             tokenize(small_crawl, folder, smaller)
     assert tokenize(small_crawl, folder, LEARN).made == ["bpe"]
-    assert contents(folder) == contents(small_captions)
+    assert contents(folder) == before
+    (folder / ".bpe.previous.json").write_bytes(before["jieba.vocab.json"])  # of a kill at the end
+    assert tokenize(small_crawl, folder, LEARN).made == []
+    assert contents(folder) == before
 
 
 def test_killed_at_every_rename_it_ends_as_if_nothing_had_happened(

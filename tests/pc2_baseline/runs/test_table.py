@@ -321,6 +321,8 @@ def test_what_is_done_is_not_done_again_and_the_table_is_the_same(
 ):
     out = shutil.copytree(made[0], tmp_path / "out")
     files = {path: path.stat().st_mtime_ns for path in out.glob("jieba/*/*") if path.is_file()}
+    for left in (out / ".table.md.1.999999999.tmp", out / "jieba/lost/.seed-0.zip.1.999999999.tmp"):
+        left.touch()  # of kills
     started = []
 
     def broken(_, tasks, slots):
@@ -338,6 +340,7 @@ def test_what_is_done_is_not_done_again_and_the_table_is_the_same(
     assert without_notes(outcome.markdown) == without_notes(made[1].stdout)
     changed = {path for path, time in files.items() if path.stat().st_mtime_ns != time}
     assert changed == {out / "jieba" / "lost" / "seed-0.log"}
+    assert not list(out.rglob(".*.tmp"))
     assert "6 runs: 4 done, 2 to do" in capsys.readouterr().err
 
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from now_builder.errors import ConfigError, TrainingError
+from now_builder.errors import ConfigError, FormatError, NowError, TrainingError
 from pc2_baseline.config import TrainSettings, read_settings
 from pc2_baseline.methods.pc2 import paper
 from pc2_baseline.methods.pc2.paper import Pc2
@@ -161,6 +161,9 @@ def test_a_run_killed_in_the_middle_of_an_epoch_comes_to_the_same_end(
 
 
 def test_a_kill_between_last_and_best_is_mended(whole, tiny, tmp_path, settings):
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / ".run.toml.1.999999999.tmp").touch()  # of a kill at the very beginning
+
     def killed(run, state):
         raise KeyboardInterrupt
 
@@ -178,10 +181,52 @@ def test_the_same_command_on_a_finished_run_says_so_and_changes_nothing(
 ):
     monkeypatch.setattr("pc2_baseline.runs.train.open_split", lambda *_: pytest.fail("opened"))
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    for left in ("last/networks.00002.safetensors", "best/.state.json.1.999999999.tmp"):
+        (whole / left).touch()  # of kills after the last epoch
     done, state = train(tiny, whole, settings), read_state(whole / "last")
     assert "done, 4 epochs" in capsys.readouterr().err
     assert (done.best_epoch, done.best_rsum, done.fresh) == (state.best_epoch, state.best_rsum, 0)
-    assert before == {path: path.read_bytes() for path in before}
+    assert before == {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"history": []}, "0 epochs of history do not go together"),
+        ({"best_epoch": 99}, "best_epoch 99 and 4 epochs"),
+        ({"epoch": -5, "best_epoch": -5}, "epoch -5"),
+        ({"epoch": 10**30}, "epoch 10{30},"),
+        ({"best_rsum": float("nan")}, "best_rsum: expected a finite number"),
+        ({"files": {}}, "files is {}, expected names"),
+        ({"files": {"networks": "../run.toml"}}, "files is .*, expected names"),
+    ],
+)
+def test_a_state_whose_fields_do_not_go_together_is_one_line(
+    finished, tiny, settings, fields, problem
+):
+    path = finished / "last" / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    with pytest.raises(NowError, match=problem):
+        train(tiny, finished, settings)
+
+
+@pytest.mark.parametrize("group", ["networks", "training"])
+def test_a_tensor_file_that_was_changed_or_is_another_runs_is_one_line(
+    whole, tiny, tmp_path, settings, group
+):
+    run = shutil.copytree(whole, tmp_path / "run")
+    path, tree = run / "last" / "state.json", json.loads((run / "last" / "state.json").read_text())
+    tree["epoch"] = tree["best_epoch"] = 0
+    file, tree["history"] = run / "last" / tree["files"][group], tree["history"][:1]
+    path.write_text(json.dumps(tree))
+    content = file.read_bytes()
+    file.write_bytes(content[:-9] + bytes([content[-9] ^ 64]) + content[-8:])
+    with pytest.raises(FormatError, match=f"{group}.*not as written"):
+        train(tiny, run, settings)
+    path.write_text(json.dumps({**tree, "sha256": {}}))  # as earlier versions wrote it
+    save_file({"x": torch.zeros(3)}, file)
+    with pytest.raises(FormatError, match="last: not of this run's network"):
+        train(tiny, run, settings)
 
 
 def test_the_best_epoch_is_the_one_with_the_highest_dev_rsum(whole):

@@ -145,6 +145,9 @@ def test_a_kill_in_the_middle_changes_nothing(few, whole, tmp_path):
     assert again.seconds == 0
     with pytest.raises(ConfigError, match="other seed; --force"):
         train_detector(few, weights, settings.model_copy(update={"seed": 5}))
+    with pytest.raises(FormatError, match="no such"):
+        train_detector(tmp_path, weights, settings, force=True)
+    assert weights.exists()
 
 
 def test_each_epoch_shows_every_page_once_in_an_order_of_its_own(train_pages, tmp_path):
