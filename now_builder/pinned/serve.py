@@ -2,6 +2,7 @@
 
 import mimetypes
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -59,16 +60,28 @@ class _Home:
 
 @dataclass(slots=True)
 class PinnedAnswers:
-    """The answers of a folder made by ``make``."""
+    """The answers of a folder made by ``make``, which may add sites while they are served."""
 
     web: Path
     homes: dict[str, _Home] = field(default_factory=dict)
+    _read_of: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
+        self._read()
+
+    def _read(self) -> None:
+        """Add the sites of the list that are not known yet."""
+        self._read_of = self._time()
         for row in read_made(self.web):
-            if row.status == "ok":
+            if row.status == "ok" and row.host not in self.homes:
                 base = row.repository.partition("/")[2].lower()
                 self.homes[row.host] = _Home(self.web / row.host, base)
+
+    def _time(self) -> int:
+        """Return when the list was last written, 0 while it is not there."""
+        with suppress(FileNotFoundError):
+            return (self.web / "sites.csv").stat().st_mtime_ns
+        return 0
 
     def of(self, host: str, target: str) -> Answer:
         """Answer with a file, a redirect to a folder, or the site's own page for absent ones.
@@ -76,7 +89,10 @@ class PinnedAnswers:
         The page of a project refers to files below the project's name, as its owner's server has
         them: such a path is found with that name and without it. The name alone is a folder.
         """
-        home = self.homes.get(host.lower().partition(":")[0].rstrip("."))
+        name = host.lower().partition(":")[0].rstrip(".")
+        if name not in self.homes and self._time() not in {0, self._read_of}:
+            self._read()
+        home = self.homes.get(name)
         if home is None:
             return Answer(421, "text/plain; charset=utf-8", b"no such site\n")
         path, mark, query = target.partition("?")

@@ -1,6 +1,7 @@
 """A pinned web answers as the servers do from which its sites come."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -78,6 +79,19 @@ def test_each_host_has_its_own_pages_alone(web):
     assert b"bob" in answers.of("bob.bob.test.", "/").body
     assert answers.of("bob.bob.test", "/about").status == 404
     assert {answers.of(host, "/").status for host in ("none.bob.test", "", "..")} == {421}
+
+
+def test_a_site_that_is_made_later_is_served_too(web, tmp_path):
+    """Else a crawl of the longer list ends with a row of http_421 for each of its pages."""
+    copy = shutil.copytree(web, tmp_path / "web", symlinks=True)
+    answers, table = PinnedAnswers(copy), copy / "sites.csv"
+    shutil.copytree(copy / "bob.bob.test", copy / "new.bob.test")
+    row = next(line for line in table.read_text().splitlines() if "bob.bob.test" in line)
+    table.write_text(table.read_text() + row.replace("bob.bob.test", "new.bob.test") + "\n")
+    assert answers.of("new.bob.test", "/").status == 200
+    table.unlink()  # made anew
+    assert answers.of("none.bob.test", "/").status == 421
+    assert answers.of("bob.bob.test", "/").status == 200
 
 
 def test_it_says_when_it_listens_and_stops_when_told(web, tmp_path):

@@ -132,7 +132,7 @@ def test_a_vocabulary_without_start_is_refused(tiny, tmp_path):
 def test_a_vocabulary_of_another_size_than_it_says_is_refused(copy):
     path = copy / "vocab" / f"{DATA_FOLDER}_vocab_jieba.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"idx": 10**12}))
-    refuse(copy, f"idx is {10**12}, but there are")
+    refuse(copy, f"idx is {10**12}, expected")
 
 
 def test_a_folder_of_vocabularies_can_be_given(tiny):
