@@ -94,8 +94,8 @@ def complementary(
     """
     own = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
     by_image, by_caption = log_matches(similarity, temperature)
-    kept = (_log_complement(logs).masked_fill(own, 0.0) for logs in (by_image, by_caption.T))
-    return -sum(logs.sum(1) for logs in kept) / 2
+    both = _log_complement(by_image) + _log_complement(by_caption.T)
+    return -both.masked_fill(own, 0.0).sum(1) / 2
 
 
 def _log_complement(logs: Float[Tensor, "batch batch"]) -> Float[Tensor, "batch batch"]:
