@@ -22,7 +22,14 @@ from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError, FormatError
 from now_builder.extract import RegionExtractor
 from now_builder.formats.features import open_features, write_features
-from now_builder.formats.release import DATA_FOLDER, Pair, read_pairs, write_pairs
+from now_builder.formats.release import (
+    DATA_FOLDER,
+    Pair,
+    read_manifest,
+    read_pairs,
+    write_manifest,
+    write_pairs,
+)
 from now_builder.formats.shard import read_captures, read_rows
 from now_builder.machine.chromium import find_chromium
 from pc2_baseline.config import read_settings
@@ -73,6 +80,10 @@ def world(tiny, tmp_path_factory):
         }
         write_features(test, list(found.batches()), attributes, pages=PAGES)
         keys = found.keys
+    (test.parent / "test_ids.txt").write_text("".join(f"{key}\n" for key in keys))
+    manifest = read_manifest(release)  # the test split has other keys than at planting
+    prints = {name: own for name, own in manifest.fingerprints.items() if name != "test"}
+    write_manifest(release, manifest.model_copy(update={"fingerprints": prints}))
     urls = {row.key: row.url for row in read_rows(captures)}
     pairs = [
         pair
