@@ -71,9 +71,9 @@ def fetch_now(
         return f"{folder}: there already, {_described(folder)}"
     if (folder / "manifest.json").exists():
         raise FormatError(folder, "a release made by package, expected another folder")
-    remote = _find(endpoint)  # what cannot be had costs nothing that is there
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
+    remote = _find(endpoint)  # what cannot be had costs nothing that is there
     if marker.exists():
         marker.unlink()
         for name in (*NOW_NAMES, "vocab"):

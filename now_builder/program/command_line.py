@@ -214,8 +214,10 @@ class _Stderr(logging.Handler):
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:
-    """Filter: Python 3.11 reports each connection that Ctrl-C cancels as an error of asyncio."""
+    """Filter: asyncio reports each connection that a signal ends, if it reached the browser too."""
     kind = record.exc_info[0] if record.exc_info else None
+    if record.getMessage().startswith("pipe closed by peer"):
+        return False
     return kind is None or kind.__name__ != "CancelledError"
 
 
