@@ -311,6 +311,6 @@ def _readable(path: Path) -> Iterator[BinaryIO]:
 
 
 def is_of_system(error: Exception | None) -> bool:
-    """Whether a file could not be read, such as for want of permission, whatever is in it."""
+    """Return whether the operating system raised an error, so the file itself may be intact."""
     of_content = {None, errno.EINVAL, errno.ENOENT}  # EINVAL: of a place that a damaged file names
     return isinstance(error, OSError) and error.errno not in of_content

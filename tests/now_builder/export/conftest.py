@@ -8,16 +8,19 @@ import pytest
 
 from now_builder.formats.release import read_pairs, write_pairs
 
+ODD = {0: "None", 1: "Two\rlines"}
+"""Captions by pair_index: no text for pandas, and two rows unless quoted."""
+
 
 @pytest.fixture(scope="session")
 def repeating_release(small_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small release, with a caption on every third page, another as pandas reads no text."""
+    """The small release, a caption of it on every third page, two that are hard to read back."""
     release = tmp_path_factory.mktemp("repeating") / "release"
     shutil.copytree(small_release, release)
     pairs = [
-        replace(pair, caption="None", lang=None)
-        if pair.pair_index == 0
-        else replace(pair, caption=pair.caption if pair.pair_index % 3 else 'Say "hi",\rtwice')
+        replace(pair, caption=ODD[pair.pair_index], lang=None)
+        if pair.pair_index in ODD
+        else replace(pair, caption=pair.caption if pair.pair_index % 3 else 'Say "hi", twice')
         for pair in read_pairs(release)
     ]
     write_pairs(release / "pairs.parquet", pairs)
