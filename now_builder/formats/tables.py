@@ -69,7 +69,7 @@ def read_rows(
     """
     import pyarrow.parquet as pq
 
-    with _readable(path) as opened, pq.ParquetFile(opened) as file:
+    with _readable(path) as opened, pq.ParquetFile(opened, pre_buffer=False) as file:
         found = (file.schema_arrow.metadata or {}).get(b"format")
         expected = schema.metadata[b"format"]
         if found != expected:
@@ -91,9 +91,10 @@ def stream_rows(
     import pyarrow.parquet as pq
 
     schema, required = schema_of(kind), {f.name for f in fields(kind) if f.type in {str, int}}
-    with _readable(path) as opened, pq.ParquetFile(opened, buffer_size=_BUFFER) as file:
+    options: Any = {"buffer_size": _BUFFER, "pre_buffer": False}
+    with _readable(path) as opened, pq.ParquetFile(opened, **options) as file:
         there = _columns(path, file, schema, optional)
-        for batch in file.iter_batches(block, columns=there):
+        for batch in file.iter_batches(block, columns=there, use_threads=False):
             yield from _checked(path, pa.Table.from_batches([batch]), schema, required).to_pylist()
 
 
@@ -141,15 +142,17 @@ def read_frame(path: Path) -> Any:
         with path.open("rb") as file:
             content = file.read(4)
             if content == b"PAR1":
-                with pq.ParquetFile(file) as parquet:
-                    table = parquet.read()
+                with pq.ParquetFile(file, pre_buffer=False) as parquet:
+                    table = parquet.read(use_threads=False)
             else:
                 content += file.read()
         if content == b"PAR1":
             table.validate(full=True)  # texts that are not UTF-8 would fail where they are used
             for place, name in enumerate(table.column_names):
                 table = table.set_column(place, name, _filled(table[place]))
-            frame = table.to_pandas(integer_object_nulls=True, ignore_metadata=True)
+            frame = table.to_pandas(
+                integer_object_nulls=True, ignore_metadata=True, use_threads=False
+            )
         else:
             header, *rows = [cells for _, cells in read_records(path, content)]
             rows = [row + [""] * (len(header) - len(row)) for row in rows]
@@ -296,7 +299,11 @@ def _holds_record(cells: list[str], header: list[str]) -> bool:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[BinaryIO]:
-    """Open a table; what is no Parquet or damaged is an :class:`UnreadableError`."""
+    """Open a table; what is no Parquet or damaged is an :class:`UnreadableError`.
+
+    Arrow's own threads may not read it: one that gives a buffer of a Python file back when the
+    interpreter has ended aborts the process, after all work is done.
+    """
     import pyarrow as pa
 
     try:

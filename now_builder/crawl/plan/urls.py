@@ -196,10 +196,10 @@ def _from_json(path: Path, lines: Iterable[str], column: str | None) -> Iterator
 
 
 def _from_parquet(path: Path, column: str | None) -> list[tuple[int, str]]:
-    with path.open("rb") as file, pq.ParquetFile(file) as table:
+    with path.open("rb") as file, pq.ParquetFile(file, pre_buffer=False) as table:
         names = table.schema_arrow.names
         name = names[_place_of_url(path, names, column)]
-        values = table.read(columns=[name])[name].to_pylist()
+        values = table.read([name], use_threads=False)[name].to_pylist()
     texts = [value.decode() if isinstance(value, bytes) else str(value or "") for value in values]
     return [(row, url) for row, text in enumerate(texts, 1) if (url := text.strip())]
 

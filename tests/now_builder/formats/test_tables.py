@@ -1,6 +1,8 @@
 """Tables that a user brings: CSV or Parquet by what is in it; what is neither is one line."""
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -159,3 +161,25 @@ def test_a_damaged_file_is_read_or_refused(
         return
     texts = frame.map(str)
     assert all(isinstance(text, str) for text in texts.to_numpy().ravel())
+
+
+def test_no_thread_of_arrow_reads_a_table(tmp_path: Path) -> None:
+    """One that still holds a buffer of a Python file at the end aborts a crawl that is done."""
+    urls = [f"http://a.test/{number}" for number in range(9)]
+    pd.DataFrame({"url": urls}).to_parquet(tmp_path / "plan.parquet")
+    program = f"""
+import os
+from pathlib import Path
+import pandas
+import pyarrow.parquet
+from now_builder.crawl.plan.urls import read_urls
+from now_builder.formats.tables import read_frame
+path = Path({str(tmp_path / "plan.parquet")!r})
+before = os.listdir("/proc/self/task")
+assert len(read_urls(path)) == len(read_frame(path)) == 9
+print(len(os.listdir("/proc/self/task")) - len(before))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "0\n"), ended.stderr
