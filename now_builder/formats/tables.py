@@ -91,8 +91,10 @@ def stream_rows(
     import pyarrow.parquet as pq
 
     schema, required = schema_of(kind), {f.name for f in fields(kind) if f.type in {str, int}}
-    options: Any = {"buffer_size": _BUFFER, "pre_buffer": False}
-    with _readable(path) as opened, pq.ParquetFile(opened, **options) as file:
+    with (
+        _readable(path) as opened,
+        pq.ParquetFile(opened, buffer_size=_BUFFER, pre_buffer=False) as file,
+    ):
         there = _columns(path, file, schema, optional)
         for batch in file.iter_batches(block, columns=there, use_threads=False):
             yield from _checked(path, pa.Table.from_batches([batch]), schema, required).to_pylist()

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from now_builder.errors import FormatError
+from now_builder.formats.shard import Planned, write_plan
 from now_builder.formats.tables import read_frame
 
 FRAME = pd.DataFrame({"key": ["007", "8", "中"], "matched": [True, False, None]})
@@ -165,18 +166,23 @@ def test_a_damaged_file_is_read_or_refused(
 
 def test_no_thread_of_arrow_reads_a_table(tmp_path: Path) -> None:
     """One that still holds a buffer of a Python file at the end aborts a crawl that is done."""
-    urls = [f"http://a.test/{number}" for number in range(9)]
-    pd.DataFrame({"url": urls}).to_parquet(tmp_path / "plan.parquet")
+    plan = [
+        Planned(str(n), 0, "http://a.test/", f"http://a.test/{n}", "a.test", 0) for n in range(9)
+    ]
+    write_plan(tmp_path, plan)
     program = f"""
 import os
 from pathlib import Path
 import pandas
 import pyarrow.parquet
 from now_builder.crawl.plan.urls import read_urls
-from now_builder.formats.tables import read_frame
-path = Path({str(tmp_path / "plan.parquet")!r})
+from now_builder.formats.shard import Planned, read_plan
+from now_builder.formats.tables import read_frame, stream_rows
+folder = Path({str(tmp_path)!r})
+path = folder / "plan.parquet"
 before = os.listdir("/proc/self/task")
-assert len(read_urls(path)) == len(read_frame(path)) == 9
+rows = read_plan(folder), list(stream_rows(path, Planned, (), 4)), read_frame(path)
+assert [len(own) for own in rows] == [9] * 3 and len(read_urls(path)) == 9
 print(len(os.listdir("/proc/self/task")) - len(before))
 """
     ended = subprocess.run(
