@@ -12,7 +12,7 @@ from now_builder.crawl.archive import Archive
 from now_builder.crawl.browser.visit import REFUSED
 from now_builder.crawl.engines.local import crawl_shards, make_resolver, write_errors_explained
 from now_builder.crawl.plan.host_groups import assign_host_groups, host_groups
-from now_builder.crawl.plan.planning import make_plan
+from now_builder.crawl.plan.planning import check_can_start_over, make_plan
 from now_builder.crawl.plan.urls import read_urls
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.locks import ALL_SHARDS, lock_shards
@@ -110,6 +110,7 @@ def crawl(
         captures.mkdir(parents=True, exist_ok=True)
         if force:
             with lock_shards(captures, ALL_SHARDS):
+                check_can_start_over(captures, listed, settings)
                 start_over(captures)
         plan = make_plan(captures, listed, settings)
     if settings.retry_failed:  # finished shards are visited, too

@@ -1,5 +1,6 @@
 """DECL: deep evidential learning with noisy correspondence (Qin et al., ACM MM 2022)."""
 
+import logging
 from typing import Annotated, Literal
 
 import numpy as np
@@ -16,6 +17,10 @@ from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.modules.losses import triplet_top
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.progress import bar
+
+_log = logging.getLogger(__name__)
+_EPOCHS = 7
+"""Epochs from all negatives to the fewest, in the paper's schedules about."""
 
 
 class DeclSettings(MethodSettings):
@@ -69,6 +74,8 @@ class Decl(OneNetwork[DeclSettings]):
         everything = torch.ones(len(train), dtype=torch.bool)
         is_clean = everything if epoch < warmup else self.statistics["is_clean"]
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
+        if epoch == 0:
+            self._warn_of_hardening(len(batches))
         losses = []
         for number, rows in enumerate(bar(batches, "train", len(batches))):
             clean = is_clean[torch.from_numpy(rows)].to(train.device)
@@ -85,6 +92,19 @@ class Decl(OneNetwork[DeclSettings]):
         """Return how many hardest negatives count in a step, from 1, of a full batch."""
         method = self.method
         return max(int(self.train.batch - method.hardening * step), method.fewest_negatives)
+
+    def _warn_of_hardening(self, steps: int) -> None:
+        """Warn if the hinge is left with its hardest negatives within the first epoch."""
+        method = self.method
+        falling = self.train.batch - method.fewest_negatives
+        if falling > 0 and method.hardening * steps > falling:
+            text = (
+                "decl: method.hardening %g leaves %d of %d negatives before the first epoch of %d "
+                "steps ends, from which a network may learn nothing; %.2g takes %d epochs"
+            )
+            better = falling / steps / _EPOCHS
+            values = (method.hardening, method.fewest_negatives, self.train.batch, steps)
+            _log.warning(text, *values, better, _EPOCHS)
 
     def _loss(
         self, logits: Float[Tensor, "batch batch"], clean: Tensor, negatives: int

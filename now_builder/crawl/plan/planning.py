@@ -64,6 +64,18 @@ def make_plan(captures: Path, listed: Sequence[str], settings: CrawlSettings) ->
         return extended
 
 
+def check_can_start_over(captures: Path, listed: Sequence[str], settings: CrawlSettings) -> None:
+    """Refuse to start over where the new plan's shards have the names of files of no plan.
+
+    Raises:
+        CrawlError: If there is such a file.
+        FormatError: If there is a plan that cannot be read.
+    """
+    own = {line.shard for line in read_plan(captures)} if plan_path(captures).exists() else set()
+    planned = {line.shard for line in extend_plan([], listed, settings.shard_size)}
+    _check_numbers_free(captures, planned - own)
+
+
 def _warn_of_split(captures: Path, wanted: str) -> None:
     """Warn if a crawl is split by another unit than the one asked for."""
     by = read_split(captures / "split.toml").by

@@ -188,6 +188,20 @@ def test_a_complete_crawl_does_nothing_again_and_force_starts_over(tmp_path: Pat
         assert crawl(urls, tmp_path / "captures", settings, force=True).visited == 3
 
 
+def test_force_removes_nothing_where_a_file_of_someone_else_is_in_the_way(tmp_path: Path) -> None:
+    with Awkward() as server:
+        urls, captures = write_list(tmp_path, many(3)), tmp_path / "captures"
+        crawl(urls, captures, settings_for(server, shard_size=3))
+        before = {path.name: path.read_bytes() for path in captures.iterdir()}
+        (captures / "00001.tar").write_text("mine", "ascii")
+        write_list(tmp_path, many(4))
+        with pytest.raises(CrawlError, match=r"would write 00001\.tar, which no plan lists"):
+            crawl(urls, captures, settings_for(server, shard_size=3), force=True)
+        (captures / "00001.tar").unlink()
+        assert {path.name: path.read_bytes() for path in captures.iterdir()} == before
+        assert crawl(urls, captures, settings_for(server, shard_size=3), force=True).visited == 4
+
+
 def test_added_urls_get_new_shards_and_the_split_stays(tmp_path: Path, caplog) -> None:
     with Awkward() as server:
         urls = write_list(tmp_path, many(4))

@@ -32,6 +32,18 @@ def test_steps_are_counted_from_the_first_of_the_warm_up(on_tiny, spy):
     assert [negatives for _, (*_, negatives), _ in calls] == [7, 6, 5, 5, 5, 5]
 
 
+@pytest.mark.parametrize(("hardening", "warned"), [(1.5, True), (1, False), (0, False)])
+def test_a_hardening_that_is_over_within_an_epoch_is_told(on_tiny, caplog, hardening, warned):
+    """Three steps of eight pairs: from eight negatives to five at one a step."""
+    method, pairs = on_tiny("decl", "train.warmup_epochs=2", f"method.hardening={hardening}")
+    assert len(pairs) == 3 * method.train.batch == 24
+    for epoch in range(2):
+        method.fit_epoch(pairs, epoch)
+    told = [record.message for record in caplog.records]
+    expected = "method.hardening 1.5 leaves 5 of 8 negatives before the first epoch of 3 steps ends"
+    assert [expected in text and "0.14 takes 7 epochs" in text for text in told] == [True] * warned
+
+
 def reference(logits, clean, negatives):
     """tau 0.1, lambda 2 0.1, lambda 1 0.8, margin 0.2, each written out."""
     size = len(logits)
