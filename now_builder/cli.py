@@ -121,14 +121,23 @@ def _ocr(
     languages: Annotated[
         str, typer.Option(help="Languages, in Tesseract's names.")
     ] = "chi_sim+eng",
+    test_of: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RELEASE",
+            help="Read the screenshots of this release's test pairs alone, all that the reference "
+            "row needs.",
+        ),
+    ] = None,
 ) -> None:
     """Read the text on each screenshot with Tesseract into a table of key and ocr.
 
     As `now-leaderboard score --attributes OUT.csv` it gives the reference row of reading alone.
+    It takes a second a page and core.
     """
     from now_builder.detect.read_screens import read_screens
 
-    typer.echo(read_screens(captures, output, languages))
+    typer.echo(read_screens(captures, output, languages, test_of))
 
 
 @app.command("train-detector", kept="the last checkpoint is kept")

@@ -13,6 +13,8 @@ from pathlib import Path
 from now_builder.detect.ocr import Recognizer, ocr_attributes
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import write_text
+from now_builder.formats.release import stream_pairs
+from now_builder.formats.screenshots import Screenshot, find_screenshots
 from now_builder.formats.shard import (
     Capture,
     complete_shards,
@@ -38,15 +40,25 @@ class ScreenTexts:
         return f"{self.output}: the text on {self.pages} screenshots, none on {self.empty}"
 
 
-def read_screens(captures: Path, output: Path, languages: str) -> ScreenTexts:
+def read_screens(
+    captures: Path, output: Path, languages: str, test_of: Path | None = None
+) -> ScreenTexts:
     """Write what OCR reads on the screenshot of each page: key and ocr, lines from top to bottom.
 
     The rows of finished shards wait in ``OUTPUT.parts/`` until the table is written, each file
-    named by a hash of what it was made of: a shard's rows, and the recognition.
+    named by a hash of what it was made of: a shard's rows, the keys that are read of them where
+    not all are, and the recognition.
+
+    Args:
+        captures: Folder made by crawl.
+        output: The table.
+        languages: In Tesseract's names, such as ``chi_sim+eng``.
+        test_of: Release whose test pairs' screenshots alone are read.
 
     Raises:
         ConfigError: If ``output`` is no ``.csv``, or a language is missing.
-        FormatError: If the captures cannot be read, or no page was captured.
+        FormatError: If the captures cannot be read, no page was captured, or they are not those
+            that the release was packaged from.
     """
     if output.suffix != ".csv":
         raise ConfigError(f"{output}: expected the name of a .csv file")
@@ -54,6 +66,7 @@ def read_screens(captures: Path, output: Path, languages: str) -> ScreenTexts:
         raise FormatError(captures, "no row with status=ok, so there is nothing to read")
     read = Recognizer(languages)
     recognition = str(ocr_attributes(languages)).encode()
+    wanted = None if test_of is None else _test_screenshots(captures, test_of)
     parts = output.with_name(f"{output.name}.parts")
     tables = []
 
@@ -61,16 +74,32 @@ def read_screens(captures: Path, output: Path, languages: str) -> ScreenTexts:
         return capture.key, "\n".join(box.text for box in read(capture))
 
     with ThreadPoolExecutor(_READERS) as pool:
-        for shard in watched(complete_shards(captures), "ocr", "shard"):
+        shards = complete_shards(captures) if wanted is None else sorted(wanted)
+        for shard in watched(shards, "ocr", "shard"):
             made_of = hashlib.sha256(recognition + rows_path(captures, shard).read_bytes())
+            pages = read_captures(captures, shards=[shard])
+            if wanted is not None:
+                made_of.update(str([shot.key for shot in wanted[shard]]).encode())
+                pages = (Capture(shot.key, shot.read(), b"", []) for shot in wanted[shard])
             part = parts / f"{shard:05d}-{made_of.hexdigest()}.csv"
             if not part.exists():
-                write_text(part, _lines(pool.map(text_of, read_captures(captures, shards=[shard]))))
+                write_text(part, _lines(pool.map(text_of, pages)))
             tables.append(part.read_text(encoding="utf-8"))
     write_text(output, _lines([("key", "ocr")]) + "".join(tables))
     shutil.rmtree(parts, ignore_errors=True)
     rows = list(csv.reader(io.StringIO("".join(tables))))
     return ScreenTexts(output, len(rows), sum(not text for _, text in rows))
+
+
+def _test_screenshots(captures: Path, release: Path) -> dict[int, list[Screenshot]]:
+    """Find the screenshots of a release's test pairs, by shard."""
+    pairs = [pair for pair in stream_pairs(release) if pair.split == "test"]
+    if not pairs:
+        raise FormatError(release, "no pair in test")
+    found: dict[int, list[Screenshot]] = {}
+    for key, shot in sorted(find_screenshots(captures, pairs).items()):
+        found.setdefault(int(key.partition("_")[0]), []).append(shot)
+    return found
 
 
 def _lines(rows: Iterable[tuple[str, str]]) -> str:

@@ -10,6 +10,7 @@ from PIL import Image
 
 from now_builder.detect import read_screens
 from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.release import Pair, write_pairs
 from now_builder.formats.shard import (
     Capture,
     CaptureRow,
@@ -85,6 +86,59 @@ def test_it_holds_what_each_page_shows_and_goes_on_after_a_stop(captures, tmp_pa
     }
     assert rows == {key: "\n".join(lines) for key, lines in LINES.items()}
     assert not out.with_name("read.csv.parts").exists()
+
+
+def release_of(folder, *keys, split="test"):
+    folder.mkdir()
+    pairs = [
+        Pair(
+            key,
+            split,
+            place,
+            f"http://site{key}.test/",
+            f"site{key}.test",
+            "a",
+            "name",
+            "en",
+            None,
+            "0",
+        )
+        for place, key in enumerate(keys)
+    ]
+    write_pairs(folder / "pairs.parquet", pairs)
+    return folder
+
+
+def test_of_a_release_the_test_pairs_alone_are_read(captures, tmp_path, monkeypatch):
+    out, release = tmp_path / "read.csv", release_of(tmp_path / "r", "00000_0000", "00001_0000")
+
+    class Stopped(read_screens.Recognizer):
+        def __call__(self, capture):
+            assert capture.key != "00000_0001", "no pair of test"
+            if capture.key.startswith("00001"):
+                raise KeyboardInterrupt
+            return super().__call__(capture)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(read_screens, "Recognizer", Stopped)
+        with pytest.raises(KeyboardInterrupt):
+            read_screens.read_screens(captures, out, "eng", release)
+    assert read_screens.read_screens(captures, out, "eng").pages == 3, "also what was left out"
+    found = read_screens.read_screens(captures, out, "eng", release)
+    assert (found.pages, found.empty) == (2, 0)
+    assert [row[0] for row in csv.reader(out.read_text().splitlines())] == [
+        "key",
+        "00000_0000",
+        "00001_0000",
+    ]
+
+
+def test_of_a_release_of_other_pages_nothing_is_read(captures, tmp_path):
+    for name, split, problem in (("7", "test", "no screenshot of 1 of 1"), ("0", "dev", "no pair")):
+        release = release_of(tmp_path / name, f"00000_000{name}", split=split)
+        with pytest.raises(FormatError, match=problem):
+            read_screens.read_screens(captures, tmp_path / "read.csv", "eng", release)
+    assert not (tmp_path / "read.csv").exists()
 
 
 def test_another_output_than_a_table_is_refused(captures, tmp_path):
