@@ -16,7 +16,7 @@ from now_builder.formats.noise import matched as pairs_matched
 from now_builder.formats.noise import read_noise
 from now_builder.formats.verdicts import Verdict, read_judged, verdict_of
 from pc2_baseline.data.readers import make_reader
-from pc2_baseline.modules.coteaching import DIVISIONS
+from pc2_baseline.modules.coteaching import DIVISIONS, TAUGHT
 from pc2_baseline.modules.division import THRESHOLD
 from pc2_baseline.modules.learner import under
 from pc2_baseline.training.checkpoint import read_state
@@ -41,6 +41,11 @@ class Truth:
     def of_known(self, values: np.ndarray) -> np.ndarray:
         """Return the values of the known pairs alone."""
         return np.asarray(values[self.known])
+
+    def without_taught(self, division: Mapping[str, np.ndarray]) -> "Truth":
+        """Return it without the pairs that the method was told of."""
+        taught = np.asarray(division.get(TAUGHT, np.zeros(len(self.known))), dtype=bool)
+        return Truth(self.matched & ~taught, self.known & ~taught)
 
     def matched_or_none(self, row: int) -> bool | None:
         """Return whether a pair is matched; ``None`` where that is not known."""
@@ -96,7 +101,7 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
     Raises:
         FormatError: If the truth file cannot be used, or all known pairs are of one kind.
         ConfigError: If there is neither a truth file nor a noise file.
-        TrainingError: If the method makes no divisions.
+        TrainingError: If the method makes no divisions, or was told of all pairs of a kind.
     """
     state = read_state(run / BEST)
     known = find_truth(record, release, truth)
@@ -110,6 +115,12 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
         raise TrainingError(f"{run}: the method {record.settings.method.name} makes no divisions")
     pairs = len(known.known)
     above = record.settings.division_threshold
+    known = known.without_taught(read_division(files[0], pairs))
+    if not known.has_both:
+        raise TrainingError(
+            f"{run}: of the {known.known.sum()} known pairs that the method was not told of, "
+            f"{known.matched.sum()} are matched; an AUROC needs pairs of both kinds"
+        )
     epochs = [quality(int(file.stem), read_division(file, pairs), known, above) for file in files]
     best = next((found for found in epochs if found.epoch == state.best_epoch), None)
     if best is None:
@@ -213,7 +224,7 @@ def read_division(file: Path, pairs: int) -> dict[str, np.ndarray]:
     if "clean_prob" not in division:
         raise FormatError(file, "no tensor clean_prob")
     for name, values in division.items():
-        used = name.rpartition(".")[2] in {"clean_prob", *STATISTICS} or name == "is_clean"
+        used = name.rpartition(".")[2] in {"clean_prob", *STATISTICS, "is_clean", TAUGHT}
         if used and (values.shape != (pairs,) or not np.isfinite(values).all()):
             found = f"{name!r:.60} is {values.dtype} {values.shape}"
             raise FormatError(file, f"{found}, expected {pairs} finite numbers")

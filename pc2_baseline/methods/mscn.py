@@ -19,7 +19,14 @@ from pc2_baseline.method_section import TripletSettings, own_section
 from pc2_baseline.methods.networks import make_network
 from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.beta_mixture import moments, posterior_from
-from pc2_baseline.modules.coteaching import CLEAN, PEERS, DividedPairs, Rows, full_margin_loss
+from pc2_baseline.modules.coteaching import (
+    CLEAN,
+    PEERS,
+    TAUGHT,
+    DividedPairs,
+    Rows,
+    full_margin_loss,
+)
 from pc2_baseline.modules.division import Division, by_posterior, require_clean, scaled
 from pc2_baseline.modules.learner import (
     Learner,
@@ -38,7 +45,7 @@ from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.networks.similarity import Similarity
 from pc2_baseline.process_groups import ProcessGroup
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import TRAINING, Sizes, State
+from pc2_baseline.training.method import TRAINING, EpochOutputs, Sizes, State
 
 HIDDEN = 64
 _EDGE = 1e-3
@@ -143,7 +150,14 @@ class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
         each = self.groups.for_each_peer
         learn = self._warm_up if epoch < self.train.warmup_epochs else self._learn
         figures = each(lambda peer: learn(train, epoch, peer))
+        self._is_meta = torch.zeros(len(train), dtype=torch.bool)
+        self._is_meta[torch.from_numpy(self.meta_rows(train))] = True
         return self.divided_anew(epoch, figures, lambda peer: self._divide(train, epoch, peer))
+
+    def epoch_outputs(self) -> EpochOutputs:
+        """Return the divisions, and which pairs are the meta set, by which none is judged."""
+        found = super().epoch_outputs()
+        return {name: {**tensors, TAUGHT: self._is_meta} for name, tensors in found.items()}
 
     def state_dict(self) -> State:
         """Return networks, statistics and all optimisers of both peers."""

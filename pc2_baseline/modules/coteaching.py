@@ -20,6 +20,8 @@ from pc2_baseline.progress import bar
 PEERS = ("a", "b")
 DIVISIONS = "divisions"
 """Folder of a run that keeps each epoch's pair statistics."""
+TAUGHT = "taught"
+"""Array of a division: the pairs that the method was told of, by which it is not judged."""
 
 Divided = TypeVar("Divided", bound="DividedPairs")
 Rows = Int[np.ndarray, " _"]

@@ -206,12 +206,14 @@ def judge_division(truth: Truth, threshold: float, outputs: EpochOutputs) -> dic
     """Compare an epoch's division with the truth, for the log; nothing learns from it.
 
     Returns:
-        AUROC, precision and recall; nothing without a division.
+        AUROC, precision and recall; nothing without a division, or if the method was told of all
+        known pairs of a kind.
     """
     division = _division(outputs)
-    if not division:
+    known = truth.without_taught(division)
+    if not division or not known.has_both:
         return {}
-    found = quality(0, division, truth, threshold)
+    found = quality(0, division, known, threshold)
     figures = {
         "auroc": found.auroc,
         "clean_precision": found.precision,

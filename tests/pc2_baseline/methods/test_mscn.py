@@ -1,5 +1,7 @@
 """MSCN: the meta set, the step of the meta net one step ahead, and what begins the mixture."""
 
+import csv
+import json
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -7,8 +9,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from now_builder.errors import ConfigError, TrainingError
+from pc2_baseline.analysis.truth import read_division, report
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods import mscn
 from pc2_baseline.methods.mscn import MetaPairs, divide_by_known, draw_meta_pairs, meta_margins
@@ -16,6 +20,7 @@ from pc2_baseline.modules.learner import Step
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.runs.predict import method_title
 from pc2_baseline.runs.train import train
+from pc2_baseline.training.run_folder import read_run
 
 STILL = ["model.dropout=0", "model.feature_dropout=0"]
 QUARTER = "method.meta_share=0.25"
@@ -374,3 +379,34 @@ def test_what_is_known_is_asked_for_and_told(tiny, small, tmp_path, capsys):
     said = " ".join(capsys.readouterr().err.split())
     assert "mscn: takes its meta set from the 15 of 24 pairs that the truth calls matched" in said
     assert method_title(settings) == "MSCN (taught by pairs known to match)"
+
+
+def test_the_division_is_not_judged_by_the_pairs_that_taught_it(tiny, small, tmp_path):
+    """Of 15 matching pairs two teach."""
+    run, truth = tmp_path / "run", tiny / "truth.csv"
+    train(tiny, run, read_settings("mscn", [*small, f"data.truth={truth}"]))
+    found = report(run, read_run(run), tiny, None)
+    last = read_division(run / f"divisions/{found.best.epoch:05d}.safetensors", 24)
+    judged = ~last["taught"]
+    matched = np.array(
+        [row["matched"] == "True" for row in csv.DictReader(truth.read_text().splitlines())][:24]
+    )
+    assert (found.known, found.matched, matched[last["taught"]].sum()) == (22, 13, 2)
+    area = roc_auc_score(matched[judged], last["clean_prob"][judged])
+    assert found.best.auroc == pytest.approx(area)
+    logged = json.loads((run / "log.jsonl").read_text().splitlines()[found.best.epoch])
+    assert logged["figures"]["auroc"] == pytest.approx(area)
+
+
+def test_where_all_matching_pairs_teach_the_division_has_no_auroc(tiny, small, tmp_path):
+    run, truth = tmp_path / "run", tmp_path / "few.csv"
+    lines = (tiny / "truth.csv").read_text().splitlines()
+    spare = [line for line in lines if ",True," in line][5:]
+    truth.write_text("\n".join(line for line in lines if line not in spare))
+    settings = read_settings("mscn", [*small, f"data.truth={truth}", "method.meta_share=0.5"])
+    train(tiny, run, settings)
+    assert "auroc" not in (run / "log.jsonl").read_text()
+    with pytest.raises(
+        TrainingError, match="of the 9 known pairs that the method was not told of, 0"
+    ):
+        report(run, read_run(run), tiny, None)
