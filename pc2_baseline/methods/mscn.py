@@ -132,6 +132,7 @@ class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         self.method = own_section(settings.method, MscnSettings)
+        self._is_meta = torch.zeros(sizes.pairs, dtype=torch.bool)
 
         def make(model: ModelSettings, group: ProcessGroup) -> MatchingNetwork:
             net = make_network(model, sizes, group)
@@ -150,7 +151,6 @@ class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
         each = self.groups.for_each_peer
         learn = self._warm_up if epoch < self.train.warmup_epochs else self._learn
         figures = each(lambda peer: learn(train, epoch, peer))
-        self._is_meta = torch.zeros(len(train), dtype=torch.bool)
         self._is_meta[torch.from_numpy(self.meta_rows(train))] = True
         return self.divided_anew(epoch, figures, lambda peer: self._divide(train, epoch, peer))
 
