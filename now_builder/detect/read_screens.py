@@ -77,8 +77,9 @@ def read_screens(
         shards = complete_shards(captures) if wanted is None else sorted(wanted)
         for shard in watched(shards, "ocr", "shard"):
             made_of = hashlib.sha256(recognition + rows_path(captures, shard).read_bytes())
-            pages = read_captures(captures, shards=[shard])
-            if wanted is not None:
+            if wanted is None:
+                pages = read_captures(captures, shards=[shard])
+            else:
                 made_of.update(str([shot.key for shot in wanted[shard]]).encode())
                 pages = (Capture(shot.key, shot.read(), b"", []) for shot in wanted[shard])
             part = parts / f"{shard:05d}-{made_of.hexdigest()}.csv"
