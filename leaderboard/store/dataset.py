@@ -259,13 +259,13 @@ def file_report(store: Path, report: DatasetReport) -> Path:
         FormatError: If another report of the same release is there, or this one is too large.
     """
     path = store / DATASETS / f"{report.fingerprint}.json"
-    if path.exists() and _counts(read_record(path, DatasetReport)) != _counts(report):
-        raise FormatError(path, "another report of the same captions and images is filed there")
     text = report.to_json()
     if len(text.encode()) > MAX_RECORD:
         wanted = "expected a report without captions or pictures"
         raise FormatError(path, f"more than {MAX_RECORD} bytes, {wanted}")
     with locked(store):
+        if path.exists() and _counts(read_record(path, DatasetReport)) != _counts(report):
+            raise FormatError(path, "another report of the same captions and images is filed there")
         write_text(path, text)
     return path
 

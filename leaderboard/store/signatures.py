@@ -258,9 +258,10 @@ class Signer:
         self._intents = store / PRIVATE / UNSIGNED
         self._key = read_private(key_file, store)
         self.name = name_of(public_of(self._key))
-        self._chain()
+        self.chain()
 
-    def _chain(self) -> Chain:
+    def chain(self) -> Chain:
+        """Read the store's chain; refuse it unless this key is the one in use."""
         chain = read_chain(self._store)
         if chain.problems:
             raise ConfigError(f"{self._store}: {chain.problems[0]}")
@@ -272,7 +273,7 @@ class Signer:
     def sign(self, says: Statement, entry: "Entry", paths: Sequence[Path]) -> None:
         """Sign a statement about those files of an entry that have no such statement yet."""
         with locked(self._store):
-            chain = self._chain()
+            chain = self.chain()
             signed = chain.signed_files()
             named = {path.relative_to(self._store).as_posix(): path for path in paths}
             files = {
@@ -357,11 +358,12 @@ def make_key(store: Path, key_file: Path, entries: Sequence["Entry"]) -> PublicK
     Raises:
         ConfigError: If the store has a key, or the file exists or lies in the store.
     """
-    keys, note = read_chain(store).keys, store / PRIVATE / "first-key"
-    if keys and not _begun(note, key_file):
-        raise ConfigError(f"{store}: has a key already; now-leaderboard keys rotate")
-    if not keys:
-        with locked(store):
+    note = store / PRIVATE / "first-key"
+    with locked(store):  # two calls at once would make two first keys
+        keys = read_chain(store).keys
+        if keys and not _begun(note, key_file):
+            raise ConfigError(f"{store}: has a key already; now-leaderboard keys rotate")
+        if not keys:
             key = _make_private(note, key_file, store)
             keys = [_publish(store, key, key, None, 1)]
     signer = Signer(store, key_file)
@@ -385,9 +387,9 @@ def rotate_key(store: Path, old_file: Path, new_file: Path) -> PublicKey:
     note, last = store / PRIVATE / "next-key", read_chain(store).keys[-1:]
     begun = _begun(note, new_file) and _is_written(new_file)
     if not begun or [key.public for key in last] != [public_of(read_private(new_file, store))]:
-        Signer(store, old_file)
+        signer, old = Signer(store, old_file), read_private(old_file, store)
         with locked(store):
-            chain, old = read_chain(store), read_private(old_file, store)
+            chain = signer.chain()  # again, as another call may have rotated the key meanwhile
             new = _make_private(note, new_file, store)
             last = [_publish(store, new, old, chain.keys[-1].name, len(chain.signatures) + 1)]
     note.unlink(missing_ok=True)

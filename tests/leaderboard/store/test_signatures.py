@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from leaderboard.store.entries import (
     Reproduction,
     add_reproduction,
     file_result,
+    locked,
     read_results,
     reproduction_path,
     withdraw,
@@ -526,6 +528,37 @@ def test_the_next_key_is_made_by_the_same_call_after_a_kill(board, tmp_path, mon
     assert rotate_key(board, old, new) == made
     with pytest.raises(ConfigError, match=f"expected the one in use: {made.name}"):
         rotate_key(board, old, new)
+
+
+def _first_key(store, key):
+    return make_key(store, key, [])
+
+
+def _next_key(store, key):
+    return rotate_key(store, store.parent / "judge.key", key)
+
+
+@pytest.mark.parametrize(
+    ("state", "make", "refused"),
+    [("unsigned", _first_key, "has a key already"), ("board", _next_key, "the one in use: ")],
+)
+def test_of_two_calls_at_once_one_makes_the_key(
+    request, tmp_path, monkeypatch, state, make, refused
+):
+    store = request.getfixturevalue(state)
+
+    @contextmanager
+    def after_the_other(store):
+        monkeypatch.undo()
+        make(store, tmp_path / "other")
+        with locked(store):
+            yield
+
+    monkeypatch.setattr("leaderboard.store.signatures.locked", after_the_other)
+    with pytest.raises(ConfigError, match=refused):
+        make(store, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    assert read_chain(store).problems == []
 
 
 def test_a_file_with_another_key_is_not_taken_for_the_first(unsigned, tmp_path):
