@@ -94,10 +94,13 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
     Between the two renames of a replacement ``path`` does not exist for an instant; the old folder
     is removed only after the new one stands, and else put back: after a kill by the next call, or
-    by :func:`remove_leftovers`. Any error of the disk names ``path``, or the file in it.
+    by :func:`remove_leftovers`. Where ``path`` is a link, it stays, and the folder that it leads to
+    is replaced. Any error of the disk names ``path``, or the file in it.
     """
     if not path.name:
         raise FormatError(path, "a folder without a name of its own, expected one to write")
+    if path.is_symlink():
+        path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, path.name)
     temporary, old = _beside(path, "tmp"), _beside(path, "old")

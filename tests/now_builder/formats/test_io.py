@@ -163,6 +163,20 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def test_a_link_to_a_folder_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    folder, link = tmp_path / "disk" / "site", tmp_path / "site"
+    link.symlink_to(folder)
+    for text in ("one", "two"):
+        with replacing_folder(link) as temporary:
+            (temporary / f"{text}.txt").write_text(text, encoding="utf-8")
+    assert link.is_symlink()
+    assert [path.name for path in folder.iterdir()] == ["two.txt"]
+    assert {path.name for path in (*tmp_path.iterdir(), *folder.parent.iterdir())} == {
+        "disk",
+        "site",
+    }
+
+
 def test_a_folder_stays_if_its_replacement_stops_between_the_renames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
