@@ -53,7 +53,7 @@ def list_(store: Store) -> None:
 
     chain = read_chain(store)
     refuse_broken(store, chain)
-    for key, after in zip(chain.keys, [*chain.keys[1:], None], strict=True):
+    for key, after in zip(chain.keys, [*chain.keys[1:], None], strict=False):
         until = f"{after.first - 1}, retired {after.made_at.isoformat()}" if after else "in use"
         typer.echo(f"{key.name}  from {key.made_at.isoformat()}  {key.first} to {until}")
     if not chain.keys:

@@ -588,6 +588,11 @@ def test_commands_sign_what_they_file(packed, release, tmp_path, now_leaderboard
     assert (name in listed[0], "retired" in listed[0], "in use" in listed[1]) == (True,) * 3
 
 
+def test_a_store_without_a_key_lists_none(unsigned, now_leaderboard):
+    listed = now_leaderboard("keys", "list", "--store", unsigned)
+    assert listed == (0, f"{unsigned}: no key, not signed\n", "")
+
+
 def test_two_processes_sign_one_chain(board, release):
     entries = [file_entry(board, release, f"E{n}", 1.5, filed_on(9), seed=20 + n) for n in (0, 1)]
     script = (
