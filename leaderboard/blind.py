@@ -19,6 +19,7 @@ from leaderboard.core.rounds import (
     read_round,
     read_truth,
 )
+from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import from_line
 from now_builder.formats.io import (
@@ -229,13 +230,14 @@ def _draw(test: Sequence[Pair], secret: str, plan: RoundPlan) -> _Draw:
         for purpose in ("images", "captions")
     )
     row_of = {pair: row for row, pair in enumerate(images)}
-    truth = BlindTruth(
-        round=plan.name,
-        split="test",
-        secret=secret,
-        keys=tuple(keys[pair] for pair in images),
-        owner=tuple(row_of[pair] for pair in captions),
-    )
+    tree = {
+        "round": plan.name,
+        "split": "test",
+        "secret": secret,
+        "keys": tuple(keys[pair] for pair in images),
+        "owner": tuple(row_of[pair] for pair in captions),
+    }
+    truth = build(BlindTruth, tree, "blind make")
     return _Draw(images, captions, truth)
 
 

@@ -385,6 +385,9 @@ def test_what_is_no_source_of_a_round_is_refused(source, archive, out, secret, t
             make_round(source, tmp_path / "a", RoundPlan(wanted, secret_file=secret))
     with pytest.raises(ConfigError, match="never overwritten"):
         make_round(source, out, plan)
+    for name in ("", "x" * 81):
+        with pytest.raises(ConfigError, match=r"round: expected at (least 1|most 80) character"):
+            make_round(source, tmp_path / "a", replace(plan, name=name))
     short = tmp_path / "short"
     short.write_text("a" * 31 + "\n")
     with pytest.raises(ConfigError, match="31 characters, expected 32 or more"):
