@@ -182,13 +182,16 @@ class EventRow(Base):
     detail: Mapped[str] = mapped_column(Text)
 
 
-def default_url(store: Path) -> str:
-    """Return the URL of the store's own database, a file in its private folder."""
+def default_url(store: Path) -> URL:
+    """Return the URL of the store's own database, a file in its private folder.
+
+    In a text, a ``?`` or ``%`` in the path would name another file.
+    """
     prepare_store(store)
-    return f"sqlite:///{(store / PRIVATE / 'board.sqlite').absolute()}"
+    return URL.create(SQLITE, database=str((store / PRIVATE / "board.sqlite").absolute()))
 
 
-def open_database(url: str) -> Engine:
+def open_database(url: str | URL) -> Engine:
     """Open a database; create or migrate it if needed.
 
     Data committed by :func:`writing` survives the death of the process. A power cut may lose
@@ -276,7 +279,7 @@ def _begin(engine: Engine) -> Iterator[Connection]:
         writers.release()
 
 
-def _parse(url: str) -> URL:
+def _parse(url: str | URL) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError:

@@ -14,6 +14,7 @@ from leaderboard.service.accounts import create_user, list_users
 from leaderboard.service.database import (
     EntryRow,
     User,
+    default_url,
     insert_missing,
     open_database,
     reading,
@@ -116,6 +117,13 @@ def test_others_cannot_read_the_file(tmp_path):
     modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "made").iterdir()}
     engine.dispose()
     assert modes == {0o600}
+
+
+@pytest.mark.parametrize("name", ["what?", "50%20", "#1 ü"])
+def test_the_database_of_a_store_lies_in_it_whatever_its_name(tmp_path, name):
+    open_database(default_url(tmp_path / name)).dispose()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name / "private" / "board.sqlite").is_file()
 
 
 def test_sqlite_is_set_for_many_readers_and_one_writer(tmp_path):
