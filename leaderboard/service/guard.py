@@ -18,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from leaderboard.service.metering import Meters
 from leaderboard.service.problems import Refusal, problem_response
 from leaderboard.site.environment import policy
+from now_builder.errors import FormatError
 
 LOG = logging.getLogger("leaderboard.http")
 HEAD_SECONDS = 20.0
@@ -241,6 +242,10 @@ def _harden(start: Message, request: Headers) -> None:
 
 
 def _log_fault(error: Exception) -> None:
-    """Log the location of an error but not its message, which may contain user input."""
+    """Log the location of an error, and the file that is not as it must be.
+
+    The message is left out, as it may contain user input.
+    """
     where = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)[-6:]]
-    LOG.error(json.dumps({"fault": type(error).__name__, "where": where}))
+    file = {"file": str(error.path)} if isinstance(error, FormatError) else {}
+    LOG.error(json.dumps({"fault": type(error).__name__, **file, "where": where}))

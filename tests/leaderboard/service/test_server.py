@@ -309,6 +309,15 @@ def test_health_tells_when_the_database_or_the_disk_fails(plain):
     assert plain.call("GET", "/healthz").status_code == 200
 
 
+def test_the_log_names_the_file_that_stops_the_pages(plain, tmp_path, caplog):
+    damaged = tmp_path / "store" / "results" / "bert-test-0123456789ab.json"
+    damaged.parent.mkdir(exist_ok=True)
+    damaged.write_text("{")
+    assert plain.call("GET", "/").status_code == 500
+    faults = [json.loads(one.getMessage()) for one in caplog.records if "fault" in one.getMessage()]
+    assert [fault["file"] for fault in faults] == [str(damaged)]
+
+
 def test_a_token_is_needed_long_and_never_kept(tmp_path, monkeypatch):
     monkeypatch.delenv("NOW_LEADERBOARD_TOKEN", raising=False)
     with pytest.raises(ConfigError, match="NOW_LEADERBOARD_TOKEN"):
