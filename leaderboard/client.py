@@ -217,6 +217,7 @@ def _checked(answer: httpx.Response, url: str) -> httpx.Response:
         detail = printable(str(tree["detail"]))
     except (ValueError, KeyError, AttributeError, TypeError):
         problems, detail = (), f"{answer.reason_phrase or 'no'} {_STRANGER}"
+    detail = "; ".join(problems) or detail
     raise BoardError(f"{url}: {answer.status_code}: {detail}", answer.status_code, problems)
 
 

@@ -70,6 +70,14 @@ def test_a_refusal_prints_every_problem_and_how_to_mend_it(command, plain, tmp_p
     assert "404: no such entry" in lines[0]
 
 
+def test_a_reason_that_is_none_is_refused_with_what_is_wrong_with_it(command, plain, packed):
+    name = command("submit", packed, "--url", plain.url)[1].partition(":")[0]
+    code, _, problem = command("withdraw", name, "--reason", "x" * 501)
+    assert code == 1
+    assert "422: body.reason: found " in problem
+    assert "expected at most 500 characters" in problem
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
