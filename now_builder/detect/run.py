@@ -46,6 +46,7 @@ from now_builder.formats.feature_parts import (
 )
 from now_builder.formats.features import (
     CAPTURES,
+    OF_FILE,
     FeatureBatch,
     captures_hash,
     check_captures,
@@ -301,11 +302,11 @@ def _keys_done(
 
 
 def _check_same(path: Path, found: Mapping[str, object], expected: Mapping[str, str]) -> None:
-    for name, value in expected.items():
-        if found.get(name) != value:
+    for name in (name for name in [*expected, *found] if name not in OF_FILE):
+        if found.get(name) != expected.get(name):
             raise ConfigError(
-                f"{path}: made with {name} {found.get(name)!r:.60}, now {value!r:.60}; "
-                "--force starts over"
+                f"{path}: made with {name} {found.get(name)!r:.60}, now "
+                f"{expected.get(name)!r:.60}; --force starts over"
             )
 
 

@@ -88,14 +88,15 @@ def serving(release: Path, settings: AuditSettings) -> Iterator[str]:
     sample = sample_of(release, settings)
     screenshots = find_screenshots(settings.captures, sample)
     with open_verdicts(settings.output) as verdicts:
-        _check_judge(verdicts, settings)
         by_key = {pair.key: pair for pair in sample}
+        _check_file(verdicts, settings, by_key)
         audit = Audit(settings, by_key, _before(release, settings), screenshots, verdicts)
         with listening(AuditHandler, settings.port, audit=audit) as url:
             yield url
 
 
-def _check_judge(verdicts: VerdictFile, settings: AuditSettings) -> None:
+def _check_file(verdicts: VerdictFile, settings: AuditSettings, sample: Mapping[str, Pair]) -> None:
+    """Refuse to go on with the verdicts of another judge, or on the pages of another crawl."""
     if settings.judge != one_line(settings.judge):
         raise ConfigError(f"--judge {settings.judge!r}: expected printable words, single spaces")
     other = next((v.judge for v in verdicts.judged if v.judge != settings.judge), None)
@@ -104,6 +105,12 @@ def _check_judge(verdicts: VerdictFile, settings: AuditSettings) -> None:
             f"{settings.output}: holds verdicts of {other!r}, --judge is {settings.judge!r}; "
             "give each judge a file (-o), or go on as the same judge"
         )
+    for line in verdicts.judged:
+        if line.key in sample and not _is_of(sample[line.key], line):
+            raise ConfigError(
+                f"{settings.output}: its verdict on {line.key} is on {line.url}, which in this "
+                f"release is {sample[line.key].url}; give each crawl a file (-o)"
+            )
 
 
 def audit(release: Path, settings: AuditSettings, say: Callable[[str], None]) -> None:

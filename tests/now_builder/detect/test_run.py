@@ -289,6 +289,7 @@ def test_other_weights_or_settings_ask_for_force(drawn, whole, weights, settings
         "weights_sha256": {"weights": other},
         "text_source": {"text_source": "none"},
         "precision": {"precision": "bf16"},
+        "words": {"words": False},
         "proposals": {"proposals": 99},
     }.items():
         with pytest.raises(ConfigError, match=rf"made with {name} .*--force"):

@@ -434,6 +434,15 @@ def test_a_verdict_of_another_crawl_with_the_same_key_counts_nowhere(world, sett
     assert {*sample_of(world.release, again)} == {*pairs[:3]}
 
 
+def test_an_audit_does_not_go_on_with_the_verdicts_on_another_crawl(world, settings):
+    first = sample_of(world.release, settings)[0]
+    write(settings.output, [judged(first.key, judge="judge")])  # of http://a.test
+    before = settings.output.read_bytes()
+    with pytest.raises(ConfigError, match="in this release is"), serving(world.release, settings):
+        pass
+    assert settings.output.read_bytes() == before
+
+
 def test_verdict_and_kind_are_what_audit_calls_matched_and_note(world, tmp_path):
     """1 of 2 decided is mismatched; the same file is what dev and test are drawn by."""
     urls = [pair.url for pair in read_pairs(world.release)[:3]]
