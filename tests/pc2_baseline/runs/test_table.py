@@ -22,7 +22,7 @@ from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import Release
 from leaderboard.store.entries import read_result
 from leaderboard.submission.archive import open_submission
-from now_builder.errors import ConfigError
+from now_builder.errors import ConfigError, TrainingError
 from now_builder.formats.io import sha256_of
 from pc2_baseline.config import Plan, read_settings
 from pc2_baseline.data.planted import plant
@@ -342,6 +342,15 @@ def test_what_is_done_is_not_done_again_and_the_table_is_the_same(
     assert changed == {out / "jieba" / "lost" / "seed-0.log"}
     assert not list(out.rglob(".*.tmp"))
     assert "6 runs: 4 done, 2 to do" in capsys.readouterr().err
+
+
+def test_two_tables_are_not_made_in_one_folder_at_once(tiny, tmp_path):
+    """The one that ended last would lack the other's rows, and take its record of the memory."""
+    with (
+        locked(tmp_path / "out"),
+        pytest.raises(TrainingError, match="another training is writing to this folder"),
+    ):
+        tables.make_table(work_of(tiny, tmp_path / "out"))
 
 
 def test_a_dry_run_says_what_is_done_and_writes_nothing(made, tiny, tmp_path):
