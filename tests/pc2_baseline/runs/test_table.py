@@ -637,6 +637,9 @@ def test_a_file_of_rows_sets_its_own_on_top_of_the_tables(tiny, flickr, tmp_path
     path.write_text('[[row]]\nname = "a"\n[[row]]\nname = "b"\non = "f30k"\n')
     with pytest.raises(ConfigError, match="a is for NoW, b is for flickr30k"):
         plan.table_rows(tiny, plan.rows_of_file(str(path)), [], [])
+    path.write_text('[[row]]\nname = "bert"\nset = ["data.tokenizer=bert"]\n')
+    with pytest.raises(ConfigError, match=r"data\.tokenizer is set, but .* --tokenizers"):
+        plan.table_rows(tiny, plan.rows_of_file(str(path)), [], [])
     path.write_text('[[row]]\nname = "typo"\nset = ["method.rectifies=true"]\n')
     with pytest.raises(ConfigError, match=r"row typo: .*method.rectifies: .* method.rectify"):
         plan.table_rows(tiny, plan.rows_of_file(str(path)), [], [])
