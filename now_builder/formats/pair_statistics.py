@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import read_json, read_lines
-from now_builder.formats.release import data_folder, read_manifest
+from now_builder.formats.release import data_folder, is_ours, read_manifest, stream_pairs
 from now_builder.formats.tables import read_frame
 
 Column = Literal["clean_prob", "cosine"]
@@ -24,7 +24,8 @@ def read_clean_prob(run: Path, release: Path) -> dict[str, float]:
     """Read the clean probability of pairs, by key.
 
     ``run`` is the folder of a run on the release, whose division of the selected epoch is read; or
-    a CSV or Parquet file with columns ``key`` and ``clean_prob``, from any other method.
+    a CSV or Parquet file with columns ``key`` and ``clean_prob``, from any other method, and best
+    ``url``.
 
     Raises:
         FormatError: If a file is missing, is not what its format says, belongs to another
@@ -39,7 +40,11 @@ def read_clean_prob(run: Path, release: Path) -> dict[str, float]:
             raise FormatError(file, f"{len(values)} probabilities, the release has {len(keys)}")
     else:
         file = run
-        keys, values, _ = _read_table(run)
+        keys, values, found = _read_table(run)
+        if is_ours(release):
+            of_pages = dict(zip(keys, found, strict=True))
+            urls = {pair.key: pair.url for pair in stream_pairs(release) if of_pages.get(pair.key)}
+            _check_urls(run, keys, found, urls)
     return _by_key(file, keys, values)
 
 
@@ -56,15 +61,21 @@ def read_suspects(
             pages.
     """
     keys, values, found = _read_table(path, column)
-    for row, (key, url) in enumerate(zip(keys, found, strict=True), 2):
-        if key in urls and url not in {"", urls[key]}:
-            problem = f"row {row}: {key} is {url:.80}, expected {urls[key]:.80}"
-            raise FormatError(path, f"{problem}; it is of another crawl")
+    _check_urls(path, keys, found, urls)
     by_key = _by_key(path, keys, values, column)
     known = {key: value for key, value in by_key.items() if key in urls}
     if not known:
         raise FormatError(path, f"none of its {len(keys)} keys is one of the {len(urls)} pages")
     return known
+
+
+def _check_urls(
+    path: Path, keys: Sequence[str], found: Sequence[str], urls: Mapping[str, str]
+) -> None:
+    for row, (key, url) in enumerate(zip(keys, found, strict=True), 2):
+        if key in urls and url not in {"", urls[key]}:
+            problem = f"row {row}: {key} is {url:.80}, expected {urls[key]:.80}"
+            raise FormatError(path, f"{problem}; it is of another crawl")
 
 
 def _by_key(

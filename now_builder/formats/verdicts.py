@@ -4,11 +4,11 @@ import csv
 import fcntl
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import locking, read_lines, sync_folder
@@ -16,6 +16,7 @@ from now_builder.formats.tables import read_frame, read_records
 
 Verdict = Literal["match", "mismatch", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("match", "mismatch", "unsure")
+Own = TypeVar("Own", str, int)
 
 KINDS = (
     "slogan", "other page", "placeholder", "keywords", "wrong language", "empty promise", "other",
@@ -80,6 +81,44 @@ def read_judged(path: Path) -> Any:
     table = read_frame(path)
     names = {"verdict": "matched", "kind": "note"}
     return table.rename(columns={old: new for old, new in names.items() if new not in table})
+
+
+def read_named(
+    path: Path, named: Mapping[str, Mapping[str, Iterable[Own]]], where: str
+) -> Iterator[tuple[Own, Verdict]]:
+    """Yield the verdicts of a table, each with what its line's ``key``, ``url`` or both name.
+
+    Lines about anything else are ignored, and so are those whose key and URL are of two pages:
+    another crawl gives its pages the same keys.
+
+    Args:
+        path: A table as :func:`read_judged` reads it.
+        named: What a column's cells may name.
+        where: What all that is part of, for a message.
+
+    Raises:
+        FormatError: If it cannot be read, lacks a column, has a word that is no verdict, or names
+            nothing.
+    """
+    table = read_judged(path)
+    columns = [name for name in named if name in table.columns]
+    if not columns or "matched" not in table.columns:
+        found = [str(name) for name in table.columns]
+        raise FormatError(path, f"columns {found}, expected {' or '.join(named)}, and matched")
+    known = False
+    for number, cells in enumerate(zip(*(table[name] for name in columns), strict=True), 2):
+        verdict = verdict_of(path, number, table["matched"].iloc[number - 2])
+        both = [
+            set(named[name].get(str(cell).strip(), ()))
+            for name, cell in zip(columns, cells, strict=True)
+            if cell is not None and str(cell).strip()
+        ]
+        for one in sorted(set.intersection(*both)) if both else ():
+            known = True
+            yield one, verdict
+    if not known:
+        what = " and ".join(columns)
+        raise FormatError(path, f"none of its {len(table)} lines names a {what} of {where}")
 
 
 class VerdictFile:

@@ -1,5 +1,6 @@
 """Quality of a run's divisions, measured against a truth file."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from now_builder.errors import ConfigError, FormatError, TrainingError
 from now_builder.formats.io import sha256_of
 from now_builder.formats.noise import matched as pairs_matched
 from now_builder.formats.noise import read_noise
-from now_builder.formats.verdicts import Verdict, read_judged, verdict_of
+from now_builder.formats.verdicts import Verdict, read_named
 from pc2_baseline.data.readers import make_reader
 from pc2_baseline.modules.coteaching import DIVISIONS, TAUGHT
 from pc2_baseline.modules.division import THRESHOLD
@@ -176,7 +177,8 @@ def read_truth(
 
     Args:
         path: CSV or Parquet with ``url`` or ``key``, and ``matched``, such as ``now-builder
-            audit`` writes; pairs that are unsure, or judged in two ways, are not known.
+            audit`` writes, read by :func:`read_named`; pairs that are unsure, or judged in two
+            ways, are not known.
         names: Names of the pairs by column.
         own: Whether each caption has its own image; ``None``: all have.
         both: Whether pairs of both kinds must be known, as for an AUROC.
@@ -185,28 +187,22 @@ def read_truth(
         FormatError: If the file cannot be used, no pair is known, or all known pairs are of one
             kind and ``both`` is asked.
     """
-    table = read_judged(path)
-    column = next((name for name in names if name in table.columns), None)
-    if column is None or "matched" not in table.columns:
-        raise FormatError(
-            path, f"columns {list(table.columns)}, expected {' or '.join(names)}, and matched"
-        )
-    cells = zip(table[column].map(str), table["matched"], strict=True)
-    verdicts: dict[str, Verdict] = {}
-    for row, (name, cell) in enumerate(cells, 2):
-        verdict = verdict_of(path, row, cell)
-        verdicts[name] = verdict if verdicts.get(name, verdict) == verdict else "unsure"
-    labels = {name: word == "match" for name, word in verdicts.items() if word != "unsure"}
-    known = np.array([name in labels for name in names[column]], dtype=bool)
-    matched = np.array([labels.get(name, False) for name in names[column]], dtype=bool)
+    rows: dict[str, dict[str, list[int]]] = {column: defaultdict(list) for column in names}
+    for column, cells in names.items():
+        for row, cell in enumerate(cells):
+            rows[column][cell].append(row)
+    verdicts: dict[int, Verdict] = {}
+    for row, verdict in read_named(path, rows, "the training pairs"):
+        verdicts[row] = verdict if verdicts.get(row, verdict) == verdict else "unsure"
+    pairs = range(max(map(len, names.values())))
+    known = np.array([verdicts.get(row, "unsure") != "unsure" for row in pairs])
+    matched = np.array([verdicts.get(row) == "match" for row in pairs])
     if own is not None:
         known, matched = known | ~own, matched & own
     truth = Truth(matched, known)
     if not known.any() or (both and not truth.has_both):
         kind = "none" if not known.any() else "all matched" if matched.any() else "all mismatched"
-        raise FormatError(
-            path, f"{known.sum()} training pairs known by {column} ({kind}), expected both kinds"
-        )
+        raise FormatError(path, f"{known.sum()} training pairs known ({kind}), expected both kinds")
     return truth
 
 

@@ -25,6 +25,7 @@ from pc2_baseline.runs.table_rows import RowRuns, make_sections
 from pc2_baseline.runs.train import finished
 from pc2_baseline.training.checkpoint import STATE, read_state
 from pc2_baseline.training.run_folder import BEST, LAST, other_settings, read_run, refuse_round
+from pc2_baseline.training.trainer import locked
 
 COMMAND = (sys.executable, "-m", "pc2_baseline.runs.measured_run")
 
@@ -176,8 +177,14 @@ def make_table(work: Work) -> Outcome:
     Raises:
         ConfigError: If a run's folder holds a run of other settings.
         FormatError: If the release cannot be read, or its test split is a blind round.
+        TrainingError: If another table is being made in its folder, which would lack these rows.
     """
     progress = Progress(work)
+    with locked(work.out):
+        return _make(work, progress)
+
+
+def _make(work: Work, progress: Progress) -> Outcome:
     for folder in (work.out, *work.out.glob("*/*/")):
         remove_leftovers(folder)
     runs = {run.name: run for run in work.runs}

@@ -96,8 +96,8 @@ def table_rows(
     none. ``on`` is for rows that name no section of their own.
 
     Raises:
-        ConfigError: If there is no such preset, file, section or tokenizer, a setting is wrong, or
-            two rows have one name or are for different data sets.
+        ConfigError: If there is no such preset, file, section or tokenizer, a setting is wrong or
+            the tokenizer among them, or two rows have one name or are for different data sets.
         FormatError: If the release is not there.
     """
     names = [row.name for row in rows]
@@ -112,6 +112,9 @@ def table_rows(
             raise ConfigError(f"--tokenizers: {track} has none, expected it only for NoW")
         check_layout(release, next(iter(settings.values())).data)
         return [TableRow(track, name, own) for name, own in settings.items()]
+    every = [*overrides, *(one for row in rows for one in row.set)]
+    if any(one.partition("=")[0].strip() == "data.tokenizer" for one in every):
+        raise ConfigError("data.tokenizer is set, but each row is trained on each of --tokenizers")
     return [
         TableRow(name, row.name, _settings(row, on, overrides, f'data.tokenizer="{name}"'))
         for name in _tokenizers(release, tokenizers)

@@ -290,6 +290,9 @@ def test_clean_probabilities_that_do_not_fit_are_refused(world, tmp_path, run):
     refused("another release")
     (tmp_path / table).write_text("key,clean\na,0.5\n")
     refused("clean_prob", tmp_path / table)
+    key = read_pairs(world.release)[0].key  # another crawl gives its pages the same keys
+    (tmp_path / table).write_text(f"key,url,clean_prob\n{key},http://elsewhere.test/,0.5\n")
+    refused("of another crawl", tmp_path / table)
 
 
 def test_captures_of_another_release_and_a_page_too_large_are_one_line(

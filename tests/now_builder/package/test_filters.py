@@ -285,7 +285,7 @@ def test_the_words_of_an_audit_are_verdicts(tmp_path: Path) -> None:
     ("text", "word"),
     [
         ("", "neither CSV nor Parquet"),
-        ("url,truth\nhttp://site0.test/0,1\n", "expected url or key, and matched"),
+        ("url,truth\nhttp://site0.test/0,1\n", "expected key or url, and matched"),
         ("url,matched\nhttp://site0.test/0,maybe\n", "row 2"),
         ("url,matched\nhttp://elsewhere.test/,1\n", "none of its 1 lines"),
     ],

@@ -22,7 +22,7 @@ from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import Release
 from leaderboard.store.entries import read_result
 from leaderboard.submission.archive import open_submission
-from now_builder.errors import ConfigError
+from now_builder.errors import ConfigError, TrainingError
 from now_builder.formats.io import sha256_of
 from pc2_baseline.config import Plan, read_settings
 from pc2_baseline.data.planted import plant
@@ -344,6 +344,15 @@ def test_what_is_done_is_not_done_again_and_the_table_is_the_same(
     assert "6 runs: 4 done, 2 to do" in capsys.readouterr().err
 
 
+def test_two_tables_are_not_made_in_one_folder_at_once(tiny, tmp_path):
+    """The one that ended last would lack the other's rows, and take its record of the memory."""
+    with (
+        locked(tmp_path / "out"),
+        pytest.raises(TrainingError, match="another training is writing to this folder"),
+    ):
+        tables.make_table(work_of(tiny, tmp_path / "out"))
+
+
 def test_a_dry_run_says_what_is_done_and_writes_nothing(made, tiny, tmp_path):
     out = made[0]
     work = work_of(tiny, out)
@@ -627,6 +636,9 @@ def test_a_file_of_rows_sets_its_own_on_top_of_the_tables(tiny, flickr, tmp_path
     assert third.settings.method.mean_epochs == 14
     path.write_text('[[row]]\nname = "a"\n[[row]]\nname = "b"\non = "f30k"\n')
     with pytest.raises(ConfigError, match="a is for NoW, b is for flickr30k"):
+        plan.table_rows(tiny, plan.rows_of_file(str(path)), [], [])
+    path.write_text('[[row]]\nname = "bert"\nset = ["data.tokenizer=bert"]\n')
+    with pytest.raises(ConfigError, match=r"data\.tokenizer is set, but .* --tokenizers"):
         plan.table_rows(tiny, plan.rows_of_file(str(path)), [], [])
     path.write_text('[[row]]\nname = "typo"\nset = ["method.rectifies=true"]\n')
     with pytest.raises(ConfigError, match=r"row typo: .*method.rectifies: .* method.rectify"):

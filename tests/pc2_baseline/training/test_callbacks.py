@@ -12,7 +12,7 @@ from sklearn.metrics import precision_score, recall_score, roc_auc_score
 
 from now_builder.errors import FormatError
 from pc2_baseline.analysis.pictures import draw_division
-from pc2_baseline.analysis.truth import Truth
+from pc2_baseline.analysis.truth import Truth, read_truth
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods.pc2.paper import Pc2
 from pc2_baseline.runs.train import judge_division, train
@@ -154,9 +154,20 @@ def test_a_truth_that_cannot_be_used_stops_before_the_run_is_there(tiny, tmp_pat
     settings = read_settings(
         "pc2-paper", [*small_settings, f"data.truth={tmp_path / 'truth.csv'}"], on="demo"
     )
-    with pytest.raises(FormatError, match="1 training pairs known by key"):
+    with pytest.raises(FormatError, match="1 training pairs known"):
         train(tiny, tmp_path / "run", settings)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_verdict_is_on_the_pair_that_has_its_key_and_its_url(tmp_path):
+    path, names = tmp_path / "truth.csv", {"key": ["a", "b", "c", "d"], "url": ["/a", "/b", "", ""]}
+    path.write_text("key,url,matched\na,/elsewhere,false\na,/a,true\n,/b,true\n c,,false\n")
+    truth = read_truth(path, names)
+    assert truth.known.tolist() == [True, True, True, False]
+    assert truth.matched.tolist() == [True, True, False, False]
+    path.write_text("key,url,matched\na,/elsewhere,false\nb,/other,true\n")
+    with pytest.raises(FormatError, match="none of its 2 lines names a key and url of the"):
+        read_truth(path, names)
 
 
 def test_what_fails_to_be_shown_is_told_once_and_stops_nothing(
