@@ -126,9 +126,8 @@ class PackageSettings(Strict):
     @field_validator("drop")
     @classmethod
     def _are_flags(cls, drop: str) -> str:
-        unknown = _names(drop, "none") - set(FLAGS)
-        if unknown:
-            raise ValueError(f"no such flag: {', '.join(sorted(unknown))}")
+        if _names(drop, "none") - set(FLAGS):
+            raise ValueError(f"none, or flags among {', '.join(FLAGS)}")
         return drop
 
     @property

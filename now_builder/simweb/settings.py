@@ -45,9 +45,6 @@ class SimwebSettings(Strict):
     @field_validator("languages")
     @classmethod
     def _known(cls, languages: list[str]) -> list[str]:
-        unknown = sorted(set(languages) - set(LANGUAGES))
-        if unknown:
-            raise ValueError(f"no words in {', '.join(unknown)}; there are {', '.join(LANGUAGES)}")
-        if len(set(languages)) < len(languages):
-            raise ValueError("each language is named once")
+        if set(languages) - set(LANGUAGES) or len(set(languages)) < len(languages):
+            raise ValueError(f"languages among {', '.join(LANGUAGES)}, each once")
         return languages

@@ -90,7 +90,7 @@ def locked(run: Path) -> Iterator[None]:
     """Lock the run folder, so that two trainings never write to it at once.
 
     Raises:
-        TrainingError: If another training holds it.
+        TrainingError: If another command holds it.
     """
     if not process_groups.is_first():
         yield
@@ -101,7 +101,7 @@ def locked(run: Path) -> Iterator[None]:
         with locking(run):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise TrainingError(f"{run}: another training is writing to this folder") from None
+        raise TrainingError(f"{run}: another command is training in this folder") from None
     else:
         yield
     finally:

@@ -348,7 +348,7 @@ def test_two_tables_are_not_made_in_one_folder_at_once(tiny, tmp_path):
     """The one that ended last would lack the other's rows, and take its record of the memory."""
     with (
         locked(tmp_path / "out"),
-        pytest.raises(TrainingError, match="another training is writing to this folder"),
+        pytest.raises(TrainingError, match="another command is training in this folder"),
     ):
         tables.make_table(work_of(tiny, tmp_path / "out"))
 

@@ -274,7 +274,7 @@ def test_a_training_needs_no_locks(tiny, tmp_path, settings, caplog):
 
 def test_two_trainings_never_share_a_folder(tiny, tmp_path, settings, monkeypatch):
     def second(self, train_, epoch):
-        with pytest.raises(TrainingError, match="another training"):
+        with pytest.raises(TrainingError, match="another command"):
             train(tiny, tmp_path / "run", settings)
         raise KeyboardInterrupt
 
