@@ -134,7 +134,7 @@ def test_division_in_words_has_a_line_an_epoch_on_request(trained, tiny):
         ("page,matched\na,true\n", "expected key or url, and matched"),
         ("key,matched\ntrain_00000,perhaps\n", "row 2: matched is 'perhaps'"),
         ("key,matched\ntrain_00000,true\n", "all matched"),
-        ("key,matched\nnobody,true\n", "0 training pairs known"),
+        ("key,matched\nnobody,true\n", "none of its 1 lines names a key of the training pairs"),
     ],
 )
 def test_a_truth_file_that_cannot_be_used_ends_in_one_line(trained, tmp_path, text, pattern):
@@ -159,7 +159,10 @@ def test_what_people_judged_is_a_truth(trained, tiny, tmp_path):
     rows = [(key, "match" if matched else "mismatch") for key, matched in pairs]
     rows[0] = (rows[0][0], "unsure")
     rows.append((rows[1][0], "mismatch" if rows[1][1] == "match" else "match"))
-    text = "".join(f"{key},u,train,en,{word},ann,2026-01-01T00:00:00Z,1.0,\n" for key, word in rows)
+    text = "".join(
+        f"{key},http://planted.test/{key},train,en,{word},ann,2026-01-01T00:00:00Z,1.0,\n"
+        for key, word in rows
+    )
     path = tmp_path / "judged.csv"
     path.write_text(f"key,url,split,lang,matched,judge,at,seconds,note\n{text}")
     done = call("division", trained, "--truth", path, "--json")
