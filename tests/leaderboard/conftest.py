@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import csv
+import json
 import multiprocessing
 import os
 import pwd
@@ -16,6 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -67,6 +69,7 @@ from now_builder.formats.release import (
 from now_builder.formats.split import SPLITS, Shares, SplitPlan
 
 OPERATOR_TOKEN = "a-token-for-the-tests-only"
+SECRET = "0123456789abcdef" * 4
 SIZES = {"train": 4, "dev": 12, "test": 24}
 LANGUAGES = ("zh", "en", "de")
 TOPICS = ("food", "sport")
@@ -162,6 +165,46 @@ def make_similarity(n_pairs=SIZES["test"], strength=2.0, seed=0):
     return (noise + strength * np.eye(n_pairs)).astype(np.float32)
 
 
+def score_matrix(path, release, similarity, method="Mine", track="jieba", attributes=None):
+    """Pack a matrix of the test split as a submission, and score it."""
+    pack(path, similarity, new_submission(release, track, "test", method))
+    return score(path, release, attributes)
+
+
+def pairing_of(out):
+    """Return the matrix of who knows the pairing of a blind round."""
+    owner = np.array(json.loads((out / "judge" / "blind.json").read_text())["owner"])
+    return (np.arange(len(owner))[:, None] == owner).astype(np.float32)
+
+
+def pack_for_round(out, matrix, path, track="jieba", **changes):
+    """Pack a matrix as a submission to a blind round; return its path."""
+    meta = new_submission(out / "participants", track, "test", "Mine")
+    pack(path, matrix, meta.model_copy(update=changes))
+    return path
+
+
+def entry_values(name="a" * 12, **fields):
+    """Return the columns of an entry's row in the database."""
+    return {
+        "name": name,
+        "payload_sha256": name.ljust(64, "0"),
+        "track": "jieba",
+        "split": "test",
+        "fingerprint": "f" * 64,
+        "rsum": 150.5,
+        "ranked": True,
+        "method": "Mine",
+        "evidence": "scored",
+    } | fields
+
+
+def at_once(call, arguments):
+    """Call a function with each argument, in a thread each; return the results in order."""
+    with ThreadPoolExecutor(len(arguments)) as threads:
+        return list(threads.map(call, arguments))
+
+
 def the_problem(call, *arguments, **options):
     """Return the one problem that a call is refused for."""
     with pytest.raises(SubmissionError) as caught:
@@ -184,6 +227,14 @@ def release(tmp_path_factory):
 def gallery(release):
     """The test split of the small release as its judge sees it."""
     return read_gallery(release, "test", "jieba")
+
+
+@pytest.fixture(scope="session")
+def secret(tmp_path_factory):
+    """A file with the secret of a blind round."""
+    path = tmp_path_factory.mktemp("secret") / "secret"
+    path.write_text(f"{SECRET}\n")
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -36,15 +36,7 @@ from now_builder.formats.release import (
     read_split_captions,
 )
 from now_builder.package.verify import verify as verify_release
-
-SECRET = "0123456789abcdef" * 4
-
-
-@pytest.fixture(scope="module")
-def secret(tmp_path_factory):
-    path = tmp_path_factory.mktemp("secret") / "secret"
-    path.write_text(f"{SECRET}\n")
-    return path
+from tests.leaderboard.conftest import SECRET, pack_for_round, pairing_of
 
 
 @pytest.fixture(scope="module")
@@ -68,33 +60,21 @@ def _truth(out):
     return json.loads((out / "judge" / "blind.json").read_text())
 
 
-def _perfect(out):
-    """The matrix of who knows the pairing."""
-    owner = np.array(_truth(out)["owner"])
-    return (np.arange(len(owner))[:, None] == owner).astype(np.float32)
-
-
-def _submit(out, matrix, path, **changes):
-    meta = new_submission(out / "participants", "jieba", "test", "Mine")
-    pack(path, matrix.astype(np.float32), meta.model_copy(update=changes))
-    return path
-
-
 def _noisy(out, strength=2.0, seed=0):
-    perfect = _perfect(out)
+    perfect = pairing_of(out)
     noise = np.random.default_rng(seed).standard_normal(perfect.shape)
     return (noise + strength * perfect).astype(np.float32)
 
 
 def test_who_knows_the_pairing_reaches_600_and_public_rows_are_chance(out, tmp_path):
-    perfect = _submit(out, _perfect(out), tmp_path / "p.zip")
+    perfect = pack_for_round(out, pairing_of(out), tmp_path / "p.zip")
     assert score(perfect, out / "judge").rsum == 600
     by_row = []
     for seed in range(12):
         rng = np.random.default_rng(seed)
         noise = 1e-3 * rng.standard_normal((24, 24))
         order = np.arange(24) if seed == 0 else rng.permutation(24)
-        x = _submit(out, np.eye(24)[order] + noise, tmp_path / "s.zip")
+        x = pack_for_round(out, np.eye(24)[order] + noise, tmp_path / "s.zip")
         by_row.append(score(x, out / "judge").rsum)
     assert by_row[0] < 250, "of the order as published"
     assert np.mean(by_row) == pytest.approx(chance_rsum(24, 24), abs=30)
@@ -249,7 +229,7 @@ def test_dev_of_a_round_with_train_is_scored_as_ever(out, tmp_path):
 
 
 def test_a_blind_result_tells_aggregates_alone(out, tmp_path):
-    result = score(_submit(out, _noisy(out), tmp_path / "x.zip"), out / "judge")
+    result = score(pack_for_round(out, _noisy(out), tmp_path / "x.zip"), out / "judge")
     assert (result.release.origin, result.ranks) == ("blind", None)
     assert set(result.references) == {"chance"}
     assert entry_of(result).evidence == "scored", "a mark needs the judge's signature"
@@ -268,7 +248,7 @@ def test_a_blind_result_tells_aggregates_alone(out, tmp_path):
 
 def test_a_blind_result_has_its_mark_where_the_judge_signs(out, tmp_path, now_leaderboard):
     store, key = tmp_path / "board", tmp_path / "judge.key"
-    _submit(out, _noisy(out), tmp_path / "x.zip")
+    pack_for_round(out, _noisy(out), tmp_path / "x.zip")
     assert now_leaderboard("keys", "make", key, "--store", store)[0] == 0
     submit = ("submit", tmp_path / "x.zip", "--release", out / "judge", "--store", store)
     code, _, problem = now_leaderboard(*submit, "--judge-key", key)
@@ -288,7 +268,7 @@ def test_ties_of_prime_widths_do_not_spell_the_pairing(out, tmp_path):
         matrix = np.random.default_rng(0).random((24, 24)) * 1e-3
         for row, width in enumerate(widths):
             matrix[row, (np.arange(width) + shift) % 24] = 1
-        result = score(_submit(out, matrix, tmp_path / "t.zip"), out / "judge")
+        result = score(pack_for_round(out, matrix, tmp_path / "t.zip"), out / "judge")
         told.add(result.to_json())
         tree = json.loads(result.to_json())
         assert "/" not in json.dumps([tree["i2t"]["hits"], tree["t2i"]["hits"]])
@@ -300,7 +280,7 @@ def test_ties_of_prime_widths_do_not_spell_the_pairing(out, tmp_path):
 def test_a_description_is_not_rounded(out, tmp_path):
     meta = new_submission(out / "participants", "jieba", "test", "Mine")
     compute = meta.compute.model_copy(update={"params_m": 12.345})
-    x = _submit(out, _noisy(out), tmp_path / "x.zip", compute=compute)
+    x = pack_for_round(out, _noisy(out), tmp_path / "x.zip", compute=compute)
     assert score(x, out / "judge").compute.params_m == 12.345
 
 
@@ -308,7 +288,7 @@ def test_after_the_round_anyone_scores_again_with_ranks(source, secret, tmp_path
     out = tmp_path / "out"
     code, text, _ = now_leaderboard("blind", "make", source, out, "--secret-file", secret)
     assert code == 0
-    x = _submit(out, _noisy(out), tmp_path / "x.zip")
+    x = pack_for_round(out, _noisy(out), tmp_path / "x.zip")
     blind = score(x, out / "judge")
     assert now_leaderboard("blind", "close", out)[0] == 0
     commitment = hashlib.sha256((out / "closed" / "blind.json").read_bytes()).hexdigest()
@@ -333,7 +313,7 @@ def test_after_the_round_anyone_scores_again_with_ranks(source, secret, tmp_path
 def test_a_service_that_read_the_round_before_it_was_closed_knows_it(source, secret, tmp_path):
     out = tmp_path / "out"
     make_round(source, out, RoundPlan(secret_file=secret))
-    x = _submit(out, _noisy(out), tmp_path / "x.zip")
+    x = pack_for_round(out, _noisy(out), tmp_path / "x.zip")
     kept = cache(read_inputs)
     assert score(x, out / "judge", read=kept).release.origin == "blind"
     close_round(out)
@@ -343,7 +323,7 @@ def test_a_service_that_read_the_round_before_it_was_closed_knows_it(source, sec
 def test_a_pairing_changed_afterwards_is_found(source, secret, tmp_path):
     out = tmp_path / "out"
     make_round(source, out, RoundPlan(secret_file=secret))
-    x = _submit(out, _noisy(out), tmp_path / "x.zip")
+    x = pack_for_round(out, _noisy(out), tmp_path / "x.zip")
     path, tree = out / "judge" / "blind.json", _truth(out)
     tree["owner"][:2] = tree["owner"][1::-1]
     path.write_text(json.dumps(tree))
@@ -427,7 +407,7 @@ def test_a_killed_making_leaves_nothing_and_is_made_again(source, secret, tmp_pa
 
 def test_validating_reads_the_order_of_columns(out, tmp_path):
     keys = read_gallery(out / "participants", "test", "jieba", unpaired=True).caption_keys
-    x = _submit(out, _noisy(out), tmp_path / "x.zip", caption_ids=tuple(keys[::-1]))
+    x = pack_for_round(out, _noisy(out), tmp_path / "x.zip", caption_ids=tuple(keys[::-1]))
     with pytest.raises(Exception, match="another order"):
         validate(x, out / "participants")
 

@@ -25,8 +25,8 @@ from leaderboard.service.running import Settings, make_judge
 from leaderboard.service.server import serve
 from leaderboard.store.entries import read_results
 from now_builder.errors import ConfigError
-
-OPERATOR = "a-token-for-the-tests-only"
+from tests.leaderboard.conftest import OPERATOR_TOKEN as OPERATOR
+from tests.leaderboard.conftest import at_once
 
 
 @pytest.fixture
@@ -348,11 +348,7 @@ def test_a_service_killed_while_it_scores_loses_nothing_that_it_acknowledged(
             if len(kept) == 3:
                 server.kill()
 
-    threads = [threading.Thread(target=submit, args=(content,)) for content in contents]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(submit, contents)
     assert server.wait(30) == -signal.SIGKILL
     assert len(kept) >= 3
     _, url = process(NOW_LEADERBOARD_TOKEN=OPERATOR)

@@ -14,15 +14,9 @@ import yaml
 from leaderboard.blind import RoundPlan, make_round
 from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import score, validate
-from leaderboard.submission.archive import new_submission, pack, pack_arrays
+from leaderboard.submission.archive import new_submission, pack_arrays
 from now_builder.errors import NowError
-
-
-@pytest.fixture(scope="module")
-def secret(tmp_path_factory):
-    path = tmp_path_factory.mktemp("secret") / "secret"
-    path.write_text("0123456789abcdef" * 4)
-    return path
+from tests.leaderboard.conftest import pack_for_round, pairing_of
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +83,8 @@ def run(bundle, bare, tmp_path):
     return program
 
 
-def _submit(made, matrix, path, track="jieba", **changes):
-    meta = new_submission(made / "out/participants", track, "test", "Mine")
-    pack(path, matrix, meta.model_copy(update=changes))
-    return path
-
-
 def _matrix(made, seed=0, dtype=np.float32, steps=None):
-    owner = np.array(json.loads((made / "out/judge/blind.json").read_text())["owner"])
-    perfect = np.arange(len(owner))[:, None] == owner
+    perfect = pairing_of(made / "out")
     noise = np.random.default_rng(seed).standard_normal(perfect.shape)
     values = noise + 2 * perfect
     return (values if steps is None else np.round(values * steps)).astype(dtype)
@@ -123,7 +110,7 @@ def _figures(result):
     ],
 )
 def test_the_figures_are_the_boards(made, run, tmp_path, track, dtype, steps):
-    path = _submit(made, _matrix(made, 1, dtype, steps), tmp_path / "x.zip", track)
+    path = pack_for_round(made / "out", _matrix(made, 1, dtype, steps), tmp_path / "x.zip", track)
     ended, scores = run(path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert scores == _figures(score(path, made / "out/judge"))
@@ -143,7 +130,7 @@ def test_the_program_counts_to_the_last_digit(made, bundle, bare, tmp_path):
 
 
 def test_a_zip_around_a_folder_is_read_as_the_board_reads_it(made, run, tmp_path):
-    path = _submit(made, _matrix(made), tmp_path / "x.zip")
+    path = pack_for_round(made / "out", _matrix(made), tmp_path / "x.zip")
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("__MACOSX/._submission.json", b"\0\5\x16\7")
     assert run(path, "mine")[1] == run(path)[1] == _figures(score(path, made / "out/judge"))
@@ -252,7 +239,7 @@ def test_the_competition_is_what_codabench_reads(bundle, made, run, tmp_path):
     assert {len(column["key"]) <= 36 >= len(column["title"]) for column in board["columns"]} == {
         True
     }
-    scores = run(_submit(made, _matrix(made), tmp_path / "x.zip"))[1]
+    scores = run(pack_for_round(made / "out", _matrix(made), tmp_path / "x.zip"))[1]
     assert {column["key"] for column in board["columns"]} == set(scores)
     assert board["columns"][0]["key"] == "rsum"
 

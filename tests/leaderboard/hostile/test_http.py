@@ -19,8 +19,9 @@ from leaderboard.service.access import Access, Public, check_routes, rule_of
 from leaderboard.service.accounts import revoke_token, set_disabled
 from leaderboard.service.guard import BODY_SECONDS, HEAD_SECONDS, LOG
 from leaderboard.store.entries import read_results
+from tests.leaderboard.conftest import OPERATOR_TOKEN as OPERATOR
+from tests.leaderboard.conftest import at_once
 
-OPERATOR = "a-token-for-the-tests-only"
 PUBLIC = set()
 RULES = {
     "PUT /v1/submissions": {"submit"},
@@ -466,18 +467,9 @@ def test_no_address_that_a_user_gives_is_ever_visited(board, zipped):
 
 def test_more_uploads_at_once_than_the_quota_allows(make_board, database_url, zipped, tmp_path):
     board = make_board(database_url, scored=3, attempts=15)
-    ann, statuses = board.token("ann"), []
-    contents = [zipped(seed) for seed in range(18)]
-
-    def submit(content):
-        statuses.append(board.put(content, ann).status_code)
-
-    threads = [threading.Thread(target=submit, args=(content,)) for content in contents]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(statuses) == [201] * 3 + [429] * 15
+    ann, contents = board.token("ann"), [zipped(seed) for seed in range(18)]
+    answers = at_once(lambda content: board.put(content, ann), contents)
+    assert sorted(answer.status_code for answer in answers) == [201] * 3 + [429] * 15
     assert len(read_results([tmp_path / "store"])) == 3
     quota = board.call("GET", "/v1/me", ann).json()["quota"]
     assert (quota["attempts"], quota["scored"]) == (0, 0)

@@ -16,19 +16,14 @@ from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import score, validate
 from leaderboard.scoring.references import label_rsum, references
 from leaderboard.scoring.result import Result
-from leaderboard.store.entries import file_result, read_result, read_results, write_result
+from leaderboard.store.entries import read_result, read_results, write_result
 from leaderboard.submission.archive import new_submission, pack
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import FormatError
 from now_builder.formats.release import read_pairs
-from tests.leaderboard.conftest import SIZES, make_similarity
+from tests.leaderboard.conftest import SIZES, make_similarity, score_matrix
 
 N = SIZES["test"]
-
-
-def _scored(path, release, similarity, track="jieba", attributes=None):
-    pack(path, similarity, new_submission(release, track, "test", "Mine"))
-    return score(path, release, attributes)
 
 
 def test_a_packed_matrix_scores_what_the_metrics_say(packed, release):
@@ -42,7 +37,7 @@ def test_a_packed_matrix_scores_what_the_metrics_say(packed, release):
 
 
 def test_the_authors_layout_is_scored_too(tmp_path, archive):
-    result = _scored(tmp_path / "x.zip", archive, make_similarity(), "bert")
+    result = score_matrix(tmp_path / "x.zip", archive, make_similarity(), track="bert")
     assert result.release.origin == "archive"
     assert set(result.references) == {"chance"}
     assert result.duplicates.captions == result.duplicates.images == 2
@@ -84,7 +79,7 @@ def test_another_release_is_an_error_and_not_a_low_score(tmp_path, packed, relea
 
 
 def test_a_constant_matrix_is_scored_as_chance_and_not_ranked(tmp_path, release):
-    result = _scored(tmp_path / "x.zip", release, np.zeros((N, N), np.float32))
+    result = score_matrix(tmp_path / "x.zip", release, np.zeros((N, N), np.float32))
     assert result.rsum == pytest.approx(result.references["chance"]) == 200 * 16 / N
     assert not result.ranked
     assert "ties decide 600.0 rSum points" in result.reason
@@ -100,7 +95,7 @@ def _forced_ties():
 
 
 def test_ties_that_duplicates_force_do_not_cost_the_place(tmp_path, release):
-    result = _scored(tmp_path / "x.zip", release, _forced_ties())
+    result = score_matrix(tmp_path / "x.zip", release, _forced_ties())
     assert result.ties.width > 5
     assert result.ties.unexplained_width == 0
     assert result.ranked
@@ -112,7 +107,7 @@ def test_ties_that_nothing_forces_cost_the_place(tmp_path, release):
     similarity = _forced_ties()
     similarity[0, 1] = similarity[0, 0]
     similarity[1, 0] = similarity[1, 1]
-    result = _scored(tmp_path / "x.zip", release, similarity)
+    result = score_matrix(tmp_path / "x.zip", release, similarity)
     assert result.ties.unexplained_width == pytest.approx(200 / N)
     assert not result.ranked
 
@@ -195,16 +190,6 @@ def test_a_file_of_attributes_that_cannot_be_joined_is_named(
 def test_the_archive_has_nothing_to_join_a_file_of_attributes_with(archive, attributes):
     with pytest.raises(FormatError, match=r"no pairs\.parquet"):
         references(archive, read_gallery(archive, "test", "bert"), "test", attributes)
-
-
-def test_a_result_is_filed_once_and_under_its_content(tmp_path, packed, release):
-    result = score(packed, release)
-    first, new = file_result(tmp_path / "store", result)
-    again, newer = file_result(tmp_path / "store", result)
-    assert (new, newer, first) == (True, False, again)
-    write_result(tmp_path / "copy.json", result)
-    found = read_results([tmp_path / "copy.json", tmp_path / "store"])
-    assert found == [first]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from leaderboard.scoring.evaluate import score
 from leaderboard.store.entries import file_result, write_result
 from leaderboard.store.proof import read_board
 from leaderboard.submission.archive import new_submission, pack
-from tests.leaderboard.conftest import SIZES, make_similarity
+from tests.leaderboard.conftest import SIZES, make_similarity, score_matrix
 
 
 @pytest.fixture
@@ -17,8 +17,8 @@ def pair(tmp_path, release):
     """Results of a strong and of a weak matrix, and their zips."""
     for name, strength in (("a", 4.0), ("b", 0.5)):
         matrix = make_similarity(strength=strength, seed=ord(name))
-        pack(tmp_path / f"{name}.zip", matrix, new_submission(release, "jieba", "test", name * 3))
-        write_result(tmp_path / f"{name}.json", score(tmp_path / f"{name}.zip", release))
+        result = score_matrix(tmp_path / f"{name}.zip", release, matrix, name * 3)
+        write_result(tmp_path / f"{name}.json", result)
     return tmp_path / "a.json", tmp_path / "b.json"
 
 
@@ -39,9 +39,8 @@ def test_two_results_are_compared_query_by_query(now_leaderboard, pair):
 
 
 def test_results_of_other_queries_are_not_compared(now_leaderboard, tmp_path, pair, release):
-    meta = new_submission(release, "bpe", "test", "Mine")
-    pack(tmp_path / "c.zip", make_similarity(), meta)
-    write_result(tmp_path / "c.json", score(tmp_path / "c.zip", release))
+    result = score_matrix(tmp_path / "c.zip", release, make_similarity(), track="bpe")
+    write_result(tmp_path / "c.json", result)
     code, text, problem = now_leaderboard("compare", pair[0], tmp_path / "c.json")
     assert (code, text) == (1, "")
     assert "track: found jieba (aaa) and bpe (Mine)" in problem

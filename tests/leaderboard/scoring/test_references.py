@@ -9,12 +9,10 @@ import pytest
 
 from leaderboard.board.display_text import row_notes
 from leaderboard.board.tables import make_board
-from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.references import followed, followed_share, references
 from leaderboard.store.entries import entry_of
-from leaderboard.submission.archive import new_submission, pack
 from now_builder.formats.release import read_pairs, write_pairs
-from tests.leaderboard.conftest import SIZES, make_similarity, proven
+from tests.leaderboard.conftest import SIZES, make_similarity, proven, score_matrix
 
 N = SIZES["test"]
 
@@ -81,8 +79,7 @@ def test_a_matrix_that_is_told_the_site_follows_it_and_one_that_sees_pages_does_
 def test_a_row_that_follows_a_site_is_said_to_and_keeps_its_place(of_sites, tmp_path):
     release, site = of_sites(6), np.arange(N) // 6
     similarity = make_similarity() + 3 * (site[:, None] == site).astype(np.float32)
-    pack(tmp_path / "x.zip", similarity, new_submission(release, "jieba", "test", "Told"))
-    result = score(tmp_path / "x.zip", release)
+    result = score_matrix(tmp_path / "x.zip", release, similarity)
     assert [note.code for note in result.notes] == ["follows-site"]
     assert (result.current_flags, result.best_reference) == ((), ("lang+site", 500))
     board = make_board("jieba", [proven(entry_of(result))])

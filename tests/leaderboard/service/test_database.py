@@ -22,27 +22,14 @@ from leaderboard.service.database import (
 )
 from leaderboard.service.migrations import settings
 from now_builder.errors import ConfigError
+from tests.leaderboard.conftest import at_once, entry_values
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def _entry(name="a" * 12, **fields):
-    return {
-        "name": name,
-        "payload_sha256": name.ljust(64, "0"),
-        "track": "jieba",
-        "split": "test",
-        "fingerprint": "f" * 64,
-        "rsum": 150.5,
-        "ranked": True,
-        "method": "Mine",
-        "evidence": "scored",
-    } | fields
-
-
 def _add(database, **fields):
     with writing(database) as session:
-        session.add(EntryRow(**_entry(**fields)))
+        session.add(EntryRow(**entry_values(**fields)))
 
 
 def test_migrations_and_models_agree(database):
@@ -172,7 +159,7 @@ def test_no_sum_of_recalls_outside_of_0_to_600(database, rsum):
     with pytest.raises(StatementError):
         _add(database, rsum=rsum)
     with pytest.raises(StatementError), writing(database) as session:
-        insert_missing(session, EntryRow, _entry(rsum=rsum))
+        insert_missing(session, EntryRow, entry_values(rsum=rsum))
     _add(database, rsum=0.0)
     _add(database, name="b" * 12, rsum=600.0)
     with reading(database) as session:
@@ -182,12 +169,12 @@ def test_no_sum_of_recalls_outside_of_0_to_600(database, rsum):
 def test_an_upload_is_one_entry_and_owners_exist(database):
     _add(database)
     with pytest.raises(IntegrityError):
-        _add(database, name="b" * 12, payload_sha256=_entry()["payload_sha256"])
+        _add(database, name="b" * 12, payload_sha256=entry_values()["payload_sha256"])
     with pytest.raises(IntegrityError):
         _add(database, name="c" * 12, user_id=99)
     with writing(database) as session:
-        assert not insert_missing(session, EntryRow, _entry())
-        assert insert_missing(session, EntryRow, _entry("d" * 12))
+        assert not insert_missing(session, EntryRow, entry_values())
+        assert insert_missing(session, EntryRow, entry_values("d" * 12))
 
 
 def test_moments_come_back_as_they_went_in(database):
@@ -223,21 +210,11 @@ def test_a_reader_changes_nothing(database):
 
 
 def test_more_threads_than_connections_all_write(database):
-    failures = []
-
     def make(number):
-        try:
-            create_user(database, f"user-{number}")
-            assert len(list_users(database)) >= 1
-        except Exception as error:  # noqa: BLE001 - counted below
-            failures.append(error)
+        create_user(database, f"user-{number}")
+        assert len(list_users(database)) >= 1
 
-    threads = [threading.Thread(target=make, args=(number,)) for number in range(100)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    at_once(make, range(100))
     assert len(list_users(database)) == 100
 
 

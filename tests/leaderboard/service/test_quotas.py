@@ -15,6 +15,7 @@ from leaderboard.service.quotas import (
     remaining,
     take,
 )
+from tests.leaderboard.conftest import entry_values
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 FEW = Quotas(attempts=7, scored=3)
@@ -32,21 +33,7 @@ def _left(database, user_id, at=NOON):
 
 def _file(database, user_id, at, *, name, split="test"):
     with writing(database) as session:
-        session.add(
-            EntryRow(
-                name=name,
-                user_id=user_id,
-                payload_sha256=name.ljust(64, "0"),
-                track="jieba",
-                split=split,
-                fingerprint="f" * 64,
-                rsum=100.0,
-                ranked=True,
-                method="Mine",
-                evidence="scored",
-                submitted_at=at,
-            )
-        )
+        session.add(EntryRow(**entry_values(name, user_id=user_id, split=split, submitted_at=at)))
 
 
 def test_each_quota_ends_and_says_when_it_begins_again(database, ann):

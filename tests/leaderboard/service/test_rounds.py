@@ -1,14 +1,12 @@
 """An open blind round over HTTP: few files a person, and new figures only a step up."""
 
-import json
-import threading
-
 import numpy as np
 import pytest
 
 from leaderboard.blind import RoundPlan, close_round, make_round
 from leaderboard.scoring.evaluate import score
-from leaderboard.submission.archive import new_submission, pack
+from leaderboard.submission.archive import Method
+from tests.leaderboard.conftest import at_once, pack_for_round, pairing_of
 
 
 @pytest.fixture
@@ -22,12 +20,10 @@ def made(out, tmp_path):
     """Make the bytes of a file that scores the higher the stronger."""
 
     def make(strength, seed=0, track="jieba"):
-        meta = new_submission(out / "participants", track, "test", f"Mine {seed}")
-        owner = np.array(json.loads((out / "judge/blind.json").read_text())["owner"])
-        pairs = np.arange(len(owner))[:, None] == owner
+        pairs = pairing_of(out)
         noise = np.random.default_rng(seed).standard_normal(pairs.shape)
-        path = tmp_path / "made.zip"
-        pack(path, (noise + strength * pairs).astype(np.float32), meta)
+        matrix, method = noise + strength * pairs, Method(name=f"Mine {seed}")
+        path = pack_for_round(out, matrix, tmp_path / "made.zip", track, method=method)
         return path.read_bytes()
 
     return make
@@ -94,16 +90,8 @@ def test_who_withdraws_the_best_hears_no_lower_figure(board, made):
 
 
 def test_files_sent_at_once_are_counted_one_by_one(board, made, tmp_path):
-    ann, files, answers = board.token("ann"), [made(1, seed) for seed in range(9)], []
-
-    def send(content):
-        answers.append(board.put(content, ann))
-
-    threads = [threading.Thread(target=send, args=(content,)) for content in files]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    ann, files = board.token("ann"), [made(1, seed) for seed in range(9)]
+    answers = at_once(lambda content: board.put(content, ann), files)
     codes = sorted(answer.status_code for answer in answers)
     assert codes[-6:] == [429] * 6
     turns = [answer.headers["Round-File"] for answer in answers if answer.status_code < 300]

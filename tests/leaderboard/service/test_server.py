@@ -1,7 +1,6 @@
 """The service: accounts, submissions, boards and pages, over a real socket, on both databases."""
 
 import json
-import threading
 
 import httpx
 import pytest
@@ -19,9 +18,8 @@ from leaderboard.store.entries import read_results
 from leaderboard.submission.archive import new_submission, pack
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BOARDS
-from tests.leaderboard.conftest import make_similarity
-
-OPERATOR = "a-token-for-the-tests-only"
+from tests.leaderboard.conftest import OPERATOR_TOKEN as OPERATOR
+from tests.leaderboard.conftest import at_once, make_similarity
 
 
 def _is_problem(answer, status):
@@ -124,14 +122,8 @@ def test_a_board_without_a_release_is_read_only_and_has_no_database(serving, tmp
 
 
 def test_many_at_once_are_neither_lost_nor_doubled(board, zipped, tmp_path):
-    ann, content, answers = board.token("ann"), zipped(), []
-    threads = [
-        threading.Thread(target=lambda: answers.append(board.put(content, ann))) for _ in range(12)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    ann, content = board.token("ann"), zipped()
+    answers = at_once(lambda _: board.put(content, ann), range(12))
     assert sorted(answer.status_code for answer in answers) == [200] * 11 + [201]
     assert len({answer.text for answer in answers}) == 1
     assert len(list((tmp_path / "store").glob("results/*"))) == 1

@@ -7,8 +7,7 @@ from leaderboard.store.check_store import check_store
 from leaderboard.store.entries import file_result, read_results
 from leaderboard.store.proof import read_board
 from leaderboard.store.signatures import Signer, make_key, read_chain
-
-OPERATOR = "a-token-for-the-tests-only"
+from tests.leaderboard.conftest import OPERATOR_TOKEN as OPERATOR
 
 
 def _problems(store, tmp_path):

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from leaderboard.board.reported import published_methods
-from leaderboard.scoring.evaluate import score
 from leaderboard.store.check_store import Trust, check_store
 from leaderboard.store.dataset import dataset_report, file_report
 from leaderboard.store.entries import (
@@ -21,18 +20,21 @@ from leaderboard.store.entries import (
     file_result,
     withdraw,
 )
-from leaderboard.submission.archive import new_submission, pack
-from tests.leaderboard.conftest import make_similarity
+from tests.leaderboard.conftest import make_similarity, score_matrix
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = AT + timedelta(seconds=1)
 
 
 def _scored(release, folder, strength=2.0, name="Mine"):
-    path = folder / f"{name}.zip"
-    similarity = make_similarity(strength=strength)
-    pack(path, similarity, new_submission(release, "jieba", "test", name))
-    return score(path, release)
+    return score_matrix(folder / f"{name}.zip", release, make_similarity(strength=strength), name)
+
+
+def _file(store, *arguments):
+    """File a result, and leave out what is private, as git does."""
+    entry, _ = file_result(store, *arguments)
+    shutil.rmtree(store / "private")
+    return entry
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +70,7 @@ def _one(store, folder):
 
 def test_a_sound_store_is_fine_and_so_is_its_growth(store, whole, release, now_leaderboard):
     assert check_store(store) == []
-    file_result(store, _scored(release, store.parent, 3.0, "Third"), NewFiling("dee", LATER))
-    shutil.rmtree(store / "private")
+    _file(store, _scored(release, store.parent, 3.0, "Third"), NewFiling("dee", LATER))
     assert check_store(store, whole) == []
     code, text, _ = now_leaderboard("check-store", store, "--base", whole)
     assert (code, text) == (0, f"{store}: fine\n")
@@ -102,14 +103,12 @@ def test_figures_that_nobody_can_recompute_are_the_judges_alone(store, whole, re
     result = _scored(release, store.parent, 3.0, "Blind")
     told = {"release": result.release.model_copy(update={"origin": "blind"}), "ranks": None}
     blind = result.model_copy(update=told)
-    file_result(store, blind, NewFiling("judge", LATER))
-    shutil.rmtree(store / "private")
+    _file(store, blind, NewFiling("judge", LATER))
     assert _codes(check_store(store, whole)) == ["result.unproved"]
     assert check_store(store, whole, Trust(blind=True)) == []
     assert check_store(store, store) == [], "what stands was judged"
     unproved = shutil.copytree(whole, store.parent / "other")
-    file_result(unproved, result.model_copy(update={"ranks": None}))
-    shutil.rmtree(unproved / "private")
+    _file(unproved, result.model_copy(update={"ranks": None}))
     assert _codes(check_store(unproved, trust=Trust(blind=True))) == ["result.unproved"]
 
 
@@ -145,15 +144,13 @@ def test_what_is_no_record_is_the_judges_alone(store, whole, tmp_path):
 def test_a_filing_dated_no_later_than_the_last_of_the_base_is_named(store, whole, release, second):
     """Of near-identical entries the earlier one keeps the place."""
     filing = NewFiling("eve", AT + timedelta(seconds=second))
-    file_result(store, _scored(release, store.parent, 3.0, "Third"), filing)
-    shutil.rmtree(store / "private")
+    _file(store, _scored(release, store.parent, 3.0, "Third"), filing)
     assert _codes(check_store(store, whole)) == ["filing.date"]
 
 
 def test_a_new_result_without_a_filing_is_named(store, whole, release):
     """It would count as older than all that are dated."""
-    entry, _ = file_result(store, _scored(release, store.parent, 3.0, "Third"))
-    shutil.rmtree(store / "private")
+    entry = _file(store, _scored(release, store.parent, 3.0, "Third"))
     (problem,) = check_store(store, whole)
     assert problem.code == "filing.missing"
     assert (problem.expected, check_store(store, store)) == (f"filings/{entry.name}.json", [])
@@ -177,8 +174,7 @@ def test_a_new_result_without_a_filing_is_named(store, whole, release):
 def test_a_name_that_looks_like_another_ones_is_refused(store, whole, release, name, refused):
     result = _scored(release, store.parent, 3.0, "Third")
     method = result.method.model_copy(update={"name": name})
-    file_result(store, result.model_copy(update={"method": method}), NewFiling("eve", LATER))
-    shutil.rmtree(store / "private")
+    _file(store, result.model_copy(update={"method": method}), NewFiling("eve", LATER))
     (problem, *others) = check_store(store, whole, Trust(names=published_methods())) or [None]
     assert others == []
     assert (problem.code if problem else None) == ("name.lookalike" if refused else None)
@@ -190,8 +186,7 @@ def test_a_lookalike_that_was_first_keeps_nobody_from_their_name_once_withdrawn(
     squatted = result.method.model_copy(update={"name": "Міne"})
     squat, _ = file_result(store, result.model_copy(update={"method": squatted}))
     base = shutil.copytree(store, store.parent / "base", ignore=lambda *_: ["private"])
-    file_result(store, _scored(release, store.parent, 1.5, "Mine"), NewFiling("ann", LATER))
-    shutil.rmtree(store / "private")
+    _file(store, _scored(release, store.parent, 1.5, "Mine"), NewFiling("ann", LATER))
     assert _codes(check_store(store, base)) == ["name.lookalike"]
     for folder in (base, store):
         withdraw(folder, squat.name, "a lookalike", AT)

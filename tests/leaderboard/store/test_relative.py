@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from leaderboard.metrics import count_ranks
-from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import QueryRanks, RankRecord, query_ranks
 from leaderboard.store.entries import Entry, NewFiling, Proof, file_result, read_results
 from leaderboard.store.proof import read_board
@@ -17,8 +16,7 @@ from leaderboard.store.relative import (
     unit_ranks,
 )
 from leaderboard.store.signatures import make_key
-from leaderboard.submission.archive import new_submission, pack
-from tests.leaderboard.conftest import SIZES, make_similarity
+from tests.leaderboard.conftest import SIZES, make_similarity, score_matrix
 from tests.leaderboard.random_entries import make_entries
 from tests.leaderboard.scoring.similarities import embedded
 
@@ -31,10 +29,9 @@ def filed(tmp_path, release):
     hours = iter(range(99))
 
     def file(matrix, method="Mine", who="ann"):
-        pack(tmp_path / "x.zip", matrix, new_submission(release, "jieba", "test", method))
+        result = score_matrix(tmp_path / "x.zip", release, matrix, method)
         filing = NewFiling(who, AT + timedelta(hours=next(hours)))
-        entry, _ = file_result(tmp_path / "s", score(tmp_path / "x.zip", release), filing)
-        return entry.name
+        return file_result(tmp_path / "s", result, filing)[0].name
 
     return file
 
@@ -86,7 +83,7 @@ def test_without_a_filing_the_entry_of_a_store_is_the_oldest_and_a_file_the_newe
         assert set(relative_flags(read_board(paths))) == copies
     (path,) = (store / "results").glob(f"*-{first}.json")
     for read in (read_results, read_board):
-        (*_, entry) = (one for one in read([path, store]) if one.name == first)
+        (entry,) = (one for one in read([path, store]) if one.name == first)
         assert entry.stored, "a file of it was read before"
     make_key(store, tmp_path / "k", read_results([store]))
     assert first not in relative_flags(read_board([store]))

@@ -5,10 +5,11 @@ import pytest
 
 from leaderboard.core.errors import SubmissionError
 from leaderboard.metrics import recalls
-from leaderboard.scoring.evaluate import score
-from leaderboard.submission.archive import new_submission, pack
+from leaderboard.scoring.references import chance_rsum
+from leaderboard.submission.archive import new_submission
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError, FormatError
+from tests.leaderboard.conftest import score_matrix
 
 
 def _precomp(folder, name, images, each):
@@ -37,15 +38,13 @@ def test_the_fields_layouts_are_scored_by_owner(tmp_path, track, name, each):
     assert gallery.shape == (images, images * each)
     assert (gallery.owner == np.arange(images * each) // each).all()
     similarity = np.random.default_rng(0).standard_normal(gallery.shape).astype(np.float32)
-    pack(tmp_path / "x.zip", similarity, new_submission(release, track, "test", "Mine"))
-    result, expected = score(tmp_path / "x.zip", release), recalls(similarity, gallery.owner)
-    assert result.rsum == expected.rsum
+    result = score_matrix(tmp_path / "x.zip", release, similarity, track=track)
+    assert result.rsum == recalls(similarity, gallery.owner).rsum
     assert (result.n_images, result.n_pairs) == gallery.shape
     assert result.release.origin == "field"
     assert result.rsum_interval[0] < result.rsum < result.rsum_interval[1]
     assert result.duplicates.captions == 2  # the last caption is the first one again
-    constant = recalls(np.zeros(gallery.shape), gallery.owner)
-    assert result.references["chance"] == pytest.approx(constant.rsum)
+    assert result.references["chance"] == chance_rsum(*gallery.shape)
 
 
 def test_folds_of_a_thousand_images_stand_beside_the_five_thousand(tmp_path, monkeypatch):
@@ -53,8 +52,7 @@ def test_folds_of_a_thousand_images_stand_beside_the_five_thousand(tmp_path, mon
     release = _precomp(tmp_path / "data", "coco_precomp", 12, 5)
     owner = np.arange(60) // 5
     similarity = np.random.default_rng(0).standard_normal((12, 60)).astype(np.float32)
-    pack(tmp_path / "x.zip", similarity, new_submission(release, "coco", "test", "Mine"))
-    folds = score(tmp_path / "x.zip", release).folds
+    folds = score_matrix(tmp_path / "x.zip", release, similarity, track="coco").folds
     expected = [
         recalls(similarity[4 * n : 4 * n + 4, 20 * n : 20 * n + 20], owner[:20]) for n in range(3)
     ]
