@@ -70,13 +70,8 @@ def _recalls(directions: Sequence[Direction], ways: Sequence[tuple[str, str]]) -
 
 def _rank_statistics(way: Direction | OneWay) -> list[str]:
     """Format the rank statistics, with a dash for those that ranked lists do not determine."""
-    figures = (
-        (way.median_rank, ".0f"),
-        (way.mean_rank, ".1f"),
-        (way.mrr, ".3f"),
-        (way.ndcg, ".3f"),
-    )
-    return [_or_dash(value, form) for value, form in figures]
+    figures = way.median_rank, way.mean_rank, way.mrr, way.ndcg
+    return [*map(_or_dash, figures, (".0f", ".1f", ".3f", ".3f"))]
 
 
 def _references(result: Result) -> Table:

@@ -167,7 +167,7 @@ def file_upload(service: Service, upload: Upload) -> Answer:
     if counts:
         take(service, upload.who, "scored", filing.submitted_at)
     try:
-        entry, new = _score_and_file(service, upload, filing)
+        entry, new = _file(service, upload, filing, _score(service, upload))
     except BaseException:
         if counts:
             quotas.release_scored(service.database, upload.who.user_id, filing.submitted_at)
@@ -212,10 +212,6 @@ def _climb(service: Service, upload: Upload, filing: NewFiling, blind: BlindRoun
         raise Refusal(409, told)
     service.meters.submissions.labels("same").inc()
     return Answer(_entry_of(service, best), new=False, turn=turn)
-
-
-def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tuple[Entry, bool]:
-    return _file(service, upload, filing, _score(service, upload))
 
 
 def _score(service: Service, upload: Upload) -> Result:

@@ -33,7 +33,9 @@ class Turns:
 def turns_of(engine: Engine, blind: BlindRound, handle: str) -> Turns:
     """Return the files that a person had scored in a round, by the log of events."""
     query = select(EventRow.subject).where(
-        EventRow.kind == _KIND, EventRow.actor == handle, EventRow.detail == _detail(blind)
+        EventRow.kind == _KIND,
+        EventRow.actor == handle,
+        EventRow.detail == json.dumps({"round": blind.commitment}),
     )
     with reading(engine) as session:
         return Turns(tuple(session.scalars(query.order_by(EventRow.id))), blind.scored)
@@ -45,7 +47,7 @@ def take_turn(engine: Engine, blind: BlindRound, handle: str, payload: str) -> T
     if payload in turns.files:
         return turns
     with writing(engine) as session:
-        events.append(session, handle, _KIND, payload, json.loads(_detail(blind)))
+        events.append(session, handle, _KIND, payload, {"round": blind.commitment})
     return Turns((*turns.files, payload), turns.of)
 
 
@@ -59,7 +61,3 @@ def best_of(engine: Engine, user_id: int, result: Result) -> EntryRow | None:
     )
     with reading(engine) as session:
         return session.scalar(query.order_by(EntryRow.rsum.desc(), EntryRow.name).limit(1))
-
-
-def _detail(blind: BlindRound) -> str:
-    return json.dumps({"round": blind.commitment})

@@ -25,6 +25,7 @@ from leaderboard.store.entries import (
     entry_of,
     now,
     read_record,
+    reproduction_path,
     result_path,
 )
 from leaderboard.store.lookalikes import lookalike
@@ -228,7 +229,7 @@ def _check_about(checked: _Store, path: str, record: About, entries: AbstractSet
     """Check the name of a record, and that its entry exists."""
     wanted = f"{record.name}.json"
     if isinstance(record, Reproduction):
-        wanted = f"{record.name}-{record.payload_sha256[:12]}.json"
+        wanted = PurePosixPath(reproduction_path(record)).name
         _check_run(checked, path, record)
     _named(checked, path, wanted)
     if record.name not in entries:

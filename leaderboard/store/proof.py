@@ -13,12 +13,7 @@ from leaderboard.store.entries import (
     reproduction_path,
     result_path,
 )
-from leaderboard.store.signatures import (
-    Chain,
-    Signature,
-    read_chain,
-    refuse_broken,
-)
+from leaderboard.store.signatures import Chain, Signature, read_chain, refuse_broken
 from leaderboard.store.verify import recomputed
 from now_builder.errors import FormatError
 
@@ -59,11 +54,14 @@ def prove(
     """
     chain = chain or read_chain(store)
     refuse_broken(store, chain)
-    said, signed = signatures_of(chain), chain.signed_files()
+    said: dict[str, list[Signature]] = defaultdict(list)
+    for one in chain.signatures:
+        said[one.entry].append(one)
+    signed = chain.signed_files()
     order = {path: number for number, path in enumerate(signed)}
     found = []
     for entry in entries:
-        proof = proof_of(said.get(entry.name, []))
+        proof = proof_of(said[entry.name])
         if not proof.scored and entry.name not in known:
             _refuse_changed(store, entry)
         found.append(
@@ -100,14 +98,6 @@ def key_in_use(chains: Iterable[Chain]) -> str | None:
 def key_of(chain: Chain) -> str | None:
     """Return the name of the key in use; None without one."""
     return chain.keys[-1].name if chain.keys else None
-
-
-def signatures_of(chain: Chain) -> dict[str, list[Signature]]:
-    """Return the signatures about each entry, oldest first."""
-    found: dict[str, list[Signature]] = defaultdict(list)
-    for one in chain.signatures:
-        found[one.entry].append(one)
-    return found
 
 
 def proof_of(signatures: list[Signature]) -> Proof:

@@ -65,11 +65,11 @@ def recall_tree(found: Recalls) -> dict[str, object]:
 
 
 def _way(way: OneWay) -> dict[str, object]:
-    recalls_at = {f"R@{cutoff}": way.recall(cutoff) for cutoff in CUTOFFS}
-    statistics = {
+    return {
+        "queries": way.n_queries,
+        **{f"R@{cutoff}": way.recall(cutoff) for cutoff in CUTOFFS},
         "medR": way.median_rank,
         "meanR": way.mean_rank,
         "MRR": way.mrr,
         "nDCG@10": way.ndcg,
     }
-    return {"queries": way.n_queries, **recalls_at, **statistics}
