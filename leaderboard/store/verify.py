@@ -48,9 +48,10 @@ def verify(
         found.append(Difference("evaluator.version", result.evaluator.version, VERSION))
     if submission is not None and release is not None:
         again = _in_format_of(result, score(submission, release))
-        # an earlier evaluator had flags that are gone; references need the judge's attributes
+        # an earlier evaluator had flags that are gone; references and notes need attributes
         kept = {name: getattr(again, name) for name in ("references", "unchecked")}
         known = result.model_copy(update={**kept, "flags": result.current_flags})
+        again = again.model_copy(update={"flags": again.current_flags})
         return found + _differences(
             known.model_dump(by_alias=True), again.model_dump(by_alias=True)
         )

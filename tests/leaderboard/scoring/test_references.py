@@ -11,6 +11,7 @@ from leaderboard.board.display_text import row_notes
 from leaderboard.board.tables import make_board
 from leaderboard.scoring.references import followed, followed_share, references
 from leaderboard.store.entries import entry_of
+from leaderboard.store.verify import verify
 from now_builder.formats.release import read_pairs, write_pairs
 from tests.leaderboard.conftest import SIZES, make_similarity, proven, score_matrix
 
@@ -82,6 +83,7 @@ def test_a_row_that_follows_a_site_is_said_to_and_keeps_its_place(of_sites, tmp_
     result = score_matrix(tmp_path / "x.zip", release, similarity)
     assert [note.code for note in result.notes] == ["follows-site"]
     assert (result.current_flags, result.best_reference) == ((), ("lang+site", 500))
+    assert verify(tmp_path / "r.json", result, tmp_path / "x.zip", release) == []
     board = make_board("jieba", [proven(entry_of(result))])
     (row,) = [one for one in board.sections[0].rows if one.entry]
     assert row.place == 1
