@@ -41,7 +41,7 @@ class Refusal(HTTPException):
         problems: Sequence[Problem] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(status, detail, dict(headers or {}))
+        super().__init__(status, detail, headers)
         self.problems = tuple(problems)
 
 
@@ -62,9 +62,7 @@ def problem_response(
         title=HTTPStatus(status).phrase, status=status, detail=detail, problems=tuple(problems)
     )
     tree = document.model_dump(mode="json", exclude=None if problems else {"problems"})
-    return JSONResponse(
-        tree, status_code=status, media_type=MEDIA_TYPE, headers=dict(headers or {})
-    )
+    return JSONResponse(tree, status, headers, MEDIA_TYPE)
 
 
 def describe_errors(tree: dict[str, Any]) -> dict[str, Any]:

@@ -27,8 +27,7 @@ def read_board(paths: Iterable[Path]) -> list[Entry]:
     """
     entries: dict[str, Entry] = {}
     for path in paths:
-        found = prove(path, read_results([path]))
-        for entry in found:
+        for entry in prove(path, read_results([path])):
             known = entries.get(entry.name)
             if known is None or (
                 known.proof.arrival is None and (entry.filing is not None or not known.stored)
