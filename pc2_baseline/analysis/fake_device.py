@@ -4,17 +4,18 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import prod
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 from weakref import finalize
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey
 from torch.nn import functional
 from torch.optim import optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -115,8 +116,10 @@ class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read = self._read(func, args, kwargs) if fake else None
         if read is not None:
             return read
-        with self:  # parts of an operation that is made of others, as inference mode has them
-            found = func.decompose(*args, **kwargs)
+        found = NotImplemented
+        if _is_composite(func):
+            with self:  # its parts, as inference mode has them
+                found = func.decompose(*args, **kwargs)
         if found is NotImplemented:
             found = func(*args, **kwargs)
             made = [tensor for tensor in _tensors(found) if tensor.device == FAKE]
@@ -235,7 +238,7 @@ class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         counted = flop_registry.get(func._overloadpacket)  # noqa: SLF001
         flops = counted(*args, **kwargs, out_val=found) if counted else 0
-        moved = sum(prod(t.shape) * t.itemsize for t in (*given, *made) if t.device == FAKE)
+        moved = sum(tensor.nbytes for tensor in (*given, *made) if tensor.device == FAKE)
         self.work[given[0].dtype if flops else None, flops, moved] += 1
 
     def _follow(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
@@ -256,8 +259,22 @@ class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._twins[tensor.untyped_storage()] = None
 
 
+@cache
+def _is_composite(func: Any) -> bool:
+    """Whether an operation can be made of others."""
+    key = DispatchKey.CompositeImplicitAutograd  # type: ignore[attr-defined]
+    return bool(func.has_kernel_for_dispatch_key(key))
+
+
 def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    """Return the tensors of what an operation takes or returns: several times as fast as pytree."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, list | tuple):
+        return []
+    return [tensor for branch in tree for tensor in _tensors(branch)]
 
 
 def _laid(flat: Tensor, like: Tensor) -> Tensor:
