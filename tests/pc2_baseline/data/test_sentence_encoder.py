@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 from dataclasses import replace
+from importlib.util import find_spec
 
 import h5py
 import numpy as np
@@ -29,7 +30,9 @@ from pc2_baseline.training.method import Sizes
 from tests.encoders import PAD, SPECIAL, tokenizer
 from tests.pc2_baseline.commands import call, failed
 
-pytest.importorskip("sentence_transformers", reason="pip install 'noise-of-web[text-encoder]'")
+pytestmark = pytest.mark.skipif(  # importing it takes five seconds, in each worker
+    find_spec("sentence_transformers") is None, reason="pip install 'noise-of-web[text-encoder]'"
+)
 CPU = torch.device("cpu")
 COLUMNS = slice(3, 259)
 MEANINGS = [

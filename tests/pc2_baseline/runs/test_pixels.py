@@ -208,7 +208,7 @@ def test_a_plan_counts_products_and_bounds_memory_by_the_chunk(small_clip):
     data = Data.like_now(64, 16)
 
     def planned(chunk):
-        sets = [f'model.encoder="{small_clip}"', "train.batch=16", f"model.chunk={chunk}"]
+        sets = [f'model.encoder="{small_clip}"', "train.batch=8", f"model.chunk={chunk}"]
         return plan(read_settings("clip", sets), data, "h100", 0.5)
 
     cut, whole = planned(4), planned(0)

@@ -19,7 +19,8 @@ def planned(*overrides, gpu="h100", clean=0.5, config="pc2-paper"):
 
 
 def test_hours_are_those_of_the_steps_and_grow_with_the_pairs_that_are_clean():
-    found = {clean: planned("method.noisy_from_epoch=10", clean=clean) for clean in (0.5, 1.0)}
+    noisy_from = "method.noisy_from_epoch=10"
+    found = {clean: planned(noisy_from, clean=clean, config="pc2-pooled") for clean in (0.5, 1.0)}
     warm, clean, noisy, division, dev = found[0.5].phases
     assert [each.epochs for each in found[0.5].phases] == [10, 10, 40, 60, 60]
     # two peers, 1600 pairs in batches of 16, half of them clean
