@@ -262,7 +262,7 @@ class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @cache
 def _is_composite(func: Any) -> bool:
     """Whether an operation can be made of others."""
-    key = DispatchKey.CompositeImplicitAutograd  # type: ignore[attr-defined]
+    key = DispatchKey.CompositeImplicitAutograd
     return bool(func.has_kernel_for_dispatch_key(key))
 
 
