@@ -60,6 +60,14 @@ def write_rows(path: Path, rows: Sequence[Any], schema: Any) -> None:
             writer.write_table(pa.Table.from_pylist(block, schema=schema))
 
 
+def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Write a CSV with a header, atomically."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
 def read_rows(
     path: Path, schema: Any, optional: Collection[str], required: Collection[str]
 ) -> Iterator[dict[str, Any]]:

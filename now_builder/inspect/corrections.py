@@ -1,13 +1,11 @@
 """Corrections: a table of verdicts with those of later judges in place, for a pull request."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from now_builder.errors import FormatError
-from now_builder.formats.io import replacing
-from now_builder.formats.tables import read_frame
+from now_builder.formats.tables import read_frame, write_csv
 from now_builder.formats.verdicts import VerdictRow, verdict_of
 from now_builder.inspect.stats import read_audit
 
@@ -43,10 +41,7 @@ def write_corrected(
             row.update(new)
     if not again:
         raise FormatError(judged, f"none of its {len(rows)} rows was judged again")
-    with replacing(out) as part, part.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [*table.columns], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(out, table.columns, (row.values() for row in rows))
     return changed, again
 
 

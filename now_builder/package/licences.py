@@ -1,17 +1,15 @@
 """Licences of sites: which pages others may have copies of, and what a release says of them."""
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from now_builder.errors import FormatError, NowError
-from now_builder.formats.io import replacing
 from now_builder.formats.release import LICENCES, Manifest
 from now_builder.formats.shard import CaptureRow
 from now_builder.formats.statistics import ranked
-from now_builder.formats.tables import read_frame
+from now_builder.formats.tables import read_frame, write_csv
 from now_builder.urls import canonical, site_of
 
 Sites = dict[str, dict[str, str]]
@@ -72,10 +70,7 @@ def write_licences(path: Path, sites: Sites, hosts: Iterable[str]) -> dict[str, 
     """Write the lines of the sites of some pairs, each with its count; return pairs by licence."""
     pairs = Counter(hosts)
     rows = [{**sites[host], "pairs": count} for host, count in sorted(pairs.items())]
-    with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(path, rows[0], (row.values() for row in rows))
     return _by_licence(sites, pairs)
 
 

@@ -1,7 +1,5 @@
 """The list of the pinned web, and what became of each site: CSV, a row a site."""
 
-import csv
-import io
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
@@ -9,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from now_builder.errors import FormatError
-from now_builder.formats.io import read_lines, write_text
-from now_builder.formats.tables import plain_names, read_records
+from now_builder.formats.io import read_lines
+from now_builder.formats.tables import plain_names, read_records, write_csv
 
 LIST = Path(__file__).with_name("sites.csv")
 MOST_PAGES = 40
@@ -92,11 +90,8 @@ def read_made(web: Path) -> list[Any]:
 
 def write_sites(path: Path, rows: Iterable[MadeSite]) -> None:
     """Write rows as CSV, atomically."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(field.name for field in fields(MadeSite))
-    writer.writerows(asdict(row).values() for row in rows)
-    write_text(path, text.getvalue())
+    names = (field.name for field in fields(MadeSite))
+    write_csv(path, names, (asdict(row).values() for row in rows))
 
 
 def _read(path: Path, kind: type[Site], missing: str) -> list[Any]:

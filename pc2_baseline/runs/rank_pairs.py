@@ -1,6 +1,5 @@
 """Rank the pairs of a release by how likely they are mismatched, without a training run."""
 
-import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,11 +13,11 @@ from torch import Tensor
 
 from leaderboard.core.rounds import round_of
 from now_builder.errors import ConfigError, FormatError, TrainingError
-from now_builder.formats.io import replacing
 from now_builder.formats.reader import open_release
 from now_builder.formats.release import Pair, is_ours, read_split_captions, stream_pairs
 from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.split import Split, registrable_domain
+from now_builder.formats.tables import write_csv
 from pc2_baseline.config import DataSettings, RankSettings
 from pc2_baseline.data.pairs import PairSet, cut, open_split
 from pc2_baseline.data.readers import check_layout, tracks_of
@@ -384,7 +383,4 @@ def _why(better: float, other: Pair | None, copies: int) -> str:
 
 
 def _write(output: Path, rows: Sequence[RankedPair]) -> None:
-    with replacing(output) as part, part.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(field.name for field in fields(RankedPair))
-        writer.writerows(map(astuple, rows))
+    write_csv(output, (field.name for field in fields(RankedPair)), map(astuple, rows))

@@ -1,6 +1,5 @@
 """Detector weights on disk: a safetensors file and, beside it, a JSON that describes them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from now_builder.config import Strict, build
 from now_builder.detect.labels.mapping import ClassMapping
 from now_builder.detect.model.apt import AptDetector, ModelConfig
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import replacing, sha256_of, write_json
+from now_builder.formats.io import read_json, replacing, sha256_of, write_json
 
 FORMAT = "now-detector/2"
 SHIPPED = "tiny-web"
@@ -90,12 +89,7 @@ def read_card(weights: Path) -> DetectorCard:
             "with the package"
         )
     path = card_path(weights)
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FormatError(path, f"missing; it belongs to {weights.name}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FormatError(path, f"not JSON ({error})") from None
+    tree = read_json(path, f"missing; it belongs to {weights.name}")
     if not isinstance(tree, dict) or tree.get("format") != FORMAT:
         found = tree.get("format") if isinstance(tree, dict) else type(tree).__name__
         raise FormatError(path, f"format {found!r}, expected {FORMAT!r}")
