@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from now_builder.errors import ConfigError, NowError
+from now_builder.program.retry_after import retry_after_s
 
 TOKEN_VARIABLE = "NOW_LEADERBOARD_TOKEN"  # noqa: S105 - a name, not a secret
 TRIES = 6
@@ -163,7 +163,7 @@ class BoardClient:
                 if answer.status_code not in _AGAIN:
                     return _checked(answer, self._url)
                 problem = f"{self._url}: not available ({answer.status_code})"
-                wait = max(wait, _retry_after(answer.headers.get("Retry-After", "")))
+                wait = max(wait, retry_after_s(answer.headers.get("Retry-After")) or 0.0)
             if attempt + 1 < TRIES:
                 self._pause(min(wait, 60.0))
         raise BoardError(f"{problem}; {TRIES} tries")
@@ -248,12 +248,3 @@ def _pieces(path: Path, progress: Progress | None) -> Iterator[bytes]:
             sent += len(piece)
             if progress:
                 progress(sent)
-
-
-def _retry_after(value: str) -> float:
-    if value.isdigit():
-        return float(value)
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return 0.0

@@ -5,10 +5,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from now_builder.errors import NowError
+from now_builder.program.retry_after import retry_after_s
 
 _PATIENCE_S = 3600.0
 """Seconds to wait in all, for one step, where the hub answers that it had too many requests."""
@@ -77,14 +77,11 @@ def _wait_s(headers: Mapping[str, str]) -> float:
     """Return the seconds that an answer asks to wait: by Retry-After, or by the hub's RateLimit."""
     from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]
 
-    asked = headers.get("retry-after", "").strip()
-    if asked.isdecimal() and len(asked) < 10:
-        return max(1.0, float(asked))
-    try:
-        return max(1.0, parsedate_to_datetime(asked).timestamp() - time.time())
-    except (ValueError, OverflowError):
-        limit = parse_ratelimit_headers(headers)
-        return _BUSY_S if limit is None else limit.reset_in_seconds + 1.0
+    asked = retry_after_s(headers.get("retry-after"))
+    if asked is not None:
+        return max(1.0, asked)
+    limit = parse_ratelimit_headers(headers)
+    return _BUSY_S if limit is None else limit.reset_in_seconds + 1.0
 
 
 def _describe(error: BaseException) -> str | None:

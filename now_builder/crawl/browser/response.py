@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from now_builder.crawl.browser.visit import VisitError
-from now_builder.crawl.politeness.opt_outs import retry_after_s
+from now_builder.program.retry_after import retry_after_s
 
 HTML = frozenset({"text/html", "application/xhtml+xml"})
 _DOWNLOADS = {"application/octet-stream", "application/x-download", "application/zip"}

@@ -1,9 +1,7 @@
-"""Opt-outs in headers and meta tags, and the header Retry-After."""
+"""Opt-outs in headers and meta tags."""
 
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from email.utils import parsedate_to_datetime
 
 from now_builder.crawl.politeness.robots import PRODUCT
 from now_builder.crawl.politeness.robots_rules import product_token, refuses_training
@@ -95,19 +93,3 @@ def _of_header(header: str) -> set[str]:
 def _is_ours(name: str) -> bool:
     """Return whether a crawler's name is this crawler's, with or without its version."""
     return product_token(name.encode()) == PRODUCT.encode()
-
-
-def retry_after_s(value: str | None) -> float | None:
-    """Parse a ``Retry-After`` header (seconds or a date) to seconds; ``None`` if it is neither.
-
-    Source:
-        RFC 9110, section 10.2.3.
-    """
-    text = (value or "").strip()
-    if re.fullmatch(r"\d{1,9}", text):
-        return float(text)
-    try:
-        moment = parsedate_to_datetime(text).timestamp()
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return max(0.0, moment - time.time())

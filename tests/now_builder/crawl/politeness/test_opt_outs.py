@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from now_builder.crawl.politeness.opt_outs import opt_outs, retry_after_s
+from now_builder.crawl.politeness.opt_outs import opt_outs
 from now_builder.errors import FormatError
 from now_builder.formats.tables import read_hosts
+from now_builder.program.retry_after import retry_after_s
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,21 @@
+"""The header ``Retry-After`` of an answer."""
+
+import re
+import time
+from email.utils import parsedate_to_datetime
+
+
+def retry_after_s(value: str | None) -> float | None:
+    """Parse a ``Retry-After`` header (seconds or a date) to seconds; ``None`` if it is neither.
+
+    Source:
+        RFC 9110, section 10.2.3.
+    """
+    text = (value or "").strip()
+    if re.fullmatch(r"\d{1,9}", text):
+        return float(text)
+    try:
+        moment = parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return max(0.0, moment - time.time())
