@@ -10,13 +10,14 @@ from pathlib import Path
 
 from now_builder.crawl.archive import Archive
 from now_builder.crawl.browser.visit import REFUSED
-from now_builder.crawl.engines.local import crawl_shards, make_resolver, write_errors_explained
+from now_builder.crawl.engines.local import crawl_shards, make_resolver
 from now_builder.crawl.plan.host_groups import assign_host_groups, host_groups
 from now_builder.crawl.plan.planning import check_can_start_over, make_plan
 from now_builder.crawl.plan.urls import read_urls
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.locks import ALL_SHARDS, lock_shards
 from now_builder.crawl.storage.own_files import start_over
+from now_builder.crawl.storage.shard_writer import write_errors_explained
 from now_builder.errors import ConfigError
 from now_builder.formats.shard import complete_shards, read_columns
 from now_builder.machine.distribution import read_share

@@ -5,9 +5,9 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, closing, contextmanager
+from contextlib import AsyncExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,8 @@ from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.locks import lock_shards
 from now_builder.crawl.storage.own_files import sweep
 from now_builder.crawl.storage.shard_tracker import ShardTracker
-from now_builder.errors import CrawlError, Stopped
+from now_builder.crawl.storage.shard_writer import write_errors_explained
+from now_builder.errors import Stopped
 from now_builder.formats.shard import read_plan
 from now_builder.formats.tables import read_hosts
 from now_builder.program.progress import Progress
@@ -82,18 +83,6 @@ def make_resolver(settings: CrawlSettings) -> Resolver:
         only=only,
         local=settings.archive is not None,
     )
-
-
-@contextmanager
-def write_errors_explained(captures: Path) -> Iterator[None]:
-    """Raise an error of the file system, such as a full disk, as a one-line CrawlError."""
-    try:
-        yield
-    except OSError as error:
-        raise CrawlError(
-            f"{captures}: cannot be written ({error}); all pages that were done are kept, run the "
-            "same command again to go on"
-        ) from None
 
 
 async def _visit_pending(

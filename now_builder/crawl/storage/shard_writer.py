@@ -10,6 +10,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,18 @@ _COLUMNS = {column.name for column in fields(CaptureRow)}
 """The journal of an earlier version may have others."""
 
 _OPEN, _NEW, _DROP = ".open", ".open.new", ".open.drop"
+
+
+@contextmanager
+def write_errors_explained(path: Path) -> Iterator[None]:
+    """Raise an error of the file system, such as a full disk, as a one-line CrawlError."""
+    try:
+        yield
+    except OSError as error:
+        raise CrawlError(
+            f"{path}: cannot be written ({error}); all pages that were done are kept; when it can "
+            "be, run the same command again to go on"
+        ) from None
 
 
 class OpenShard:
@@ -84,7 +97,7 @@ class OpenShard:
         """
         parts = [] if capture is None else _to_parts(capture)
         with self._lock:
-            try:
+            with write_errors_explained(self._folder):
                 self._folder.mkdir(exist_ok=True)
                 if parts:
                     _append(self._folder / _MEMBERS, self._end, b"".join(parts))
@@ -92,27 +105,17 @@ class OpenShard:
                 line = {"row": asdict(row), "at": self._end, "sizes": sizes}
                 text = json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
                 _append(self._folder / _JOURNAL, None, text.encode("utf-8", "surrogatepass"))
-            except OSError as error:
-                raise CrawlError(
-                    f"{self._folder}: cannot be written ({error}); all pages that were done are "
-                    "kept, run the same command again when there is room"
-                ) from None
             self._take(*_parsed(line))
 
     def finish(self, rows: Sequence[CaptureRow]) -> None:
         """Write the shard's tar and parquet and drop the folder; also a WARC if wanted."""
-        try:
+        with write_errors_explained(rows_path(self.captures, self.number)):
             if any(len(sizes) > _PARTS for _, sizes in self._places.values()):
                 pages = [row for row in rows if row.status == "ok"]
                 captures = (_from_parts(key, parts) for key, parts in self._packed(rows))
                 write_warc(self.captures, self.number, zip(pages, captures, strict=True))
             packed = (_named(key, parts) for key, parts in self._packed(rows))
             write_packed(self.captures, self.number, rows, packed)
-        except OSError as error:
-            raise CrawlError(
-                f"{rows_path(self.captures, self.number)}: cannot be written ({error}); all pages "
-                "that were done are kept, run the same command again when there is room"
-            ) from None
         if self._folder.exists():
             drop = self.captures / f"{self.number:05d}{_DROP}"
             self._folder.rename(drop)  # at once, so that no half folder is ever taken for a whole
