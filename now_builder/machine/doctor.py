@@ -122,7 +122,7 @@ def mend() -> list[Finding]:
             )
     if find_chromium() is None and find_spec("playwright"):
         command = [sys.executable, "-m", "playwright", "install", "chromium", "--only-shell"]
-        _quietly([*command, "--with-deps"] if _is_root() else command)
+        _quietly([*command, "--with-deps"] if os.geteuid() == 0 else command)
     findings = check()
     lacking = [finding for finding in findings if not finding.found and finding.packages]
     if lacking and findings[0].found and not apt:
@@ -228,7 +228,7 @@ def _drawn(chromium: Path) -> list[bool] | None:
     samples = json.dumps([sample for _, sample, _, _ in _SCRIPTS], ensure_ascii=False)
     page = "data:text/html;charset=utf-8," + quote(_PROBE.replace("SAMPLES", samples))
     command = [str(chromium), "--headless", "--disable-gpu", "--dump-dom", page]
-    if _is_root():
+    if os.geteuid() == 0:
         command.insert(1, "--no-sandbox")
     try:
         # The script's own text, too, is in the document; the answer stands last.
@@ -243,7 +243,7 @@ def _apt() -> list[str]:
     """Return the command that installs Debian packages here; empty where there is none."""
     if shutil.which("apt-get") is None:
         return []
-    if _is_root():
+    if os.geteuid() == 0:
         return ["apt-get", "-qq"]
     if shutil.which("sudo") is None:
         return []
@@ -269,7 +269,3 @@ def _output(command: Sequence[str | Path]) -> str:
     return subprocess.run(
         command, capture_output=True, text=True, timeout=_PROBE_S, check=True
     ).stdout
-
-
-def _is_root() -> bool:
-    return hasattr(os, "geteuid") and os.geteuid() == 0

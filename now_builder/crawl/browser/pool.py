@@ -83,16 +83,6 @@ class _Launched:
     held_mb: float = 0.0
 
 
-def user_agent(version: str, url: str) -> str:
-    """Return a phone's user agent that names this crawler and a page about it."""
-    about = f" (+{url})" if url else ""
-    return (
-        "Mozilla/5.0 (Linux; Android 10; K) AppleWebKit/537.36 (KHTML, like Gecko) "
-        f"Chrome/{version.split('.', maxsplit=1)[0]}.0.0.0 Mobile Safari/537.36 "
-        f"{PRODUCT}/{__version__}{about}"
-    )
-
-
 class BrowserPool:
     """As many browsers as the pages in flight need; each visit has a context of its own."""
 
@@ -113,7 +103,7 @@ class BrowserPool:
         """Start the driver and a first browser, so that a missing one is reported at once."""
         if self._settings.browser is not None and not self._settings.browser.exists():
             raise CrawlError(f"--browser {self._settings.browser}: no such file")
-        if _is_root():
+        if os.geteuid() == 0:
             _log.warning(
                 "crawl: running as root, so Chromium's own sandbox is off; run as an ordinary user "
                 "to have it (for example: sudo -u nobody -H now-builder crawl ...)"
@@ -138,8 +128,14 @@ class BrowserPool:
 
     @property
     def user_agent(self) -> str:
-        """The user agent of all requests."""
-        return user_agent(self.version, self._settings.user_agent_url)
+        """The user agent of all requests: a phone's that names this crawler and a page about it."""
+        url = self._settings.user_agent_url
+        about = f" (+{url})" if url else ""
+        return (
+            "Mozilla/5.0 (Linux; Android 10; K) AppleWebKit/537.36 (KHTML, like Gecko) "
+            f"Chrome/{self.version.split('.', maxsplit=1)[0]}.0.0.0 Mobile Safari/537.36 "
+            f"{PRODUCT}/{__version__}{about}"
+        )
 
     async def visit(
         self, url: str, proxy: Proxy, record: VisitRecord, ask: Ask, *, alone: bool = False
@@ -310,7 +306,7 @@ class BrowserPool:
                 self._driver = await Driver.start()
             browser = await self._driver.playwright.chromium.launch(
                 executable_path=self._path,
-                chromium_sandbox=not _is_root(),
+                chromium_sandbox=os.geteuid() != 0,
                 args=list(_ARGUMENTS),
                 ignore_default_args=list(_NOT_PLAYWRIGHTS),
                 handle_sigint=False,
@@ -323,10 +319,6 @@ class BrowserPool:
         driver, self._driver = self._driver, None
         if driver is not None:
             await driver.stop()
-
-
-def _is_root() -> bool:
-    return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def _launch_problem(path: Path | None, error: BaseException) -> str:

@@ -265,9 +265,7 @@ class Tab:
                     await self._sent(event["request"]["url"].partition("#")[0], request)
             except VisitError as reason:
                 if self._documents and reason.error in ("download", "not_html"):
-                    # The page only offers a file, and stays as it is.
-                    failure = {**request, "errorReason": "Aborted"}
-                    await self._session.send("Fetch.failRequest", failure)
+                    await self._abort(request)  # the page only offers a file, and stays as it is
                 else:
                     self._end(reason)
 
@@ -287,10 +285,12 @@ class Tab:
             except (VisitError, TimeoutError):
                 refused = True
         if refused:
-            failure = {**request, "errorReason": "Aborted"}
-            await self._session.send("Fetch.failRequest", failure)
+            await self._abort(request)
         else:
             await self._session.send("Fetch.continueRequest", request)
+
+    async def _abort(self, request: dict[str, Any]) -> None:
+        await self._session.send("Fetch.failRequest", {**request, "errorReason": "Aborted"})
 
     async def _sent(self, url: str, request: dict[str, Any]) -> None:
         try:

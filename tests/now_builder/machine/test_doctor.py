@@ -88,7 +88,7 @@ def test_mending_installs_what_is_missing_and_looks_again(
     looked = iter([[lacking], [doctor.Finding("Chromium", found=True, needed=True, detail="new")]])
     monkeypatch.setattr(doctor, "check", lambda: next(looked))
     monkeypatch.setattr(doctor, "find_chromium", lambda: tmp_path / "new")
-    monkeypatch.setattr(doctor, "_is_root", lambda: True)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert [finding.detail for finding in doctor.mend()] == ["new"]
     asked = (tmp_path / "asked").read_text(encoding="utf-8").splitlines()
     assert asked == [
