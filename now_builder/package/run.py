@@ -76,6 +76,8 @@ _log = logging.getLogger(__name__)
 
 _PREVIOUS = ".previous-manifest.json"
 _LIBRARIES = ("h5py", "numpy", "phonenumberslite", "pyarrow", "tldextract")
+_FILES = ("test_sites", "licensed", "suspects", "never")
+"""Settings that name a file, by its path from the release folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,7 @@ def resolve_settings(
     if given.get("matched"):
         files = [name for name in settings.matched if name != "none"]
         given["matched"] = [relative(name, release) for name in files]
-    for option in ("test_sites", "licensed", "suspects", "never"):
+    for option in _FILES:
         if name := given.get(option):
             given[option] = "" if name == "none" else relative(name, release)
     resolved = build(PackageSettings, tree | given, str(release / "manifest.json"))
@@ -242,10 +244,6 @@ def _read(
     hashes = {"plan": sha256_of(plan_path(captures))}
     shards = [sha256_of(rows_path(captures, shard)) for shard in complete_shards(captures)]
     hashes["rows"] = hashlib.sha256("\n".join(shards).encode()).hexdigest()
-    sites: list[str] = []
-    if settings.test_sites:
-        path = _from_release(release, settings.test_sites)
-        sites, hashes["test_sites"] = read_test_sites(path, plan), sha256_of(path)
     ids: dict[str, CaptionIds] = {}
     for name, vocabulary in vocabularies.items():
         path = captions / f"{name}.txt"
@@ -261,19 +259,15 @@ def _read(
         paths = [_from_release(release, name) for name in settings.matched]
         judged = read_judgements(paths, plan)
         hashes |= {f"matched.{number}": sha256_of(path) for number, path in enumerate(paths)}
-    licensed = None
-    if settings.licensed:
-        path = _from_release(release, settings.licensed)
-        licensed, hashes["licensed"] = read_sites(path), sha256_of(path)
-    suspects: dict[str, float] = {}
-    if settings.suspects:
-        path = _from_release(release, settings.suspects)
-        suspects = read_suspects(path, {line.key: line.url for line in plan})
-        hashes["suspects"] = sha256_of(path)
-    never: frozenset[str] = frozenset()
-    if settings.never:
-        path = _from_release(release, settings.never)
-        never, hashes["never"] = frozenset(read_hosts(path)), sha256_of(path)
+    named = {
+        name: _from_release(release, file) for name in _FILES if (file := getattr(settings, name))
+    }
+    urls = {line.key: line.url for line in plan}
+    sites = read_test_sites(named["test_sites"], plan) if settings.test_sites else []
+    licensed = read_sites(named["licensed"]) if settings.licensed else None
+    suspects = read_suspects(named["suspects"], urls) if settings.suspects else {}
+    never = frozenset(read_hosts(named["never"]) if settings.never else ())
+    hashes |= {name: sha256_of(path) for name, path in named.items()}
     pools = choose_pools(split, settings, sites)
     return _Inputs(
         pools, split, plan, rows, ids, vocabularies, raw, judged, licensed, suspects, never, hashes,
