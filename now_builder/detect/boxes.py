@@ -28,21 +28,12 @@ def intersection_over_minimum(
     return intersection(a, b) / smaller.clamp(min=1e-6)
 
 
-def encode(boxes: Float[Tensor, "n 4"], anchors: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
-    """Express boxes as weighted offsets from anchors (the R-CNN parametrisation).
+def decode(deltas: Float[Tensor, "n 4"], anchors: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
+    """Return the boxes at weighted offsets from anchors (the R-CNN parametrisation).
 
     Source:
         Girshick et al., CVPR 2014, with the weights (10, 10, 5, 5) of Fast R-CNN.
     """
-    size, base = boxes[:, 2:] - boxes[:, :2], anchors[:, 2:] - anchors[:, :2]
-    base = base.clamp(min=1e-3)
-    shift = (boxes[:, :2] + size / 2 - anchors[:, :2] - base / 2) / base
-    growth = torch.log(size.clamp(min=1e-3) / base)
-    return torch.cat([shift, growth], dim=1) * boxes.new_tensor(_WEIGHTS)
-
-
-def decode(deltas: Float[Tensor, "n 4"], anchors: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
-    """Invert :func:`encode`."""
     deltas = deltas / deltas.new_tensor(_WEIGHTS)
     base = (anchors[:, 2:] - anchors[:, :2]).clamp(min=1e-3)
     centre = anchors[:, :2] + base / 2 + deltas[:, :2] * base

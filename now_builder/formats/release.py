@@ -153,11 +153,6 @@ def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
     write_rows(path, rejects, schema_of(Reject))
 
 
-def read_rejects(release: Path) -> list[Reject]:
-    """Read ``RELEASE/rejects.parquet``."""
-    return list(stream_rejects(release))
-
-
 def stream_rejects(release: Path) -> Iterator[Reject]:
     """Read ``RELEASE/rejects.parquet`` a few rows at a time."""
     return (Reject(**row) for row in stream_rows(release / "rejects.parquet", Reject, (), _ROWS))

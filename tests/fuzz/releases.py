@@ -25,8 +25,8 @@ from now_builder.formats.release import (
     check_files,
     read_image_identities,
     read_pairs,
-    read_rejects,
     read_split_captions,
+    stream_rejects,
     write_manifest,
     write_pairs,
     write_rejects,
@@ -131,7 +131,7 @@ READER = Kinds(
     },
     {
         "pairs.parquet": read_pairs,
-        "rejects.parquet": read_rejects,
+        "rejects.parquet": lambda folder: list(stream_rejects(folder)),
         "plan.parquet": read_plan,
         "00000.parquet": _read_rows,
         "00000.tar": _read_tar,

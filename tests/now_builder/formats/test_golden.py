@@ -12,9 +12,9 @@ from now_builder.formats.release import (
     open_regions,
     read_manifest,
     read_pairs,
-    read_rejects,
     read_release_vocabulary,
     read_split_captions,
+    stream_rejects,
 )
 from now_builder.formats.shard import read_captures, read_plan, read_rows
 from now_builder.formats.split import read_split
@@ -76,7 +76,7 @@ def test_a_release_of_version_1() -> None:
     assert manifest.counts == {"train": 2, "dev": 1, "test": 2}
     assert check_files(release) == []
     assert [pair.key for pair in read_pairs(release)] == [*KEYS[3:], *KEYS[:3]]
-    assert [reject.reason for reject in read_rejects(release)] == ["failed:timeout"]
+    assert [reject.reason for reject in stream_rejects(release)] == ["failed:timeout"]
     for name in ("jieba", "bpe", "bert"):
         captions = read_split_captions(release, "test", name)
         assert captions.keys == KEYS[1:3]

@@ -27,9 +27,9 @@ from now_builder.formats.release import (
     read_image_identities,
     read_manifest,
     read_pairs,
-    read_rejects,
     read_release_vocabulary,
     read_split_captions,
+    stream_rejects,
     write_pairs,
     write_rejects,
 )
@@ -182,7 +182,7 @@ def test_pairs_and_rejects_survive_their_files(tmp_path_factory, caption, url, l
     write_pairs(release / "pairs.parquet", pairs)
     write_rejects(release / "rejects.parquet", rejects)
     assert read_pairs(release) == pairs
-    assert read_rejects(release) == rejects
+    assert list(stream_rejects(release)) == rejects
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from now_builder.inspect.settings import AuditSettings, ReportSettings
 
 pytestmark = pytest.mark.browser
 
-COUNTED = "before => document.getElementById('count').textContent !== before"
 READY = "!document.getElementById('match').disabled"
 CONTRAST = """() => {
   const parse = (text) => text.match(/[\\d.]+/g).map(Number);

@@ -18,7 +18,7 @@ from now_builder.formats.release import (
     LICENCES,
     read_manifest,
     read_pairs,
-    read_rejects,
+    stream_rejects,
     write_pairs,
 )
 from now_builder.formats.shard import read_captures, read_plan, read_rows, write_shard
@@ -97,7 +97,7 @@ def test_every_page_without_such_a_licence_is_a_reject_that_says_why(made, relea
     pairs = read_pairs(release)
     assert pairs
     assert all(is_free(stated.get(pair.site, "")) for pair in pairs)
-    rejects = [one for one in read_rejects(release) if one.reason == "not_licensed"]
+    rejects = [one for one in stream_rejects(release) if one.reason == "not_licensed"]
     for reject in rejects:
         expected = stated.get(reject.site, "not in the list of sites") or "none"
         assert reject.detail == expected
@@ -161,7 +161,7 @@ def test_a_page_that_led_to_another_site_is_out_whatever_its_own_licence(
         ]
         write_shard(captures, shard, rows, list(read_captures(captures, shards=[shard])))
     release = made(tmp_path / "release", captures)
-    [reject] = [one for one in read_rejects(release) if one.key == gone.key]
+    [reject] = [one for one in stream_rejects(release) if one.key == gone.key]
     assert reject.reason == "not_licensed"
     assert reject.detail == f"led to {elsewhere}, whose licence is another"
     assert stayed.key in {pair.key for pair in read_pairs(release)}

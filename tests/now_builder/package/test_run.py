@@ -25,8 +25,8 @@ from now_builder.formats.release import (
     open_regions,
     read_manifest,
     read_pairs,
-    read_rejects,
     read_split_captions,
+    stream_rejects,
 )
 from now_builder.formats.shard import Element, read_captures, read_plan, read_rows, write_shard
 from now_builder.formats.split import read_split, write_split
@@ -118,7 +118,7 @@ def test_every_reject_has_the_reason_that_its_row_gives(world: World, release: P
     with open_features(world.features) as features:
         has_features = {*features.keys}
     seen = set()
-    for reject in read_rejects(release):
+    for reject in stream_rejects(release):
         row = rows[reject.key]
         if row.status in {"failed", "refused"}:
             expected = f"{row.status}:{row.error}"
@@ -332,7 +332,7 @@ def test_sites_that_are_never_wanted_leave_an_existing_release(
     gone = {pair.key for pair in before if pair.site == site}
     assert gone.isdisjoint(left)
     assert left == [pair.key for pair in before if pair.site != site]
-    assert gone <= {one.key for one in read_rejects(release) if one.reason == "never"}
+    assert gone <= {one.key for one in stream_rejects(release) if one.reason == "never"}
     assert manifest.settings["never"] == "../never.txt"
     listed.write_text("elsewhere.example\n", "utf-8")
     world.package(release)
@@ -537,7 +537,7 @@ def test_filters_are_kept_counted_and_taken_back(world: World, tmp_path: Path) -
     assert verify(filtered) == []
     kept = {pair.key for pair in read_pairs(filtered)}
     before = {pair.key for pair in read_pairs(plain)}
-    rejects = {reject.key: reject for reject in read_rejects(filtered)}
+    rejects = {reject.key: reject for reject in stream_rejects(filtered)}
     assert kept < before
     assert all(rejects[key].detail for key in before - kept)
     for pair in read_pairs(filtered):
@@ -577,7 +577,7 @@ def test_blank_pages_are_left_out_and_other_flags_of_the_screen_on_request(
         inputs = (captures, world.features, world.captions)
         package(*inputs, release, PackageSettings(**settings))
         pairs = {pair.key: pair.flags for pair in read_pairs(release) if pair.flags}
-        return pairs, {r.key: r.reason for r in read_rejects(release) if "flag:" in r.reason}
+        return pairs, {r.key: r.reason for r in stream_rejects(release) if "flag:" in r.reason}
 
     assert flagged(tmp_path / "one") == ({}, {blank: "flag:blank"})
     assert "1 of 174 pages were crawled before" in caplog.text

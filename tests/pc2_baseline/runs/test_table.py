@@ -100,10 +100,6 @@ def run_of(made, method, seed):
     return made / "jieba" / method / f"seed-{seed}"
 
 
-def rsum_of(made, stem):
-    return read_result(made / "jieba" / f"{stem}.result.json").rsum
-
-
 @pytest.fixture(scope="module")
 def stopped(tiny, tmp_path_factory):
     """A table whose command was stopped by Ctrl-C in the middle of a run, and what it said.

@@ -5,6 +5,8 @@ import itertools
 import time
 from contextlib import suppress
 
+import pytest
+
 from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.formats.shard import Planned
 
@@ -99,14 +101,19 @@ def test_no_page_is_given_out_twice_or_forgotten() -> None:
     assert sorted(key for _, key in begun) == [line.key for line in lines(*sites)]
 
 
-def test_a_page_that_is_given_back_comes_again_after_the_pause_and_before_its_neighbours() -> None:
-    scheduler = Scheduler(lines("a.test", "a.test", "b.test"), 0.0, lambda _: True)
+@pytest.mark.parametrize(
+    ("other", "busy", "order"), [("b.test", None, [2, 0, 1]), ("busy.test", "busy.test", [1, 0, 2])]
+)
+def test_a_page_that_is_given_back_comes_again_after_the_pause_of_its_host_or_a_busy_one(
+    other: str, busy: str | None, order: list[int]
+) -> None:
+    scheduler = Scheduler(lines("a.test", "a.test", other), 0.0, lambda _: True)
 
     async def run() -> list[tuple[str, float]]:
         first = await scheduler.take()
         assert first is not None
         started = time.monotonic()
-        scheduler.give_back(first, 0.3)
+        scheduler.give_back(first, 0.4, busy)
         taken = []
         while (line := await scheduler.take()) is not None:
             taken.append((line.key, time.monotonic() - started))
@@ -114,9 +121,9 @@ def test_a_page_that_is_given_back_comes_again_after_the_pause_and_before_its_ne
         return taken
 
     taken = asyncio.run(run())
-    assert [key for key, _ in taken] == ["00000_0002", "00000_0000", "00000_0001"]
-    assert taken[0][1] < 0.2
-    assert 0.3 <= taken[1][1] < 2
+    assert [key for key, _ in taken] == [f"00000_{place:04d}" for place in order]
+    assert taken[0][1] < 0.3
+    assert 0.4 <= taken[1][1] < 2
 
 
 def test_a_page_that_is_given_back_takes_part_in_the_limit_once() -> None:
@@ -184,23 +191,3 @@ def test_a_page_waits_in_the_turn_of_a_host_whose_pause_is_long_and_but_once() -
     assert [key for key, _ in begun] == ["00000_0000", "00000_0002"]
     assert begun[0][1] >= 2.4
     assert begun[1][1] >= 4.9
-
-
-def test_a_busy_host_has_its_pause_whatever_the_page_that_found_it() -> None:
-    scheduler = Scheduler(lines("a.test", "a.test", "busy.test"), 0.0, lambda _: True)
-
-    async def run() -> list[tuple[str, float]]:
-        leads = await scheduler.take()
-        assert leads is not None
-        started = time.monotonic()
-        scheduler.give_back(leads, 0.4, "busy.test")
-        begun = []
-        while (line := await scheduler.take()) is not None:
-            begun.append((line.key, time.monotonic() - started))
-            scheduler.done(line)
-        return begun
-
-    begun = asyncio.run(run())
-    assert [key for key, _ in begun] == ["00000_0001", "00000_0000", "00000_0002"]
-    assert begun[0][1] < 0.3
-    assert begun[1][1] >= 0.4

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torchvision.models.detection._utils import BoxCoder
 from torchvision.ops import box_iou
 
 from now_builder.detect import boxes as geometry
@@ -20,6 +21,7 @@ from now_builder.detect.training.losses import (
 SHAPES = ((20.0, 10.0), (60.0, 60.0))
 GRID = (12, 9)
 STRIDE = 8
+CODER = BoxCoder((10.0, 10.0, 5.0, 5.0))
 
 
 @pytest.fixture
@@ -103,7 +105,7 @@ def exact(anchors, page):
     mine = element >= 0
     objectness = torch.where(mine, 12.0, -12.0)[None]
     deltas = torch.zeros(1, len(element), 4)
-    deltas[0, mine] = geometry.encode(page.boxes[element[mine]], anchors.boxes[mine])
+    deltas[0, mine] = CODER.encode_single(page.boxes[element[mine]], anchors.boxes[mine])
     return objectness, deltas
 
 
@@ -123,7 +125,7 @@ def test_an_anchor_whose_box_lies_on_an_element_is_no_negative(anchors):
     page = targets([[20, 20, 60, 60]])
     objectness, deltas = exact(anchors, page)
     other = 2 * (9 * 3 + 3)  # of the flat shape, near the element, which has the large one
-    deltas[0, other] = geometry.encode(page.boxes, anchors.boxes[other : other + 1])[0]
+    deltas[0, other] = CODER.encode_single(page.boxes, anchors.boxes[other : other + 1])[0]
     objectness[0, other] = 5.0
     score, _ = proposal_loss(objectness, deltas, anchors, [page])
     assert score.item() == pytest.approx(0, abs=1e-3)
