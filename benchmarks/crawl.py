@@ -165,30 +165,39 @@ def one_way(way: str, folder: Path, address: str) -> None:
     print(json.dumps({"seconds": seconds, "hashes": hashes}))
 
 
+@contextmanager
+def served(folder: Path, latency_ms: int = 0) -> Iterator[str]:
+    """Serve the simulated web in a process of its own; yield its address."""
+    ready = folder / "address"
+    ready.unlink(missing_ok=True)  # of a server before this one
+    main = "from now_builder.cli import main; main()"
+    server = subprocess.Popen(
+        [sys.executable, "-c", main, "simweb", "serve", str(folder), "--port", "0",
+         "--ready-file", str(ready), "--latency-ms", str(latency_ms)],
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        while not ready.exists():
+            time.sleep(0.05)
+        yield ready.read_text("utf-8").strip()
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def compare(folder: Path, latency_ms: int) -> None:
     """Do it each way in a process of its own, beside a server of its own, and print the ratios."""
     found = {}
-    ready = folder / "address"
     for way in WAYS:
-        ready.unlink(missing_ok=True)
-        serve = "from now_builder.cli import main; main()"
-        arguments = ["simweb", "serve", str(folder), "--port", "0", "--ready-file", str(ready)]
-        server = subprocess.Popen(
-            [sys.executable, "-c", serve, *arguments, "--latency-ms", str(latency_ms)],
-            stdout=subprocess.DEVNULL,
-        )
-        while not ready.exists():
-            time.sleep(0.05)
-        before = spent()
-        process = subprocess.Popen(
-            [sys.executable, __file__, "--way", way, str(folder), ready.read_text("utf-8").strip()],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        kinds = by_kind(process)
-        cpu = spent() - before
-        server.terminate()
-        server.wait()
+        with served(folder, latency_ms) as address:
+            before = spent()
+            process = subprocess.Popen(
+                [sys.executable, __file__, "--way", way, str(folder), address],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            kinds = by_kind(process)
+            cpu = spent() - before
         found[way] = {**json.loads(process.communicate()[0]), "cpu": cpu, "kinds": kinds}
     print(f"\n{latency_ms} ms of latency, {len(found['plain']['hashes'])} pages")
     print(f"{'way':8} {'pages/s':>8} {'CPU s/page':>11} {'x plain':>8} {'same pixels':>12}")

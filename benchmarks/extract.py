@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -258,14 +259,8 @@ def main() -> None:
     options = parser.parse_args()
     device = choose_device(options.device)
     torch.set_num_threads(options.threads or os.cpu_count() or 1)
-    captures = (
-        [
-            page
-            for page, _ in zip(read_captures(options.captures), range(options.pages), strict=False)
-        ]
-        if options.captures
-        else drawn(options.pages)
-    )
+    given, count = options.captures, options.pages
+    captures = list(islice(read_captures(given), count)) if given else drawn(count)
     model, encoder_name = load(options, device)
     encoder = make_text_encoder(encoder_name, device)
     plain = Plain(model, encoder, PLAIN_PROPOSALS)

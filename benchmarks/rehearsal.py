@@ -11,13 +11,11 @@ rehearsal that was stopped goes on.
 
 import argparse
 import json
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.crawl import served
 from benchmarks.stages import Cost, measure
 from now_builder.formats.shard import read_rows
 from now_builder.simweb.make import make
@@ -41,26 +39,6 @@ def twice(name: str, command: Sequence[str | Path], written: Path, pages: int) -
     second = measure(line, written)
     seconds, cpu = first.seconds + second.seconds, first.cpu + second.cpu
     return Cost(seconds, cpu, max(first.memory, second.memory), second.disk)
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve the simulated web in a process of its own; yield its address."""
-    ready = folder / "address"
-    ready.unlink(missing_ok=True)  # of a server before this one
-    main = "from now_builder.cli import main; main()"
-    server = subprocess.Popen(
-        [sys.executable, "-c", main, "simweb", "serve", str(folder), "--port", "0",
-         "--ready-file", str(ready)],
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        while not ready.exists():
-            time.sleep(0.05)
-        yield ready.read_text("utf-8").strip()
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def commands(folder: Path, address: str) -> Iterator[tuple[str, list[str | Path], Path]]:

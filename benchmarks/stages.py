@@ -27,14 +27,7 @@ import psutil
 from PIL import Image
 
 from now_builder.formats.features import FeatureBatch, write_features
-from now_builder.formats.shard import (
-    Capture,
-    CaptureRow,
-    Element,
-    Planned,
-    write_plan,
-    write_shard,
-)
+from now_builder.formats.shard import Capture, CaptureRow, Element, Planned, write_plan, write_shard
 from now_builder.formats.split import Shares, SplitPlan, write_split
 
 SHARD, BATCH, SITES, WORDS = 256, 128, 200, 30_000
@@ -100,8 +93,7 @@ def make_captures(folder: Path, rows: int) -> list[str]:
     ]
     write_plan(folder, plan)
     write_split(
-        folder / "split.toml",
-        SplitPlan(by="page", shares=Shares(train=0.98, dev=0.01, test=0.01)),
+        folder / "split.toml", SplitPlan(by="page", shares=Shares(train=0.98, dev=0.01, test=0.01))
     )
     for start in range(0, rows, SHARD):
         part = found[start : start + SHARD]

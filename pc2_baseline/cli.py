@@ -21,8 +21,7 @@ def _examples(*commands: str) -> str:
 
 
 app = Program(
-    name="pc2-baseline",
-    help="Train PC2 and its baselines on a release, and predict with them.",
+    name="pc2-baseline", help="Train PC2 and its baselines on a release, and predict with them."
 )
 app.callback(invoke_without_command=True)(say_version)
 
@@ -112,7 +111,7 @@ def train(
         Path | None,
         typer.Option(
             help="What another model thinks of the pairs, by which their losses are multiplied: a "
-            "table of rank-pairs, or a matrix (.npy); data.weights_from.",
+            "table of rank-pairs, or a matrix (.npy); data.weights_from."
         ),
     ] = None,
     captures: Annotated[
@@ -135,8 +134,7 @@ def train(
         ),
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue an existing run; fail if there is none."),
+        bool, typer.Option("--resume", help="Continue an existing run; fail if there is none.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Start over.")] = False,
     as_json: AsJson = False,
@@ -473,8 +471,7 @@ def division(
         bool, typer.Option("--every-epoch", help="Print a line for each epoch.")
     ] = False,
     picture: Annotated[
-        Path | None,
-        typer.Option(help="Draw the AUROC over the epochs: a .png or .svg file."),
+        Path | None, typer.Option(help="Draw the AUROC over the epochs: a .png or .svg file.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

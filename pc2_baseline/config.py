@@ -49,8 +49,7 @@ class DataSettings(Strict):
         "as the field does; needs NLTK's punkt_tab.",
     )
     dev_images: Annotated[int, Field(ge=0)] = Field(
-        1000,
-        description="First images of dev to use of Flickr30K, MS-COCO and CC152K; 0: all.",
+        1000, description="First images of dev to use of Flickr30K, MS-COCO and CC152K; 0: all."
     )
     noise_file: Path | None = Field(
         None, description="A .npy file with the image of each training caption; read, never made."
@@ -163,8 +162,7 @@ class ModelSettings(Strict):
         "dimension with learned weights (VSE-infinity's generalized pooling).",
     )
     caption_encoder: Literal["words", "gru"] = Field(
-        "words",
-        description="For pooled: mean of the words' embeddings, or of a GRU's outputs.",
+        "words", description="For pooled: mean of the words' embeddings, or of a GRU's outputs."
     )
     similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
     graph_layers: PositiveInt = Field(
@@ -179,8 +177,7 @@ class ModelSettings(Strict):
         "lse", description="SCAN: LogSumExp of the cosines of words or regions, or their mean."
     )
     lse_sharpness: PositiveFloat | None = Field(
-        None,
-        description="SCAN: factor in the LogSumExp; default: 6 for scan_t2i, 5 for scan_i2t.",
+        None, description="SCAN: factor in the LogSumExp; default: 6 for scan_t2i, 5 for scan_i2t."
     )
     matching_steps: PositiveInt = Field(3, description="Steps of IMRAM's matching.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
@@ -222,8 +219,7 @@ class TrainSettings(Strict):
     )
     clip: PositiveFloat = Field(2.0, description="Largest gradient norm.")
     weight_decay: NonNegativeFloat = Field(
-        0.0,
-        description="Weight decay of AdamW, against memorising a small training set.",
+        0.0, description="Weight decay of AdamW, against memorising a small training set."
     )
     patience: Annotated[int, Field(ge=0)] = Field(
         0,
@@ -426,8 +422,7 @@ class RankSettings(EncoderSettings):
         None, description="Tokenizer whose captions are read; default: bert, or the first there is."
     )
     captures: Path | None = Field(
-        None,
-        description="With --model: folder made by crawl that the release was packaged from.",
+        None, description="With --model: folder made by crawl that the release was packaged from."
     )
     model: str | None = Field(
         None, description=f"With --captures, in place of the release's features. {_DUAL}: {_WHERE}"

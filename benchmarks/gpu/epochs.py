@@ -3,7 +3,7 @@
 import importlib.util
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -33,8 +33,6 @@ NEEDED_S = 40.0
 
 HOURS = Goal(2.0, at_least=False)
 PHASES = ("warm-up", "clean", "noisy")
-
-
 MODES = ("bf16", "bf16 and TF32")
 """Precisions, the most wanted first."""
 TINY = [
@@ -153,9 +151,7 @@ def fit(settings: Settings, train: PairSet, check: Check) -> TimedPc2:
     """Run an epoch of each kind; each begins with a division of our own making."""
     sizes = Sizes(len(train), FEATURES, VOCABULARY)
     method = TimedPc2(settings, sizes, check.device)
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(paper, "divide", planted))
-        stack.enter_context(patch.object(paper, "clean_posterior", certain))
+    with patch.object(paper, "divide", planted), patch.object(paper, "clean_posterior", certain):
         for epoch in range(len(PHASES)):
             method.fit_epoch(train, epoch)
     return method

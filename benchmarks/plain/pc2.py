@@ -147,9 +147,9 @@ def hinges(scores: Tensor, margins: Tensor) -> tuple[Tensor, Tensor]:
     return i2t, t2i
 
 
-def mean_costs(scores: Tensor, margin: float, kind: torch.dtype | None = None) -> Tensor:
-    """Return each pair's loss with mean negatives, the margin in the scores' type or another."""
-    i2t, t2i = hinges(scores, scores.new_full((1,), margin, dtype=kind))
+def mean_costs(scores: Tensor, margin: float) -> Tensor:
+    """Return each pair's loss with mean negatives."""
+    i2t, t2i = hinges(scores, scores.new_full((1,), margin))
     return i2t.mean(1) + t2i.mean(0)
 
 
@@ -226,7 +226,7 @@ class PlainPc2:
             batch = pairs.batch(rows)
             regions, words = own.regions(batch), own.words(batch)
             scores = own.score(regions, words, batch.lengths.tolist())
-            losses[rows] = mean_costs(scores, self.method.margin, torch.float32).numpy()
+            losses[rows] = mean_costs(scores, self.method.margin).numpy()
             new, old = own.classify(regions).softmax(1), own.bank[torch.from_numpy(rows)]
             new, old = new.double(), old.double()
             kept = own.written[torch.from_numpy(rows)]

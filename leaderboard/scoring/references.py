@@ -13,7 +13,7 @@ from leaderboard.metrics import CUTOFFS, Matrix, recalls
 from leaderboard.scoring.result import Code, Flag
 from leaderboard.submission.gallery import Gallery
 from now_builder.errors import FormatError
-from now_builder.formats.release import Pair, read_pairs
+from now_builder.formats.release import Pair, read_split_pairs
 from now_builder.formats.tables import read_frame
 from now_builder.formats.word_vectors import text_vector
 
@@ -71,8 +71,7 @@ def read_labels(
         FormatError: If the attributes have no such columns, lack a pair, or have two rows of one
             with other labels.
     """
-    known = read_pairs(release) if gallery.origin == "rebuilt" else []
-    pairs = sorted((p for p in known if p.split == split), key=lambda pair: pair.pair_index)
+    pairs = read_split_pairs(release, split) if gallery.origin == "rebuilt" else []
     if attributes is not None and not pairs:
         raise FormatError(release, "no pairs.parquet to join the attributes through")
     columns = _joined(attributes, pairs) if attributes is not None else {}

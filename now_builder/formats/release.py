@@ -133,6 +133,12 @@ def stream_pairs(release: Path) -> Iterator[Pair]:
     return (Pair(**row) for row in stream_rows(release / "pairs.parquet", Pair, _OPTIONAL, _ROWS))
 
 
+def read_split_pairs(release: Path, split: str) -> list[Pair]:
+    """Read the pairs of a split in ``RELEASE/pairs.parquet``, in the order of ``pair_index``."""
+    rows = (pair for pair in stream_pairs(release) if pair.split == split)
+    return sorted(rows, key=lambda pair: pair.pair_index)
+
+
 def read_texts(release: Path, split: Split) -> dict[str, str]:
     """Read the captions of a split in ``RELEASE/pairs.parquet`` as texts, by key."""
     rows = stream_rows(release / "pairs.parquet", _Text, (), _ROWS)

@@ -93,14 +93,6 @@ class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.work.clear()
         self.peak = self.live
 
-    def flops(self) -> Counter[torch.dtype]:
-        """Return the operations of products, by type."""
-        found: Counter[torch.dtype] = Counter()
-        for (kind, each, _), times in self.work.items():
-            if kind is not None:
-                found[kind] += each * times
-        return found
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

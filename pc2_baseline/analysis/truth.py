@@ -39,10 +39,6 @@ class Truth:
         """Whether pairs of both kinds are known."""
         return 0 < int(self.matched.sum()) < int(self.known.sum())
 
-    def of_known(self, values: np.ndarray) -> np.ndarray:
-        """Return the values of the known pairs alone."""
-        return np.asarray(values[self.known])
-
     def without_taught(self, division: Mapping[str, np.ndarray]) -> "Truth":
         """Return it without the pairs that the method was told of."""
         taught = np.asarray(division.get(TAUGHT, np.zeros(len(self.known))), dtype=bool)
@@ -242,13 +238,13 @@ def quality(
 
     Of several peers a pair is clean whose mean clean probability is above the threshold.
     """
-    matched = truth.of_known(truth.matched)
-    clean_prob = truth.of_known(division["clean_prob"])
+    known, matched = truth.known, truth.matched[truth.known]
+    clean_prob = division["clean_prob"][known]
     shared = division.get("is_clean")
-    clean = clean_prob > threshold if shared is None else truth.of_known(shared.astype(bool))
+    clean = clean_prob > threshold if shared is None else shared[known].astype(bool)
     peers = by_peer(division).values()
     by_statistic = {
-        name: float(np.mean([_auroc(-truth.of_known(own[name]), matched) for own in peers]))
+        name: float(np.mean([_auroc(-own[name][known], matched) for own in peers]))
         for name in STATISTICS
         if all(name in own for own in peers)
     }

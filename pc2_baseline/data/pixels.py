@@ -14,7 +14,7 @@ from jaxtyping import Int, UInt8
 from leaderboard.core.rounds import round_of
 from now_builder.dual_encoder import EncoderInputs
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.release import Pair, is_ours, read_pairs
+from now_builder.formats.release import Pair, is_ours, read_split_pairs
 from now_builder.formats.screenshots import Screenshot, find_screenshots
 from now_builder.formats.shard import open_screenshot
 from now_builder.formats.split import Split
@@ -114,7 +114,7 @@ class PixelReader(ReleaseReader):
 
     def texts(self, split: Split) -> list[str]:
         """Return the texts of a split; none of a split that has none."""
-        return [pair.caption for pair in _pairs(self.release, split)]
+        return [pair.caption for pair in read_split_pairs(self.release, split)]
 
 
 def check_has_texts(release: Path) -> None:
@@ -139,12 +139,7 @@ def pairs_with_texts(release: Path, split: str) -> list[Pair]:
             "caption texts; a dual encoder needs both",
         )
     check_has_texts(release)
-    pairs = _pairs(release, split)
+    pairs = read_split_pairs(release, split)
     if not pairs:
         raise FormatError(release, f"no pair in {split}")
     return pairs
-
-
-def _pairs(release: Path, split: str) -> list[Pair]:
-    rows = [pair for pair in read_pairs(release) if pair.split == split]
-    return sorted(rows, key=lambda pair: pair.pair_index)

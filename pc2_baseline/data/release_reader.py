@@ -17,9 +17,9 @@ from now_builder.formats.release import (
     is_ours,
     open_regions,
     read_manifest,
-    read_pairs,
     read_release_vocabulary,
     read_split_captions,
+    read_split_pairs,
     read_texts,
     region_attributes,
 )
@@ -180,8 +180,7 @@ class ReleaseReader:
     def pair_names(self, pairs: int) -> dict[str, list[str]]:  # noqa: ARG002 - the other needs it
         """Return keys, and URLs of a release of ours, of the training pairs."""
         if is_ours(self.release):
-            rows = [pair for pair in read_pairs(self.release) if pair.split == "train"]
-            rows.sort(key=lambda pair: pair.pair_index)
+            rows = read_split_pairs(self.release, "train")
             return {"key": [pair.key for pair in rows], "url": [pair.url for pair in rows]}
         return {"key": read_split_captions(self.release, "train", self.data.tokenizer).keys}
 

@@ -23,11 +23,7 @@ from pc2_baseline.methods.relabelling import (
     learn_labelled,
 )
 from pc2_baseline.modules.beta_mixture import divide_by_beta
-from pc2_baseline.modules.coteaching import (
-    DividedPairs,
-    Rows,
-    full_margin_loss,
-)
+from pc2_baseline.modules.coteaching import DividedPairs, Rows, full_margin_loss
 from pc2_baseline.modules.learner import rate
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.training.method import Sizes

@@ -40,6 +40,7 @@ _COST = "cost_function"
 _COST_STREAM = 3
 _FLOOR = 1e-10
 _ITERATIONS = 1000
+_TOLERANCE = 1e-6
 
 
 class L2rmSettings(TripletSettings, DivisionSettings, SoftmaxSettings):
@@ -186,7 +187,6 @@ def sinkhorn(
     column_mass: Float[Tensor, " columns"],
     regularisation: float,
     allowed: Bool[Tensor, "rows columns"] | None = None,
-    tolerance: float = 1e-6,
 ) -> Float[Tensor, "rows columns"]:
     r"""Solve optimal transport with entropic regularisation by Sinkhorn's iterations.
 
@@ -203,12 +203,10 @@ def sinkhorn(
         column_mass: :math:`q`, above 0, with the same sum.
         regularisation: :math:`\varepsilon`, in units of cost.
         allowed: Cells that may hold mass; the others are 0 in the plan. Default: all.
-        tolerance: Stop where the masses of the rows are off by no more than this, in sum, or after
-            1000 iterations.
 
     Returns:
-        The plan, in float64. The masses of its columns are exact, those of its rows are to the
-        tolerance where it was reached.
+        The plan, in float64. The masses of its columns are exact, those of its rows are off by no
+        more than 1e-6, in sum, unless 1000 iterations were not enough.
 
     Raises:
         ValueError: If the masses differ in sum, or a row or column may hold none.
@@ -230,7 +228,7 @@ def sinkhorn(
         of_rows = p.log() - (kernel + of_columns[..., None, :]).logsumexp(-1)
         of_columns = q.log() - (kernel + of_rows[..., None]).logsumexp(-2)
         off = (p * (before - of_rows).expm1().abs()).sum(-1)
-        if bool((off <= tolerance).all()):
+        if bool((off <= _TOLERANCE).all()):
             break
     return (kernel + of_rows[..., None] + of_columns[..., None, :]).exp()
 

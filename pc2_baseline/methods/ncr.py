@@ -19,11 +19,7 @@ from pc2_baseline.methods.relabelling import (
     closeness,
     learn_labelled,
 )
-from pc2_baseline.modules.coteaching import (
-    DividedPairs,
-    Rows,
-    full_margin_loss,
-)
+from pc2_baseline.modules.coteaching import DividedPairs, Rows, full_margin_loss
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.learner import rate
 from pc2_baseline.training.method import Sizes

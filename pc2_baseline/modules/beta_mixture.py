@@ -9,11 +9,10 @@ from pc2_baseline.modules.division import Division, by_posterior, scaled
 
 _EDGE = 1e-4
 _FLOOR = 1e-12
+_ROUNDS = 10
 
 
-def beta_posterior(
-    statistic: Float[np.ndarray, " pairs"], iterations: int = 10
-) -> Float[np.ndarray, " pairs"]:
+def beta_posterior(statistic: Float[np.ndarray, " pairs"]) -> Float[np.ndarray, " pairs"]:
     """Compute the posterior of the lower of two beta distributions fitted to a statistic.
 
     Expectation maximisation from fixed starts, its second step by weighted moments.
@@ -21,7 +20,6 @@ def beta_posterior(
     Args:
         statistic: Low for clean pairs; scaled to [0, 1] before the fit, then clipped to
             [1e-4, 1 - 1e-4].
-        iterations: Rounds of expectation maximisation.
 
     Source:
         Arazo et al., ICML 2019; with starts (1, 2) and (2, 1) and 10 rounds BiCro (Yang et al.,
@@ -33,15 +31,15 @@ def beta_posterior(
         density may vanish, or rise again, at the ends.
     """
     values = np.clip(scaled(statistic.astype(np.float64)), _EDGE, 1 - _EDGE)
-    return posterior_from(values, np.array([[1.0, 2.0], [2.0, 1.0]]), iterations)
+    return posterior_from(values, np.array([[1.0, 2.0], [2.0, 1.0]]))
 
 
 def posterior_from(
-    values: Float[np.ndarray, " pairs"], shapes: Float[np.ndarray, "2 2"], iterations: int = 10
+    values: Float[np.ndarray, " pairs"], shapes: Float[np.ndarray, "2 2"]
 ) -> Float[np.ndarray, " pairs"]:
     """Do what :func:`beta_posterior` does, from given starts, on values inside (0, 1)."""
     shares = np.array([0.5, 0.5])
-    for _ in range(iterations):
+    for _ in range(_ROUNDS):
         posterior = _posterior(values, shapes, shares)
         shares = posterior.mean(1)
         shapes = np.array([moments(values, weights) for weights in posterior])
@@ -51,13 +49,9 @@ def posterior_from(
     return np.asarray(_posterior(bounded, shapes, shares)[lower])
 
 
-def divide_by_beta(statistic: Float[np.ndarray, " pairs"], iterations: int = 10) -> Division:
-    """Divide the pairs of a split by :func:`beta_posterior`, whose arguments these are.
-
-    Where it tells none apart, the rule is that of :func:`by_posterior`.
-    """
-    clean_prob = beta_posterior(statistic, iterations)
-    return by_posterior(clean_prob, statistic)
+def divide_by_beta(statistic: Float[np.ndarray, " pairs"]) -> Division:
+    """Divide the pairs of a split by :func:`beta_posterior` and :func:`by_posterior`."""
+    return by_posterior(beta_posterior(statistic), statistic)
 
 
 def _posterior(

@@ -11,6 +11,8 @@ from torch import Tensor
 GCE_POWER = 0.7
 """Exponent q of the generalised cross-entropy, as in the experiments of Zhang and Sabuncu."""
 
+_LOG_ZERO = log(1e-7)
+
 
 def log_matches(
     similarity: Float[Tensor, "batch batch"], temperature: float
@@ -128,20 +130,21 @@ def generalised_cross_entropy(
 
 
 def symmetric_cross_entropy(
-    similarity: Float[Tensor, "batch batch"], temperature: float, log_zero: float = log(1e-7)
+    similarity: Float[Tensor, "batch batch"], temperature: float
 ) -> Float[Tensor, " batch"]:
     r"""InfoNCE of each pair and the cross-entropy the other way round, the mean of both directions.
 
-    ``log_zero`` is :math:`A`, below 0: the value that stands for :math:`\log 0`.
-
     .. math:: -\log P_{ii} - \sum_j P_{ij} \log I_{ij} = -\log P_{ii} - A (1 - P_{ii})
+
+    :math:`A = \log 10^{-7}` stands for :math:`\log 0`. The arguments are those of
+    :func:`log_matches`.
 
     Source:
         Wang et al., ICCV 2019, eq. 7, with both weights 1; L2RM (Han et al., CVPR 2024) takes it
-        for its warm-up, with ``log_zero`` as here.
+        for its warm-up, with this :math:`A`.
     """
     missed = generalised_cross_entropy(similarity, temperature, 1.0)
-    return info_nce(similarity, temperature) - log_zero * missed
+    return info_nce(similarity, temperature) - _LOG_ZERO * missed
 
 
 def contrastive_loss(

@@ -20,6 +20,7 @@ from pc2_baseline.networks.reading import (
     FEWEST,
     ReadingImageEncoder,
     Whitening,
+    Whitenings,
     WordSides,
     fit_whitening,
     nothing,
@@ -33,22 +34,8 @@ WANTED_BY = "method.words or model.similarity=reading"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How words that were read are compared with words that are written.
-
-    Attributes:
-        pages: Whitening of pages' mean words.
-        regions: Whitening of single regions' words.
-        captions: Whitening of captions' words.
-        texts: Whitening of captions' texts as a text encoder embeds them; no columns without one.
-        page_texts: The same for the texts on pages; no columns where there are none.
-    """
-
-    pages: Whitening
-    regions: Whitening
-    captions: Whitening
-    texts: Whitening
-    page_texts: Whitening
+class Reading(Whitenings):
+    """How words that were read are compared with words that are written."""
 
     def page_vectors(self, split: PairSet) -> Float[Tensor, "images width"]:
         """Return two unit vectors in one for each page: of its words, and of its text if known.
@@ -124,8 +111,8 @@ def fit_reading(train: PairSet) -> Reading:
 
 def fit_word_sides(train: PairSet) -> WordSides:
     """Fit the maps of a network that reads to the training split."""
-    standard = centre_and_scale(mean_regions(train))
-    return WordSides(words_of(train).columns, *_fit_pages(train), *_fit_texts(train), *standard)
+    columns, standard = words_of(train).columns, centre_and_scale(mean_regions(train))
+    return WordSides(*_fit_pages(train), *_fit_texts(train), columns, *standard)
 
 
 def _fit_texts(train: PairSet) -> tuple[Whitening, Whitening, Whitening]:

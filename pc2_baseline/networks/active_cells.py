@@ -85,8 +85,7 @@ class _Block(Function):
             own = [code[place].requires_grad_() for code, place in zip(codes, places, strict=True)]
             with torch.enable_grad():
                 similarity = ctx.scores.cells(
-                    ImageCodes(own[0], own[1]),
-                    CaptionCodes(own[2], own[3], lengths[start:stop]),
+                    ImageCodes(own[0], own[1]), CaptionCodes(own[2], own[3], lengths[start:stop])
                 )
             found = torch.autograd.grad(
                 similarity, (*own, *parameters), gradient[i, j], materialize_grads=True

@@ -26,10 +26,10 @@ class GeneralizedPooling(nn.Module):
         softmax is 0.1 and its codes and GRU are 32 wide.
     """
 
-    def __init__(self, hidden: int = PLACE_DIM) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.read = nn.GRU(PLACE_DIM, hidden, batch_first=True, bidirectional=True)
-        self.weigh = nn.Linear(hidden, 1, bias=False)
+        self.read = nn.GRU(PLACE_DIM, PLACE_DIM, batch_first=True, bidirectional=True)
+        self.weigh = nn.Linear(PLACE_DIM, 1, bias=False)
 
     def weights(self, ranks: int) -> Float[Tensor, " ranks"]:
         """Return the weight of each rank; they sum to 1."""

@@ -67,26 +67,35 @@ def fit_whitening(blocks: Iterable[Float[Tensor, "_ dim"]]) -> Whitening:
 
 
 @dataclass(frozen=True, slots=True)
-class WordSides:
-    """Words on both sides of a pair, as known before a network learns.
+class Whitenings:
+    """Maps of the words that were read and of those that are written.
 
     Attributes:
-        columns: Columns of a region that hold the words on it.
         pages: Fitted to pages' mean words.
         regions: Fitted to single regions' words.
         captions: Fitted to captions' letters.
         texts: Fitted to captions' texts as a text encoder embeds them; no columns without one.
         page_texts: The same for the texts on pages; no columns where there are none.
-        centre: Mean of the pages' mean regions.
-        scale: Their standard deviation; 1 where it is zero.
     """
 
-    columns: slice
     pages: Whitening
     regions: Whitening
     captions: Whitening
     texts: Whitening
     page_texts: Whitening
+
+
+@dataclass(frozen=True, slots=True)
+class WordSides(Whitenings):
+    """Words on both sides of a pair, as known before a network learns.
+
+    Attributes:
+        columns: Columns of a region that hold the words on it.
+        centre: Mean of the pages' mean regions.
+        scale: Their standard deviation; 1 where it is zero.
+    """
+
+    columns: slice
     centre: Float[Tensor, " features"]
     scale: Float[Tensor, " features"]
 
@@ -100,7 +109,7 @@ class WordSides:
         """Return one of the right shapes, for a network whose state is loaded afterwards."""
         letters = nothing(WIDTH, WIDTH)
         own, pages, ones = nothing(texts, texts), nothing(page_texts, texts), torch.ones(features)
-        return cls(slice(0, WIDTH), letters, letters, letters, own, pages, ones, ones)
+        return cls(letters, letters, letters, own, pages, slice(0, WIDTH), ones, ones)
 
 
 def nothing(rows: int, columns: int) -> Whitening:

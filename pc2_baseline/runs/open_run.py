@@ -161,11 +161,7 @@ def _trained_on(record: RunRecord) -> dict[str, str]:
 
 
 def mean_similarity(
-    opened: Sequence[OpenRun],
-    split: Split,
-    *,
-    whole: bool = False,
-    fold: int | None = None,
+    opened: Sequence[OpenRun], split: Split, *, whole: bool = False, fold: int | None = None
 ) -> tuple[Float[np.ndarray, "images captions"], Int[np.ndarray, " captions"]]:
     """Score a split with one run, or average the similarities of several.
 

@@ -3,13 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from leaderboard.submission.archive import (
-    Compute,
-    Submission,
-    Training,
-    new_submission,
-    pack,
-)
+from leaderboard.submission.archive import Compute, Submission, Training, new_submission, pack
 from now_builder.dual_encoder import encoder_name
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS

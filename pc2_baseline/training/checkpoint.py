@@ -30,6 +30,12 @@ class EpochRecord(Strict):
     dev: dict[str, FiniteFloat]
     figures: dict[str, float]
 
+    def scalars(self, pairs: int) -> dict[str, float]:
+        """Return all figures as trackers group them, and the speed over so many pairs."""
+        dev = {f"dev/{name}": value for name, value in self.dev.items()}
+        figures = {f"figures/{name}": value for name, value in self.figures.items()}
+        return {**dev, **figures, "train/pairs_per_second": pairs / self.seconds}
+
 
 class CheckpointState(Strict):
     """``state.json``: written last; it names the tensor files that belong together.

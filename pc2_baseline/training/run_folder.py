@@ -16,12 +16,7 @@ from now_builder.formats.release import features_hashes
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.data.readers import (
-    DataIdentity,
-    hash_of_texts,
-    hash_of_vocabulary,
-    make_reader,
-)
+from pc2_baseline.data.readers import DataIdentity, hash_of_texts, hash_of_vocabulary, make_reader
 from pc2_baseline.data.release_reader import ReleaseReader
 from pc2_baseline.training.method import Sizes
 

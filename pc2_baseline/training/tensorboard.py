@@ -40,12 +40,7 @@ class TensorBoardCallback:
         """Write the scalars of the epoch that just ended."""
         record = state.history[-1]
         self._writer = self._writer or open_writer(self._folder, record.epoch)
-        scalars = {
-            **{f"dev/{name}": value for name, value in record.dev.items()},
-            **{f"figures/{name}": value for name, value in record.figures.items()},
-            "train/pairs_per_second": self._pairs / record.seconds,
-        }
-        for tag, value in scalars.items():
+        for tag, value in record.scalars(self._pairs).items():
             self._writer.add_scalar(tag.replace("@", ""), value, record.epoch)
         self._writer.flush()
 

@@ -87,11 +87,8 @@ class TrackerCallback:
             self._tracked = self._open()
         if record.epoch < self._next:
             return
-        values: dict[str, Any] = {
-            **{f"dev/{name}".replace("@", ""): value for name, value in record.dev.items()},
-            **{f"figures/{name}": value for name, value in record.figures.items()},
-            "train/pairs_per_second": self._pairs / record.seconds,
-        }
+        scalars = record.scalars(self._pairs).items()
+        values: dict[str, Any] = {name.replace("@", ""): value for name, value in scalars}
         pictures = {"division": Path(PICTURES) / f"{record.epoch:05d}.png", "curves": Path(CURVES)}
         for name, path in pictures.items():
             if (self._run / path).is_file():

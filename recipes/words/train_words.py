@@ -19,12 +19,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from now_builder.detect.model.patch_features import PatchFeatures
-from now_builder.detect.model.weights import (
-    find_weights,
-    load_detector,
-    read_card,
-    write_weights,
-)
+from now_builder.detect.model.weights import find_weights, load_detector, read_card, write_weights
 from now_builder.detect.model.word_reader import WordReader
 from now_builder.detect.training.checkpoints import (
     checkpoint_path,

@@ -15,19 +15,18 @@ from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import own_section
 from pc2_baseline.methods.pc2.explain import Kind, Searched, among, explain
-from pc2_baseline.methods.pc2.paper import class_terms, co_divide, peer_epoch
+from pc2_baseline.methods.pc2.paper import (
+    class_terms,
+    co_divide,
+    describe,
+    peer_epoch,
+    search_batch,
+)
 from pc2_baseline.methods.pc2.peers import PairStatistics, Pc2CommonSettings, Pc2Peers, PeerEpoch
 from pc2_baseline.methods.pc2.pseudo_caption import PseudoCaptions, distinct, find_pseudo_captions
 from pc2_baseline.methods.pc2.pseudo_class import CLASSIFIERS, Encoded, Pc2Network
 from pc2_baseline.modules.contrastive import info_nce
-from pc2_baseline.modules.coteaching import (
-    DIVISIONS,
-    NONE,
-    PEERS,
-    Rows,
-    batches_beside,
-    by_peer,
-)
+from pc2_baseline.modules.coteaching import DIVISIONS, NONE, PEERS, Rows, batches_beside, by_peer
 from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.learner import Step, mean_losses, prefixed, rate, under
 from pc2_baseline.modules.losses import (
@@ -235,9 +234,7 @@ class Pcsr(Pc2Peers):
 
     def find(self, net: Pc2Network, noisy: ImageCodes, pairs: Encoded) -> PseudoCaptions:
         """Choose a pair of the clean batch for each noisy image."""
-        if self.method.search_by == "embedding":
-            return find_pseudo_captions(noisy.pooled.detach(), pairs.images.pooled.detach())
-        asked, keys = (net.predict(codes).detach() for codes in (noisy, pairs.images))
+        asked, keys = (describe(net, codes, self.method) for codes in (noisy, pairs.images))
         return find_pseudo_captions(asked, keys)
 
     def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
@@ -310,10 +307,7 @@ class Pcsr(Pc2Peers):
     def _search(self, own: PeerEpoch, peer: int, noisy: Rows) -> Searched:
         """Find the pseudo-captions of noisy pairs in the first clean batch of an epoch."""
         clean, *_ = self._batches(own.division, self.train.warmup_epochs, peer)[0]
-        pairs, images = own.net.encode_split(own.train, clean, noisy)
-        found = self.find(own.net, images, pairs)
-        is_counted = found.correspondence >= self.method.mismatch_threshold
-        return Searched(found, clean, self.margins(found.correspondence), is_counted)
+        return search_batch(self.method, own, clean, noisy)
 
 
 class ClassHistory:

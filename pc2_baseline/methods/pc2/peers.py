@@ -18,10 +18,9 @@ from pc2_baseline.methods.networks import make_network, pooled_width
 from pc2_baseline.methods.pc2.bank import PredictionBank
 from pc2_baseline.methods.pc2.pseudo_class import Classifier, Pc2Network
 from pc2_baseline.methods.peers import CoTaught
-from pc2_baseline.modules.coteaching import PEERS, DividedPairs, Rows, Triplet
+from pc2_baseline.modules.coteaching import PEERS, DividedPairs, Rows, Triplet, full_margin_loss
 from pc2_baseline.modules.division import THRESHOLD, Division, Scale
 from pc2_baseline.modules.learner import Learner
-from pc2_baseline.modules.losses import triplet_mean
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.process_groups import ProcessGroup
 from pc2_baseline.progress import bar
@@ -223,8 +222,7 @@ def evaluate_pairs(
         for rows in bar(batches, title, len(batches)):
             pairs = net.encode(train.batch(rows))
             similarity = net.matching.score(pairs.images, pairs.captions)
-            margins = similarity.new_full((len(rows),), margin, dtype=torch.float32)
-            own.append(triplet_mean(similarity, margins))
+            own.append(full_margin_loss(similarity, margin))
             predicted.append(net.predict(pairs.images))
     # Copied once, at the end: else the host would wait for the device in each batch.
     order = np.concatenate(batches)

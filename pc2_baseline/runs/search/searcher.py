@@ -20,7 +20,7 @@ from now_builder.formats.release import (
     check_split,
     data_folder,
     is_ours,
-    read_pairs,
+    read_split_pairs,
 )
 from now_builder.formats.word_vectors import count_units
 from pc2_baseline.data.pairs import PairSet
@@ -221,7 +221,6 @@ def open_search(
             opened.release, "no pairs.parquet, expected a release of now-builder package"
         )
     refuse_round(opened.release, name)
-    pages = [pair for pair in read_pairs(opened.release) if pair.split == name]
-    pages.sort(key=lambda pair: pair.pair_index)
+    pages = read_split_pairs(opened.release, name)
     with opened.open(name, whole=True) as pairs:
         yield Searcher(opened, pairs, pages, weights, opened.bank(name))

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from now_builder.errors import ConfigError
-from now_builder.formats.release import (
-    read_pairs,
-    read_release_vocabulary,
-    read_split_captions,
-)
+from now_builder.formats.release import read_pairs, read_release_vocabulary, read_split_captions
 from now_builder.formats.word_vectors import columns_attribute
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.release_reader import ReleaseReader
