@@ -25,12 +25,7 @@ def say(line: str) -> None:
 
 
 class Clock:
-    """Time the epochs of a run and estimate what remains.
-
-    Args:
-        done: Epochs finished before.
-        total: Epochs of the whole run.
-    """
+    """Time the epochs of a run, some of which are ``done``, and estimate what remains."""
 
     def __init__(self, done: int, total: int) -> None:
         self._first = done

@@ -53,9 +53,7 @@ class WidePairs(PairSet):
 def steps_of(settings: Settings, pairs: PairSet) -> tuple[OnePeer, dict[str, Callable[[], float]]]:
     """Make a method, and single steps of its first peer, which return their loss.
 
-    Args:
-        settings: Settings of the run.
-        pairs: Two batches; half of them are clean, by a draw.
+    The pairs are two batches; half of them are clean, by a draw.
     """
     method = OnePeer(settings, Sizes(len(pairs), epochs.FEATURES, epochs.VOCABULARY), pairs.device)
     method.statistics = [divided(len(pairs))] * 2

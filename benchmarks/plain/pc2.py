@@ -162,10 +162,7 @@ def hardest_cost(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
 class PlainPc2:
     """Two peers that learn as PC²'s released code does, for settings like the preset's.
 
-    Args:
-        settings: Settings of the run.
-        nets: Networks to start from; they are copied.
-        pairs: Training pairs.
+    They start from copies of networks.
     """
 
     def __init__(self, settings: Settings, nets: Sequence[Pc2Network], pairs: int) -> None:

@@ -28,7 +28,7 @@ from pc2_baseline.modules.coteaching import (
     warm_up_batches,
 )
 from pc2_baseline.modules.division import require_clean
-from pc2_baseline.modules.learner import Learner, Step, prefixed, rate, under
+from pc2_baseline.modules.learner import Learner, Step, prefixed, rate, take_steps, under
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.progress import bar
@@ -124,12 +124,12 @@ class L2rm(OneNetwork[L2rmSettings]):
     def _warm_up(self, train: PairSet, epoch: int) -> float:
         """Train for an epoch of the warm-up; return the mean loss of a batch."""
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
-        losses = []
-        for number, rows in enumerate(bar(batches, "train", len(batches))):
+
+        def loss(rows: Rows) -> Float[Tensor, ""]:
             similarity = self.net.score_batch(train.batch(rows))
-            loss = symmetric_cross_entropy(similarity, self.method.temperature).mean()
-            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
-        return float(np.mean(losses))
+            return symmetric_cross_entropy(similarity, self.method.temperature).mean()
+
+        return take_steps(self.learner, batches, loss, epoch)
 
     def _rematch(self, train: PairSet, epoch: int) -> float:
         """Train for an epoch after the warm-up; return the mean loss of a batch."""

@@ -186,12 +186,7 @@ class Npc(OneNetwork[NpcSettings]):
 def nearest(
     vectors: Float[Tensor, "pairs dim"], entries: Int[Tensor, " entries"]
 ) -> Int[Tensor, " pairs"]:
-    """Find the entry nearest to each pair by the product of their unit vectors, on the CPU.
-
-    Args:
-        vectors: One a pair.
-        entries: The pairs to choose from.
-    """
+    """Find the entry nearest to each pair by the product of their unit vectors, on the CPU."""
     entries = entries.to(vectors.device)
     bank = vectors[entries].T
     found = torch.cat([(block @ bank).argmax(1) for block in torch.split(vectors, BLOCK)])

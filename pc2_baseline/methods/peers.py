@@ -152,12 +152,9 @@ class CoTaught(Peers[Net], Generic[Net, Divided]):
     def divided_anew(
         self, epoch: int, figures: Sequence[dict[str, float]], divide: Callable[[int], Divided]
     ) -> dict[str, float]:
-        """Let each peer divide the pairs, if the epoch is judged; return all figures for the log.
+        """Let each peer divide the pairs, if the epoch that just ended is judged.
 
-        Args:
-            epoch: The epoch that just ended.
-            figures: Those of each peer's training.
-            divide: Divides the pairs with a peer.
+        Return the figures for the log: those of each peer's training, and of the divisions.
         """
         if self.train.judges(epoch):
             self.statistics = self.groups.for_each_peer(divide)

@@ -67,8 +67,6 @@ class Problem:
 
     Attributes:
         pages: Standardised features of each pair's page.
-        captions: Vector of each pair's caption.
-        fold: Fold of each pair.
         read: First guess at the caption's vector, before anything is learned: zeros, or the words
             that the detector has read.
         nearest: Constant that is added to each pair's similarity.

@@ -48,10 +48,7 @@ def score_active(
 ) -> Float[Tensor, "images captions"]:
     """Return the similarities of a block, whose gradient is that of its active cells.
 
-    Args:
-        scores: How they are scored.
-        images: Rows of the block.
-        captions: Its columns, sorted by length.
+    The captions are sorted by length.
     """
     own = (images.regions, images.pooled, captions.words, captions.pooled)
     similarity: Tensor = _Block.apply(scores, captions.lengths, *own, *scores.parameters)

@@ -34,13 +34,9 @@ def multiply(
     *,
     paired: bool,
 ) -> Float[Tensor, "sets keys others_or_one queries"]:
-    """Multiply queries with keys, in some type; the result has that of the inputs.
+    """Multiply queries with keys in some type (``kind``); the result has that of the inputs.
 
-    Args:
-        keys: Sets of keys.
-        queries: Sets of queries.
-        kind: Type of the products.
-        paired: Multiply set *i* of the queries with set *i* of the keys alone, not with all.
+    If they are ``paired``, set *i* of the queries is multiplied with set *i* of the keys alone.
     """
     keys, queries, wide = keys.to(kind), queries.to(kind), keys.dtype
     if paired:
@@ -114,13 +110,9 @@ class AttendingSimilarity(ChunkedSimilarity):
     def _compare(
         self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, paired: bool
     ) -> Float[Tensor, "images captions_or_one"]:
-        """Return similarities.
+        """Return similarities, if ``paired`` of image *i* with caption *i* alone.
 
-        Args:
-            images: Rows.
-            captions: Columns.
-            kind: Type of the large products.
-            paired: Compare image *i* with caption *i* alone.
+        The large products are of the type ``kind``.
         """
         raise NotImplementedError
 
@@ -203,9 +195,6 @@ class MaxSimilarity(AttendingSimilarity):
         + \frac{1}{K}\sum_k \max_t v_k^\top w_t\Bigr)
 
     It has no weights of its own, and keeps only the places of the maxima for the backward pass.
-
-    Args:
-        budget: Memory that a block may take, and its precision.
 
     Source:
         MaxSim of ColBERT (Khattab and Zaharia, SIGIR 2020), which ColPali (Faysse et al., ICLR

@@ -69,13 +69,9 @@ class BlockSimilarity(nn.Module):
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
-        """Return the similarity matrix of a block.
+        """Return the similarity matrix of a block, or logits, which rank alike.
 
-        Args:
-            images: Its rows.
-            captions: Its columns.
-            logits: Return logits instead, which rank alike: their sigmoids are what an ensemble
-                averages, see :func:`~pc2_baseline.modules.retrieval.ensemble`.
+        Sigmoids of logits are what :func:`~pc2_baseline.modules.retrieval.ensemble` averages.
         """
         raise NotImplementedError
 

@@ -41,14 +41,11 @@ class Ended:
 def side_by_side(
     command: Sequence[str], tasks: Sequence[Task], slots: Sequence[Environment]
 ) -> Generator[Ended]:
-    """Run a command once for each task, in order, in as many processes at once as there are slots.
+    """Run a command once for each task, in order, each slot one at a time; yield each that ends.
 
     When the iterator is closed, or an exception such as ``KeyboardInterrupt`` passes through it,
     all processes are ended before it goes on. If this process is killed, they end by
     :func:`end_with_parent`.
-
-    Yields:
-        Each task as it ends.
     """
     waiting, free = deque(tasks), list(slots)
     busy: dict[str, tuple[Task, Environment, subprocess.Popen[bytes]]] = {}

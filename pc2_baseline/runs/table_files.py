@@ -44,11 +44,7 @@ _RARE = {"gpu_memory_gb", "auroc"}
 
 
 def write_table(out: Path, sections: Sequence[Section]) -> str:
-    """Write ``table.md``, ``table.tex``, ``table.csv`` and ``table.html``.
-
-    Returns:
-        The Markdown.
-    """
+    """Write ``table.md``, ``.tex``, ``.csv`` and ``.html``; return the Markdown."""
     markdown = to_markdown(sections)
     write_text(out / "table.tex", to_latex(sections))
     write_text(out / "table.csv", to_csv(sections))

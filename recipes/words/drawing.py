@@ -101,12 +101,7 @@ class Batch:
 
 
 class Writer:
-    """Draw canvases of random lines.
-
-    Args:
-        lexicon: Words by language.
-        fonts: Fonts by language.
-    """
+    """Draw canvases of random lines, of words and in fonts by language."""
 
     def __init__(self, lexicon: Lexicon, fonts: Mapping[str, Sequence[Font]]) -> None:
         self._fonts, self._latin = fonts, frozenset(fonts["en"])
@@ -326,13 +321,9 @@ def _ends(text: str, font: ImageFont.FreeTypeFont) -> list[float]:
 def make_batch(
     canvases: Sequence[Canvas], draws: np.random.Generator, limit: int, *, varied: bool
 ) -> Batch:
-    """Prepare canvases.
+    """Prepare canvases, of each of which at most ``limit`` letters are read, chosen at random.
 
-    Args:
-        canvases: Drawn canvases.
-        draws: Source of randomness.
-        limit: Maximum letters of a canvas that are read, chosen at random.
-        varied: Whether pixels are inverted, faded, blurred or made noisy at random.
+    If they are ``varied``, pixels are inverted, faded, blurred or made noisy at random.
     """
     pixels = np.stack([canvas.pixels for canvas in canvases]).astype(np.float32) / 255
     if varied:

@@ -116,11 +116,7 @@ def _width(letter: str) -> float:
 
 
 class Reading:
-    """A reader on a page.
-
-    Args:
-        alphabet: Letters that may be told apart.
-    """
+    """A reader on a page, and the alphabet of letters that may be told apart."""
 
     def __init__(self, reader: WordReader, alphabet: Sequence[str]) -> None:
         self.reader, self.alphabet = reader, list(alphabet)

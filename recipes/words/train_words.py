@@ -100,11 +100,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
 
 
 class Training:
-    """Steps and checkpoints of the reader alone.
-
-    Attributes:
-        step: Number of steps taken.
-    """
+    """Steps and checkpoints of the reader alone."""
 
     def __init__(
         self, options: argparse.Namespace, lexicon: Lexicon, fonts: Mapping[str, list[Font]]

@@ -19,7 +19,6 @@ class Kind:
 
     Attributes:
         name: Such as ``clean``.
-        rows: The pairs.
         weight: Factor of their triplet loss; 0: they are left out.
         by_pseudo_captions: Whether their images learn from pseudo-captions.
     """
@@ -35,7 +34,6 @@ class Searched:
     """Pseudo-captions of noisy pairs, and how their images learn from them.
 
     Attributes:
-        found: The pseudo-captions.
         among: Pairs among which they were searched.
         margins: Margins of the noisy pairs.
         is_counted: Noisy pairs that are learned at all.

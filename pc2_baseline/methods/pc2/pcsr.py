@@ -314,7 +314,6 @@ class ClassHistory:
     """Count how often one network gave each pair each pseudo-class.
 
     Attributes:
-        counts: Counts of each pair, by pair_index.
         threshold: Lead from which on, exclusively, a pair is consistent.
 
     Differs:

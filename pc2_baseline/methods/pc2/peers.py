@@ -111,11 +111,6 @@ class PeerEpoch:
     """Network, data and division of one peer in one epoch after the warm-up.
 
     Attributes:
-        train: The training split.
-        net: Network of the peer.
-        learner: Takes its steps.
-        bank: Its predictions.
-        triplet: Triplet loss of the epoch.
         division: Division of the *other* peer.
         correspondence: Correspondence of each pair, for the margins of clean ones.
     """

@@ -117,11 +117,7 @@ def serve(
 
 
 class SearchHandler(LoopbackHandler):
-    """Answer a browser.
-
-    Attributes:
-        page: The search that is served.
-    """
+    """Answer a browser."""
 
     page: SearchPage
     referrer_policy = "same-origin"  # without a referrer a form's origin is null
