@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from leaderboard.submission.archive import open_submission
-from now_builder.errors import ConfigError, TrainingError
+from now_builder.errors import ConfigError
 from now_builder.formats.release import read_pairs
 from now_builder.formats.word_vectors import columns_attribute, text_vector
 from pc2_baseline.config import read_settings
@@ -21,14 +21,12 @@ from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.data.seen_words import SeenWords
 from pc2_baseline.data.sentence_encoder import SentenceEncoder
 from pc2_baseline.methods import make_method
-from pc2_baseline.modules.learner import Learner
 from pc2_baseline.modules.reading import fit_word_sides, texts_read, whiten_once
 from pc2_baseline.runs.open_run import similarity
-from pc2_baseline.runs.train import train
-from pc2_baseline.training.checkpoint import read_tensors
 from pc2_baseline.training.method import Sizes
 from tests.encoders import PAD, SPECIAL, tokenizer
 from tests.pc2_baseline.commands import call, failed
+from tests.pc2_baseline.train_twice import train_twice
 
 pytestmark = pytest.mark.skipif(  # importing it takes five seconds, in each worker
     find_spec("sentence_transformers") is None, reason="pip install 'noise-of-web[text-encoder]'"
@@ -187,25 +185,10 @@ def chosen(release, encoder, preset, *more):
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(release, encoder, known, tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(release, encoder, known, tmp_path):
     texts = [f"data.page_texts={release.parent / 'read.csv'}"] if known else []
     own = chosen(release, encoder, "pc2-pooled", *texts)
-    train(release, tmp_path / "whole", own)
-    step = Learner.step
-
-    def stopping(learner, loss, where):
-        if where.epoch == 1:
-            raise TrainingError("stopped")
-        return step(learner, loss, where)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Learner, "step", stopping)
-        with pytest.raises(TrainingError, match="stopped"):
-            train(release, tmp_path / "stopped", own)
-    train(release, tmp_path / "stopped", own)
-    whole, again = (read_tensors(tmp_path / name / "last") for name in ("whole", "stopped"))
-    for group, tensors in whole.items():
-        assert all((value == again[group][name]).all() for name, value in tensors.items())
+    train_twice(release, tmp_path, own, 1)
     assert np.array_equal(*(similarity(tmp_path / name) for name in ("whole", "stopped")))
 
 

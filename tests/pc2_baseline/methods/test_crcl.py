@@ -79,11 +79,6 @@ def test_confidences_keep_eight_tenths_take_two_and_are_cut_below_a_tenth():
     assert refined(torch.zeros(1), torch.ones(1), 0.8, 0.1) == pytest.approx(0.2)
 
 
-def test_the_matching_probability_is_the_mean_of_both_directions():
-    found = matching_probability(SIMILARITY, 1.0)
-    assert torch.allclose(found, torch.tensor([(1 / 4 + 1 / 2) / 2, (1 / 2 + 1 / 4) / 2]).double())
-
-
 def test_confidences_through_two_schedules_are_those_of_the_rules(on_tiny, steps, spy):
     """Epoch by epoch: what the loss is given, and what is kept of it for the next."""
     calls = spy(crcl, "active_complementary")

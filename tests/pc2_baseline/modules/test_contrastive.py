@@ -10,6 +10,7 @@ from pc2_baseline.modules.contrastive import (
     generalised_cross_entropy,
     info_nce,
     log_matches,
+    matching_probability,
     soft_info_nce,
     symmetric_cross_entropy,
 )
@@ -22,6 +23,8 @@ def test_probabilities_by_hand():
     by_image, by_caption = (logs.exp() for logs in log_matches(SIMILARITY, 1.0))
     assert torch.allclose(by_image, torch.tensor([[0.25, 0.75], [0.5, 0.5]]).double())
     assert torch.allclose(by_caption, torch.tensor([[0.5, 0.75], [0.5, 0.25]]).double())
+    mean = torch.tensor([(0.25 + 0.5) / 2, (0.5 + 0.25) / 2]).double()
+    assert torch.allclose(matching_probability(SIMILARITY, 1.0), mean)
 
 
 def test_info_nce_by_hand():

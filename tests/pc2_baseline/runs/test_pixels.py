@@ -14,17 +14,16 @@ from leaderboard.blind import RoundPlan, make_round
 from leaderboard.scoring.evaluate import score
 from leaderboard.submission.archive import open_submission
 from now_builder.dual_encoder import DualEncoder
-from now_builder.errors import FormatError, TrainingError
+from now_builder.errors import FormatError
 from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.shard import open_screenshot, read_captures
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pixels import pairs_with_texts
-from pc2_baseline.modules.learner import Learner
 from pc2_baseline.runs.open_run import open_run, similarity
 from pc2_baseline.runs.plan import Data, plan
 from pc2_baseline.runs.train import train
-from pc2_baseline.training.checkpoint import read_tensors
 from tests.pc2_baseline.commands import call, failed
+from tests.pc2_baseline.train_twice import train_twice
 
 SMALL = ["train.batch=8", "train.warmup_epochs=1", "train.epochs=2", "train.device=cpu",
          "train.lr=1e-3", "train.tensorboard=false", "train.pictures=false",
@@ -80,30 +79,13 @@ def test_words_and_pictures_are_searched_as_the_run_reads_and_sees_them(painted,
 
 
 @pytest.mark.parametrize("more", [[], ["model.lora_rank=2", "model.precision=fp32"]])
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(
-    painted, small_clip, tmp_path, monkeypatch, more
-):
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(painted, small_clip, tmp_path, more):
     if more:
         pytest.importorskip("peft", reason="pip install 'noise-of-web[lora]'")
     own = read_settings("clip", [
         *SMALL, *more, f'model.encoder="{small_clip}"', f'data.captures="{painted / "captures"}"'
     ])  # fmt: skip
-    train(painted / "release", tmp_path / "whole", own)
-    step = Learner.step
-
-    def stopping(learner, loss, where):
-        if where.epoch == 2:
-            raise TrainingError("stopped")
-        return step(learner, loss, where)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Learner, "step", stopping)
-        with pytest.raises(TrainingError, match="stopped"):
-            train(painted / "release", tmp_path / "stopped", own)
-    train(painted / "release", tmp_path / "stopped", own)
-    whole, again = (read_tensors(tmp_path / name / "last") for name in ("whole", "stopped"))
-    for group, tensors in whole.items():
-        assert all((value == again[group][name]).all() for name, value in tensors.items())
+    whole = train_twice(painted / "release", tmp_path, own, 2)
     if more:  # what never changes is in the model's own folder
         assert all("lora_" in name for name in whole["networks"])
     else:
