@@ -1,5 +1,6 @@
 """Pages for one person at this machine: a server on 127.0.0.1, behind a path nobody can guess."""
 
+import re
 import secrets
 import sys
 import threading
@@ -78,13 +79,14 @@ class LoopbackHandler(BaseHTTPRequestHandler):
 
     def _length(self) -> int | None:
         length = self.headers.get("Content-Length", "")
-        return int(length) if length.isascii() and length.isdigit() else None
+        return int(length) if re.fullmatch("[0-9]{1,15}", length) else None
 
 
 class QuietServer(ThreadingHTTPServer):
     """A server that ends with its process, and is silent where a browser hangs up."""
 
     daemon_threads = True
+    request_queue_size = 1024
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print what went wrong, but for a connection that was closed, or that stands still."""

@@ -75,19 +75,15 @@ def serving(answers: Answers) -> Iterator[str]:
             thread.join()
 
 
-class _Server(QuietServer):
-    request_queue_size = 1024
-
-
-def _listen(answers: Answers, port: int) -> _Server:
+def _listen(answers: Answers, port: int) -> QuietServer:
     handler = type("Handler", (_Handler,), {"answers": answers})
     try:
-        return _Server(("127.0.0.1", port), handler)
+        return QuietServer(("127.0.0.1", port), handler)
     except OSError as error:
         raise NowError(f"--port {port}: cannot listen on 127.0.0.1 ({error.strerror})") from None
 
 
-def _address(server: _Server) -> str:
+def _address(server: QuietServer) -> str:
     return "{}:{}".format(*server.server_address[:2])
 
 

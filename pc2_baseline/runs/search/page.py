@@ -127,7 +127,7 @@ class SearchHandler(LoopbackHandler):
         path = self.inner_path()
         folder, _, key = (path or "").partition("/")
         if path == "":
-            query = parse_qs(self.path.partition("?")[2], max_num_fields=8)
+            query = parse_qs(self.path.partition("?")[2])  # a request line has 64 KiB at most
             words = " ".join(query.get("words", [])).strip()
             self._show(self.page.by_words(words) if words else Answer(), words)
         elif folder == "pictures" and key in self.page.screenshots:

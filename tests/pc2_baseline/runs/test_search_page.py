@@ -258,6 +258,8 @@ def test_who_does_not_know_the_url_or_comes_from_elsewhere_is_not_answered(world
     assert post(bare, b"x")[0] == 404
     assert post(served, b"x", Origin="http://evil.test")[0] == 403
     assert ask(served, path="pictures/../run.toml")[0] == 404
+    assert ask(served, path="?" + "words=w0&" * 30)[0] == 200
+    assert ask(served, "POST", "", b"", Content_Length="9" * 5000)[0] == 400
     for kind in ("text/plain", "multipart/form-data", "multipart/form-data; boundary=other"):
         assert ask(served, "POST", "", form(b"x")[0], Content_Type=kind)[0] == 400
 
