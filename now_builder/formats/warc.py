@@ -20,7 +20,7 @@ from warcio.recordloader import ArcWarcRecord
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
-from now_builder.errors import FormatError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import replacing
 from now_builder.formats.shard import (
     TRANSFER_HEADERS,
@@ -96,8 +96,11 @@ def write_wacz(captures: Path, path: Path) -> int:
     The same captures give the same bytes. A warning tells how many pages have no WARC.
 
     Raises:
+        ConfigError: If the archive's name does not end as one's.
         FormatError: If no complete shard has a WARC, or one is cut off.
     """
+    if path.suffix.lower() != ".wacz":  # such as a WARC of the captures
+        raise ConfigError(f"{path}: expected a name that ends in .wacz, by which crawl knows one")
     complete = complete_shards(captures)
     shards = [shard for shard in complete if warc_path(captures, shard).exists()]
     if not shards:
@@ -141,7 +144,7 @@ def _check_end(path: Path, index: Path) -> None:
         end = max((int(place["offset"]) + int(place["length"]) for place in places), default=0)
         with path.open("rb") as file:
             file.seek(end)
-            whole = bool(gzip.GzipFile(fileobj=file).read()) or not places
+            whole = bool(gzip.GzipFile(fileobj=file).read()) if places else not file.read(1)
     except (OSError, EOFError, ValueError, LookupError, TypeError, zlib.error) as error:
         raise torn(path, f"not a whole WARC by {index.name} ({error!r:.200})", error) from None
     if not whole:

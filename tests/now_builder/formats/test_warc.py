@@ -10,7 +10,7 @@ import pytest
 from warcio.archiveiterator import ArchiveIterator
 from warcio.checker import Checker
 
-from now_builder.errors import FormatError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.shard import Capture, CaptureRow, Exchange, write_shard
 from now_builder.formats.warc import (
     cdxj_path,
@@ -179,4 +179,11 @@ def test_an_archive_of_a_part_says_so_and_none_is_made_of_a_torn_warc(tmp_path, 
         warc_path(tmp_path, 4).write_bytes(whole[:size])
         with pytest.raises(FormatError, match=r"00004\.warc\.gz: not a whole WARC by 00004\.cdxj"):
             write_wacz(tmp_path, tmp_path / "it.wacz")
+    warc_path(tmp_path, 4).write_bytes(whole)
+    cdxj_path(tmp_path, 4).write_bytes(b"")
+    with pytest.raises(FormatError, match=r"not a whole WARC by 00004\.cdxj"):
+        write_wacz(tmp_path, tmp_path / "it.wacz")
+    with pytest.raises(ConfigError, match=r"expected a name that ends in \.wacz"):
+        write_wacz(tmp_path, warc_path(tmp_path, 4))
+    assert warc_path(tmp_path, 4).read_bytes() == whole
     assert not (tmp_path / "it.wacz").exists()
