@@ -53,9 +53,16 @@ class _Home:
 
     def absent(self) -> Answer:
         """Return the site's own page for absent ones, or a line."""
-        if "404.html" in self.files:
-            return Answer(404, "text/html", (self.folder / "404.html").read_bytes())
+        body = self.read("404.html") if "404.html" in self.files else None
+        if body is not None:
+            return Answer(404, "text/html", body)
         return Answer(404, "text/plain; charset=utf-8", b"not found\n")
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file; ``None`` if it was taken away meanwhile."""
+        with suppress(OSError):
+            return (self.folder / name).read_bytes()
+        return None
 
 
 @dataclass(slots=True)
@@ -106,7 +113,8 @@ class PinnedAnswers:
             return home.absent()
         if found.endswith("/"):
             return Answer(301, headers=(("Location", quote(f"/{name}/") + mark + query),))
-        return Answer(200, _type_of(found), (home.folder / found).read_bytes())
+        body = home.read(found)
+        return home.absent() if body is None else Answer(200, _type_of(found), body)
 
 
 def serve(web: Path, port: int, *, ready_file: Path | None = None) -> None:

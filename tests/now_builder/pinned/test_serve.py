@@ -94,6 +94,16 @@ def test_a_site_that_is_made_later_is_served_too(web, tmp_path):
     assert answers.of("bob.bob.test", "/").status == 200
 
 
+def test_a_file_that_is_gone_since_the_first_answer_is_absent(web, tmp_path):
+    copy = shutil.copytree(web, tmp_path / "web", symlinks=True)
+    answers = PinnedAnswers(copy)
+    for gone, body in (("about.html", b"lost"), ("404.html", b"not found\n")):
+        assert answers.of("project.ann.test", "/about").status in {200, 404}
+        (copy / "project.ann.test" / gone).unlink()
+        found = answers.of("project.ann.test", "/about")
+        assert (found.status, found.body) == (404, body)
+
+
 def test_it_says_when_it_listens_and_stops_when_told(web, tmp_path):
     command = [sys.executable, "-m", "now_builder.cli", "pinned", "serve", web, "--port", "0",
                "--ready-file", tmp_path / "address"]  # fmt: skip
