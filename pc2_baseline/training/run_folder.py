@@ -104,41 +104,45 @@ class RunRecord(Strict):
 def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
     """Open a run folder: write ``run.toml``, or check that its content is the same.
 
+    A run of other settings that has no checkpoint, such as one refused for its folds, is replaced.
+
     Raises:
         ConfigError: If the folder holds a run of other settings or another release, or is not
             a run at all.
     """
     remove_leftovers(run)
     path = run / "run.toml"
-    if force and path.exists():
+    if path.exists() and not force:
+        problem = _difference(read_run(run), record)
+        if problem is None:
+            return
+        if (run / LAST).exists() or (run / BEST).exists():
+            raise ConfigError(f"{path}: {problem}; give another folder, or --force to start over")
+    if path.exists():
         outputs = {file.parent for file in run.glob(f"*/{'[0-9]' * 5}.safetensors")}
         for part in {run / LAST, run / BEST, run / TENSORBOARD, run / PICTURES, *outputs}:
             shutil.rmtree(part, ignore_errors=True)
         for name in (LOG, CURVES, FAILURE, TRACK):
             (run / name).unlink(missing_ok=True)
         path.unlink()
-    if path.exists():
-        _check_same(path, read_run(run), record)
-        return
     if run.exists() and any(run.iterdir()):
         raise ConfigError(f"{run}: not empty and not a run; give a new folder")
     write_text(path, to_toml(record))
 
 
-def _check_same(path: Path, found: RunRecord, wanted: RunRecord) -> None:
-    problem = None
+def _difference(found: RunRecord, wanted: RunRecord) -> str | None:
+    """Return what a run differs in from the one wanted, if in anything."""
     if found.settings != wanted.settings:
-        problem = other_settings(found.settings, wanted.settings)
-    elif difference := found.release.difference(wanted.release.identity):
-        problem = f"a run on {difference}"
-    elif found.release.noise != wanted.release.noise:
-        problem = f"a run with another content of {found.settings.data.noise_file}"
-    elif found.release.weights_sha256 != wanted.release.weights_sha256:
-        problem = f"a run with another content of {found.settings.data.weights_from}"
-    elif found.release.truth_sha256 != wanted.release.truth_sha256:
-        problem = f"a run taught by another content of {found.settings.data.truth}"
-    if problem:
-        raise ConfigError(f"{path}: {problem}; give another folder, or --force to start over")
+        return other_settings(found.settings, wanted.settings)
+    if difference := found.release.difference(wanted.release.identity):
+        return f"a run on {difference}"
+    if found.release.noise != wanted.release.noise:
+        return f"a run with another content of {found.settings.data.noise_file}"
+    if found.release.weights_sha256 != wanted.release.weights_sha256:
+        return f"a run with another content of {found.settings.data.weights_from}"
+    if found.release.truth_sha256 != wanted.release.truth_sha256:
+        return f"a run taught by another content of {found.settings.data.truth}"
+    return None
 
 
 def other_settings(found: Settings, wanted: Settings) -> str:

@@ -252,6 +252,19 @@ def test_other_settings_in_a_runs_folder_are_refused_and_named(finished, tiny, s
     assert [file.name for file in (finished / "divisions").iterdir()] == ["00000.safetensors"]
 
 
+def test_a_run_without_an_epoch_may_be_started_with_other_settings(
+    tiny, tmp_path, small_settings, settings, monkeypatch
+):
+    """As the refusal says: lower method.folds."""
+    monkeypatch.setattr(Pc2, "fit_epoch", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train(tiny, tmp_path / "run", settings)
+    monkeypatch.undo()
+    other = read_settings("pc2-paper", [*small_settings, "train.seed=1"], on="demo")
+    train(tiny, tmp_path / "run", other)
+    assert read_run(tmp_path / "run").settings.train.seed == 1
+
+
 def test_another_release_in_a_runs_folder_is_refused(whole, planted, tmp_path, settings):
     plan = planted.Plan(train=24, dev=8, test=8, topics=4, seed=9)
     other = planted.plant(tmp_path / "other", plan)
@@ -274,7 +287,7 @@ def test_a_training_needs_no_locks(tiny, tmp_path, settings, caplog):
 
 def test_two_trainings_never_share_a_folder(tiny, tmp_path, settings, monkeypatch):
     def second(self, train_, epoch):
-        with pytest.raises(TrainingError, match="another command"):
+        with pytest.raises(ConfigError, match="another command"):
             train(tiny, tmp_path / "run", settings)
         raise KeyboardInterrupt
 
