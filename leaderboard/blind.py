@@ -23,6 +23,7 @@ from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import from_line
 from now_builder.formats.io import (
+    alone_in,
     read_lines,
     remove_leftovers,
     replacing_folder,
@@ -112,10 +113,11 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
 
     Raises:
         FormatError: If the release is the authors' archive, damaged, or itself a blind round.
-        ConfigError: If ``out`` exists, the split is too small, or the secret too short.
+        ConfigError: If ``out`` exists and is not empty, or another command is writing it, the split
+            is too small, or the secret too short.
     """
     plan = plan or RoundPlan()
-    if out.exists():
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"{out}: exists; a round is never overwritten, name a new folder")
     zipped = plan.codabench
     if zipped and (zipped.is_dir() or out.resolve() in zipped.resolve().parents):
@@ -124,7 +126,7 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
     secret = secrets.token_hex(32) if plan.secret_file is None else _read_secret(plan.secret_file)
     draw = _draw(test, secret, plan)
     remove_leftovers(out.resolve().parent)
-    with replacing_folder(out.resolve()) as temporary:
+    with alone_in(out), replacing_folder(out.resolve()) as temporary:
         judge = temporary / JUDGE
         judge.mkdir(mode=0o700)
         write_json(judge / TRUTH_FILE, draw.truth.model_dump(mode="json"))

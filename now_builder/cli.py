@@ -498,12 +498,12 @@ def _simweb_make(
         ),
     ],
     settings: Annotated[Any, Fields("now_builder.simweb.settings:SimwebSettings")],
-    _force: Force = False,
+    force: Force = False,
 ) -> None:
     """Draw a simulated web: URL list and truth."""
     from now_builder.simweb.make import make
 
-    typer.echo(make(folder, settings))
+    typer.echo(make(folder, settings, force=force))
 
 
 @simweb.command("serve", ends_by_signal=True)

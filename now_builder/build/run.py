@@ -12,6 +12,7 @@ from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError
+from now_builder.formats.io import alone_in
 from now_builder.package.settings import PackageSettings
 from now_builder.tokenize.settings import TokenizeSettings
 
@@ -57,6 +58,9 @@ def build_release(
 
     ``out`` gets ``captures``, ``features.h5``, ``captions`` and ``release``. The shipped detector
     is taken if the settings name no other.
+
+    Raises:
+        ConfigError: If another command builds in ``out``.
     """
     # Late imports: `now-builder --help` must not load a browser driver and torch.
     from now_builder.crawl.run import crawl
@@ -66,10 +70,11 @@ def build_release(
 
     captures, features = out / "captures", out / "features.h5"
     captions, release = out / "captions", out / "release"
-    _log.info("crawl: %s", crawl(urls, captures, settings.crawl, force))
-    _log.info("detect: %s", detect(captures, features, settings.detect, force))
-    _log.info("tokenize: %s", tokenize(captures, captions, settings.tokenize, force))
-    manifest = package(captures, features, captions, release, settings.package, force)
+    with alone_in(out):
+        _log.info("crawl: %s", crawl(urls, captures, settings.crawl, force))
+        _log.info("detect: %s", detect(captures, features, settings.detect, force))
+        _log.info("tokenize: %s", tokenize(captures, captions, settings.tokenize, force))
+        manifest = package(captures, features, captions, release, settings.package, force)
     rejects = sum(manifest.rejects.values())
     _log.info("package: %s: %s pairs, %d rejects", release, manifest.counts, rejects)
     return release

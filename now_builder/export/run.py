@@ -20,7 +20,14 @@ from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.export.card import export_card, read_card
 from now_builder.export.pairs import Part, Source, read_source
 from now_builder.export.settings import ExportSettings
-from now_builder.formats.io import read_json, remove_leftovers, sha256_of, write_json, write_text
+from now_builder.formats.io import (
+    alone_in,
+    read_json,
+    remove_leftovers,
+    sha256_of,
+    write_json,
+    write_text,
+)
 from now_builder.formats.release import LICENCES, read_manifest
 from now_builder.program.progress import watched
 
@@ -71,14 +78,15 @@ def export(
     last = [*([LICENCES] if licensed else []), "README.md"]
     names = [*(part.name for part in parts), *writer.BESIDE, *last]
     record = ExportRecord(to=settings.to, digest=_digest(source, parts), files=names)
-    _make_room(out, record, force=force)
-    for part in watched(parts, "export", "file"):
-        if not (out / part.name).exists():
-            writer.write(source, part, out / part.name)
-    loading = writer.finish(source, out, parts)
-    if licensed:
-        write_text(out / LICENCES, (release / LICENCES).read_text(encoding="utf-8"))
-    write_text(out / "README.md", export_card(card, loading, record.digest))
+    with alone_in(out):
+        _make_room(out, record, force=force)
+        for part in watched(parts, "export", "file"):
+            if not (out / part.name).exists():
+                writer.write(source, part, out / part.name)
+        loading = writer.finish(source, out, parts)
+        if licensed:
+            write_text(out / LICENCES, (release / LICENCES).read_text(encoding="utf-8"))
+        write_text(out / "README.md", export_card(card, loading, record.digest))
     return {part.name: len(part.pairs) for part in parts}
 
 

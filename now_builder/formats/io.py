@@ -1,6 +1,7 @@
 """Read text and JSON with clear errors; write files whole, by rename, or not at all."""
 
 import errno
+import fcntl
 import hashlib
 import json
 import logging
@@ -14,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from now_builder.errors import FormatError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.program.progress import Progress
 
 _log = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
     """
     if path.is_dir():  # "." too
         raise FormatError(path, "a folder, expected a file to write")
+    if path.exists() and not path.is_file():  # /dev/stdout: a rename would take its place
+        raise FormatError(path, "a device or pipe, expected a file to write")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(path, "tmp")
     try:
@@ -200,6 +203,30 @@ def _warn_of_locks(path: Path, problem: str) -> None:
     _log.warning(
         "%s: %s on this file system; start no second command that writes here", path, problem
     )
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Let one command at a time write in a folder, which is created, and removed if left empty.
+
+    Raises:
+        ConfigError: If another command, which may be another thread's, writes in it.
+    """
+    new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with locking(folder):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it dies with its process
+    except BlockingIOError:
+        raise ConfigError(f"{folder}: another command is writing in this folder") from None
+    else:
+        yield
+    finally:
+        os.close(descriptor)
+        if new:
+            with suppress(OSError):  # it holds files
+                folder.rmdir()
 
 
 def user_cache() -> Path:

@@ -25,7 +25,14 @@ from now_builder.formats.captions import (
     write_vocabulary,
 )
 from now_builder.formats.features import OF_FILE, Features, check_captures, open_features
-from now_builder.formats.io import remove_leftovers, replacing, sha256_of, write_json, write_text
+from now_builder.formats.io import (
+    alone_in,
+    remove_leftovers,
+    replacing,
+    sha256_of,
+    write_json,
+    write_text,
+)
 from now_builder.formats.pair_statistics import read_suspects
 from now_builder.formats.release import (
     DATA_FOLDER,
@@ -115,8 +122,21 @@ def package(
 
     Raises:
         FormatError: If an input is missing, torn or unfinished, or features are of other captures.
-        ConfigError: If the captures were crawled anew with other pools, or a split would be empty.
+        ConfigError: If the captures were crawled anew with other pools, a split would be empty, or
+            another command is writing in ``release``.
     """
+    with alone_in(release):
+        return _package(captures, features, captions, release, settings, force)
+
+
+def _package(
+    captures: Path,
+    features: Path,
+    captions: Path,
+    release: Path,
+    settings: PackageSettings,
+    force: bool,  # noqa: FBT001
+) -> Manifest:
     split = read_split(captures / "split.toml")
     before = _before(release)
     vocabularies = {

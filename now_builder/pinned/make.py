@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import remove_leftovers, replacing_folder, write_json, write_text
+from now_builder.formats.io import (
+    alone_in,
+    remove_leftovers,
+    replacing_folder,
+    write_json,
+    write_text,
+)
 from now_builder.formats.tables import read_frame
 from now_builder.pinned.git import Git, SiteError, Source
 from now_builder.pinned.layout import choose, list_pages, write
@@ -63,7 +69,8 @@ def make(
         force: Whether sites that are done are fetched again.
 
     Raises:
-        ConfigError: If ``web`` holds other files or the list, or ``source`` has no folder.
+        ConfigError: If ``web`` holds other files or the list, another command is writing in it, or
+            ``source`` has no folder.
         FormatError: If the list, or the table of verdicts beside it, cannot be read.
     """
     if listed.resolve().parent == web.resolve():
@@ -74,7 +81,14 @@ def make(
         raise ConfigError(f"--from {source.mirrors}: no such folder")
     if web.is_dir() and any(web.iterdir()) and not (web / _RECORDS).is_dir():
         raise ConfigError(f"{web}: holds other files; expected a new folder or a pinned web")
-    (web / _RECORDS).mkdir(parents=True, exist_ok=True)
+    with alone_in(web):
+        return _make_web(web, rows, judged, source, force=force)
+
+
+def _make_web(
+    web: Path, rows: list[Site], judged: Any, source: Source, *, force: bool
+) -> PinnedSummary:
+    (web / _RECORDS).mkdir(exist_ok=True)
     (web / "sites.csv").unlink(missing_ok=True)
     remove_leftovers(web)
     remove_leftovers(web / _RECORDS)

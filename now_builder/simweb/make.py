@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 
 from now_builder.config import build, read_toml, to_toml
-from now_builder.errors import FormatError
-from now_builder.formats.io import replacing, write_text
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.io import alone_in, replacing, write_text
 from now_builder.simweb.settings import SimwebSettings
 from now_builder.simweb.world import World, build_world, listed
 
@@ -34,17 +34,27 @@ class SimwebSummary:
         )
 
 
-def make(folder: Path, settings: SimwebSettings) -> SimwebSummary:
+def make(folder: Path, settings: SimwebSettings, *, force: bool = False) -> SimwebSummary:
     """Write ``urls.txt``, ``truth.parquet`` and, last, ``simweb.toml``.
 
     The same settings give the same bytes.
+
+    Raises:
+        ConfigError: If the folder has another list of URLs and no ``simweb.toml``, and ``force`` is
+            off.
     """
     world = build_world(settings)
     table = truth(world)
-    write_text(folder / URLS, "".join(f"{url}\n" for url in table["url"]))
-    with replacing(folder / TRUTH) as temporary, temporary.open("wb") as file:
-        table.to_parquet(file, index=False)
-    write_text(folder / SETTINGS, to_toml(settings))
+    urls = "".join(f"{url}\n" for url in table["url"])
+    with alone_in(folder):
+        path, last = folder / URLS, folder / SETTINGS
+        if not force and path.exists() and not last.exists() and path.read_bytes() != urls.encode():
+            raise ConfigError(f"{path}: not of a simulated web; --force replaces it")
+        last.unlink(missing_ok=True)
+        write_text(path, urls)
+        with replacing(folder / TRUTH) as temporary, temporary.open("wb") as file:
+            table.to_parquet(file, index=False)
+        write_text(last, to_toml(settings))
     captions = table["caption"].notna()
     return SimwebSummary(
         folder=folder,

@@ -22,7 +22,7 @@ from now_builder.formats.captions import (
     write_captions,
     write_vocabulary,
 )
-from now_builder.formats.io import remove_leftovers, sha256_of
+from now_builder.formats.io import alone_in, remove_leftovers, sha256_of
 from now_builder.formats.split import read_split
 from now_builder.tokenize.base import CaptionTokenizer
 from now_builder.tokenize.corpus import Corpus, TrainCaptions
@@ -89,21 +89,21 @@ def tokenize(
     chosen = chosen.model_copy(update=given)
     corpus = Corpus(captures, read_split(captures / "split.toml"), chosen.mend)
     pages, learned_on, content = _survey(corpus)
-    captions.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(captions)
-    sizes: dict[str, int] = {}
-    made: list[str] = []
-    for name in (*TOKENIZERS, *sorted(files)):
-        own = {field: getattr(chosen, field) for field in _OWN.get(name, ())}
-        inputs = _inputs(name, own, files, content)
-        vocabulary = None if force else _finished(captions, name, inputs, own)
-        if vocabulary is None:
-            made.append(name)
-            job = _Job(captions, inputs, own, pages, learned_on, settings.processes)
-            vocabulary = _make(corpus, _tokenizer(name, corpus, chosen, files, job), job)
-        _previous(captions, name).unlink(missing_ok=True)
-        sizes[name] = vocabulary.idx
-    return TokenizeSummary(pages, learned_on, sizes, made)
+    with alone_in(captions):
+        remove_leftovers(captions)
+        sizes: dict[str, int] = {}
+        made: list[str] = []
+        for name in (*TOKENIZERS, *sorted(files)):
+            own = {field: getattr(chosen, field) for field in _OWN.get(name, ())}
+            inputs = _inputs(name, own, files, content)
+            vocabulary = None if force else _finished(captions, name, inputs, own)
+            if vocabulary is None:
+                made.append(name)
+                job = _Job(captions, inputs, own, pages, learned_on, settings.processes)
+                vocabulary = _make(corpus, _tokenizer(name, corpus, chosen, files, job), job)
+            _previous(captions, name).unlink(missing_ok=True)
+            sizes[name] = vocabulary.idx
+        return TokenizeSummary(pages, learned_on, sizes, made)
 
 
 @dataclass(frozen=True, slots=True)

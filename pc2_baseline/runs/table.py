@@ -175,9 +175,9 @@ def make_table(work: Work) -> Outcome:
     tried again by the next call.
 
     Raises:
-        ConfigError: If a run's folder holds a run of other settings.
+        ConfigError: If a run's folder holds a run of other settings, or another table is being made
+            in this one, which would lack these rows.
         FormatError: If the release cannot be read, or its test split is a blind round.
-        TrainingError: If another table is being made in its folder, which would lack these rows.
     """
     progress = Progress(work)
     with locked(work.out):

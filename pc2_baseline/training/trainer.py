@@ -1,11 +1,9 @@
 """The epoch loop of a run: validation, selection, checkpoints, resuming."""
 
-import fcntl
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -15,7 +13,7 @@ from jaxtyping import Float, Int
 from safetensors.torch import save_file
 
 from now_builder.errors import TrainingError
-from now_builder.formats.io import locking, remove_leftovers, replacing, write_json, write_text
+from now_builder.formats.io import alone_in, remove_leftovers, replacing, write_json, write_text
 from pc2_baseline import process_groups
 from pc2_baseline.config import TrainSettings
 from pc2_baseline.data.pairs import PairSet
@@ -90,22 +88,10 @@ def locked(run: Path) -> Iterator[None]:
     """Lock the run folder, so that two trainings never write to it at once.
 
     Raises:
-        TrainingError: If another command holds it.
+        ConfigError: If another command holds it.
     """
-    if not process_groups.is_first():
+    with alone_in(run) if process_groups.is_first() else nullcontext():
         yield
-        return
-    run.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(run, os.O_RDONLY)
-    try:
-        with locking(run):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise TrainingError(f"{run}: another command is training in this folder") from None
-    else:
-        yield
-    finally:
-        os.close(descriptor)
 
 
 class Trainer:

@@ -27,6 +27,7 @@ from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import TOKENIZERS, make_vocabulary, write_vocabulary
 from now_builder.formats.features import open_features
+from now_builder.formats.io import alone_in
 from now_builder.formats.release import (
     DATA_FOLDER,
     Pair,
@@ -365,6 +366,9 @@ def test_what_is_no_source_of_a_round_is_refused(source, archive, out, secret, t
             make_round(source, tmp_path / "a", RoundPlan(wanted, secret_file=secret))
     with pytest.raises(ConfigError, match="never overwritten"):
         make_round(source, out, plan)
+    told = pytest.raises(ConfigError, match="a: another command is writing in this folder")
+    with alone_in(tmp_path / "a"), told:
+        make_round(source, tmp_path / "a", plan)
     for name in ("", "x" * 81):
         with pytest.raises(ConfigError, match=r"round: expected at (least 1|most 80) character"):
             make_round(source, tmp_path / "a", replace(plan, name=name))
@@ -380,7 +384,7 @@ def test_what_is_no_source_of_a_round_is_refused(source, archive, out, secret, t
 
 
 def test_a_killed_making_leaves_nothing_and_is_made_again(source, secret, tmp_path):
-    """Killed where the first half stands: no folder, and the next call clears up."""
+    """Killed where the first half stands: an empty folder, and the next call clears up."""
     out = tmp_path / "rounds" / "out"
     code = (
         "import sys, time; from pathlib import Path; from leaderboard import blind; "
@@ -398,8 +402,8 @@ def test_a_killed_making_leaves_nothing_and_is_made_again(source, secret, tmp_pa
         assert process.stdout.readline() == "now\n"
         process.send_signal(signal.SIGKILL)
     time.sleep(0.1)
-    assert not out.exists()
-    assert len(list(out.parent.iterdir())) == 1, "the half-made folder"
+    assert not any(out.iterdir())
+    assert len(list(out.parent.iterdir())) == 2, "the half-made folder beside it"
     make_round(source, out, RoundPlan(secret_file=secret))
     assert [path.name for path in out.parent.iterdir()] == ["out"]
     assert verify_release(out / "participants") == []

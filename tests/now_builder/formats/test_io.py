@@ -16,8 +16,9 @@ import pytest
 import safetensors.numpy
 import torch
 
-from now_builder.errors import FormatError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import (
+    alone_in,
     locking,
     remove_leftovers,
     replacing,
@@ -137,6 +138,23 @@ def test_a_file_never_takes_the_place_of_a_folder(tmp_path: Path, monkeypatch, t
     with pytest.raises(FormatError, match=f"^{taken}: a folder, expected a file"):
         write_text(Path(taken), "new")
     assert list(tmp_path.iterdir()) == [tmp_path / "there"]
+
+
+def test_a_file_never_takes_the_place_of_a_pipe_and_so_of_no_device(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "out")
+    with pytest.raises(FormatError, match="out: a device or pipe, expected a file to write"):
+        write_text(tmp_path / "out", "new")
+    assert (tmp_path / "out").is_fifo()
+
+
+def test_one_command_writes_in_a_folder_and_a_refused_one_leaves_none(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    told = pytest.raises(ConfigError, match="folder: another command is writing in this folder")
+    with alone_in(folder):
+        with told, alone_in(folder):
+            pass
+        assert folder.is_dir()
+    assert not folder.exists()
 
 
 def test_an_error_about_the_temporary_file_names_the_file_that_was_asked_for(

@@ -19,6 +19,7 @@ from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.formats.captions import read_captions
 from now_builder.formats.features import captures_hash, open_features
+from now_builder.formats.io import alone_in
 from now_builder.formats.release import (
     Manifest,
     hash_of,
@@ -505,6 +506,12 @@ def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
         assert not (killed / "manifest.json").exists()
     world.package(killed, **settings)
     assert contents(killed) == contents(release)
+
+
+def test_two_releases_are_never_written_to_one_folder(world: World, tmp_path: Path) -> None:
+    told = pytest.raises(ConfigError, match="release: another command is writing in this folder")
+    with alone_in(tmp_path / "release"), told:
+        world.package(tmp_path / "release")
 
 
 def test_killed_while_it_is_rewritten_it_keeps_its_settings(world: World, release: Path) -> None:

@@ -98,6 +98,22 @@ def test_a_folder_may_be_called_as_the_shell_calls_home(tmp_path: Path, monkeypa
     assert (tmp_path / "~" / "truth.parquet").exists()
 
 
+def test_a_list_of_something_else_is_left_alone_and_a_stop_leaves_no_half_web(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "urls.txt").write_text("http://own.test/\n")
+    with pytest.raises(ConfigError, match=r"urls\.txt: not of a simulated web; --force replaces"):
+        make(tmp_path, SimwebSettings(pages=20))
+    make(tmp_path, SimwebSettings(pages=20), force=True)
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        make(tmp_path, SimwebSettings(pages=30))
+    assert not (tmp_path / "simweb.toml").exists()
+    monkeypatch.undo()
+    make(tmp_path, SimwebSettings(pages=30))
+    assert len(read_world(tmp_path).pages) >= 30
+
+
 @pytest.mark.parametrize("pages", [1, 9, 40, 130])
 def test_a_short_list_gets_fewer_sites_not_poorer_ones(pages: int) -> None:
     world = build_world(SimwebSettings(pages=pages))

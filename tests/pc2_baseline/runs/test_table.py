@@ -22,7 +22,7 @@ from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import Release
 from leaderboard.store.entries import read_result
 from leaderboard.submission.archive import open_submission
-from now_builder.errors import ConfigError, TrainingError
+from now_builder.errors import ConfigError
 from now_builder.formats.io import sha256_of
 from pc2_baseline.config import Plan, read_settings
 from pc2_baseline.data.planted import plant
@@ -344,7 +344,7 @@ def test_two_tables_are_not_made_in_one_folder_at_once(tiny, tmp_path):
     """The one that ended last would lack the other's rows, and take its record of the memory."""
     with (
         locked(tmp_path / "out"),
-        pytest.raises(TrainingError, match="another command is training in this folder"),
+        pytest.raises(ConfigError, match="another command is writing in this folder"),
     ):
         tables.make_table(work_of(tiny, tmp_path / "out"))
 
