@@ -86,7 +86,7 @@ def _wait_s(headers: Mapping[str, str]) -> float:
 
 def _describe(error: BaseException) -> str | None:
     """Return the line for an error of the hub's client; ``None`` for any other."""
-    from httpx2 import HTTPError
+    from httpx2 import HTTPError, InvalidURL
     from huggingface_hub.errors import (
         HfHubHTTPError,
         HFValidationError,
@@ -107,9 +107,11 @@ def _describe(error: BaseException) -> str | None:
         status = error.response.status_code
         said = _ANSWERS.get(status, "run the same command again to go on")
         return f"the hub answered {status}: {said}"
-    if isinstance(error, HTTPError):
+    if isinstance(error, HTTPError | InvalidURL):
         return f"the hub cannot be reached ({words}); run the same command again to go on"
-    return words if isinstance(error, HFValidationError) else None
+    if torn := isinstance(error, OSError) and error.errno is None:  # other bytes than it named
+        words = f"{words.partition('. ')[0]}; run the same command again to go on"
+    return words if torn or isinstance(error, HFValidationError) else None
 
 
 NO_XET = "run the same command again, or with HF_HUB_DISABLE_XET=1, which does without Xet"

@@ -1,6 +1,7 @@
 """Fetch NoW as its authors published it: one zip on the hub, unpacked for ``pc2-baseline``."""
 
 import logging
+import lzma
 import shutil
 import zipfile
 import zlib
@@ -11,7 +12,14 @@ from urllib.parse import urlsplit
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError, NowError
 from now_builder.formats.benchmarks import NOW_NAMES
-from now_builder.formats.io import read_json, remove_leftovers, replacing, sha256_of, write_json
+from now_builder.formats.io import (
+    alone_in,
+    read_json,
+    remove_leftovers,
+    replacing,
+    sha256_of,
+    write_json,
+)
 from now_builder.formats.reader import open_release
 from now_builder.formats.split import SPLITS
 from now_builder.hub.client import hub_errors, size_text
@@ -21,6 +29,10 @@ REPOSITORY, ARCHIVE = "NJUyued/NoW", "NoW.zip"
 MARKER = "fetched.json"
 _UNPACKED = 3.2
 """Bytes unpacked for a byte of the archive: 11.1 GB of float32 features in 3.53 GB."""
+_NO_ZIP = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError,
+    ValueError,
+)  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +75,7 @@ def fetch_now(
 
     Raises:
         NowError: If the hub cannot be reached or refuses, or the disk is too small.
+        ConfigError: If another command writes in the folder.
         FormatError: If the archive is torn, or is not NoW's.
     """
     marker = folder / MARKER
@@ -71,7 +84,12 @@ def fetch_now(
         return f"{folder}: there already, {_described(folder)}"
     if (folder / "manifest.json").exists():
         raise FormatError(folder, "a release made by package, expected another folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder):
+        return _fetch(folder, endpoint)
+
+
+def _fetch(folder: Path, endpoint: str | None) -> str:
+    marker = folder / MARKER
     remove_leftovers(folder)
     remote = _find(endpoint)  # what cannot be had costs nothing that is there
     if marker.exists():
@@ -79,6 +97,8 @@ def fetch_now(
         for name in (*NOW_NAMES, "vocab"):
             shutil.rmtree(folder / name, ignore_errors=True)
     archive = folder / f".{ARCHIVE}.{(remote.fetched.sha256 or remote.fetched.revision)[:12]}.part"
+    for part in set(folder.glob(f".{ARCHIVE}.*.part")) - {archive}:
+        part.unlink()  # of what the hub had before
     _download(remote, archive)
     _unpack(archive, folder)
     described = _described(folder)
@@ -159,8 +179,10 @@ def _unpack(archive: Path, folder: Path) -> None:
                     temporary.open("wb") as out,
                 ):
                     shutil.copyfileobj(source, out, 1 << 20)
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
-        raise FormatError(archive, f"not a whole zip ({error})") from None
+    except _NO_ZIP as error:
+        archive.unlink()
+        problem = f"not a whole zip ({error}); it was removed: run the same command again"
+        raise FormatError(archive, problem) from None
 
 
 def _place(member: zipfile.ZipInfo) -> Path | None:

@@ -19,7 +19,7 @@ from typing import ClassVar
 import httpx
 import pytest
 
-from leaderboard.client import TRIES, BoardClient, BoardError, _retry_after
+from leaderboard.client import TRIES, BoardClient, BoardError
 from leaderboard.service.quotas import Quotas
 from leaderboard.service.running import Settings, make_judge
 from leaderboard.service.server import serve
@@ -95,10 +95,6 @@ def test_a_users_mistake_is_one_line_and_exit_1(command, plain, packed, argument
     assert (code, told) == (1, "")
     assert message in problem
     assert problem.rstrip().rpartition("\n")[2].startswith("error: ")
-
-
-def test_a_time_to_wait_that_is_no_number_is_none():
-    assert [_retry_after(value) for value in ("7", "²", "9" * 400, "soon")] == [7.0, 0.0, 0.0, 0.0]
 
 
 def test_what_is_not_there_yet_is_asked_again_and_the_same_file_is_one_entry(

@@ -97,6 +97,7 @@ def test_both_folder_names_are_unpacked_wherever_they_stand(hub, run, tmp_path, 
     ("words", "more", "line"),
     [([], {}, "the hub answered 404: it has no such data set"),
      (["--endpoint", "http://127.0.0.1:9"], {}, "the hub cannot be reached"),
+     (["--endpoint", "http://[::1"], {}, "the hub cannot be reached (Invalid port"),
      ([], {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set")],
 )  # fmt: skip
 def test_what_cannot_be_had_is_said_in_one_line(run, tmp_path, words, more, line):
@@ -105,6 +106,31 @@ def test_what_cannot_be_had_is_said_in_one_line(run, tmp_path, words, more, line
     assert (code, out, err.count("\n")) == (1, "", 1), err
     assert line in err
     assert (tmp_path / "fetched.json").exists(), "what is there stays"
+
+
+def test_a_second_command_is_refused_and_leaves_the_download(hub, command, run, tmp_path):
+    hub.files[NAME] = {"NoW.zip": archive(padding=1 << 20)}
+    hub.cut = 1 << 19
+    with command("fetch-now", tmp_path / "NoW") as process:
+        deadline = time.monotonic() + 60
+        while not [path for method, path, _ in hub.asked if method == "GET"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        code, _, err = run("fetch-now", tmp_path / "NoW")
+        assert (code, err) == (
+            1,
+            f"error: {tmp_path}/NoW: another command is writing in this folder\n",
+        )
+        hub.waiting.set()
+        assert not process.wait(60), process.communicate()[1]
+
+
+def test_a_body_of_another_size_than_was_named_is_told_in_a_line(hub, tmp_path, whole):
+    hub.files[NAME] = {"NoW.zip": whole}
+    remote = fetch._find(hub.address)
+    hub.files[NAME] = {"NoW.zip": b"<html>"}
+    with pytest.raises(fetch.NowError, match=rf"size {len(whole)} but has size 6 .*; run the same"):
+        fetch._download(remote, tmp_path / "part")
 
 
 def test_other_bytes_than_the_hubs_are_refused_and_removed(hub, run, tmp_path, whole, monkeypatch):
@@ -135,6 +161,7 @@ def test_an_archive_of_something_else_is_refused(hub, run, tmp_path, whole):
         assert code == 1
         assert line in err.splitlines()[-1]
         assert not (tmp_path / "NoW" / "fetched.json").exists()
+    assert not list((tmp_path / "NoW").glob(".*")), "neither that archive is kept nor those before"
 
 
 def test_a_disk_too_small_is_told_before_the_download(hub, tmp_path, whole, monkeypatch):

@@ -108,6 +108,7 @@ def test_retry_after_is_seconds_or_a_date() -> None:
         "soon",
         "-5",
         "1e3",
+        "²",
         "9" * 30,
         "Wed, 21 Oct 99999999999999999999 07:28:00 GMT",
     ):
