@@ -285,6 +285,8 @@ def find_encoder(name: str, revision: str | None = None) -> Path:
     """
     if find_spec("transformers") is None:
         raise ConfigError(f"transformers is missing; {install_extra('zero-shot')}")
+    if revision is not None and Path(name).is_dir():
+        raise refused(name, f"a folder has no revision {revision!r}")
     advice = f"where there is a network, `hf download {name or 'NAME'}` brings all of it"
     for pattern in _WEIGHTS:  # pickled ones, which are read as plain values, only where need be
         try:

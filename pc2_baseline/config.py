@@ -432,6 +432,9 @@ class RankSettings(EncoderSettings):
     def _both_or_neither(self) -> "RankSettings":
         if (self.captures is None) != (self.model is None):
             raise ValueError("--captures and --model: expected both, or neither")
+        unused = sorted(self.model_fields_set & set(EncoderSettings.model_fields))
+        if self.model is None and unused:
+            raise ValueError(f"--{unused[0].replace('_', '-')}: of a model, expected --model, too")
         return self
 
 

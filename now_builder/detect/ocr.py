@@ -43,7 +43,7 @@ class Recognizer:
             lacking = [name for name in names if find_tessdata([name]) is None] or names
             packages = " ".join(map(debian_package, lacking))
             raise ConfigError(
-                f"ocr_languages {languages!r}: no folder has their .traineddata; "
+                f"languages {languages!r}, joined by +: no folder has their .traineddata; "
                 f"apt install {packages or 'tesseract-ocr-eng'}, or set TESSDATA_PREFIX to theirs"
             )
         self._folder, self._languages = folder, "+".join(names)
@@ -87,7 +87,7 @@ class Recognizer:
                 )
             except RuntimeError as error:
                 raise ConfigError(
-                    f"ocr_languages {self._languages!r}: Tesseract cannot read their .traineddata "
+                    f"languages {self._languages!r}: Tesseract cannot read their .traineddata "
                     f"in {self._folder} ({error})"
                 ) from None
         return self._engines.own
@@ -104,7 +104,7 @@ def _tesserocr() -> Any:
         import tesserocr
     except ImportError as error:
         raise ConfigError(
-            f"text_source 'ocr': tesserocr is missing ({error}); {install_extra('ocr')} "
+            f"OCR: tesserocr is missing ({error}); {install_extra('ocr')} "
             "and apt install tesseract-ocr-chi-sim tesseract-ocr-eng"
         ) from None
     return tesserocr

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from now_builder.detect.ocr import Recognizer, ocr_attributes
-from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import write_text
+from now_builder.errors import FormatError
+from now_builder.formats.io import check_output, write_text
 from now_builder.formats.release import stream_pairs
 from now_builder.formats.screenshots import Screenshot, find_screenshots
 from now_builder.formats.shard import (
@@ -56,12 +56,11 @@ def read_screens(
         test_of: Release whose test pairs' screenshots alone are read.
 
     Raises:
-        ConfigError: If ``output`` is no ``.csv``, or a language is missing.
+        ConfigError: If ``output`` is no ``.csv`` or a folder, or a language is missing.
         FormatError: If the captures cannot be read, no page was captured, or they are not those
             that the release was packaged from.
     """
-    if output.suffix != ".csv":
-        raise ConfigError(f"{output}: expected the name of a .csv file")
+    check_output(output, ".csv")
     if all(row.status != "ok" for row in stream_rows(captures)):
         raise FormatError(captures, "no row with status=ok, so there is nothing to read")
     read = Recognizer(languages)

@@ -21,6 +21,18 @@ from now_builder.program.progress import Progress
 _log = logging.getLogger(__name__)
 
 
+def check_output(path: Path, suffix: str) -> None:
+    """Refuse, before all work, what could not be written after it.
+
+    Raises:
+        ConfigError: If it has another suffix, or is a folder.
+    """
+    if path.suffix != suffix:
+        raise ConfigError(f"{path}: expected the name of a {suffix} file")
+    if path.is_dir():
+        raise ConfigError(f"{path}: a folder, expected the name of a {suffix} file to write")
+
+
 @contextmanager
 def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and renamed to ``path``.

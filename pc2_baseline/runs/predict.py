@@ -5,8 +5,8 @@ from pathlib import Path
 
 from leaderboard.submission.archive import Compute, Submission, Training, new_submission, pack
 from now_builder.dual_encoder import encoder_name
-from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS
+from now_builder.formats.io import check_output
 from now_builder.formats.release import check_split
 from pc2_baseline.config import Settings
 from pc2_baseline.methods.triplet import OneNetworkSettings
@@ -50,12 +50,11 @@ def predict(
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
             another one than at training and no blind round of the same vocabulary.
-        ConfigError: If ``output`` is no ``.zip``, the board has no track for the data set, or
-            several runs are not of the same data.
+        ConfigError: If ``output`` is no ``.zip`` or a folder, the board has no track for the data
+            set, or several runs are not of the same data.
     """
     output = Path(output)
-    if output.suffix != ".zip":
-        raise ConfigError(f"-o {output}: expected the name of a .zip file")
+    check_output(output, ".zip")
     name = check_split(split)
     opened = open_runs(run, release=release, device=device_name, bank=bank)
     meta = describe(opened, name)

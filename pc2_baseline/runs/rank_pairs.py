@@ -13,14 +13,21 @@ from torch import Tensor
 
 from leaderboard.core.rounds import round_of
 from now_builder.errors import ConfigError, FormatError, TrainingError
+from now_builder.formats.io import check_output
 from now_builder.formats.reader import open_release
-from now_builder.formats.release import Pair, is_ours, read_split_captions, stream_pairs
+from now_builder.formats.release import (
+    Pair,
+    data_folder,
+    is_ours,
+    read_split_captions,
+    stream_pairs,
+)
 from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.split import Split, registrable_domain
 from now_builder.formats.tables import write_csv
 from pc2_baseline.config import DataSettings, RankSettings
 from pc2_baseline.data.pairs import PairSet, cut, open_split
-from pc2_baseline.data.readers import check_layout, tracks_of
+from pc2_baseline.data.readers import tracks_of
 from pc2_baseline.data.release_reader import ReleaseReader
 from pc2_baseline.methods.ridge import Problem, fit_lsa
 from pc2_baseline.modules.division import THRESHOLD, clean_posterior
@@ -166,17 +173,16 @@ def rank_pairs(release: Path | str, output: Path | str, settings: RankSettings) 
     mean loss, and the factor of the first guess. A mixture over the losses gives the probabilities.
 
     Raises:
-        ConfigError: If ``output`` is no ``.csv``, or the dual encoder cannot be had.
+        ConfigError: If ``output`` is no ``.csv`` or a folder, the release has no such track, or the
+            dual encoder cannot be had.
         FormatError: If the release cannot be read, or the captures are another crawl's.
         TrainingError: If there are too few different pages or captions.
     """
     release, output = Path(release), Path(output)
-    if output.suffix != ".csv":
-        raise ConfigError(f"-o {output}: expected the name of a .csv file")
-    tracks = tracks_of(release)
-    track = settings.track or ("bert" if "bert" in tracks or not tracks else tracks[0])
-    data = DataSettings(tokenizer=track, memory_gb=_MEMORY_GB)
-    check_layout(release, data)
+    check_output(output, ".csv")
+    data = DataSettings(
+        tokenizer=_track(release, settings.track), memory_gb=_MEMORY_GB, allow_zero_rows=True
+    )
     reader = ReleaseReader(release, data)
     with ExitStack() as stack:
         cpu, names = torch.device("cpu"), _splits(release)
@@ -192,6 +198,16 @@ def rank_pairs(release: Path | str, output: Path | str, settings: RankSettings) 
         _write(output, rows)
     suspects = sum(row.clean_prob < THRESHOLD for row in rows)
     return Ranking(str(output), len(rows), suspects, folds_by, penalty)
+
+
+def _track(release: Path, asked: str | None) -> str:
+    """Return the track whose captions are read: the one asked for, bert, or the first there is."""
+    data_folder(release)
+    tracks = tracks_of(release)
+    track = asked or ("bert" if "bert" in tracks else tracks[0])
+    if track not in tracks:
+        raise ConfigError(f"{release}: no track {track}, expected --track {', '.join(tracks)}")
+    return track
 
 
 def _splits(release: Path) -> list[Split]:

@@ -23,8 +23,8 @@ from leaderboard.submission.archive import (
     pack,
 )
 from now_builder.dual_encoder import DualEncoder
-from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import replacing, write_text
+from now_builder.errors import FormatError
+from now_builder.formats.io import check_output, replacing
 from now_builder.formats.reader import open_release
 from now_builder.formats.release import Pair
 from now_builder.formats.screenshots import Screenshot, find_screenshots
@@ -37,7 +37,6 @@ from pc2_baseline.training.run_folder import pick_device
 
 AnyEncoder = DualEncoder | MultiVectorEncoder
 
-_MADE_OF = "made-of"
 _MAX_NAME = 120
 """Characters of a method's name on the board."""
 
@@ -68,14 +67,13 @@ def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSetting
     scale, plus its bias; those of a late-interaction model are its MaxSim.
 
     Raises:
-        ConfigError: If ``output`` is no ``.zip``, the device or the track is none, or the model
-            cannot be had or is of neither kind.
+        ConfigError: If ``output`` is no ``.zip`` or a folder, the device or the track is none, or
+            the model cannot be had or is of neither kind.
         FormatError: If the release has no caption texts, as the authors' archive and blind rounds
             have not, or the captures lack a screenshot of it or are another crawl's.
     """
     release, output = Path(release), Path(output)
-    if output.suffix != ".zip":
-        raise ConfigError(f"-o {output}: expected the name of a .zip file")
+    check_output(output, ".zip")
     open_release(release)
     pairs = pairs_with_texts(release, settings.split)
     screenshots = find_screenshots(settings.captures, pairs)
@@ -182,17 +180,14 @@ def _digest(
 
 
 class _Finished:
-    """Features of finished batches, each in a file named by its first row, beside an output.
+    """Features of finished batches beside an output, in files named by a digest and a first row.
 
-    Files of another model or other data are removed.
+    So those of another model or other data are never taken, though it be at work just then.
     """
 
     def __init__(self, output: Path, digest: str) -> None:
         self._folder = output.with_name(f"{output.name}.parts")
-        made_of = self._folder / _MADE_OF
-        if not made_of.is_file() or made_of.read_text(encoding="utf-8") != digest:
-            self.remove()
-            write_text(made_of, digest)
+        self._digest = digest
 
     def embed(
         self, side: str, rows: int, batch_size: int, embed: Callable[[slice], Tensor]
@@ -211,7 +206,7 @@ class _Finished:
         return _joined(blocks)
 
     def remove(self) -> None:
-        """Remove all of them."""
+        """Remove all of them, also of other digests."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _read(self, side: str) -> list[Float[np.ndarray, "_ ..."]]:
@@ -228,7 +223,7 @@ class _Finished:
         return blocks
 
     def _file(self, side: str, start: int) -> Path:
-        return self._folder / f"{side}-{start:08d}.npy"
+        return self._folder / f"{self._digest}-{side}-{start:08d}.npy"
 
 
 def _joined(blocks: Sequence[Float[np.ndarray, "_ ..."]]) -> Float[np.ndarray, "rows ..."]:

@@ -187,7 +187,7 @@ def pick_device(name: str) -> torch.device:
         torch.empty(1, device=device).item()  # a device without values, as meta, has none to give
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        raise ConfigError(f"train.device: {name!r} cannot be used ({reason})") from None
+        raise ConfigError(f"--device or train.device: {name!r} cannot be used ({reason})") from None
     return device
 
 

@@ -143,8 +143,12 @@ def test_of_a_release_of_other_pages_nothing_is_read(captures, tmp_path):
 
 
 def test_another_output_than_a_table_is_refused(captures, tmp_path):
-    with pytest.raises(ConfigError, match=r"read\.txt: expected the name of a \.csv file"):
-        read_screens.read_screens(captures, tmp_path / "read.txt", "eng")
+    (tmp_path / "folder.csv").mkdir()
+    for name, problem in (("read.txt", "expected the name of a .csv"), ("folder.csv", "a folder")):
+        with pytest.raises(ConfigError, match=rf"{name}: {problem}"):
+            read_screens.read_screens(captures, tmp_path / name, "no language")
+    with pytest.raises(ConfigError, match=r"^languages 'eng,chi_sim', joined by"):
+        read_screens.read_screens(captures, tmp_path / "read.csv", "eng,chi_sim")
 
 
 def test_a_folder_without_captures_leaves_the_table_that_stands(captures, tmp_path):

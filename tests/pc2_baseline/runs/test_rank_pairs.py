@@ -321,7 +321,13 @@ def test_mistakes_end_in_one_line(easy, tmp_path):
     out = tmp_path / "pairs.csv"
     failed(call("rank-pairs", easy, "-o", tmp_path / "x.zip"), "expected the name of a .csv file")
     failed(call("rank-pairs", tmp_path, "-o", out), "no folder now100k_precomp")
-    failed(call("rank-pairs", easy, "-o", out, "--track", "bpe"), "no track bpe, it has jieba")
+    failed(call("rank-pairs", easy, "-o", out, "--track", "bpe"), "no track bpe, expected --track ")
+    failed(call("rank-pairs", easy, "-o", out, "--squeeze"), "--squeeze: of a model, expected")
+    (other := tmp_path / "f30k_precomp").mkdir()
+    failed(call("rank-pairs", other, "-o", out), "no folder now100k_precomp")
+    other.rename(folder := tmp_path / "folder.csv")
+    failed(call("rank-pairs", easy, "-o", folder), "a folder, expected the name of a .csv file")
+    folder.rmdir()
     failed(call("rank-pairs", easy, "-o", out, "--model", "x"), "expected both, or neither")
     failed(call("rank-pairs", easy, "-o", out, "--captures", tmp_path / "no", "--model", "x"),
            "no such captures folder")  # fmt: skip

@@ -41,7 +41,7 @@ from now_builder.formats.shard import (
 from now_builder.formats.split import Shares, SplitPlan
 from now_builder.multi_vector import MultiVectorEncoder
 from pc2_baseline.config import ZeroShotSettings
-from pc2_baseline.runs.zero_shot import zero_shot
+from pc2_baseline.runs.zero_shot import _Finished, zero_shot
 from tests.pc2_baseline.commands import call, failed, run
 
 PAGES = 14
@@ -309,7 +309,7 @@ def stopped(data, settings, out, monkeypatch):
 def test_a_torn_batch_is_done_again(data, settings, tmp_path, monkeypatch):
     out = tmp_path / "x.zip"
     stopped(data, settings, out, monkeypatch)
-    torn = out.with_name("x.zip.parts") / "images-00000005.npy"
+    (torn,) = out.with_name("x.zip.parts").glob("*-images-00000005.npy")
     torn.write_bytes(torn.read_bytes()[:-8])
     with monkeypatch.context() as patch:
         embedded = Embedded(patch)
@@ -331,6 +331,13 @@ def test_features_of_something_else_are_not_taken(
     assert embedded.images == (2 if change == "split" else 12)
     zero_shot(data[0], tmp_path / "fresh.zip", changed)
     assert out.read_bytes() == (tmp_path / "fresh.zip").read_bytes()
+
+
+def test_another_model_at_work_beside_the_same_output_leaves_no_features_to_go_on_with(tmp_path):
+    one, other = (_Finished(tmp_path / "x.zip", name) for name in ("one", "other"))
+    one.embed("images", 2, 2, lambda _: torch.zeros(2, 3))
+    later = other.embed("images", 2, 2, lambda _: torch.ones(2, 3))
+    assert later.all()
 
 
 def command(release, captures, model, out, *more):
@@ -358,7 +365,12 @@ def test_mistakes_end_in_one_line(data, clip, tmp_path, monkeypatch):
     release, captures = data
     out = tmp_path / "x.zip"
     failed(command(release, captures, clip, tmp_path / "x.npy"), "expected the name of a .zip file")
+    (folder := tmp_path / "folder.zip").mkdir()
+    failed(command(release, captures, clip, folder), "a folder, expected the name of a .zip file")
+    folder.rmdir()
     failed(command(tmp_path, captures, clip, out), "no folder now100k_precomp")
+    asked = command(release, captures, clip, out, "--revision", "v2")
+    failed(asked, "a folder has no revision 'v2'")
     failed(command(release, tmp_path / "no", clip, out), "no such captures folder")
     failed(command(release, captures, tmp_path / "no", out), "neither a folder nor a name")
     for device in ("abacus", "meta"):
