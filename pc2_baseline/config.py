@@ -324,7 +324,7 @@ class Settings(Strict):
         return self
 
     @model_validator(mode="after")
-    def _texts_are_read(self) -> "Settings":
+    def _texts_and_screenshots_are_read(self) -> "Settings":
         if self.model.text_encoder and not self.reads:
             raise ValueError(
                 'model.text_encoder: texts are read by model.similarity = "reading" or by '
@@ -332,6 +332,11 @@ class Settings(Strict):
             )
         if self.data.page_texts and not self.model.text_encoder:
             raise ValueError("data.page_texts: expected model.text_encoder, which reads them")
+        if self.data.captures and self.model.similarity != "dual_encoder":
+            raise ValueError(
+                'data.captures: screenshots are seen by model.similarity = "dual_encoder" alone, '
+                f'as of --config clip, found "{self.model.similarity}"'
+            )
         return self
 
 

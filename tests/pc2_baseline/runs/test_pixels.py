@@ -157,6 +157,9 @@ def test_what_cannot_be_seen_or_read_is_refused_in_one_line(
     command = ["train", painted / "release", out, "--config", "clip", *sets]
     failed(call(*command), r"dual_encoder\" sees screenshots: expected --captures CAPTURES")
     failed(call(*command, "--captures", tmp_path / "no"), "no such captures folder")
+    for name in ("sgr", "ridge"):
+        other = ["train", painted / "release", out, "--config", name, "--captures", tmp_path]
+        failed(call(*other), "data.captures: screenshots are seen by")
     failed(
         train_command(painted, out, small_clip, "--set", "method.name=ridge"),
         "method ridge needs features",
