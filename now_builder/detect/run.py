@@ -38,6 +38,7 @@ from now_builder.detect.regions.loading import (
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.feature_parts import (
+    check_attributes,
     merge_parts,
     parts_folder,
     read_part,
@@ -46,7 +47,6 @@ from now_builder.formats.feature_parts import (
 )
 from now_builder.formats.features import (
     CAPTURES,
-    OF_FILE,
     FeatureBatch,
     captures_hash,
     check_captures,
@@ -283,7 +283,7 @@ def _keys_done(
     tied = True
     if features.exists():
         with open_features(features) as there:
-            _check_same(features, there.attributes, attributes)
+            check_attributes(features, there.attributes, attributes)
             if shards is None:  # else the screenshots of some shards are not all of the file's
                 tied = check_captures(features, there.keys, there.attributes, screenshots)
             done.update(there.keys)
@@ -295,19 +295,10 @@ def _keys_done(
             _log.warning("detect: %s; its pages are done again", error)
             part.unlink()
             continue
-        _check_same(part, found, attributes)
+        check_attributes(part, found, attributes)
         tied &= check_captures(part, batch.keys, found, screenshots)
         done.update(batch.keys)
     return done, tied
-
-
-def _check_same(path: Path, found: Mapping[str, object], expected: Mapping[str, str]) -> None:
-    for name in (name for name in [*expected, *found] if name not in OF_FILE):
-        if found.get(name) != expected.get(name):
-            raise ConfigError(
-                f"{path}: made with {name} {found.get(name)!r:.60}, now "
-                f"{expected.get(name)!r:.60}; --force starts over"
-            )
 
 
 class Pipeline:

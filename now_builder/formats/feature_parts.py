@@ -12,8 +12,14 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from now_builder.errors import FormatError
-from now_builder.formats.features import LAYOUT, FeatureBatch, open_features, write_features
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.features import (
+    LAYOUT,
+    OF_FILE,
+    FeatureBatch,
+    open_features,
+    write_features,
+)
 from now_builder.formats.io import replacing
 
 _SUFFIX = ".safetensors"
@@ -79,6 +85,20 @@ def read_part(part: Path) -> tuple[FeatureBatch, dict[str, str]]:
     return FeatureBatch(head["keys"], **columns), head["attributes"]
 
 
+def check_attributes(path: Path, found: Mapping[str, object], expected: Mapping[str, str]) -> None:
+    """Refuse a feature file or a part of another detector or of other settings.
+
+    Raises:
+        ConfigError: If an attribute differs, other than those of a whole file.
+    """
+    for name in sorted((expected.keys() | found.keys()) - OF_FILE):
+        if found.get(name) != expected.get(name):
+            raise ConfigError(
+                f"{path}: made with {name} {found.get(name)!r:.60}, now "
+                f"{expected.get(name)!r:.60}; --force starts over"
+            )
+
+
 def merge_parts(
     path: Path,
     attributes: Mapping[str, str],
@@ -89,9 +109,10 @@ def merge_parts(
     Return the number of pages. One batch is in memory at a time.
 
     Raises:
-        FormatError: If the file or a part is torn; nothing is changed then.
+        ConfigError: If the file or a part has other attributes, as of another command at work.
+        FormatError: If the file or a part is torn. Nothing is changed in either case.
     """
-    count = write_features(path, _old_and_new(path), attributes, half, _count(path))
+    count = write_features(path, _old_and_new(path, attributes), attributes, half, _count(path))
     shutil.rmtree(parts_folder(path), ignore_errors=True)
     return count
 
@@ -111,9 +132,9 @@ def _count(path: Path) -> int:
     return len(keys)
 
 
-def _old_and_new(path: Path) -> Iterator[FeatureBatch]:
+def _old_and_new(path: Path, attributes: Mapping[str, str]) -> Iterator[FeatureBatch]:
     seen: set[str] = set()
-    for batch in _stored(path):
+    for batch in _stored(path, attributes):
         fresh = np.array([i for i, key in enumerate(batch.keys) if key not in seen])
         seen.update(batch.keys)
         if len(fresh) == len(batch.keys):
@@ -122,9 +143,12 @@ def _old_and_new(path: Path) -> Iterator[FeatureBatch]:
             yield batch.take(fresh)
 
 
-def _stored(path: Path) -> Iterator[FeatureBatch]:
+def _stored(path: Path, attributes: Mapping[str, str]) -> Iterator[FeatureBatch]:
     if path.exists():
         with open_features(path) as features:
+            check_attributes(path, features.attributes, attributes)
             yield from features.batches()
     for part in read_parts(path):
-        yield read_part(part)[0]
+        batch, found = read_part(part)
+        check_attributes(part, found, attributes)
+        yield batch

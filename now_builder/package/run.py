@@ -122,9 +122,12 @@ def package(
 
     Raises:
         FormatError: If an input is missing, torn or unfinished, or features are of other captures.
-        ConfigError: If the captures were crawled anew with other pools, a split would be empty, or
-            another command is writing in ``release``.
+        ConfigError: If the captures were crawled anew with other pools, a split would be empty,
+            ``release`` holds captures or an export, or another command is writing in it.
     """
+    for name in ("plan.parquet", "export.json"):  # their files have names of a release's
+        if (release / name).exists():
+            raise ConfigError(f"{release}: holds {name}, of captures or an export; name another")
     with alone_in(release):
         return _package(captures, features, captions, release, settings, force)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from now_builder.errors import FormatError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.feature_parts import (
     merge_parts,
     parts_folder,
@@ -146,16 +146,30 @@ def test_the_same_content_is_the_same_bytes_however_it_was_batched(
 
 def test_parts_are_merged_once_each_and_dropped(tmp_path: Path) -> None:
     path = tmp_path / "f.h5"
-    write_part(path, batch(["a", "b"]), {})
-    write_part(path, batch(["b", "c"], 1), {})
+    write_part(path, batch(["a", "b"]), {"detector": "x"})
+    write_part(path, batch(["b", "c"], 1), {"detector": "x"})
     assert len(read_parts(path)) == 2
     assert merge_parts(path, {"detector": "x"}) == 3
     assert not parts_folder(path).exists()
-    write_part(path, batch(["d"], 2), {})
+    write_part(path, batch(["d"], 2), {"detector": "x"})
     assert merge_parts(path, {"detector": "x"}) == 4
     with open_features(path) as features:
         assert features.keys == ["a", "b", "c", "d"]
         assert same(features.read(slice(0, 2)), batch(["a", "b"]))
+
+
+def test_what_another_detector_wrote_meanwhile_is_never_merged(tmp_path: Path) -> None:
+    path = tmp_path / "f.h5"
+    write_part(path, batch(["a"]), {"detector": "x"})
+    told = pytest.raises(ConfigError, match="made with detector 'x', now 'y'")
+    with told:
+        merge_parts(path, {"detector": "y"})
+    assert merge_parts(path, {"detector": "x"}) == 1
+    write_part(path, batch(["b"]), {"detector": "y"})
+    with told:
+        merge_parts(path, {"detector": "y"})
+    with open_features(path) as features:
+        assert features.keys == ["a"]
 
 
 def test_a_part_holds_what_was_given_at_half_the_size_if_asked(tmp_path: Path) -> None:
@@ -168,7 +182,7 @@ def test_a_part_holds_what_was_given_at_half_the_size_if_asked(tmp_path: Path) -
     assert attributes == {"detector": "x"}
     assert read_part(half)[0].regions.dtype == np.float16
     assert half.stat().st_size < 0.6 * full.stat().st_size
-    merge_parts(tmp_path / "h.h5", {}, half=True)
+    merge_parts(tmp_path / "h.h5", {"detector": "x"}, half=True)
     with h5py.File(tmp_path / "h.h5") as file:
         assert file["regions"].dtype == np.float16
         assert np.array_equal(file["regions"][:], one.regions.astype(np.float16))

@@ -514,6 +514,13 @@ def test_two_releases_are_never_written_to_one_folder(world: World, tmp_path: Pa
         world.package(tmp_path / "release")
 
 
+def test_captures_and_exports_are_no_folder_for_a_release(world: World) -> None:
+    with pytest.raises(
+        ConfigError, match=r"captures: holds plan\.parquet, of captures or an export"
+    ):
+        world.package(world.captures)
+
+
 def test_killed_while_it_is_rewritten_it_keeps_its_settings(world: World, release: Path) -> None:
     killed = world.folder / "rewritten"
     shutil.copytree(release, killed)
