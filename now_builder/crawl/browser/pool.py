@@ -83,6 +83,16 @@ class _Launched:
     held_mb: float = 0.0
 
 
+def user_agent(version: str, url: str) -> str:
+    """Return a phone's user agent that names this crawler and a page about it."""
+    about = f" (+{url})" if url else ""
+    return (
+        "Mozilla/5.0 (Linux; Android 10; K) AppleWebKit/537.36 (KHTML, like Gecko) "
+        f"Chrome/{version.split('.', maxsplit=1)[0]}.0.0.0 Mobile Safari/537.36 "
+        f"{PRODUCT}/{__version__}{about}"
+    )
+
+
 class BrowserPool:
     """As many browsers as the pages in flight need; each visit has a context of its own."""
 
@@ -128,14 +138,8 @@ class BrowserPool:
 
     @property
     def user_agent(self) -> str:
-        """The user agent of all requests: a phone's that names this crawler and a page about it."""
-        url = self._settings.user_agent_url
-        about = f" (+{url})" if url else ""
-        return (
-            "Mozilla/5.0 (Linux; Android 10; K) AppleWebKit/537.36 (KHTML, like Gecko) "
-            f"Chrome/{self.version.split('.', maxsplit=1)[0]}.0.0.0 Mobile Safari/537.36 "
-            f"{PRODUCT}/{__version__}{about}"
-        )
+        """The user agent of all requests."""
+        return user_agent(self.version, self._settings.user_agent_url)
 
     async def visit(
         self, url: str, proxy: Proxy, record: VisitRecord, ask: Ask, *, alone: bool = False
