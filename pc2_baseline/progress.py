@@ -25,7 +25,7 @@ def say(line: str) -> None:
 
 
 class Clock:
-    """Time the epochs of a run, some of which are ``done``, and estimate what remains."""
+    """Time the epochs of a run and estimate the time left; ``done`` of them ran before it began."""
 
     def __init__(self, done: int, total: int) -> None:
         self._first = done

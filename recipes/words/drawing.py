@@ -321,7 +321,7 @@ def _ends(text: str, font: ImageFont.FreeTypeFont) -> list[float]:
 def make_batch(
     canvases: Sequence[Canvas], draws: np.random.Generator, limit: int, *, varied: bool
 ) -> Batch:
-    """Prepare canvases, of each of which at most ``limit`` letters are read, chosen at random.
+    """Prepare canvases as a batch; at most ``limit`` letters of each, chosen at random, are read.
 
     If they are ``varied``, pixels are inverted, faded, blurred or made noisy at random.
     """
