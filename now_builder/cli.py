@@ -383,18 +383,24 @@ def _verify(
     seed: Annotated[int, typer.Option(help="Seed of the random pages.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Check a release: hashes, counts, shapes, ids, fingerprints. Or the captions of captures."""
+    """Check a release: hashes, counts, shapes, ids, fingerprints. Or the captions of captures.
+
+    Files that the manifest does not list are named; they are no error.
+    """
     if recheck:
         _recheck(folder, sample, seed, as_json=as_json)
         return
     if not (folder / "manifest.json").exists() and (folder / "plan.parquet").exists():
         raise FormatError(folder, "captures, not a release; --recheck reads their captions again")
-    from now_builder.package.verify import verify
+    from now_builder.package.verify import unlisted_files, verify
 
     problems = verify(folder)
     if problems:
         raise FormatError(folder, "; ".join(problems))
+    others = unlisted_files(folder)
     typer.echo(f"{folder}: complete and unchanged")
+    for name in others:
+        typer.echo(f"{name}: not part of the release")
 
 
 def _recheck(captures: Path, sample: int | None, seed: int, *, as_json: bool) -> None:

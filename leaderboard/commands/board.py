@@ -41,7 +41,7 @@ def submit(
 
     The result is an immutable JSON file, named by its content, with the time beside it; the same
     file sent again is the same entry, so retries are safe. A refusal lists every problem and how to
-    fix it.
+    fix it. On the board it is a claim; a blind round, or a judge's own run (reproduce), is proof.
     """
     if url is not None and store is None:
         send(submission, url, token_file, as_json)
@@ -49,9 +49,10 @@ def submit(
     if url is not None or store is None or release is None:
         raise ConfigError("submit: expected --url URL, or --store FOLDER with --release RELEASE")
     from leaderboard.scoring.evaluate import score
-    from leaderboard.store.entries import NewFiling, entry_of, file_result
+    from leaderboard.store.entries import NewFiling, check_is_store, entry_of, file_result
     from leaderboard.store.signatures import Signer, filed_paths
 
+    check_is_store(store)
     signer = Signer(store, judge_key) if judge_key else None
     result = score(submission, release, attributes)
     intent = signer.signing_intent("scored", entry_of(result).name) if signer else nullcontext()
@@ -237,7 +238,10 @@ def dataset_report(
     """
     from leaderboard.commands.terminal import dataset_text
     from leaderboard.store.dataset import dataset_report, file_report
+    from leaderboard.store.entries import check_is_store
 
+    if store is not None:
+        check_is_store(store)
     report = dataset_report(release, captions=captions, captures=captures)
     if store is not None:
         sys.stderr.write(f"filed {file_report(store, report)}\n")

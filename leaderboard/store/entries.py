@@ -17,12 +17,16 @@ from leaderboard.scoring.result import Points, Result
 from leaderboard.submission.archive import Description, Name, Prose, refusing_fields
 from leaderboard.submission.untrusted import read_json
 from now_builder.config import Sha256, Strict
-from now_builder.errors import FormatError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import locking, remove_leftovers, write_text
 
 MAX_RECORD = 8 * 2**20
 _log = logging.getLogger(__name__)
 RESULTS, PRIVATE, LOCK, UNSIGNED = "results", "private", "store.lock", "unsigned"
+_FOLDERS = (
+    RESULTS, "filings", "withdrawals", "reproductions", "datasets", "keys", "signatures",
+)  # fmt: skip
+_NO_RESULT = "not a result. Score the submission first: now-leaderboard score X.zip -o RESULT.json"
 Record = TypeVar("Record", bound=Strict)
 
 # Within these years a time keeps its order in any zone, and fits every database.
@@ -255,8 +259,12 @@ def read_record(path: Path, kind: type[Record]) -> Record:
     name = kind.__name__.lower()
     if len(content) > MAX_RECORD:
         raise FormatError(path, f"more than {MAX_RECORD} bytes, expected a {name}")
+    if kind is Result and not content.lstrip().startswith(b"{"):  # a submission, mostly
+        raise FormatError(path, _NO_RESULT)
     try:
         tree = read_json(content, name)
+        if kind is Result and not str(tree.get("format")).startswith("now-result/"):
+            raise FormatError(path, _NO_RESULT)
         with refusing_fields(name, kind, tree):
             return kind.model_validate_json(content, strict=True)
     except SubmissionError as error:
@@ -302,11 +310,32 @@ def now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
+def check_is_store(store: Path) -> None:
+    """Refuse a folder that holds anything but a store; hidden files such as ``.git`` may be there.
+
+    Raises:
+        ConfigError: If it is a release, captures, an export or any other folder in use, or a file.
+    """
+    if store.exists() and not store.is_dir():
+        raise ConfigError(f"{store}: a file, expected a folder of results")
+    known = {*_FOLDERS, PRIVATE, "README.md"}
+    names = sorted(path.name for path in store.glob("[!.]*") if path.name not in known)
+    if names:
+        raise ConfigError(
+            f"{store}: contains {names[0]}, which is not part of a folder of results. Name a new or"
+            " empty folder"
+        )
+
+
 def prepare_store(store: Path) -> None:
     """Create the folder, its private part for its owner alone, and a ``.gitignore`` for that.
 
     A private part that others may read, as one copied from elsewhere, is narrowed.
+
+    Raises:
+        ConfigError: If the folder holds anything but a store.
     """
+    check_is_store(store)
     store.mkdir(parents=True, exist_ok=True)
     private = store / PRIVATE
     private.mkdir(mode=0o700, exist_ok=True)

@@ -39,6 +39,9 @@ def read_card(path: Path) -> Card:
     Raises:
         FormatError: If it is missing, no text, or not made as ``package`` makes it.
     """
+    if not path.exists():
+        made = "a release made by `now-builder package`, not one that was planted or drawn from it"
+        raise FormatError(path, f"file not found, expected {made}")
     try:
         found = _CARD.fullmatch(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

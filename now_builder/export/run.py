@@ -23,6 +23,7 @@ from now_builder.export.settings import ExportSettings
 from now_builder.formats.io import (
     alone_in,
     read_json,
+    refuse_folder_of_others,
     remove_leftovers,
     sha256_of,
     write_json,
@@ -105,6 +106,7 @@ def _digest(source: Source, parts: Sequence[Part]) -> str:
 
 def _make_room(out: Path, record: ExportRecord, *, force: bool) -> None:
     """Drop what a killed run left half-written and, by force, an export that stands there."""
+    refuse_folder_of_others(out, RECORD)
     path = out / RECORD
     for folder in {out, *((out / name).parent for name in record.files)}:
         remove_leftovers(folder)
@@ -112,8 +114,6 @@ def _make_room(out: Path, record: ExportRecord, *, force: bool) -> None:
     found = _found(out, record)
     old = _read_record(path, found, force=force) if there else record
     taken = [name for name in found if not there or name not in old.files]
-    if not there and (out / "manifest.json").exists():
-        taken.append("manifest.json")
     if taken:
         raise ConfigError(f"{out / taken[0]}: exists, and is of no export; name another OUT")
     if not there:

@@ -33,6 +33,28 @@ def check_output(path: Path, suffix: str) -> None:
         raise ConfigError(f"{path}: a folder, expected the name of a {suffix} file to write")
 
 
+_MARKS = {
+    "plan.parquet": "captures",
+    "manifest.json": "a release",
+    "export.json": "an export",
+    "run.toml": "a run",
+    "sites.csv": "a pinned web",
+    "filings": "a folder of results",
+}
+"""Files and folders that name the command which made the folder they are in."""
+
+
+def refuse_folder_of_others(folder: Path, *own: str) -> None:
+    """Refuse to write into a folder that another command made; ``own`` are marks of this one's.
+
+    Raises:
+        ConfigError: If it is one.
+    """
+    for name, content in _MARKS.items():
+        if name not in own and (folder / name).exists():
+            raise ConfigError(f"{folder}: contains {content} ({name}). Name another folder")
+
+
 @contextmanager
 def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and renamed to ``path``.

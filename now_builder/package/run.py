@@ -27,6 +27,7 @@ from now_builder.formats.captions import (
 from now_builder.formats.features import OF_FILE, Features, check_captures, open_features
 from now_builder.formats.io import (
     alone_in,
+    refuse_folder_of_others,
     remove_leftovers,
     replacing,
     sha256_of,
@@ -83,6 +84,12 @@ _log = logging.getLogger(__name__)
 
 _PREVIOUS = ".previous-manifest.json"
 _LIBRARIES = ("h5py", "numpy", "phonenumberslite", "pyarrow", "tldextract")
+_FEW = 50
+_MORE = (
+    "; dev and test are too small to tell methods apart: crawl more sites, or into a new folder"
+    " with --split-shares 0.5,0.25,0.25, or package --split-by page (build: --set"
+    " crawl.split_shares=0.5,0.25,0.25, --set package.by=page)"
+)
 _FILES = ("test_sites", "licensed", "suspects", "never")
 """Settings that name a file, by its path from the release folder."""
 
@@ -123,11 +130,9 @@ def package(
     Raises:
         FormatError: If an input is missing, torn or unfinished, or features are of other captures.
         ConfigError: If the captures were crawled anew with other pools, a split would be empty,
-            ``release`` holds captures or an export, or another command is writing in it.
+            ``release`` was made by another command, or one is writing in it.
     """
-    for name in ("plan.parquet", "export.json"):  # their files have names of a release's
-        if (release / name).exists():
-            raise ConfigError(f"{release}: holds {name}, of captures or an export; name another")
+    refuse_folder_of_others(release, "manifest.json")
     with alone_in(release):
         return _package(captures, features, captions, release, settings, force)
 
@@ -215,7 +220,7 @@ def resolve_settings(
         if wanted != fixed and name not in given and not chosen_before:
             raise ConfigError(
                 f"{release}: {name} is {wanted}, but split.toml of the captures says {fixed}: they "
-                f"were crawled anew; give --{name}, or choose another release folder"
+                f"were crawled anew; give --split-{name}, or choose another release folder"
             )
     return resolved
 
@@ -369,14 +374,18 @@ def _check_sizes(selection: Selection, settings: PackageSettings, release: Path)
         reasons = ", ".join(f"{name} {count}" for name, count in selection.reasons.items())
         raise ConfigError(
             f"{release}: no pair for {' and '.join(empty)} (pairs: {counts}; other pages: "
-            f"{reasons}); crawl more sites, or try --by page or another --seed; judge more pairs "
-            "if --matched leaves too few"
+            f"{reasons}); crawl more sites, or try --split-by page or another --split-seed; judge "
+            "more pairs if --matched leaves too few"
         )
     sizes = {name: getattr(settings, name) for name in selection.splits}
     cut = [f"{name} {len(keys)} of {sizes[name]}" for name, keys in selection.splits.items()
            if len(keys) < sizes[name]]  # fmt: skip
+    few = any(len(selection.splits[name]) < min(sizes[name], _FEW) for name in ("dev", "test"))
     if cut:
-        _log.warning("the pools hold fewer pairs than asked for, all are taken: %s", ", ".join(cut))
+        _log.warning(
+            "the pools hold fewer pairs than asked for, all are taken: %s%s",
+            ", ".join(cut), _MORE if few else "",
+        )  # fmt: skip
 
 
 def _fingerprints(selection: Selection, inputs: _Inputs) -> dict[str, dict[str, str]]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from now_builder.errors import NowError
-from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.features import open_features
 from now_builder.formats.release import (
     DATA_FOLDER,
@@ -29,6 +28,8 @@ from now_builder.package.licences import check_licences
 from now_builder.program.progress import watched
 
 _BATCH = 256
+_OF_A_ROUND = ("round.json", "blind.json")
+"""Files of a blind round, which change when it is closed, so no manifest lists them."""
 
 
 def verify(release: Path) -> list[str]:
@@ -68,6 +69,14 @@ def verify(release: Path) -> list[str]:
     return problems
 
 
+def unlisted_files(release: Path) -> list[str]:
+    """Return the files in a release's folder that its manifest does not list; not hidden ones."""
+    listed = {*read_manifest(release).files, "manifest.json", *_OF_A_ROUND}
+    paths = (path.relative_to(release) for path in sorted(release.rglob("*")) if path.is_file())
+    names = (path.as_posix() for path in paths if not any(part[0] == "." for part in path.parts))
+    return [name for name in names if name not in listed]
+
+
 @dataclass(slots=True)
 class _SplitRows:
     """The compared columns of a split's rows; ``numbered`` if by 0, 1, 2 and so on."""
@@ -93,7 +102,7 @@ def _check_captions(
     release: Path, split: Split, manifest: Manifest, keys: Sequence[str]
 ) -> list[str]:
     problems = []
-    for tokenizer in dict.fromkeys([*TOKENIZERS, *manifest.fingerprints.get(split, {})]):
+    for tokenizer in dict.fromkeys([*manifest.tracks, *manifest.fingerprints.get(split, {})]):
         name = f"{split}_caps_{tokenizer}.txt"
         size = read_release_vocabulary(release, tokenizer).idx
         digest = hashlib.sha256()

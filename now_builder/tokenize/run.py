@@ -22,7 +22,12 @@ from now_builder.formats.captions import (
     write_captions,
     write_vocabulary,
 )
-from now_builder.formats.io import alone_in, remove_leftovers, sha256_of
+from now_builder.formats.io import (
+    alone_in,
+    refuse_folder_of_others,
+    remove_leftovers,
+    sha256_of,
+)
 from now_builder.formats.split import read_split
 from now_builder.tokenize.base import CaptionTokenizer
 from now_builder.tokenize.corpus import Corpus, TrainCaptions
@@ -78,8 +83,9 @@ def tokenize(
     Raises:
         FormatError: If the captures are missing or torn, or a tokenizer's file cannot be read.
         ConfigError: If the train pool has no caption, a named BERT cannot be loaded, a file's name
-            cannot be a tokenizer's, or a worker process was killed.
+            cannot be a tokenizer's, another command made the folder, or a worker was killed.
     """
+    refuse_folder_of_others(captions)
     files = _files(captions, settings)
     chosen = ChosenSettings() if force else _as_it_was(captions)
     given = settings.model_dump(exclude_none=True, exclude={"with_", "processes"})

@@ -25,6 +25,7 @@ from now_builder.formats.release import (
     hash_of,
     write_manifest,
     write_pairs,
+    write_rejects,
 )
 from now_builder.formats.split import Shares, SplitPlan
 from pc2_baseline.config import Plan
@@ -89,6 +90,7 @@ def plant(folder: Path | str, plan: Plan) -> Path:
     vocabulary = make_vocabulary(words, TOKENIZER, "planted", "train")
     write_vocabulary(folder / _VOCABULARY, vocabulary)
     write_pairs(folder / "pairs.parquet", pairs)
+    write_rejects(folder / "rejects.parquet", [])
     write_text(folder / "truth.csv", "".join(truth))
     write_manifest(folder, _manifest(folder, plan, sizes, prints))
     return folder
@@ -206,7 +208,7 @@ def _manifest(
     folder: Path, plan: Plan, sizes: dict[str, int], prints: dict[str, dict[str, str]]
 ) -> Manifest:
     pairs = sum(sizes.values())
-    written = ["pairs.parquet", "truth.csv", RECIPE, _VOCABULARY]
+    written = ["pairs.parquet", "rejects.parquet", "truth.csv", RECIPE, _VOCABULARY]
     for ending in (".h5", "_ids.txt", f"_caps_{TOKENIZER}.txt"):
         written += [f"{DATA_FOLDER}/{split}{ending}" for split in sizes]
     shares = Shares(**{split: size / pairs for split, size in sizes.items()})

@@ -12,7 +12,12 @@ import torch
 
 from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import read_json, remove_leftovers, sha256_of
+from now_builder.formats.io import (
+    read_json,
+    refuse_folder_of_others,
+    remove_leftovers,
+    sha256_of,
+)
 from pc2_baseline.config import DataSettings, ModelSettings
 from pc2_baseline.data.readers import DataIdentity, check_layout, identify, make_reader
 from pc2_baseline.progress import say
@@ -70,12 +75,14 @@ class Progress:
         earlier: Finished runs in the table's folder that it does not ask for, and their records.
 
     Raises:
-        ConfigError: If a run's folder holds a run of other settings or on other data.
+        ConfigError: If a run's folder holds a run of other settings or on other data, or another
+            command made the table's.
         FormatError: If the release cannot be read, or its test split is a blind round.
     """
 
     def __init__(self, work: Work) -> None:
         refuse_round(work.release, SPLIT)
+        refuse_folder_of_others(work.out)
         self._identity = cache(_identity)
         self._release = work.release
         asked = work.runs
@@ -155,7 +162,7 @@ def dry_run(work: Work) -> str:
     words = {run.name: progress.in_words(run) for run in work.runs}
     done = list(words.values()).count("done")
     lines = [f"{name}: {state}" for name, state in words.items()]
-    return "\n".join([*lines, _plan(work, progress, done)])
+    return "\n".join([*lines, _contents(work), _plan(work, progress, done)])
 
 
 def _plan(work: Work, progress: Progress, done: int) -> str:
@@ -165,6 +172,22 @@ def _plan(work: Work, progress: Progress, done: int) -> str:
         f"{runs} runs: {done} done, {runs - done} to do, "
         f"{len(work.slots)} at a time with {_threads(work)} threads each{kept}"
     )
+
+
+def _contents(work: Work) -> str:
+    """Return the rows, tracks and seeds of a table, and the options that choose them."""
+    titles = ", ".join(dict.fromkeys(row.title for row in work.rows))
+    tracks = ", ".join(dict.fromkeys(row.track for row in work.rows))
+    epochs = sum(run.settings.train.total_epochs for run in work.runs)
+    return (
+        f"{work.out}: {titles}; tokenizers {tracks}; seeds {', '.join(map(str, work.seeds))}; "
+        f"{epochs} epochs in all (--methods, --tokenizers, --seeds)"
+    )
+
+
+def _say_epoch(name: str, line: str) -> None:
+    if line.startswith("epoch "):
+        say(f"{name}: {line}")
 
 
 def make_table(work: Work) -> Outcome:
@@ -191,9 +214,10 @@ def _make(work: Work, progress: Progress) -> Outcome:
     done = {name: found for name, run in runs.items() if (found := progress.measured(run))}
     left = [run for name, run in runs.items() if name not in done]
     failures: dict[str, str] = {}
+    say(_contents(work))
     say(_plan(work, progress, len(done)))
     tasks = [_task(work, run) for run in left]
-    with closing(side_by_side(COMMAND, tasks, work.slots)) as ended:
+    with closing(side_by_side(COMMAND, tasks, work.slots, _say_epoch)) as ended:
         for task in ended:
             measured = None if task.failure else progress.measured(runs[task.name])
             if measured is None:

@@ -83,6 +83,24 @@ def test_an_unranked_result_still_exits_0(tmp_path, now_leaderboard, release):
         ),
         ("score {release} --release {release}", "release: a folder, expected a file"),
         ("export-site site --results none.json", "none.json"),
+        (
+            "submit {packed} --release {release} --store {release}",
+            "release: contains manifest.json, which is not part of a folder of results. Name a new",
+        ),
+        (
+            "submit {packed} --release {release} --store {matrix}",
+            "s.npy: a file, expected a folder",
+        ),
+        (
+            "compare {packed} {packed}",
+            "x.zip: not a result. Score the submission first: now-leader",
+        ),
+        ("export jieba --results {release}", ".json: not a result. Score the submission first"),
+        ("dataset-report {release} --store {archive}", "contains h5100k_precomp, which is not"),
+        (
+            "reproduce 0123456789ab {packed} --by A --store {release} --release {release}",
+            "no entry",
+        ),
         ("serve --store st --release {release} --token-file no", "--token-file"),
     ],
 )

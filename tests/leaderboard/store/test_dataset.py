@@ -136,8 +136,8 @@ def test_queries_are_said_of_dev_and_test_with_captions_only_if_asked(mine, tmp_
     assert _split(dataset_report(mine), "train").queries is None
     asked = dataset_report(mine, captions=True)
     assert _split(asked).queries.captions == tuple(pair.caption for pair in pairs)
-    path = file_report(tmp_path, dataset_report(mine))
-    file_report(tmp_path, asked)
+    path = file_report(tmp_path / "store", dataset_report(mine))
+    file_report(tmp_path / "store", asked)
     assert read_record(path, DatasetReport) == asked, "the same counts"
 
 
@@ -190,9 +190,9 @@ def test_a_report_of_the_first_format_is_read_and_replaced(mine, tmp_path):
     report = dataset_report(mine)
     splits = tuple(split.model_copy(update={"queries": None}) for split in report.splits)
     old = report.model_copy(update={"format": "now-dataset/1", "splits": splits})
-    path = file_report(tmp_path, old)
+    path = file_report(tmp_path / "store", old)
     assert '"sites": [' not in path.read_text()
-    file_report(tmp_path, report)
+    file_report(tmp_path / "store", report)
     assert read_record(path, DatasetReport) == report
 
 

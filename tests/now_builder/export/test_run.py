@@ -108,8 +108,10 @@ def test_a_folder_of_something_else_is_left_alone(small_release, small_crawl, tm
     (tmp_path / "sizes.json").write_text("mine")
     with pytest.raises(ConfigError, match=r"sizes.json: exists, and is of no export; name another"):
         export(small_release, tmp_path, settings, force=True)
-    with pytest.raises(ConfigError, match=r"manifest.json: exists, and is of no export"):
+    with pytest.raises(ConfigError, match=r"contains a release \(manifest.json\)"):
         export(small_release, small_release, settings, force=True)
+    with pytest.raises(ConfigError, match=r"contains captures \(plan.parquet\)"):
+        export(small_release, small_crawl, settings)
     stray = (tmp_path / "sizes.json").rename(tmp_path / "test-00009.tar")
     with pytest.raises(ConfigError, match=r"test-00009.tar: exists, and is of no export"):
         export(small_release, tmp_path, settings)
@@ -149,7 +151,7 @@ def test_pairs_out_of_order_are_one_clear_line(small_release, tmp_path):
     [
         ("DATASET_CARD.md", "My card\n", "expected a head between lines ---"),
         ("DATASET_CARD.md", "---\nlicense: mit\n---\n# Title\n", "expected a head between lines"),
-        ("DATASET_CARD.md", None, "no card that can be read"),
+        ("DATASET_CARD.md", None, "file not found, expected a release made by"),
         ("croissant.json", "{}", "expected a list recordSet of nodes"),
         ("croissant.json", "[]", "expected a list recordSet of nodes"),
         ("croissant.json", '{"recordSet": [{}]}', "expected a list recordSet of nodes"),

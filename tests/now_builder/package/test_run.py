@@ -241,6 +241,7 @@ def test_sizes_that_cannot_be_had_are_cut_with_a_warning(
 ) -> None:
     manifest = world.package(tmp_path / "release")
     assert f"train {manifest.counts['train']} of 98000" in caplog.text
+    assert "dev and test are too small to tell methods apart: crawl more sites" in caplog.text
     assert "over_size" not in manifest.rejects
 
 
@@ -290,7 +291,7 @@ def test_a_release_of_captures_that_were_crawled_anew_with_other_pools_is_kept(
     shutil.copytree(world.captures, captures)
     split = read_split(captures / "split.toml")
     write_split(captures / "split.toml", split.model_copy(update={"seed": split.seed + 1}))
-    with pytest.raises(ConfigError, match="crawled anew; give --seed"):
+    with pytest.raises(ConfigError, match="crawled anew; give --split-seed"):
         package(captures, world.features, world.captions, old, PackageSettings())
     assert contents(old) == contents(release)
 
@@ -515,9 +516,7 @@ def test_two_releases_are_never_written_to_one_folder(world: World, tmp_path: Pa
 
 
 def test_captures_and_exports_are_no_folder_for_a_release(world: World) -> None:
-    with pytest.raises(
-        ConfigError, match=r"captures: holds plan\.parquet, of captures or an export"
-    ):
+    with pytest.raises(ConfigError, match=r"captures: contains captures \(plan\.parquet\)"):
         world.package(world.captures)
 
 

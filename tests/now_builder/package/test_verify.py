@@ -14,7 +14,7 @@ from now_builder.formats.io import sha256_of
 from now_builder.formats.release import read_pairs, write_pairs
 from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
-from now_builder.package.verify import verify
+from now_builder.package.verify import unlisted_files, verify
 
 DATA = "now100k_precomp"
 
@@ -117,6 +117,17 @@ def add_files(release: Path, first: list[str], last: Sequence[str] = ()) -> None
     entry = {"sha256": "0" * 64, "bytes": 9}
     tree["files"] = dict.fromkeys(first, entry) | tree["files"] | dict.fromkeys(last, entry)
     path.write_text(json.dumps(tree), encoding="utf-8")
+
+
+def test_files_that_were_added_are_named_and_are_no_problem(release: Path) -> None:
+    assert (verify(release), unlisted_files(release)) == ([], [])
+    for name in ("filings/a.json", ".git/config", "now100k_precomp/my.npy"):
+        (release / name).parent.mkdir(exist_ok=True)
+        (release / name).touch()
+    assert (verify(release), unlisted_files(release)) == (
+        [],
+        ["filings/a.json", "now100k_precomp/my.npy"],
+    )
 
 
 @pytest.mark.parametrize("name", ["../outside.txt", "/etc/hostname", "vocab/../../outside.txt"])

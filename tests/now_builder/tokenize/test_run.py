@@ -254,6 +254,11 @@ def test_killed_at_every_rename_it_ends_as_if_nothing_had_happened(
     assert contents(folder) == contents(small_captions)
 
 
+def test_the_folder_of_another_command_is_left_alone(small_crawl: Path) -> None:
+    with pytest.raises(ConfigError, match=r"contains captures \(plan.parquet\). Name another"):
+        tokenize(small_crawl, small_crawl, TokenizeSettings())
+
+
 def test_an_empty_train_pool_and_missing_captures_are_one_clear_line(tmp_path: Path) -> None:
     write_split(tmp_path / "split.toml", SplitPlan(shares=Shares(train=0.01, dev=0.01, test=0.98)))
     url = "http://a.test/"

@@ -10,6 +10,7 @@ from leaderboard.metrics import recalls
 from now_builder.config import build
 from now_builder.errors import ConfigError
 from now_builder.formats.release import open_regions, read_manifest, read_split_captions
+from now_builder.package.verify import unlisted_files, verify
 from pc2_baseline.config import Plan
 from pc2_baseline.data.planted import plant
 
@@ -88,6 +89,7 @@ def test_the_same_plan_gives_the_same_bytes_and_may_be_planted_again(release, pl
         True
     ] * len(names)
     assert read_manifest(other).settings == plan.model_dump()
+    assert (verify(other), unlisted_files(other)) == ([], [])
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(release, plan, tmp_path):
