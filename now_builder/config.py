@@ -41,6 +41,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such settings file") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text, expected a TOML file") from None
     except (ValueError, RecursionError, OSError) as error:  # tomllib's own, and of long numbers
         raise ConfigError(f"{path}: not a readable TOML file ({error})") from None
 
@@ -87,16 +89,19 @@ def build(model: type[Model], tree: dict[str, Any], origin: str) -> Model:
         return model.model_validate(tree)
     except ValidationError as error:
         items = error.errors()
-        problems = [
-            f"{place_of(item, tree)}: expected {expected_by(item, model, tree)}"
-            f" (found {_found(item)})"
-            if item["loc"]
-            else item["msg"].removeprefix("Value error, ")  # of several sections at once
-            for item in items[:_SHOWN]
-        ]
+        problems = [_problem(item, model, tree) for item in items[:_SHOWN]]
         if len(items) > _SHOWN:
             problems.append(f"{len(items) - _SHOWN} more")
         raise ConfigError(f"{origin}: {'; '.join(problems)}") from None
+
+
+def _problem(item: Any, model: type[BaseModel], tree: Any) -> str:
+    if not item["loc"]:  # of several sections at once
+        return str(item["msg"]).removeprefix("Value error, ")
+    place = place_of(item, tree)
+    if item["type"] == "extra_forbidden":
+        return f"{place}: no such field{_nearest_field(place, fields_of(model, tree))}"
+    return f"{place}: expected {expected_by(item, model, tree)} (found {_found(item)})"
 
 
 _SHOWN = 12
@@ -121,13 +126,17 @@ def expected_by(
     text = _PLAIN.get(item["type"], "").format(**item.get("ctx", {}))
     if model is not None and item["type"] == "extra_forbidden":
         text += _nearest_field(place_of(item, tree), fields_of(model, tree))
-    return text or _LEAD.sub("", str(item["msg"]), count=1)
+    text = text or _LEAD.sub("", str(item["msg"]), count=1)
+    if item["type"] == "literal_error":
+        text += nearest(str(item["input"]), re.findall("'(.*?)'", item["ctx"]["expected"]))
+    return text
 
 
 def place_of(item: Mapping[str, Any], tree: Any) -> str:
     """Return the dotted path of a validation error, without parts that are no names in the tree.
 
-    Where a section is one of several classes, pydantic names the class too.
+    Where a section is one of several classes, pydantic names the class too. The path of an unknown
+    section goes on to its field, if there is only one.
     """
     parts = []
     for number, part in enumerate(item["loc"], 1):
@@ -136,6 +145,10 @@ def place_of(item: Mapping[str, Any], tree: Any) -> str:
         if there or number == len(item["loc"]):
             parts.append(f"{part!s:.60}")
             tree = tree[part] if there else None
+    value = item["input"] if item["type"] == "extra_forbidden" else None
+    while isinstance(value, dict) and len(value) == 1:
+        [(name, value)] = value.items()
+        parts.append(f"{name!s:.60}")
     return ".".join(parts)
 
 

@@ -520,7 +520,11 @@ def table(
     on: On = None,
     tokenizers: Annotated[
         str | None,
-        typer.Option(metavar="NAME,…", help="Tracks of NoW; default: all that the release has."),
+        typer.Option(
+            metavar="NAME,…",
+            help="Tracks of NoW, such as jieba,bpe,bert: every row is trained on each of them; "
+            "default: jieba, or the first that the release has.",
+        ),
     ] = None,
     seeds: Annotated[
         str, typer.Option(metavar="N", help="How many seeds; or which, as 0,4 (one alone: 4,).")

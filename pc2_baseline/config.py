@@ -453,7 +453,7 @@ def presets() -> dict[str, str]:
 
 def sections_of(config: str) -> dict[str, str]:
     """Return the names that ``--on`` takes with a preset or file, each with its comment."""
-    path = _path_of(config)
+    path = path_of(config)
     tree = read_toml(path)
     inherited = sections_of(tree["extends"]) if _extends(config, tree) else {}
     comments = dict(_SECTION.findall(path.read_text(encoding="utf-8")))
@@ -502,7 +502,7 @@ def with_method(tree: dict[str, Any], name: Any) -> dict[str, Any]:
 
 def _tree(name: str, on: str | None) -> dict[str, Any]:
     """Read a preset or file: what it extends, its own values, then those of its section."""
-    own = read_toml(_path_of(name))
+    own = read_toml(path_of(name))
     under = _tree(own["extends"], on) if _extends(name, own) else {}
     section = _on(name, own).get(on or "", {})
     own = {key: value for key, value in own.items() if key not in {"extends", "on"}}
@@ -532,8 +532,10 @@ def _on(name: str, tree: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def _extends(name: str, tree: dict[str, Any]) -> bool:
     base = tree.get("extends")
     if base is not None and (base not in presets() or base == name):
-        names = f"{', '.join(presets())}{nearest(str(base), presets())}"
-        raise ConfigError(f"{name}: extends {base!r}, expected one of {names}")
+        raise ConfigError(
+            f"{name}: extends {base!r}, expected a preset{nearest(str(base), presets())}; "
+            "`pc2-baseline presets` lists them"
+        )
     return base is not None
 
 
@@ -549,12 +551,17 @@ def _check_on(name: str, on: str | None) -> str | None:
     return on
 
 
-def _path_of(name: str) -> Path:
+def path_of(name: str, option: str = "--config") -> Path:
+    """Return the file of a preset, or the path of a TOML file.
+
+    Raises:
+        ConfigError: If there is neither, naming the ``option`` that asked for it.
+    """
     if name in presets():
         return _PRESETS / f"{name}.toml"
     if not Path(name).exists():
         raise ConfigError(
-            f"--config {name}: neither a file nor a preset; presets are {', '.join(presets())}"
-            f"{nearest(name, presets())}"
+            f"{option} {name}: neither a file nor a preset{nearest(name, presets())}; "
+            "`pc2-baseline presets` lists them"
         )
     return Path(name)

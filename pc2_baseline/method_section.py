@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field, PositiveFloat, SerializeAsAny
 
-from now_builder.config import Strict
+from now_builder.config import Strict, nearest
 from now_builder.errors import ConfigError
 
 METHODS = {
@@ -161,7 +161,8 @@ def settings_class(name: str) -> type[MethodSettings]:
     if name in outside:
         return outside[name]
     if name not in METHODS:
-        raise ValueError(f"name to be one of {', '.join([*METHODS, *outside])}")
+        names = [*METHODS, *outside]
+        raise ValueError(f"name to be one of {', '.join(names)}{nearest(name, names)}")
     section: type[MethodSettings] = resolve_name(f"pc2_baseline.methods.{METHODS[name]}").section
     return section
 

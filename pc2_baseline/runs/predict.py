@@ -117,6 +117,8 @@ def method_title(settings: Settings) -> str:
         name = f"Triplet loss, {network.lower()} network" if plain else network
         return f"{name}{'-C' if _is_bound(settings) else ''}{notes}"
     title = _TITLES.get(method.name, method.name.upper())
+    if method.name == "ridge" and settings.reads:
+        title = "Words read on the page, ridge regression"
     star = "*" if getattr(method, "mismatch_threshold", 0) else ""
     if encoder:
         return f"{title}{star}, {encoder}{notes}"

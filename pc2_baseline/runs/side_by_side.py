@@ -7,10 +7,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 _GRACE = 10.0  # seconds from SIGTERM to SIGKILL
 _LOOK = 0.05
@@ -38,31 +39,60 @@ class Ended:
     waiting: int
 
 
+@dataclass(slots=True)
+class _Running:
+    """A task that runs, and what of its log was read."""
+
+    task: Task
+    slot: Environment
+    process: subprocess.Popen[bytes]
+    log: TextIO
+    rest: str = ""
+
+    def new_lines(self) -> list[str]:
+        """Return the lines that were added to the log since the last call."""
+        *lines, self.rest = (self.rest + self.log.read()).split("\n")
+        return lines
+
+
 def side_by_side(
-    command: Sequence[str], tasks: Sequence[Task], slots: Sequence[Environment]
+    command: Sequence[str],
+    tasks: Sequence[Task],
+    slots: Sequence[Environment],
+    on_line: Callable[[str, str], None] | None = None,
 ) -> Generator[Ended]:
     """Run a command once for each task, in order, each slot one at a time; yield each that ends.
+
+    ``on_line`` gets the name of a task and each line that is added to its log.
 
     When the iterator is closed, or an exception such as ``KeyboardInterrupt`` passes through it,
     all processes are ended before it goes on. If this process is killed, they end by
     :func:`end_with_parent`.
     """
     waiting, free = deque(tasks), list(slots)
-    busy: dict[str, tuple[Task, Environment, subprocess.Popen[bytes]]] = {}
+    busy: dict[str, _Running] = {}
     try:
         while waiting or busy:
             while waiting and free:
                 task, slot = waiting.popleft(), free.pop(0)
-                busy[task.name] = task, slot, _start(command, task, slot)
-            for name, (task, slot, process) in list(busy.items()):
-                if process.poll() is not None:
-                    del busy[name]
-                    free.append(slot)
-                    failure = _failure(process, task.log)
+                process = _start(command, task, slot)
+                log = task.log.open(encoding="utf-8", errors="replace")
+                busy[task.name] = _Running(task, slot, process, log)
+            for name, run in list(busy.items()):
+                ended = run.process.poll() is not None  # before its last lines are read
+                for line in run.new_lines():
+                    if on_line is not None:
+                        on_line(name, line)
+                if ended:
+                    busy.pop(name).log.close()
+                    free.append(run.slot)
+                    failure = _failure(run.process, run.task.log)
                     yield Ended(name, failure, len(busy), len(waiting))
             time.sleep(_LOOK)
     finally:
-        _stop([process for _, _, process in busy.values()])
+        for run in busy.values():
+            run.log.close()
+        _stop([run.process for run in busy.values()])
 
 
 def end_with_parent() -> str:

@@ -10,12 +10,12 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from now_builder.config import Strict, build, read_toml
-from now_builder.errors import ConfigError
+from now_builder.config import Strict, build, nearest, read_toml
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.release import data_folder
-from pc2_baseline.config import DEFAULT_PRESET, Settings, read_settings
+from pc2_baseline.config import DEFAULT_PRESET, Settings, path_of, read_settings
 from pc2_baseline.data.readers import check_layout
 from pc2_baseline.runs.measured_run import SPLIT
 from pc2_baseline.runs.series import read_seeds
@@ -62,12 +62,19 @@ class TableRow:
 
 
 def rows_of_methods(methods: Sequence[str]) -> list[Row]:
-    """Return a row for each preset or TOML file, named like it."""
+    """Return a row for each preset or TOML file, named like it.
+
+    Raises:
+        ConfigError: If there is no such preset or file.
+    """
     names = [Path(name).stem if name.endswith(".toml") else name for name in methods]
-    return [
+    rows = [
         build(Row, {"name": name, "config": method}, f"--methods {method}")
         for name, method in zip(names, methods, strict=True)
     ]
+    for method in methods:
+        path_of(method, "--methods")
+    return rows
 
 
 def rows_of_file(name: str) -> list[Row]:
@@ -79,7 +86,8 @@ def rows_of_file(name: str) -> list[Row]:
     row_sets = sorted(path.stem for path in _ROW_SETS.glob("*.toml"))
     path = _ROW_SETS / f"{name}.toml" if name in row_sets else Path(name)
     if not path.exists():
-        raise ConfigError(f"--rows {name}: neither a file nor one of {', '.join(row_sets)}")
+        names = f"{', '.join(row_sets)}{nearest(name, row_sets)}"
+        raise ConfigError(f"--rows {name}: neither a file nor one of {names}")
     return build(Rows, read_toml(path), name).row
 
 
@@ -92,8 +100,8 @@ def table_rows(
 ) -> list[TableRow]:
     """Build the settings of each row on each track, those of a track together.
 
-    Without ``tokenizers``, the tracks are all that the release has; another data set than NoW has
-    none. ``on`` is for rows that name no section of their own.
+    Without ``tokenizers``, the track is jieba, or the first that the release has; another data set
+    than NoW has none. ``on`` is for rows that name no section of their own.
 
     Raises:
         ConfigError: If there is no such preset, file, section or tokenizer, a setting is wrong or
@@ -146,10 +154,13 @@ def _tokenizers(release: Path, asked: Sequence[str]) -> list[str]:
     there: list[str] = [
         name for name in TOKENIZERS if (folder / f"{SPLIT}_caps_{name}.txt").exists()
     ]
+    if not there:
+        raise FormatError(folder, f"no {SPLIT}_caps_jieba.txt, nor of another tokenizer")
     for name in asked:
         if name not in there:
-            raise ConfigError(f"--tokenizers {name}: {release} has {', '.join(there) or 'none'}")
-    return list(dict.fromkeys(asked)) or there
+            names = f"{', '.join(there)}{nearest(name, there)}"
+            raise ConfigError(f"--tokenizers {name}: {release} has {names}")
+    return list(dict.fromkeys(asked)) or there[:1]
 
 
 def read_seed_list(text: str, overrides: Sequence[str] = ()) -> list[int]:

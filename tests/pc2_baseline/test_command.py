@@ -259,7 +259,10 @@ def test_several_seeds_in_one_command(tiny, tmp_path):
 def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
     run = tmp_path / "run"
     failed(call("train", tmp_path / "no", run), "no such release folder")
-    failed(call("train", tiny, run, "--config", "pc3"), "neither a file nor a preset; presets are")
+    failed(
+        call("train", tiny, run, "--config", "pc2-papr"),
+        "a preset, the nearest is pc2-paper; `pc2-baseline presets` lists",
+    )
     failed(call("train", tiny, run, "--config", "sgr", "--on", "coc"), "the nearest is coco$")
     failed(call("train", tiny, run, "--set", "train.lr=fast"), "train.lr")
     failed(call("train", tiny, run, "--set", "train.speed=9"), "train.speed")

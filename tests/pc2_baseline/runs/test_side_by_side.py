@@ -54,7 +54,11 @@ def test_each_task_ends_with_its_reason_and_the_others_go_on(tmp_path, monkeypat
             raise ValueError("no such thing")
     """
     todo = tasks(tmp_path, "fine", "mistake", "crash", "killed", "well")
-    ended = list(side_by_side(python(code), todo, [{}]))
+    lines = []
+    ended = list(side_by_side(python(code), todo, [{}], lambda *line: lines.append(line)))
+    assert [line for line in lines if line[1].startswith("told ")] == [
+        (task.name, f"told {task.message}") for task in todo
+    ]
     assert [(done.name, done.running, done.waiting) for done in ended] == [
         (f"task {n}", 0, 4 - n) for n in range(5)
     ]

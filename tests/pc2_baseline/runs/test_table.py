@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from statistics import fmean, stdev
 
 import numpy as np
@@ -22,7 +23,7 @@ from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import Release
 from leaderboard.store.entries import read_result
 from leaderboard.submission.archive import open_submission
-from now_builder.errors import ConfigError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import sha256_of
 from pc2_baseline.config import Plan, read_settings
 from pc2_baseline.data.planted import plant
@@ -138,7 +139,11 @@ def made(tiny, stopped):
 def test_ctrl_c_ends_all_processes_and_says_in_a_line_what_is_kept(stopped):
     out, code, stdout, stderr = stopped
     assert (code, stdout) == (130, "")
-    plan, *others, last = stderr.strip().splitlines()
+    contents, plan, *others, last = stderr.strip().splitlines()
+    assert re.fullmatch(
+        r".*: one, four, lost; tokenizers jieba; seeds 0, 1; \d+ epochs in all "
+        r"\(--methods, --tokenizers, --seeds\)", contents,
+    )  # fmt: skip
     assert re.fullmatch(r"6 runs: 3 done, 3 to do, 1 at a time with \d+ threads each", plan)
     assert not [line for line in others if "failed" in line]
     assert last.startswith("stopped: finished runs and epochs are kept; run the same command again")
@@ -171,6 +176,7 @@ def test_a_run_that_fails_becomes_a_row_with_its_reason_and_the_others_go_on(mad
     assert re.fullmatch(
         r"error: 2 runs failed: jieba/lost/seed-0, jieba/lost/seed-1; see the notes", error
     )
+    assert any(re.match(r"jieba/one/seed-0: epoch \d+/\d+: .* dev rSum", line) for line in told)
     assert re.fullmatch(
         r"jieba/one/seed-0: rSum [\d.]+, \d+ s "
         r"\(4 done, 0 running, 2 to do\)", told[-3],
@@ -321,9 +327,11 @@ def test_what_is_done_is_not_done_again_and_the_table_is_the_same(
         left.touch()  # of kills
     started = []
 
-    def broken(_, tasks, slots):
+    def broken(_, tasks, slots, on_line):
         started.extend(task.name for task in tasks)
-        return side_by_side([sys.executable, "-c", "exit('error: again')"], tasks[:1], slots)
+        return side_by_side(
+            [sys.executable, "-c", "exit('error: again')"], tasks[:1], slots, on_line
+        )
 
     monkeypatch.setattr(tables, "side_by_side", broken)
     outcome = tables.make_table(replace(work_of(tiny, made[0]), out=out))
@@ -597,6 +605,20 @@ def rows_on(release, methods, tokenizers=(), overrides=(), on=None):
         ("tiny", ["x" * 61 + ".toml"], [], None, "name: expected at most 60 characters"),
         ("flickr", ["sgr"], ["bert"], "f30k", "--tokenizers: flickr30k has none"),
         ("tiny", ["sgr"], ["bert"], None, "--tokenizers bert: .* has jieba"),
+        (
+            "tiny",
+            ["sgr"],
+            ["jeiba"],
+            None,
+            "--tokenizers jeiba: .* has jieba, the nearest is jieba",
+        ),
+        (
+            "tiny",
+            ["bicroo"],
+            [],
+            None,
+            "--methods bicroo: neither a file nor a preset, the nearest is bicro; `pc2-",
+        ),
         ("tiny", ["sgr", "pc2-released"], [], "demo", "--on demo: no such section in pc2-released"),
     ],
 )
@@ -605,6 +627,19 @@ def test_methods_that_do_not_go_together_are_refused(
 ):
     with pytest.raises(ConfigError, match=message):
         rows_on(request.getfixturevalue(data), methods, tokenizers, on=on)
+
+
+def test_without_tokenizers_the_track_is_jieba_or_the_first_that_is_there(tiny, tmp_path):
+    release = Path(shutil.copytree(tiny, tmp_path / "two"))
+    captions = release / "now100k_precomp" / "test_caps_jieba.txt"
+    shutil.copy(captions, captions.with_name("test_caps_bpe.txt"))
+    assert [row.name for row in rows_on(release, ["sgr", "ridge"])] == ["jieba/sgr", "jieba/ridge"]
+    assert len(rows_on(release, ["sgr", "ridge"], ["jieba", "bpe"])) == 4
+    captions.unlink()
+    assert [row.name for row in rows_on(release, ["sgr"])] == ["bpe/sgr"]
+    captions.with_name("test_caps_bpe.txt").unlink()
+    with pytest.raises(FormatError, match=r"no test_caps_jieba\.txt, nor of another tokenizer"):
+        rows_on(release, ["sgr"])
 
 
 def test_methods_are_rows_of_their_names_on_each_track(tiny, flickr):
@@ -642,8 +677,10 @@ def test_a_file_of_rows_sets_its_own_on_top_of_the_tables(tiny, flickr, tmp_path
     path.write_text('[[row]]\nname = "a/b"\n')
     with pytest.raises(ConfigError, match=r"row\.0\.name"):
         plan.rows_of_file(str(path))
-    with pytest.raises(ConfigError, match="neither a file nor one of ablations, sensitivity"):
-        plan.rows_of_file("mine")
+    with pytest.raises(
+        ConfigError, match="one of ablations, sensitivity, the nearest is ablations"
+    ):
+        plan.rows_of_file("ablation")
 
 
 @pytest.mark.parametrize("name", ["ablations", "sensitivity"])
