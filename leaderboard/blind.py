@@ -362,4 +362,7 @@ Scores come from the judge; here only `pack` and `validate` work on the test spl
 
 round.json has the commitment: the sha256 of the file blind.json, which the judge publishes when the
 round is closed. If they differ, the pairing was changed afterwards.
+
+The order is secret, the pages are not: whoever crawls them again finds the pairing. Do not look
+for the pages, and use nothing else that was made from them.
 """

@@ -36,6 +36,11 @@ EVIDENCE_MEANS: Mapping[str, str] = {
     " figures are that run’s",
     "blind": "proof: scored on a round whose pairing only the judge had, and signed",
 }
+CLAIM = (
+    "a claim: whoever has the release has its pairing; a blind round, or a judge’s own run of the"
+    " code (reproduce), makes it proof"
+)
+"""Standing of a result outside an open blind round, for the terminal."""
 PARTS: Mapping[str, str] = {
     "Proof": "Scored on a pairing that only the judge had, or by the judge’s own run of the code.",
     "Claims": "Sent as a file, whose author knew the pairing and can reach any score, or printed in"

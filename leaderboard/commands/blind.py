@@ -39,7 +39,8 @@ def make(
     """Write a blind round: images and captions of the test split, each in a secret order.
 
     Publish OUT/participants and keep OUT/judge: score X.zip --release OUT/judge. The release, its
-    list of pages and its captures must stay private until the round is closed.
+    list of pages and its captures must stay private until the round is closed: whoever crawls the
+    pages again finds the pairing.
     """
     from leaderboard.blind import RoundPlan, make_round
 

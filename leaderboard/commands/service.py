@@ -184,6 +184,9 @@ def print_filed(name: str, result: str, as_json: bool, *, new: bool) -> None:
     if as_json:
         typer.echo(result.rstrip("\n"))
         return
+    from leaderboard.board.display_text import CLAIM
+
     tree = json.loads(result)
     state = "filed" if new else "already there"
-    typer.echo(f"{name}: {state}: {tree['method']['name']}, rSum {tree['rsum']:.1f}")
+    standing = "" if tree["release"]["origin"] == "blind" else f"; {CLAIM}"
+    typer.echo(f"{name}: {state}: {tree['method']['name']}, rSum {tree['rsum']:.1f}{standing}")

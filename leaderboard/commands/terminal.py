@@ -7,7 +7,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from leaderboard.board.display_text import REFERENCES
+from leaderboard.board.display_text import CLAIM, REFERENCES
 from leaderboard.core.steps import steps_of
 from leaderboard.core.uncertainty import SIGNIFICANT, Comparison
 from leaderboard.metrics import CUTOFFS, OneWay, Recalls, tie_width
@@ -21,7 +21,9 @@ WAYS = (("i2t", "image to caption"), ("t2i", "caption to image"))
 
 def as_text(result: Result) -> str:
     """Format a result: recalls with intervals, rSum beside its references."""
-    place = "ranked" if result.ranked else f"not ranked: {result.reason}"
+    place = CLAIM if result.release.origin != "blind" else "of an open blind round"
+    if not result.ranked:
+        place = f"not ranked: {result.reason}"
     head = Text(
         f"{result.method.name}: rSum {result.rsum:.1f}"
         f" (95 % interval {result.rsum_interval[0]:.1f} to {result.rsum_interval[1]:.1f})"
