@@ -41,8 +41,10 @@ from now_builder.formats.feature_parts import (
     check_attributes,
     merge_parts,
     parts_folder,
+    read_begun,
     read_part,
     read_parts,
+    write_begun,
     write_part,
 )
 from now_builder.formats.features import (
@@ -127,8 +129,6 @@ def detect(
     share = _share(settings)
     if share[1] > 1 and (force or settings.engine == "ray"):
         raise ConfigError("--force, --engine ray: not with --shards-from or under torchrun")
-    settings = resolve_settings(settings)
-    attributes = attributes_of(settings)
     screenshots = _screenshots(read_rows(captures))
     wanted = frozenset(screenshots)
     if not wanted:
@@ -136,10 +136,8 @@ def detect(
     shards = complete_shards(captures)[share[0] :: share[1]]
     numbers = set(shards)
     mine = {key for key in wanted if _shard(key) in numbers}
-    if force:  # only now: captures that cannot be read cost no features
-        features.unlink(missing_ok=True)
-        shutil.rmtree(parts_folder(features), ignore_errors=True)
     with _alone(features, share):
+        settings, attributes = _begin(features, settings, force)
         for leftover in features.parent.glob(f".{glob.escape(features.name)}.*.tmp"):
             leftover.unlink(missing_ok=True)
         done, tied = _keys_done(features, attributes, screenshots)
@@ -165,6 +163,34 @@ def detect(
             pages = merge_parts(features, attributes | origin, settings.half)
     seconds = time.perf_counter() - started
     return DetectSummary(features, pages, left, seconds, waiting, writing, missing)
+
+
+def _begin(
+    features: Path,
+    settings: DetectSettings,
+    force: bool = False,  # noqa: FBT001, FBT002 - as in detect
+) -> tuple[DetectSettings, dict[str, str]]:
+    """Resolve settings and attributes once for each output, and record them when it is begun.
+
+    What ``auto`` means depends on the machine: an output keeps the precision it was begun with.
+
+    Raises:
+        ConfigError: If the output was begun with other settings.
+    """
+    resolved = resolve_settings(settings)
+    attributes = attributes_of(resolved)
+    if force:  # only now: captures or weights that cannot be read cost no features
+        features.unlink(missing_ok=True)
+        shutil.rmtree(parts_folder(features), ignore_errors=True)
+    begun = read_begun(features)
+    if not begun:
+        write_begun(features, attributes)
+        return resolved, attributes
+    if settings.precision == "auto" and "precision" in begun:
+        attributes["precision"] = str(begun["precision"])
+    check_attributes(features, begun, attributes)
+    kept = {"precision": attributes["precision"]}
+    return resolve_settings(resolved.model_copy(update=kept)), attributes
 
 
 def _share(settings: DetectSettings) -> tuple[int, int]:
@@ -194,9 +220,9 @@ def _alone(features: Path, share: tuple[int, int]) -> Iterator[None]:
 
 def detect_shards(captures: Path, features: Path, settings: DetectSettings, *shards: int) -> None:
     """Extract the missing pages of some shards into parts, in a worker; it may be called again."""
-    settings = resolve_settings(settings)
+    settings, attributes = _begin(features, settings)
     screenshots = _screenshots(row for shard in shards for row in read_rows(captures, shard))
-    done, _ = _keys_done(features, attributes_of(settings), screenshots, shards)
+    done, _ = _keys_done(features, attributes, screenshots, shards)
     _extract(captures, features, settings, shards, done)
 
 
@@ -273,7 +299,7 @@ def _keys_done(
 ) -> tuple[set[str], bool]:
     """Collect the keys in the file and its parts (of all shards, or some).
 
-    Those of a detector with other attributes, or of other screenshots, are refused. Torn parts are
+    Parts of a detector with other attributes, and other screenshots, are refused. Torn parts are
     removed, so that their pages are done again.
 
     Returns:
@@ -283,7 +309,6 @@ def _keys_done(
     tied = True
     if features.exists():
         with open_features(features) as there:
-            check_attributes(features, there.attributes, attributes)
             if shards is None:  # else the screenshots of some shards are not all of the file's
                 tied = check_captures(features, there.keys, there.attributes, screenshots)
             done.update(there.keys)

@@ -113,7 +113,7 @@ class _SettingsOfOneMachine(Strict):
         "auto",
         description="Precision; mixed: words alone in bf16; auto: bf16 where that is "
         "quicker (GPUs that have it; CPUs that have it, at the paper's size), mixed with words on "
-        "CPUs that have it, else fp32. A file holds pages of one precision.",
+        "CPUs that have it, else fp32. A file keeps the precision with which it was begun.",
     )
     proposals: int = Field(
         100, ge=36, description="Proposals embedded per page; 36 regions are kept."

@@ -20,9 +20,12 @@ from now_builder.formats.features import (
     open_features,
     write_features,
 )
-from now_builder.formats.io import replacing
+from now_builder.formats.io import read_json, replacing, write_json
 
 _SUFFIX = ".safetensors"
+_BEGUN = "begun.json"
+_CAUSES = ("detector", "weights_sha256", "regions", "embed", "words", "text_source")
+"""Attributes that others follow from; of several differences they are named first."""
 _TORN = "torn: cut off or changed since it was written"
 _UNREADABLE = (SafetensorError, OSError, ValueError, KeyError, TypeError)
 """Errors of reading a part that is torn."""
@@ -31,6 +34,24 @@ _UNREADABLE = (SafetensorError, OSError, ValueError, KeyError, TypeError)
 def parts_folder(path: Path) -> Path:
     """Return the folder where finished batches wait until the whole file is written."""
     return path.with_name(f"{path.name}.parts")
+
+
+def read_begun(path: Path) -> dict[str, Any]:
+    """Read the attributes with which a feature file was begun; empty if none was.
+
+    Raises:
+        FormatError: If they cannot be read.
+    """
+    if path.exists():
+        with open_features(path) as features:
+            return dict(features.attributes)
+    begun = parts_folder(path) / _BEGUN
+    return dict(read_json(begun, "gone")) if begun.exists() else {}
+
+
+def write_begun(path: Path, attributes: Mapping[str, str]) -> None:
+    """Record the attributes of a feature file before its first part is there."""
+    write_json(parts_folder(path) / _BEGUN, dict(attributes))
 
 
 def write_part(
@@ -91,12 +112,11 @@ def check_attributes(path: Path, found: Mapping[str, object], expected: Mapping[
     Raises:
         ConfigError: If an attribute differs, other than those of a whole file.
     """
-    for name in sorted((expected.keys() | found.keys()) - OF_FILE):
+    for name in [*_CAUSES, *sorted((expected.keys() | found.keys()) - OF_FILE)]:
         if found.get(name) != expected.get(name):
-            raise ConfigError(
-                f"{path}: made with {name} {found.get(name)!r:.60}, now "
-                f"{expected.get(name)!r:.60}; --force starts over"
-            )
+            made = f"with {name} {found[name]!r:.60}" if name in found else f"without {name}"
+            now = f"{expected[name]!r:.60}" if name in expected else "without"
+            raise ConfigError(f"{path}: made {made}, now {now}; --force starts over")
 
 
 def merge_parts(

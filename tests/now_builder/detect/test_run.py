@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
+from now_builder.detect.model import inference
 from now_builder.detect.model.weights import read_card, write_weights
 from now_builder.detect.run import detect, detect_shards
 from now_builder.detect.settings import DetectSettings
@@ -295,7 +296,7 @@ def test_other_weights_or_settings_ask_for_force(drawn, whole, weights, settings
         with pytest.raises(ConfigError, match=rf"made with {name} .*--force"):
             detect(drawn, features, settings.model_copy(update=changed))
     detect_shards(drawn, tmp_path / "parts.h5", settings.model_copy(update=changed), 0)
-    with pytest.raises(ConfigError, match=r"safetensors: made with proposals '99', now '100'"):
+    with pytest.raises(ConfigError, match=r"parts\.h5: made with proposals '99', now '100'"):
         detect(drawn, tmp_path / "parts.h5", settings)
     new = settings.model_copy(update={"weights": other})
     assert detect(drawn, features, new, force=True).fresh == 8
@@ -303,6 +304,31 @@ def test_other_weights_or_settings_ask_for_force(drawn, whole, weights, settings
         assert now.attributes["weights_sha256"] == sha256_of(other)
     with pytest.raises(ConfigError, match="no such weights"):
         detect(drawn, features, DetectSettings(weights=tmp_path / "none.safetensors"))
+
+
+@pytest.mark.parametrize(("here", "kept"), [("avx512_bf16", "mixed"), ("avx2", "fp32")])
+def test_machines_of_two_kinds_make_one_file(drawn, settings, tmp_path, monkeypatch, here, kept):
+    """The kind on which a file is begun decides what ``auto`` means for its shares and resumes."""
+    (tmp_path / here).write_text(f"flags : fpu {here}")
+    monkeypatch.setattr(inference, "_CPU_INFO", tmp_path / here)
+    shares = [settings.model_copy(update={"shards_from": f"{number}/2"}) for number in (0, 1)]
+    assert detect(drawn, tmp_path / "f.h5", shares[0]).missing == 4
+    there = "avx2 avx512_bf16".replace(here, "").strip()
+    (tmp_path / here).write_text(f"flags : fpu {there}")
+    for changed, problem in (
+        ({"words": False}, "with words '.*', now without"),
+        ({"precision": "bf16"}, f"with precision '{kept}', now 'bf16'"),
+    ):
+        with pytest.raises(ConfigError, match=rf"/f\.h5: made {problem}; --force"):
+            detect(drawn, tmp_path / "f.h5", shares[1].model_copy(update=changed))
+    assert detect(drawn, tmp_path / "f.h5", shares[1]).pages == 8
+    assert detect(drawn, tmp_path / "f.h5", settings).fresh == 0
+    (tmp_path / "asked").mkdir()
+    asked = settings.model_copy(update={"precision": kept})
+    detect(drawn, tmp_path / "asked/f.h5", asked)
+    assert (tmp_path / "asked/f.h5").read_bytes() == (tmp_path / "f.h5").read_bytes()
+    with pytest.raises(ConfigError, match=r"made with words '.*', now without; --force"):
+        detect(drawn, tmp_path / "f.h5", asked.model_copy(update={"words": False}))
 
 
 def test_half_precision_halves_the_regions_only(drawn, whole, settings, tmp_path):
