@@ -1,5 +1,6 @@
 """Opt-outs and the time to come back, as sites write them."""
 
+import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -97,10 +98,23 @@ def test_headers_may_refuse_training(name: str, values: list[str], *, refused: b
     assert said == ({name: f"header {name.title()}: {', '.join(values)}"} if refused else {})
 
 
-def test_retry_after_is_seconds_or_a_date() -> None:
-    later = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "America/Los_Angeles"])
+def test_retry_after_is_seconds_or_a_date(monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    later = datetime.now(UTC) + timedelta(seconds=90)
     assert retry_after_s("120") == 120
-    assert retry_after_s(later) == pytest.approx(90, abs=3)
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        for date in (
+            format_datetime(later, usegmt=True),
+            f"{later:%a, %d %b %Y %H:%M:%S -0000}",
+            f"{later:%A, %d-%b-%y %H:%M:%S GMT}",
+            f"{later:%a %b %e %H:%M:%S %Y}",
+        ):
+            assert retry_after_s(date) == pytest.approx(90, abs=3), date
+    finally:
+        monkeypatch.undo()
+        time.tzset()
     assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0
     for nothing in (
         None,
