@@ -212,6 +212,10 @@ _NO_JSON = re.compile(
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([^\"\\/bfnrtu])|(.))", re.DOTALL)
 """``\\x27`` and ``\\'``, which scripts have, and the escapes of JSON."""
 
+_LONGEST_JSON = 1 << 22
+"""Maximum length of a script of JSON-LD: its objects, or the faults that are mended, take up to 80
+bytes of memory a character."""
+
 _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
 _JSON = json.JSONDecoder(strict=False)
 
@@ -241,8 +245,11 @@ def _of_json_ld(scripts: Iterable[str]) -> Iterator[str]:
 def _read_json(text: str) -> Any:
     """Read the JSON of a script; invalid JSON is read again with its usual faults removed.
 
-    These are comments, CDATA, last commas, escapes of scripts, entities around strings.
+    These are comments, CDATA, last commas, escapes of scripts, entities around strings. A script
+    longer than any page needs is not read.
     """
+    if len(text) > _LONGEST_JSON:
+        return None
     with suppress(ValueError, RecursionError):
         return json.loads(text, strict=False)
     for source in (text, unescape(text)):

@@ -133,6 +133,7 @@ LARGE = {  # what a page begins with, and what it repeats to its end
     "JSON-LD of comments": (b"<script type=application/ld+json>{", b"/* // <!-- "),
     "JSON-LD of quotes": (b"<script type=application/ld+json>{", b'"\\'),
     "JSON-LD of commas": (b"<script type=application/ld+json>{", b", ,\n"),
+    "JSON-LD of objects": (b"<script type=application/ld+json>[", b"{},"),
 }
 
 
@@ -141,7 +142,7 @@ def large(name: str, size: int) -> bytes:
     return b"<meta name=description content=first>" + start + piece * (size // len(piece))
 
 
-LIMIT_S, LIMIT_MIB = 60, 1800
+LIMIT_S, LIMIT_MIB = 60, 1500
 _MEASURE = """
 import pathlib, resource, sys
 from now_builder.crawl.caption.charset import decode
