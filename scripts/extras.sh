@@ -56,24 +56,24 @@ try_none() {
   now-leaderboard score s.zip --release "$tiny/release" --json | python -c 'import json, sys; assert json.load(sys.stdin)["rsum"] == 600'
   python -c 'import sys, leaderboard.cli, now_builder.cli, pc2_baseline.cli; sys.exit(any("drawings" in name for name in sys.modules))'
   echo https://example.org/ >urls.txt
-  local lacks="pip install 'noise-of-web"
-  fails_in_one_line "$lacks[crawl]'" now-builder crawl urls.txt captures
-  fails_in_one_line "$lacks[detect]'" now-builder detect "$tiny/captures" f.h5
-  fails_in_one_line "$lacks[detect]'" now-builder train-detector "$tiny/captures" w.safetensors
-  fails_in_one_line "$lacks[tokenize]'" now-builder tokenize "$tiny/captures" captions
-  fails_in_one_line "$lacks[package]'" now-builder package "$tiny/captures" "$tiny/features.h5" "$tiny/captions" release
-  fails_in_one_line "$lacks[crawl]'" now-builder build urls.txt out
-  fails_in_one_line "$lacks[hub]'" now-builder fetch-now NoW
-  fails_in_one_line "$lacks[hub]'" now-builder publish "$tiny/release" me/tiny --yes
-  fails_in_one_line "$lacks[export]'" now-builder export "$tiny/release" shards --to webdataset --captures "$tiny/captures"
-  fails_in_one_line "$lacks[crawl]'" now-builder verify "$tiny/captures" --recheck
-  fails_in_one_line "$lacks[baseline]'" pc2-baseline train "$tiny/release" run
-  fails_in_one_line "$lacks[baseline]'" pc2-baseline evaluate run
-  fails_in_one_line "$lacks[baseline]'" pc2-baseline predict run -o x.zip
-  fails_in_one_line "$lacks[baseline]'" pc2-baseline table "$tiny/release" tables --methods ridge
-  fails_in_one_line "$lacks[zero-shot]'" pc2-baseline zero-shot "$tiny/release" --captures "$tiny/captures" --model x/y -o x.zip
-  fails_in_one_line "$lacks[server]'" now-leaderboard serve --store store
-  fails_in_one_line "$lacks[server]'" now-leaderboard status --url http://127.0.0.1:9
+  local lacks="pip install 'noise-of-web" at=" @ file://$wheel'" # from where it came
+  fails_in_one_line "$lacks[crawl]$at" now-builder crawl urls.txt captures
+  fails_in_one_line "$lacks[detect]$at" now-builder detect "$tiny/captures" f.h5
+  fails_in_one_line "$lacks[detect]$at" now-builder train-detector "$tiny/captures" w.safetensors
+  fails_in_one_line "$lacks[tokenize]$at" now-builder tokenize "$tiny/captures" captions
+  fails_in_one_line "$lacks[package]$at" now-builder package "$tiny/captures" "$tiny/features.h5" "$tiny/captions" release
+  fails_in_one_line "$lacks[crawl]$at" now-builder build urls.txt out
+  fails_in_one_line "$lacks[hub]$at" now-builder fetch-now NoW
+  fails_in_one_line "$lacks[hub]$at" now-builder publish "$tiny/release" me/tiny --yes
+  fails_in_one_line "$lacks[export]$at" now-builder export "$tiny/release" shards --to webdataset --captures "$tiny/captures"
+  fails_in_one_line "$lacks[crawl]$at" now-builder verify "$tiny/captures" --recheck
+  fails_in_one_line "$lacks[baseline]$at" pc2-baseline train "$tiny/release" run
+  fails_in_one_line "$lacks[baseline]$at" pc2-baseline evaluate run
+  fails_in_one_line "$lacks[baseline]$at" pc2-baseline predict run -o x.zip
+  fails_in_one_line "$lacks[baseline]$at" pc2-baseline table "$tiny/release" tables --methods ridge
+  fails_in_one_line "$lacks[zero-shot]$at" pc2-baseline zero-shot "$tiny/release" --captures "$tiny/captures" --model x/y -o x.zip
+  fails_in_one_line "$lacks[server]$at" now-leaderboard serve --store store
+  fails_in_one_line "$lacks[server]$at" now-leaderboard status --url http://127.0.0.1:9
 }
 
 try_crawl() {
@@ -86,8 +86,11 @@ try_crawl() {
 try_cluster() { python -c 'import ray'; }
 try_detect() { now-builder detect "$tiny/captures" f.h5 | grep -q pages; }
 try_tokenize() { now-builder tokenize "$tiny/captures" captions --bert learn && test -s captions/bert.txt; }
-try_package() {
-  now-builder package "$tiny/captures" "$tiny/features.h5" "$tiny/captions" release
+try_package() {  # no caption of dev or test has a word that the train pool's vocabularies know
+  cp -r "$tiny/captions" .
+  sed -i 's/\<3\>/4/g' captions/*.txt
+  sed -i 's/"ids_sha256"/"ids_were"/' captions/*.vocab.json
+  now-builder package "$tiny/captures" "$tiny/features.h5" captions release
   now-builder verify release
   now-builder export release parquet --to parquet
 }
