@@ -12,6 +12,9 @@ _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*:(?!\d+(?:[/\\?#]|$))", re.IGNORECASE)
 _START = re.compile(r"^(https?):/*", re.IGNORECASE)
 _ESCAPE = re.compile(r"%([0-9a-fA-F]{2})")
 _IN_NO_HOST = re.compile(r"[\x00-,/:-^`{-\x7f]")
+_ROUTE = re.compile(r"[/!]+[^/!]")
+"""Beginning of a fragment that names a view of an application: ``#/a``, ``#!b``, ``#!/c``."""
+
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
@@ -19,9 +22,10 @@ _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 def canonical(url: str) -> str | None:
     """Return the form in which a URL is visited and compared; ``None`` if it is not a URL.
 
-    Lower-case scheme and host (IDNA), no default port, no fragment, dots resolved, escapes in one
-    form. Order and content of the query stay: two of them may well be two pages. A text without a
-    scheme is taken as ``http``.
+    Lower-case scheme and host (IDNA), no default port, dots resolved, escapes in one form. Order
+    and content of the query stay: two of them may well be two pages. So does a fragment that names
+    a view of an application, as ``#/a`` and ``#!b``; any other is dropped. A text without a scheme
+    is taken as ``http``.
 
     Source:
         WHATWG URL standard, 3.5: hosts by UTS 46, which has emoji and symbols; 4.4: before query
@@ -43,7 +47,9 @@ def canonical(url: str) -> str | None:
     netloc = host if port in (None, _PORTS[scheme]) else f"{host}:{port}"
     path = _escape(_without_dots(parts.path or "/"), "/:@!$&'()*+,;=-._~%[]|")
     query = _escape(parts.query, "/:@!$&'()*+,;=-._~%?[]|{}^`\\")
-    return urlunsplit((scheme, netloc, path, query, ""))
+    route = parts.fragment.partition(":~:")[0]  # what follows marks a text on the page
+    route = _escape(route, "/:@!$&'()*+,;=-._~%?[]|{}^`\\#") if _ROUTE.match(route) else ""
+    return urlunsplit((scheme, netloc, path, query, route))
 
 
 def site_of(url_canonical: str) -> str:

@@ -135,7 +135,7 @@ class PageVisitor:
         quota = self._settings.per_host_quota
         if quota and self._ranks[line.key] >= quota and not self._scheduler.is_local(line.site):
             raise VisitError("quota", f"more than {quota} pages of one host")
-        return await self._decide(line, record, line.url_canonical)
+        return await self._decide(line, record, line.url_canonical.partition("#")[0])
 
     async def _ask(
         self, line: Planned, record: VisitRecord, url: str, *, frame: bool = False

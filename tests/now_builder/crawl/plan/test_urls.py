@@ -323,7 +323,8 @@ def test_keys_are_for_life_whatever_is_added_or_taken_away(cut: int, random) -> 
 
 
 def test_repeated_urls_point_at_the_first_of_them() -> None:
-    plan = extend_plan([], ["http://a.test", "http://A.test/#x", "http://a.test/b"], 8)
+    views = ["http://a.test/#/x", "http://a.test/#/y"]
+    plan = extend_plan([], ["http://a.test", "http://A.test/#x", *views], 8)
     assert find_duplicates(plan) == {plan[1].key: plan[0].key}
 
 
