@@ -366,6 +366,7 @@ class Tab:
         answer = {
             **request,
             "responseCode": event["responseStatusCode"],
+            "responsePhrase": "OK",  # a status without a name needs one
             "body": base64.b64encode(body).decode(),
         }
         headers = [h for h in event["responseHeaders"] if h["name"].lower() not in TRANSFER_HEADERS]

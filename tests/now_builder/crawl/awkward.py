@@ -268,6 +268,7 @@ def _answers() -> dict[str, bytes]:
         "/sandboxed": response(
             200, html, page("without scripts"), "Content-Security-Policy: sandbox"
         ),
+        "/299": response(299, html, page("a success without a name")),
         "/404": response(404, html, page("an error page")),
         "/500": response(500, html, page("an error page")),
         "/401": response(401, html, b"who?", 'WWW-Authenticate: Basic realm="x"'),

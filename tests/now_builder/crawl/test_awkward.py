@@ -30,6 +30,8 @@ CAPTIONS: dict[str, str | None] = {
     **dict.fromkeys(("/redirect", "/refresh", "/moves", "/app-or-page"), "a plain page"),
     **dict.fromkeys(("/utf-8", "/utf-8-late", "/utf-8-unseen"), TEA),
     **dict.fromkeys(("/gbk", "/gzip"), "北京最好吃的餐厅推荐，全家人都喜欢"),
+    **{f"/views{route}": f"view {route}" for route in ("#/a", "#!b")},
+    "/299": "a success without a name",
     "/og": "for sharing",
     "/script": "put there by a script",
     "/slow": "slow but fine",
@@ -144,7 +146,8 @@ def test_rows_tell_where_things_came_from(crawled) -> None:
     assert (rows["/gbk"].charset, rows["/gbk"].charset_source) == ("gbk", "browser")
     assert (rows["/gzip"].charset, rows["/gzip"].charset_source) == ("gbk", "header")
     assert rows["/gbk"].lang == "zh"
-    assert rows["/404"].http_status == 404
+    assert (rows["/404"].http_status, rows["/299"].http_status) == (404, 299)
+    assert rows["/views#/a"].final_url == "http://site.test/views#/a"
 
 
 def test_a_screenshot_that_reads_otherwise_than_its_caption_is_flagged(crawled) -> None:
