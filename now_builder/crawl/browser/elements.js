@@ -69,17 +69,20 @@
     }
     return known;
   };
-  const up = (node) => node.assignedSlot || node.parentElement
-    || (node.parentNode instanceof ShadowRoot ? node.parentNode.host : null);
+  const up = (child) => {
+    const node = dom(child);
+    return node.assignedSlot || node.parentElement
+      || (node.parentNode instanceof ShadowRoot ? node.parentNode.host : null);
+  };
   const within = (node, ancestor) => {
     for (; node; node = up(node)) if (node === ancestor) return true;
     return false;
   };
   const deepest = (x, y) => {
     let found = document.elementFromPoint(x, y);
-    while (found && found.shadowRoot) {
+    while (found && dom(found).shadowRoot) {
       const inner = found.shadowRoot.elementFromPoint(x, y);
-      if (!inner || inner === found || inner.getRootNode() !== found.shadowRoot) break;
+      if (!inner || inner === found || dom(inner).getRootNode() !== found.shadowRoot) break;
       found = inner;
     }
     return found;
@@ -87,9 +90,9 @@
   // What is drawn at a point, topmost first, looked up through open shadow roots.
   const stack = (x, y, root) => {
     const found = [];
-    for (const element of root.elementsFromPoint(x, y)) {
-      if (element.getRootNode() !== root) continue;
-      if (element.shadowRoot) found.push(...stack(x, y, element.shadowRoot));
+    for (const element of dom(root).elementsFromPoint(x, y)) {
+      if (dom(element).getRootNode() !== root) continue;
+      if (dom(element).shadowRoot) found.push(...stack(x, y, element.shadowRoot));
       found.push(element);
     }
     return found;
@@ -103,7 +106,7 @@
     };
   };
   const topAt = remember(deepest);
-  const allAt = remember((x, y) => stack(x, y, document));
+  const allAt = remember((x, y) => stack(x, y, window.document));
   const related = (one, other) => within(one, other) || within(other, one);
   // Whether something opaque lies over the element at a point. The topmost mostly answers, and is
   // much cheaper to ask for than all of them.
@@ -133,8 +136,8 @@
   };
   const ownText = (element, clip) => {
     let text = "", union = null;
-    for (const node of element.childNodes) {
-      if (node.nodeType !== Node.TEXT_NODE || !/\S/.test(node.data)) continue;
+    for (const node of dom(element).childNodes) {
+      if (dom(node).nodeType !== Node.TEXT_NODE || !/\S/.test(node.data)) continue;
       if (text.length < limits.text) text += node.data.slice(0, 4 * limits.text) + " ";
       const range = document.createRange();
       range.selectNodeContents(node);
@@ -170,10 +173,11 @@
   const todo = [...document.children].map((root) => [root, -1, screen, 1, "auto"]);
   while (todo.length) {
     if (found.length >= limits.count || performance.now() > deadline) { truncated = true; break; }
-    const [element, parent, outer, seenThrough, cursor] = todo.pop();
+    const [node, parent, outer, seenThrough, cursor] = todo.pop();
+    const element = dom(node);
     const tag = element.localName;
     if (SKIP.has(tag)) continue;
-    const style = getComputedStyle(element);
+    const style = getComputedStyle(node);
     if (style.display === "none") continue;
     const opacity = seenThrough * Number(style.opacity);
     const fixed = style.position === "fixed" || style.position === "sticky";
@@ -183,7 +187,7 @@
     const box = cut(rect, clip);
     let index = parent;
     if (style.display !== "contents" && area(box) > 0) {
-      let [text, textBox] = ownText(element, clip);
+      let [text, textBox] = ownText(node, clip);
       if (!text && (tag === "input" || tag === "textarea" || tag === "select")) {
         text = valueOf(element, tag).replace(/\s+/g, " ").trim().slice(0, limits.text);
         textBox = text ? box : null;
@@ -196,7 +200,7 @@
       const shown = style.visibility === "visible" && opacity > 0.05
         && (element.checkVisibility ? element.checkVisibility() : true);
       const share = shown
-        ? uncovered(element, box) * Math.min(1, area(box) / Math.max(area(rect), 1e-6)) : 0;
+        ? uncovered(node, box) * Math.min(1, area(box) / Math.max(area(rect), 1e-6)) : 0;
       index = found.length;
       found.push({
         box: image(box),

@@ -11,8 +11,8 @@
     } catch { /* an animation of a kind that cannot end */ }
   }
   for (const player of document.querySelectorAll("video, audio")) player.pause();
-  const focused = document.activeElement;
-  const hasFocus = Boolean(focused && focused !== document.body && focused.blur);
+  const focused = dom(document.activeElement);
+  const hasFocus = Boolean(focused && document.activeElement !== document.body && focused.blur);
   if (hasFocus) focused.blur();
   const scrolled = window.scrollX !== 0 || window.scrollY !== 0;
   window.scrollTo({ left: 0, top: 0, behavior: "instant" });

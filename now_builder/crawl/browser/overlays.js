@@ -2,10 +2,13 @@
 async (rules) => {
   const MOST_TEXT = 3000, SHARE = 0.08;
   const hidden = new Set();
-  const up = (node) => node.assignedSlot || node.parentElement
-    || (node.parentNode instanceof ShadowRoot ? node.parentNode.host : null);
+  const up = (child) => {
+    const node = dom(child);
+    return node.assignedSlot || node.parentElement
+      || (node.parentNode instanceof ShadowRoot ? node.parentNode.host : null);
+  };
   const share = (element) => {
-    const box = element.getBoundingClientRect();
+    const box = dom(element).getBoundingClientRect();
     const width = Math.min(box.right, innerWidth) - Math.max(box.left, 0);
     const height = Math.min(box.bottom, innerHeight) - Math.max(box.top, 0);
     return Math.max(0, width) * Math.max(0, height) / (innerWidth * innerHeight);
@@ -13,8 +16,8 @@ async (rules) => {
   const inside = function* inside(element) {
     const todo = [element];
     while (todo.length) {
-      const part = todo.pop();
-      yield part;
+      const node = todo.pop(), part = dom(node);
+      yield node;
       for (const child of part.children) todo.push(child);
       for (const child of part.shadowRoot ? part.shadowRoot.children : []) todo.push(child);
     }
@@ -26,14 +29,14 @@ async (rules) => {
     return false;
   };
   const hide = (element, name) => {
-    element.style.setProperty("display", "none", "important");
+    dom(element).style.setProperty("display", "none", "important");
     hidden.add(name);
   };
   const textOf = (element) => {
-    let text = element.innerText || "";
+    let text = dom(element).innerText || "";
     for (const part of inside(element)) {
-      for (const child of part.shadowRoot ? part.shadowRoot.children : [])
-        text += ` ${child.innerText || ""}`;
+      for (const child of dom(part).shadowRoot ? part.shadowRoot.children : [])
+        text += ` ${dom(child).innerText || ""}`;
     }
     return text.replace(/\s+/g, " ").trim().toLowerCase();
   };
@@ -42,8 +45,8 @@ async (rules) => {
     + " [type=submit], [type=image]), textarea";
   // The page itself, its navigation, or a form to fill in: whatever it speaks of, it stays.
   const isPage = (element) => {
-    if (element.matches("html, body, header")) return true;
-    for (const part of inside(element)) if (part.matches(`${PAGE}, ${FIELDS}`)) return true;
+    if (dom(element).matches("html, body, header")) return true;
+    for (const part of inside(element)) if (dom(part).matches(`${PAGE}, ${FIELDS}`)) return true;
     const length = textOf(element).length;
     return length > MOST_TEXT || (share(element) > 0.9
       && length > 0.6 * (document.body || document.documentElement).innerText.length);
@@ -56,7 +59,8 @@ async (rules) => {
   };
   const BUTTONS = "button, a, [role=button], input[type=button], input[type=submit], [onclick]";
   const offers = (element) => {
-    for (const part of inside(element)) {
+    for (const node of inside(element)) {
+      const part = dom(node);
       if (!part.matches(BUTTONS)) continue;
       const said = (part.value || part.innerText || "").trim().toLowerCase();
       if (said.length < 60 && rules.choices.some((word) => (
@@ -66,7 +70,8 @@ async (rules) => {
   };
   // A frame of another site cannot be looked into; it is known by what it is called.
   const frames = (element) => {
-    for (const part of inside(element)) {
+    for (const node of inside(element)) {
+      const part = dom(node);
       const called = `${part.id} ${part.name} ${part.title} ${part.src}`;
       if (part.localName === "iframe" && /cookie|consent|gdpr|privacy-?mgmt/i.test(called))
         return true;
@@ -76,15 +81,15 @@ async (rules) => {
   const floats = (element) => ["fixed", "sticky"].includes(getComputedStyle(element).position);
   const asks = (element) => floats(element) && share(element) >= SHARE && !isPage(element)
     && (frames(element) || (speaks(textOf(element)) && offers(element)));
-  const at = (x, y, root) => root.elementsFromPoint(x, y).flatMap((element) => (
-    element.shadowRoot && element.getRootNode() === root
+  const at = (x, y, root) => dom(root).elementsFromPoint(x, y).flatMap((element) => (
+    dom(element).shadowRoot && element.getRootNode() === root
       ? [...at(x, y, element.shadowRoot), element] : [element]));
   const onScreen = () => {
     const found = new Set();
     for (let row = 0; row < 8; row += 1) {
       for (let column = 0; column < 4; column += 1) {
         const [x, y] = [innerWidth * (column + 0.5) / 4, innerHeight * (row + 0.5) / 8];
-        for (const element of at(x, y, document)) {
+        for (const element of at(x, y, window.document)) {
           for (let node = element; node && !found.has(node); node = up(node)) found.add(node);
         }
       }
@@ -98,7 +103,7 @@ async (rules) => {
       || Number(style.opacity) < 0.95 || style.backdropFilter !== "none";
     return ["fixed", "absolute"].includes(style.position) && share(element) > 0.8 && dims
       && !isPage(element) && !textOf(element)
-      && !element.querySelector("img, picture, video, canvas, svg, iframe, input");
+      && !dom(element).querySelector("img, picture, video, canvas, svg, iframe, input");
   };
   const unlock = () => {
     for (const element of [document.documentElement, document.body]) {
@@ -114,7 +119,7 @@ async (rules) => {
 
   for (const [name, selectors] of Object.entries(rules.managers)) {
     for (const element of document.querySelectorAll(selectors.join(","))) {
-      if (!element.matches("html, body") && isShown(element)) hide(element, name);
+      if (!dom(element).matches("html, body") && isShown(element)) hide(element, name);
     }
   }
   for (const element of document.querySelectorAll(rules.common.join(","))) {
@@ -122,7 +127,7 @@ async (rules) => {
   }
   const asking = onScreen().filter(asks);
   for (const element of asking) {
-    if (!asking.some((other) => other !== element && other.contains(element)))
+    if (!asking.some((other) => other !== element && dom(other).contains(element)))
       hide(element, "asks");
   }
   if (hidden.size) {

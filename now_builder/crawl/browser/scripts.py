@@ -4,9 +4,24 @@ from importlib.resources import files
 
 from now_builder.formats.shard import HEIGHT, WIDTH
 
+_DOM = """
+const dom = (node) => node instanceof HTMLFormElement || node instanceof HTMLFrameSetElement
+  || node instanceof Document ? new Proxy(node, { get: (_, name) => {
+    const value = Reflect.get(Object.getPrototypeOf(node), name, node);
+    return typeof value === "function" ? value.bind(node) : value;
+  } }) : node;
+const document = dom(window.document);
+"""
+"""Ahead of each script: ``dom(node)`` is a node for reading its properties, where forms, frame sets
+and documents would give a control, frame or picture of that name. So is ``document``."""
+
 
 def _read(name: str) -> str:
     return files("now_builder.crawl.browser").joinpath(name).read_text(encoding="utf-8")
+
+
+def _script(name: str) -> str:
+    return f"(() => {{{_DOM}return ({_read(name)})}})()"
 
 
 _LIMITS = (
@@ -19,20 +34,21 @@ scripts and pictures, and until a changing element counts as endless. Share of t
 which changes are ignored. Maximum animations brought to their end; milliseconds shown of one
 without end."""
 
-WATCH = f"void (globalThis.watched = ({_read('settle.js')})({_LIMITS}))"
-WATCHED = "globalThis.watched?.()"
+_WATCHED = "globalThis[Symbol.for('watched')]"  # a name could be that of an element
+WATCH = f"void ({_WATCHED} = {_script('settle.js')}({_LIMITS}))"
+WATCHED = f"{_WATCHED}?.()"
 """Start to watch the document; then its state: whether it is at rest, the number of changes so far.
 The state is undefined before the start."""
 
-FREEZE = f"({_read('freeze.js')})({_LIMITS})"
+FREEZE = f"{_script('freeze.js')}({_LIMITS})"
 """Stop animations; the value is the document's address, type, encoding and ``<meta>`` tags."""
 
-HIDE_OVERLAYS = f"({_read('overlays.js')})({_read('overlays.json')})"
+HIDE_OVERLAYS = f"{_script('overlays.js')}({_read('overlays.json')})"
 """Hide cookie and consent overlays, found by listed rules or by their texts, without a click; the
 value is the names of the rules used."""
 
 ELEMENTS = (
-    f"({_read('elements.js')})({{width: {WIDTH}, height: {HEIGHT}, count: 3000, text: 200, "
+    f"{_script('elements.js')}({{width: {WIDTH}, height: {HEIGHT}, count: 3000, text: 200, "
     "milliseconds: 1500})"
 )
 """The value is the DOM elements on the first screen, as the browser laid them out."""

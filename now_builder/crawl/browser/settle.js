@@ -26,7 +26,7 @@
   };
   const isSeen = (element) => {
     if (STYLING.has(element.localName)) return true;
-    const box = element.getBoundingClientRect();
+    const box = dom(element).getBoundingClientRect();
     const width = Math.min(box.right, innerWidth) - Math.max(box.left, 0);
     const height = Math.min(box.bottom, innerHeight) - Math.max(box.top, 0);
     return width > 0 && height > 0 && width * height >= limits.share * innerWidth * innerHeight;
@@ -50,15 +50,15 @@
       if (record.type === "attributes") { elements.add(record.target); continue; }
       noteStep();
       for (const node of record.addedNodes) {
-        if (node.nodeType !== Node.ELEMENT_NODE) continue;
-        for (const part of [node, ...node.querySelectorAll("script, link")])
+        if (dom(node).nodeType !== Node.ELEMENT_NODE) continue;
+        for (const part of [node, ...dom(node).querySelectorAll("script, link")])
           if (isFetched(part)) expect(part);
       }
     }
     noteAttributes(elements);
   };
   const observer = new MutationObserver(noteRecords);
-  observer.observe(document, {
+  observer.observe(window.document, {
     subtree: true, childList: true, characterData: true, attributes: true,
   });
   // What the renderer reports as painted: shifts, and pictures and texts larger than all before.
@@ -69,7 +69,7 @@
   // are no gestures: nothing scrolls, nothing is tapped, and a touch that is cancelled has no
   // meaning to a page.
   const wake = () => {
-    const [x, y, target] = [innerWidth / 2, innerHeight / 2, document.documentElement || document];
+    const [x, y, target] = [innerWidth / 2, innerHeight / 2, document.documentElement || window.document];
     const place = { clientX: x, clientY: y, pageX: x, pageY: y };
     const touches = [new Touch({ identifier: 1, target, ...place })];
     const over = { bubbles: true, changedTouches: touches };

@@ -1,9 +1,11 @@
 """Elements in image px: clipping, covering, text lines, shadow roots, roles."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from now_builder.crawl.browser import scripts
 from now_builder.formats.shard import Element, read_captures
 from tests.now_builder.crawl.awkward import Awkward, page
 from tests.now_builder.crawl.crawls import visit
@@ -18,6 +20,30 @@ OLD = (
 )
 
 
+SCRIPTS = sorted(Path(scripts.__file__).parent.glob("*.js"))
+PROPERTIES = sorted({name for path in SCRIPTS for name in re.findall(r"\.(\w+)", path.read_text())})
+CLOBBERED = """\
+<script>addEventListener('load', () => setTimeout(() => {
+  HTMLElement.prototype.focus.call(one); Element.prototype.setAttribute.call(one, 'class', 'new');
+  Element.prototype.append.call(one, Node.prototype.cloneNode.call(two, true));
+}))</script>⟦pictures⟧
+<form id=one role=main tabindex=0 style="position: relative">⟦fields⟧<h2>Book a room</h2>
+<div><template shadowrootmode=open><form>⟦fields⟧<b>in shadow</b></form></template></div></form>
+<form id=two>⟦fields⟧<p>Roses</p></form>
+<form style="position: fixed; inset: 500px 0 0; background: #fff">⟦fields⟧<p>We use cookies.</p>
+<button>Accept</button></form>"""
+
+
+def clobbered(before: str) -> bytes:
+    """Return a page with fields, and pictures, of all names of properties that scripts read."""
+    tags = {"fields": "<input type=hidden name={}>", "pictures": "<img hidden name={}>"}
+    body = CLOBBERED
+    for what, tag in tags.items():
+        many = "".join(tag.format(before + name) for name in PROPERTIES)
+        body = body.replace(f"⟦{what}⟧", many)
+    return page("clobbered", body)
+
+
 @pytest.fixture(scope="module")
 def elements(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Element]]:
     folder = tmp_path_factory.mktemp("elements")
@@ -26,8 +52,9 @@ def elements(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Element
             b"width=device-width", b"width=device-width, minimum-scale=1"
         )
         server.pages["/old"] = OLD
-        paths = ["/geometry", "/old", "/huge", "/tampered"]
-        visit(folder, server, paths, page_timeout_s=30.0)
+        server.pages["/fields"], server.pages["/clobbered"] = clobbered("a-"), clobbered("")
+        paths = ["/geometry", "/old", "/huge", "/tampered", "/fields", "/clobbered"]
+        visit(folder, server, paths, page_timeout_s=30.0, overlays="hide")
     found = list(read_captures(folder / "captures"))
     return {path: capture.elements for path, capture in zip(paths, found, strict=True)}
 
@@ -120,3 +147,10 @@ def test_a_huge_page_gives_only_what_is_on_the_screen(elements) -> None:
 
 def test_a_page_that_changes_the_built_ins_is_read_all_the_same(elements) -> None:
     assert any(element.text == "text" for element in elements["/tampered"])
+
+
+def test_fields_and_pictures_named_as_properties_hide_nothing(elements) -> None:
+    texts = [element.text for element in elements["/clobbered"]]
+    assert {"Book a room", "in shadow", "Roses"} <= {*texts}
+    assert not {"Accept", "We use cookies."} & {*texts}
+    assert elements["/clobbered"] == elements["/fields"]
