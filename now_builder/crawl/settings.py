@@ -20,8 +20,8 @@ class _SettingsOfOneMachine(Strict):
     page_timeout_s: float = Field(
         30.0,
         gt=0,
-        description="Wall-clock limit of a page, in seconds. A page still loading at 60 % of it is "
-        "stopped and captured as it is (load_state=partial).",
+        description="Wall-clock limit of a page, in seconds. At 60 % of it what a page still loads "
+        "fails, and the page is captured as it is (load_state=partial).",
     )
     settle_s: float = Field(
         3.0,

@@ -36,15 +36,15 @@ _MOST_DOCUMENTS, _MOST_OF_ONE_URL = 10, 4
 time that it loads itself again costs the host a request, and a slow machine the time."""
 
 _POLL_S = 0.03
-_PATIENCE = 0.18
-"""Share of a page's time within which its renderer must answer while it comes to rest."""
-
 _CHUNK = 1 << 20
 _FRAME_S = 5.0
 """Time to learn whether a frame may load its document, for which the page's load waits."""
 
 _ANSWER, _LOAD, _LATE_LOAD, _SETTLE = 0.85, 0.6, 0.8, 0.87
 """Shares of the page's time by which it must answer, load (even a late answer), and rest."""
+
+_ROUND = 0.04
+"""Share of the page's time for what a script asks for after its last request was failed."""
 
 _FEW = 20
 """Characters on a screen below which a page is not judged by its hidden text."""
@@ -128,8 +128,8 @@ class Tab:
         self._isolated = ("", 0)
         self._documents: dict[str, _Document] = {}
         self._exchanges = Exchanges(keep=settings.warc)
-        self._loaded = asyncio.Event()
-        self._leaving = False
+        self._parsed, self._loaded = asyncio.Event(), asyncio.Event()
+        self._leaving, self._failed = False, False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._over.add_done_callback(lambda over: over.cancelled() or over.exception())  # heard
         self._tasks: set[asyncio.Task[None]] = set()
@@ -144,6 +144,7 @@ class Tab:
         on: dict[str, Callable[[dict[str, Any]], None]] = {
             "Fetch.authRequired": lambda event: self._spawn(self._no_password(event)),
             "Fetch.requestPaused": lambda event: self._spawn(self._paused(event)),
+            "Page.domContentEventFired": lambda _: self._parsed.set(),
             "Page.frameNavigated": self._navigated,
             "Page.frameRequestedNavigation": self._requested,
             "Page.frameStoppedLoading": self._stopped,
@@ -211,6 +212,7 @@ class Tab:
         if frame["id"] == self._frame:
             self._loader = frame["loaderId"]
             self._leaving = False
+            self._parsed.clear()
             self._loaded.clear()
             if frame.get("unreachableUrl") and self._documents:  # what the page led to
                 self._note(frame["unreachableUrl"], None, None)
@@ -382,6 +384,7 @@ class Tab:
         while True:
             try:
                 loaded = await self._load()
+                await self._watched()  # a script that computes on does not count as time to rest
                 seconds = min(self._settings.settle_s, self._clock.left(_SETTLE))
                 result = await self._capture(loaded, time.monotonic() + seconds)
                 if result is not None:
@@ -400,12 +403,33 @@ class Tab:
         return max(self._clock.left(_LOAD), late)
 
     async def _load(self) -> bool:
-        """Wait for the load, or stop it when it is late; return whether all was loaded in time."""
-        with suppress(TimeoutError):
-            loading = asyncio.wait_for(self._loaded.wait(), self._load_time())
-            return await self._within(loading, self._clock.left(), "timeout", "load")
+        """Wait for the load, or end it when it is late; return whether all was loaded in time.
+
+        A script that never comes holds up the parser, so that what still loads is failed first:
+        again and again until all is parsed, as one failed script may ask for another.
+        """
+        if await self._loads_within(self._load_time()):
+            return True
+        parsed = False
+        while not parsed and self._clock.left(_SETTLE) > 0:
+            parsed = self._parsed.is_set()
+            self._fail_requests()
+            if await self._loads_within(_ROUND * self._clock.seconds):
+                return False
         stop = self._session.send("Page.stopLoading")
-        await self._within(stop, 2.0, "renderer_hung", "stop loading")
+        await self._within(stop, self._clock.left(), "renderer_hung", "stop loading")
+        return False
+
+    def _fail_requests(self) -> None:
+        """Fail what is not answered yet, unless the page is about to go to another document."""
+        if not self._leaving:
+            self._failed = True
+            self._proxy.cut()
+
+    async def _loads_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            loading = asyncio.wait_for(self._loaded.wait(), seconds)
+            return await self._within(loading, self._clock.left(), "timeout", "load")
         return False
 
     async def _capture(self, loaded: bool, until: float) -> VisitResult | None:  # noqa: FBT001
@@ -481,11 +505,10 @@ class Tab:
 
         No answer waits for a timer, a promise or a frame: a sandboxed document calls none of them.
         """
-        seconds = min(self._clock.left(), _PATIENCE * self._clock.seconds)
-        state = await self._evaluate(WATCHED, seconds)
+        state = await self._evaluate(WATCHED, self._clock.left())
         if state is None:
-            await self._evaluate(WATCH, seconds)
-            state = await self._evaluate(WATCHED, seconds)
+            await self._evaluate(WATCH, self._clock.left())
+            state = await self._evaluate(WATCHED, self._clock.left())
         if state is None:  # another document came between the two
             raise _Moved
         return dict(state)
@@ -511,7 +534,7 @@ class Tab:
             document,
             state["url"],
             [read_element(item) for item in screen["elements"]],
-            document.whole and not screen["truncated"] and not self._proxy.exhausted,
+            not (self._failed or screen["truncated"] or self._proxy.exhausted) and document.whole,
             [(str(name), str(content)) for name, content in state["metas"]],
             str(state["charset"]).lower(),
             overlays,
@@ -528,7 +551,23 @@ class Tab:
 
     async def _evaluate(self, expression: str, seconds: float) -> Any:
         """Evaluate in an isolated world, which the page's scripts cannot change."""
-        return await self._within(self._evaluated(expression), seconds, "renderer_hung", "script")
+        answer = self._unblocked(self._evaluated(expression))
+        return await self._within(answer, seconds, "renderer_hung", "script")
+
+    async def _unblocked(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await the renderer; what it may wait for itself fails when the time to load is over."""
+        task = asyncio.create_task(work)
+        try:
+            wait_s = self._clock.left(_LOAD)
+            while not task.done():
+                wait_s = max(wait_s, _ROUND * self._clock.seconds)
+                await asyncio.wait({task}, timeout=wait_s)
+                if not task.done():
+                    self._fail_requests()
+                    wait_s = 0.0
+            return task.result()
+        finally:
+            task.cancel()
 
     async def _evaluated(self, expression: str) -> Any:
         whole = f"(async () => JSON.stringify(await ({expression})))()"

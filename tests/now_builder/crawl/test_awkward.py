@@ -21,7 +21,7 @@ TIMEOUT_S = 12.0
 
 OWN = (
     "/plain /none /reloads /offers /alert /unload /popups /font /css "
-    "/image /animated /deep /picture /tampered"
+    "/dead /computes /image /animated /deep /picture /tampered"
 )
 """Pages that are captured with their own description."""
 
@@ -62,7 +62,9 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
     for error, paths in ERRORS.items()
     for path in paths.split()
 }
-PARTIAL = {"/font", "/css", "/image", "/animated", "/truncated", "/drip"}
+PARTIAL = {
+    "/font", "/css", "/dead", "/computes", "/image", "/animated", "/truncated", "/drip",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +127,8 @@ def test_every_ok_row_and_no_other_has_members_of_the_right_size(crawled) -> Non
         assert int.from_bytes(capture.screenshot[16:20], "big") == 720
         assert int.from_bytes(capture.screenshot[20:24], "big") == 1280
         assert capture.elements
+    texts = [element.text for element in members[rows["/dead"].key].elements]
+    assert "Hello" in texts
 
 
 def test_the_html_is_the_source_as_served(crawled) -> None:
