@@ -555,7 +555,10 @@ class Tab:
         return await self._within(answer, seconds, "renderer_hung", "script")
 
     async def _unblocked(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Await the renderer; what it may wait for itself fails when the time to load is over."""
+        """Await the renderer; what it may wait for itself fails when the time to load is over.
+
+        While a page goes to another document the browser passes no message on.
+        """
         task = asyncio.create_task(work)
         try:
             wait_s = self._clock.left(_LOAD)
@@ -563,6 +566,8 @@ class Tab:
                 wait_s = max(wait_s, _ROUND * self._clock.seconds)
                 await asyncio.wait({task}, timeout=wait_s)
                 if not task.done():
+                    if self._leaving:
+                        await self._session.send("Page.stopLoading")
                     self._fail_requests()
                     wait_s = 0.0
             return task.result()

@@ -21,7 +21,7 @@ TIMEOUT_S = 12.0
 
 OWN = (
     "/plain /none /reloads /offers /alert /unload /popups /font /css "
-    "/dead /computes /image /animated /deep /picture /tampered"
+    "/dead /computes /leaves /image /animated /deep /picture /tampered"
 )
 """Pages that are captured with their own description."""
 
