@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from jaxtyping import UInt8
 from PIL import Image
 
 from now_builder.formats.shard import Box, Element
@@ -26,23 +27,37 @@ def ink_shares(picture: Image.Image, elements: Sequence[Element] = ()) -> tuple[
     content, and on what has hardly begun to fade in. The middle is without the upper and the lower
     fifth, where headers, footers and bars stand, but for the page's own text in them.
     """
-    light = np.asarray(picture.convert("L"))
-    rows, columns = (side // _SQUARE for side in light.shape)
-    strips = light[: rows * _SQUARE, : columns * _SQUARE].reshape(rows, _SQUARE, -1)
-    squares = (rows, columns, _SQUARE)  # first along columns of pixels, which is fast
-    brightest = strips.max(axis=1).reshape(squares).max(axis=2)
-    darkest = strips.min(axis=1).reshape(squares).min(axis=2)
-    ink = brightest - darkest >= _CONTRAST
+    ink = contrasts(picture) >= _CONTRAST
+    rows = len(ink)
     middle = np.zeros_like(ink)
     middle[rows // 5 : rows - rows // 5] = True
-    for left, top, right, bottom in _own_texts(elements):
-        middle[_squares(top, bottom), _squares(left, right)] = True
+    for box in _own_texts(elements):
+        middle[squares_of(box)] = True
     return float(ink.mean()), float(ink[middle].mean())
 
 
 def is_blank(ink_middle: float) -> bool:
     """Whether a screenshot shows nothing in its middle, but for a spinner perhaps."""
     return ink_middle < _BLANK
+
+
+def contrasts(picture: Image.Image) -> UInt8[np.ndarray, "rows columns"]:
+    """Return by how many levels the brightness of each square varies."""
+    light = np.asarray(picture.convert("L"))
+    rows, columns = (side // _SQUARE for side in light.shape)
+    strips = light[: rows * _SQUARE, : columns * _SQUARE].reshape(rows, _SQUARE, -1)
+    squares = (rows, columns, _SQUARE)  # first along columns of pixels, which is fast
+    brightest = strips.max(axis=1).reshape(squares).max(axis=2)
+    darkest = strips.min(axis=1).reshape(squares).min(axis=2)
+    varies: UInt8[np.ndarray, "rows columns"] = brightest - darkest
+    return varies
+
+
+def squares_of(box: Box) -> tuple[slice, slice]:
+    """Return the rows and columns of the squares that a box touches."""
+    left, top = int(box[0]) // _SQUARE, int(box[1]) // _SQUARE
+    across, down = -(-int(box[2]) // _SQUARE), -(-int(box[3]) // _SQUARE)
+    return slice(top, max(down, top + 1)), slice(left, max(across, left + 1))
 
 
 def _own_texts(elements: Sequence[Element]) -> Iterator[Box]:
@@ -53,7 +68,3 @@ def _own_texts(elements: Sequence[Element]) -> Iterator[Box]:
         in_bars.append(is_bar or (element.parent >= 0 and in_bars[element.parent]))
         if element.text_box and element.visible and not in_bars[-1]:
             yield element.text_box
-
-
-def _squares(start: float, end: float) -> slice:
-    return slice(int(start) // _SQUARE, -(-int(end) // _SQUARE))

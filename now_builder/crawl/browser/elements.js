@@ -65,6 +65,8 @@
       const style = getComputedStyle(element);
       known = Number(style.opacity) > 0.5 && (REPLACED.has(element.localName)
         || style.backgroundImage !== "none" || alpha(style.backgroundColor) > 0.5);
+      // What a transparent ancestor hides, such as the next slide, covers nothing.
+      known &&= Element.prototype.checkVisibility.call(element, { opacityProperty: true });
       paints.set(element, known);
     }
     return known;

@@ -25,20 +25,21 @@ def _script(name: str) -> str:
 
 
 _LIMITS = (
-    "{quiet: 150, moved: 400, frames: 6, sandboxed: 1000, burst: 50, bursts: 2, late: 1500,"
-    " endless: 2000, share: 0.005, finished: 200, slide: 1000}"
+    "{quiet: 150, moved: 400, frames: 6, turn: 25, sandboxed: 1000, burst: 50, bursts: 2,"
+    " late: 1500, endless: 2000, share: 0.005, large: 0.12, finished: 200, slide: 1000}"
 )
 """Milliseconds without a change until a page is at rest (``quiet``), or one that changes in bursts
-(``moved``), with frames drawn since, unless it draws none (``sandboxed``). Milliseconds for late
-scripts and pictures, and until a changing element counts as endless. Share of the screen below
-which changes are ignored. Maximum animations brought to their end; milliseconds shown of one
-without end."""
+(``moved``), with frames drawn since, unless it draws none (``sandboxed``). Milliseconds from a
+change until the animations that it began are brought to their end (``turn``), for late scripts and
+pictures, and until a changing element counts as endless. Share of the screen below which changes
+are ignored (``share``), and which an empty main part covers (``large``). Maximum animations brought
+to their end; milliseconds shown of one without end."""
 
 _WATCHED = "globalThis[Symbol.for('watched')]"  # a name could be that of an element
-WATCH = f"void ({_WATCHED} = {_script('settle.js')}({_LIMITS}))"
+WATCH = f"({_WATCHED} ??= {_script('settle.js')}({_LIMITS}))()"
 WATCHED = f"{_WATCHED}?.()"
-"""Start to watch the document; then its state: whether it is at rest, the number of changes so far.
-The state is undefined before the start."""
+"""The state of the document: whether it is at rest, the number of changes so far. The first watches
+it from now on, if nobody did; the second is undefined then."""
 
 FREEZE = f"{_script('freeze.js')}({_LIMITS})"
 """Stop animations; the value is the document's address, type, encoding and ``<meta>`` tags."""

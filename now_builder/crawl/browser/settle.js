@@ -3,17 +3,26 @@
   const begun = performance.now();
   // The last change that can have been seen, and how many there were.
   let changed = begun, changes = 0, bursts = 0, endless = false;
-  // On a busy machine a page may get no turn for longer than it must be quiet: its frames count, too.
-  let frames = 0, last = 0;
-  const count = () => { frames += 1; requestAnimationFrame(count); };
-  requestAnimationFrame(count);
+  // On a busy machine a page may get no turn for longer than it must be quiet: its frames since the
+  // last change count, too. As each costs the renderer one, no more are asked for than are needed.
+  let frames = 0, drawn = false, counting = false, ending = 0;
+  const count = () => {
+    [frames, drawn] = [frames + 1, true];
+    counting = frames < limits.frames;
+    if (counting) requestAnimationFrame(count);
+  };
   // Scripts and style sheets that were added now, by the time at which nobody waits for them.
   const coming = new Map();
   // Elements whose attributes change: the first and the last time at which they did.
   const restless = new Map();
 
   const STYLING = new Set(["html", "body", "link", "style"]);
-  const note = () => { changed = performance.now(); last = frames; changes += 1; };
+  const note = () => {
+    changed = performance.now();
+    frames = 0;
+    changes += 1;
+    ending ||= setTimeout(() => { ending = 0; finish(); }, limits.turn);
+  };
   // What shows itself step by step, or one part after another, has longer pauses.
   const noteStep = () => { bursts += performance.now() - changed > limits.burst; note(); };
   const isFetched = (node) => (node.localName === "script" && node.src)
@@ -24,13 +33,13 @@
     for (const end of ["load", "error"])
       node.addEventListener(end, () => { coming.delete(node); note(); }, { once: true });
   };
-  const isSeen = (element) => {
-    if (STYLING.has(element.localName)) return true;
+  const covers = (element, share) => {
     const box = dom(element).getBoundingClientRect();
     const width = Math.min(box.right, innerWidth) - Math.max(box.left, 0);
     const height = Math.min(box.bottom, innerHeight) - Math.max(box.top, 0);
-    return width > 0 && height > 0 && width * height >= limits.share * innerWidth * innerHeight;
+    return width > 0 && height > 0 && width * height >= share * innerWidth * innerHeight;
   };
+  const isSeen = (element) => STYLING.has(element.localName) || covers(element, limits.share);
   const noteAttributes = (elements) => {
     const now = performance.now();
     for (const element of elements) {
@@ -108,6 +117,20 @@
 
   // One whose parsing ended in its head has none and is never painted; one that removed its root is.
   const hasBody = () => Boolean(document.body) || !document.documentElement;
+  // A main part between a header and a footer that are seen may take no place yet, or be empty.
+  const takesPlace = (main) => {
+    const box = main.getBoundingClientRect(), style = getComputedStyle(main);
+    if (box.width > 0 && box.height > 0) return box.right > 0 && box.left < innerWidth;
+    return style.display === "contents" || (main.getClientRects().length > 0
+      && style.overflowY === "visible" && style.transform === "none");
+  };
+  const isFilled = (main) => /\S/.test(main.textContent)
+    || main.querySelector("img, svg, canvas, video, iframe, object, embed, input");
+  const hasMain = () => {
+    const mains = [...document.querySelectorAll("main, [role=main]")];
+    return !mains.length
+      || mains.some((main) => (isFilled(main) ? takesPlace(main) : !covers(main, limits.large)));
+  };
 
   wake();
   return () => {
@@ -116,11 +139,16 @@
     finish();
     const moved = bursts >= limits.bursts;
     const since = performance.now() - changed;
+    const wait = (moved ? limits.moved : limits.quiet) - since;
     // A sandboxed document has no frames of its own, nor scripts that could change it.
-    const turns = frames - last >= limits.frames || (frames === 0 && since >= limits.sandboxed);
-    const rest = turns && since >= (moved ? limits.moved : limits.quiet)
+    const turns = frames >= limits.frames || (!drawn && since >= limits.sandboxed);
+    if (!turns && !counting) {
+      counting = true;
+      requestAnimationFrame(count);
+    }
+    const rest = turns && wait <= 0
       && document.fonts.status === "loaded" && document.readyState !== "loading"
-      && hasBody() && !awaited() && !loading();
-    return { rest, changes, moved, endless, body: hasBody() };
+      && hasBody() && !awaited() && !loading() && hasMain();
+    return { rest, wait, changes, moved, endless, body: hasBody() };
   };
 }

@@ -6,7 +6,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from playwright.async_api import CDPSession, Page
 from playwright.async_api import Error as PlaywrightError
 
 from now_builder.crawl.browser.exchange import Exchanges
+from now_builder.crawl.browser.hidden import hidden_shares
 from now_builder.crawl.browser.response import HTML, check_answer, headers_of, is_short, last
 from now_builder.crawl.browser.scripts import ELEMENTS, FREEZE, HIDE_OVERLAYS, WATCH, WATCHED
 from now_builder.crawl.browser.visit import Ask, VisitError, VisitRecord, VisitResult
@@ -35,7 +36,9 @@ _MOST_DOCUMENTS, _MOST_OF_ONE_URL = 10, 4
 """Documents in a row, and documents of one URL, until a page counts as one that never stays: each
 time that it loads itself again costs the host a request, and a slow machine the time."""
 
-_POLL_S = 0.03
+_POLL_S, _POLL_SHARE, _CHANGE_S = 0.03, 0.1, 0.1
+"""Seconds between two looks at a page that may be at rest, or a share of the time that it was
+waited for; seconds between two looks for a change of a page at rest."""
 _CHUNK = 1 << 20
 _FRAME_S = 5.0
 """Time to learn whether a frame may load its document, for which the page's load waits."""
@@ -46,11 +49,11 @@ _ANSWER, _LOAD, _LATE_LOAD, _SETTLE = 0.85, 0.6, 0.8, 0.87
 _ROUND = 0.04
 """Share of the page's time for what a script asks for after its last request was failed."""
 
-_FEW = 20
-"""Characters on a screen below which a page is not judged by its hidden text."""
-_HALF_SHOWN, _MOST_SHOWN = 0.5, 0.8
-"""Shares of visible text below which a page may be about to show more: of any page, and of a page
-that changes in steps."""
+_LARGE, _SOME = 0.12, 0.03
+"""Shares of the screen that are hidden if a page may be about to show more, whatever they are or
+with much of its text."""
+_MUCH, _MUCH_LATER = 0.5, 0.2
+"""Shares of a screen's text that are much: of any page, and of a page that changes in steps."""
 
 _HALF = re.compile(r"\\ud[89a-f]")
 """How JSON writes half a surrogate pair."""
@@ -126,6 +129,7 @@ class Tab:
         self._frame = ""
         self._loader = ""
         self._isolated = ("", 0)
+        self._watching = ""
         self._documents: dict[str, _Document] = {}
         self._exchanges = Exchanges(keep=settings.warc)
         self._parsed, self._loaded = asyncio.Event(), asyncio.Event()
@@ -393,7 +397,7 @@ class Tab:
                 pass
             if self._clock.left(_SETTLE) <= 0:
                 raise VisitError("unstable_page", "goes from document to document")
-            await self._within(asyncio.sleep(0.05), 1.0, "timeout", "")
+            await self._pause(0.05)
 
     def _leaves(self) -> bool:
         return self._leaving and self._clock.left(_LOAD) > 0
@@ -435,9 +439,9 @@ class Tab:
     async def _capture(self, loaded: bool, until: float) -> VisitResult | None:  # noqa: FBT001
         """Capture the loaded page at rest; one that shows too little is looked at again.
 
-        A page whose first screen is empty, or hides most of its texts, may be about to show them:
-        it is captured once more after each change, until its time to come to rest is over, and an
-        empty one then for the last time.
+        A page whose first screen is empty or hides a large block may be about to show it: it is
+        looked at once more after each change, and for the last time when its time to come to rest
+        is over: a canvas or a frame may be drawn without a change.
 
         Args:
             loaded: Whether all was loaded in time.
@@ -452,17 +456,19 @@ class Tab:
                 return None
             settled = loaded and rest.settled
             page = await self._read()
-            shown = _MOST_SHOWN if rest.moved else _HALF_SHOWN
-            if _shown_text(page.elements) < shown and await self._changes(rest, until):
+            hides = _is_much(rest, *hidden_shares(page.elements))
+            if hides and time.monotonic() < until:
+                await self._changes(rest, until)
                 continue
             screenshot = await self._screenshot()
             picture = await asyncio.to_thread(_decode, screenshot)
             ink = ink_shares(picture, page.elements)
             if self._documents.get(self._loader) is not page.document:
                 raise _Moved
-            empty = is_blank(ink[1])
+            hides = hides or _is_much(rest, *hidden_shares(page.elements, picture))
+            empty = hides or is_blank(ink[1])
             if empty and time.monotonic() < until:
-                await self._changes(rest, until)  # a canvas or a frame may be drawn without one
+                await self._changes(rest, until)
                 continue
             self._record.final_url = page.url
             return VisitResult(
@@ -482,42 +488,46 @@ class Tab:
 
     async def _rest(self, until: float) -> _Rest:
         """Wait until no visible part changes any more, or the time is over."""
+        begun = time.monotonic()
         while True:
             state = await self._watched()
             if state["rest"]:
                 return _Rest(not state["endless"], state["changes"], state["moved"])
-            if time.monotonic() >= until:
+            now = time.monotonic()
+            if now >= until:
                 if not state["body"] and not self._leaves():
                     raise VisitError("no_body", "the document ended within its head")
                 return _Rest(False, state["changes"], state["moved"])  # noqa: FBT003
-            await self._within(asyncio.sleep(_POLL_S), 1.0, "timeout", "")
+            pause = max(_POLL_S, state["wait"] / 1000, _POLL_SHARE * (now - begun))
+            await self._pause(min(pause, until - now))
 
-    async def _changes(self, rest: _Rest, until: float) -> bool:
-        """Wait for a change since the page was at rest; ``False`` if there is none in time."""
-        while time.monotonic() < until:
-            if (await self._watched())["changes"] != rest.changes:
-                return True
-            await self._within(asyncio.sleep(2 * _POLL_S), 1.0, "timeout", "")
-        return False
+    async def _changes(self, rest: _Rest, until: float) -> None:
+        """Wait for a change since the page was at rest, or until the time is over."""
+        while time.monotonic() < until and (await self._watched())["changes"] == rest.changes:
+            await self._pause(_CHANGE_S)
+
+    async def _pause(self, seconds: float) -> None:
+        await self._within(asyncio.sleep(seconds), seconds + 1.0, "timeout", "")
 
     async def _watched(self) -> dict[str, Any]:
         """Return the state of the watched document.
 
         No answer waits for a timer, a promise or a frame: a sandboxed document calls none of them.
         """
-        state = await self._evaluate(WATCHED, self._clock.left())
-        if state is None:
-            await self._evaluate(WATCH, self._clock.left())
-            state = await self._evaluate(WATCHED, self._clock.left())
-        if state is None:  # another document came between the two
+        loader = self._loader
+        look = WATCHED if self._watching == loader else WATCH
+        state = await self._evaluate(look, self._clock.left())
+        if state is None:  # another document came in between
+            self._watching = ""
             raise _Moved
+        self._watching = loader
         return dict(state)
 
     async def _read(self) -> _Page:
         """Stop animations and read the first screen."""
         state = await self._evaluate(FREEZE, self._clock.left())
         if state["stirred"]:  # scripts may follow the scroll or the loss of focus
-            await self._within(asyncio.sleep(2 * _POLL_S), 1.0, "timeout", "")
+            await self._pause(2 * _POLL_S)
             state = await self._evaluate(FREEZE, self._clock.left())  # what they moved
         if state["contentType"] not in HTML:
             raise VisitError("not_html", state["contentType"])
@@ -620,11 +630,9 @@ class Tab:
                 await task
 
 
-def _shown_text(elements: Sequence[Element]) -> float:
-    """Return the share of the text on the screen that is not transparent, hidden or covered."""
-    texts = [(len(element.text), element.visible) for element in elements if element.text_box]
-    there = sum(length for length, _ in texts)
-    return sum(length for length, seen in texts if seen) / there if there > _FEW else 1.0
+def _is_much(rest: _Rest, area: float, text: float) -> bool:
+    """Whether so much is hidden that a page may be about to show it."""
+    return area >= _LARGE or (area >= _SOME and text >= (_MUCH_LATER if rest.moved else _MUCH))
 
 
 def _decode(screenshot: bytes) -> Image.Image:
