@@ -22,6 +22,15 @@ _INERT = frozenset(
 )  # fmt: skip
 """Elements whose content is text, or inert in a browser that runs scripts: no description."""
 _WATCHED = _INERT | {"svg"}
+_SCOPES = frozenset({"itemscope", "typeof"})
+_PLACES = _SCOPES | {"id"}
+_ROOTS = frozenset({"html", "head", "body"})
+"""Elements whose item is the page, whatever type it has there (a firm's, on many sites)."""
+_IDS = 16
+"""Maximum number of ids around a description in which an item's ``itemref`` is looked up."""
+
+_Item = dict[str, Any]
+_Place = tuple[_Item, tuple[str, ...]]
 _PIECE = 1 << 16
 _DEEPEST = 6000
 """Maximum depth (Chromium's is 512): for each stray end tag libxml2 searches all open elements, so
@@ -32,6 +41,8 @@ _BY_NAME = {
     "dc.description": "dc", "dcterms.description": "dc", "dcterms.abstract": "dc",
 }  # fmt: skip
 _BY_PROPERTY = _BY_NAME | {"description": "property"}
+_SCOPED = frozenset({"itemprop", "property"})
+"""Sources whose descriptions belong to the item that they are in."""
 FALLBACKS = ("property", "og", "twitter", "dc", "itemprop", "http-equiv", "json-ld")
 """Sources other than ``name`` and ``script``, best first."""
 
@@ -44,7 +55,7 @@ class Description:
         caption: the chosen description; ``None`` if there is none that is not empty.
         source: ``name``, ``script`` or one of :data:`FALLBACKS`.
         candidates: all descriptions by source, in document order, without repeats; those of JSON-LD
-            for the page come before those for its subject.
+            and microdata for the page come before those for its subject.
         lang: declared language, as written.
         metas: name and content of each ``<meta>`` that has a name.
     """
@@ -82,7 +93,7 @@ def describe(content: bytes, content_type: str | None, browser: str | None = Non
         charset_source=decoded.source,
         title=clean("".join(page.title or ())) or None,
         lang=_declared_language(page),
-        metas=[(meta["name"], meta.get("content", "")) for meta, _ in page.metas if "name" in meta],
+        metas=[(m["name"], m.get("content", "")) for m, *_ in page.metas if "name" in m],
     )
 
 
@@ -120,7 +131,10 @@ class _Reader:
     """Collects parser events; no tree is built, so memory is that of the source."""
 
     def __init__(self) -> None:
-        self.metas: list[tuple[dict[str, str], bool]] = []
+        self.metas: list[tuple[dict[str, str], bool, _Place]] = []
+        self.items: list[_Item] = [{"@type": "WebPage"}]
+        self.referred: dict[str, _Item] = {}
+        self._places: list[tuple[int, _Place]] = [(-1, (self.items[0], ()))]
         self.lang = ""
         self.title: list[str] | None = None
         self.json_ld: list[list[str]] = []
@@ -132,8 +146,11 @@ class _Reader:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise _TooDeepError
+        if not _PLACES.isdisjoint(attributes):
+            self._places.append((self._depth, self._place(tag, attributes)))
         if tag == "meta":
-            self.metas.append((dict(attributes), any(self._open[name] for name in _INERT)))
+            inert = any(self._open[name] for name in _INERT)
+            self.metas.append((dict(attributes), inert, self._places[-1][1]))
         elif tag == "html":
             self.lang = self.lang or attributes.get("lang", "").strip()
         elif tag == "title" and self.title is None and not self._open["svg"]:
@@ -144,7 +161,25 @@ class _Reader:
         if tag in _WATCHED:
             self._open[tag] += 1
 
+    def _place(self, tag: str, attributes: Mapping[str, str]) -> _Place:
+        """Return the item of microdata or RDFa that an element begins or is in, and ids in it."""
+        item, ids = self._places[-1][1]
+        if attributes.keys().isdisjoint(_SCOPES):
+            return item, (*ids[1 - _IDS :], attributes["id"])
+        kinds = attributes.get("itemtype", attributes.get("typeof", "")).split()
+        inner: _Item = {"@type": "WebPage" if tag in _ROOTS else kinds or "CreativeWork"}
+        names = attributes.get("itemprop", attributes.get("property", "")).split()
+        for name in names:
+            item.setdefault(_bare(name), []).append(inner)
+        if not names:
+            self.items.append(inner)
+        for name in attributes.get("itemref", "").split():
+            self.referred.setdefault(name, inner)
+        return inner, ()
+
     def end(self, tag: str) -> None:
+        if self._places[-1][0] == self._depth:
+            self._places.pop()
         self._depth -= 1
         if tag in _WATCHED:
             self._open[tag] -= 1
@@ -175,10 +210,16 @@ def _read(text: str) -> _Reader:
 
 
 def _descriptions(page: _Reader) -> Iterator[tuple[str, str]]:
-    for meta, inert in page.metas:
-        source = None if inert else _source_of(meta)
-        if source:
-            yield source, meta.get("content", "")
+    for meta, inert, (item, ids) in page.metas:
+        source, text = None if inert else _source_of(meta), meta.get("content", "")
+        if source in _SCOPED:
+            owners = [page.referred[name] for name in ids if name in page.referred]
+            for owner in owners if owners and item is page.items[0] else [*owners, item]:
+                owner.setdefault("description", []).append((source, text))
+        elif source:
+            yield source, text
+    for thing in _own(list(_things(page.items))):
+        yield from (found for found in thing.get("description", ()) if isinstance(found, tuple))
     yield from (("json-ld", text) for text in _of_json_ld(map("".join, page.json_ld)))
 
 
@@ -187,8 +228,8 @@ def _source_of(meta: Mapping[str, str]) -> str | None:
     named = _BY_PROPERTY.get(meta.get("property", "").strip().lower())
     if name or named:
         return name or named
-    if "description" in meta.get("itemprop", "").lower().split():
-        return "itemprop"
+    if "description" in map(_bare, meta.get("itemprop", "").lower().split()):
+        return None if "itemscope" in meta else "itemprop"
     if meta.get("http-equiv", "").strip().lower() == "description":
         return "http-equiv"
     return None
@@ -221,11 +262,18 @@ _JSON = json.JSONDecoder(strict=False)
 
 
 def _of_json_ld(scripts: Iterable[str]) -> Iterator[str]:
-    """Yield the descriptions of the page, then of its subject; not of its author or its site.
+    """Yield the descriptions of the page, then of its subject, unless they have no type."""
+    for thing in _own([thing for text in scripts for thing in _things(_read_json(text))]):
+        description = thing.get("description")
+        if isinstance(description, str) and _is_a(thing, _ANY):
+            yield whole_characters(description)
 
-    An object without a type is never taken, one of another type only as the page's main entity.
+
+def _own(things: Sequence[_Item]) -> Iterator[_Item]:
+    """Yield the objects that are the page, then its subject; not its author or its site.
+
+    One of another type is taken only as the page's main entity.
     """
-    things = [thing for text in scripts for thing in _things(_read_json(text))]
     pages = [
         page
         for thing in things
@@ -236,10 +284,7 @@ def _of_json_ld(scripts: Iterable[str]) -> Iterator[str]:
     names = {thing["@id"] for thing in main if isinstance(thing.get("@id"), str)}
     main += [thing for thing in things if str(thing.get("@id")) in names]
     main += [thing for thing in things if _is_a(thing, _ABOUT) or thing.get("mainEntityOfPage")]
-    for thing in (*pages, *main):
-        description = thing.get("description")
-        if isinstance(description, str) and _is_a(thing, _ANY):
-            yield whole_characters(description)
+    yield from (*pages, *main)
 
 
 def _read_json(text: str) -> Any:
@@ -264,7 +309,7 @@ def _json_escape(match: re.Match[str]) -> str:
     return rf"\u00{match[1]}" if match[1] else match[2] or match[0]
 
 
-def _things(value: Any) -> Iterator[dict[str, Any]]:
+def _things(value: Any) -> Iterator[_Item]:
     """Yield the objects in a value, its lists and graphs, their names without a prefix."""
     waiting = [value]
     while waiting:
@@ -290,7 +335,7 @@ def _bare(name: str) -> str:
 def _declared_language(page: _Reader) -> str | None:
     if page.lang:
         return page.lang
-    for meta, _ in page.metas:
+    for meta, *_ in page.metas:
         if meta.get("http-equiv", "").strip().lower() == "content-language":
             return meta.get("content", "").split(",")[0].strip() or None
     return None
