@@ -2,8 +2,12 @@
 
 import html
 import re
+import tomllib
 import unicodedata
+from functools import cache
 from html.entities import html5
+from importlib.resources import files
+from itertools import chain
 
 import regex
 
@@ -29,40 +33,55 @@ _WORDS = regex.compile(r"[\p{L}\p{N}\p{So}--\ufffd]", regex.V1)
 _START = 2000
 """Characters of a caption in which placeholders are looked for."""
 
-_LEFT_OVER = re.compile(
-    r"""
-    \{\{ (?=[^{}]{0,80}\w) [^{}]*+ (?:\}\}|\Z)            # {{ page.description }}, or cut off
-    | \{% -?\s*\w [^%]*+ (?:%\}|\Z) | <% [=:\#@!-]?\s*\w | <\?(?:php\b|=)
-    | (?:\$|(?<!\w)\#)\{ \s*[A-Za-z_] [^{}]*+ (?:\}|\Z) | %\(\w+\)[sd]\b
-    | %%[\w-]+%% | (?<![\d%]) (?-i:%[a-z_]{3,}%) (?!\w) | \#(?:post|site|separator|taxonomy)_\w
-    | (?<![\w\])]) \[/?[a-z]+_[\w-]*+ (?:\s[^\]]*+)? (?:\]|\Z)      # the shortcode [vc_row]
-    | (?<![\w\])]) \[[a-z][\w-]*+ \s+[\w-]+= [^\]]*+ (?:\]|\Z) | \[/[a-z][\w-]*\]
-    | (?-i:\[[a-z]+(?:-[a-z]+)*(?::[a-z_-]+)+\]) | \[\[[^\[\]]+\]\]   # [node:summary], [[+x]]
-    | __MSG_\w | \[object\ \w+\] | lorem\ ipsum\ dolor\ sit
-    | [\\%]u[0-9a-fA-F]{4} | \\[xX][0-9a-fA-F]{2} | \\u\{[0-9a-fA-F]+\} | (?:u0[0-9a-f]{3}){2}
-    | (?<![\w/&;=?.-]) (?:%[89a-f][0-9a-f]){2}
-    | adsbygoogle\s*(?:=|\|\||\.push|") | googletag\.\w | \b(?:gtag|fbq)\( | \b_(?:gaq|hmt)\.push
-    | dataLayer\s*(?:=|\.push) | </(?:script|style)> | <script\s+[\w-]+ | <!--\s*/?wp: | /\*!
-    """,
-    re.VERBOSE | re.IGNORECASE,
+_LEFT_OVER = r"""
+    \{\{ (?=[^{}]{0,80}\w) (?: [^{}]*+\}\} | -?\s*[\w.$-]++(?:\s*\|\s*[\w.$-]++)* )
+    | \{% -?\s*\w (?: [^%]*+%\} | [\w.-]*+(?:\s+[\w.-]++)? )
+    | <% [=:\#@!-]?\s*+ (?: \w[^%]{0,200}%> | \w[\w.]*+ )
+    | <\?(?:php\b|=) (?: [^?<>]{0,200}\?> | \s*(?:echo|print)?\s*[$\w>()'"-]*;? )
+    | (?:\$|(?<!\w)\#)\{ \s*[A-Za-z_] (?: [^{}]*+\} | [\w.]*+ ) | %\(\w+\)[sd]\b
+    | %%[\w-]+%% | (?<![\d%]) (?-i:%[a-z_]{3,}%) (?!\w) | \#(?:post|site|separator|taxonomy)_\w+
+    | (?<![\w)]) \[/?[a-z]+_[\w-]*+ (?:\s[^\]]*+)? (?:\]|\Z)      # the shortcode [vc_row]
+    | (?<![\w)]) \[[a-z][\w-]*+ \s+[\w-]+= [^\]]*+ (?:\]|\Z) | \[/[a-z][\w-]*\]
+    | (?-i:\[[a-z]+(?:-[a-z]+)*(?::[a-z_-]+)+\])                    # [node:summary]
+    | (?-i:\[\[ (?: [+*$!%~\#][^\[\]]+ | \s*[a-z_][\w.]*\s* ) \]\])
+    | __MSG_\w+ | \[object\ \w+\] | <!--\s*/?wp:[^>]*+>
+    | [\\%]u[0-9a-fA-F]{4} | \\[xX][0-9a-fA-F]{2} | \\u\{[0-9a-fA-F]+\} | (?:u0[0-9a-f]{3}){2,}
+    | (?<![\w/&;=?.-]) (?:%[89a-f][0-9a-f]){2,}
+    | lorem\ ipsum\ dolor\ sit (?: [\s,.;:!?]++ (?!(?:and|das|der|des|ein|el|for|für|is|ist|la|los
+        |of|para|per|pour|text|that|the|this|to|und|with)\b) [a-z]++\b )*+
+"""
+"""Templates that were not filled in, escapes that were not undone, and filler text."""
+
+_FEW = 3
+"""Number of words of its own from which a text is a description in spite of what is left over."""
+
+_WORD = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]{2}"
+    r"|[\p{L}\p{N}][\p{L}\p{M}\p{N}'’._-]*"
 )
-"""Templates that were not filled in, escapes that were not undone, and scripts."""
 
 _ALL_OF_IT = re.compile(
     r"""
     (?:[\s"'.,:;|/()–—-]*+ (?: \b(?:undefined|null|none|nil|true|false|n/a|nan)\b
         | [{<\[] \$?[\w.:-]+ [}>\]] | %(?:\d\$)?[sd]\b | [%@]\w+[%@] | \$[a-z_]\w*\$? ))+ \W*
     | (?-i:Array) | <!--.* | [\w.:-]*(?:description|excerpt)[\w.:-]*
-    | (?:(?:this|is|your|my|the|a|site|website|page|meta|seo|default|enter|insert)\ )* description
-        (?:\ (?:goes\ )?here)? \W*
+    | (?-i:TODO|FIXME|TBD|TBA) \s*[:：—-].{0,60}
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
 """Values that are none, a placeholder and nothing else, the name of a text."""
 
+_SCRIPT = re.compile(
+    r"""
+    adsbygoogle\s*(?:=|\|\||\.push|") | googletag\.\w | \b(?:gtag|fbq)\( | \b_(?:gaq|hmt)\.push
+    | dataLayer\s*(?:=|\.push) | </(?:script|style)> | <script\s+[\w-]+ | /\*!
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
 _CODE = re.compile(
     r"""
-    (?:[.\#][\w-]|:root) [^{}]*+ \{ \s*[\w-]+\s*: [^{}]+ (?:[;}]|\Z)
+    (?:/\*.*?\*/\s*)? (?:[.\#][\w-]|:root|(?:body|html|h[1-6]|p|div|img|table)\b) [^{}]*+
+        \{ \s*[\w-]+\s*: [^{}]+ (?:[;}]|\Z)
     | @(?:media|font-face)\b [^{}]*+ \{
     | (?:\$|jQuery)[.(] .* [)}];
     | [(!+;]*+ (?:function\s*\w*\( .* | (?:(?:var|let|const)\ )? [a-z0-9_$.]+
@@ -70,7 +89,23 @@ _CODE = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
-"""Beginnings of style sheets and scripts."""
+"""Signs of a script anywhere, and beginnings of style sheets and scripts."""
+
+_QUOTED = regex.compile(
+    r"""/\*.*?(?:\*/|\Z)|<!--.*?(?:-->|\Z)|</?[a-z][^<>]*+(?:>|\Z)"""
+    r"""|(?<=[=(,:\[{+?|&!]\s*)(?:"[^"]*+"?|'[^']*+'?)""",
+    regex.DOTALL | regex.IGNORECASE,
+)
+_HEAD = r"(?:[^{};.!?\u0080-\uffff]|[.!?](?!\s))*+"
+_BLOCK = re.compile(rf"{_HEAD}\{{[^{{}}]*\}}|[\w$.]*\([^()]*\)|[\w$.]*\[[^\[\]]*\]")
+_CUT_OFF = re.compile(rf"(?:{_HEAD}\{{|[\w$.]*[(\[]).*", re.DOTALL)
+_NESTED = 9
+"""Comments, tags and strings; blocks with what they are called; how deep those are read."""
+
+_SENTENCE = regex.compile(
+    r"(?:[\p{L}\p{N}][\p{L}\p{M}\p{N}'’-]*+[,.:;!?…]?\s+(?:[–—-]\s+)?){3}[\p{L}\p{N}]"
+    r"|[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]{4}"
+)
 
 ODDITIES = ("double_escaped", "tags", "zero_width", "bidi", "replacement", "placeholder")
 """Results of :func:`oddities`; all but the last two can be mended."""
@@ -87,11 +122,47 @@ def clean(text: str) -> str:
 
 
 def is_placeholder(text: str) -> bool:
-    """Whether a caption is a placeholder for a description, or has no word at all."""
+    """Whether a caption is nothing but a placeholder for a description, or has no word at all.
+
+    One that mentions a template or follows a script is a description if it has words of its own.
+    """
     text = text[:_START]
     if not text or _WORDS.search(text) is None:
         return bool(text)
-    return bool(_LEFT_OVER.search(text) or _ALL_OF_IT.fullmatch(text) or _CODE.match(text))
+    left_over, alone = _expressions()
+    if _ALL_OF_IT.fullmatch(text) or alone.fullmatch(text):
+        return True
+    if _SCRIPT.search(text) or _CODE.match(text):
+        return _SENTENCE.search(_without_code(text)) is None
+    rest = left_over.sub(" ", text)
+    return rest != text and len(_WORD.findall(rest)) < _FEW
+
+
+@cache
+def _expressions() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return what is left over beside words, and texts that only name a description or a task."""
+    text = (files("now_builder.formats") / "placeholders.toml").read_text(encoding="utf-8")
+    tree = tomllib.loads(text)
+    defaults = "|".join(chain(*tree["defaults"].values())).replace(" ", r"\s")
+    names, around, east_names, east_around = map("|".join, tree["description"].values())
+    alone = [
+        *tree["alone"]["any"],
+        rf"(?:(?:{around})\b\W*)*+(?:{names})(?:\W+(?:{around})\b)*+",
+        rf"(?:{east_around}|\W)*+(?:{east_names})(?:{east_around}|\W)*+",
+    ]
+    return (
+        re.compile(rf"{_LEFT_OVER}|\b(?:{defaults})", re.VERBOSE | re.IGNORECASE),
+        re.compile(rf"\W*(?:{'|'.join(alone)})\W*", re.IGNORECASE),
+    )
+
+
+def _without_code(text: str) -> str:
+    text = _QUOTED.sub(" ", text)
+    for _ in range(_NESTED):
+        text, count = _BLOCK.subn(" ", text)
+        if not count:
+            break
+    return _CUT_OFF.sub(" ", text)
 
 
 def oddities(text: str) -> frozenset[str]:
