@@ -237,8 +237,7 @@ def _package(
     from now_builder.package.run import package
 
     manifest = package(captures, features, captions, release, settings, force)
-    counts = ", ".join(f"{split} {count}" for split, count in manifest.counts.items())
-    typer.echo(f"{release}: {counts} pairs; {sum(manifest.rejects.values())} rejects")
+    typer.echo(f"{release}: {manifest.summary}")
 
 
 @app.command("export", kept="finished files are kept")

@@ -75,6 +75,5 @@ def build_release(
         _log.info("detect: %s", detect(captures, features, settings.detect, force))
         _log.info("tokenize: %s", tokenize(captures, captions, settings.tokenize, force))
         manifest = package(captures, features, captions, release, settings.package, force)
-    rejects = sum(manifest.rejects.values())
-    _log.info("package: %s: %s pairs, %d rejects", release, manifest.counts, rejects)
+    _log.info("package: %s: %s", release, manifest.summary)
     return release

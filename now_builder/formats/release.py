@@ -113,6 +113,14 @@ class Manifest(Strict):
         """The tokenizers that its captions are cut by."""
         return list(next(iter(self.fingerprints.values()), {}))
 
+    @property
+    def summary(self) -> str:
+        """Pairs by split, and rejects by reason."""
+        counts = ", ".join(f"{split} {count}" for split, count in self.counts.items())
+        reasons = ", ".join(f"{reason} {count}" for reason, count in self.rejects.items())
+        rejects = sum(self.rejects.values())
+        return f"{counts} pairs; {rejects} rejects{f' ({reasons})' if reasons else ''}"
+
 
 _OPTIONAL = {"flags"}
 """Columns that the first releases lack."""

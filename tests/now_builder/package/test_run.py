@@ -19,7 +19,7 @@ from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.formats.captions import read_captions
 from now_builder.formats.features import captures_hash, open_features
-from now_builder.formats.io import alone_in
+from now_builder.formats.io import alone_in, sha256_of
 from now_builder.formats.release import (
     Manifest,
     hash_of,
@@ -495,6 +495,28 @@ def test_an_unfinished_crawl_makes_rejects_of_what_is_not_crawled_yet(
     manifest = package(captures, world.features, world.captions, tmp_path / "r", PackageSettings())
     assert manifest.rejects["not_crawled"] == 50
     assert sum(manifest.rejects.values()) + sum(manifest.counts.values()) == 200
+
+
+def test_languages_that_the_train_pool_lacks_are_named_with_the_mend(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    captions = tmp_path / "captions"
+    shutil.copytree(world.captions, captions)
+    ids, vocabulary = captions / "jieba.txt", captions / "jieba.vocab.json"
+    with open_features(world.features) as opened:
+        key = opened.keys[0]
+    ids.write_text(re.sub(rf"(?m)^{key}\t.*$", f"{key}\t3,3", ids.read_text()))
+    tree = json.loads(vocabulary.read_text())
+    tree["extra"]["ids_sha256"] = sha256_of(ids)
+    vocabulary.write_text(json.dumps(tree))
+    manifest = package(world.captures, world.features, captions, tmp_path / "r", PackageSettings())
+    assert manifest.rejects["empty_tokens:jieba"] == 1
+    assert "rejects (" in manifest.summary
+    assert "empty_tokens:jieba 1" in manifest.summary
+    [row] = [row for row in read_rows(world.captures) if row.key == key]
+    pages = sum(bool(one.caption) and one.lang == row.lang for one in read_rows(world.captures))
+    assert f"captions by language: {row.lang} 1 of {pages})" in caplog.text
+    assert "crawl more sites in these languages" in caplog.text
 
 
 def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
