@@ -16,6 +16,11 @@ _ROUTE = re.compile(r"[/!]+[^/!]")
 """Beginning of a fragment that names a view of an application: ``#/a``, ``#!b``, ``#!/c``."""
 
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
+_AROUND = "".join(
+    map(chr, [*range(0x21), *range(0x7F, 0xA1), 0xAD, 0x61C, 0x1680, 0x180E, *range(0x2000, 0x2010),
+              *range(0x2028, 0x2030), *range(0x205F, 0x2070), 0x3000, 0xFEFF])
+)  # fmt: skip
+"""White space, controls, and characters that are not seen: marks of byte order and direction."""
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
@@ -31,6 +36,7 @@ def canonical(url: str) -> str | None:
         WHATWG URL standard, 3.5: hosts by UTS 46, which has emoji and symbols; 4.4: before query
         and fragment a backslash is a slash, and any number of slashes may follow the scheme.
     """
+    url = trimmed(url)
     if not _SCHEME.match(url):
         url = "http://" + url.lstrip("/\\")
     end = next((place for place, letter in enumerate(url) if letter in "?#"), len(url))
@@ -50,6 +56,11 @@ def canonical(url: str) -> str | None:
     route = parts.fragment.partition(":~:")[0]  # what follows marks a text on the page
     route = _escape(route, "/:@!$&'()*+,;=-._~%?[]|{}^`\\#") if _ROUTE.match(route) else ""
     return urlunsplit((scheme, netloc, path, query, route))
+
+
+def trimmed(text: str) -> str:
+    """Return a text without white space and invisible characters at its ends."""
+    return text.strip(_AROUND)
 
 
 def site_of(url_canonical: str) -> str:

@@ -8,16 +8,18 @@ import csv
 import errno
 import io
 import re
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import decode_text, replacing
-from now_builder.urls import canonical, site_of
+from now_builder.urls import canonical, site_of, trimmed
 
 _BUFFER, _BLOCK, _GROUP = 2**16, 1024, 2**13
 """Bytes read at once; rows that are dictionaries at once, read and written."""
@@ -173,6 +175,8 @@ def read_frame(path: Path) -> Any:
         problem = " ".join(str(error).split())
         raise FormatError(path, f"neither CSV nor Parquet ({problem:.200})") from None
     frame.columns = plain_names(frame.columns)
+    for name in _NAMED.intersection(frame.columns):
+        frame[name] = [trimmed(cell) if isinstance(cell, str) else cell for cell in frame[name]]
     if not frame.columns.is_unique:
         raise FormatError(path, f"columns {list(frame.columns)}: a name twice")
     return frame
@@ -213,7 +217,7 @@ def read_hosts(path: Path) -> list[str]:
         lines, start = io.StringIO(text, newline=None).readlines(), 1
     hosts: dict[str, None] = {}
     for number, line in enumerate(lines, start):
-        if name := line.partition("#")[0].strip().removeprefix("*."):
+        if name := trimmed(line.partition("#")[0]).removeprefix("*."):
             host = site_of(canonical(name) or "").rstrip(".")
             if not host:
                 problem = f"line {number}: found {name!r:.80}, expected a host or a URL"
@@ -228,7 +232,7 @@ def plain_names(names: Collection[object]) -> list[str]:
     One that would thereby take the name of another column stays as it is.
     """
     texts = [str(name) for name in names]
-    plain = [text.strip().lower() for text in texts]
+    plain = [trimmed(text).lower() for text in texts]
     return [text if name in texts else name for text, name in zip(texts, plain, strict=True)]
 
 
@@ -243,68 +247,123 @@ def read_records(path: Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
 
 
 def split_records(
-    path: Path, lines: Iterable[str], between: str | None = None
+    path: Path, lines: Iterable[str], between: str | None = None, column: str = "url"
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the records of a CSV, the header first, each with the number of its first line.
 
     Commas, or where the header has none semicolons or tabs, or ``between`` part the cells; one in
-    double quotes may hold commas, line ends and, doubled, quotes.
-    Blank lines are no records; a record may have fewer cells than the header.
+    double quotes may hold commas, line ends and, doubled, quotes. Between tabs a quote that is not
+    closed in its record is a letter, as such tables have no quotes by their standard.
+    Blank lines are no records; a record may have fewer cells than the header. ``column`` has URLs,
+    keys or hosts, as columns of these names have.
 
     Raises:
         FormatError: If it is empty; naming the line, if a record has more cells than the header, or
             a quote that is closed nowhere, or only in another record.
     """
     lines = iter(lines)
-    names = next(lines, "")
-    between = between or next((mark for mark in ",;\t" if mark in names), ",")
-    lines = chain([names], lines)
-    reader = csv.reader(lines, delimiter=between, strict=True, skipinitialspace=True)
+    first = next(lines, "")
+    between = between or next((mark for mark in ",;\t" if mark in first), ",")
+    source = _Lines(chain([first], lines), between, {*_NAMED, trimmed(column).lower()})
+    records = source.parsed()
     header: list[str] = []
     line = 1
     while True:
         try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            raise FormatError(path, f"line {line}: {_mend_of(error)}") from None
+            cells = next(records, None)
+        except (csv.Error, _OverrunError) as error:
+            if between != "\t":
+                raise FormatError(path, f"line {line}: {_mend_of(error)}") from None
+            cells, records = source.unquoted(), source.parsed()
         if cells is None:
             break
-        header = header or cells
+        if not header:
+            header = source.names = cells
         if len(cells) > len(header):
             found = f"{len(cells)} cells, the header has {len(header)}"
             raise FormatError(
                 path, f"line {line}: {found}; a cell with {between!r} in it needs double quotes"
             )
-        if reader.line_num > line and _holds_record(cells, header):
-            found = f"a quoted cell goes on to line {reader.line_num} and takes in other records"
-            raise FormatError(path, f"line {line}: {found}; close its quote")
         if cells:
             yield line, cells
-        line = reader.line_num + 1
+        line += len(source.taken)
+        source.taken.clear()
     if not header:
         raise FormatError(path, "empty: neither CSV nor Parquet")
 
 
-def _mend_of(error: csv.Error) -> str:
+def _mend_of(error: Exception) -> str:
+    if isinstance(error, _OverrunError):
+        return "a quoted cell goes on and takes in other records; close its quote"
     if "unexpected end" in str(error):
         return "a double quote opens a cell here and is closed nowhere"
     if "expected after" in str(error):
         return "text behind a closing double quote; close the cell, or double quotes inside it"
+    if "field limit" in str(error):
+        return f"a cell of more than {_LONGEST_CELL} characters; leave its column out"
     return str(error)
 
 
-_NAME = re.compile(r"\s*(https?://|\d{5}_\d{4}\s*$)", re.IGNORECASE)
-"""Beginning of a URL, or a key."""
+_LONGEST_CELL, _MOST_LINES = 1 << 24, 1000
+"""Characters of a cell; lines of one between tabs, where a quote may stand for inches."""
+_NAMED = frozenset({"url", "key", "site", "host"})
+_NAME = re.compile(r"https?://|\d{5}_\d{4}$|[\w-]+(?:\.[\w-]+)*\.[^\W\d_]{2,}$", re.IGNORECASE)
+"""Columns that name a page or a site; the beginning of a URL, a key, a host."""
 
 
-def _holds_record(cells: list[str], header: list[str]) -> bool:
-    """Whether a line inside a cell is a record of its own: as many cells, with a URL or key."""
-    places = [place for place, name in enumerate(plain_names(header)) if name in {"url", "key"}]
-    inside = [line for cell in cells for line in cell.splitlines()[1:]]
-    rows = csv.reader(inside, skipinitialspace=True)
-    return any(
-        len(row) == len(header) and any(_NAME.match(row[place]) for place in places) for row in rows
-    )
+class _OverrunError(Exception):
+    """A quoted cell takes in other records."""
+
+
+@dataclass(slots=True)
+class _Lines:
+    """The lines of a CSV, of which a quoted cell takes none that names another page or site.
+
+    Attributes:
+        wanted: Names of columns that name a page or a site.
+        names: The header, once it is read.
+        taken: The lines of the present record.
+    """
+
+    lines: Iterator[str]
+    between: str
+    wanted: AbstractSet[str]
+    names: list[str] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)
+    waiting: deque[str] = field(default_factory=deque)
+
+    def parsed(self) -> Iterator[list[str]]:
+        """Parse the lines that are left."""
+        csv.field_size_limit(_LONGEST_CELL)
+        return csv.reader(self._read(), delimiter=self.between, strict=True, skipinitialspace=True)
+
+    def unquoted(self) -> list[str]:
+        """Return the cells of the record's first line, its quotes as letters; give back others."""
+        self.waiting.extendleft(reversed(self.taken[1:]))
+        del self.taken[1:]
+        return self.taken[0].rstrip("\r\n").split(self.between)
+
+    def _read(self) -> Iterator[str]:
+        named = False
+        while (
+            line := self.waiting.popleft() if self.waiting else next(self.lines, None)
+        ) is not None:
+            self.taken.append(line)
+            if len(self.taken) > 1 and self.names:
+                named = self._names_page(self.taken[0]) if len(self.taken) == 2 else named
+                here = self._names_page(line)
+                if (named and here) or (self.between == "\t" and len(self.taken) > _MOST_LINES):
+                    raise _OverrunError
+                named = named or here
+            yield line
+
+    def _names_page(self, line: str) -> bool:
+        """Whether a line, by itself, would be a record that names a page or a site."""
+        names, cells = plain_names(self.names), line.split(self.between)
+        return len(cells) >= min(2, len(names)) and any(
+            name.lower() in self.wanted and _NAME.match(trimmed(cell).strip('" ')) is not None
+            for name, cell in zip(names, cells, strict=False)
+        )
 
 
 @contextmanager

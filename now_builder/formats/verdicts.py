@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Literal, TypeVar
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import locking, read_lines, sync_folder
 from now_builder.formats.tables import read_frame, read_records
+from now_builder.urls import trimmed
 
 Verdict = Literal["match", "mismatch", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("match", "mismatch", "unsure")
@@ -63,7 +64,7 @@ _HEADER = (",".join(COLUMNS) + "\n").encode()
 
 def verdict_of(path: Path, number: int, value: object) -> Verdict:
     """Read a cell of a column ``matched``: a truth's, or what a person judged."""
-    word = "" if value is None else str(value).strip().lower()
+    word = "" if value is None else trimmed(str(value)).lower()
     if word not in _WORDS:
         raise FormatError(
             path,

@@ -23,7 +23,7 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import found_instead, refuse_other
 from now_builder.formats.shard import Planned
 from now_builder.formats.tables import plain_names, split_records
-from now_builder.urls import canonical, site_of
+from now_builder.urls import canonical, site_of, trimmed
 
 _NOTE = re.compile(r"\t|\s#")
 """End of the URL on a line of a text list; a fragment follows its URL without a space."""
@@ -153,7 +153,7 @@ def _from_text(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
             continue  # the header of a CSV of one column
         if "url" in plain_names(names):
             raise FormatError(path, "line 1: found the header of a CSV; name the file .csv")
-        url = _NOTE.split(line.strip(), maxsplit=1)[0].strip()
+        url = trimmed(_NOTE.split(trimmed(line), maxsplit=1)[0])
         if url and url[0] != "#":
             yield number, url
 
@@ -171,10 +171,10 @@ def _from_ranks(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 def _from_csv(
     path: Path, lines: Iterable[str], between: str | None, column: str | None
 ) -> Iterator[tuple[int, str]]:
-    records = split_records(path, lines, between)
+    records = split_records(path, lines, between, column or "url")
     place = _place_of_url(path, next(records)[1], column)
     for line, cells in records:
-        if url := "".join(cells[place : place + 1]).strip():
+        if url := trimmed("".join(cells[place : place + 1])):
             yield line, url
 
 
@@ -191,7 +191,7 @@ def _from_json(path: Path, lines: Iterable[str], column: str | None) -> Iterator
             raise FormatError(path, problem) from None
         names = list(row) if isinstance(row, dict) else []
         value = row[names[_place_of_url(path, names, column, f"line {number}: ")]]
-        if url := ("" if value is None else str(value)).strip():
+        if url := trimmed("" if value is None else str(value)):
             yield number, url
 
 
@@ -201,7 +201,7 @@ def _from_parquet(path: Path, column: str | None) -> list[tuple[int, str]]:
         name = names[_place_of_url(path, names, column)]
         values = table.read([name], use_threads=False)[name].to_pylist()
     texts = [value.decode() if isinstance(value, bytes) else str(value or "") for value in values]
-    return [(row, url) for row, text in enumerate(texts, 1) if (url := text.strip())]
+    return [(row, url) for row, text in enumerate(texts, 1) if (url := trimmed(text))]
 
 
 def _from_sitemap(path: Path, file: ListFile, *, listed: bool = False) -> Iterator[str]:
@@ -213,7 +213,7 @@ def _from_sitemap(path: Path, file: ListFile, *, listed: bool = False) -> Iterat
         places = etree.iterparse(file, tag="{*}loc")
         for _, place in places:
             around = place.getparent()
-            kind, text = etree.QName(around).localname, "".join(place.itertext()).strip()
+            kind, text = etree.QName(around).localname, trimmed("".join(place.itertext()))
             if kind == "url":
                 yield text
             elif kind == "sitemap":
@@ -245,7 +245,7 @@ def _part(path: Path, url: str) -> Path:
 def _place_of_url(path: Path, names: Sequence[str], column: str | None, where: str = "") -> int:
     if column in names:
         return names.index(column)
-    plain, wanted = plain_names(names), (column or "url").strip().lower()
+    plain, wanted = plain_names(names), trimmed(column or "url").lower()
     if plain.count(wanted) == 1:
         return plain.index(wanted)
     mend = ""

@@ -72,9 +72,13 @@ def test_text_that_is_not_utf8_is_refused_where_it_is_read(tmp_path: Path) -> No
         ('key,note\na,b\nc,"d" e\nf,g\n', 3, "text behind a closing double quote"),
         # Two quotes that are forgotten close each other.
         ('key,note\n00000_0000,"27 inch\n00000_0001,b\n00000_0002,c"\n', 2, "other records"),
-        ('url,note\nhttp://a.test/,"b\nhttp://b.test/,c\n"http://c.test/",d\n', 2, "text behind"),
+        ('url,note\nhttp://a.test/,"b\nhttp://b.test/,c\n"http://c.test/",d\n', 2, "other records"),
         ('note,url\n"b,http://a.test/\nc,http://b.test/\nd", http://c.test/\n', 2, "other records"),
         ('url\n"http://a.test/\nhttp://b.test/\n"\n', 2, "other records"),
+        ('note,url\n"b,http://a.test/\nd",http://c.test/\n', 2, "other records"),
+        ('key;matched\n00000_0000;"true\n00000_0001;false\n00000_0002;true"\n', 2, "other records"),
+        ('site,why,by\na.test,"spam\nb.test,spam\nc.test,ads"\n', 2, "other records"),
+        ("key,note\na," + "x" * 16_777_217 + "\n", 2, "a cell of more than 16777216"),
     ],
 )
 def test_a_csv_loses_no_record_and_no_part_of_one(
@@ -100,6 +104,29 @@ def test_a_csv_is_read_as_it_is_written(tmp_path: Path) -> None:
     assert frame.to_numpy().tolist() == [
         ["a", "1", 'he said "no", then\nleft, sadly'], ["b", "0", ""],
     ]  # fmt: skip
+
+
+def test_between_tabs_a_quote_that_is_not_closed_in_its_record_is_a_letter(tmp_path: Path) -> None:
+    path = tmp_path / "t.tsv"
+    path.write_text(
+        'key\tnote\n00000_0000\t"Quoted at the start\n00000_0001\tx\n'
+        '00000_0002\tat the end"\n'
+        '00000_0003\t"Hat" of straw\n"00000_0004"\t"two ""lines\n"", a\ttab"\n'
+        '00000_0005\t"open\n',
+        "utf-8",
+    )
+    frame = read_frame(path)
+    assert list(frame["key"]) == [f"00000_000{number}" for number in range(6)]
+    assert list(frame["note"]) == [
+        '"Quoted at the start', "x", 'at the end"', '"Hat" of straw', 'two "lines\n", a\ttab',
+        '"open',
+    ]  # fmt: skip
+
+
+def test_a_name_is_read_without_what_is_not_seen_around_it(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("\ufeff\ufeffKey,note\n\u200b00000_0000\u2060,\u200bx\n", "utf-8")
+    assert read_frame(path).to_dict("list") == {"key": ["00000_0000"], "note": ["\u200bx"]}
 
 
 def test_a_name_that_differs_in_case_alone_is_another_column(tmp_path: Path) -> None:

@@ -132,6 +132,15 @@ FOUND = {
     "top": ("1\ta.test\n30\t10.0.0.1\n", None, ["a.test", "10.0.0.1"]),
     "laion.csv": ("SAMPLE_ID,URL,TEXT\n1,http://a.test/,hat\n", None, ["http://a.test/"]),
     "laion.tsv": ('TEXT, long\tURL\n"a ""hat"""\thttp://a.test/,\n', None, ["http://a.test/,"]),
+    "inches.tsv": (
+        'URL\tTEXT\nhttp://a.test/\t"hat\nhttp://b.test/\tcap"\nhttp://c.test/\t"two\nlines"\n',
+        None, ["http://a.test/", "http://b.test/", "http://c.test/"],
+    ),
+    "long.csv": (f"url,html\nhttp://a.test/,{'x' * 140_000}\n", None, ["http://a.test/"]),
+    "joined.txt": (
+        "http://a.test/\n\ufeffhttp://b.test/\n\u200bhttp://c.test/\u200e\xad # x\n\ufeff# none\n",
+        None, ["http://a.test/", "http://b.test/", "http://c.test/"],
+    ),
     "majestic.csv": ("GlobalRank,Domain\n1,a.test\n", "domain", ["a.test"]),
     "any.txt": ("page;title\nhttp://a.test/;hat\n", "page", ["http://a.test/"]),
     "both.csv": ("URL,url\nhttp://a.test/,http://b.test/\n", "URL", ["http://a.test/"]),
@@ -198,7 +207,8 @@ LAUGHS = (
     ("name", "content", "found"),
     [("a.csv", "url,title\nhttp://a.test/?crop=1,2&w=3,hat\n", "line 2: 3 cells, the header has 2"),
      ("b.csv", "url\nhttp://b.test/\nhttp://a.test/x,y\n", "line 3: 2 cells, the header has 1"),
-     ("c.csv", 'title,url\n"a,http://a.test/\nb,http://b.test/\n', "line 2: .*closed nowhere"),
+     ("c.csv", 'title,url\n"a,http://a.test/\nb,http://b.test/\n', "line 2: .*other records"),
+     ("c2.csv", 'title,url\n"a,http://a.test/\n', "line 2: .*closed nowhere"),
      ("d.csv", "hat,a.test\ncap,b.test\n", "columns .*'a.test'.*the first line is to name"),
      ("e.csv", "url|title\nhttp://a.test/|hat\n", "found columns .*expected one url"),
      ("f.csv", "Url,URL\nhttp://a.test/,http://b.test/\n", "expected one url"),
@@ -216,7 +226,7 @@ LAUGHS = (
      ("photo.png", b"\x89PNG\r\n\x1a\n" + bytes(40), "found binary data"),
      ("g.txt", b"http://a.test/\nhttp://b.test/caf\xe9\n", "line 2: byte 0xe9 is not UTF-8"),
      ("a.tsv", "URL\tTEXT\nhttp://a.test/\tone\nhttp://b.test/\ta\thut\n", "line 3: 3 cells"),
-     ("b.tsv", 'url\ttext\nhttp://a.test/\t"hat\nhttp://b.test/\tcap\n', "line 2: .*quote"),
+     ("b.csv", 'url;a\nhttp://a.test/;"b\nhttp://b.test/;c\nc.test;d"\n', "line 2: .*other"),
      ("tranco.csv", "1,a.test\n2,b.test\n3\n", "line 3: found '3', expected a rank and a domain"),
      ("top.csv", "1,a.test\n2,b.test,x\n", "line 2: found '2,b.test,x', expected a rank"),
      ("a.jsonl", '{"url": "http://a.test/"}\n{"url": "http://b.te', "line 2: no whole line of"),
@@ -240,6 +250,13 @@ def test_what_is_no_list_is_refused_as_what_it_is(tmp_path: Path, name, content,
     with pytest.raises(FormatError, match=found) as caught:
         read_urls(path)
     assert caught.value.path == path
+
+
+def test_two_quotes_take_no_record_of_a_named_column(tmp_path: Path) -> None:
+    path = tmp_path / "majestic.csv"
+    path.write_text('Rank,Domain,x\n1,a.test,"q\n2,b.test,c\n3,c.test,d"\n', "utf-8")
+    with pytest.raises(FormatError, match=r"line 2: .*other records"):
+        read_urls(path, "domain")
 
 
 def test_a_column_of_other_things_than_urls_is_refused(tmp_path: Path) -> None:
