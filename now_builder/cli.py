@@ -69,11 +69,14 @@ def _crawl(
 ) -> None:
     """Visit each URL with a phone: screenshot of 720 x 1280 px, meta description, DOM elements.
 
-    Every URL ends as one row, failures with a reason. Run it again to go on after a stop.
+    Every URL ends as one row, failures with a reason; the exit code is 1 if all failed. Run it
+    again to go on after a stop.
     """
     from now_builder.crawl.run import crawl
 
-    typer.echo(crawl(urls, captures, settings, force))
+    found = crawl(urls, captures, settings, force)
+    typer.echo(found)
+    found.check(captures)
 
 
 @app.command("wacz")

@@ -61,6 +61,7 @@ def build_release(
 
     Raises:
         ConfigError: If another command builds in ``out``.
+        CrawlError: If no page was captured.
     """
     # Late imports: `now-builder --help` must not load a browser driver and torch.
     from now_builder.crawl.run import crawl
@@ -71,7 +72,9 @@ def build_release(
     captures, features = out / "captures", out / "features.h5"
     captions, release = out / "captions", out / "release"
     with alone_in(out):
-        _log.info("crawl: %s", crawl(urls, captures, settings.crawl, force))
+        found = crawl(urls, captures, settings.crawl, force)
+        _log.info("crawl: %s", found)
+        found.check(captures)
         _log.info("detect: %s", detect(captures, features, settings.detect, force))
         _log.info("tokenize: %s", tokenize(captures, captions, settings.tokenize, force))
         manifest = package(captures, features, captions, release, settings.package, force)

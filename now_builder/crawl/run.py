@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from now_builder.crawl.archive import Archive
@@ -18,7 +18,7 @@ from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.locks import ALL_SHARDS, lock_shards
 from now_builder.crawl.storage.own_files import start_over
 from now_builder.crawl.storage.shard_writer import write_errors_explained
-from now_builder.errors import ConfigError
+from now_builder.errors import ConfigError, CrawlError
 from now_builder.formats.shard import complete_shards, read_columns
 from now_builder.machine.distribution import read_share
 
@@ -33,23 +33,27 @@ _MENDS = {
     "tls_error": "is the clock right, and does nothing on the way put in its own certificates?",
     "private_address": "does a VPN answer for DNS? --allow-private is for hosts of one's own.",
 }
-"""Hints by error, if every page failed for a reason of the network."""
+"""Hints by error, if every page failed, for reasons of the network more often than for others."""
 
-_UNASKED = frozenset({"bad_url", "never", "only", "quota"})
-"""Errors of pages for which nothing was requested."""
+_MEANT = frozenset({"bad_url", "never", "only", "quota", "robots", "opt_out"})
+"""Errors of pages that are no URL, or that the user or the site does not want to be visited."""
 
 _PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
 
 
 @dataclass(frozen=True, slots=True)
 class CrawlSummary:
-    """Rows of a crawl, one per listed URL, by status and error; visits and duration of this run."""
+    """Rows of a crawl, one per listed URL, by status and error; visits and duration of this run.
+
+    Of a crawl in several ``shares``, the rows of one of them.
+    """
 
     pages: int
     statuses: dict[str, int]
     errors: dict[str, int]
     visited: int
     seconds: float
+    shares: int = 1
 
     def __str__(self) -> str:
         statuses = ", ".join(f"{count} {status}" for status, count in self.statuses.items())
@@ -61,19 +65,26 @@ class CrawlSummary:
         )
 
     @property
-    def hint(self) -> str | None:
-        """A hint if all pages failed for reasons of the network; else ``None``."""
-        asked = {error: count for error, count in self.errors.items() if error not in _UNASKED}
-        if self.statuses.get("ok") or not asked or not asked.keys() <= _MENDS.keys():
+    def failure(self) -> str | None:
+        """The commonest reason and what to do, if all pages failed that were to be visited."""
+        asked = {error: count for error, count in self.errors.items() if error not in _MEANT}
+        if self.statuses.get("ok") or not asked:
             return None
         reason = max(asked, key=lambda error: asked[error])
+        again = "--force" if REFUSED & asked.keys() else "--retry-failed"
+        failed = f"no page was captured, {asked[reason]} of {self.pages} for {reason}: "
+        if reason not in _MENDS:
+            return f"{failed}error_message in the rows says more. Then crawl again with {again}"
         proxies = [name for name in os.environ if name.lower() in _PROXIES and os.environ[name]]
         unused = f" The crawl dials sites itself: {min(proxies)} is not used." if proxies else ""
-        again = "--force" if REFUSED & asked.keys() else "--retry-failed"
-        return (
-            f"no page was captured, {asked[reason]} for {reason}: {_MENDS[reason]}{unused} "
-            f"Then crawl again with {again}"
-        )
+        return f"{failed}{_MENDS[reason]}{unused} Then crawl again with {again}"
+
+    def check(self, captures: Path) -> None:
+        """Raise a CrawlError if all pages failed; of a share it is a warning."""
+        if self.failure and self.shares == 1:
+            raise CrawlError(f"{captures}: {self.failure}")
+        if self.failure:
+            _log.warning("%s: in this share %s", captures, self.failure)
 
 
 def crawl(
@@ -124,9 +135,7 @@ def crawl(
     else:
         visited = crawl_shards(captures, shards, settings)
     summary = _summary(captures, set(shards), visited, time.monotonic() - started)
-    if summary.hint:
-        _log.warning("crawl: %s", summary.hint)
-    return summary
+    return replace(summary, shares=share[1])
 
 
 def _summary(captures: Path, shards: Collection[int], visited: int, seconds: float) -> CrawlSummary:

@@ -54,17 +54,24 @@ class CrawlStatus:
             return 0.0
         return self.to_do / self.pages_per_s if self.running and self.pages_per_s else None
 
+    @property
+    def state(self) -> str:
+        """Whether a command is crawling, in words."""
+        if self.running:
+            return "running"
+        return "not running; the same command resumes it" if self.to_do else "finished"
+
     def __str__(self) -> str:
         done = self.statuses.total()
         left = "not known" if self.left_s is None else str(timedelta(seconds=round(self.left_s)))
         rows = [
             ("URLs", f"{self.pages}; {done} done, {self.to_do} to do"),
             ("shards", f"{self.shards}; {self.finished} finished"),
-            ("at work", "yes" if self.running else "no"),
+            ("crawl", self.state),
             ("rate", f"{self.pages_per_s:.2f} pages/s" if self.pages_per_s else "not known"),
             ("time left", left if self.to_do else "none"),
             ("status", _counts(self.statuses)),
-            ("reasons", _counts(self.errors)),
+            ("errors", _counts(self.errors) if self.errors else "no page failed"),
             ("captions", f"{self.captions} of {self.statuses['ok']} pages captured"),
             ("never at rest", str(self.partial)),
             ("languages", _counts(self.langs, most=8)),

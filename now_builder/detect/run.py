@@ -235,6 +235,7 @@ def _extract(
     left = len(wanted - done)
     if not left:
         return 0.0, 0.0
+    _log.info("detect: %d of %d pages to do; loading the detector", left, len(wanted))
     attributes = attributes_of(settings)
     detector = load(settings, tuple(attributes.items()))
     batch_size = settings.batch_size or choose_batch_size(settings.device, attributes.get("size"))

@@ -248,7 +248,13 @@ def write_plan(captures: Path, plan: Sequence[Planned]) -> None:
 
 
 def read_plan(captures: Path) -> list[Planned]:
-    """Read ``plan.parquet``."""
+    """Read ``plan.parquet``.
+
+    Raises:
+        FormatError: If there is none, or it is damaged.
+    """
+    if not plan_path(captures).exists():
+        raise FormatError(captures, "no plan.parquet in it, expected a folder that crawl writes")
     return [Planned(**line) for line in _read(plan_path(captures), Planned, _PLAN)]
 
 

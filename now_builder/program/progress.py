@@ -9,14 +9,14 @@ from tqdm import tqdm
 
 DELAY_S = 2.0
 """Seconds until a bar appears."""
-EVERY_S = 30.0
-"""Seconds between two lines where there is no terminal."""
+FIRST_S, EVERY_S = 5.0, 30.0
+"""Seconds until the first line, and between two, where there is no terminal."""
 
 Item = TypeVar("Item")
 
 
 class Progress:
-    """A bar on a terminal; elsewhere a line every half minute, with the rate and the time left.
+    """A bar on a terminal; elsewhere a line after 5 s and every half minute, with the time left.
 
     Args:
         name: Name of the work.
@@ -28,7 +28,8 @@ class Progress:
     def __init__(self, name: str, total: int, unit: str = "page", done: int = 0) -> None:
         self._name, self._total, self._unit = name, total, unit
         self._first = self._count = done
-        self._started = self._said = time.monotonic()
+        self._started = time.monotonic()
+        self._next = self._started + FIRST_S
         self._bar = tqdm(
             desc=name, total=total, unit=unit, unit_scale=unit == "B", leave=False, disable=None,
             delay=DELAY_S, initial=done,
@@ -46,8 +47,8 @@ class Progress:
         self._bar.set_postfix_str(state, refresh=False)
         self._bar.update(count)
         now = time.monotonic()
-        if self._bar.disable and now - self._said >= EVERY_S:
-            self._said = now
+        if self._bar.disable and now >= self._next:
+            self._next = now + EVERY_S
             rate = (self._count - self._first) / (now - self._started)
             left = tqdm.format_interval((self._total - self._count) / rate)
             units = f" {self._unit}s"

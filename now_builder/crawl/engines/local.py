@@ -92,6 +92,10 @@ async def _visit_pending(
     _cancel_on_signals(signals)
     concurrency = settings.concurrency or _PAGES_PER_CORE * _cores()
     concurrency = min(concurrency, len(tracker.pending))
+    _log.info(
+        "crawl: %d of %d pages to visit, %d at once; starting the browser",
+        len(tracker.pending), tracker.total, concurrency,
+    )  # fmt: skip
     async with AsyncExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(concurrency))
         pool.submit(detect_language, "a model that takes a second to load, meanwhile", None)
@@ -107,7 +111,6 @@ async def _visit_pending(
         rules = SiteRules(proxies[-1], browsers.user_agent, opt_outs, obey_robots=settings.robots)
         stack.push_async_callback(rules.close)
         scheduler = Scheduler(tracker.pending, settings.per_host_delay_s, resolver.is_local)
-        _log.info("crawl: %d of %d pages to visit", len(tracker.pending), tracker.total)
         progress = stack.enter_context(Progress("crawl", len(tracker.pending)))
         ranks = tracker.ranks() if settings.per_host_quota else {}
         visitor = PageVisitor(settings, browsers, rules, scheduler, ranks, pool)

@@ -42,6 +42,9 @@ _HOST = rf"({_LABEL}+\.)+[^\W\d_]{_LABEL}*\.?|\d+(\.\d+){{3}}|localhost|\[[\da-f
 _LOOKS_LIKE_URL = re.compile(rf"https?:|(//|\\\\)?({_HOST})(:\d+)?([/?#\\]|$)", re.IGNORECASE)
 """A scheme that can be visited, or a host: a name with a dot or an address."""
 
+_MANGLED = re.compile(r"^(https?):/+", re.IGNORECASE)
+"""Beginning of a URL that was taken for a path, which has lost a slash."""
+
 _RANKED = re.compile(rf"\d+[,\t](?:{_HOST})\s*", re.IGNORECASE)
 _RANK = re.compile(r"\d+[,\t]([^\s,/:]+)\s*")
 """The first line of a list of ranks and domains, and any, as such lists have ``com`` too."""
@@ -75,7 +78,9 @@ def read_urls(path: Path, column: str | None = None) -> list[str]:
     try:
         unit, listed = _read_list(path, column)
     except FileNotFoundError:
-        raise FormatError(path, "no such list of URLs") from None
+        url = _MANGLED.sub(r"\1://", str(path))
+        made = f"; echo '{url}' > urls.txt makes one" if url != str(path) else ""
+        raise FormatError(url, f"file not found, expected a file with URLs{made}") from None
     except _DAMAGED as error:
         raise FormatError(path, f"not a readable list of URLs ({error})") from None
     if not listed:

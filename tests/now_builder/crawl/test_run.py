@@ -14,7 +14,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -298,7 +299,7 @@ def test_shares_crawled_into_folders_of_their_own_are_one_crawl(tmp_path: Path) 
     ("mapped", "error"), [(True, "net_error"), (False, "dns_error")], ids=["no answer", "no name"]
 )
 def test_a_crawl_that_reaches_nothing_says_where_to_look(
-    tmp_path: Path, caplog, monkeypatch, *, mapped: bool, error: str
+    tmp_path: Path, monkeypatch, *, mapped: bool, error: str
 ) -> None:
     """The pages are rows, as ever; that nothing was reached is one line for people."""
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
@@ -309,8 +310,8 @@ def test_a_crawl_that_reaches_nothing_says_where_to_look(
     settings = CrawlSettings(allow_private=True, resolve=resolve, retries=0)
     found = crawl(urls, tmp_path / "captures", settings)
     assert (found.statuses, found.errors) == ({"failed": 3}, {error: 2, "bad_url": 1})
-    line = caplog.records[-1].getMessage()
-    assert re.match(f"crawl: no page was captured, 2 for {error}: is this machine online", line)
+    line = found.failure or ""
+    assert re.match(f"no page was captured, 2 of 3 for {error}: is this machine online", line)
     assert "https_proxy is not used" in line
     assert "crawl again with --retry-failed" in line
 
@@ -335,16 +336,25 @@ def test_a_damaged_shard_is_mended_as_its_message_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statuses", "errors", "words"),
     [({"ok": 1, "failed": 99}, {"dns_error": 99}, None),
-     ({"failed": 9}, {"dns_error": 8, "http_404": 1}, None),
      ({"refused": 2, "failed": 1}, {"never": 2, "bad_url": 1}, None),
-     ({"failed": 9}, {"dns_error": 8, "net_error": 1}, "8 for dns_error"),
+     ({"refused": 8, "duplicate": 1}, {"robots": 4, "opt_out": 2, "quota": 1, "only": 1}, None),
+     ({"failed": 8, "duplicate": 1}, {"http_404": 6, "timeout": 2}, "6 of 9 for http_404: error"),
+     ({"failed": 1, "refused": 8}, {"robots": 8, "http_500": 1}, "1 of 9 for http_500"),
+     ({"failed": 9}, {"dns_error": 8, "net_error": 1}, "8 of 9 for dns_error"),
      ({"failed": 9}, {"tls_error": 9}, "is the clock right"),
      ({"refused": 9}, {"private_address": 9}, "--force"),
      ({"refused": 8, "failed": 1}, {"robots_unreachable": 8, "net_error": 1}, "--force")],
 )  # fmt: skip
-def test_only_a_network_that_lets_nothing_through_is_spoken_of(statuses, errors, words) -> None:
-    hint = CrawlSummary(9, statuses, errors, 9, 1.0).hint
-    assert hint is None if words is None else words in (hint or "")
+def test_a_crawl_of_which_all_pages_failed_is_an_error_with_the_commonest_reason(
+    statuses, errors, words, caplog
+) -> None:
+    """Not one whose pages were all refused as the user or the sites want; a share is warned of."""
+    summary = CrawlSummary(9, statuses, errors, 9, 1.0)
+    with nullcontext() if words is None else pytest.raises(CrawlError, match=words):
+        summary.check(Path("captures"))
+    replace(summary, shares=2).check(Path("captures"))
+    assert (words or "") in caplog.text
+    assert bool(caplog.text) == (words is not None)
 
 
 def test_two_crawls_of_one_folder_do_not_mix(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def test_rate_and_time_left_are_of_the_last_ten_minutes(tmp_path: Path) -> None:
     assert stopped.left_s == pytest.approx(44.0)
     assert "2.00 pages/s" in str(stopped)
     assert "time left      0:00:44" in str(stopped)
+    assert "crawl          running\n" in str(stopped)
 
 
 def test_a_finished_crawl_has_no_time_left(tmp_path: Path) -> None:
@@ -43,6 +44,15 @@ def test_a_finished_crawl_has_no_time_left(tmp_path: Path) -> None:
     status = crawl_status(tmp_path)
     assert (status.to_do, status.left_s) == (0, 0.0)
     assert "time left      none" in str(status)
+    assert "crawl          finished\n" in str(status)
+    assert "errors         x 2\n" in str(status)
+
+
+def test_a_folder_without_a_crawl_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(
+        FormatError, match=r"nowhere: no plan\.parquet in it, expected a folder that"
+    ):
+        crawl_status(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("seconds", [[], [3.0], [3.0, 3.0]])
@@ -52,6 +62,7 @@ def test_the_rate_of_too_few_visits_is_not_known(tmp_path: Path, seconds: list[f
         status = crawl_status(tmp_path)
     assert (status.pages_per_s, status.left_s) == (None, None)
     assert "time left      not known" in str(status)
+    assert ("no page failed" in str(status)) == (not seconds)
 
 
 @pytest.mark.usefixtures("no_locks")

@@ -177,7 +177,7 @@ def refused(reading, path: Path, *words: str) -> None:
 def test_missing_things_are_named(tmp_path: Path) -> None:
     refused(lambda: read_rows(tmp_path / "none"), tmp_path / "none", "crawl")
     refused(lambda: read_rows(tmp_path), tmp_path, "no complete shard")
-    refused(lambda: read_plan(tmp_path), plan_path(tmp_path), "no such file")
+    refused(lambda: read_plan(tmp_path), tmp_path, "no plan.parquet")
     write(tmp_path / "c", ["00000_0000"]).unlink()
     tar = members_path(tmp_path / "c", 0)
     refused(lambda: read_captures(tmp_path / "c"), tar, "no such tar", MEND)

@@ -36,8 +36,8 @@ def test_elsewhere_a_line_tells_the_rate_and_what_is_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert list(watched("abc", "work", "step")) == ["a", "b", "c"]
-    assert capsys.readouterr().err == "", "it took no half minute"
-    monkeypatch.setattr("now_builder.program.progress.EVERY_S", 0.0)
+    assert capsys.readouterr().err == "", "it took no five seconds"
+    monkeypatch.setattr("now_builder.program.progress.FIRST_S", 0.0)
     assert list(watched(iter("abc"), "work", "step", total=3)) == ["a", "b", "c"]
     first, *_ = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"work: 1 of 3 steps, [\d.]+ steps/s, [\d:]+ left", first)

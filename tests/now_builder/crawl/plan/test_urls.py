@@ -306,6 +306,13 @@ def test_a_list_that_cannot_be_read_is_named(tmp_path: Path, name: str, content)
         read_urls(tmp_path / name)
 
 
+def test_a_url_where_a_list_is_expected_is_told_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"^https://a\.test/x: .*echo 'https://a\.test/x' > urls"):
+        read_urls(Path("https://a.test/x"))
+    with pytest.raises(FormatError, match=r"no\.txt: file not found, expected a file with URLs$"):
+        read_urls(tmp_path / "no.txt")
+
+
 URLS = [f"http://site{n % 40:02d}.test/{n}" for n in range(500)]
 
 

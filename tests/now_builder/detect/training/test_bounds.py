@@ -41,7 +41,7 @@ def test_the_command_prints_a_table_or_json_and_its_progress(
 ):
     command = ["now-builder", "measure-detector", str(drawn), str(weights)]
     monkeypatch.setattr(sys, "argv", [*command, "--pool", "test", "--threads", "1", "--json"])
-    monkeypatch.setattr("now_builder.program.progress.EVERY_S", 0.0)
+    monkeypatch.setattr("now_builder.program.progress.FIRST_S", 0.0)
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
