@@ -251,7 +251,8 @@ def split_records(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the records of a CSV, the header first, each with the number of its first line.
 
-    Commas, or where the header has none semicolons or tabs, or ``between`` part the cells; one in
+    The cells are parted by ``between``, else as a first line ``sep=;`` says, else by commas,
+    semicolons or tabs: the first that the header has, with a column that is looked for. One in
     double quotes may hold commas, line ends and, doubled, quotes. Between tabs a quote that is not
     closed in its record is a letter, as such tables have no quotes by their standard.
     Blank lines are no records; a record may have fewer cells than the header. ``column`` has URLs,
@@ -263,11 +264,14 @@ def split_records(
     """
     lines = iter(lines)
     first = next(lines, "")
-    between = between or next((mark for mark in ",;\t" if mark in first), ",")
-    source = _Lines(chain([first], lines), between, {*_NAMED, trimmed(column).lower()})
+    line = 1
+    wanted = {*_NAMED, trimmed(column).lower()}
+    if said := _SEPARATOR.fullmatch(first):  # Excel's
+        between, first, line = said[1], next(lines, ""), 2
+    between = between or _mark_between(first, wanted)
+    source = _Lines(chain([first], lines), between, wanted)
     records = source.parsed()
     header: list[str] = []
-    line = 1
     while True:
         try:
             cells = next(records, None)
@@ -304,11 +308,22 @@ def _mend_of(error: Exception) -> str:
     return str(error)
 
 
+_SEPARATOR = re.compile(r'"?sep=([,;|\t])"?\s*', re.IGNORECASE)
 _LONGEST_CELL, _MOST_LINES = 1 << 24, 1000
 """Characters of a cell; lines of one between tabs, where a quote may stand for inches."""
 _NAMED = frozenset({"url", "key", "site", "host"})
 _NAME = re.compile(r"https?://|\d{5}_\d{4}$|[\w-]+(?:\.[\w-]+)*\.[^\W\d_]{2,}$", re.IGNORECASE)
 """Columns that name a page or a site; the beginning of a URL, a key, a host."""
+
+
+def _mark_between(header: str, wanted: AbstractSet[str]) -> str:
+    """Return what parts the cells of a header: a cell in quotes may hold other marks."""
+    marks = [mark for mark in ",;\t" if mark in header]
+    for mark in marks:
+        names = next(csv.reader([header], delimiter=mark, skipinitialspace=True), [])
+        if not wanted.isdisjoint(name.lower() for name in plain_names(names)):
+            return mark
+    return next(iter(marks), ",")
 
 
 class _OverrunError(Exception):

@@ -46,7 +46,7 @@ _LEFT_OVER = r"""
     | (?-i:\[\[ (?: [+*$!%~\#][^\[\]]+ | \s*[a-z_][\w.]*\s* ) \]\])
     | __MSG_\w+ | \[object\ \w+\] | <!--\s*/?wp:[^>]*+>
     | [\\%]u[0-9a-fA-F]{4} | \\[xX][0-9a-fA-F]{2} | \\u\{[0-9a-fA-F]+\} | (?:u0[0-9a-f]{3}){2,}
-    | (?<![\w/&;=?.-]) (?:%[89a-f][0-9a-f]){2,}
+    | (?<![\w/&;=?.-]) (?:%[89a-f][0-9a-f]){2,} | <[a-z][\w-]*\s[^<>]*=\Z
     | lorem\ ipsum\ dolor\ sit (?: [\s,.;:!?]++ (?!(?:and|das|der|des|ein|el|for|für|is|ist|la|los
         |of|para|per|pour|text|that|the|this|to|und|with)\b) [a-z]++\b )*+
 """

@@ -23,7 +23,6 @@ from now_builder.formats.shard import (
     complete_shards,
     members_path,
     open_screenshot,
-    plan_path,
     read_captures,
     read_members,
     read_plan,

@@ -169,6 +169,10 @@ def test_a_csv_may_have_the_marks_of_any_spreadsheet(tmp_path: Path, between: st
     frame = read_frame(tmp_path / "t.csv")
     assert list(frame.columns) == ["key", "matched", "note"]
     assert frame.to_numpy().tolist() == [["a", "TRUE", "x"], ["b", "", "one, two; three\t"]]
+    (tmp_path / "t.csv").write_text(f"sep={between}\r\n{text}", encoding="utf-8-sig")
+    assert read_frame(tmp_path / "t.csv").equals(frame)
+    (tmp_path / "t.csv").write_text(text.replace("note", '"note; of, \ta"'), "utf-8")
+    assert list(read_frame(tmp_path / "t.csv").columns) == ["key", "matched", "note; of, \ta"]
 
 
 @settings(max_examples=60, deadline=None)

@@ -76,6 +76,7 @@ jQuery(function($){ $("a").attr("target", "_blank"); });  $(document).ready(func
 <!-- DESCRIPTION -->
 googletag.cmd.push(function() { });  <!-- wp:paragraph --> Bread
 /*! elementor - v3 */ .a{padding:0}
+<section class=  Read <a title='x' href=
 TODO  ToDo  TBD  TODO: describe the new checkout  Test  lorem ipsum  Placeholder text
 Just another WordPress site  Just another WordPress.com weblog  Ann | Just another WordPress site
 Otro sitio realizado con WordPress  Ещё один сайт на WordPress  又一个WordPress站点
@@ -129,6 +130,7 @@ Write {% raw %} around a Liquid template  caf\u00e9 and more is JSON  The %s of 
 What window.dataLayer.push({'a': 1}) does and when to call it  Why </script> must be escaped in JS
 Lorem ipsum dolor sit amet is a text that printers use
 Why is my tagline Just another WordPress site?
+Fresh bread every day <a href=
 A todo list for teams  Testing bread  TODO comments in code: how to find them
 公司简介及产品介绍  会社の説明会のご案内  Описание города и его история  Opis miasta
 Sin descripción no hay venta
