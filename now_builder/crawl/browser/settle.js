@@ -119,13 +119,13 @@
   const hasBody = () => Boolean(document.body) || !document.documentElement;
   // A main part between a header and a footer that are seen may take no place yet, or be empty.
   const takesPlace = (main) => {
-    const box = main.getBoundingClientRect(), style = getComputedStyle(main);
+    const box = dom(main).getBoundingClientRect(), style = getComputedStyle(main);
     if (box.width > 0 && box.height > 0) return box.right > 0 && box.left < innerWidth;
-    return style.display === "contents" || (main.getClientRects().length > 0
+    return style.display === "contents" || (dom(main).getClientRects().length > 0
       && style.overflowY === "visible" && style.transform === "none");
   };
-  const isFilled = (main) => /\S/.test(main.textContent)
-    || main.querySelector("img, svg, canvas, video, iframe, object, embed, input");
+  const isFilled = (main) => /\S/.test(dom(main).textContent)
+    || dom(main).querySelector("img, svg, canvas, video, iframe, object, embed, input");
   const hasMain = () => {
     const mains = [...document.querySelectorAll("main, [role=main]")];
     return !mains.length
