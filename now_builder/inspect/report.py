@@ -45,6 +45,7 @@ _REASONS = {
     "no_features": "the detector gave no regions",
     "not_matched": "pool of dev or test, and not judged to match",
     "over_size": "usable, but its split was full",
+    "flag": "has a flag to be dropped",
     "empty_tokens": "no token is left of the caption, or none but <unk>",
     "failed": "the visit failed; the error is recorded",
     "refused": "not visited on purpose",

@@ -172,8 +172,8 @@ def _responsible(about: ReleaseDescription, settings: PackageSettings) -> dict[s
             "Sites that refuse robots, need a sign-in or fail to load are missing.",
         ],
         "rai:personalSensitiveInformation": "Meta descriptions are public text and may name people "
-        "or hold addresses; the column flags of pairs.parquet says where a rule found an e-mail "
-        f"address or a telephone number. Flags whose pairs were left out: {settings.drop}.",
+        "or hold addresses; the flag personal_data says where a rule found an e-mail address, a "
+        f"telephone number or an ID number. Flags whose pairs were left out: {settings.drop}.",
         "rai:dataUseCases": [
             "Learning and evaluating cross-modal retrieval under noisy correspondence."
         ],

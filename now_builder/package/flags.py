@@ -2,12 +2,13 @@
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 
-from phonenumbers import SUPPORTED_REGIONS, PhoneNumberMatcher
+from phonenumbers import SUPPORTED_REGIONS, Leniency, PhoneNumberMatcher
 from pydantic import TypeAdapter
 
 from now_builder.formats.ink import is_blank
@@ -16,16 +17,38 @@ from now_builder.formats.text import oddities
 
 _CANDIDATES = TypeAdapter(dict[str, list[str]])
 _EMAIL = re.compile(
-    r"[A-Za-z0-9._%+-]{1,64}[@＠][A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,24}\b"
+    r"(?<![A-Za-z0-9])(?!git@)[A-Za-z0-9._%+-]{1,64}(?:[@＠]|\s?[(\[]\s?(?:at|AT|@)\s?[)\]]\s?)"
+    r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.(?!(?:png|jpe?g|gif|svg|webp|js|css)\b)[A-Za-z]{2,24}(?![A-Za-z0-9])"
 )
+_MONTH_DAY = r"(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"
+_DAY_MONTH = r"(?:0[1-9]|[12]\d|3[01])(?:0[1-9]|1[0-2])"
+_CHINESE, _TAIWANESE, _ID_NUMBER = (
+    re.compile(rf"(?<![\w.-])(?:{form})(?![\w-])", re.ASCII)
+    for form in (
+        rf"[1-9]\d{{5}}(?:19|20)\d\d{_MONTH_DAY}\d{{3}}[\dXx]",
+        r"[A-Z][12]\d{8}",
+        # Korea; Sweden; Denmark, Finland, Latvia; Italy; Brazil; the United States
+        (
+            rf"\d\d{_MONTH_DAY}-[1-8]\d{{6}}|\d\d{_MONTH_DAY}[-+]\d{{4}}"
+            rf"|{_DAY_MONTH}\d\d(?:-\d{{4,5}}|[-+A]\d{{3}}[\dA-Y])"
+            r"|[A-Z]{6}\d\d[A-EHLMPRST]\d\d[A-Z]\d{3}[A-Z]|\d{3}\.\d{3}\.\d{3}-\d\d"
+            r"|(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4}"
+        ),
+    )
+)
+_NO_PHONE = re.compile(r"[备備案号/=]$|\d\.$")
+"""End of what stands before the number of a registered site, and before digits of other kinds."""
 _DIGITS = 7
 _LONGEST = 10_000
-"""Characters of a caption in which telephone numbers are looked for."""
+"""Characters of a text in which personal data are looked for."""
 _PARTS = re.compile(r"\s*[|｜–—·•_»«:：]\s*|\s+-\s+|-\s|\s-|(?<=\S)[!,.，。]\s+")
 _REGIONS = {
     "zh": "CN", "ja": "JP", "ko": "KR", "en": "US", "ru": "RU", "de": "DE", "fr": "FR", "es": "ES",
     "it": "IT", "pt": "BR", "nl": "NL", "pl": "PL", "tr": "TR", "vi": "VN", "th": "TH", "id": "ID",
     "uk": "UA", "cs": "CZ", "sv": "SE", "hu": "HU", "el": "GR", "he": "IL", "fa": "IR", "ar": "SA",
+    "no": "NO", "da": "DK", "fi": "FI", "is": "IS", "et": "EE", "lv": "LV", "lt": "LT", "ro": "RO",
+    "bg": "BG", "hr": "HR", "sl": "SI", "sr": "RS", "mk": "MK", "sq": "AL", "sk": "SK", "ca": "ES",
+    "bn": "BD", "hi": "IN", "zh-Hant": "TW",
 }  # fmt: skip
 """Country of a telephone number without a country code, by language of the page."""
 
@@ -39,10 +62,8 @@ def flags_of(row: CaptureRow) -> frozenset[str]:
     found = set(oddities(caption)) | _passed_over(row)
     if row.charset_browser not in {None, row.charset}:
         found.add("garbled_screenshot")
-    if _EMAIL.search(caption):
-        found.add("email")
-    if has_phone(caption, row.site, row.lang):
-        found.add("phone")
+    personal = {kind for kind, _ in personal_data(caption, row.site, row.lang)}
+    found |= {"personal_data", *personal - {"id_number"}} if personal else set()
     if is_adult(caption):
         found.add("adult")
     if (row.http_status or 0) >= 400 or is_error(row.title or "", caption):
@@ -81,14 +102,50 @@ def _passed_over(row: CaptureRow) -> set[str]:
     return found
 
 
-def has_phone(text: str, site: str, lang: str | None) -> bool:
-    """Whether a text contains a valid telephone number."""
+def personal_data(text: str, site: str, lang: str | None) -> Iterator[tuple[str, str]]:
+    """Yield kind and text of each ``email`` address, ``phone`` and ``id_number``.
+
+    A telephone number is valid where the site's top level, else the language, says. An ID number is
+    one of a person by its form, date of birth and check digit, or by the words before it.
+    """
     text = text[:_LONGEST]
+    yield from (("email", match[0]) for match in _EMAIL.finditer(text))
     if sum(map(str.isdigit, text)) < _DIGITS:
-        return False
+        return
+    numbers = chain(
+        filter(_is_chinese, _CHINESE.finditer(text)),
+        filter(_is_taiwanese, _TAIWANESE.finditer(text)),
+        _ID_NUMBER.finditer(text),
+        _named_number().finditer(text),
+    )
+    yield from (("id_number", match[0]) for match in numbers)
     top = site.rpartition(".")[2].upper().replace("UK", "GB")
     region = top if top in SUPPORTED_REGIONS else _REGIONS.get(lang or "")
-    return any(True for _ in PhoneNumberMatcher(text, region))
+    text = _EMAIL.sub(" ", text)
+    for country, leniency in ((region, Leniency.STRICT_GROUPING), (None, Leniency.VALID)):
+        for match in PhoneNumberMatcher(text, country, leniency):  # of no country: those with a +
+            if not _NO_PHONE.search(text[max(0, match.start - 2) : match.start]):
+                yield "phone", match.raw_string
+
+
+def _is_chinese(match: re.Match[str]) -> bool:
+    """Check the last digit of a number of 18: ISO 7064, MOD 11-2."""
+    digits = [10 if sign in "Xx" else int(sign) for sign in match[0]]
+    return sum(digit << place for place, digit in enumerate(reversed(digits))) % 11 == 1
+
+
+def _is_taiwanese(match: re.Match[str]) -> bool:
+    """Check the last digit of a letter, which stands for two digits, and nine digits."""
+    letter = "ABCDEFGHJKLMNPQRSTUVXYWZIO".index(match[0][0]) + 10
+    digits = letter % 10, *map(int, match[0][1:])
+    weighted = zip((9, 8, 7, 6, 5, 4, 3, 2, 1, 1), digits, strict=True)
+    return (letter // 10 + sum(weight * digit for weight, digit in weighted)) % 10 == 0
+
+
+@cache
+def _named_number() -> re.Pattern[str]:
+    words = _any(_words()["id_number"]["before"])
+    return re.compile(rf"(?i:{words})[^\w\n]{{0,5}}[A-Za-z]?\d{{5,}}")
 
 
 def is_adult(caption: str) -> bool:

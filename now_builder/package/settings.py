@@ -11,8 +11,8 @@ from now_builder.formats.split import By
 from now_builder.formats.text import ODDITIES
 
 FLAGS = (
-    *ODDITIES, "email", "phone", "adult", "error_page", "garbled_screenshot", "blank",
-    "same_screenshot", "consent_wall",
+    *ODDITIES, "email", "phone", "personal_data", "adult", "error_page", "garbled_screenshot",
+    "blank", "same_screenshot", "consent_wall",
 )  # fmt: skip
 """Flags that a pair may have."""
 
@@ -77,7 +77,7 @@ class PackageSettings(Strict):
         description="Languages to keep, such as zh,en (und: undecided); all keeps all.",
     )
     drop: str = Field(
-        "blank",
+        "blank,personal_data",
         description="Flags whose pages are left out, such as blank,error_page; none drops none. "
         f"Flags: {', '.join(FLAGS)}. consent_wall takes reading the elements of all pages.",
     )

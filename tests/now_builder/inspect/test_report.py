@@ -173,13 +173,13 @@ def test_the_flags_of_pairs_are_counted(world, tmp_path):
     release = tmp_path / "flagged"
     shutil.copytree(world.release, release)
     pairs = read_pairs(release)
-    flags = {0: "email,placeholder", 1: "placeholder"}
+    flags = {0: "email,personal_data,placeholder", 1: "placeholder"}
     changed = [replace(pair, flags=flags.get(n, "")) for n, pair in enumerate(pairs)]
     write_pairs(release / "pairs.parquet", changed)
-    assert statistics_of(release).flags == {"placeholder": 2, "email": 1}
+    assert statistics_of(release).flags == {"placeholder": 2, "email": 1, "personal_data": 1}
     text, _ = look(world, tmp_path, release=release)
     assert re.search(r">placeholder</th><td class=\"num\">2<", text)
-    assert re.search(r">email</th><td class=\"num\">1<", text)
+    assert re.search(r">personal_data</th><td class=\"num\">1<", text)
 
 
 def test_the_draw_is_seeded_and_a_larger_one_begins_with_the_smaller(world, tmp_path):

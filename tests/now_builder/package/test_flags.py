@@ -6,7 +6,13 @@ import time
 import pytest
 
 from now_builder.formats.shard import CaptureRow
-from now_builder.package.flags import flags_of, has_phone, is_adult, is_error, same_screenshots
+from now_builder.package.flags import (
+    flags_of,
+    is_adult,
+    is_error,
+    personal_data,
+    same_screenshots,
+)
 
 
 def row(caption: str, **more) -> CaptureRow:
@@ -18,12 +24,17 @@ def row(caption: str, **more) -> CaptureRow:
     ("caption", "flags"),
     [
         ("Fresh bread every day.", set()),
-        ("Write to jane.doe+news@example.co.uk today", {"email"}),
-        ("客服邮箱：service＠example.cn", {"email"}),
+        ("Write to jane.doe+news@example.co.uk today", {"email", "personal_data"}),
+        ("客服邮箱：service＠example.cn", {"email", "personal_data"}),
+        ("邮箱jane@example.cn联系", {"email", "personal_data"}),
+        ("Jane Doe, jane [at] example.org", {"email", "personal_data"}),
+        ("git clone git@github.com:a/b.git, then icon@2x.png", set()),
         ("Follow @example on the web, 3@5 apples", set()),
-        ("Call +44 20 7946 0958 now", {"phone"}),
+        ("Call +44 20 7946 0958 now", {"phone", "personal_data"}),
+        ("姓名：某某 学号：15352099", {"personal_data"}),
+        ("Student ID: a1234567, in English", {"personal_data"}),
         ("a &amp; b", {"double_escaped"}),
-        ("mail a@b.com &amp; <b>call</b>", {"email", "double_escaped", "tags"}),
+        ("mail a@b.com &amp; <b>call</b>", {"email", "personal_data", "double_escaped", "tags"}),
         ("{{ page.description }}", {"placeholder"}),
     ],
 )
@@ -73,6 +84,12 @@ def test_candidates_that_are_none_flag_nothing(candidates: str | None) -> None:
         ("ISBN 978-3-16-148410-0", "a.com", "en", False),
         ("2024-05-01 to 2024-06-30", "a.com", "en", False),
         ("京ICP备12345678号", "a.cn", "zh", False),
+        ("浙ICP备2022004380号-1", "a.test", "zh", False),
+        ("2026.06.08 07:35 to 2022-09-25 1 2", "a.test", "zh", False),
+        ("posts/2253639234.html, e=2.7182818284", "a.test", "zh", False),
+        ("server 192.168.141.12, client 192.168.141.53", "a.test", "zh", False),
+        ("+385 (0)91 5226 292", "a.test", None, True),
+        ("Ring 22 85 50 50", "a.test", "no", True),
         ("no digits", "a.com", "en", False),
     ],
 )
@@ -82,7 +99,29 @@ def test_telephone_numbers_are_told_by_country(
     lang: str | None,
     there: bool,  # noqa: FBT001
 ) -> None:
-    assert has_phone(text, site, lang) is there
+    kinds = {kind for kind, _ in personal_data(text, site, lang)}
+    assert kinds == ({"phone"} if there else set())
+
+
+@pytest.mark.parametrize(
+    ("number", "there"),
+    [
+        ("11010519491231002X", True), ("110105194912310021", False),  # the check digit
+        ("11010519491331002X", False), ("2011010519491231002X", False),
+        ("A123456789", True), ("A123456788", False), ("A323456789", False),  # Taiwan
+        ("900101-1234567", True), ("901301-1234567", False),  # Korea
+        ("811228-9874", True), ("131052-308T", True), ("311280-8888", True),
+        ("RSSMRA85T10A562S", True), ("111.444.777-35", True), ("078-05-1120", True),
+        ("000-05-1120", False), ("2024-05-1120", False), ("1.078-05-1120", False),
+        ("学号 15352099", True), ("第15352099号", False), ("身份证：11010519491231002X", True),
+    ],
+)  # fmt: skip
+def test_numbers_of_a_person_are_told_by_form_check_digit_or_words(
+    number: str,
+    there: bool,  # noqa: FBT001
+) -> None:
+    found = {match for kind, match in personal_data(f"x {number} y", "a.test", None)}
+    assert bool(found) is there
 
 
 @pytest.mark.parametrize(

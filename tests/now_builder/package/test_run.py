@@ -557,7 +557,7 @@ FILTERS = {
     "duplicate_pages": "keep", "duplicate_captions": "exact", "duplicate_looks": 2,
 }  # fmt: skip
 OFF = {
-    "min_characters": 0, "max_characters": 0, "languages": "all", "drop": "blank",
+    "min_characters": 0, "max_characters": 0, "languages": "all", "drop": "blank,personal_data",
     "duplicate_pages": "drop", "duplicate_captions": "keep", "duplicate_looks": -1,
 }  # fmt: skip
 
@@ -586,7 +586,7 @@ def test_filters_are_kept_counted_and_taken_back(world: World, tmp_path: Path) -
     assert contents(filtered) == contents(plain)
 
 
-def test_blank_pages_are_left_out_and_other_flags_of_the_screen_on_request(
+def test_blank_pages_and_personal_data_are_left_out_and_other_flags_on_request(
     world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     captures = tmp_path / "captures"
@@ -598,11 +598,12 @@ def test_blank_pages_are_left_out_and_other_flags_of_the_screen_on_request(
     )  # fmt: skip
     with open_features(world.features) as features:
         usable = [row.key for row in rows if row.caption and row.key in {*features.keys}]
-    blank, wall, old = usable[:3]
-    shares = {blank: {"ink_middle": 0.0}, old: {"ink": None, "ink_middle": None}}
+    blank, wall, old, mail = usable[:4]
+    changes = {blank: {"ink_middle": 0.0}, old: {"ink": None, "ink_middle": None}}
+    changes[mail] = {"caption": "Ask Jane Doe, jane.doe@example.org"}
     elements = {page.key: [*page.elements, dialog] for page in pages if page.key == wall}
     write_shard(
-        captures, 0, [replace(row, **shares.get(row.key, {})) for row in rows],
+        captures, 0, [replace(row, **changes.get(row.key, {})) for row in rows],
         [replace(page, elements=elements.get(page.key, page.elements)) for page in pages],
     )  # fmt: skip
     for path in captures.glob("*.tar"):  # pictures are never read
@@ -614,13 +615,15 @@ def test_blank_pages_are_left_out_and_other_flags_of_the_screen_on_request(
         pairs = {pair.key: pair.flags for pair in read_pairs(release) if pair.flags}
         return pairs, {r.key: r.reason for r in stream_rejects(release) if "flag:" in r.reason}
 
-    assert flagged(tmp_path / "one") == ({}, {blank: "flag:blank"})
+    dropped = {blank: "flag:blank", mail: "flag:personal_data"}
+    assert flagged(tmp_path / "one") == ({}, dropped)
     assert "1 of 174 pages were crawled before" in caplog.text
     caplog.clear()
-    assert flagged(tmp_path / "two", drop="none") == ({blank: "blank"}, {})
+    kept = {blank: "blank", mail: "email,personal_data"}
+    assert flagged(tmp_path / "two", drop="none") == (kept, {})
     assert "crawled before" not in caplog.text
-    assert flagged(tmp_path / "three", drop="blank,consent_wall") == (
-        {}, {blank: "flag:blank", wall: "flag:consent_wall"},
+    assert flagged(tmp_path / "three", drop="blank,personal_data,consent_wall") == (
+        {}, dropped | {wall: "flag:consent_wall"},
     )  # fmt: skip
 
 
@@ -635,10 +638,10 @@ def test_captions_are_mended_for_both_stages_or_for_none(world: World, tmp_path:
     plain = read_captions(captions / "jieba.txt")
     with pytest.raises(ConfigError, match=r"tokenize with --mend"):
         package(*inputs, tmp_path / "r", PackageSettings(mend=True))
-    package(*inputs, tmp_path / "r", PackageSettings())
+    package(*inputs, tmp_path / "r", PackageSettings(drop="blank"))
     own = [pair for pair in read_pairs(tmp_path / "r") if pair.key.startswith("00001_")]
     assert {pair.caption for pair in own} == {odd}
-    assert {pair.flags for pair in own} == {"double_escaped,email"}
+    assert {pair.flags for pair in own} == {"double_escaped,email,personal_data"}
 
     tokenize(captures, captions, TokenizeSettings(bert="learn", processes=1, mend=True))
     mended = read_captions(captions / "jieba.txt")
@@ -649,7 +652,7 @@ def test_captions_are_mended_for_both_stages_or_for_none(world: World, tmp_path:
     pairs = read_pairs(tmp_path / "r")
     own = [pair for pair in pairs if pair.key.startswith("00001_")]
     assert {pair.caption for pair in own} == {"Fresh &amp; good bread, write to a@example.com"}
-    assert {pair.flags for pair in own} == {"double_escaped,email"}
+    assert {pair.flags for pair in own} == {"double_escaped,email,personal_data"}
     assert all(len(mended[pair.key]) < len(plain[pair.key]) for pair in own)
     others = {pair.key for pair in pairs} - {pair.key for pair in own}
     assert all(len(mended[key]) == len(plain[key]) for key in others)
