@@ -4,12 +4,13 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import (
@@ -56,7 +57,8 @@ def make(
 ) -> PinnedSummary:
     """Fetch the sites of a list; write ``WEB/<host>/``, ``urls.txt`` and, last, ``sites.csv``.
 
-    If ``judged.csv`` lies beside the list, its verdicts on listed pages go to ``WEB/judged.csv``.
+    If ``judged.csv`` lies beside the list, its verdicts on listed pages go to ``WEB/judged.csv``;
+    if none does, those of the package on the sites that its own list has at the same commit.
 
     A site that cannot be had is a row with its status and reason. Sites that are done are kept;
     those that could not be had are tried again. The same list gives the same bytes.
@@ -76,7 +78,7 @@ def make(
     if listed.resolve().parent == web.resolve():
         raise ConfigError(f"--list {listed}: lies in the folder to write; copy it out of {web}")
     rows = _drawn(read_sites(listed), sites)
-    judged = _read_judged(listed.with_name("judged.csv"))
+    judged = _read_judged(listed, rows)
     if source.mirrors is not None and not source.mirrors.is_dir():
         raise ConfigError(f"--from {source.mirrors}: no such folder")
     if web.is_dir() and any(web.iterdir()) and not (web / _RECORDS).is_dir():
@@ -107,10 +109,17 @@ def _make_web(
     return PinnedSummary(web, len(urls), dict(statuses.most_common()))
 
 
-def _read_judged(path: Path) -> Any:
-    """Read the verdicts on pages by URL; ``None`` if there is no table of them."""
-    table = read_frame(path) if path.exists() else None
-    if table is not None and "url" not in table.columns:
+def _read_judged(listed: Path, sites: Iterable[Site]) -> Any:
+    """Read the verdicts on pages by URL; ``None`` if there are none on these sites."""
+    path = listed.with_name("judged.csv")
+    if not path.exists():
+        own = {(site.host, *_identity(site)[:3]) for site in read_sites(LIST)}
+        hosts = {site.host for site in sites if (site.host, *_identity(site)[:3]) in own}
+        table = read_frame(LIST.with_name("judged.csv"))
+        table = table[[urlsplit(url).netloc in hosts for url in table["url"]]]
+        return None if table.empty else table
+    table = read_frame(path)
+    if "url" not in table.columns:
         raise FormatError(path, f"columns {[*table.columns]}, expected url among them")
     return table
 

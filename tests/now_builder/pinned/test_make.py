@@ -348,6 +348,21 @@ def test_verdicts_beside_the_list_go_along_with_their_pages(mirrors, made, tmp_p
     assert not (made() / "judged.csv").exists()
 
 
+def test_a_part_of_the_packages_list_has_its_verdicts(mirrors, made, tmp_path, monkeypatch):
+    """A site at another commit has other pages, so that no verdict holds for it."""
+    (tmp_path / "package").mkdir()
+    monkeypatch.setattr("now_builder.pinned.make.LIST", tmp_path / "package" / "sites.csv")
+    for name in ("ann/same", "ann/newer", "ann/absent"):
+        mirrors.add(name, {"index.html": page("home")})
+    mirrors.write(tmp_path / "package" / "sites.csv")
+    rows = [f"http://{name}.ann.test/,match\n" for name in ("absent", "newer", "same")]
+    (tmp_path / "package" / "judged.csv").write_text("url,verdict\n" + "".join(rows))
+    mirrors.listed = "".join(mirrors.listed.splitlines(keepends=True)[:2])
+    mirrors.add("ann/newer", {"index.html": page("another")})
+    mirrors.add("bob/own", {"index.html": page("home")})
+    assert (made() / "judged.csv").read_text() == f"url,verdict\n{rows[2]}"
+
+
 def test_a_list_in_the_folder_to_write_is_left_as_it_is(mirrors, made, tmp_path):
     mirrors.add("ann/site", {"index.html": page("home")})
     mirrors.listed += f"ann/gone,{'3' * 40},,gone.ann.test,3,,,0,\n"
