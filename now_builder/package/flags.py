@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from now_builder.formats.ink import is_blank
 from now_builder.formats.shard import CaptureRow
-from now_builder.formats.text import oddities
+from now_builder.formats.text import decode_entities, oddities
 
 _CANDIDATES = TypeAdapter(dict[str, list[str]])
 _EMAIL = re.compile(
@@ -38,6 +38,8 @@ _CHINESE, _TAIWANESE, _ID_NUMBER = (
 )
 _NO_PHONE = re.compile(r"[备備案号/=]$|\d\.$")
 """End of what stands before the number of a registered site, and before digits of other kinds."""
+_NO_CHINESE_PHONE = re.compile(r"(?!400|800)[1-9]\d{9}")
+"""Ten digits at a stretch that would begin with 0 in China, such as 2147483647."""
 _DIGITS = 7
 _LONGEST = 10_000
 """Characters of a text in which personal data are looked for."""
@@ -62,7 +64,7 @@ def flags_of(row: CaptureRow) -> frozenset[str]:
     found = set(oddities(caption)) | _passed_over(row)
     if row.charset_browser not in {None, row.charset}:
         found.add("garbled_screenshot")
-    personal = {kind for kind, _ in personal_data(caption, row.site, row.lang)}
+    personal = {kind for kind, _ in personal_data(decode_entities(caption), row.site, row.lang)}
     found |= {"personal_data", *personal - {"id_number"}} if personal else set()
     if is_adult(caption):
         found.add("adult")
@@ -124,7 +126,9 @@ def personal_data(text: str, site: str, lang: str | None) -> Iterator[tuple[str,
     text = _EMAIL.sub(" ", text)
     for country, leniency in ((region, Leniency.STRICT_GROUPING), (None, Leniency.VALID)):
         for match in PhoneNumberMatcher(text, country, leniency):  # of no country: those with a +
-            if not _NO_PHONE.search(text[max(0, match.start - 2) : match.start]):
+            before = text[max(0, match.start - 2) : match.start]
+            is_number = country == "CN" and _NO_CHINESE_PHONE.fullmatch(match.raw_string)
+            if not is_number and not _NO_PHONE.search(before):
                 yield "phone", match.raw_string
 
 
