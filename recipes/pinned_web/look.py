@@ -17,6 +17,7 @@ from now_builder.crawl.caption.charset import decode
 from now_builder.crawl.caption.describe import Description, describe
 from now_builder.crawl.caption.language import UNDECIDED, detect_language
 from now_builder.formats.text import is_placeholder
+from now_builder.package.flags import is_default_text
 from now_builder.pinned.git import Git, SiteError, Source
 from now_builder.pinned.layout import choose, list_pages, write
 from now_builder.pinned.sites import MOST_PAGES, Site
@@ -80,7 +81,8 @@ class Served:
     @property
     def described(self) -> int:
         """Return the number of pages whose description is not left over from a template."""
-        return sum(not is_placeholder(page.about.caption or "") for page in self.pages)
+        captions = (page.about.caption or "" for page in self.pages)
+        return sum(not is_placeholder(text) and not is_default_text(text) for text in captions)
 
 
 @dataclass(slots=True)
@@ -210,10 +212,10 @@ def _read(git: Git, mirror: Path, site: Site, others: tuple[str, ...]) -> Served
             paths = list_pages(folder, site.repository.partition("/")[2], MOST_PAGES)
         except SiteError:
             paths = []
-        return Served(site, size, [_page(folder, path, every) for path in paths])
+        return Served(site, size, [read_page(folder, path, every) for path in paths])
 
 
-def _page(folder: Path, path: str, every: Collection[str]) -> Page:
+def read_page(folder: Path, path: str, every: Collection[str]) -> Page:
     """Read a listed page; the path of a project's begins with the project's name."""
     name = unquote(path).lstrip("/")
     files = [folder / one for one in (name, name.partition("/")[2])]

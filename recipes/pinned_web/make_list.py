@@ -19,6 +19,7 @@ from now_builder.pinned.git import Git
 from now_builder.pinned.sites import Site, read_sites
 from now_builder.program.progress import Progress
 from recipes.pinned_web.look import FEWEST, Found, look
+from recipes.pinned_web.personal import count_by_site, find, read_screens
 
 MOST_BYTES = 60_000_000
 MOST_OF_OWNER = 3
@@ -37,7 +38,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path, help="folder: found.jsonl, sites.csv, verdicts.csv")
     told = "SHA-256 of lower-cased owner/name or owner, one a line"
     parser.add_argument("--leave-out", type=Path, action="append", default=[_LEFT_OUT], help=told)
-    told = "crawl of the list: leave out sites whose screens show nothing, or one picture"
+    told = "crawl of the list: leave out sites whose screens show nothing, one picture, or people"
     parser.add_argument("--captures", type=Path, help=told)
     options = parser.parse_args(given)
     hashes = {line[:64] for file in options.leave_out for line in read_lines(file, "no such file")}
@@ -49,7 +50,9 @@ def main(given: Sequence[str] | None = None) -> None:
     verdicts |= judge(found)
     sites = make_sites(site for site in found if verdicts[site.repository] == "accepted")
     if options.captures:
-        seen = look_at_screens(stream_rows(options.captures))
+        hits = count_by_site(find(read_screens(options.captures)))
+        seen = {host: f"personal data: {count} to look at" for host, count in hits.items()}
+        seen |= look_at_screens(stream_rows(options.captures))
         verdicts |= {site.repository: seen[site.host] for site in sites if site.host in seen}
         sites = [site for site in sites if site.host not in seen]
     columns = [field.name for field in fields(Site)]

@@ -10,9 +10,11 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from now_builder.formats.shard import CaptureRow, read_captures, read_rows, write_shard
+from now_builder.formats.shard import CaptureRow, Element, read_captures, read_rows, write_shard
+from now_builder.pinned.git import Source
+from now_builder.pinned.make import make
 from now_builder.pinned.sites import read_sites
-from recipes.pinned_web import compare, make_list
+from recipes.pinned_web import compare, make_list, personal
 from recipes.pinned_web.look import Found, is_bare, text_of
 from tests.now_builder.conftest import write_small_crawl
 from tests.now_builder.pinned.conftest import Mirrors, page
@@ -40,7 +42,8 @@ def made(tmp_path):
         "Bob/copy": site("Our bakery shop"),
         "Cy/bets": site("Casino jackpot"),
         "Cy/saved": site("Wares", more="<!-- saved from url=(0014)http://x.test -->"),
-        "Di/template": site("Your description here") | site("{{ page.summary }}"),
+        "Di/template": site("{{ page.summary }}"),
+        "Di/theme": site("Minimalistic Hugo blogging theme"),
         "Di/aside": site("Kept aside"),
         "Ed/bare": site("Garden", more="<link rel=stylesheet href=https://cdn.test/a.css>"),
     }
@@ -68,7 +71,8 @@ def test_sites_are_kept_or_left_out_for_a_reason(made):
         "Ann/bakery": "accepted", "Ann/notes": "accepted", "Bob/source": "descriptions",
         "Bob/copy": "like Ann/bakery", "Cy/bets": "gambling, adult or spam",
         "Cy/saved": "saved from elsewhere", "Di/template": "descriptions",
-        "Di/aside": "left out", "Ed/bare": "style sheets elsewhere", "Ed/gone": "no mirror",
+        "Di/theme": "descriptions", "Di/aside": "left out",
+        "Ed/bare": "style sheets elsewhere", "Ed/gone": "no mirror",
     }  # fmt: skip
     bakery, notes = read_sites(out / "sites.csv")
     assert (bakery.host, bakery.pages, bakery.licence, bakery.language) == (
@@ -109,6 +113,62 @@ def test_sites_that_show_nothing_or_one_picture_or_no_page_are_left_out():
         "cover.test": "one picture: 3 of 5 first screens",
         "closed.test": "no page could be captured",
     }
+
+
+def test_personal_data_of_captions_and_first_screens_are_listed_until_somebody_looks(
+    made, tmp_path, monkeypatch, capsys
+):
+    """Hidden text is on no screen; what a table lets stay for a page's text may be on a screen."""
+    out, words = made
+    captures = tmp_path / "captures"
+    write_small_crawl(captures, 40)
+    rows, pages = list(read_rows(captures, 0)), list(read_captures(captures, shards=[0]))
+    names = {rows[0].key: "18312345678.ann.test", rows[1].key: "bakery.ann.test"}
+    assert names.keys() <= {shot.key for shot in pages}
+    box = (0.0, 0.0, 72.0, 72.0)
+    texts = [("Mail jane@example.org", True), ("or call +44 20 7946 0958", False)]
+    elements = [Element(box, "p", text=text, visible=visible) for text, visible in texts]
+    for row in rows[:2]:
+        host, caption = names[row.key], "Ask joe@example.org" if row is rows[0] else "Bread"
+        rows[rows.index(row)] = replace(
+            row, url=f"http://{host}/", site=host, lang="zh", caption=caption
+        )
+    pages = [replace(shot, elements=elements if shot.key in names else []) for shot in pages]
+    write_shard(captures, 0, rows, pages)
+    kept = tmp_path / "kept.csv"
+    monkeypatch.setattr(personal, "_KEPT", kept)
+
+    def hits(rows):
+        kept.write_text("host,kind,why\n" + rows)
+        personal.main([str(captures), str(tmp_path / "hits.csv")])
+        with (tmp_path / "hits.csv").open(encoding="utf-8") as file:
+            return {(row["url"], row["where"], row["kind"]) for row in csv.DictReader(file)}
+
+    number, bakery = "http://18312345678.ann.test/", "http://bakery.ann.test/"
+    both = {(number, "host", "phone"), (number, "caption", "email"), (number, "screen", "email")}
+    assert hits("") == both | {(bakery, "screen", "email")}
+    assert "4 hits on 2 sites that nobody has looked at" in capsys.readouterr().out
+    assert hits("bakery.ann.test,email,a business\n") == both
+    assert hits("bakery.ann.test,email,below the first screen\n") > both
+    make_list.main([*words, "--captures", str(captures)])
+    assert verdicts(out)["Ann/bakery"] == "personal data"
+    assert [row.host for row in read_sites(out / "sites.csv")] == ["notes.ann.test"]
+
+
+def test_texts_of_a_pinned_web_are_searched_without_a_browser(tmp_path, monkeypatch):
+    mirrors = Mirrors(tmp_path / "mirrors")
+    mirrors.add("ann/cv", site("A page", more="<p>学号：15352099</p>" + "word " * 500 + "j@x.org"))
+    web = tmp_path / "web"
+    make(web, mirrors.write(tmp_path / "list.csv"), source=Source(mirrors.folder))
+    kept = tmp_path / "kept.csv"
+    kept.write_text("host,kind,why\n")
+    monkeypatch.setattr(personal, "_KEPT", kept)
+    found = personal.find(personal.read_texts(web))
+    assert {(hit.where, hit.kind, hit.text) for hit in found} == {
+        ("text", "id_number", "学号：15352099")
+    }
+    kept.write_text("host,kind,why\ncv.ann.test,id_number,below the first screen\n")
+    assert personal.find(personal.read_texts(web)) == []
 
 
 def test_a_site_in_a_branch_of_its_own_is_found(tmp_path):
