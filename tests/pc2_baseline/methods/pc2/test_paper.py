@@ -151,6 +151,16 @@ def test_a_noisy_margin_is_soft_by_the_cosine_of_the_pseudo_caption(divided, spy
     assert (margins < 0.19).any()
 
 
+@pytest.mark.parametrize("search", ["batch", "clean_set"])
+def test_nothing_is_learned_from_the_choice_of_a_pseudo_caption(divided, search):
+    """Without the class terms the classifier's gradient is zero, though margins are its cosines."""
+    weightless = ["method.lambda_pseudo=0", "method.lambda_entropy=0"]
+    method, pairs = divided("pc2-paper", *weightless, f"method.search_in={search}")
+    assert method._learn(pairs, 1, 0)["loss_noisy"] > 0
+    gradients = [own.grad for own in method.nets[0].classify.parameters()]
+    assert not any(own is not None and own.any() for own in gradients)
+
+
 @pytest.mark.parametrize("preset", ["pc2-paper", "pc2-released"])
 @pytest.mark.parametrize("peer", [0, 1])
 def test_clean_margins_are_soft_and_rectified_by_the_others_statistics(
