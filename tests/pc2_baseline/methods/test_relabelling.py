@@ -59,6 +59,7 @@ def test_the_loss_is_the_hinges_of_both_kinds_with_the_labels_as_soft_margins(
             margins = [0.2 * (10**label - 1) / 9 for label in values.tolist()]
             expected.append(sum(slow_hinges(matrix, margins)))
             parts.extend(rows)
+            assert not values.requires_grad
         return labels
 
     method.labels = spy

@@ -111,6 +111,16 @@ def test_images_learn_the_classes_of_their_captions_and_spread_predictions_cost_
     assert found.item() == pytest.approx((0.5 * cross - 3 * entropy).item(), abs=1e-5)
 
 
+@torch.no_grad()
+def test_pseudo_captions_are_searched_by_predictions_or_by_embeddings(on_tiny):
+    method, pairs = on_tiny("pc2-paper", "method.class_input=pooled")
+    net = method.nets[0].eval()
+    images = net.matching.encode_images(pairs.batch(np.arange(24)).regions)
+    for search_by, expected in (("prediction", net.predict(images)), ("embedding", images.pooled)):
+        how = method.method.model_copy(update={"search_by": search_by})
+        assert torch.equal(paper.describe(net, images, how), expected), search_by
+
+
 @pytest.mark.parametrize("threshold", [0.5, 0.7])
 def test_a_pair_is_stable_from_tau_on_and_clean_above_its_own(on_tiny, monkeypatch, threshold):
     """The threshold itself is stable, but not clean."""
@@ -121,6 +131,8 @@ def test_a_pair_is_stable_from_tau_on_and_clean_above_its_own(on_tiny, monkeypat
     method, pairs = on_tiny("pc2-paper", *named)
     moved = np.arange(24.0)
     assert np.array_equal(paper.stable_pairs(moved, method.method, 0)[1], posterior >= threshold)
+    plain = method.method.model_copy(update={"rectify": False})
+    assert not any(found.any() for found in paper.stable_pairs(moved, plain, 0))
     own = method.divide_pairs(pairs, 0)
     assert np.array_equal(own.division.is_clean, posterior > threshold)
 
@@ -134,9 +146,10 @@ def test_losses_are_divided_on_the_scale_that_is_set(on_tiny, scale):
 
 
 def test_a_noisy_margin_is_soft_by_the_cosine_of_the_pseudo_caption(divided, spy, monkeypatch):
-    """(10^y - 1) / 9 of 0.2, with the highest cosine y of made-up predictions."""
+    """(10^y - 1) / 9 of 0.2, with the highest cosine y of made-up vectors, but 0 if it is below."""
     method, pairs = divided("pc2-paper")
     p, q = torch.rand(8, 5), torch.rand(16, 5)
+    p[0] *= -1
     monkeypatch.setattr(
         paper, "describe", lambda net, codes, method: {8: p, 16: q}[len(codes.pooled)]
     )
@@ -146,8 +159,9 @@ def test_a_noisy_margin_is_soft_by_the_cosine_of_the_pseudo_caption(divided, spy
     step = Step(1, 0, "a", np.append(clean, noisy))
     paper.training_step(method.method, own, clean, noisy, step)
     y = [max(torch.cosine_similarity(one, other, dim=0) for other in q) for one in p]
+    y = torch.stack(y).clamp(min=0)
     _, (_, margins, _), _ = calls[1]  # the first are those of the clean pairs
-    assert torch.allclose(margins, 0.2 * (10 ** torch.stack(y) - 1) / 9, atol=1e-5)
+    assert torch.allclose(margins, 0.2 * (10**y - 1) / 9, atol=1e-5)
     assert (margins < 0.19).any()
 
 
@@ -254,9 +268,13 @@ def test_pairs_are_explained_as_they_are_then_trained_with(
     assert all(own[row].pseudo_caption is None for row in division.clean)
 
 
-def test_without_pseudo_captions_noisy_pairs_are_told_to_be_left_out(divided):
+def test_without_pseudo_captions_noisy_pairs_are_left_out_and_told_to_be(divided, steps):
     method, pairs = divided("pc2-paper", "method.pseudo_captions=false")
     told = method.explain_pairs(pairs, np.arange(24), method.epoch_outputs())
     noisy = [one for one in told if one.kind == "noisy"]
     assert len(noisy) == 16
     assert {(one.weight, one.pseudo_caption) for one in noisy} == {(0.0, None)}
+    steps.clear()
+    method._learn(pairs, 1, 0)
+    learned = {row for _, step in steps for row in step.pair_index}
+    assert learned == set(method.statistics[1].division.clean)

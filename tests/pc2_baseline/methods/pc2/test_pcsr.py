@@ -135,6 +135,14 @@ def test_refinable_images_learn_from_the_caption_of_the_clean_image_of_their_cla
         matrix, soft_margin(best.clamp(max=1), 0.2), chosen[:, None] != chosen[None]
     )
     assert torch.allclose(found, expected.sum(), atol=1e-5)
+    classifier = list(own.net.classify.parameters())
+    gradients = torch.autograd.grad(found, classifier, retain_graph=True, allow_unused=True)
+    assert set(gradients) == {None}, "nothing is learned from the choice"
+    threshold = best.sort().values[2:4].mean().item()
+    method.method = method.method.model_copy(update={"mismatch_threshold": threshold})
+    kept = expected[best >= threshold].sum()
+    assert torch.allclose(method.noisy_loss(own, images, clean), kept, atol=1e-5)
+    assert not torch.allclose(found, kept)
 
 
 @pytest.mark.parametrize("captions", ["own", "pseudo"])
