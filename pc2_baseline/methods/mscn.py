@@ -126,6 +126,8 @@ class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
         the negative caption in one direction; here a margin is the query's. The second peer divides
         before it learns from the first's division, so that both can be trained side by side. All
         similarities outside [0.001, 0.999], not 0 and 1 alone, count as its ends in the mixture.
+        Clean is the component with the higher mean similarity, in the code the one that began as
+        the matches, whichever mean it ends with; see ``docs/departures.md``.
     """
 
     section = MscnSettings

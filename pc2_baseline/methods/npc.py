@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_section import DivisionSettings, Share, SoftmaxSettings
-from pc2_baseline.methods.networks import make_learner, make_network
+from pc2_baseline.methods.networks import make_network
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import info_nce
 from pc2_baseline.modules.coteaching import (
@@ -24,7 +24,7 @@ from pc2_baseline.modules.coteaching import (
     warm_up_batches,
 )
 from pc2_baseline.modules.division import divide
-from pc2_baseline.modules.learner import Step, prefixed, rate, under
+from pc2_baseline.modules.learner import Learner, Step, prefixed, rate, under
 from pc2_baseline.modules.retrieval import BLOCK
 from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.progress import bar
@@ -74,8 +74,8 @@ class Npc(OneNetwork[NpcSettings]):
     Differs:
         The authors' code weighs the mean loss of a batch by the mean of its weights, and computes
         the losses of the entries without gradient, so that nothing is learned from the bank; here
-        both are as in the paper. Its copy of the network gives twice the gradient, which Adam does
-        not notice. Its rate rises for 500 steps and falls as a cosine; here it drops once.
+        both are as in the paper. Its mixture is fitted to the losses as they are, and its keys are
+        no unit vectors. See ``docs/departures.md``.
     """
 
     section = NpcSettings
@@ -83,7 +83,10 @@ class Npc(OneNetwork[NpcSettings]):
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         super().__init__(settings, sizes, device)
         self.ahead = make_network(self.model, sizes, self.group).to(device)
-        self.ahead_learner = make_learner(self.ahead, self.ahead, self.train)
+        train = self.train
+        self.ahead_learner = Learner(
+            self.ahead, train.lr, float("inf"), train.weight_decay, self.ahead
+        )
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Train for one epoch; make the memory bank anew after those of the warm-up."""
@@ -141,10 +144,13 @@ class Npc(OneNetwork[NpcSettings]):
         return torch.stack([own, *bank]).sum(0).mean()
 
     def _weigh(self, train: PairSet, step: Step) -> Float[Tensor, " batch"]:
-        """Weigh the pairs of a batch by a step that the copy of the network takes on them."""
+        """Weigh the pairs of a batch by a step that the copy of the network takes on them.
+
+        In evaluation mode: with a dropout of its own it would harm or help entries by chance.
+        """
         before = self._bank_losses(self.net, train, step.pair_index)
         self.ahead.load_state_dict(self.net.state_dict())
-        self.ahead.train()
+        evaluate(self.ahead)
         self.ahead_learner.step(self._losses(self.ahead, train, step.pair_index).mean(), step)
         after = self._bank_losses(self.ahead, train, step.pair_index)
         self.net.train()
@@ -181,6 +187,14 @@ class Npc(OneNetwork[NpcSettings]):
         self.statistics = DividedPairs(losses, division).to_tensors() | {
             name: nearest(own, entries) for name, own in zip(_BANK, vectors, strict=True)
         }
+
+
+def evaluate(net: nn.Module) -> None:
+    """Set evaluation mode, in which a step can be taken: cuDNN differentiates no GRU in it."""
+    net.eval()
+    for part in net.modules():
+        if isinstance(part, nn.GRU):
+            part.train()  # the same, as none drops anything
 
 
 def nearest(
