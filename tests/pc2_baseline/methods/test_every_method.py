@@ -64,9 +64,19 @@ def same(first, second):
 
 @pytest.mark.parametrize(("preset", "overrides"), VARIANTS)
 def test_it_goes_on_bit_for_bit_after_a_stop_and_predicts_by_its_networks_alone(
-    on_tiny, preset, overrides
+    on_tiny, monkeypatch, preset, overrides
 ):
-    """Stopped after each of its epochs in turn."""
+    """Stopped after each of its epochs in turn; networks learn in training mode.
+
+    NPC's copy, which only tries a step, does so in evaluation mode.
+    """
+    step, modes = Learner.step, []
+
+    def note_mode(self, loss, named):
+        modes.append((self.net is getattr(whole, "ahead", None), self.net.training))
+        return step(self, loss, named)
+
+    monkeypatch.setattr(Learner, "step", note_mode)
     overrides = ["train.warmup_epochs=1", *overrides]
     whole, pairs = on_tiny(preset, "train.seed=3", *overrides)
     assert isinstance(whole, Method)
@@ -79,8 +89,12 @@ def test_it_goes_on_bit_for_bit_after_a_stop_and_predicts_by_its_networks_alone(
                     for group, tensors in whole.state_dict().items()
                 }
             )
-        assert again.fit_epoch(pairs, epoch) == whole.fit_epoch(pairs, epoch)
+        figures = again.fit_epoch(pairs, epoch)
+        modes.clear()
+        assert whole.fit_epoch(pairs, epoch) == figures
+        assert all(is_training != is_copy for is_copy, is_training in modes)
         same(whole.state_dict(), again.state_dict())
+        whole.similarity(pairs)  # as dev is scored after each epoch, in evaluation mode
     alone, _ = on_tiny(preset, *overrides)
     alone.load_state_dict({"networks": whole.state_dict()["networks"]})
     matrix = whole.similarity(pairs)

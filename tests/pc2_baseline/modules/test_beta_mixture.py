@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pc2_baseline.modules.beta_mixture import beta_posterior, divide_by_beta
+from pc2_baseline.modules.beta_mixture import beta_posterior, divide_by_beta, posterior_from
 
 
 def losses(share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -23,6 +23,14 @@ def test_the_lower_component_is_clean_whatever_the_scale():
     statistic, _ = losses(0.5)
     assert np.allclose(beta_posterior(statistic), beta_posterior(9 * statistic + 4))
     assert beta_posterior(statistic)[statistic.argmin()] > 0.5
+
+
+def test_the_lower_component_is_clean_also_where_it_begins_as_the_second():
+    statistic, matched = losses(0.5)
+    starts = np.array([[1.0, 2.0], [2.0, 1.0]])
+    first, second = (posterior_from(statistic, own) for own in (starts, starts[::-1]))
+    assert np.allclose(first, second)
+    assert ((second > 0.5) == matched).mean() >= 0.96
 
 
 def test_a_lower_statistic_is_never_less_clean():

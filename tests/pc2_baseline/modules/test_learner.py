@@ -1,6 +1,7 @@
 """Steps of an optimiser that is kept and loaded."""
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -25,6 +26,19 @@ def test_a_loaded_optimiser_lies_where_the_weights_do():
         own = elsewhere.optimiser.state[parameter]
         assert {name: value.device for name, value in own.items()} == dict.fromkeys(own, META)
         assert own.keys() == {"step", "exp_avg", "exp_avg_sq"}
+
+
+def test_a_gradient_is_no_longer_than_the_clip():
+    net = nn.Linear(3, 2)
+    for clip, expected in ((0.01, 0.01), (float("inf"), None)):
+        loss = net(torch.ones(2, 3)).square().sum()
+        own = torch.autograd.grad(loss, list(net.parameters()), retain_graph=True)
+        length = nn.utils.get_total_norm(own).item()
+        assert length > 0.01
+        Learner(net, 1e-3, clip, 0.0).step(loss, Step(0, 0, None, np.arange(2)))
+        kept = [one.grad for one in net.parameters() if one.grad is not None]
+        taken = nn.utils.get_total_norm(kept).item()
+        assert taken == pytest.approx(expected or length, rel=1e-3)
 
 
 class Noting(Learner):

@@ -13,6 +13,7 @@ from pc2_baseline.methods.pc2.pcsr import ClassHistory, Pcsr
 from pc2_baseline.methods.pc2.peers import PairStatistics
 from pc2_baseline.methods.pc2.pseudo_class import Encoded
 from pc2_baseline.modules.contrastive import info_nce
+from pc2_baseline.modules.coteaching import batches_beside
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.learner import Learner, Step
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest
@@ -264,3 +265,9 @@ def test_the_threshold_rises_where_too_many_are(history):
     history.threshold = torch.tensor(-1.0)
     history.track_threshold(0.0)
     assert float(history.threshold) == pytest.approx(-1 + 0.06 * 0.6)
+
+
+def test_pairs_of_each_kind_are_shuffled_by_themselves():
+    everything = np.arange(40)
+    ((clean, *others),) = batches_beside(everything, [everything] * 2, 40, 0, 0, 0)
+    assert len({tuple(rows) for rows in (clean, *others)}) == 3
