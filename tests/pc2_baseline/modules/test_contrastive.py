@@ -33,9 +33,9 @@ def test_info_nce_by_hand():
 
 
 def test_soft_targets_weigh_the_log_probabilities_of_their_own_direction():
-    """Pair 0: rows say half itself, half the other; columns say itself. Pair 1: nothing at all."""
+    """Pair 0: its row says half itself, half the other; its column a quarter. Pair 1: nothing."""
     by_image = torch.tensor([[0.5, 0.5], [0.0, 0.0]]).double()
-    by_caption = torch.tensor([[1.0, 0.0], [0.0, 0.0]]).double()
+    by_caption = torch.tensor([[0.25, 0.0], [0.75, 0.0]]).double()
     found = soft_info_nce(SIMILARITY, 1.0, by_image, by_caption)
     first = (0.5 * math.log(4) + 0.5 * math.log(4 / 3) + math.log(2)) / 2
     assert torch.allclose(found, torch.tensor([first, 0.0]).double())
