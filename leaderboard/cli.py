@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from leaderboard.commands import admin, blind, board, judge, keys, service
+from leaderboard.commands import blind, board, judge, keys
 from now_builder.program.command_line import Program, run, say_version
 
 app = Program(
@@ -24,24 +24,16 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Keep a board": {
         "submit": board.submit,
         "reproduce": board.reproduce,
+        "withdraw": board.withdraw,
         "check-store": board.check_store,
         "dataset-report": board.dataset_report,
         "export": board.export,
         "export-site": board.export_site,
     },
-    "Run a service, or submit to one": {
-        "serve": service.serve,
-        "status": service.status,
-        "withdraw": service.withdraw,
-        "quota": service.quota,
-        "rebuild-db": admin.rebuild_db,
-    },
 }
 for panel, commands in COMMANDS.items():
     for name, function in commands.items():
-        served = name == "serve"
-        app.command(name, ends_by_signal=served, rich_help_panel=panel)(function)
-app.add_typer(admin.admin, name="admin", rich_help_panel="Run a service, or submit to one")
+        app.command(name, rich_help_panel=panel)(function)
 
 blind_app = Program(name="now-leaderboard blind", help="Rounds whose pairing only the judge knows.")
 blind_app.command("make")(blind.make)

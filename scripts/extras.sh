@@ -72,8 +72,6 @@ try_none() {
   fails_in_one_line "$lacks[baseline]$at" pc2-baseline predict run -o x.zip
   fails_in_one_line "$lacks[baseline]$at" pc2-baseline table "$tiny/release" tables --methods ridge
   fails_in_one_line "$lacks[zero-shot]$at" pc2-baseline zero-shot "$tiny/release" --captures "$tiny/captures" --model x/y -o x.zip
-  fails_in_one_line "$lacks[server]$at" now-leaderboard serve --store store
-  fails_in_one_line "$lacks[server]$at" now-leaderboard status --url http://127.0.0.1:9
 }
 
 try_crawl() {
@@ -111,17 +109,9 @@ try_text_encoder() { python -c 'import sentence_transformers'; }
 try_zero_shot() { fails_in_one_line "neither a folder nor a name" pc2-baseline zero-shot "$tiny/release" --captures "$tiny/captures" --model no/such -o x.zip; }
 try_hub() { unset HF_HUB_OFFLINE; fails_in_one_line "the hub cannot be reached" now-builder fetch-now NoW --endpoint http://127.0.0.1:9; }
 try_ocr() { python -c 'import tesserocr; tesserocr.tesseract_version()'; }
-try_server() {
-  NOW_LEADERBOARD_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(16))')
-  export NOW_LEADERBOARD_TOKEN
-  now-leaderboard serve --store store --port 8371 2>serve.txt &
-  ready python -c 'import urllib.request as r; r.urlopen("http://127.0.0.1:8371/healthz")'
-  python -c 'import urllib.request as r; assert b"<html" in r.urlopen("http://127.0.0.1:8371/").read()'
-}
-try_postgres() { python -c 'import psycopg'; }
 
 if [ $# = 0 ]; then
-  set -- none crawl cluster detect tokenize package export mteb baseline zero-shot hub ocr server postgres
+  set -- none crawl cluster detect tokenize package export mteb baseline zero-shot hub ocr
 fi
 for extra in "$@"; do
   begun=$SECONDS

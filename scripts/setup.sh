@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make .venv with the pinned packages; find or install a Chromium, fonts, OCR data and PostgreSQL. Cheap when done.
+# Make .venv with the pinned packages; find or install a Chromium, fonts and OCR data. Cheap when done.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,19 +14,6 @@ find_python() {
   done
   echo "Python 3.11 or newer is needed and was not found on the PATH" >&2
   exit 1
-}
-
-has_postgresql() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null; }
-
-# The tests start a server of their own; Debian's package shall not leave one running beside it.
-install_postgresql() {
-  local setting=/etc/postgresql-common/createcluster.d/noise-of-web.conf
-  as_root mkdir -p "${setting%/*}" &&
-    echo "create_main_cluster = false" | as_root tee "$setting" >/dev/null &&
-    as_root apt-get update -qq &&
-    as_root env DEBIAN_FRONTEND=noninteractive \
-      apt-get install -y -qq --no-install-recommends postgresql >/dev/null &&
-    as_root rm "$setting"
 }
 
 stamp=".venv/.installed-$(cat pyproject.toml constraints.txt scripts/setup.sh | sha256sum | cut -c1-16)"
@@ -44,9 +31,5 @@ fi
 echo "setup: installing the pinned packages into .venv" >&2
 .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev,docs]'
 .venv/bin/now-builder doctor --mend
-if ! has_postgresql; then
-  echo "setup: installing PostgreSQL for the tests" >&2
-  install_postgresql || echo "setup: could not; without it set NOW_TEST_WITHOUT_POSTGRES=1 for make test" >&2
-fi
 rm -f .venv/.installed-*
 touch "$stamp"

@@ -17,37 +17,24 @@ from leaderboard.commands.options import (
     ReleaseArgument,
     ReleaseFolder,
     SubmissionFile,
-    TokenFile,
 )
-from leaderboard.commands.service import print_filed, send
 from now_builder.errors import ConfigError
 
 
 def submit(
     submission: SubmissionFile,
-    release: Annotated[
-        Path | None, typer.Option(help="With --store: release that it was made on.")
-    ] = None,
-    store: Annotated[
-        Path | None, typer.Option(help="Folder of results, created if missing.")
-    ] = None,
+    release: ReleaseFolder,
+    store: Annotated[Path, typer.Option(help="Folder of results, created if missing.")],
     attributes: AttributesFile = None,
-    url: Annotated[str | None, typer.Option(help="Address of a board to send it to.")] = None,
-    token_file: TokenFile = None,
     judge_key: JudgeKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a submission to a board (--url), or score it here into a folder (--store, --release).
+    """Score a submission on its release and file the result in a store.
 
-    The result is an immutable JSON file, named by its content, with the time beside it; the same
-    file sent again is the same entry, so retries are safe. A refusal lists every problem and how to
-    fix it. On the board it is a claim; a blind round, or a judge's own run (reproduce), is proof.
+    The result is an immutable JSON file, named by its content, with the time in a file of its own;
+    the same submission filed again is the same entry. A refusal lists every problem and its fix.
+    On the board it is a claim; a blind round, or a keeper's own run (reproduce), is proof.
     """
-    if url is not None and store is None:
-        send(submission, url, token_file, as_json)
-        return
-    if url is not None or store is None or release is None:
-        raise ConfigError("submit: expected --url URL, or --store FOLDER with --release RELEASE")
     from leaderboard.scoring.evaluate import score
     from leaderboard.store.entries import NewFiling, check_is_store, entry_of, file_result
     from leaderboard.store.signatures import Signer, filed_paths
@@ -62,7 +49,26 @@ def submit(
         if signer is not None:
             paths = filed_paths(store, entry)
             signer.sign("scored", entry, paths if new else paths[:1])
-    print_filed(entry.name, entry.result.to_json(), as_json, new=new)
+    if as_json:
+        typer.echo(entry.result.to_json(), nl=False)
+        return
+    from leaderboard.board.display_text import CLAIM
+
+    state = "filed" if new else "already there"
+    standing = "" if result.release.origin == "blind" else f"; {CLAIM}"
+    typer.echo(f"{entry.name}: {state}: {result.method.name}, rSum {result.rsum:.1f}{standing}")
+
+
+def withdraw(
+    name: Annotated[str, typer.Argument(help="Name of the entry: 12 hexadecimal digits.")],
+    store: Annotated[Path, typer.Option(help="Folder of results with the entry.")],
+    reason: Annotated[str, typer.Option(help="Public reason, shown in its place.")],
+) -> None:
+    """Withdraw an entry: a tombstone with the reason is filed; the result stays in the store."""
+    from leaderboard.store.entries import now, withdraw
+
+    withdraw(store, name, reason, now())
+    typer.echo(f"{name}: withdrawn")
 
 
 def reproduce(

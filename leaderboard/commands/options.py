@@ -23,17 +23,6 @@ AttributesFile = Annotated[
         "now-builder ocr); adds the scores of knowing only these.",
     ),
 ]
-BoardUrl = Annotated[
-    str,
-    typer.Option(
-        "--url", envvar="NOW_LEADERBOARD_URL", show_envvar=True, help="Address of the board."
-    ),
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option("--token-file", help="File with your token; by default NOW_LEADERBOARD_TOKEN."),
-]
-EntryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of an entry.")]
 JudgeKey = Annotated[
     Path | None,
     typer.Option(
@@ -44,14 +33,4 @@ JudgeKey = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-DatabaseUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--database",
-        envvar="NOW_LEADERBOARD_DATABASE",
-        show_envvar=True,
-        help="sqlite:///FILE or postgresql://USER@HOST/NAME; a password is best left to the "
-        "variable. By default the store's own, in its private folder.",
-    ),
-]
 ReleaseArgument = Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder of the release.")]

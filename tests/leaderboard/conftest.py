@@ -1,47 +1,21 @@
-"""A small release of ours, a small archive in the published layout; databases of both kinds."""
+"""A small release of ours, a small archive in the published layout, and a filed board."""
 
-import asyncio
-import contextlib
 import csv
 import json
 import multiprocessing
-import os
-import pwd
 import shutil
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
-import threading
-import time
-import uuid
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
-import uvicorn
-from fastapi import FastAPI
-from sqlalchemy import create_engine, make_url, text
-from sqlalchemy.pool import NullPool
 
 from leaderboard.cli import main
 from leaderboard.core.errors import SubmissionError
 from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import Flag, Release
-from leaderboard.service.access import hash_operator_token
-from leaderboard.service.accounts import create_token, create_user
-from leaderboard.service.database import open_database
-from leaderboard.service.guard import Connection
-from leaderboard.service.quotas import Quotas
-from leaderboard.service.running import Settings, make_judge
-from leaderboard.service.server import make_app
 from leaderboard.store.entries import (
     NewFiling,
     Reproduction,
@@ -54,7 +28,6 @@ from leaderboard.store.proof import read_board
 from leaderboard.store.signatures import Signer, filed_paths, make_key, tombstone_path
 from leaderboard.submission.archive import new_submission, pack, with_details
 from leaderboard.submission.gallery import read_gallery
-from now_builder.errors import ConfigError
 from now_builder.formats.captions import TOKENIZERS, to_line
 from now_builder.formats.features import FeatureBatch, write_features
 from now_builder.formats.release import (
@@ -68,7 +41,6 @@ from now_builder.formats.release import (
 )
 from now_builder.formats.split import SPLITS, Shares, SplitPlan
 
-OPERATOR_TOKEN = "a-token-for-the-tests-only"
 SECRET = "0123456789abcdef" * 4
 SIZES = {"train": 4, "dev": 12, "test": 24}
 LANGUAGES = ("zh", "en", "de")
@@ -182,27 +154,6 @@ def pack_for_round(out, matrix, path, track="jieba", **changes):
     meta = new_submission(out / "participants", track, "test", "Mine")
     pack(path, matrix, meta.model_copy(update=changes))
     return path
-
-
-def entry_values(name="a" * 12, **fields):
-    """Return the columns of an entry's row in the database."""
-    return {
-        "name": name,
-        "payload_sha256": name.ljust(64, "0"),
-        "track": "jieba",
-        "split": "test",
-        "fingerprint": "f" * 64,
-        "rsum": 150.5,
-        "ranked": True,
-        "method": "Mine",
-        "evidence": "scored",
-    } | fields
-
-
-def at_once(call, arguments):
-    """Call a function with each argument, in a thread each; return the results in order."""
-    with ThreadPoolExecutor(len(arguments)) as threads:
-        return list(threads.map(call, arguments))
 
 
 def the_problem(call, *arguments, **options):
@@ -372,13 +323,9 @@ def now_leaderboard(monkeypatch, capsys):
 
 @pytest.fixture(scope="session")
 def forked():
-    """Start scripts in processes of their own, forked from one that has imported the service.
-
-    A script gets its arguments as ``argv`` and is killed or ends by itself.
-    """
+    """Start scripts in processes of their own; a script gets its arguments as ``argv``."""
     context = multiprocessing.get_context("forkserver")
-    modules = ("service.accounts", "service.migrations", "service.quotas", "store.entries")
-    context.set_forkserver_preload([f"leaderboard.{name}" for name in modules])
+    context.set_forkserver_preload(["leaderboard.store.entries"])
 
     def start(script, *argv):
         process = context.Process(target=exec, args=(script, {"argv": argv}))
@@ -387,206 +334,3 @@ def forked():
 
     start.Queue, start.Barrier = context.SimpleQueue, context.Barrier
     return start
-
-
-@pytest.fixture(scope="session")
-def postgres_server():
-    """A PostgreSQL server of our own: its address, with NAME where a database's name goes.
-
-    Nothing outlives the tests: it stops when this process does, however that ends.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="now-pg-"))  # sockets want short paths
-    try:
-        with _running(_programs(), folder):
-            url = f"postgresql://postgres@/NAME?host={folder}"
-            open_database(url.replace("NAME", "template1")).dispose()
-            yield url
-    finally:
-        shutil.rmtree(folder)
-
-
-def _programs():
-    """Find the folder of initdb and postgres; Debian keeps it off the PATH."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or [shutil.which("initdb")]
-    if found[-1] is None:
-        if os.environ.get("NOW_TEST_WITHOUT_POSTGRES"):
-            pytest.skip("no PostgreSQL server, as NOW_TEST_WITHOUT_POSTGRES says")
-        pytest.fail(
-            "no PostgreSQL server: apt install postgresql, or set NOW_TEST_WITHOUT_POSTGRES=1",
-            pytrace=False,
-        )
-    return Path(found[-1]).parent
-
-
-@contextmanager
-def _running(programs, folder):
-    # setpriv ends the server with us; and PostgreSQL does not run as root.
-    command = ["setpriv", "--pdeathsig", "INT"]
-    if os.geteuid() == 0:
-        user = (
-            "postgres" if any(user.pw_name == "postgres" for user in pwd.getpwall()) else "nobody"
-        )
-        shutil.chown(folder, user)
-        command += [f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}", "--clear-groups"]
-    making = [programs / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust"]
-    making += ["--encoding=UTF8", "--locale=C", "--no-sync"]
-    subprocess.run([*command, *making], check=True, capture_output=True, cwd=folder)
-    serving = [programs / "postgres", "-D", folder / "data", "-k", folder]
-    for setting in ("listen_addresses=", "fsync=off", "max_connections=300"):
-        serving += ["-c", setting]
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen([*command, *serving], cwd=folder, stdout=log, stderr=log)
-    try:
-        _wait(server, folder)
-        yield
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(30)
-
-
-def _wait(server, folder):
-    for _ in range(600):
-        if "ready to accept connections" in (folder / "log").read_text():
-            return
-        if server.poll() is not None:
-            break
-        time.sleep(0.05)
-    pytest.fail(f"PostgreSQL did not start:\n{(folder / 'log').read_text()}", pytrace=False)
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def database_url(request, tmp_path):
-    """An empty database: once a file of SQLite, once one of a PostgreSQL server."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'board.sqlite'}"
-        return
-    server, name = request.getfixturevalue("postgres_server"), f"board_{uuid.uuid4().hex}"
-    admin = create_engine(
-        make_url(server.replace("NAME", "postgres")).set(drivername="postgresql+psycopg"),
-        isolation_level="AUTOCOMMIT",
-        poolclass=NullPool,
-    )
-    with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    yield server.replace("NAME", name)
-    with admin.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-
-
-@pytest.fixture
-def database(database_url):
-    """The same, opened, with its tables."""
-    engine = open_database(database_url)
-    yield engine
-    engine.dispose()
-
-
-@dataclass(frozen=True)
-class RunningBoard:
-    """A running board, and what tests do to it."""
-
-    url: str
-    app: FastAPI
-    http: httpx.Client
-    stop: Callable[[], None]
-
-    @property
-    def service(self):
-        """Return what the app holds."""
-        return self.app.state.service
-
-    def token(self, handle, *scopes, seconds=None):
-        """Make a token, and the user where missing."""
-        with contextlib.suppress(ConfigError):
-            create_user(self.service.database, handle)
-        expires = datetime.now(UTC) + timedelta(seconds=seconds) if seconds else None
-        return create_token(
-            self.service.database, handle, scopes or ("read", "submit"), expires_at=expires
-        )
-
-    def call(self, method, path, token=None, **options):
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        headers |= options.pop("headers", {})
-        return self.http.request(method, self.url + path, headers=headers, **options)
-
-    def put(self, content, token=OPERATOR_TOKEN, **options):
-        return self.call("PUT", "/v1/submissions", token, content=content, **options)
-
-
-@pytest.fixture
-def serving():
-    """Start apps on free ports of loopback; give their addresses and what stops them."""
-    with contextlib.ExitStack() as stack:
-
-        def start(app):
-            server = contextlib.ExitStack()
-            stack.callback(server.close)
-            return server.enter_context(_served(app)), server.close
-
-        yield start
-
-
-class _QuickServer(uvicorn.Server):
-    """A server that notices at once that it should stop."""
-
-    async def main_loop(self):
-        await self.on_tick(0)
-        while not self.should_exit:  # noqa: ASYNC110 - set by another thread
-            await asyncio.sleep(0.01)
-
-
-@contextmanager
-def _served(app):
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        app, http=Connection, log_level="error", access_log=False, server_header=False
-    )
-    server = _QuickServer(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
-    listener.close()
-
-
-@pytest.fixture
-def make_board(serving, tmp_path, release):
-    """Start a board that accepts submissions to the small release, or another."""
-
-    def make(database=None, judge_key=None, scored_on=release, **limits):
-        judge = make_judge(scored_on, None, Quotas(**limits))
-        operator = hash_operator_token(OPERATOR_TOKEN)
-        app = make_app(Settings(tmp_path / "store", judge, database, operator, judge_key))
-        url, stop = serving(app)
-        return RunningBoard(url, app, http, stop)
-
-    with httpx.Client(timeout=60) as http:
-        yield make
-
-
-@pytest.fixture
-def plain(make_board):
-    """A board with the database that it makes for itself."""
-    return make_board()
-
-
-@pytest.fixture
-def board(make_board, database_url):
-    """A board on either kind of database."""
-    return make_board(database_url)
-
-
-@pytest.fixture
-def zipped(tmp_path, release):
-    """Make the bytes of a submission."""
-
-    def make(seed=0, name="Mine", split="test", **details):
-        size = SIZES[split]
-        meta = with_details(new_submission(release, "jieba", split, name), details)
-        pack(tmp_path / "zipped.zip", make_similarity(size, seed=seed), meta)
-        return (tmp_path / "zipped.zip").read_bytes()
-
-    return make

@@ -101,7 +101,6 @@ def test_an_unranked_result_still_exits_0(tmp_path, now_leaderboard, release):
             "reproduce 0123456789ab {packed} --by A --store {release} --release {release}",
             "no entry",
         ),
-        ("serve --store st --release {release} --token-file no", "--token-file"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_1(request, now_leaderboard, arguments, message):

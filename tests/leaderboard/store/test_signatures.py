@@ -14,8 +14,6 @@ from leaderboard.board.exports import FORMATS, badge_of, export_row
 from leaderboard.board.tables import make_board
 from leaderboard.core.errors import SubmissionError
 from leaderboard.scoring.result import Flag, Release
-from leaderboard.service.database import open_database
-from leaderboard.service.index import find_entry, rebuild
 from leaderboard.site.pages import Site
 from leaderboard.store.check_store import Trust, check_store
 from leaderboard.store.entries import (
@@ -211,15 +209,6 @@ def test_an_unsigned_copy_of_a_store_takes_no_proof_away(board, unsigned):
     for paths in ([board, unsigned], [unsigned, board]):
         first = next(e for e in read_board(paths) if e.result.method.name == "First")
         assert (first.proof.scored, first.withdrawal) == (True, None)
-
-
-def test_an_unsigned_tombstone_is_not_indexed(board, tmp_path):
-    engine = open_database(f"sqlite:///{tmp_path / 'board.sqlite'}")
-    name = _named(board, "First").name
-    withdraw(board, name, "gone", AT)
-    rebuild(engine, board)
-    assert find_entry(engine, name).withdrawn_at is None
-    engine.dispose()
 
 
 @pytest.mark.parametrize(

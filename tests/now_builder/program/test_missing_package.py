@@ -52,8 +52,6 @@ def test_a_command_names_the_extra_that_it_lacks(
      ("transformers", ["pc2-baseline", "zero-shot"], "zero-shot"),
      ("bs4", ["now-builder", "verify"], "crawl"),
      ("sklearn.mixture", ["pc2-baseline", "train"], "baseline"),
-     ("prometheus_client", ["now-leaderboard", "serve"], "server"),
-     ("psycopg", ["now-leaderboard", "serve"], "postgres"),
      ("phonenumbers", [], "package")],
 )  # fmt: skip
 def test_the_extra_is_the_commands_own_where_several_have_the_package(module, words, extra):

@@ -1,1 +1,0 @@
-"""The board over HTTP: accounts, quotas, uploads, pages and an API."""
