@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from leaderboard.commands import blind, board, judge, keys
+from leaderboard.commands import blind, board, judge
 from now_builder.program.command_line import Program, run, say_version
 
 app = Program(
@@ -39,17 +39,6 @@ blind_app = Program(name="now-leaderboard blind", help="Rounds whose pairing onl
 blind_app.command("make")(blind.make)
 blind_app.command("close")(blind.close)
 app.add_typer(blind_app, name="blind", rich_help_panel="Keep a board")
-
-
-keys_app = Program(name="now-leaderboard keys", help="Keys for the judge's signatures.")
-for word, function in (
-    ("make", keys.make),
-    ("show", keys.show),
-    ("rotate", keys.rotate),
-    ("list", keys.list_),
-):
-    keys_app.command(word)(function)
-app.add_typer(keys_app, name="keys", rich_help_panel="Keep a board")
 
 
 app.callback(invoke_without_command=True)(say_version)

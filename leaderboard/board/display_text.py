@@ -32,9 +32,9 @@ EVIDENCE_MEANS: Mapping[str, str] = {
     "scored": "a claim: a file of similarities was scored, whose author knew the order of the rows",
     "contradicted": "a claim that the judge’s run of the code did not reach; the figures are that"
     " run’s",
-    "reproduced": "proof: the judge scored and signed another run of the code, which agrees; the"
+    "reproduced": "proof: a keeper of the board ran the code and scored the run, which agrees; the"
     " figures are that run’s",
-    "blind": "proof: scored on a round whose pairing only the judge had, and signed",
+    "blind": "proof: scored on a round whose pairing only the judge had, and merged by the keepers",
 }
 CLAIM = (
     "a claim: whoever has the release has its pairing; a blind round, or a judge’s own run of the"

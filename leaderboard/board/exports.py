@@ -73,7 +73,6 @@ class ExportRow:
         date: day of the scoring, ISO 8601.
         source: publication of a reported row.
         flags: codes of the flags, also of those found by comparison with other entries.
-        signed: whether the judge signed that they scored it; None for reported rows.
         lists: whether it was submitted as ranked lists, which get no place.
     """
 
@@ -100,7 +99,6 @@ class ExportRow:
     table: str | None = None
     footnote: str | None = None
     flags: tuple[str, ...] = ()
-    signed: bool | None = None
     lists: bool = False
 
 
@@ -149,7 +147,6 @@ def export_row(board: BoardName, section: Section, row: Row) -> ExportRow:
         authors=result.authors,
         footnote=result.reason,
         flags=tuple(flag.code for flag in row.flags),
-        signed=row.signed,
         lists=result.precision is None,
     )
 
@@ -272,7 +269,7 @@ def _remarks(row: ExportRow) -> str:
 
 
 def _evidence(row: ExportRow) -> str:
-    notes = ["ranked lists"] * row.lists + ["not signed"] * (row.signed is False)
+    notes = ["ranked lists"] * row.lists
     return ", ".join(filter(None, (row.evidence, *notes, _remarks(row))))
 
 

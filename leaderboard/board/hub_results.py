@@ -69,7 +69,7 @@ def _notes(entry: Entry, flags: Sequence[Flag], way: Direction) -> str:
     tokens = f"captions as {result.track} tokens"
     parts = [f"nDCG@10; {recalls}", f"rSum of both directions {result.rsum:.1f}", tokens, data]
     parts.append(f"{entry.evidence}, {EVIDENCE_MEANS[entry.evidence]}".replace(";", ","))
-    if entry.proof.run is not None:
+    if entry.run is not None:
         parts.append(f"claimed rSum {entry.result.rsum:.1f}")
     codes = ", ".join(flag.code for flag in flags)
     return "; ".join([*parts, *([f"flagged: {codes}"] if codes else [])])

@@ -77,11 +77,6 @@ class Row:
         return self.evidence in _PROOF
 
     @property
-    def signed(self) -> bool | None:
-        """Whether the judge signed the figures; None for reported rows and references."""
-        return self.entry.signed if self.entry else None
-
-    @property
     def date(self) -> str | None:
         """Day of the submission, or the year of the publication."""
         if self.reported is not None:
@@ -257,7 +252,7 @@ def shown_by(row: Row) -> Key:
     """Return what identifies the figures of an entry's row: the entry, and the judge's run."""
     if row.entry is None:
         return ()
-    run = row.entry.proof.run
+    run = row.entry.run
     return row.entry.name, run and run.payload_sha256
 
 
@@ -366,7 +361,7 @@ def _scored(entry: Entry, board: BoardName, flags: tuple[Flag, ...]) -> Row:
         entry=entry,
         flags=flags,
         resampled=folds is None or folds.rsum_interval is not None,
-        claimed=_rsum(entry.result, board) if entry.proof.run else None,
+        claimed=_rsum(entry.result, board) if entry.run else None,
     )
 
 
@@ -398,20 +393,19 @@ def _least_half_width(ways: Iterable[tuple[tuple[float, float, float], int]]) ->
 def _references(kind: SectionKind, scored: Sequence[Row]) -> list[Row]:
     """Make the rows of chance, which is computed, and of the references on which results agree.
 
-    Results may have been scored with different attributes. Signed results count before others.
+    Results may have been scored with different attributes.
     """
     images, pairs = kind.n_images // kind.folds, kind.n_pairs // kind.folds
     chance = reference("chance", chance_rsum(images, pairs))
     if kind.folds > 1:
         return [chance]
-    values: dict[tuple[str, bool], set[float]] = defaultdict(set)
+    values: dict[str, set[float]] = defaultdict(set)
     for row in scored:
         for name, rsum in (row.entry.shown.references if row.entry else {}).items():
-            values[name, bool(row.signed)].add(rsum)
+            values[name].add(rsum)
     rows = [chance]
     for name in REFERENCES[1:]:
-        agreed = values.get((name, True)) or values.get((name, False)) or set()
-        rows += [reference(name, *agreed)] if len(agreed) == 1 else []
+        rows += [reference(name, *values[name])] if len(values[name]) == 1 else []
     return rows
 
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,6 @@ import typer
 from leaderboard.commands.options import (
     AsJson,
     AttributesFile,
-    JudgeKey,
     ReleaseArgument,
     ReleaseFolder,
     SubmissionFile,
@@ -26,7 +24,6 @@ def submit(
     release: ReleaseFolder,
     store: Annotated[Path, typer.Option(help="Folder of results, created if missing.")],
     attributes: AttributesFile = None,
-    judge_key: JudgeKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Score a submission on its release and file the result in a store.
@@ -36,19 +33,12 @@ def submit(
     On the board it is a claim; a blind round, or a keeper's own run (reproduce), is proof.
     """
     from leaderboard.scoring.evaluate import score
-    from leaderboard.store.entries import NewFiling, check_is_store, entry_of, file_result
-    from leaderboard.store.signatures import Signer, filed_paths
+    from leaderboard.store.entries import NewFiling, check_is_store, file_result
 
     check_is_store(store)
-    signer = Signer(store, judge_key) if judge_key else None
     result = score(submission, release, attributes)
-    intent = signer.signing_intent("scored", entry_of(result).name) if signer else nullcontext()
-    with intent:
-        # to the microsecond, so that what is sent within one second keeps its order
-        entry, new = file_result(store, result, NewFiling(None, datetime.now(UTC)))
-        if signer is not None:
-            paths = filed_paths(store, entry)
-            signer.sign("scored", entry, paths if new else paths[:1])
+    # to the microsecond, so that results filed within one second keep their order
+    entry, new = file_result(store, result, NewFiling(None, datetime.now(UTC)))
     if as_json:
         typer.echo(entry.result.to_json(), nl=False)
         return
@@ -81,22 +71,18 @@ def reproduce(
     run: Annotated[
         Path | None, typer.Option(help="Run folder; the hash of its run.toml is recorded.")
     ] = None,
-    judge_key: JudgeKey = None,
 ) -> None:
-    """File a run of another's entry: signed by the judge's key, it is proof, or contradicts.
+    """File a keeper's own run of an entry: merged into the store, it is proof, or contradicts.
 
     The entry is reproduced if the 95 % interval of the difference, run less entry, holds zero or
     lies above it, and stands with the run's figures; else it is contradicted, and has no place.
     """
     from leaderboard.commands.terminal import comparison_as_text
     from leaderboard.store.reproduce import Claim, reproduce
-    from leaderboard.store.signatures import Signer
 
-    signer = Signer(store, judge_key) if judge_key else None
-    filed, compared = reproduce(store, name, submission, release, Claim(by, commit, run), signer)
+    filed, compared = reproduce(store, name, submission, release, Claim(by, commit, run))
     typer.echo(comparison_as_text(compared, (f"the run of {filed.by}", f"entry {name}")))
-    verdict = "reproduced" if filed.agrees else "contradicted"
-    typer.echo(f"{name}: {verdict}{'' if signer else ', once the judge signs it (--judge-key)'}")
+    typer.echo(f"{name}: {'reproduced' if filed.agrees else 'contradicted'}")
 
 
 def export_site(
@@ -118,18 +104,16 @@ def export_site(
     """Write the board as static pages for any host: results beside the paper's rows.
 
     Open SITE/index.html. Pages load nothing from elsewhere and work without scripts; the same
-    results give the same bytes. Reports filed by dataset-report become pages too. SITE is not
-    replaced by results that lack a signature which it was made with.
+    results give the same bytes. Reports filed by dataset-report become pages too.
     """
     from leaderboard.site.export import export_site
     from leaderboard.store.dataset import read_reports
-    from leaderboard.store.proof import key_in_use, read_board
-    from leaderboard.store.signatures import read_chain
+    from leaderboard.store.verify import read_board
 
     paths = [*results, *(more or [])]
-    entries, chains = read_board(paths), [read_chain(path) for path in paths]
+    entries = read_board(paths)
     reports = [report for path in paths for report in read_reports(path)]
-    count = export_site(site, entries, reports, key_in_use(chains), chains=chains, space=space)
+    count = export_site(site, entries, reports, space=space)
     typer.echo(f"{site / 'index.html'}: {len(entries)} results, {count} files")
 
 
@@ -180,7 +164,7 @@ def export(
     """
     from leaderboard.board.exports import FORMATS, rows_of
     from leaderboard.site.pages import Site
-    from leaderboard.store.proof import read_board
+    from leaderboard.store.verify import read_board
     from now_builder.formats.benchmarks import BOARDS
 
     if kind == "trec":
@@ -212,7 +196,7 @@ def _export_hub_results(
     from leaderboard.board.hub_results import write_hub_results
     from leaderboard.site.pages import Site
     from leaderboard.store.entries import entry_of, read_result
-    from leaderboard.store.proof import read_board
+    from leaderboard.store.verify import read_board
 
     if dataset is None or output is None:
         wanted = "expected RESULT.json, --dataset USER/NAME and -o REPOSITORY"
@@ -260,14 +244,11 @@ def check_store(
         Path | None,
         typer.Option(help="The folder before the change; none of its files may change."),
     ] = None,
-    blind: Annotated[
-        bool,
-        typer.Option("--blind", help="For the judge: accept new results of blind rounds."),
-    ] = False,
-    judge: Annotated[
+    keeper: Annotated[
         bool,
         typer.Option(
-            "--judge", help="For the judge: accept tombstones and runs without a signature."
+            "--keeper",
+            help="For keepers of the store: accept new tombstones, runs and blind results.",
         ),
     ] = False,
     release: Annotated[
@@ -279,14 +260,14 @@ def check_store(
 ) -> None:
     """Check a folder of results changed by a pull request; exit code 1 on any problem.
 
-    Every file is validated, every signature checked, every new result recomputed from its ranks;
-    with the release also its references, duplicates and fingerprint. Nothing in the folder is
-    executed. Flags of a matrix can only be recomputed from the file: verify --submission.
+    Every file is validated, every new result recomputed from its ranks; with the release also its
+    references, duplicates and fingerprint. Nothing in the folder is executed. Flags of a matrix can
+    only be recomputed from the file: verify --submission.
     """
     from leaderboard.board.reported import published_methods
     from leaderboard.store.check_store import Trust, check_store
 
-    trust = Trust(blind, judge, tuple(release or []), attributes, published_methods())
+    trust = Trust(keeper, tuple(release or []), attributes, published_methods())
     problems = check_store(store, base, trust)
     if as_json:
         typer.echo(json.dumps([asdict(problem) for problem in problems], indent=2))

@@ -23,14 +23,5 @@ AttributesFile = Annotated[
         "now-builder ocr); adds the scores of knowing only these.",
     ),
 ]
-JudgeKey = Annotated[
-    Path | None,
-    typer.Option(
-        "--judge-key",
-        envvar="NOW_LEADERBOARD_JUDGE_KEY",
-        show_envvar=True,
-        help="File with the judge's private key, which signs the filed records (see keys make).",
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ReleaseArgument = Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder of the release.")]

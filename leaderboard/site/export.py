@@ -1,18 +1,14 @@
 """The site as a static folder."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from leaderboard.site.environment import GENERATOR
 from leaderboard.site.pages import Site
 from leaderboard.store.dataset import DatasetReport
 from leaderboard.store.entries import Entry
-from leaderboard.store.signatures import FIRST, Chain
 from now_builder.errors import ConfigError
 from now_builder.formats.io import remove_leftovers, replacing_folder
-
-LAST = "signatures.txt"
-"""File of a site: sha256 of the last signature of each store that it was made of."""
 
 _SPACE = """---
 title: Noise of Web leaderboard
@@ -32,28 +28,22 @@ def export_site(
     folder: Path,
     entries: Iterable[Entry],
     reports: Iterable[DatasetReport] = (),
-    judge_key: str | None = None,
     *,
-    chains: Sequence[Chain] = (),
     space: bool = False,
 ) -> int:
     """Write the site as a static folder; an old one is replaced atomically.
 
-    ``chains`` have the signatures of the stores. With ``space`` it has the ``README.md`` that makes
-    a static Space of it on the Hugging Face hub.
+    With ``space`` it has the ``README.md`` that makes a static Space of it on the Hugging Face hub.
 
     Returns:
         The number of files.
 
     Raises:
-        ConfigError: If ``folder`` exists and was not written by this function, or was made with a
-            signature that the stores do not have.
+        ConfigError: If ``folder`` exists and was not written by this function.
     """
     remove_leftovers(folder.parent, folder.name)  # puts back what a kill took away
     _check_replaceable(folder)
-    _check_continued(folder, chains)
-    last = sorted({chain.last for chain in chains} - {FIRST})
-    site = Site(entries, reports=reports, judge_key=judge_key)
+    site = Site(entries, reports=reports)
     paths = site.paths()
     with replacing_folder(folder) as fresh:
         for name in paths:
@@ -63,11 +53,9 @@ def export_site(
             path = fresh / name
             path.parent.mkdir(exist_ok=True)
             path.write_text(page[0], encoding="utf-8", newline="")
-        if last:
-            (fresh / LAST).write_text("".join(f"{one}\n" for one in last), encoding="ascii")
         if space:
             (fresh / "README.md").write_text(_SPACE, encoding="utf-8")
-    return len(paths) + bool(last) + space
+    return len(paths) + space
 
 
 def _check_replaceable(site: Path) -> None:
@@ -79,17 +67,4 @@ def _check_replaceable(site: Path) -> None:
         raise ConfigError(
             f"{site}: found files that export-site did not write, expected a new or empty folder,"
             " or an earlier site: all in it is replaced"
-        )
-
-
-def _check_continued(site: Path, chains: Sequence[Chain]) -> None:
-    """Refuse signatures that do not continue those of the earlier site: replaced, or taken away."""
-    path = site / LAST
-    told = path.read_text(encoding="utf-8", errors="replace").split() if path.is_file() else []
-    known = {one.previous for chain in chains for one in chain.signatures}
-    missing = set(told) - known - {chain.last for chain in chains}
-    if missing:
-        raise ConfigError(
-            f"{path}: the results lack signature {min(missing):.16}, which the site was made with: "
-            "keys replaced, or signatures removed? A board begun anew goes into another folder"
         )

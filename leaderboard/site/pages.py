@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import cached_property
 from itertools import combinations, pairwise
 
@@ -45,7 +45,7 @@ from leaderboard.site.charts import curves_of, progress_chart, rank_chart, recal
 from leaderboard.site.comparison import make_comparison
 from leaderboard.site.environment import compare_path, templates
 from leaderboard.store.dataset import DatasetReport, Queries
-from leaderboard.store.entries import Entry
+from leaderboard.store.entries import Entry, age
 from leaderboard.store.relative import relative_flags
 from now_builder.formats.benchmarks import BOARDS, BoardName
 
@@ -85,8 +85,6 @@ class Site:
         today: end of lines over time, of a site that renders on request; None for a static one,
             whose lines end at the last row's date.
         reports: reports on the data sets of the entries.
-        judge_key: name of the key of the store's signatures; without one every page says that it
-            is not signed.
         cache: values computed for earlier states of the store.
     """
 
@@ -95,11 +93,9 @@ class Site:
         entries: Iterable[Entry],
         today: date | None = None,
         reports: Iterable[DatasetReport] = (),
-        judge_key: str | None = None,
         *,
         cache: BoardCache | None = None,
     ) -> None:
-        self._judge_key = judge_key
         self._entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
         self._today = today
         self._cache = cache or BoardCache()
@@ -164,7 +160,7 @@ class Site:
                 paths.append(f"results/{entry.name}.json")
                 paths += [f"badges/{entry.name}.{kind}" for kind in ("svg", "json")]
                 paths += [f"ranks/{entry.name}.csv"] if entry.result.ranks else []
-                paths += [f"results/{entry.name}.run.json"] if entry.proof.run else []
+                paths += [f"results/{entry.name}.run.json"] if entry.run else []
         pairs = {
             compare_path(a, b)
             for name in BOARDS
@@ -196,12 +192,12 @@ class Site:
 
     def _render(self, template: str, **values: object) -> str:
         page = templates().get_template(template)
-        return page.render(judge_key=self._judge_key, **values) + "\n"
+        return page.render(**values) + "\n"
 
     def _index(self) -> str:
         boards = [self.board(name) for name in BOARDS]
         live = [entry for entry in self._entries.values() if entry.withdrawal is None]
-        newest = sorted(live, key=_arrival, reverse=True)[:_NEWEST]
+        newest = sorted(live, key=age, reverse=True)[:_NEWEST]
         return self._render(
             "index.html.j2",
             root="",
@@ -264,7 +260,7 @@ class Site:
         def cells(section: Section, row: Row) -> Markup:
             tie = _tie(row, leads[section.kind])
             axis = section.axis, section.base
-            shown = row.method, row.evidence, row.signed, row.flags, row.date
+            shown = row.method, row.evidence, row.flags, row.date
             spread = seeds[section.kind].get(row.entry.name) if row.entry else None
             key = (shown_by(row), *shown, section.kind.folds, *axis, tie, spread)
             text = before.get(key) if row.entry else None
@@ -319,7 +315,7 @@ class Site:
     def _persons(self) -> dict[str, tuple[int, int]]:
         """Number each entry among its submitter's on the same queries, withdrawn ones too."""
         own: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for entry in sorted(self._entries.values(), key=_arrival):
+        for entry in sorted(self._entries.values(), key=age):
             if entry.filing and entry.filing.submitter:
                 own[entry.filing.submitter, entry.result.release.fingerprint].append(entry.name)
         return {name: (n, len(names)) for names in own.values() for n, name in enumerate(names, 1)}
@@ -364,7 +360,7 @@ class Site:
         entry = self._live(name)
         if entry is None or not run:
             return entry.result.to_json() if entry else None
-        result = entry.proof.run and entry.proof.run.result
+        result = entry.run and entry.run.result
         return result.to_json() if result else None
 
     def _ranks(self, name: str) -> str | None:
@@ -440,12 +436,6 @@ def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int, Row | No
         chance = next((row for row in references if row.method == "chance"), None)
         found.append((section, tuple(group[:_LEADERS]), len(group[_LEADERS:]), chance))
     return found
-
-
-def _arrival(entry: Entry) -> tuple[int, datetime, str]:
-    """Return a sort key: the judge's order of arrival, unsigned entries before by date."""
-    at = entry.filing.submitted_at if entry.filing else datetime.min.replace(tzinfo=UTC)
-    return entry.proof.arrival or 0, at, entry.name
 
 
 def _rows(board: Board) -> list[Row]:

@@ -3,7 +3,7 @@
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -18,7 +18,6 @@ from leaderboard.store.entries import (
     MAX_RECORD,
     PRIVATE,
     RESULTS,
-    UNSIGNED,
     Filing,
     Reproduction,
     Withdrawal,
@@ -29,13 +28,12 @@ from leaderboard.store.entries import (
     result_path,
 )
 from leaderboard.store.lookalikes import lookalike
-from leaderboard.store.signatures import KEYS, SIGNATURES, PublicKey, Signature, read_chain
 from leaderboard.store.verify import against_release, differences_of_run, verify
 from leaderboard.submission.untrusted import shown
 from now_builder.errors import FormatError
 
 About: TypeAlias = Filing | Withdrawal | Reproduction
-Record: TypeAlias = Result | DatasetReport | PublicKey | Signature | About
+Record: TypeAlias = Result | DatasetReport | About
 
 KINDS: dict[str, type[Record]] = {
     RESULTS: Result,
@@ -43,13 +41,14 @@ KINDS: dict[str, type[Record]] = {
     "withdrawals": Withdrawal,
     "reproductions": Reproduction,
     DATASETS: DatasetReport,
-    KEYS: PublicKey,
-    SIGNATURES: Signature,
 }
 """Kind of record in each folder of a store."""
 
 LOOSE = frozenset({".gitignore", "README.md"})
 """Files allowed beside the folders, which a change leaves as they are."""
+
+_CLOCKS_DIFFER = timedelta(minutes=10)
+_KEEPER = "a keeper of the store adds it, and checks with --keeper"
 
 # no capitals: some file systems ignore case
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.json")
@@ -60,15 +59,14 @@ class Trust:
     """Permissions and data of the person who checks.
 
     Attributes:
-        blind: accept new results of blind rounds, which cannot be recomputed: for their judge.
-        judge: accept new tombstones and reproductions without a signature: for the judge.
+        keeper: accept what only the store's keepers may add: tombstones, runs, and results of
+            blind rounds, which cannot be recomputed.
         releases: releases on which references, duplicates and the fingerprint are recomputed.
         attributes: languages and topics of their pages.
         names: names of published methods.
     """
 
-    blind: bool = False
-    judge: bool = False
+    keeper: bool = False
     releases: tuple[Path, ...] = ()
     attributes: Path | None = None
     names: tuple[str, ...] = ()
@@ -91,8 +89,8 @@ def check_store(store: Path, base: Path | None = None, trust: Trust | None = Non
     """Find everything in an untrusted folder that a board must not accept, sorted by path.
 
     Only data is read and validated; nothing in the folder is executed, and no link is followed.
-    All files of ``base``, the folder before the change, must exist unchanged. In a store with a
-    key, new records must be signed by it.
+    All files of ``base``, the folder before the change, must exist unchanged. What is proof is for
+    the store's keepers to add.
 
     Raises:
         FormatError: If there is no such folder, or it is a link.
@@ -113,15 +111,11 @@ def check_store(store: Path, base: Path | None = None, trust: Trust | None = Non
                 _check_result(checked, path, record)
                 if path not in known:
                     _verify(checked, path, record, trust)
-            case PublicKey():
-                _named(checked, path, f"{record.name}.json")
-            case Signature():
-                _named(checked, path, f"{record.number:08d}.json")
             case DatasetReport():
                 _named(checked, path, f"{record.fingerprint}.json")
             case _:
                 _check_about(checked, path, record, entries)
-    _check_signatures(checked, base, known, trust)
+    _check_new(checked, base, known, trust)
     _check_lookalikes(checked, known, trust)
     return sorted(checked.problems, key=lambda problem: (problem.field, problem.code))
 
@@ -166,20 +160,13 @@ def _check_private(checked: _Store, private: os.DirEntry[str]) -> None:
     """Note a private part that has more in it than what ``submit`` leaves there."""
     try:
         with os.scandir(private) as inside:
-            fine = all(_is_of_submit(one) for one in inside)
+            fine = all(one.name == LOCK and one.stat(follow_symlinks=False).st_size == 0
+                       and one.is_file(follow_symlinks=False) for one in inside)  # fmt: skip
     except OSError:  # no folder, or one that only its owner may read
         fine = False
     if not fine:
         wanted, mend = f"an empty {LOCK} at most", "git rm -r --cached it"
         checked.note("store.private", PRIVATE, "something else in it", wanted, mend)
-
-
-def _is_of_submit(entry: os.DirEntry[str]) -> bool:
-    """Whether it is the lock, or the folder of notes, without any."""
-    state = entry.stat(follow_symlinks=False)
-    if entry.name == UNSIGNED:
-        return stat.S_ISDIR(state.st_mode) and not any(Path(entry).iterdir())
-    return entry.name == LOCK and stat.S_ISREG(state.st_mode) and state.st_size == 0
 
 
 def _printable(name: str) -> str:
@@ -262,58 +249,33 @@ def _check_lookalikes(checked: _Store, known: AbstractSet[str], trust: Trust) ->
                 names.append(name)
 
 
-def _check_signatures(
-    checked: _Store, base: Path | None, known: AbstractSet[str], trust: Trust
-) -> None:
-    """Check all signatures; note new records that need one, and filings dated back."""
-    if any(problem.field.startswith((KEYS, SIGNATURES)) for problem in checked.problems):
-        return
-    chain = read_chain(checked.root)
-    checked.problems += chain.problems
-    signed = chain.signed_files()
-    for path in checked.files - known - signed.keys():
-        folder = path.partition("/")[0]
-        by_judge = folder in {"withdrawals", "reproductions"}
-        only_judge = by_judge and (base is not None or bool(chain.keys))
-        if (chain.keys and folder in {RESULTS, "filings"}) or (only_judge and not trust.judge):
-            mend = "the judge files it with --judge-key"
-            checked.note("record.unsigned", path, "no signature", "one of the judge's key", mend)
+def _check_new(checked: _Store, base: Path | None, known: AbstractSet[str], trust: Trust) -> None:
+    """Note new records that only a keeper may add, and filings with a date that cannot be."""
     filings = {path: one for path, one in checked.records.items() if isinstance(one, Filing)}
     new = {path: filing for path, filing in filings.items() if path not in known}
-    latest = now() + timedelta(days=1)
+    latest = now() + _CLOCKS_DIFFER
     for path, filing in new.items():
-        if filing.submitted_at > latest:  # it would stay the newest one
+        if filing.submitted_at > latest:  # no later filing would pass until then
             at = filing.submitted_at.isoformat()
             checked.note("filing.date", path, at, f"{latest.isoformat()} at the latest")
-    if base is not None:
-        _check_first_key(checked, base, known)
-        before = [filing.submitted_at for path, filing in filings.items() if path in known]
-        unsigned = {path: filing for path, filing in new.items() if path not in signed}
-        _check_unsigned(checked, unsigned, known, max(before, default=None))
-        _check_undated(checked, filings.values(), known | signed.keys())
-
-
-def _check_first_key(checked: _Store, base: Path, known: AbstractSet[str]) -> None:
-    """Note a first key in a store that had none: anyone could make one."""
+    if base is None:
+        return
+    for path in checked.files - known if not trust.keeper else ():
+        if path.startswith(("withdrawals/", "reproductions/")):
+            checked.note("record.keeper", path, "a new record", "one that a keeper adds", _KEEPER)
+    before = [filing.submitted_at for path, filing in filings.items() if path in known]
+    _check_dates(checked, new, known, max(before, default=None))
+    dated = {filing.name for filing in filings.values()}
     for path, record in checked.records.items():
-        if isinstance(record, PublicKey) and record.previous is None and path not in known:
-            mend = f"the judge commits it to {base.name} before"
-            checked.note("key.new", path, "a first key", "the key of the base", mend)
-
-
-def _check_undated(checked: _Store, filings: Iterable[Filing], old: AbstractSet[str]) -> None:
-    """Note new unsigned results without a filing, which would count as older than dated ones."""
-    dated = {filing.name for filing in filings}
-    for path, record in checked.records.items():
-        if isinstance(record, Result) and path not in old and path[-17:-5] not in dated:
+        if isinstance(record, Result) and path not in known and path[-17:-5] not in dated:
             expected, mend = f"filings/{path[-17:]}", "now-leaderboard submit --store writes it"
             checked.note("filing.missing", path, "no filing", expected, mend)
 
 
-def _check_unsigned(
+def _check_dates(
     checked: _Store, filings: Mapping[str, Filing], known: AbstractSet[str], last: datetime | None
 ) -> None:
-    """Note new unsigned filings that are not dated after the last of the base, or of its entries.
+    """Note new filings that are not dated after the last of the base, or are of its entries.
 
     The date is what an entry's place is kept by.
     """
@@ -334,9 +296,9 @@ def _verify(checked: _Store, path: str, result: Result, trust: Trust) -> None:
     if result.ranks is not None:
         mend = "now-leaderboard score writes it"
         differences += [(one, mend) for one in verify(checked.root / path, result)]
-    elif result.release.origin != "blind" or not trust.blind:
-        mend = "its judge files it, and checks with --blind"
-        checked.note("result.unproved", path, "no ranks", "figures that can be recomputed", mend)
+    if (result.ranks is None or result.release.origin == "blind") and not trust.keeper:
+        found = "a result of a blind round" if result.ranks else "no ranks"
+        checked.note("result.unproved", path, found, "figures that can be recomputed", _KEEPER)
     for one, mend in differences:
         was = f"{one.field} {one.found!r:.60}"
         checked.note("result.differs", path, was, f"{one.expected!r:.60}", mend)

@@ -22,10 +22,8 @@ from now_builder.formats.io import locking, remove_leftovers, write_text
 
 MAX_RECORD = 8 * 2**20
 _log = logging.getLogger(__name__)
-RESULTS, PRIVATE, LOCK, UNSIGNED = "results", "private", "store.lock", "unsigned"
-_FOLDERS = (
-    RESULTS, "filings", "withdrawals", "reproductions", "datasets", "keys", "signatures",
-)  # fmt: skip
+RESULTS, PRIVATE, LOCK = "results", "private", "store.lock"
+_FOLDERS = (RESULTS, "filings", "withdrawals", "reproductions", "datasets")
 _NO_RESULT = "not a result. Score the submission first: now-leaderboard score X.zip -o RESULT.json"
 Record = TypeVar("Record", bound=Strict)
 
@@ -89,30 +87,12 @@ class Reproduction(Strict):
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """Statements of the judge's signatures about an entry.
-
-    Attributes:
-        arrival: number of the first signature about it: the order of arrival. None if unsigned.
-        received_at: the judge's time of that signature.
-        scored: whether the judge signed that it was scored by them.
-        run: the run that the judge signed last, whose result decides. None without one.
-    """
-
-    arrival: int | None = None
-    received_at: datetime | None = None
-    scored: bool = False
-    run: Reproduction | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Entry:
     """A result as filed, and the records about it.
 
     Attributes:
         name: first 12 hexadecimal digits of the sha256 of the result's JSON text.
         filing: None outside a store, and in one of before every submission was dated.
-        proof: statements of the signatures; empty in a store without a key.
         stored: whether the result is in a store, not in a file elsewhere.
     """
 
@@ -121,31 +101,31 @@ class Entry:
     filing: Filing | None = None
     withdrawal: Withdrawal | None = None
     reproductions: tuple[Reproduction, ...] = ()
-    proof: Proof = Proof()
     stored: bool = False
 
     @property
-    def evidence(self) -> Evidence:
-        """Evidence for the result: scored from a file or in a blind round, or the judge's own run.
-
-        A run that does not agree contradicts the entry. Without the judge's signature an entry is
-        only ``scored``.
-        """
-        if self.result.release.origin == "blind" and self.proof.scored:
-            return "blind"
-        if self.proof.run is None:
-            return "scored"
-        return "reproduced" if self.proof.run.agrees else "contradicted"
+    def run(self) -> Reproduction | None:
+        """The latest run by a keeper of the store, whose result decides. None without one."""
+        runs = (run for run in self.reproductions if run.result is not None)
+        return max(runs, key=lambda run: (run.reproduced_at, run.payload_sha256), default=None)
 
     @property
-    def signed(self) -> bool:
-        """Whether the judge signed that they scored what is shown."""
-        return self.proof.scored or self.proof.run is not None
+    def evidence(self) -> Evidence:
+        """Evidence for the result: scored from a file, in a blind round, or by a keeper's run.
+
+        A run that does not agree contradicts the entry. Proof is a record in a store, which its
+        keepers merged; a result file from elsewhere is a claim.
+        """
+        if self.stored and self.result.release.origin == "blind":
+            return "blind"
+        if self.run is None:
+            return "scored"
+        return "reproduced" if self.run.agrees else "contradicted"
 
     @property
     def shown(self) -> Result:
-        """The result that pages show: the judge's run, described as the entry is, or its own."""
-        run = self.proof.run.result if self.proof.run else None
+        """The result that pages show: the keeper's run, described as the entry is, or its own."""
+        run = self.run.result if self.run else None
         if run is None:
             return self.result
         return run.model_copy(
@@ -158,17 +138,15 @@ def entry_of(result: Result) -> Entry:
     return Entry(hashlib.sha256(result.to_json().encode()).hexdigest()[:12], result)
 
 
-def age(entry: Entry) -> tuple[bool, int, int, datetime, str]:
-    """Return a sort key, the earliest entry first: the judge's order, then dates.
+def age(entry: Entry) -> tuple[int, datetime, str]:
+    """Return a sort key, the earliest entry first, by date.
 
-    Dates anyone may have written. A store's entries without one are from before every submission
-    was dated, so they are the oldest (``check-store --base`` refuses new ones); a result file from
-    elsewhere is the newest.
+    A store's entries without a date are from before every submission was dated, so they are the
+    oldest (``check-store --base`` refuses new ones); a result file from elsewhere is the newest.
     """
-    arrival, filing = entry.proof.arrival, entry.filing
-    dated = 1 if filing else 0 if entry.stored else 2
-    at = filing.submitted_at if filing else datetime.min.replace(tzinfo=UTC)
-    return arrival is None, arrival or 0, dated, at, entry.name
+    dated = 1 if entry.filing else 0 if entry.stored else 2
+    at = entry.filing.submitted_at if entry.filing else datetime.min.replace(tzinfo=UTC)
+    return dated, at, entry.name
 
 
 def write_result(path: Path | str, result: Result) -> None:
@@ -360,7 +338,7 @@ def locked(store: Path) -> Iterator[None]:
     with path.open("w") as lock:
         with locking(path):
             fcntl.flock(lock, fcntl.LOCK_EX)
-        for folder in (store, *store.glob("[!.]*/"), store / PRIVATE / UNSIGNED):
+        for folder in (store, *store.glob("[!.]*/")):
             remove_leftovers(folder)
         yield
 

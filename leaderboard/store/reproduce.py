@@ -10,13 +10,11 @@ from leaderboard.scoring.pairing import compare_results
 from leaderboard.store.entries import (
     Reproduction,
     add_reproduction,
-    entry_of,
     find_result,
     now,
     read_record,
     read_result,
 )
-from leaderboard.store.signatures import Signer
 from leaderboard.submission.archive import refusing_fields
 from now_builder.errors import FormatError
 from now_builder.formats.io import sha256_of
@@ -37,12 +35,11 @@ def reproduce(
     submission: Path,
     release: Path,
     claim: Claim,
-    signer: Signer | None = None,
 ) -> tuple[Reproduction, Comparison]:
     """Score the submission of a second run, compare it with the entry and file it, once.
 
-    The record has the run's result. Signed with the judge's key, which ``signer`` has, it makes the
-    entry reproduced, or contradicted if the interval of the difference lies below zero.
+    The record has the run's result. Merged by the store's keepers, it makes the entry reproduced,
+    or contradicted if the interval of the difference lies below zero.
 
     Raises:
         SubmissionError: If the name or the commit is none; before anything is scored.
@@ -81,6 +78,4 @@ def reproduce(
         raise FormatError(filed, f"rSum {known.rsum}, expected {again.rsum}, that of this run")
     if (known.result, known.difference) != (again, reproduction.difference):
         raise FormatError(filed, "another result or difference, expected those of this run")
-    if signer is not None:
-        signer.sign("reproduced", entry_of(entry), [filed])
     return known, compared

@@ -1,7 +1,7 @@
-"""Recompute results: from their own ranks, or from submission and release."""
+"""Recompute results: from their own ranks, or from submission and release; read a board so."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,14 @@ from leaderboard.scoring.evaluate import duplicates_of, figures_of, folds_of, sc
 from leaderboard.scoring.pairing import compare_results
 from leaderboard.scoring.references import REFERENCES, chance_rsum, references
 from leaderboard.scoring.result import VERSION, RankRecord, Result
-from leaderboard.store.entries import Reproduction, entry_of
+from leaderboard.store.entries import (
+    RESULTS,
+    Entry,
+    Reproduction,
+    entry_of,
+    read_results,
+    result_path,
+)
 from leaderboard.submission.archive import Description
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError, FormatError
@@ -29,6 +36,25 @@ class Difference:
     def __str__(self) -> str:
         """Format the difference as one line."""
         return f"{self.field}: found {self.found!r:.80}, expected {self.expected!r:.80}"
+
+
+def read_board(paths: Iterable[Path]) -> list[Entry]:
+    """Read result files, folders of them, and stores, by name; recompute their figures.
+
+    Raises:
+        FormatError: If a file is invalid, or has figures that do not follow from its ranks.
+    """
+    entries: dict[str, Entry] = {}
+    for path in paths:
+        for entry in read_results([path]):
+            if entry.result.ranks is not None:
+                for difference in recomputed(entry.result):
+                    file = result_path(path, entry) if (path / RESULTS).is_dir() else path
+                    raise FormatError(file, str(difference))
+            known = entries.get(entry.name)
+            if known is None or entry.filing is not None or not known.stored:
+                entries[entry.name] = entry
+    return [entries[name] for name in sorted(entries)]
 
 
 def verify(

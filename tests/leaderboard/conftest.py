@@ -21,11 +21,9 @@ from leaderboard.store.entries import (
     Reproduction,
     add_reproduction,
     file_result,
-    read_results,
     withdraw,
 )
-from leaderboard.store.proof import read_board
-from leaderboard.store.signatures import Signer, filed_paths, make_key, tombstone_path
+from leaderboard.store.verify import read_board
 from leaderboard.submission.archive import new_submission, pack, with_details
 from leaderboard.submission.gallery import read_gallery
 from now_builder.formats.captions import TOKENIZERS, to_line
@@ -232,8 +230,8 @@ def run_of(entry, result=None, difference=(-1.0, 1.0)):
 
 
 def proven(entry, *run):
-    """Return an entry as if the judge had run it again."""
-    return replace(entry, proof=replace(entry.proof, run=run_of(entry, *run)))
+    """Return an entry as if a keeper had run it again."""
+    return replace(entry, reproductions=(run_of(entry, *run),))
 
 
 def filed_on(day):
@@ -273,14 +271,8 @@ def filed(tmp_path_factory, release):
     runs.append((overstated, run_of(overstated, poor, (-300.0, -100.0))))
     flagged = file_entry(store, release, "Forged", 60.0, filed_on(20), track="bpe")
     blind = file_entry(store, release, "Unseen", 2.0, filed_on(25), track="bert")
-    key = store.parent / "judge.key"
-    make_key(store, key, [])
-    signer = Signer(store, key)
-    for entry in read_results([store]):
-        signer.sign("scored", entry, filed_paths(store, entry))
-    for entry, run in runs:
-        signer.sign("reproduced", entry, [add_reproduction(store, run)])
-    signer.sign("withdrawn", gone, [tombstone_path(store, gone.name)])
+    for _, run in runs:
+        add_reproduction(store, run)
     hidden = {"origin": "blind", "fingerprint": "0" * 64}
     changed = {
         flagged.name: {"flags": (Flag(code="identity-like", message="13 times, expected 8"),)},

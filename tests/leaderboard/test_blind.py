@@ -20,8 +20,7 @@ from leaderboard.blind import RoundPlan, close_round, keyed_order, make_round
 from leaderboard.scoring.evaluate import read_inputs, score, validate
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.store.entries import entry_of
-from leaderboard.store.proof import read_board
-from leaderboard.store.verify import verify
+from leaderboard.store.verify import read_board, verify
 from leaderboard.submission.archive import new_submission, pack
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError, FormatError
@@ -247,12 +246,11 @@ def test_a_blind_result_tells_aggregates_alone(out, tmp_path):
         verify(tmp_path / "r.json", result)
 
 
-def test_a_blind_result_has_its_mark_where_the_judge_signs(out, tmp_path, now_leaderboard):
-    store, key = tmp_path / "board", tmp_path / "judge.key"
+def test_a_blind_result_in_a_store_is_proof(out, tmp_path, now_leaderboard):
+    store = tmp_path / "board"
     pack_for_round(out, _noisy(out), tmp_path / "x.zip")
-    assert now_leaderboard("keys", "make", key, "--store", store)[0] == 0
     submit = ("submit", tmp_path / "x.zip", "--release", out / "judge", "--store", store)
-    code, _, problem = now_leaderboard(*submit, "--judge-key", key)
+    code, _, problem = now_leaderboard(*submit)
     assert (code, problem) == (0, "")
     (entry,) = read_board([store])
     assert entry.evidence == "blind"

@@ -9,7 +9,6 @@ from huggingface_hub import parse_eval_result_entries
 from leaderboard.scoring.evaluate import score
 from leaderboard.store.entries import file_result, read_result, withdraw, write_result
 from leaderboard.store.reproduce import Claim, reproduce
-from leaderboard.store.signatures import Signer, make_key, tombstone_path
 from leaderboard.submission.archive import new_submission, pack, with_details
 from now_builder.hub.publish import _EVALUATION
 from tests.leaderboard.conftest import make_similarity
@@ -51,9 +50,7 @@ def test_the_hubs_client_reads_ndcg_of_both_tasks(filed, tmp_path, now_leaderboa
 def test_a_result_that_a_store_proves_is_told_with_the_judges_figures(
     filed, tmp_path, release, now_leaderboard
 ):
-    key, store = tmp_path / "judge.key", tmp_path / "store"
-    make_key(store, key, [])
-    signer, claim = Signer(store, key), read_result(filed)
+    store, claim = tmp_path / "store", read_result(filed)
     entry, _ = file_result(store, claim)
     model = tmp_path / "model"
     command = ["export", filed, "--to", "hf-results", "--dataset", "me/NoW", "-o", model]
@@ -64,7 +61,7 @@ def test_a_result_that_a_store_proves_is_told_with_the_judges_figures(
             make_similarity(strength=strength),
             new_submission(release, "jieba", "test", "Again"),
         )
-        run = reproduce(store, entry.name, again, release, Claim("Fay"), signer)[0]
+        run = reproduce(store, entry.name, again, release, Claim("Fay"))[0]
         assert now_leaderboard(*command, "--store", store)[0] == 0
         told = yaml.safe_load((model / ".eval_results" / "NoW-jieba.yaml").read_text())
         i2t, t2i = parse_eval_result_entries(told)
@@ -73,8 +70,6 @@ def test_a_result_that_a_store_proves_is_told_with_the_judges_figures(
         assert f"rSum of both directions {run.rsum:.1f}" in t2i.notes
         assert f"claimed rSum {claim.rsum:.1f}" in t2i.notes
     withdraw(store, entry.name, "", datetime(2026, 8, 1, tzinfo=UTC))
-    assert now_leaderboard(*command, "--store", store)[0] == 0, "not signed: no effect"
-    signer.sign("withdrawn", entry, [tombstone_path(store, entry.name)])
     code, _, told = now_leaderboard(*command, "--store", store)
     assert (code, "withdrawn, expected an entry that stands" in told) == (1, True)
 

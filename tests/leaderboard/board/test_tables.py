@@ -75,7 +75,7 @@ def test_what_was_contradicted_stands_last_with_the_figures_of_the_run(filed):
     section = make_board("jieba", filed.values()).sections[0]
     claim, row = filed["Overstated"], section.row_of(filed["Overstated"].name)
     assert (row.evidence, row.claimed) == ("contradicted", claim.result.rsum)
-    assert row.rsum == claim.proof.run.rsum < claim.result.rsum
+    assert row.rsum == claim.run.rsum < claim.result.rsum
     ranked = [row for row in section.rows[section.n_proof :] if row.ranked]
     assert ranked[-1] is row
     assert not any(row.proof for row in section.rows[section.n_proof :])

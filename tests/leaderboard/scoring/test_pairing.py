@@ -7,7 +7,7 @@ import pytest
 from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import score
 from leaderboard.store.entries import file_result, write_result
-from leaderboard.store.proof import read_board
+from leaderboard.store.verify import read_board
 from leaderboard.submission.archive import new_submission, pack
 from tests.leaderboard.conftest import SIZES, make_similarity, score_matrix
 
@@ -77,7 +77,6 @@ def test_the_schema_says_which_fields_there_are(now_leaderboard, kind):
 
 def test_a_second_run_is_filed_beside_its_entry(now_leaderboard, tmp_path, pair, release):
     entry, _ = file_result(tmp_path / "s", score(tmp_path / "a.zip", release))
-    assert now_leaderboard("keys", "make", tmp_path / "key", "--store", tmp_path / "s")[0] == 0
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.toml").write_text("seed = 2\n")
     pack(
@@ -87,7 +86,6 @@ def test_a_second_run_is_filed_beside_its_entry(now_leaderboard, tmp_path, pair,
     )
     command = ["reproduce", entry.name, tmp_path / "again.zip", "--store", tmp_path / "s"]
     command += ["--release", release, "--by", "Bob", "--run", tmp_path / "run"]
-    command += ["--judge-key", tmp_path / "key"]
     code, text, problem = now_leaderboard(*command, "--commit", "0123abc")
     assert (code, problem) == (0, "")
     assert f"the run of Bob less entry {entry.name}" in text

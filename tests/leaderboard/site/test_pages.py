@@ -30,7 +30,6 @@ from leaderboard.site.pages import Site
 from leaderboard.store.dataset import dataset_report
 from leaderboard.store.entries import (
     Filing,
-    Proof,
     Reproduction,
     Withdrawal,
     entry_of,
@@ -296,7 +295,7 @@ def test_a_copy_of_an_earlier_entry_is_flagged_on_its_page_and_its_row(entry_on)
         replace(entry, filing=_filing(entry.name, "ann").model_copy(update={"submitted_at": at}))
         for entry, at in (
             (
-                replace(entry_on("First"), proof=Proof(arrival=1, scored=True)),
+                entry_on("First"),
                 datetime(2026, 1, 1, tzinfo=UTC),
             ),
             (entry_on("Second"), datetime(2026, 1, 2, tzinfo=UTC)),
@@ -330,7 +329,7 @@ def test_a_board_shows_evidence_ties_and_places(files, filed):
 
 def test_an_entry_that_was_run_again_shows_the_figures_of_the_run(filed, files):
     entry = filed["Overstated"]
-    run, page = entry.proof.run.result, files[f"entries/{entry.name}.html"]
+    run, page = entry.run.result, files[f"entries/{entry.name}.html"]
     assert "the judge’s run contradicts it" in page
     assert f'<p class="number">{run.rsum:.1f}</p>' in page
     assert f"<b>{entry.result.rsum:.1f}</b> was claimed" in page
@@ -694,7 +693,6 @@ def test_pages_after_one_more_result_are_those_of_a_board_made_anew():
     entries[4] = replace(entries[4], result=entries[2].result)
     gone = Withdrawal(name=entries[3].name, withdrawn_at=datetime(2026, 1, 1, tzinfo=UTC))
     states = [entries[:5], entries[:8], [*entries[:3], replace(entries[3], withdrawal=gone)]]
-    states += [[replace(one, proof=Proof(n, None, scored=True)) for n, one in enumerate(entries)]]
     states += [[proven(entries[0], entries[7].result), *entries[1:5]]]
     for state in states:
         after, anew = Site(state, date(2026, 2, 1), cache=cache), Site(state, date(2026, 2, 1))

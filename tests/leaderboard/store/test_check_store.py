@@ -105,11 +105,11 @@ def test_figures_that_nobody_can_recompute_are_the_judges_alone(store, whole, re
     blind = result.model_copy(update=told)
     _file(store, blind, NewFiling("judge", LATER))
     assert _codes(check_store(store, whole)) == ["result.unproved"]
-    assert check_store(store, whole, Trust(blind=True)) == []
+    assert check_store(store, whole, Trust(keeper=True)) == []
     assert check_store(store, store) == [], "what stands was judged"
     unproved = shutil.copytree(whole, store.parent / "other")
     _file(unproved, result.model_copy(update={"ranks": None}))
-    assert _codes(check_store(unproved, trust=Trust(blind=True))) == ["result.unproved"]
+    assert _codes(check_store(unproved, trust=Trust(keeper=True))) == ["result.unproved"]
 
 
 def test_names_are_those_of_contents(store):
@@ -263,9 +263,7 @@ def test_links_and_foreign_files_are_found_and_never_followed(store, tmp_path):
         ("store.lock", lambda path: path.symlink_to("/dev/null"), True),
         ("store.lock", lambda path: path.write_text("{}"), True),
         ("x.json", Path.touch, True),
-        ("unsigned", Path.mkdir, False),
-        ("unsigned/scored-aaaaaaaaaaaa", lambda path: (path.parent.mkdir(), path.touch()), True),
-        ("unsigned", Path.touch, True),
+        ("folder", Path.mkdir, True),
     ],
 )
 def test_a_private_folder_has_the_lock_that_submit_leaves_alone(store, name, make, refused):

@@ -117,8 +117,8 @@ def test_what_a_kill_before_the_result_leaves_is_no_entry(tmp_path, result, monk
         with pytest.raises(KeyboardInterrupt):
             file_result(tmp_path / "s", result, NewFiling("ann", AT))
     assert read_results([tmp_path / "s"]) == []
-    left = [tmp_path / "s" / name / ".x.json.1.999999999.tmp" for name in ("", "private/unsigned")]
-    left.append(tmp_path / "s" / "keys" / ".x.json.1.999999999.tmp")
+    left = [tmp_path / "s" / name / ".x.json.1.999999999.tmp" for name in ("", "results")]
+    left.append(tmp_path / "s" / "filings" / ".x.json.1.999999999.tmp")
     for path in left:
         path.parent.mkdir(exist_ok=True)
         path.touch()

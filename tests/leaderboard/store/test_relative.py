@@ -7,15 +7,21 @@ import pytest
 
 from leaderboard.metrics import count_ranks
 from leaderboard.scoring.result import QueryRanks, RankRecord, query_ranks
-from leaderboard.store.entries import Entry, NewFiling, Proof, file_result, read_results
-from leaderboard.store.proof import read_board
+from leaderboard.store.entries import (
+    Entry,
+    Filing,
+    NewFiling,
+    age,
+    file_result,
+    read_results,
+)
 from leaderboard.store.relative import (
     NEAR_IDENTICAL,
     Pairs,
     relative_flags,
     unit_ranks,
 )
-from leaderboard.store.signatures import make_key
+from leaderboard.store.verify import read_board
 from tests.leaderboard.conftest import SIZES, make_similarity, score_matrix
 from tests.leaderboard.random_entries import make_entries
 from tests.leaderboard.scoring.similarities import embedded
@@ -42,7 +48,7 @@ def _codes(store):
 
 
 def test_of_two_entries_of_the_same_ranks_the_earlier_one_keeps_its_place(tmp_path, filed):
-    """Signed or not: who refiles a rival's public result takes nothing from them."""
+    """Who refiles a rival's public result takes nothing from them."""
     matrix = make_similarity()
     first = filed(matrix, "Theirs", who="bob")
     copy = filed(np.exp(matrix) * 3, "Mine")
@@ -51,8 +57,6 @@ def test_of_two_entries_of_the_same_ranks_the_earlier_one_keeps_its_place(tmp_pa
     (flag,) = relative_flags(read_results([tmp_path / "s"]))[copy]
     assert first in flag.message
     assert other not in flag.message
-    make_key(tmp_path / "s", tmp_path / "k", read_results([tmp_path / "s"]))
-    assert set(relative_flags(read_board([tmp_path / "s"]))) == {copy}
 
 
 def test_what_one_sends_twice_or_two_send_alike_is_said_so(tmp_path, filed):
@@ -85,8 +89,6 @@ def test_without_a_filing_the_entry_of_a_store_is_the_oldest_and_a_file_the_newe
     for read in (read_results, read_board):
         (entry,) = (one for one in read([path, store]) if one.name == first)
         assert entry.stored, "a file of it was read before"
-    make_key(store, tmp_path / "k", read_results([store]))
-    assert first not in relative_flags(read_board([store]))
 
 
 def test_entries_without_anything_to_differ_in_are_no_copies(tmp_path, filed):
@@ -152,26 +154,27 @@ def _random_entries(draw, count):
             other = ways[draw.integers(len(ways))]
             way = np.where(draw.random((2, 60)) < (0.0, 0.0, 0.001, 0.55)[kind], way, other)
         ways.append(way if number % 7 else np.zeros_like(way))
-    signed = draw.permutation(count)
+    order = draw.permutation(count)
     for number, (i2t, t2i) in enumerate(ways):
         record = RankRecord(
             i2t=QueryRanks(greater=tuple(i2t.tolist())), t2i=QueryRanks(greater=tuple(t2i.tolist()))
         )
         changed = {"ranks": record, "n_pairs": 60, "n_images": 60}
-        proof = Proof(arrival=int(signed[number]) + 1, scored=True)
-        yield Entry(f"{number:012x}", base.model_copy(update=changed), proof=proof)
+        name, at = f"{number:012x}", AT + timedelta(days=int(order[number]))
+        filing = Filing(name=name, submitted_at=at)
+        yield Entry(name, base.model_copy(update=changed), filing)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_flags_kept_from_store_to_store_are_those_of_comparing_all_anew(seed):
-    """Entries arrive one by one, in another order than the signed one; some leave again."""
+    """Entries arrive one by one, in another order than that of their dates; some leave again."""
     draw, pairs = np.random.default_rng(seed), Pairs()
     entries = list(_random_entries(draw, 24))
     for count in range(1, len(entries) + 1):
         some = [entry for entry in entries[:count] if draw.random() < 0.9]
         kept = relative_flags(some, pairs)
         assert kept == relative_flags(some)
-        slow = _slowly(sorted(some, key=lambda entry: entry.proof.arrival))
+        slow = _slowly(sorted(some, key=age))
         assert kept.keys() == slow.keys()
         assert all(slow[name] in flag.message for name, (flag,) in kept.items())
     assert slow
