@@ -1,4 +1,4 @@
-"""Display text of the pages: names of boards, sections, evidence and flags, notes on rows."""
+"""Display text of the pages: names of boards, sections, evidence and notes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,16 +47,11 @@ PARTS: Mapping[str, str] = {
     " a paper: sorted, not numbered.",
 }
 """Reason for each part of a table, by its title."""
-FLAG_MEANS: Mapping[str, str] = {
-    "identity-like": "Apart from the correct pairs the matrix is nearly constant. Scores of a model"
-    " are not like that; a matrix made from the answers is.",
-    "index-local": "Rows near each other in the file look alike. A model does not know the order of"
-    " the rows, so something else got in.",
-    "unexplained-pairs": "The right pairs stand out, but the other similarities show nothing that"
-    " images and captions have in common: as in noise with a raised diagonal.",
+NOTE_MEANS: Mapping[str, str] = {
     "distances": "The reversed similarities score far above chance: distances may have been"
     " submitted.",
-    "near-identical": "Its ranks are almost those of an entry that was here before.",
+    "follows-language": "Nearly all candidates in the query’s language stand above the others.",
+    "follows-site": "Nearly all candidates of the query’s site stand above the others.",
 }
 
 
@@ -113,8 +108,8 @@ def seed_mean(seeds: Seeds) -> str:
 def row_notes(row: Row) -> list[Note]:
     """Return the notes that a reader needs before comparing a row."""
     if row.entry is not None:
-        flags = [Note(flag.code.replace("-", " "), warning=True) for flag in row.flags]
-        return flags + _notes(row, row.entry.shown)
+        equal = [Note(f"ranks of {row.equal_to}", warning=True)] if row.equal_to else []
+        return equal + _notes(row, row.entry.shown)
     size = row.reported.ensemble if row.reported else None
     return [_networks(size)] if size else []
 
@@ -155,7 +150,6 @@ def filter_classes(row: Row) -> str:
         classes += ["own"] * (not result.training.has_external_data)
     classes += ["one"] * (size == 1)
     classes += ["unranked"] * (not row.ranked)
-    classes += ["flagged"] * bool(row.flags)
     return " ".join(classes)
 
 

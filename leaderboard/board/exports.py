@@ -72,7 +72,8 @@ class ExportRow:
         recalls: Six, as in ``RECALLS``, in percent; none where only the sum is known.
         date: day of the scoring, ISO 8601.
         source: publication of a reported row.
-        flags: codes of the flags, also of those found by comparison with other entries.
+        notes: codes of the notes on the matrix.
+        equal_to: name of an earlier entry with the same ranks.
         lists: whether it was submitted as ranked lists, which get no place.
     """
 
@@ -98,7 +99,8 @@ class ExportRow:
     source: Source | None = None
     table: str | None = None
     footnote: str | None = None
-    flags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    equal_to: str | None = None
     lists: bool = False
 
 
@@ -146,7 +148,8 @@ def export_row(board: BoardName, section: Section, row: Row) -> ExportRow:
         url=result.links.paper or result.links.code,
         authors=result.authors,
         footnote=result.reason,
-        flags=tuple(flag.code for flag in row.flags),
+        notes=tuple(note.code for note in result.notes),
+        equal_to=row.equal_to,
         lists=result.precision is None,
     )
 
@@ -202,7 +205,8 @@ def to_json(rows: Iterable[ExportRow]) -> str:
     records = [
         _record(row)
         | {
-            "flags": list(row.flags),
+            "notes": list(row.notes),
+            "equal_to": row.equal_to,
             "authors": [_encodable(author) for author in row.authors],
             "source": row.source.model_dump(mode="json") if row.source else None,
         }
@@ -264,8 +268,8 @@ def to_latex(rows: Iterable[ExportRow]) -> str:
 
 def _remarks(row: ExportRow) -> str:
     claimed = [] if row.claimed is None else [f"claimed {_rounded(row.claimed)}"]
-    flagged = [f"flagged: {', '.join(row.flags)}"] if row.flags else []
-    return ", ".join(claimed + flagged)
+    equal = [f"ranks of {row.equal_to}"] if row.equal_to else []
+    return ", ".join([*claimed, *equal, *row.notes])
 
 
 def _evidence(row: ExportRow) -> str:
@@ -300,8 +304,8 @@ def badge_of(row: ExportRow) -> Badge:
     claim = ", contradicted" if row.evidence == "contradicted" else ", claim"
     return Badge(
         TITLES.get(row.board, row.board),
-        f"rSum {_rounded(row.rsum)}{place if row.proof else claim}{', flagged' * bool(row.flags)}",
-        "grey" if row.flags else _BADGES.get(row.evidence, "grey"),
+        f"rSum {_rounded(row.rsum)}{place if row.proof else claim}",
+        "grey" if row.equal_to else _BADGES.get(row.evidence, "grey"),
     )
 
 
@@ -356,7 +360,7 @@ def _record(row: ExportRow) -> dict[str, object]:
         "recalls": dict(zip(RECALLS, row.recalls or [None] * 6, strict=True)),
         "authors": {"authors": " and ".join(row.authors) or None},
         "source": {"source": row.source.key if row.source else None},
-        "flags": {"flags": " ".join(row.flags) or None},
+        "notes": {"notes": " ".join(row.notes) or None, "equal_to": row.equal_to},
     }
     record: dict[str, object] = {}
     for name in (field.name for field in fields(row)):

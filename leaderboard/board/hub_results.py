@@ -1,11 +1,10 @@
 """Results for the page of a model on the Hugging Face hub: ``.eval_results/*.yaml``."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from leaderboard.board.display_text import EVIDENCE_MEANS
-from leaderboard.scoring.result import Direction, Flag
+from leaderboard.scoring.result import Direction
 from leaderboard.store.entries import Entry
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import TOKENIZERS
@@ -14,7 +13,7 @@ from now_builder.formats.io import write_text
 FOLDER = ".eval_results"
 
 
-def write_hub_results(entry: Entry, flags: Sequence[Flag], dataset: str, model: Path) -> Path:
+def write_hub_results(entry: Entry, dataset: str, model: Path) -> Path:
     """Write nDCG@10 of both directions, in percent as MTEB does, into a model's repository.
 
     The tasks are those of the ``eval.yaml`` that ``now-builder publish`` writes. Figures are those
@@ -22,7 +21,6 @@ def write_hub_results(entry: Entry, flags: Sequence[Flag], dataset: str, model: 
 
     Args:
         entry: the entry, of the test split.
-        flags: its flags, also those found by comparison with others.
         dataset: the data set on the hub, ``USER/NAME``.
         model: folder of the model's repository.
 
@@ -51,7 +49,7 @@ def write_hub_results(entry: Entry, flags: Sequence[Flag], dataset: str, model: 
         if way.ndcg is None:
             raise ConfigError(f"{about}: no nDCG@10, as in a blind round; else score it again")
         value, url = round(100 * way.ndcg, 5), result.links.code or result.links.paper
-        notes = _notes(entry, flags, way)
+        notes = _notes(entry, way)
         entries.append(EvalResultEntry(dataset, task, value, source_url=url, notes=notes))
     path = model / FOLDER / f"{dataset.partition('/')[2]}-{result.track}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +58,7 @@ def write_hub_results(entry: Entry, flags: Sequence[Flag], dataset: str, model: 
     return path
 
 
-def _notes(entry: Entry, flags: Sequence[Flag], way: Direction) -> str:
+def _notes(entry: Entry, way: Direction) -> str:
     result = entry.shown
     recalls = ", ".join(
         f"R@{k} {value:.1f}" for k, value in zip((1, 5, 10), way.values(), strict=True)
@@ -71,5 +69,4 @@ def _notes(entry: Entry, flags: Sequence[Flag], way: Direction) -> str:
     parts.append(f"{entry.evidence}, {EVIDENCE_MEANS[entry.evidence]}".replace(";", ","))
     if entry.run is not None:
         parts.append(f"claimed rSum {entry.result.rsum:.1f}")
-    codes = ", ".join(flag.code for flag in flags)
-    return "; ".join([*parts, *([f"flagged: {codes}"] if codes else [])])
+    return "; ".join([*parts, *(note.code for note in entry.shown.notes)])

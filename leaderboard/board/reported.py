@@ -175,12 +175,6 @@ def read_reported(board: BoardName | None = None) -> tuple[ReportedRow, ...]:
     )
 
 
-@cache
-def published_methods() -> tuple[str, ...]:
-    """Return the names of all methods with reported figures."""
-    return tuple(dict.fromkeys(row.method for row in read_reported()))
-
-
 def _row(table: _Table, figures: _Figures) -> ReportedRow:
     rsum = figures.rsum
     if rsum is None:

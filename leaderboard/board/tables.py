@@ -6,20 +6,27 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, hypot
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
+from jaxtyping import Float
 
-from leaderboard.board.board_cache import BoardCache, Key
 from leaderboard.board.reported import NoiseCondition, ReportedRow, read_reported
 from leaderboard.core.tracks import Origin
-from leaderboard.core.uncertainty import intervals_of, sum_deviation, tied_with_first
+from leaderboard.core.uncertainty import (
+    intervals_of,
+    resampled,
+    sum_deviation,
+    tied_with_first,
+)
+from leaderboard.metrics import hits_per_image
 from leaderboard.scoring.references import REFERENCES, chance_rsum
-from leaderboard.scoring.result import Flag, Folds, RankRecord, Result
-from leaderboard.store.entries import Entry, Evidence
+from leaderboard.scoring.result import Folds, RankRecord, Result
+from leaderboard.store.entries import Entry, Evidence, age
 from now_builder.formats.benchmarks import BENCHMARKS, BOARD_FACTS, FOLD, BoardName
 from now_builder.formats.captions import TOKENIZERS
 
+Key: TypeAlias = tuple[object, ...]
 RowEvidence = Evidence | Literal["reported", "reference"]
 SortKey = Literal[
     "method", "evidence", "i2t-1", "i2t-5", "i2t-10", "t2i-1", "t2i-5", "t2i-10", "date"
@@ -48,11 +55,11 @@ class Row:
         resampled: whether that interval is a bootstrap of the ranks.
         recalls: six recalls in percent; empty if only their sum is known.
         place: place by rSum among proof, from 1; equal scores share a place. None for a claim, or
-            if not ranked, or flagged.
+            if not ranked, or equal to an earlier entry.
         places: first and last place held under resampling. None without a place or ranks.
         tied: whether the row is not significantly below the first. None without a place or ranks.
         claimed: rSum of the entry's own file where the figures are those of the judge's run.
-        flags: flags of the result, and those found by comparison with other entries.
+        equal_to: name of an earlier entry with the same ranks. None without one.
     """
 
     evidence: RowEvidence
@@ -67,7 +74,7 @@ class Row:
     tied: bool | None = None
     entry: Entry | None = None
     reported: ReportedRow | None = None
-    flags: tuple[Flag, ...] = ()
+    equal_to: str | None = None
     resampled: bool = False
     claimed: float | None = None
 
@@ -116,7 +123,7 @@ class Section:
 
     Attributes:
         published: whether this is the test split of the board's reported figures.
-        rows: rows, proof first, then claims, each best first, its flagged and unranked rows last.
+        rows: rows, proof first, then claims, each best first, its unranked rows last.
         axis: end of the bars' axis, in rSum points.
         base: start of that axis; greater than 0 if all ranked rows are far above 0.
         n_proof: number of rows in the part of proof: with the references, if there is any proof.
@@ -175,25 +182,23 @@ def boards_of(result: Result) -> tuple[BoardName, ...]:
 def make_board(
     name: BoardName,
     entries: Iterable[Entry],
-    flags: Mapping[str, tuple[Flag, ...]] | None = None,
-    cache: BoardCache | None = None,
+    equal: Mapping[str, str] | None = None,
 ) -> Board:
     """Group entries by split, release and noise condition; rank the proof in each by exact rSum.
 
     Results on the published layout with as many images and captions as the reported rows stand with
     them; results on other data get their own sections. Claims, withdrawn entries and ranked lists
     are not ranked. Training noise that no reported row has is stated by the submitter alone: its
-    rows get no places. ``flags`` are those found by comparison with other entries, by name.
+    rows get no places. ``equal`` has the earlier entry of the same ranks, by name.
     """
-    flags, cache = flags or {}, cache or BoardCache()
+    equal = equal or {}
     own = sorted(
         (entry for entry in entries if name in boards_of(entry.result)), key=lambda e: e.name
     )
     groups: dict[SectionKind, list[Row]] = defaultdict(list)
     for entry in own:
         if entry.withdrawal is None:
-            own_flags = entry.shown.current_flags
-            row = _scored(entry, name, own_flags + flags.get(entry.name, ()))
+            row = _scored(entry, name, equal.get(entry.name))
             groups[_kind(entry.result, name)].append(row)
     reported: dict[NoiseCondition, list[ReportedRow]] = defaultdict(list)
     for printed in read_reported(name):
@@ -203,7 +208,7 @@ def make_board(
     for noise in reported.keys() - {kind.noise for kind in groups if _is_published(kind, name)}:
         groups[SectionKind("test", None, origin, noise, *facts.test_size, facts.folds)] = []
     sections = [
-        _section(kind, rows, reported, published=_is_published(kind, name), cache=cache)
+        _section(kind, rows, reported, published=_is_published(kind, name))
         for kind, rows in groups.items()
     ]
     sections.sort(key=lambda part: _order(part, name))
@@ -246,14 +251,6 @@ def _base_of(lowest: float, axis: float) -> float:
 def spelled(method: str) -> str:
     """Return a method's name as pages spell it: PC² for PC2."""
     return re.sub(r"\bPC2\b", "PC²", method)
-
-
-def shown_by(row: Row) -> Key:
-    """Return what identifies the figures of an entry's row: the entry, and the judge's run."""
-    if row.entry is None:
-        return ()
-    run = row.entry.run
-    return row.entry.name, run and run.payload_sha256
 
 
 def reference(name: str, rsum: float) -> Row:
@@ -315,14 +312,13 @@ def _section(
     reported: Mapping[NoiseCondition, list[ReportedRow]],
     *,
     published: bool,
-    cache: BoardCache,
 ) -> Section:
     known = kind.noise in reported
     printed = reported[kind.noise] if published and known else []
     rows = scored + _references(kind, scored) + [_reported(row, kind) for row in printed]
     axis = axis_of(max(row.high for row in rows))
     if known or not kind.noise.mismatch:
-        rows = _placed(rows, kind, cache)
+        rows = _placed(rows, kind)
     proven = any(row.proof for row in rows)
 
     def leading(row: Row) -> bool:
@@ -339,7 +335,7 @@ def _section(
     )
 
 
-def _scored(entry: Entry, board: BoardName, flags: tuple[Flag, ...]) -> Row:
+def _scored(entry: Entry, board: BoardName, equal_to: str | None) -> Row:
     result = entry.shown
     folds = result.folds if board == "coco-1k" else None
     part: Result | Folds = folds or result
@@ -359,7 +355,7 @@ def _scored(entry: Entry, board: BoardName, flags: tuple[Flag, ...]) -> Row:
         recalls=part.i2t.values() + part.t2i.values(),
         ranked=result.ranked and result.precision is not None,
         entry=entry,
-        flags=flags,
+        equal_to=equal_to,
         resampled=folds is None or folds.rsum_interval is not None,
         claimed=_rsum(entry.result, board) if entry.run else None,
     )
@@ -419,25 +415,45 @@ def _ranks(row: Row, kind: SectionKind) -> RankRecord | None:
     return result.ranks
 
 
-def records_of(rows: Iterable[Row], kind: SectionKind) -> dict[Key, RankRecord]:
-    """Return the ranks behind ranked rows' figures, by what identifies them."""
-    return {(shown_by(row), kind.folds): ranks for row in rows if (ranks := _ranks(row, kind))}
+def hits_of(rows: Iterable[Row], kind: SectionKind) -> Float[np.ndarray, "rows images"]:
+    """Return the expected hits of ranked rows by image, its captions' on average among them."""
+    records = (ranks for row in rows if (ranks := _ranks(row, kind)))
+    return np.stack([hits_per_image(*record.read(), record.owner()) for record in records])
 
 
-def _placed(rows: list[Row], kind: SectionKind, cache: BoardCache) -> list[Row]:
+def equal_ranks(entries: Iterable[Entry]) -> dict[str, str]:
+    """Return the earlier entry whose ranks an entry repeats, one by one, by the names of both.
+
+    Withdrawn entries count as earlier ones. Entries whose ranks are all one number (all perfect,
+    all tied) are equal trivially and left out.
+    """
+    first: dict[object, str] = {}
+    found = {}
+    for entry in sorted(entries, key=age):
+        ranks = entry.shown.ranks
+        if ranks is None or len({*ranks.i2t.greater, *ranks.t2i.greater}) == 1:
+            continue
+        key = entry.result.release.fingerprint, ranks.i2t, ranks.t2i
+        earlier = first.setdefault(key, entry.name)
+        if earlier != entry.name:
+            found[entry.name] = earlier
+    return found
+
+
+def _placed(rows: list[Row], kind: SectionKind) -> list[Row]:
     """Number the proof by rSum, 1, 2, 2, 4, and add place intervals and ties.
 
     Place intervals are those among rows with ranks, shifted by the other rows whose interval lies
     above the whole of a row's own (for the first place) or overlaps it (for the last).
     """
-    ranked = [row for row in rows if row.proof and row.ranked and not row.flags]
+    ranked = [row for row in rows if row.proof and row.ranked and not row.equal_to]
     scores = sorted(-row.rsum for row in ranked)
     known = [row for row in ranked if _ranks(row, kind)]
     placed = {id(row): replace(row, place=bisect_left(scores, -row.rsum) + 1) for row in ranked}
     if known:
-        hits = cache.hits(records_of(known, kind))
-        intervals = intervals_of(np.stack([one.drawn for one in hits])).tolist()
-        tied = tied_with_first(np.stack([one.per_image for one in hits])).tolist()
+        hits = hits_of(known, kind)
+        intervals = intervals_of(resampled(hits)).tolist()
+        tied = tied_with_first(hits).tolist()
         rivals = [row for row in ranked if not _ranks(row, kind)]
         for row, (first, last), even in zip(known, intervals, tied, strict=True):
             above = sum(rival.low > row.high for rival in rivals)
@@ -448,11 +464,11 @@ def _placed(rows: list[Row], kind: SectionKind, cache: BoardCache) -> list[Row]:
 
 
 def _ordered(rows: Sequence[Row], leading: Callable[[Row], bool]) -> tuple[Row, ...]:
-    """Sort by rSum: proof first; in each part what is flagged, contradicted or unranked last."""
+    """Sort by rSum: proof first; in each part what repeats, is contradicted or unranked last."""
 
     def order(row: Row) -> tuple[object, ...]:
         name = row.entry.name if row.entry else ""
-        doubted = bool(row.flags) or row.evidence == "contradicted"
+        doubted = bool(row.equal_to) or row.evidence == "contradicted"
         return not leading(row), not row.ranked, doubted, -row.rsum, row.method, name
 
     return tuple(sorted(rows, key=order))

@@ -194,7 +194,6 @@ def _export_hub_results(
     result: Path, results: list[Path], dataset: str | None, output: Path | None
 ) -> None:
     from leaderboard.board.hub_results import write_hub_results
-    from leaderboard.site.pages import Site
     from leaderboard.store.entries import entry_of, read_result
     from leaderboard.store.verify import read_board
 
@@ -203,7 +202,7 @@ def _export_hub_results(
         raise ConfigError(f"export --to hf-results: {wanted}")
     own, found = entry_of(read_result(result)), read_board(results)
     entry = next((entry for entry in found if entry.name == own.name), own)
-    typer.echo(write_hub_results(entry, Site(found).flags_of(entry), dataset, output))
+    typer.echo(write_hub_results(entry, dataset, output))
 
 
 def dataset_report(
@@ -264,10 +263,9 @@ def check_store(
     references, duplicates and fingerprint. Nothing in the folder is executed. Flags of a matrix can
     only be recomputed from the file: verify --submission.
     """
-    from leaderboard.board.reported import published_methods
     from leaderboard.store.check_store import Trust, check_store
 
-    trust = Trust(keeper, tuple(release or []), attributes, published_methods())
+    trust = Trust(keeper, tuple(release or []), attributes)
     problems = check_store(store, base, trust)
     if as_json:
         typer.echo(json.dumps([asdict(problem) for problem in problems], indent=2))

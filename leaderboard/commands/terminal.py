@@ -114,7 +114,7 @@ def _notes(result: Result) -> list[str]:
     notes.append(
         f"{result.rsum - reached:+.1f} against the best of these, {REFERENCES[name].lower()}."
     )
-    notes += [f"Look at this ({flag.code}): {flag.message}" for flag in result.flags]
+    notes += [f"Look at this ({note.code}): {note.message}" for note in result.notes]
     return notes
 
 

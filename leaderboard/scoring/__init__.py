@@ -1,1 +1,1 @@
-"""Scoring: from a submission and a release to a result with figures, references and flags."""
+"""Scoring: from a submission and a release to a result with figures, references and notes."""

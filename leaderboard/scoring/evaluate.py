@@ -28,7 +28,6 @@ from leaderboard.metrics import (
     summarise,
     tie_width,
 )
-from leaderboard.scoring.checks import MIN_IMAGES, check_matrix
 from leaderboard.scoring.references import (
     KnownLabels,
     chance_rsum,
@@ -37,15 +36,14 @@ from leaderboard.scoring.references import (
     references_of,
 )
 from leaderboard.scoring.result import (
-    MATRIX_FLAGS,
     AtCutoffs,
     Count,
     Direction,
     Duplicates,
     Evaluator,
-    Flag,
     Folds,
     Intervals,
+    Note,
     QueryRanks,
     RankRecord,
     Release,
@@ -67,7 +65,7 @@ from now_builder.errors import NowError
 from now_builder.formats.benchmarks import FOLD
 
 _FAR_ABOVE = 3.0
-"""``distances``: how many times chance a reversed matrix reaches."""
+"""Note ``distances``: how many times chance a reversed matrix reaches."""
 
 LISTS_REASON = "ranked lists: expected a matrix of similarities, which alone gets a place"
 """Why a submission of ranked lists is not ranked."""
@@ -183,11 +181,9 @@ def _result(submission: OpenSubmission, scored: Scored, inputs: ScoringInputs) -
     meta, gallery = submission.meta, inputs.gallery
     record = _record(scored, gallery)
     figures, aware = figures_of(record)
-    flags: tuple[Flag, ...] = ()
+    notes: tuple[Note, ...] = ()
     if isinstance(scored.arrays, np.ndarray):
-        flags = check_matrix(scored.arrays, gallery.owner, gallery.caption_labels)
-        flags += _distances(record) + followed(scored.arrays, inputs.labels)
-    few = len(gallery.image_keys) < MIN_IMAGES
+        notes = _distances(record) + followed(scored.arrays, inputs.labels)
     result = Result(
         **{field: getattr(meta, field) for field in Description.model_fields},
         n_pairs=len(gallery.caption_keys),
@@ -197,8 +193,7 @@ def _result(submission: OpenSubmission, scored: Scored, inputs: ScoringInputs) -
         release=Release(origin=gallery.origin, fingerprint=gallery.fingerprint),
         duplicates=duplicates_of(gallery, aware.rsum),
         references=inputs.references,
-        flags=flags,
-        unchecked=MATRIX_FLAGS if few or scored.depth is not None else (),
+        notes=notes,
         folds=_folds(scored, gallery),
         precision=scored.precision,
         payload_sha256=submission.sha256,
@@ -217,16 +212,16 @@ def round_blind_result(result: Result) -> Result:
     """
     description = result.model_dump(include={*Description.model_fields})
     figures = result.model_dump(
-        exclude={"folds": {"ranks"}, **dict.fromkeys((*description, "ranks", "flags"), True)}
+        exclude={"folds": {"ranks"}, **dict.fromkeys((*description, "ranks", "notes"), True)}
     )
     recall, points = steps_of(result.n_pairs)
     ways = {name: _in_steps(figures.pop(name), recall) for name in ("i2t", "t2i")}
     known = {name: _in_steps(figures.pop(name), 0.1) for name in ("duplicates", "references")}
     known["duplicates"]["rsum"] = to_step(result.duplicates.rsum, points)
     message = "the judge of the blind round has the measure"
-    flags = tuple(Flag(code=flag.code, message=message) for flag in result.flags)
+    notes = tuple(Note(code=note.code, message=message) for note in result.notes)
     reason = LISTS_REASON if result.precision is None else TIES_REASON
-    told = {"flags": flags, "ranks": None, "folds": None, "reason": result.reason and reason}
+    told = {"notes": notes, "ranks": None, "folds": None, "reason": result.reason and reason}
     figures = _in_steps(figures, points) | ways | known | told
     return Result.model_validate(description | figures)
 
@@ -390,7 +385,7 @@ def ceiling_rsum(images: Labels, texts: Labels, owner: Labels) -> float:
     return recalls(same.astype(np.float32), owner).rsum
 
 
-def _distances(record: RankRecord) -> tuple[Flag, ...]:
+def _distances(record: RankRecord) -> tuple[Note, ...]:
     """Check whether a matrix scores below chance, and its negative far above it."""
     owner, (i2t, t2i) = record.owner(), record.read()
     found, chance = summarise(i2t, t2i, owner).rsum, chance_rsum(len(i2t.greater), len(owner))
@@ -401,7 +396,7 @@ def _distances(record: RankRecord) -> tuple[Flag, ...]:
         f"rSum is {found:.1f}, that of the reversed matrix {turned:.1f}, by chance {chance:.1f}:"
         " are these distances? Similarities rise with likeness: -distances"
     )
-    return (Flag(code="distances", message=message),)
+    return (Note(code="distances", message=message),)
 
 
 def _reversed(ranks: Ranks, candidates: int) -> Ranks:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from leaderboard.metrics import CUTOFFS, Matrix, recalls
-from leaderboard.scoring.result import Code, Flag
+from leaderboard.scoring.result import Code, Note
 from leaderboard.submission.gallery import Gallery
 from now_builder.errors import FormatError
 from now_builder.formats.release import Pair, read_split_pairs
@@ -99,7 +99,7 @@ def _joint(first: Categories, second: Categories) -> Categories:
     return [f"{a}/{b}" for a, b in zip(first, second, strict=True)]
 
 
-def followed(similarity: Matrix, labels: KnownLabels) -> tuple[Flag, ...]:
+def followed(similarity: Matrix, labels: KnownLabels) -> tuple[Note, ...]:
     """Say which of language and site a matrix follows, as one that is told the label does."""
     found = []
     for name, (code, limit) in FOLLOWED.items():
@@ -109,7 +109,7 @@ def followed(similarity: Matrix, labels: KnownLabels) -> tuple[Flag, ...]:
                 f"{100 * share:.1f} % of all candidates with the query's own label stand above"
                 f" those with another, expected less than {100 * limit:g} %"
             )
-            found.append(Flag(code=code, message=message))
+            found.append(Note(code=code, message=message))
     return tuple(found)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Integer
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
 from leaderboard.core.tracks import Origin, ScoredSplit, Track
 from leaderboard.core.uncertainty import REPLICATES, SEED
@@ -16,15 +16,8 @@ from now_builder.config import Sha256, Strict
 VERSION = "2"
 """Version of the evaluator, raised whenever a score could change."""
 
-MATRIX_FLAGS = ("identity-like", "unexplained-pairs", "index-local")
-"""Codes of the flags of a matrix's values."""
-
-FLAGS = (*MATRIX_FLAGS, "distances")
-"""Codes of all flags of a result. A stored result may have others, of an earlier evaluator: they
-are kept in its file, and have no effect."""
-
-NOTES = ("follows-language", "follows-site")
-"""Codes of what readers are told of a matrix, which costs no place."""
+NOTES = ("distances", "follows-language", "follows-site")
+"""Codes of the notes on a matrix; they cost no place."""
 
 Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Points = Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)]
@@ -84,8 +77,7 @@ class Direction(AtCutoffs):
             it.
         mean_rank: mean rank, from 1. None if a ranked list ends before the right candidate.
         mrr: mean reciprocal rank, in [0, 1]. None in the same case.
-        ndcg: mean nDCG@10, in [0, 1], ties by expectation. Left out in a blind round and of
-            ``now-result/2``.
+        ndcg: mean nDCG@10, in [0, 1], ties by expectation. None in a blind round.
         tied_queries: number of queries whose right candidate ties with a wrong one. It and the
             ranks' median, mean and MRR are None in a blind round.
     """
@@ -98,7 +90,7 @@ class Direction(AtCutoffs):
     median_rank: Rank | None = Field(alias="medR")
     mean_rank: Rank | None = Field(alias="meanR")
     mrr: Share | None = Field(alias="MRR")
-    ndcg: Share | None = Field(None, alias="nDCG@10", exclude_if=is_none)
+    ndcg: Share | None = Field(None, alias="nDCG@10")
     tied_queries: Count | None
 
 
@@ -152,11 +144,11 @@ class Release(Record):
     fingerprint: Sha256
 
 
-class Flag(Record):
-    """A warning to readers; it never changes the score.
+class Note(Record):
+    """A note on a matrix for readers; it changes neither score nor place.
 
     Attributes:
-        code: stable name for programs, such as ``identity-like``.
+        code: stable name for programs, such as ``distances``.
         message: the measured value and the threshold.
     """
 
@@ -302,7 +294,6 @@ class Result(Description, Record):
     """``result.json``: every figure of a scored submission. Immutable.
 
     Attributes:
-        format: ``now-result/2`` is as ``now-result/3`` without nDCG@10.
         rsum: rSum, 0 to 600, ties by expectation, rounded once from the exact value.
         n_pairs: number of captions, each with its image.
         n_images: number of images: the same, or a fifth if an image has five captions.
@@ -313,16 +304,14 @@ class Result(Description, Record):
         rsum_argsort: rSum by a stable ``argsort(...)[::-1]``: the field's value.
         references: rSum of trivial scorers that know nothing (``chance``), the language, the site,
             both, language and topic, or the text that OCR reads on the screenshot.
-        flags: warnings to readers, and the notes of :data:`NOTES`.
-        unchecked: codes of the flags that could not be checked: those that need values, for ranked
-            lists and for a small split.
+        notes: notes on the matrix, of :data:`NOTES`.
         folds: figures of the other protocol, if the data set has two.
         precision: float type of the stored matrix; None for ranked lists.
         payload_sha256: sha256 of the submission's zip.
         ranks: the ranks behind all figures. None in a blind round: they would reveal the pairing.
     """
 
-    format: Literal["now-result/2", "now-result/3"] = "now-result/3"
+    format: Literal["now-result/4"] = "now-result/4"
     rsum: Points
     n_pairs: Annotated[int, Field(ge=1)]
     n_images: Annotated[int, Field(ge=1)]
@@ -341,32 +330,12 @@ class Result(Description, Record):
     ties: Ties
     duplicates: Duplicates
     references: dict[str, Points]
-    flags: tuple[Flag, ...]
-    unchecked: Annotated[tuple[Code, ...], Field(max_length=40)] = ()
+    notes: tuple[Note, ...]
     folds: Folds | None
     precision: Precision | None
     payload_sha256: Sha256
     evaluator: Evaluator
     ranks: RankRecord | None
-
-    @model_validator(mode="after")
-    def _check_format(self) -> "Result":
-        there = {way.ndcg is not None for way in (self.i2t, self.t2i)}
-        if self.format == "now-result/2" and True in there:
-            raise ValueError("nDCG@10 in now-result/2")
-        if self.format == "now-result/3" and self.ranks is not None and False in there:
-            raise ValueError("nDCG@10 missing in now-result/3")
-        return self
-
-    @property
-    def current_flags(self) -> tuple[Flag, ...]:
-        """Flags that have an effect: those in :data:`FLAGS`."""
-        return tuple(flag for flag in self.flags if flag.code in FLAGS)
-
-    @property
-    def notes(self) -> tuple[Flag, ...]:
-        """What readers are told besides flags: those in :data:`NOTES`."""
-        return tuple(flag for flag in self.flags if flag.code in NOTES)
 
     @property
     def best_reference(self) -> tuple[str, float]:

@@ -226,12 +226,11 @@ def _short(value: int) -> str:
     return f"{value / 1000:.3g}k" if value >= 1000 else str(value)
 
 
-def progress_chart(name: str, section: Section, today: date | None = None) -> Chart | None:
+def progress_chart(name: str, section: Section) -> Chart | None:
     """Draw the best rSum so far over time; None if all rows have the same date.
 
     Claims that somebody sent are dots, and do not move the line. Rows far below the best are only
-    in the table; reported rows are placed in the middle of their year. The line ends today, or at
-    the last row's date.
+    in the table; reported rows are placed in the middle of their year.
     """
     dated = sorted(
         ((_when(row), row) for row in section.rows if row.date and row.ranked),
@@ -239,8 +238,7 @@ def progress_chart(name: str, section: Section, today: date | None = None) -> Ch
     )
     if len(dated) < 2 or dated[0][0] == dated[-1][0]:
         return None
-    first, last = dated[0][0], dated[-1][0]
-    end = max(last, _year(today)) if today else last
+    first, end = dated[0][0], dated[-1][0]
     margin = max((end - first) * 0.06, 0.01)
     x = _scale(first - margin, end + margin, _LEFT, WIDTH - _RIGHT)
     high = max(row.rsum for _, row in dated)
@@ -291,7 +289,7 @@ def _best_so_far(
     points: list[tuple[float, float]] = []
     best = 0.0
     for when, row in dated:
-        if row.rsum > best and (row.proof or row.reported) and not row.flags:
+        if row.rsum > best and (row.proof or row.reported) and not row.equal_to:
             points += [(x(when), y(best))] if points else []
             points.append((x(when), y(row.rsum)))
             best = row.rsum

@@ -4,7 +4,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import date
 from functools import cached_property
 from itertools import combinations, pairwise
 
@@ -12,7 +11,6 @@ import numpy as np
 from markupsafe import Markup
 
 from leaderboard.board import display_text
-from leaderboard.board.board_cache import BoardCache, Key
 from leaderboard.board.display_text import WAYS
 from leaderboard.board.exports import (
     FORMATS,
@@ -33,20 +31,19 @@ from leaderboard.board.tables import (
     SortKey,
     axis_of,
     boards_of,
+    equal_ranks,
+    hits_of,
     make_board,
-    records_of,
     reference,
-    shown_by,
     sorted_rows,
 )
 from leaderboard.metrics import CUTOFFS, expected_hits
-from leaderboard.scoring.result import Flag, Result
+from leaderboard.scoring.result import Result
 from leaderboard.site.charts import curves_of, progress_chart, rank_chart, recall_chart
 from leaderboard.site.comparison import make_comparison
 from leaderboard.site.environment import compare_path, templates
 from leaderboard.store.dataset import DatasetReport, Queries
 from leaderboard.store.entries import Entry, age
-from leaderboard.store.relative import relative_flags
 from now_builder.formats.benchmarks import BOARDS, BoardName
 
 _ALL_PAIRS = 12
@@ -82,23 +79,15 @@ class Site:
 
     Args:
         entries: all entries, withdrawn ones too, in any order.
-        today: end of lines over time, of a site that renders on request; None for a static one,
-            whose lines end at the last row's date.
         reports: reports on the data sets of the entries.
-        cache: values computed for earlier states of the store.
     """
 
     def __init__(
         self,
         entries: Iterable[Entry],
-        today: date | None = None,
         reports: Iterable[DatasetReport] = (),
-        *,
-        cache: BoardCache | None = None,
     ) -> None:
         self._entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
-        self._today = today
-        self._cache = cache or BoardCache()
         self._reports = {report.fingerprint[:16]: report for report in reports}
         self._data = {
             track.fingerprint: data_path(report)
@@ -171,20 +160,13 @@ class Site:
 
     def board(self, name: BoardName) -> Board:
         """Return a board, made on first use."""
-        with self._cache.lock:
-            if name not in self._boards:
-                entries = self._entries.values()
-                self._boards[name] = make_board(name, entries, self._flags, self._cache)
-            return self._boards[name]
+        if name not in self._boards:
+            self._boards[name] = make_board(name, self._entries.values(), self._equal)
+        return self._boards[name]
 
     @cached_property
-    def _flags(self) -> dict[str, tuple[Flag, ...]]:
-        with self._cache.lock:
-            return relative_flags(self._entries.values(), self._cache.pairs)
-
-    def flags_of(self, entry: Entry) -> tuple[Flag, ...]:
-        """Return the flags of an entry's file, and those by comparison with other entries."""
-        return entry.shown.current_flags + self._flags.get(entry.name, ())
+    def _equal(self) -> dict[str, str]:
+        return equal_ranks(self._entries.values())
 
     def not_found(self, depth: int = 0) -> str:
         """Render the page for missing addresses, ``depth`` folders below the root."""
@@ -202,7 +184,7 @@ class Site:
             "index.html.j2",
             root="",
             boards=[(board, _leaders(board), _count(board), _printed(board)) for board in boards],
-            newest=[(entry, boards_of(entry.result)[0], self.flags_of(entry)) for entry in newest],
+            newest=[(entry, boards_of(entry.result)[0]) for entry in newest],
             n_entries=len(live),
         )
 
@@ -210,7 +192,7 @@ class Site:
         boards = []
         for name in BOARDS:
             tests = [part for part in self.board(name).sections if part.kind.split == "test"]
-            charts = [progress_chart(f"{name}-{p.kind.name}", p, self._today) for p in tests]
+            charts = [progress_chart(f"{name}-{p.kind.name}", p) for p in tests]
             drawn = [pair for pair in zip(tests, charts, strict=True) if pair[1]]
             boards.append((name, drawn))
         boards.sort(key=lambda pair: not pair[1])
@@ -240,34 +222,20 @@ class Site:
     def _picked(self, section: Section) -> frozenset[str]:
         """Return the entries that a reader may pick to compare: any two have a page."""
         names = _comparable(section)
-        return frozenset(names if self._today or len(names) <= _ALL_PAIRS else ())
+        return frozenset(names if len(names) <= _ALL_PAIRS else ())
 
     def _cells(
         self, board: Board, footnotes: Mapping[str, int]
     ) -> Callable[[Section, Row], Markup]:
-        """Return a function that renders the cells of a row but its place.
-
-        Cells of entries that showed the same on the board before are not rendered again.
-        """
+        """Return a function that renders the cells of a row but its place."""
         macro = templates().get_template("row.html.j2").module.cells  # type: ignore[attr-defined]
         leads = {part.kind: part.lead.entry if part.lead else None for part in board.sections}
         seeds = {part.kind: seeds_of(part.rows) for part in board.sections}
-        rendered: dict[Key, Markup] = {}
-        with self._cache.lock:
-            before = self._cache.rendered.get(board.name, {})
-            self._cache.rendered[board.name] = rendered
 
         def cells(section: Section, row: Row) -> Markup:
             tie = _tie(row, leads[section.kind])
-            axis = section.axis, section.base
-            shown = row.method, row.evidence, row.flags, row.date
             spread = seeds[section.kind].get(row.entry.name) if row.entry else None
-            key = (shown_by(row), *shown, section.kind.folds, *axis, tie, spread)
-            text = before.get(key) if row.entry else None
-            text = text or Markup(macro(row, section, tie, footnotes, spread))  # noqa: S704 - a macro's
-            if row.entry:
-                rendered[key] = text
-            return text
+            return Markup(macro(row, section, tie, footnotes, spread))  # noqa: S704 - a macro's
 
         return cells
 
@@ -285,9 +253,8 @@ class Site:
         tables = []
         for section, queries in self._labelled(self.board(board)):
             parts, rows = group_rows(getattr(queries, by)), section.comparable
-            with self._cache.lock:
-                hits = self._cache.hits(records_of(rows, section.kind))
-            sums = [[100 * own.per_image[part].mean() for part in parts.values()] for own in hits]
+            hits = hits_of(rows, section.kind)
+            sums = [[100 * own[part].mean() for part in parts.values()] for own in hits]
             tables.append((section, parts, list(zip(rows, sums, strict=True))))
         if not tables:
             return None

@@ -27,7 +27,6 @@ from leaderboard.store.entries import (
     reproduction_path,
     result_path,
 )
-from leaderboard.store.lookalikes import lookalike
 from leaderboard.store.verify import against_release, differences_of_run, verify
 from leaderboard.submission.untrusted import shown
 from now_builder.errors import FormatError
@@ -63,13 +62,11 @@ class Trust:
             blind rounds, which cannot be recomputed.
         releases: releases on which references, duplicates and the fingerprint are recomputed.
         attributes: languages and topics of their pages.
-        names: names of published methods.
     """
 
     keeper: bool = False
     releases: tuple[Path, ...] = ()
     attributes: Path | None = None
-    names: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -116,7 +113,6 @@ def check_store(store: Path, base: Path | None = None, trust: Trust | None = Non
             case _:
                 _check_about(checked, path, record, entries)
     _check_new(checked, base, known, trust)
-    _check_lookalikes(checked, known, trust)
     return sorted(checked.problems, key=lambda problem: (problem.field, problem.code))
 
 
@@ -234,21 +230,6 @@ def _check_run(checked: _Store, path: str, run: Reproduction) -> None:
                 checked.note("result.differs", path, was, f"{one.expected!r:.60}")
 
 
-def _check_lookalikes(checked: _Store, known: AbstractSet[str], trust: Trust) -> None:
-    """Note new results whose method's name looks like that of another one that stands."""
-    gone = {one.name for one in checked.records.values() if isinstance(one, Withdrawal)}
-    names = list(trust.names)
-    for path in sorted(checked.records, key=lambda path: (path not in known, path)):
-        record = checked.records[path]
-        if isinstance(record, Result):
-            name = record.method.name
-            if path not in known and (other := lookalike(name, names)):
-                found = f"{name!a:.200}"
-                checked.note("name.lookalike", path, found, f"a name unlike {other!r}")
-            if path[-17:-5] not in gone:
-                names.append(name)
-
-
 def _check_new(checked: _Store, base: Path | None, known: AbstractSet[str], trust: Trust) -> None:
     """Note new records that only a keeper may add, and filings with a date that cannot be."""
     filings = {path: one for path, one in checked.records.items() if isinstance(one, Filing)}
@@ -296,8 +277,9 @@ def _verify(checked: _Store, path: str, result: Result, trust: Trust) -> None:
     if result.ranks is not None:
         mend = "now-leaderboard score writes it"
         differences += [(one, mend) for one in verify(checked.root / path, result)]
-    if (result.ranks is None or result.release.origin == "blind") and not trust.keeper:
-        found = "a result of a blind round" if result.ranks else "no ranks"
+    blind = result.release.origin == "blind"
+    if (blind and not trust.keeper) or (not blind and result.ranks is None):
+        found = "a result of a blind round" if blind else "no ranks"
         checked.note("result.unproved", path, found, "figures that can be recomputed", _KEEPER)
     for one, mend in differences:
         was = f"{one.field} {one.found!r:.60}"

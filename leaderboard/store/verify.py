@@ -73,11 +73,9 @@ def verify(
     if result.evaluator.version != VERSION:
         found.append(Difference("evaluator.version", result.evaluator.version, VERSION))
     if submission is not None and release is not None:
-        again = _in_format_of(result, score(submission, release))
-        # an earlier evaluator had flags that are gone; references and notes need attributes
-        kept = {name: getattr(again, name) for name in ("references", "unchecked")}
-        known = result.model_copy(update={**kept, "flags": result.current_flags})
-        again = again.model_copy(update={"flags": again.current_flags})
+        again = score(submission, release)
+        # references and notes may need attributes
+        known = result.model_copy(update={"references": again.references, "notes": again.notes})
         return found + _differences(
             known.model_dump(by_alias=True), again.model_dump(by_alias=True)
         )
@@ -103,7 +101,6 @@ def recomputed(result: Result) -> list[Difference]:
     figures, aware = figures_of(record)
     duplicates = result.duplicates.model_copy(update={"rsum": aware.rsum})
     again = result.model_copy(update={**counts, **figures, "duplicates": duplicates})
-    again = _in_format_of(result, again)
     found = _differences(result.model_dump(by_alias=True), again.model_dump(by_alias=True))
     return found + _references(result) + _folds(result, record)
 
@@ -123,15 +120,6 @@ def differences_of_run(run: Reproduction, entry: Result) -> list[Difference]:
     said = {"difference": run.difference, "rsum": run.rsum, "payload_sha256": run.payload_sha256}
     known = {"rsum": run.result.rsum, "payload_sha256": run.result.payload_sha256}
     return found + _differences(said, {"difference": (compared.low, compared.high), **known})
-
-
-def _in_format_of(result: Result, again: Result) -> Result:
-    """Return a newer result without what the format of an older one lacks."""
-    if result.format == again.format == "now-result/3":
-        return again
-    ways = {name: getattr(again, name).model_copy(update={"ndcg": None}) for name in ("i2t", "t2i")}
-    ranks = again.ranks.model_copy(update={"own": None}) if again.ranks else None
-    return again.model_copy(update={**ways, "ranks": ranks, "format": result.format})
 
 
 def _folds(result: Result, record: RankRecord) -> list[Difference]:

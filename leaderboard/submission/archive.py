@@ -110,7 +110,7 @@ class Training(Strict):
         uses_external_data: whether any was. If it is left out, it was if there are words.
         noise: injected noise; results under different noise are not comparable.
         ensemble_size: number of networks whose similarities were averaged (2 for two peers).
-        checkpoint_selection: split that selected the epoch; ``test`` is flagged on the board.
+        checkpoint_selection: split that selected the epoch; ``test`` is noted on the board.
         uses_test_images: whether unpaired test images were used in training.
     """
 

@@ -15,7 +15,7 @@ import pytest
 from leaderboard.cli import main
 from leaderboard.core.errors import SubmissionError
 from leaderboard.scoring.evaluate import score
-from leaderboard.scoring.result import Flag, Release
+from leaderboard.scoring.result import Note, Release
 from leaderboard.store.entries import (
     NewFiling,
     Reproduction,
@@ -269,13 +269,13 @@ def filed(tmp_path_factory, release):
     poor = file_entry(store.parent / "rerun", release, "Poor", 0.2, seed=8).result
     runs = [(entry, run_of(entry)) for entry in (best, level, behind, again)]
     runs.append((overstated, run_of(overstated, poor, (-300.0, -100.0))))
-    flagged = file_entry(store, release, "Forged", 60.0, filed_on(20), track="bpe")
+    noted = file_entry(store, release, "Forged", 60.0, filed_on(20), track="bpe")
     blind = file_entry(store, release, "Unseen", 2.0, filed_on(25), track="bert")
     for _, run in runs:
         add_reproduction(store, run)
     hidden = {"origin": "blind", "fingerprint": "0" * 64}
     changed = {
-        flagged.name: {"flags": (Flag(code="identity-like", message="13 times, expected 8"),)},
+        noted.name: {"notes": (Note(code="distances", message="13 times, expected 8"),)},
         blind.name: {"ranks": None, "release": Release.model_validate(hidden)},
     }
     return {

@@ -49,7 +49,7 @@ def make_entries(count: int) -> list[Entry]:
                 evaluator=Evaluator(),
                 ranks=record,
                 folds=None,
-                flags=(),
+                notes=(),
                 **figures,
             )
         rsum = 100 * float(np.mean([(w < k).mean() for w in ways for k in (1, 5, 10)])) * 6

@@ -130,8 +130,8 @@ def test_what_is_submitted_first_keeps_its_place(tmp_path, now_leaderboard, rele
         sent.append(told.partition(":")[0])
     assert now_leaderboard("check-store", store) == (0, f"{store}: fine\n", "")
     text = now_leaderboard("export", "jieba", "--store", store, "--to", "json")[1]
-    flags = {row["entry"]: row["flags"] for row in json.loads(text)["rows"] if row["entry"]}
-    assert flags == {sent[0]: []} | {name: ["near-identical"] for name in sent[1:]}
+    equal = {row["entry"]: row["equal_to"] for row in json.loads(text)["rows"] if row["entry"]}
+    assert equal == {sent[0]: None} | dict.fromkeys(sent[1:], sent[0])
 
 
 def test_export_prints_a_board(tmp_path, now_leaderboard, packed, release):

@@ -39,7 +39,7 @@
 
   document.querySelectorAll("table.board").forEach((table) => {
     const sums = (row) => Number(row.querySelector(".sum").dataset.v);
-    const group = (row) => 2 * row.matches(".unranked") + row.matches(".flagged, .contradicted");
+    const group = (row) => 2 * row.matches(".unranked") + row.matches(".contradicted");
     table.places = [...table.querySelectorAll("tbody:not(.title)")].map((body) => [
       body,
       [...body.rows].sort((a, b) => group(a) - group(b) || sums(b) - sums(a)),

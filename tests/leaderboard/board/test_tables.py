@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from leaderboard.board import display_text, tables
-from leaderboard.board.board_cache import BoardCache
 from leaderboard.board.exports import badge_of, rows_of
 from leaderboard.board.reported import NoiseCondition, read_reported
 from leaderboard.board.tables import (
@@ -19,7 +18,7 @@ from leaderboard.board.tables import (
 from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import fold_ranks, folds_of
 from leaderboard.scoring.references import chance_rsum
-from leaderboard.scoring.result import Flag, Folds
+from leaderboard.scoring.result import Folds
 from leaderboard.store.entries import Entry, entry_of
 from leaderboard.submission.archive import Training
 from now_builder.formats.benchmarks import BOARDS
@@ -184,8 +183,8 @@ def test_places_in_folds_are_those_of_resampling_the_ranks_within_the_folds():
     kind = SectionKind(
         "test", "0" * 64, "field", NoiseCondition(protocol="unstated"), 4, 4, folds=2
     )
-    rows = [tables._scored(proven(entry), "coco-1k", ()) for entry in entries]
-    found = tables._placed(rows, kind, BoardCache())
+    rows = [tables._scored(proven(entry), "coco-1k", None) for entry in entries]
+    found = tables._placed(rows, kind)
     assert [row.places for row in found] == [(1, 2), (1, 2)]
     assert all(row.resampled for row in found)
     assert found[1].low == 400.0
@@ -207,14 +206,3 @@ def test_ranked_lists_are_shown_and_never_ranked():
     assert "place" not in badge_of(exported[entries[0].name]).message
     notes = [note.text for note in display_text.row_notes(rows[entries[0].name])]
     assert {"not ranked", "ranked lists"} <= set(notes)
-
-
-def test_a_flag_of_an_earlier_evaluator_costs_no_place():
-    (entry,) = make_entries(1)
-    flags = tuple(Flag(code=code, message="seen") for code in ("low-precision", "index-local"))
-    for kept, place in ((flags, None), (flags[:1], 1)):
-        result = entry.result.model_copy(update={"flags": kept})
-        own = proven(replace(entry, result=result))
-        (row,) = _scored(make_board("jieba", [own]).sections[0])
-        assert row.flags == kept[1:]
-        assert row.place == place

@@ -14,7 +14,7 @@ from now_builder.machine.chromium import find_chromium
 
 pytestmark = pytest.mark.browser
 
-_KINDS = ("index", "jieba", "flickr30k", "entry", "flagged", "compare", "progress", "404")
+_KINDS = ("index", "jieba", "flickr30k", "entry", "noted", "compare", "progress", "404")
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -43,7 +43,7 @@ def paths(filed):
         "jieba": "boards/jieba.html",
         "flickr30k": "boards/flickr30k.html",
         "entry": f"entries/{filed['Best'].name}.html",
-        "flagged": f"entries/{filed['Forged'].name}.html",
+        "noted": f"entries/{filed['Forged'].name}.html",
         "compare": compare_path(filed["Best"].name, filed["Level"].name),
         "progress": "progress.html",
         "404": "404.html",

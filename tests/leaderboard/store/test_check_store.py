@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from leaderboard.board.reported import published_methods
 from leaderboard.store.check_store import Trust, check_store
 from leaderboard.store.dataset import dataset_report, file_report
 from leaderboard.store.entries import (
@@ -154,44 +153,6 @@ def test_a_new_result_without_a_filing_is_named(store, whole, release):
     (problem,) = check_store(store, whole)
     assert problem.code == "filing.missing"
     assert (problem.expected, check_store(store, store)) == (f"filings/{entry.name}.json", [])
-
-
-@pytest.mark.parametrize(
-    ("name", "refused"),
-    [
-        ("Оther", True),  # a Cyrillic letter
-        ("Οther", True),  # a Greek one
-        ("0ther", True),
-        ("Ｏther", False),  # normalised the same, as PC2 and PC²
-        ("Other", False),
-        ("other", False),
-        ("Othre", False),
-        ("РС²", True),  # a published method, in Cyrillic letters
-        ("PC²", False),
-        ("PC2", False),
-    ],
-)
-def test_a_name_that_looks_like_another_ones_is_refused(store, whole, release, name, refused):
-    result = _scored(release, store.parent, 3.0, "Third")
-    method = result.method.model_copy(update={"name": name})
-    _file(store, result.model_copy(update={"method": method}), NewFiling("eve", LATER))
-    (problem, *others) = check_store(store, whole, Trust(names=published_methods())) or [None]
-    assert others == []
-    assert (problem.code if problem else None) == ("name.lookalike" if refused else None)
-    assert check_store(store, store) == [], "what stands, stands"
-
-
-def test_a_lookalike_that_was_first_keeps_nobody_from_their_name_once_withdrawn(store, release):
-    result = _scored(release, store.parent, 3.0)
-    squatted = result.method.model_copy(update={"name": "Міne"})
-    squat, _ = file_result(store, result.model_copy(update={"method": squatted}))
-    base = shutil.copytree(store, store.parent / "base", ignore=lambda *_: ["private"])
-    _file(store, _scored(release, store.parent, 1.5, "Mine"), NewFiling("ann", LATER))
-    assert _codes(check_store(store, base)) == ["name.lookalike"]
-    for folder in (base, store):
-        withdraw(folder, squat.name, "a lookalike", AT)
-        shutil.rmtree(folder / "private")
-    assert check_store(store, base) == []
 
 
 @pytest.mark.parametrize(

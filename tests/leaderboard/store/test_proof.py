@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from leaderboard.board.exports import FORMATS, badge_of, export_row
-from leaderboard.board.tables import make_board
+from leaderboard.board.tables import equal_ranks, make_board
 from leaderboard.core.errors import SubmissionError
-from leaderboard.scoring.result import Flag, Release
+from leaderboard.scoring.result import Release
 from leaderboard.site.pages import Site
 from leaderboard.store.check_store import Trust, check_store
 from leaderboard.store.entries import (
@@ -20,7 +20,6 @@ from leaderboard.store.entries import (
     reproduction_path,
     withdraw,
 )
-from leaderboard.store.relative import relative_flags
 from leaderboard.store.reproduce import Claim, reproduce
 from leaderboard.store.verify import read_board
 from leaderboard.submission.archive import new_submission, pack
@@ -65,7 +64,7 @@ def _row(store, name):
     entries = read_board([store])
     (section,) = (
         part
-        for part in make_board("jieba", entries, relative_flags(entries)).sections
+        for part in make_board("jieba", entries, equal_ranks(entries)).sections
         if part.row_of(name)
     )
     return section, section.row_of(name)
@@ -170,19 +169,6 @@ def test_a_changed_figure_stops_every_reader(board, now_leaderboard):
     assert (code != 0, "rsum: found 599.0" in told) == (True, True)
 
 
-def test_a_flagged_row_has_no_place_and_does_not_lead(entry_on):
-    honest, tricked = proven(entry_on("Honest")), proven(entry_on("Tricked", 3.0, seed=1))
-    flag = {tricked.name: (Flag(code="index-local", message="seen"),)}
-    (section,) = (
-        part for part in make_board("jieba", [honest, tricked], flag).sections
-        if part.row_of(honest.name)
-    )  # fmt: skip
-    first, last = section.row_of(honest.name), section.row_of(tricked.name)
-    assert last.rsum > first.rsum
-    assert (first.place, last.place, section.lead.entry.name) == (1, None, honest.name)
-    assert section.rows.index(first) < section.rows.index(last)
-
-
 def _run(store, method, release, strength, seed=9):
     """File a run of an entry as the command does; return the record."""
     meta, path = new_submission(release, "jieba", "test", "Run"), store.parent / "run.zip"
@@ -251,7 +237,7 @@ def test_a_record_of_a_run_says_what_follows_from_its_ranks(board, release, fiel
 
 
 def test_the_export_of_the_command_is_that_of_the_site(board, release, now_leaderboard):
-    """With the flags that take two entries: a copy has no place in either."""
+    """With what takes two entries: one that repeats ranks is said to, in either."""
     _run(board, "First", release, 2.0)
     copy = file_entry(board, release, "Copy", 2.0, filed_on(2), seed=0)
     site = Site(read_board([board]))
@@ -259,4 +245,26 @@ def test_the_export_of_the_command_is_that_of_the_site(board, release, now_leade
         code, text, _ = now_leaderboard("export", "jieba", "--store", board, "--to", kind)
         assert (code, text) == (0, site.get(f"boards/jieba.{kind}")[0])
     rows = json.loads(site.get("boards/jieba.json")[0])["rows"]
-    assert next(row["flags"] for row in rows if row["entry"] == copy.name) == ["near-identical"]
+    said = {row["entry"]: row["equal_to"] for row in rows}
+    assert said[copy.name] in said
+    assert said[said[copy.name]] is None
+
+
+def test_a_run_with_the_ranks_of_another_entry_is_said_to_have_them_and_has_no_place(entry_on):
+    first, second = entry_on("First"), entry_on("Second", 3.0, seed=1)
+    stolen = proven(second, first.result)
+    equal = equal_ranks([proven(first), stolen])
+    assert equal in ({second.name: first.name}, {first.name: second.name})
+    (section,) = (
+        part for part in make_board("jieba", [proven(first), stolen], equal).sections
+        if part.row_of(first.name)
+    )  # fmt: skip
+    (repeated,) = equal
+    assert section.row_of(repeated).place is None
+    assert section.row_of(equal[repeated]).place == 1
+    assert section.lead.entry.name == equal[repeated]
+
+
+def test_all_perfect_and_all_tied_matrices_repeat_nothing(entry_on):
+    entries = [entry_on(f"Tied {n}", 0.0, seed=n) for n in range(2)]
+    assert equal_ranks(entries + [entry_on(f"Perfect {n}", 60.0, seed=n) for n in range(2)]) == {}

@@ -10,10 +10,9 @@ import pytest
 from leaderboard.metrics import count_own, count_ranks, recalls
 from leaderboard.scoring.evaluate import figures_of, fold_ranks, folds_of, score
 from leaderboard.scoring.references import chance_rsum
-from leaderboard.scoring.result import Flag, QueryRanks, RankRecord, query_ranks
+from leaderboard.scoring.result import QueryRanks, RankRecord, query_ranks
 from leaderboard.store.entries import entry_of, read_result, write_result
 from leaderboard.store.verify import count_figures, recomputed, verify
-from now_builder.errors import FormatError
 from tests.leaderboard.random_entries import make_entries
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -138,43 +137,11 @@ def test_figures_of_folds_are_recomputed_from_the_ranks_within_them(monkeypatch)
     assert [one.field for one in recomputed(result.model_copy(update=update))] == ["folds.ranks"]
 
 
-def test_a_stored_result_with_a_flag_of_an_earlier_evaluator_is_read_and_verified(
-    tmp_path, packed, release
-):
-    old = Flag(code="low-precision", message="2 % of values are distinct, expected 50 %")
-    fields = {"flags": (old,), "unchecked": ("many-ties",)}
-    write_result(tmp_path / "r.json", score(packed, release).model_copy(update=fields))
-    result = read_result(tmp_path / "r.json")
-    assert (result.flags, result.current_flags) == ((old,), ())
-    assert verify(tmp_path / "r.json", result, packed, release) == []
-
-
-def test_a_result_of_before_ndcg_keeps_its_name_and_is_verified(tmp_path, packed, release):
+def test_a_stored_result_is_read_as_it_was_written_and_verified():
     (path,) = GOLDEN.iterdir()
     result = read_result(path)
-    assert (result.format, result.i2t.ndcg) == ("now-result/2", None)
     assert result.to_json() == path.read_text()
     assert verify(path, result) == []
-    again = score(packed, release)
-    ways = {way: getattr(again, way).model_copy(update={"ndcg": None}) for way in ("i2t", "t2i")}
-    old = again.model_copy(update={**ways, "format": "now-result/2"})
-    write_result(tmp_path / "old.json", old)
-    assert verify(tmp_path / "old.json", read_result(tmp_path / "old.json"), packed, release) == []
-
-
-@pytest.mark.parametrize("old", [True, False])
-def test_a_result_has_ndcg_as_its_format_says(filed, old):
-    """A result of today without it, and one of before with it, are none."""
-
-    def edit(tree):
-        if old:
-            tree["format"] = "now-result/2"
-        else:
-            del tree["i2t"]["nDCG@10"]
-
-    changed = _change(filed, edit)
-    with pytest.raises(FormatError, match=r"nDCG@10 (in|missing in) now-result/[23]"):
-        read_result(changed)
 
 
 def test_ranks_of_five_captions_are_those_of_their_best():
