@@ -43,6 +43,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy now_builder pc2_baseline leaderboard benchmarks recipes scripts docs/figures $(NOT_RUN)
 	$(BIN)/lint-imports
+	PYTHONPATH=. $(BIN)/python scripts/house.py
 
 docs: setup ## the documentation as a site, links checked: site-docs/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
