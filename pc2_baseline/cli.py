@@ -90,7 +90,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
         "pc2-baseline train out/release runs/clip --config clip --captures out/captures",
         "pc2-baseline train out/release runs/read --config reading --text-encoder "
         "intfloat/multilingual-e5-small",
-        "pc2-baseline train out/release runs/pc2 --track trackio:now",
         "tensorboard --logdir runs",
     ),
 )
@@ -126,13 +125,6 @@ def train(
             "captions are compared by meaning, too; model.text_encoder.",
         ),
     ] = None,
-    track: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME[:PROJECT]",
-            help="Write figures and pictures to trackio, wandb or mlflow, too; train.track.",
-        ),
-    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an existing run; fail if there is none.")
     ] = False,
@@ -156,7 +148,6 @@ def train(
     from pc2_baseline.runs.train import train as start
 
     overrides = [*(set_ or []), *([f'train.device="{device}"'] if device else [])]
-    overrides += [f"train.track={json.dumps(track)}"] if track else []
     overrides += [f"data.weights_from={json.dumps(str(weights_from))}"] if weights_from else []
     overrides += [f"data.captures={json.dumps(str(captures.resolve()))}"] if captures else []
     overrides += [f"model.text_encoder={json.dumps(text_encoder)}"] if text_encoder else []

@@ -250,12 +250,6 @@ class TrainSettings(Strict):
     tensorboard: bool = Field(
         default=True, description="Write RUN/tensorboard: recalls, figures, rates by epoch."
     )
-    track: str = Field(
-        "",
-        pattern=r"^((trackio|wandb|mlflow)(:.+)?)?$",
-        description="Write settings, figures and pictures by epoch to a tracker, too: trackio, "
-        "wandb or mlflow, and after a colon the project (default: noise-of-web).",
-    )
     pictures: bool = Field(
         default=True, description="Draw RUN/curves.png and each epoch's division in RUN/pictures."
     )

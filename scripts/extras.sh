@@ -14,19 +14,14 @@ trap 'rm -rf "$work"' EXIT
 wheel=$(echo "$work"/*.whl)
 
 install() {  # EXTRA
-  local pins=constraints.txt
-  if [ "$1" = track ]; then  # trackio wants an older pillow than is pinned
-    pins=$work/pins.txt
-    grep -v '^pillow==' constraints.txt >"$pins"
-  fi
   local what="noise-of-web @ file://$wheel"
   if [ "$1" != none ]; then what="noise-of-web[$1] @ file://$wheel"; fi
   if command -v uv >/dev/null; then
     uv venv --quiet --python "$("$python" -c 'import sys; print(sys.executable)')" "$work/$1/env"
-    uv pip install --quiet --python "$work/$1/env/bin/python" --constraint "$pins" "$what"
+    uv pip install --quiet --python "$work/$1/env/bin/python" --constraint constraints.txt "$what"
   else
     "$python" -m venv "$work/$1/env"
-    "$work/$1/env/bin/pip" install --quiet --disable-pip-version-check --constraint "$pins" "$what"
+    "$work/$1/env/bin/pip" install --quiet --disable-pip-version-check --constraint constraints.txt "$what"
   fi
 }
 
@@ -103,7 +98,6 @@ try_baseline() {
   pc2-baseline predict run -o x.zip
   now-leaderboard score x.zip --release planted
 }
-try_track() { python -c 'import mlflow, trackio, wandb'; }
 try_lora() { python -c 'import peft'; }
 try_text_encoder() { python -c 'import sentence_transformers'; }
 try_zero_shot() { fails_in_one_line "neither a folder nor a name" pc2-baseline zero-shot "$tiny/release" --captures "$tiny/captures" --model no/such -o x.zip; }

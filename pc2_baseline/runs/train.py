@@ -40,7 +40,6 @@ from pc2_baseline.training.run_folder import (
     start_run,
 )
 from pc2_baseline.training.tensorboard import TensorBoardCallback
-from pc2_baseline.training.trackers import TrackerCallback, check_tracker
 from pc2_baseline.training.trainer import Callback, Trained, Trainer, follow, locked, tidy
 
 FEWEST_PAIRS = 4
@@ -68,7 +67,6 @@ def train(
     release, run = Path(release), Path(run)
     process_groups.start(settings.train.device)
     device = pick_device(settings.train.device)
-    check_tracker(settings.train.track)
     check_layout(release, settings.data)
     reader = make_reader(release, settings.data, settings.model)
     identity = identify(reader, reads=settings.reads)
@@ -185,9 +183,6 @@ def _callbacks(run: Path, record: RunRecord, truth: Truth | None) -> list[Callba
         callbacks.append(TensorBoardCallback(run / TENSORBOARD, pairs))
     if train.pictures:
         callbacks.append(PictureCallback(run, record, truth))
-    if train.track:
-        config = record.settings.model_dump(mode="json")
-        callbacks.append(TrackerCallback(run, train.track, config, pairs))
     return callbacks
 
 

@@ -31,7 +31,7 @@ class EpochRecord(Strict):
     figures: dict[str, float]
 
     def scalars(self, pairs: int) -> dict[str, float]:
-        """Return all figures as trackers group them, and the speed over so many pairs."""
+        """Return all figures as TensorBoard groups them, and the speed over so many pairs."""
         dev = {f"dev/{name}": value for name, value in self.dev.items()}
         figures = {f"figures/{name}": value for name, value in self.figures.items()}
         return {**dev, **figures, "train/pairs_per_second": pairs / self.seconds}

@@ -22,7 +22,7 @@ from pc2_baseline.training.method import Sizes
 
 BEST, LAST = "best", "last"
 TENSORBOARD, PICTURES = "tensorboard", "pictures"
-LOG, CURVES, FAILURE, TRACK = "log.jsonl", "curves.png", "failure.json", "track.json"
+LOG, CURVES, FAILURE = "log.jsonl", "curves.png", "failure.json"
 
 
 class ReleaseRecord(Strict):
@@ -122,7 +122,7 @@ def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
         outputs = {file.parent for file in run.glob(f"*/{'[0-9]' * 5}.safetensors")}
         for part in {run / LAST, run / BEST, run / TENSORBOARD, run / PICTURES, *outputs}:
             shutil.rmtree(part, ignore_errors=True)
-        for name in (LOG, CURVES, FAILURE, TRACK):
+        for name in (LOG, CURVES, FAILURE):
             (run / name).unlink(missing_ok=True)
         path.unlink()
     if run.exists() and any(run.iterdir()):

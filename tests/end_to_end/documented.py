@@ -36,7 +36,6 @@ ONLY_PARSED = {
     r"now-builder doctor": "looks at the whole machine: tests/now_builder/test_doctor.py",
     r"builder audit release": "served for a person: tests/now_builder/inspect/test_audit.py",
     r"audit-stats truth|--suspects": "no captures there: tests/now_builder/inspect/test_audit.py",
-    r"baseline train .*--track ": "tests/pc2_baseline/training/test_trackers.py",
     r"fetch-now|builder publish": "needs the hub: tests/now_builder/hub has a small one",
     r"^python ": "the page's own program, run by the page's test",
     r"builder pinned|--only '\*": "fetches from GitHub: tests/now_builder/pinned has a small web",
