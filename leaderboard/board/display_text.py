@@ -37,12 +37,12 @@ EVIDENCE_MEANS: Mapping[str, str] = {
     "blind": "proof: scored on a round whose pairing only the judge had, and merged by the keepers",
 }
 CLAIM = (
-    "a claim: whoever has the release has its pairing; a blind round, or a judge’s own run of the"
+    "a claim: whoever has the release has its pairing; a blind round, or a keeper’s own run of the"
     " code (reproduce), makes it proof"
 )
 """Standing of a result outside an open blind round, for the terminal."""
 PARTS: Mapping[str, str] = {
-    "Proof": "Scored on a pairing that only the judge had, or by the judge’s own run of the code.",
+    "Proof": "Scored on a pairing that only the judge had, or by the keeper’s own run of the code.",
     "Claims": "Sent as a file, whose author knew the pairing and can reach any score, or printed in"
     " a paper: sorted, not numbered.",
 }

@@ -129,7 +129,7 @@ def score(
 
     With --track, score a TREC run, which is of one direction and gets no place on a board.
     Nothing is stored except with -o; export-site shows the result, submit files it, as a claim:
-    whoever has the release has its pairing. A blind round, or a judge's own run, makes it proof.
+    whoever has the release has its pairing. A blind round, or a keeper's own run, makes it proof.
     """
     from leaderboard.commands.terminal import as_text
     from leaderboard.scoring.evaluate import score
