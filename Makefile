@@ -4,14 +4,13 @@ PYTHON ?= $(BIN)/python
 WHEEL_ENV := .cache/wheel-env
 # Test workers: one more than two cores, since browsers and servers wait.
 JOBS ?= 3
-SECONDS ?= 1200
 # Tests that `make test` passes over: what is not run is at least type-checked.
 NOT_RUN = $(shell grep -rlE --include='*.py' 'mark\.(slow|gpu|detectron2)' tests)
 # Compiled modules are kept even where the environment says otherwise: every worker reads all tests.
 TEST_ENV := OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pinned test test-slow test-detectron2 check docs wheel bench fuzz gpu-check gpu-bundle format clean
+.PHONY: help setup demo pinned test test-slow test-detectron2 check docs wheel bench gpu-check gpu-bundle format clean
 
 help: ## this text
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -53,10 +52,6 @@ wheel: setup # a second environment: the wheel itself, and the packages of the f
 
 bench: demo ## ratios against the plain way of doing the same work, in one run
 	@for file in $(filter-out benchmarks/rehearsal.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; PYTHONPATH=. OMP_NUM_THREADS=2 $(BIN)/python $$file || exit 1; done
-
-fuzz: setup ## mutated files for the readers of strangers' files, SECONDS=1200 each; kept in .cache/fuzz
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[fuzz]'
-	PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py .cache/fuzz $(SECONDS)
 
 gpu-check: ## what only a GPU can prove, see docs/gpu.md; DEVICE=cpu SIZE=tiny rehearses it
 	@scripts/gpu_check.sh

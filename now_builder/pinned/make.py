@@ -41,10 +41,12 @@ class PinnedSummary:
     web: Path
     pages: int
     statuses: dict[str, int]
+    judged: int
 
     def __str__(self) -> str:
         sites = ", ".join(f"{number} {status}" for status, number in self.statuses.items())
-        return f"{self.web}: {self.pages} pages; sites: {sites}"
+        judged = f"{self.judged} of them judged" if self.judged else "none of them judged"
+        return f"{self.web}: {self.pages} pages, {judged}; sites: {sites}"
 
 
 def make(
@@ -100,13 +102,14 @@ def _make_web(
     urls = [url for site in rows for url in made[site.host][1]]
     write_text(web / "urls.txt", "".join(f"{url}\n" for url in urls))
     (web / "judged.csv").unlink(missing_ok=True)
-    if judged is not None:
-        own = judged[judged["url"].isin(urls)]
+    own = None if judged is None else judged[judged["url"].isin(urls)]
+    if own is not None:
         write_text(web / "judged.csv", own.to_csv(index=False))
     table = [made[site.host][0] for site in rows]
     write_sites(web / "sites.csv", table)
     statuses = Counter(row.status for row in table)
-    return PinnedSummary(web, len(urls), dict(statuses.most_common()))
+    number = 0 if own is None else len(own)
+    return PinnedSummary(web, len(urls), dict(statuses.most_common()), number)
 
 
 def _read_judged(listed: Path, sites: Iterable[Site]) -> Any:
