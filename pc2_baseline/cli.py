@@ -86,7 +86,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
         "pc2-baseline train out/release runs/three --seeds 0,1,2",
         "pc2-baseline train out/release runs/pc2 --set data.truth=truth.csv --set train.patience=8",
         "torchrun --no-python --nproc-per-node 2 pc2-baseline train out/release runs/pc2",
-        "pc2-baseline train out/release runs/osa --config osa --weights-from pairs.csv",
         "pc2-baseline train out/release runs/clip --config clip --captures out/captures",
         "pc2-baseline train out/release runs/read --config reading --text-encoder "
         "intfloat/multilingual-e5-small",
@@ -104,13 +103,6 @@ def train(
         str | None,
         typer.Option(
             metavar="N,N,…", help="Train once with each seed, in RUN/seed-N: mean and spread."
-        ),
-    ] = None,
-    weights_from: Annotated[
-        Path | None,
-        typer.Option(
-            help="What another model thinks of the pairs, by which their losses are multiplied: a "
-            "table of rank-pairs, or a matrix (.npy); data.weights_from."
         ),
     ] = None,
     captures: Annotated[
@@ -148,7 +140,6 @@ def train(
     from pc2_baseline.runs.train import train as start
 
     overrides = [*(set_ or []), *([f'train.device="{device}"'] if device else [])]
-    overrides += [f"data.weights_from={json.dumps(str(weights_from))}"] if weights_from else []
     overrides += [f"data.captures={json.dumps(str(captures.resolve()))}"] if captures else []
     overrides += [f"model.text_encoder={json.dumps(text_encoder)}"] if text_encoder else []
     by_size = config is None and on is None

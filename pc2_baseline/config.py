@@ -54,18 +54,6 @@ class DataSettings(Strict):
     noise_file: Path | None = Field(
         None, description="A .npy file with the image of each training caption; read, never made."
     )
-    weights_from: Path | None = Field(
-        None,
-        description="What another model thinks of each training pair, by which its loss is "
-        "multiplied: CSV or Parquet with key and clean_prob, such as rank-pairs writes; or a .npy "
-        "matrix of similarities, training images × captions, weighed as OSA does. For contrastive, "
-        "rcl and triplet.",
-    )
-    weights_by: Literal["clean_prob", "cosine"] = Field(
-        "clean_prob",
-        description="Column of data.weights_from that weighs the pairs: clean_prob itself, or "
-        "cosine by OSA's function.",
-    )
     captures: Path | None = Field(
         None,
         description="For dual_encoder: folder made by crawl that the release was packaged from, "
@@ -304,11 +292,6 @@ class Settings(Strict):
             raise ValueError(
                 f'method mscn: model.similarity is "{self.model.similarity}", expected "sgr" or '
                 '"saf", whose last layer it replaces'
-            )
-        if self.data.weights_from and not self.method.takes_weights:
-            raise ValueError(
-                f"data.weights_from: method {self.method.name} weighs pairs by itself, expected "
-                "contrastive, rcl or triplet"
             )
         if self.model.similarity == "dual_encoder":
             if self.method.name == "ridge":

@@ -44,14 +44,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class MethodSettings(Strict):
-    """Base of the settings of a method, which name it.
+    """Base of the settings of a method, which name it."""
 
-    Attributes:
-        takes_weights: Whether the method multiplies the losses of pairs by
-            :meth:`~pc2_baseline.data.pairs.PairSet.weights_of`.
-    """
-
-    takes_weights: ClassVar[bool] = False
     name: str
 
     @property

@@ -55,7 +55,6 @@ class PairSet:
         matched: Whether each pair is matched, if a noise file or a truth for the training is given.
         words: The words read on each region; ``None`` where the detector does not read.
         page_texts: Vector of the text on each page, with which each region of a batch ends.
-        weights: Weight of each pair, if ``data.weights_from`` is given.
     """
 
     regions: Any
@@ -66,7 +65,6 @@ class PairSet:
     matched: Bool[np.ndarray, " pairs"] | None = None
     words: SeenWords | None = None
     page_texts: Float[np.ndarray, "images width"] | None = None
-    weights: Float[np.ndarray, " pairs"] | None = None
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -93,12 +91,6 @@ class PairSet:
                 "data.truth or data.noise_file"
             )
         return np.flatnonzero(self.matched)
-
-    def weights_of(self, pair_index: Int[np.ndarray, " batch"]) -> Float[Tensor, " batch"]:
-        """Return the weights of some pairs: 1 where none are given."""
-        if self.weights is None:
-            return torch.ones(len(pair_index), device=self.device)
-        return torch.from_numpy(self.weights[pair_index]).to(self.device, torch.float32)
 
     def batch(self, pair_index: Int[np.ndarray, " batch"]) -> Batch:
         """Read some pairs, in the order asked for."""

@@ -1,6 +1,6 @@
 """The contrastive baseline: one network, a softmax loss, every pair taken as matched."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from pc2_baseline.training.method import Sizes
 class ContrastiveSettings(SoftmaxSettings):
     """One network and a softmax loss: every pair is taken as matched."""
 
-    takes_weights: ClassVar[bool] = True
     name: Literal["contrastive"] = "contrastive"
     loss: Literal["info_nce", "complementary", "gce"] = Field(
         "info_nce",
@@ -35,12 +34,10 @@ class Contrastive(OneNetwork[ContrastiveSettings]):
     """One network and a softmax loss: each pair against all others of its batch, both ways.
 
     Epochs of the warm-up are like the others: the drop of the rate is counted from its end.
-    Pairs weighed by a pre-trained model (``data.weights_from``) make it OSA.
 
     Source:
         CLIP (Radford et al., ICML 2021) for the loss; with the pooled network a dual encoder, as
-        VSE-infinity (Chen et al., CVPR 2021). OSA (Li et al., arXiv 2410.01944) for the weights,
-        see :func:`~pc2_baseline.data.pair_weights.osa_weights`.
+        VSE-infinity (Chen et al., CVPR 2021).
     """
 
     section = ContrastiveSettings
@@ -55,7 +52,6 @@ class Contrastive(OneNetwork[ContrastiveSettings]):
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
 
         def loss(rows: Rows) -> Float[Tensor, ""]:
-            losses = self.loss(self.net.score_batch(train.batch(rows)))
-            return (train.weights_of(rows) * losses).mean()
+            return self.loss(self.net.score_batch(train.batch(rows))).mean()
 
         return {"loss": take_steps(self.learner, batches, loss, epoch)}

@@ -1,6 +1,6 @@
 """RCL: a network learns from what does not match (Hu et al., TPAMI 2023)."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
@@ -16,7 +16,6 @@ from pc2_baseline.modules.learner import rate, take_steps
 class RclSettings(SoftmaxSettings):
     """RCL (Hu et al., TPAMI 2023): the complementary contrastive loss."""
 
-    takes_weights: ClassVar[bool] = True
     name: Literal["rcl"] = "rcl"
 
 
@@ -39,7 +38,6 @@ class Rcl(OneNetwork[RclSettings]):
 
         def loss(rows: Rows) -> Float[Tensor, ""]:
             similarity = self.net.score_batch(train.batch(rows))
-            own = train.weights_of(rows) * complementary(similarity, self.method.temperature)
-            return 2 * own.mean()  # both ways
+            return 2 * complementary(similarity, self.method.temperature).mean()  # both ways
 
         return {"loss": take_steps(self.learner, batches, loss, epoch)}

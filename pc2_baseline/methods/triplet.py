@@ -1,6 +1,6 @@
 """One network of any kind that takes every pair as matched: SGR, SAF, SCAN, IMRAM, MaxSim, VSRN."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -19,7 +19,6 @@ from pc2_baseline.modules.seeds import stream
 class OneNetworkSettings(TripletSettings):
     """Triplets of one network, of any kind: every pair is taken as matched."""
 
-    takes_weights: ClassVar[bool] = True
     name: Literal["triplet"] = "triplet"
     warm_up: Literal["mean", "hardest"] = Field(
         "mean",
@@ -75,6 +74,6 @@ class Triplet(OneNetwork[OneNetworkSettings]):
         def loss(rows: Rows) -> Float[Tensor, ""]:
             similarity = self.net.score_batch(train.batch(rows))
             margins = similarity.new_full((len(rows),), self.method.margin)
-            return (train.weights_of(rows) * triplet(similarity, margins)).sum()
+            return triplet(similarity, margins).sum()
 
         return {"loss": take_steps(self.learner, batches, loss, epoch)}

@@ -25,7 +25,6 @@ _LONGEST = 60
 """Characters of a pre-trained model's name."""
 _BOUND = " (trained on matched pairs alone)"
 _TAUGHT = " (taught by pairs known to match)"
-_WEIGHED = " (pairs weighed by another model)"
 
 
 def predict(
@@ -66,7 +65,7 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
     """Describe a submission of the best epoch of a run, or of several.
 
     The title is the method's name on the board; that a method was trained on matched pairs alone
-    or taught by some, or on pairs that another model weighed, is added to any.
+    or taught by some, is added to any.
 
     Raises:
         FormatError: If the release lacks the split.
@@ -129,9 +128,8 @@ def method_title(settings: Settings) -> str:
 def _notes(every: Sequence[Settings]) -> str:
     """Return what a method's name must not leave out."""
     bound = any(_is_bound(settings) for settings in every)
-    weighed = any(settings.data.weights_from for settings in every)
     taught = not bound and any(settings.method.takes_matched for settings in every)
-    return f"{_BOUND if bound else _TAUGHT if taught else ''}{_WEIGHED if weighed else ''}"
+    return _BOUND if bound else _TAUGHT if taught else ""
 
 
 def _encoder(settings: Settings) -> str:

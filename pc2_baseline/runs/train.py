@@ -16,7 +16,6 @@ from now_builder.formats.word_vectors import WIDTH
 from pc2_baseline import process_groups
 from pc2_baseline.analysis.truth import Truth, quality, truth_of
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pair_weights import read_weights
 from pc2_baseline.data.pairs import PairSet, open_split
 from pc2_baseline.data.readers import DataIdentity, Reader, check_layout, identify, make_reader
 from pc2_baseline.method_section import MethodSettings
@@ -89,8 +88,7 @@ def train(
         open_split(reader, "dev", device) as opened_dev,
     ):
         _check_sizes(release, opened, opened_dev)
-        weighed = replace(opened, weights=read_weights(reader, opened))
-        pairs, dev = (texts_read(split, settings) for split in (weighed, opened_dev))
+        pairs, dev = (texts_read(split, settings) for split in (opened, opened_dev))
         record = _run_record(reader, identity, pairs, settings)
         named, taught_by_it = settings.data.truth, bool(settings.method.takes_matched)
         truth = truth_of(record, release, named, pairs.matched, both=not taught_by_it)
@@ -121,7 +119,6 @@ def finished(run: Path, identity: DataIdentity, settings: Settings) -> Checkpoin
         return None
     known, data = record.release, settings.data
     files = ((known.noise and known.noise.sha256, data.noise_file),
-             (known.weights_sha256, data.weights_from),
              (known.truth_sha256, data.truth))  # fmt: skip
     if any(sha256 and file and sha256 != sha256_of(file) for sha256, file in files):
         return None
@@ -132,7 +129,7 @@ def finished(run: Path, identity: DataIdentity, settings: Settings) -> Checkpoin
 def _run_record(
     reader: Reader, identity: DataIdentity, pairs: PairSet, settings: Settings
 ) -> RunRecord:
-    noise_file, weights_from = settings.data.noise_file, settings.data.weights_from
+    noise_file = settings.data.noise_file
     truth = settings.data.truth if settings.method.takes_matched else None
     release = ReleaseRecord(
         path=reader.release.resolve(),
@@ -147,7 +144,6 @@ def _run_record(
         texts=len(pairs.captions[0]) - WIDTH if settings.model.text_encoder else 0,
         page_texts=0 if pairs.page_texts is None else pairs.page_texts.shape[1],
         noise=noise_file and describe(noise_file, pairs.image_of, pairs.images),
-        weights_sha256=weights_from and sha256_of(weights_from),
         truth_sha256=truth and sha256_of(truth),
     )
     return RunRecord(release=release, settings=settings)

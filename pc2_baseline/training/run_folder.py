@@ -46,8 +46,6 @@ class ReleaseRecord(Strict):
     page_texts: int = 0
     """The same of the texts on pages; 0 if they are not known."""
     noise: Noise | None = None
-    weights_sha256: str | None = None
-    """Hash of the file that weighed the pairs."""
     truth_sha256: str | None = None
     """Hash of the truth that the method was taught by; ``None`` where it only judges."""
 
@@ -138,8 +136,6 @@ def _difference(found: RunRecord, wanted: RunRecord) -> str | None:
         return f"a run on {difference}"
     if found.release.noise != wanted.release.noise:
         return f"a run with another content of {found.settings.data.noise_file}"
-    if found.release.weights_sha256 != wanted.release.weights_sha256:
-        return f"a run with another content of {found.settings.data.weights_from}"
     if found.release.truth_sha256 != wanted.release.truth_sha256:
         return f"a run taught by another content of {found.settings.data.truth}"
     return None
