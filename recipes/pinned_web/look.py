@@ -17,7 +17,6 @@ from now_builder.crawl.caption.charset import decode
 from now_builder.crawl.caption.describe import Description, describe
 from now_builder.crawl.caption.language import UNDECIDED, detect_language
 from now_builder.formats.text import is_placeholder
-from now_builder.package.flags import is_default_text
 from now_builder.pinned.git import Git, SiteError, Source
 from now_builder.pinned.layout import choose, list_pages, write
 from now_builder.pinned.sites import MOST_PAGES, Site
@@ -82,7 +81,7 @@ class Served:
     def described(self) -> int:
         """Return the number of pages whose description is not left over from a template."""
         captions = (page.about.caption or "" for page in self.pages)
-        return sum(not is_placeholder(text) and not is_default_text(text) for text in captions)
+        return sum(not is_placeholder(text) for text in captions)
 
 
 @dataclass(slots=True)
