@@ -182,7 +182,7 @@ def test_a_blind_round(folder):
 def test_a_board(folder):
     run(f"{PACK} similarity.npy -o mine.zip --method A", {})
     run_page("board")
-    assert (folder / "judge-2.key").exists()
+    assert (folder / "site" / "index.html").exists()
 
 
 @pytest.mark.slow

@@ -129,9 +129,11 @@ def test_what_is_submitted_first_keeps_its_place(tmp_path, now_leaderboard, rele
         told = now_leaderboard("submit", tmp_path / "x.zip", *options, "--store", store)[1]
         sent.append(told.partition(":")[0])
     assert now_leaderboard("check-store", store) == (0, f"{store}: fine\n", "")
+    gone = now_leaderboard("withdraw", sent[3], "--store", store, "--reason", "a bug")
+    assert gone == (0, f"{sent[3]}: withdrawn\n", "")
     text = now_leaderboard("export", "jieba", "--store", store, "--to", "json")[1]
     equal = {row["entry"]: row["equal_to"] for row in json.loads(text)["rows"] if row["entry"]}
-    assert equal == {sent[0]: None} | dict.fromkeys(sent[1:], sent[0])
+    assert equal == {sent[0]: None} | dict.fromkeys(sent[1:3], sent[0])
 
 
 def test_export_prints_a_board(tmp_path, now_leaderboard, packed, release):

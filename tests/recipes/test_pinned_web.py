@@ -27,7 +27,7 @@ def site(subject, number=4, more=""):
     """Return the files of a site about something."""
     names = ["index.html", *(f"{place}/index.html" for place in range(1, number))]
     text = f"<title>{subject}</title>{more}<p>{WORDS}"
-    return {name: page(f"{subject}, page {name}", text) for name in names}
+    return {name: page(f"{subject}, {name}", text) for name in names}
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 from leaderboard.core.errors import SubmissionError
 from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import LISTS_REASON, score
-from leaderboard.scoring.result import MATRIX_FLAGS
 from leaderboard.submission.archive import new_submission, open_submission, pack, pack_arrays
 from leaderboard.submission.pack import Sources, pack_files
 from now_builder.errors import FormatError
@@ -47,7 +46,7 @@ def test_ranked_lists_give_the_recalls_of_their_matrix_and_no_place(
     result, expected = score(tmp_path / "x.zip", release), recalls(matrix)
     assert result.rsum == expected.rsum
     assert (result.precision, result.ranked, result.reason) == (None, False, LISTS_REASON)
-    assert (result.flags, result.unchecked) == ((), MATRIX_FLAGS)
+    assert result.notes == ()
     assert result.i2t.median_rank == expected.i2t.median_rank
     if depth == N:
         assert result.i2t.mean_rank == expected.i2t.mean_rank
@@ -213,6 +212,6 @@ def test_distances_get_a_hint_and_bad_similarities_do_not(tmp_path, meta, releas
     for sign, codes in ((-1, ["distances"]), (1, [])):
         strong = sign * (make_similarity() + 4 * np.eye(N, dtype=np.float32))
         pack(tmp_path / "x.zip", strong, meta)
-        assert [flag.code for flag in score(tmp_path / "x.zip", release).flags] == codes
+        assert [note.code for note in score(tmp_path / "x.zip", release).notes] == codes
     pack(tmp_path / "x.zip", np.zeros((N, N), np.float32), meta)
-    assert score(tmp_path / "x.zip", release).flags == ()
+    assert score(tmp_path / "x.zip", release).notes == ()

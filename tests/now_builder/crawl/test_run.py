@@ -640,7 +640,7 @@ def test_who_visits_public_sites_is_asked_for(tmp_path: Path, caplog, contact: s
 
 
 def test_a_missing_list_or_browser_is_a_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="no such list"):
+    with pytest.raises(FormatError, match="file not found, expected a file with URLs"):
         crawl(tmp_path / "none.txt", tmp_path / "captures", CrawlSettings())
     urls = write_list(tmp_path, ["http://a.test/"])
     with pytest.raises(CrawlError, match="no such file"):
