@@ -30,7 +30,7 @@ EVIDENCE: Mapping[str, str] = {
 EVIDENCE_MEANS: Mapping[str, str] = {
     "reported": "a claim: printed in a paper; no file was scored here",
     "scored": "a claim: a file of similarities was scored, whose author knew the order of the rows",
-    "contradicted": "a claim that the judge’s run of the code did not reach; the figures are that"
+    "contradicted": "a claim that the keeper’s run of the code did not reach; the figures are that"
     " run’s",
     "reproduced": "proof: a keeper of the board ran the code and scored the run, which agrees; the"
     " figures are that run’s",

@@ -67,7 +67,7 @@ class ExportRow:
         place_interval: first and last place that the row may have.
         evidence: ``scored``, ``reproduced``, ``contradicted``, ``blind``, ``reported`` or
             ``reference``.
-        claimed: rSum of the entry's own file where the figures are those of the judge's run.
+        claimed: rSum of the entry's own file where the figures are those of the keeper's run.
         low: lower end of the 95 % interval of rSum.
         recalls: Six, as in ``RECALLS``, in percent; none where only the sum is known.
         date: day of the scoring, ISO 8601.

@@ -58,7 +58,7 @@ class Row:
             if not ranked, or equal to an earlier entry.
         places: first and last place held under resampling. None without a place or ranks.
         tied: whether the row is not significantly below the first. None without a place or ranks.
-        claimed: rSum of the entry's own file where the figures are those of the judge's run.
+        claimed: rSum of the entry's own file where the figures are those of the keeper's run.
         equal_to: name of an earlier entry with the same ranks. None without one.
     """
 

@@ -15,6 +15,7 @@ from leaderboard.store.entries import (
     Reproduction,
     entry_of,
     read_results,
+    reproduction_path,
     result_path,
 )
 from leaderboard.submission.archive import Description
@@ -51,6 +52,9 @@ def read_board(paths: Iterable[Path]) -> list[Entry]:
                 for difference in recomputed(entry.result):
                     file = result_path(path, entry) if (path / RESULTS).is_dir() else path
                     raise FormatError(file, str(difference))
+            if entry.run and entry.run.result:  # the figures that pages show
+                for difference in recomputed(entry.run.result):
+                    raise FormatError(path / reproduction_path(entry.run), str(difference))
             known = entries.get(entry.name)
             if known is None or entry.filing is not None or not known.stored:
                 entries[entry.name] = entry

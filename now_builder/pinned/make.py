@@ -102,14 +102,13 @@ def _make_web(
     urls = [url for site in rows for url in made[site.host][1]]
     write_text(web / "urls.txt", "".join(f"{url}\n" for url in urls))
     (web / "judged.csv").unlink(missing_ok=True)
-    own = None if judged is None else judged[judged["url"].isin(urls)]
-    if own is not None:
+    own: Any = () if judged is None else judged[judged["url"].isin(urls)]
+    if judged is not None:
         write_text(web / "judged.csv", own.to_csv(index=False))
     table = [made[site.host][0] for site in rows]
     write_sites(web / "sites.csv", table)
     statuses = Counter(row.status for row in table)
-    number = 0 if own is None else len(own)
-    return PinnedSummary(web, len(urls), dict(statuses.most_common()), number)
+    return PinnedSummary(web, len(urls), dict(statuses.most_common()), len(own))
 
 
 def _read_judged(listed: Path, sites: Iterable[Site]) -> Any:

@@ -329,7 +329,7 @@ def test_a_board_shows_evidence_ties_and_places(files, filed):
 def test_an_entry_that_was_run_again_shows_the_figures_of_the_run(filed, files):
     entry = filed["Overstated"]
     run, page = entry.run.result, files[f"entries/{entry.name}.html"]
-    assert "the judge’s run contradicts it" in page
+    assert "the keeper’s run contradicts it" in page
     assert f'<p class="number">{run.rsum:.1f}</p>' in page
     assert f"<b>{entry.result.rsum:.1f}</b> was claimed" in page
     assert f"verify</span> <span>{entry.name}.run.json" in page

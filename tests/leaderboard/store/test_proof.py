@@ -232,6 +232,9 @@ def test_a_record_of_a_run_says_what_follows_from_its_ranks(board, release, fiel
     changed = run.model_copy(update={field: forged[field]})
     path.write_text(changed.model_dump_json(by_alias=True) + "\n")
     assert "result.differs" in _codes(board)
+    if field == "result":
+        with pytest.raises(FormatError, match=path.name):
+            read_board([board])
     with pytest.raises(FormatError, match=path.name):
         reproduce(board, run.name, board.parent / "run.zip", release, Claim("cy"))
 
