@@ -79,17 +79,6 @@ def _crawl(
     found.check(captures)
 
 
-@app.command("wacz")
-def _wacz(
-    captures: Captures,
-    archive: Annotated[Path, typer.Argument(metavar="FILE.wacz", help="Archive to write.")],
-) -> None:
-    """Close the WARCs of crawl --warc into one archive, which crawl and replay tools read."""
-    from now_builder.formats.warc import write_wacz
-
-    typer.echo(f"{archive}: {write_wacz(captures, archive)} pages")
-
-
 @app.command("status")
 def _status(
     captures: Annotated[Path, typer.Argument(help="Folder of a crawl, running or not.")],

@@ -8,7 +8,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from now_builder.crawl.archive import Archive
 from now_builder.crawl.browser.visit import REFUSED
 from now_builder.crawl.engines.local import crawl_shards, make_resolver
 from now_builder.crawl.plan.host_groups import assign_host_groups, host_groups
@@ -108,11 +107,7 @@ def crawl(
     """
     started = time.monotonic()
     listed = read_urls(urls, settings.url_column)
-    if urls.suffix.lower() == ".wacz" and settings.archive is None:
-        settings = settings.model_copy(update={"archive": urls})
-    make_resolver(settings)  # its errors come before anything is written, and an archive's
-    if settings.archive is not None:
-        Archive(settings.archive).close()
+    make_resolver(settings)  # its errors come before anything is written
     share = read_share(settings.shards_from) if settings.shards_from else (0, 1)
     if settings.engine == "ray" and settings.shards_from:
         raise ConfigError("--shards-from: not with --engine ray, which shares the work itself")

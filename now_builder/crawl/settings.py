@@ -83,23 +83,12 @@ class _SettingsOfOneMachine(Strict):
         "before the screenshot. They are never clicked, so no consent is given; the column "
         "overlays lists the rules that hid them.",
     )
-    warc: bool = Field(
-        default=False,
-        description="Write a WARC beside each tar (00012.warc.gz, and its index 00012.cdxj): the "
-        "request and response of each main document, redirects included, the screenshot, the row.",
-    )
     opt_outs: str = Field(
         "noai,noimageai,noml,tdm-reservation,content-signal,content-usage,disallowaitraining,ai.txt",
         description="Opt-outs to obey: a word (noindex is another) in X-Robots-Tag or a meta tag "
         "robots or noise-of-web; tdm-reservation: header, meta tag or tdmrep.json; content-signal "
         "(ai-train=no), content-usage (train-ai=n): robots.txt or header; disallowaitraining: "
         "robots.txt; ai.txt: that file disallows the page. Empty: none.",
-    )
-    archive: Path | None = Field(
-        None,
-        description="Web archive (WACZ) that answers every request, so that none goes to the "
-        "network; what it lacks fails, and is counted in the column not_archived. By default the "
-        "list, if that is one.",
     )
     never: Path | None = Field(
         None,

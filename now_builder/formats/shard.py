@@ -79,8 +79,6 @@ class CaptureRow:
         duplicate_of: key of the first URL with the same canonical form.
         elapsed_s: seconds spent on this page.
         overlays: rules by which cookie and consent overlays were hidden; empty if none was.
-        not_archived: number of URLs that the page asked for and the archive does not have; ``None``
-            for a page of the web.
     """
 
     key: str
@@ -117,7 +115,6 @@ class CaptureRow:
     browser: str | None = None
     tool: str | None = None
     overlays: list[str] = field(default_factory=list)
-    not_archived: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,29 +158,6 @@ TRANSFER_HEADERS = frozenset({"content-encoding", "content-length", "transfer-en
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """The request for one document and the response, without its body.
-
-    Attributes:
-        url: URL without its fragment.
-        at: time of the response: UTC, ISO 8601.
-        request: names and values of the request headers, as the browser reports them.
-        reason: reason phrase of the status; empty in HTTP/2 and later.
-        answer: names and values of the response headers as received.
-        cut: whether the body is not whole, or not kept.
-    """
-
-    url: str
-    at: str
-    method: str
-    request: tuple[tuple[str, str], ...]
-    status: int
-    reason: str
-    answer: tuple[tuple[str, str], ...]
-    cut: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Capture:
     """The members of one page with ``status=ok``.
 
@@ -191,15 +165,12 @@ class Capture:
         screenshot: PNG or WebP bytes of 720 x 1280 px.
         html: bytes of the source as served.
         elements: DOM elements in document order.
-        exchanges: requests and responses that led to the source, its own last; kept in the WARC,
-            not in the tar.
     """
 
     key: str
     screenshot: bytes
     html: bytes
     elements: list[Element]
-    exchanges: tuple[Exchange, ...] = ()
 
     @property
     def extension(self) -> str:
@@ -221,7 +192,6 @@ _OPTIONAL = {
     "charset_browser",
     "ink",
     "ink_middle",
-    "not_archived",
 }
 """Columns that the first captures lack."""
 _REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
@@ -517,7 +487,7 @@ def torn(path: Path, problem: str, error: Exception | None = None) -> FormatErro
     """
     if is_of_system(error):
         return FormatError(path, f"cannot be read ({error!s:.200})")
-    if found := re.fullmatch(r"(\d{5})\.(tar|parquet|warc\.gz)", path.name):
+    if found := re.fullmatch(r"(\d{5})\.(tar|parquet)", path.name):
         files = f"{found[1]}.tar and {found[1]}.parquet"
         problem += f"; delete {files} and crawl again: the shard's pages are visited anew"
     return FormatError(path, problem)

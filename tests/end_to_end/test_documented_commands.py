@@ -19,7 +19,6 @@ import pytest
 import tokenizers
 from PIL import Image
 
-from now_builder.crawl.archive import read_pages
 from now_builder.formats.features import open_features
 from now_builder.formats.release import DATA_FOLDER, read_pairs, write_pairs
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, CaptureRow, read_rows, write_shard
@@ -27,8 +26,6 @@ from pc2_baseline.config import Plan
 from pc2_baseline.data.planted import plant
 from tests.end_to_end.documented import DOCS, run, runnable
 from tests.now_builder.conftest import write_small_crawl, write_small_features
-from tests.now_builder.crawl import awkward
-from tests.now_builder.crawl.archives import Record, write_archive
 from tests.now_builder.detect.conftest import draw_captures
 from tests.pc2_baseline.fields import Field, make_field, make_punkt
 
@@ -227,17 +224,6 @@ def test_a_detector_of_ones_own(folder):
         draw_captures(folder / name, 6, 6, 1)
     run_page("how-to/detector")
     assert (folder / "dom.h5").exists()
-
-
-@pytest.mark.browser
-def test_an_archive_and_a_list_of_its_pages(folder):
-    html = awkward.response(200, "text/html", awkward.page("archived"))
-    write_archive(folder / "site.wacz", [Record("https://a.test/", html)])
-    (folder / "urls.txt").write_text("http://a.test/\n")
-    run_page("how-to/archive")
-    for captures in ("captures", "some", "kept"):
-        assert [row.caption for row in read_rows(folder / captures)] == ["archived"]
-    assert read_pages(folder / "kept.wacz") == ["https://a.test/"]
 
 
 def test_each_page_is_run_somewhere():

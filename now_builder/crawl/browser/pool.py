@@ -179,7 +179,6 @@ class BrowserPool:
                     await launched.browser.new_browser_cdp_session()
             raise
         finally:
-            record.not_archived = proxy.not_archived
             proxy.cut()
             # The capture is there, so that a browser that dies now costs nothing.
             with nullcontext() if result is None else suppress(VisitError):
@@ -225,7 +224,6 @@ class BrowserPool:
             reduced_motion="reduce",
             service_workers="block",
             accept_downloads=False,
-            ignore_https_errors=not proxy.verify,
             proxy={"server": proxy.url, "bypass": "<-loopback>"},
         )
 

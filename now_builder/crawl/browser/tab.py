@@ -16,7 +16,6 @@ from PIL import Image
 from playwright.async_api import CDPSession, Page
 from playwright.async_api import Error as PlaywrightError
 
-from now_builder.crawl.browser.exchange import Exchanges
 from now_builder.crawl.browser.hidden import hidden_shares
 from now_builder.crawl.browser.response import HTML, check_answer, headers_of, is_short, last
 from now_builder.crawl.browser.scripts import ELEMENTS, FREEZE, HIDE_OVERLAYS, WATCH, WATCHED
@@ -131,7 +130,6 @@ class Tab:
         self._isolated = ("", 0)
         self._watching = ""
         self._documents: dict[str, _Document] = {}
-        self._exchanges = Exchanges(keep=settings.warc)
         self._parsed, self._loaded = asyncio.Event(), asyncio.Event()
         self._leaving, self._failed = False, False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -318,7 +316,6 @@ class Tab:
         if status in MOVED and last(headers, "location"):
             if len(self._record.redirects) >= 2 * _MOST_DOCUMENTS:
                 raise VisitError("redirect_loop", f"{len(self._record.redirects)} redirects")
-            self._exchanges.note(event, whole=False)
             await self._session.send("Fetch.continueRequest", request)
             return
         check_answer(status, headers)
@@ -331,7 +328,6 @@ class Tab:
         coded = last(headers, "content-encoding") or last(headers, "transfer-encoding")
         if whole and not body and coded:  # the browser does not say that it cannot be decoded
             raise VisitError("net_error", f"a body of nothing, announced as {coded[:40]}")
-        self._exchanges.note(event, whole=whole)
         self._documents[event.get("networkId", "")] = _Document(url, body, whole, headers)
         await self._fulfil(request, event, body)
 
@@ -482,7 +478,6 @@ class Tab:
                 metas=page.metas,
                 charset=page.charset,
                 headers=page.document.headers,
-                exchanges=self._exchanges.chain_to(self._loader),
                 overlays=page.overlays,
             )
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from PIL import Image
 
-from now_builder.formats.shard import Element, Exchange
+from now_builder.formats.shard import Element
 
 
 @runtime_checkable
@@ -41,14 +41,13 @@ class VisitRecord:
     final_url: str | None = None
     http_status: int | None = None
     content_type: str | None = None
-    not_archived: int | None = None
     robots: str | None = None
     hosts: set[str] = field(default_factory=set)
     tdm_file: dict[str, str] = field(default_factory=dict)
 
     def columns(self) -> dict[str, Any]:
         """Return the record as columns of the page's row."""
-        kept = ("redirects", "final_url", "http_status", "content_type", "robots", "not_archived")
+        kept = ("redirects", "final_url", "http_status", "content_type", "robots")
         return {name: getattr(self, name) for name in kept}
 
 
@@ -66,7 +65,6 @@ class VisitResult:
         metas: name and content of each ``<meta>`` with a description or an opt-out in the live DOM.
         charset: encoding in which the browser read the document, in lower case.
         headers: values of the headers of the main document, by name in lower case.
-        exchanges: requests and responses that led to the main document; empty without a WARC.
         overlays: rules by which overlays were hidden.
     """
 
@@ -80,7 +78,6 @@ class VisitResult:
     metas: list[tuple[str, str]]
     charset: str
     headers: dict[str, list[str]]
-    exchanges: tuple[Exchange, ...] = ()
     overlays: list[str] = field(default_factory=list)
 
 

@@ -5,19 +5,16 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, closing
-from functools import partial
+from contextlib import AsyncExitStack
 from pathlib import Path
 
-from now_builder.crawl.archive import Archive
 from now_builder.crawl.browser.pool import BrowserPool
 from now_builder.crawl.caption.language import detect_language
 from now_builder.crawl.engines.page import PageVisitor
 from now_builder.crawl.engines.workers import Workers
 from now_builder.crawl.politeness.proxy import UNLIMITED, Proxy
-from now_builder.crawl.politeness.replay import ArchiveProxy
 from now_builder.crawl.politeness.resolver import Resolver, parse_mapping, parse_pattern
 from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.crawl.politeness.site_rules import SiteRules
@@ -76,13 +73,7 @@ def make_resolver(settings: CrawlSettings) -> Resolver:
     never = frozenset(read_hosts(settings.never) if settings.never else ())
     mappings = [parse_mapping(text) for text in settings.resolve]
     only = [parse_pattern(text) for text in settings.only]
-    return Resolver(
-        mappings,
-        allow_private=settings.allow_private,
-        never=never,
-        only=only,
-        local=settings.archive is not None,
-    )
+    return Resolver(mappings, allow_private=settings.allow_private, never=never, only=only)
 
 
 async def _visit_pending(
@@ -101,11 +92,7 @@ async def _visit_pending(
         pool.submit(detect_language, "a model that takes a second to load, meanwhile", None)
         browsers = await stack.enter_async_context(BrowserPool(settings, concurrency))
         stack.push_async_callback(resolver.close)
-        new_proxy: Callable[[], Proxy] = partial(Proxy, resolver)
-        if settings.archive is not None:
-            archive = stack.enter_context(closing(Archive(settings.archive)))
-            new_proxy = partial(ArchiveProxy, resolver, archive)
-        proxies = [await stack.enter_async_context(new_proxy()) for _ in range(concurrency + 1)]
+        proxies = [await stack.enter_async_context(Proxy(resolver)) for _ in range(concurrency + 1)]
         proxies[-1].begin(UNLIMITED)
         opt_outs = settings.obeyed_opt_outs()
         rules = SiteRules(proxies[-1], browsers.user_agent, opt_outs, obey_robots=settings.robots)

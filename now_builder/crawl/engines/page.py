@@ -225,4 +225,4 @@ def _describe(
         load_state="settled" if result.settled else "partial",
         overlays=result.overlays,
     )
-    return described, Capture(row.key, screenshot, result.html, result.elements, result.exchanges)
+    return described, Capture(row.key, screenshot, result.html, result.elements)

@@ -80,7 +80,7 @@ def _for_workers(settings: CrawlSettings) -> CrawlSettings:
     """Make all paths absolute, and set the concurrency by a worker's CPUs, not its machine's."""
     changes: dict[str, Any] = {
         name: path.resolve()
-        for name in ("archive", "never", "browser")
+        for name in ("never", "browser")
         if (path := getattr(settings, name)) is not None
     }
     changes["concurrency"] = settings.concurrency or max(1, round(3 * settings.worker_cpus))

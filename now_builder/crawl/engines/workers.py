@@ -83,7 +83,7 @@ class Workers:
 
     def _pause(self, line: Planned, attempt: Attempt) -> float | None:
         """Return the seconds for which a busy host is left alone; ``None`` if the row is final."""
-        if attempt.row.error not in BUSY or self.settings.archive is not None:
+        if attempt.row.error not in BUSY:
             return None
         before = self._put_off[line.key]
         asked = attempt.retry_after_s

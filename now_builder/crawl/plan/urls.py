@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from now_builder.crawl.archive import read_pages
 from now_builder.crawl.caption.charset import whole_characters
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import found_instead, refuse_other
@@ -91,8 +90,6 @@ def read_urls(path: Path, column: str | None = None) -> list[str]:
 
 def _read_list(path: Path, column: str | None) -> tuple[str, list[tuple[int, str]]]:
     """Return what the places in a list are called, and each URL with its place."""
-    if path.suffix.lower() == ".wacz":
-        return "page", list(enumerate(read_pages(path), 1))
     with _opened(path) as file:
         head = file.peek(1)
         packed = isinstance(file, gzip.GzipFile)

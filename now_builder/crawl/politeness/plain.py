@@ -27,16 +27,14 @@ class PlainClient:
     used.
     """
 
-    def __init__(self, proxy: str, user_agent: str, *, verify: bool = True) -> None:
+    def __init__(self, proxy: str, user_agent: str) -> None:
         self._headers = {
             "Accept": "*/*",
             "Accept-Encoding": "gzip, deflate",
             "User-Agent": user_agent,
         }
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        self._transport = httpx.AsyncHTTPTransport(
-            verify=verify, proxy=proxy, trust_env=False, limits=limits
-        )
+        self._transport = httpx.AsyncHTTPTransport(proxy=proxy, trust_env=False, limits=limits)
 
     async def close(self) -> None:
         """Close connections."""

@@ -46,13 +46,7 @@ class _Page:
 
 
 class Proxy:
-    """A listening port that serves one page at a time.
-
-    Attributes:
-        verify: Whether its clients are to verify certificates.
-    """
-
-    verify = True
+    """A listening port that serves one page at a time."""
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
@@ -99,11 +93,6 @@ class Proxy:
     def exhausted(self) -> bool:
         """Whether the page has used up its bytes."""
         return self._page.received > self._page.limit
-
-    @property
-    def not_archived(self) -> int | None:
-        """``None``: the answers are no archive's."""
-        return None
 
     def refusal(self, url: str) -> Refused | None:
         """Return why the host of a URL was not reached on this page; ``None`` if it was."""

@@ -24,7 +24,6 @@ Refusal = Literal[
     "bad_request",
     "never",
     "only",
-    "not_archived",
 ]
 
 _KEEP_S = 300.0
@@ -114,14 +113,13 @@ class Resolver:
 
     The first of the mappings that covers a host counts; hosts in ``never``, in lower case, are
     never contacted, nor are their subdomains; nor, if there are patterns in ``only``, are hosts
-    that match none of them. All hosts are ``local`` if an archive answers for them.
+    that match none of them.
     """
 
     def __init__(
         self, mappings: Sequence[Mapping], *, allow_private: bool,
-        never: frozenset[str] = frozenset(), only: Sequence[str] = (), local: bool = False,
+        never: frozenset[str] = frozenset(), only: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        self._local = local
         self._never = never
         self._only = only
         self._mappings = mappings
@@ -172,8 +170,6 @@ class Resolver:
 
     def is_local(self, host: str) -> bool:
         """Whether a host is known to be mapped or private, so that rate limits do not apply."""
-        if self._local:
-            return True
         host = host.lower().strip("[]")
         if any(mapping.covers(host) for mapping in self._mappings):
             return True

@@ -60,7 +60,7 @@ class Robots:
 
     def __init__(self, proxy: Proxy, user_agent: str) -> None:
         self._proxy = proxy
-        self._client = PlainClient(proxy.url, user_agent, verify=proxy.verify)
+        self._client = PlainClient(proxy.url, user_agent)
         self._known = OncePerOrigin(self._fetch)
 
     async def close(self) -> None:

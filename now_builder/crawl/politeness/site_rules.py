@@ -45,7 +45,7 @@ class SiteRules:
     ) -> None:
         self._robots = Robots(proxy, user_agent) if obey_robots else None
         self._obeyed = obeyed
-        self._client = PlainClient(proxy.url, user_agent, verify=proxy.verify)
+        self._client = PlainClient(proxy.url, user_agent)
         self._known = OncePerOrigin(self._ask)
 
     async def close(self) -> None:

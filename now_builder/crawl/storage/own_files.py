@@ -7,7 +7,7 @@ from pathlib import Path
 
 from now_builder.formats.shard import plan_path, read_plan
 
-_FINAL = r"(?:parquet|tar|warc\.gz|cdxj)"
+_FINAL = r"(?:parquet|tar)"
 _SHARD = re.compile(rf"(\d{{5}})\.(?:{_FINAL}|open)", re.ASCII)
 _LEFT = re.compile(
     rf"(\d{{5}})\.open\.(?:new|drop)|\.(\d{{5}})\.{_FINAL}(?:\.\d+){{0,2}}\.tmp", re.ASCII

@@ -11,7 +11,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,6 @@ from now_builder.formats.io import sync_folder
 from now_builder.formats.shard import (
     Capture,
     CaptureRow,
-    Exchange,
-    from_members,
     image_kind,
     members_path,
     read_members,
@@ -32,13 +30,8 @@ from now_builder.formats.shard import (
     to_members,
     write_packed,
 )
-from now_builder.formats.warc import read_exchanges, write_warc
 
 _JOURNAL, _MEMBERS = "journal.jsonl", "members.bin"
-_PARTS = 3
-"""Parts of a page, without its exchanges."""
-
-_SIDES = ("request", "answer")
 _COLUMNS = {column.name for column in fields(CaptureRow)}
 """The journal of an earlier version may have others."""
 
@@ -78,11 +71,9 @@ class OpenShard:
         new.mkdir()
         shard = cls(captures, number, new)
         members = read_members(members_path(captures, number))
-        exchanges = read_exchanges(captures, number)
         for row in read_rows(captures, number):
             if row.status == "ok":
-                known = exchanges.get(row.key, ())
-                shard.add(row, replace(next(members), exchanges=known))
+                shard.add(row, next(members))
             elif row.status == "refused":
                 shard.add(row, None)
         new.rename(open_path(captures, number))
@@ -95,7 +86,8 @@ class OpenShard:
         Raises:
             CrawlError: If the disk is full or cannot be written.
         """
-        parts = [] if capture is None else _to_parts(capture)
+        # In their form in the tar, so that nothing is packed twice.
+        parts = [] if capture is None else [content for _, content in to_members(capture)]
         with self._lock:
             with write_errors_explained(self._folder):
                 self._folder.mkdir(exist_ok=True)
@@ -108,12 +100,8 @@ class OpenShard:
             self._take(*_parsed(line))
 
     def finish(self, rows: Sequence[CaptureRow]) -> None:
-        """Write the shard's tar and parquet and drop the folder; also a WARC if wanted."""
+        """Write the shard's tar and parquet and drop the folder."""
         with write_errors_explained(rows_path(self.captures, self.number)):
-            if any(len(sizes) > _PARTS for _, sizes in self._places.values()):
-                pages = [row for row in rows if row.status == "ok"]
-                captures = (_from_parts(key, parts) for key, parts in self._packed(rows))
-                write_warc(self.captures, self.number, zip(pages, captures, strict=True))
             packed = (_named(key, parts) for key, parts in self._packed(rows))
             write_packed(self.captures, self.number, rows, packed)
         if self._folder.exists():
@@ -200,28 +188,9 @@ def _append(path: Path, start: int | None, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _to_parts(capture: Capture) -> list[bytes]:
-    """Return the members in their form in the tar, so that nothing is packed twice."""
-    parts = [content for _, content in to_members(capture)]
-    if capture.exchanges:
-        parts.append(json.dumps([asdict(exchange) for exchange in capture.exchanges]).encode())
-    return parts
-
-
 def _named(key: str, parts: Sequence[bytes]) -> list[tuple[str, bytes]]:
     kind = image_kind(parts[0])
     return [
         (f"{key}.{ending}", part)
         for ending, part in zip((kind, "html.gz", "elements.json"), parts, strict=False)
     ]
-
-
-def _from_parts(key: str, parts: Sequence[bytes]) -> Capture:
-    members = {name.partition(".")[2]: part for name, part in _named(key, parts)}
-    exchanges = tuple(map(_exchange, json.loads(parts[_PARTS]))) if len(parts) > _PARTS else ()
-    return replace(from_members(Path(key), key, members), exchanges=exchanges)
-
-
-def _exchange(item: dict[str, Any]) -> Exchange:
-    request, answer = ([(name, value) for name, value in item[side]] for side in _SIDES)
-    return Exchange(**item | {"request": tuple(request), "answer": tuple(answer)})

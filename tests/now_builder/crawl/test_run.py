@@ -22,7 +22,6 @@ from pathlib import Path
 import psutil
 import pytest
 from PIL import Image
-from warcio.archiveiterator import ArchiveIterator
 
 from now_builder.crawl.plan.planning import make_plan
 from now_builder.crawl.run import CrawlSummary, crawl
@@ -451,69 +450,6 @@ def test_webp_keeps_every_pixel_in_fewer_bytes(tmp_path: Path) -> None:
         assert two.size == (720, 1280)
         assert one.convert("RGB").tobytes() == two.convert("RGB").tobytes()
         assert len(webp.screenshot) < len(png.screenshot)
-
-
-def warc_records(captures: Path) -> list[tuple[str, str, str, bytes]]:
-    found = []
-    for path in sorted(captures.glob("*.warc.gz")):
-        with path.open("rb") as file:
-            found += [
-                (record.rec_type, record.rec_headers.get_header("WARC-Target-URI") or "",
-                 record.http_headers.get_statuscode() if record.rec_type == "response" else "",
-                 record.content_stream().read())
-                for record in ArchiveIterator(file, check_digests="raise")
-            ]  # fmt: skip
-    return found
-
-
-def test_a_warc_has_each_page_as_it_was_answered(tmp_path: Path) -> None:
-    captures = tmp_path / "captures"
-    with Awkward() as server:
-        paths = ["/gzip", "/redirect", "/refresh", "/404"]
-        visit(tmp_path, server, paths, warc=True, concurrency=1)
-    found = warc_records(captures)
-    url = server.url
-    assert [(kind, target, status) for kind, target, status, _ in found if kind == "response"] == [
-        ("response", url("/gzip"), "200"),
-        ("response", url("/redirect"), "302"),
-        ("response", url("/plain"), "200"),
-        ("response", url("/refresh"), "200"),
-        ("response", url("/plain"), "200"),
-    ]
-    pages = list(read_captures(captures))
-    bodies = [body for kind, _, _, body in found if kind == "response" and body]
-    assert bodies == [capture.html for capture in pages]
-    shots = [body for kind, _, _, body in found if kind == "resource"]
-    assert shots == [capture.screenshot for capture in pages]
-    rows = [json.loads(body) for kind, _, _, body in found if kind == "metadata"]
-    assert [row["url"] for row in rows] == [url("/gzip"), url("/redirect"), url("/refresh")]
-
-
-def test_a_kill_leaves_a_whole_warc_behind(tmp_path: Path) -> None:
-    captures = tmp_path / "captures"
-    lines = many(9)
-    with Awkward() as server:
-        urls = write_list(tmp_path, [*lines, server.url("/late")])
-        settings = settings_for(server, concurrency=2, warc=True)
-        process = start(urls, captures, settings)
-        wait_until(lambda: done(captures) >= 3, process)
-        process.kill()
-        process.wait()
-        assert 3 <= done(captures) < len(lines)
-        crawl(urls, captures, settings)
-        assert sum(kind == "metadata" for kind, *_ in warc_records(captures)) == len(lines)
-        server.pages["/late"] = server.pages["/plain"]
-        crawl(urls, captures, settings_for(server, retry_failed=True))  # this time without a WARC
-    found = warc_records(captures)
-    rows = {json.loads(body)["url"] for kind, _, _, body in found if kind == "metadata"}
-    assert rows == {*lines, server.url("/late")}
-    assert Counter(target for kind, target, *_ in found if kind == "response") == Counter(lines)
-    late = [
-        body
-        for kind, target, _, body in found
-        if (kind, target) == ("resource", server.url("/late"))
-    ]
-    assert late == [server.pages["/plain"]]
 
 
 def test_dialogs_and_permission_prompts_are_refused(tmp_path: Path) -> None:

@@ -33,7 +33,6 @@ from now_builder.formats.shard import (
     write_plan,
     write_shard,
 )
-from now_builder.formats.warc import read_exchanges
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 PNG = b"\x89PNG\r\n\x1a\n picture"
@@ -214,9 +213,6 @@ def test_a_torn_parquet_is_one_line(tmp_path: Path, share: float) -> None:
     path.write_bytes(content[: int(share * len(content))])
     refused(lambda: read_rows(tmp_path / "c"), path, "parquet", MEND)
     refused(lambda: read_texts(tmp_path / "c", 0), path, "parquet", MEND)
-    warc = tmp_path / "c" / "00000.warc.gz"
-    warc.write_bytes(b"\x1f\x8b")
-    refused(lambda: read_exchanges(tmp_path / "c", 0), warc, MEND)
 
 
 def test_a_foreign_parquet_is_refused(tmp_path: Path) -> None:

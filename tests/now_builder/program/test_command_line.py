@@ -23,7 +23,7 @@ from now_builder.program.command_line import Fields, Program, set_up_logging
 from now_builder.program.stopping import stoppable
 
 PROGRAMS = {
-    "now_builder": "crawl wacz status label ocr train-detector measure-detector detect tokenize "
+    "now_builder": "crawl status label ocr train-detector measure-detector detect tokenize "
     "package export publish fetch-now build verify report audit audit-stats doctor simweb "
     "pinned",
     "leaderboard": "pack validate score recall compare verify schema submit reproduce withdraw "

@@ -20,7 +20,7 @@ NOT_OURS = (
     "\u0660\u0660\u0660\u0660\u0660.parquet", "poison.json",
 )  # fmt: skip
 OURS = (
-    "00000.parquet", "00000.tar", "00000.warc.gz", "00000.cdxj", "00000.open", "00000.open.new",
+    "00000.parquet", "00000.tar", "00000.open", "00000.open.new",
     "00000.open.drop", ".00000.tar.140.99.tmp", ".00000.parquet.99.tmp",
 )  # fmt: skip
 TORN = (".plan.parquet.140.99.tmp", ".split.toml.140.99.tmp", ".plan.parquet.99.tmp")

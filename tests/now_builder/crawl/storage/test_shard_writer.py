@@ -1,6 +1,5 @@
 """The journal of a shard: what was in flight at a kill counts for nothing, the rest for good."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,10 @@ from now_builder.formats.shard import (
     Capture,
     CaptureRow,
     Element,
-    Exchange,
     complete_shards,
     read_captures,
     read_rows,
 )
-from now_builder.formats.warc import read_exchanges, warc_path
 
 ELEMENT = Element(
     (0.0, 1.5, 20.0, 30.0), "a", "link", "中文 😀",
@@ -192,31 +189,3 @@ def test_a_shard_whose_pages_all_failed_is_reopened_too(tmp_path: Path) -> None:
     again.add(row(0), capture(0))
     again.finish(list(again.rows.values()))
     assert list(read_captures(tmp_path)) == [capture(0)]
-
-
-TOLD = Exchange(
-    "http://a.test/", "2026-01-02T03:04:05.678Z", "GET", (("User-Agent", "phone"),), 200, "OK",
-    (("Content-Type", "text/html"), ("Content-Length", "12")),
-)  # fmt: skip
-
-
-def test_a_warc_is_made_of_what_the_journal_keeps_and_outlives_a_reopening(tmp_path: Path) -> None:
-    shard = OpenShard(tmp_path, 3)
-    for place in (0, 1):
-        shard.add(row(place), replace(capture(place), exchanges=(TOLD,)))
-    shard.add(row(2, "failed"), None)
-    again = OpenShard(tmp_path, 3)  # as after a kill
-    again.finish([again.rows[key] for key in sorted(again.rows)])
-    assert read_exchanges(tmp_path, 3) == {"00003_0000": (TOLD,), "00003_0001": (TOLD,)}
-    first = warc_path(tmp_path, 3).read_bytes()
-    reopened = OpenShard.reopen(tmp_path, 3)
-    reopened.add(row(2, "failed"), None)
-    reopened.finish([reopened.rows[key] for key in sorted(reopened.rows)])
-    assert warc_path(tmp_path, 3).read_bytes() == first
-    assert list(read_captures(tmp_path)) == [capture(0), capture(1)]
-
-
-def test_without_exchanges_there_is_no_warc(tmp_path: Path) -> None:
-    shard = fill(tmp_path, range(3))
-    shard.finish([shard.rows[key] for key in sorted(shard.rows)])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["00003.parquet", "00003.tar"]
