@@ -51,10 +51,8 @@ def _crawl(
         Path,
         typer.Argument(
             metavar="URLS",
-            help="Text file (one URL a line; # comments; text after a tab is left out); CSV, TSV, "
-            "JSON Lines or Parquet with a column url; ranks and domains (Tranco), a sitemap, the "
-            "lines of a web archive's index, all but Parquet also as .gz; or a web archive (WACZ), "
-            "whose pages are then visited in it.",
+            help="Text file (one URL a line; # comments; text after a tab is left out); CSV, TSV "
+            "or Parquet with a column url; ranks and domains (Tranco). Not Parquet: also .gz.",
         ),
     ],
     captures: Annotated[

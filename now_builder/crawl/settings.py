@@ -14,7 +14,7 @@ class _SettingsOfOneMachine(Strict):
 
     url_column: str | None = Field(
         None,
-        description="Column with the URLs in CSV, TSV, JSON Lines or Parquet; by default url.",
+        description="Column with the URLs in CSV, TSV or Parquet; by default url.",
     )
     concurrency: int = Field(0, ge=0, description="Pages in flight; 0: three a CPU core.")
     page_timeout_s: float = Field(

@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import io
-import json
 import re
 import zlib
 from collections import Counter, defaultdict
@@ -12,12 +11,10 @@ from contextlib import contextmanager
 from itertools import chain, count
 from math import ceil
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from now_builder.crawl.caption.charset import whole_characters
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import found_instead, refuse_other
 from now_builder.formats.shard import Planned
@@ -34,7 +31,7 @@ _MOST_SHARDS = 100_000
 _SHARDS_OF_A_SHORT_LIST = 8
 
 
-_EXPECTED = "one URL a line, or CSV, TSV, JSON Lines or Parquet with a column url, or a sitemap"
+_EXPECTED = "one URL a line, or CSV, TSV or Parquet with a column url"
 
 _LABEL = r"[^\s/?#\\:@,;|\"'<>(){}\[\].]"
 _HOST = rf"({_LABEL}+\.)+[^\W\d_]{_LABEL}*\.?|\d+(\.\d+){{3}}|localhost|\[[\da-f.]*:[\da-f:.]*\]"
@@ -48,14 +45,10 @@ _RANKED = re.compile(rf"\d+[,\t](?:{_HOST})\s*", re.IGNORECASE)
 _RANK = re.compile(r"\d+[,\t]([^\s,/:]+)\s*")
 """The first line of a list of ranks and domains, and any, as such lists have ``com`` too."""
 
-_INDEXED = re.compile(r"\S+ \d{14,17} (?=\{)")
-"""What stands before the JSON of a line of an index, as Common Crawl's (CDXJ)."""
-
 ListFile = io.BufferedReader | gzip.GzipFile
 
 _FIRST, _NEARLY_ALL = 10, 0.9
 _LONGEST_LINE = 1 << 24
-_BEFORE = b"\xef\xbb\xbf \t\r\n"
 _NOT_UTF_8 = re.compile("[\udc80-\udcff]")
 _DAMAGED = (ValueError, OverflowError, OSError, EOFError, zlib.error, pa.ArrowException)
 
@@ -65,10 +58,9 @@ def read_urls(path: Path, column: str | None = None) -> list[str]:
 
     A line of text is a URL, which a tab or a ``#`` after white space ends; a line that begins with
     ``#`` is a comment, and a first line ``url`` a header. A line that is no URL is listed too, to
-    become a row, unless the whole file is something else. CSV, TSV, JSON Lines and Parquet have a
-    column ``url``, in any case, or that named by ``column``. Other forms are ranks and domains
-    without a header, sitemaps, and the lines of a web archive's index. All but Parquet may be
-    packed by gzip.
+    become a row, unless the whole file is something else. CSV, TSV and Parquet have a column
+    ``url``, in any case, or that named by ``column``; a list of ranks and domains has no header.
+    All but Parquet may be packed by gzip.
 
     Raises:
         FormatError: If the file is missing, cut off, unreadable, has no such column, lists nothing,
@@ -97,13 +89,10 @@ def _read_list(path: Path, column: str | None) -> tuple[str, list[tuple[int, str
             return "row", _from_parquet(path, column)
         refuse_other(path, head, _EXPECTED)
         line, found = found_instead(head)
-        if found == "JSON" and not head.lstrip(_BEFORE).startswith(b"{"):
-            raise FormatError(path, f"line {line}: expected {_EXPECTED}, found JSON of other lines")
-        if found == "HTML or XML":
-            urls = _from_sitemap(path, file)
-            return "URL", [(place, url) for place, url in enumerate(urls, 1) if url]
+        if found:
+            raise FormatError(path, f"line {line}: expected {_EXPECTED}, found {found}")
         ending = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
-        kind = "json" if found else ending.lower().removeprefix(".")
+        kind = ending.lower().removeprefix(".")
         lines = _lines(path, file, newline="" if kind in {"csv", "tsv"} or column else None)
         return "line", list(_from_lines(path, lines, kind, column))
 
@@ -139,8 +128,6 @@ def _from_lines(
 ) -> Iterator[tuple[int, str]]:
     first = next(lines, "")
     lines = chain([first], lines)
-    if kind == "json" or _INDEXED.match(first):
-        return _from_json(path, lines, column)
     if column is None and _RANKED.fullmatch(first):
         return _from_ranks(path, lines)
     if kind in {"csv", "tsv"} or column is not None:
@@ -180,23 +167,6 @@ def _from_csv(
             yield line, url
 
 
-def _from_json(path: Path, lines: Iterable[str], column: str | None) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(lines, 1):
-        before = _INDEXED.match(line)
-        text = line[before.end() :] if before else line
-        if not text.strip():
-            continue
-        try:
-            row = whole_characters(json.loads(text))
-        except (ValueError, RecursionError) as error:
-            problem = f"line {number}: no whole line of JSON Lines ({error})"
-            raise FormatError(path, problem) from None
-        names = list(row) if isinstance(row, dict) else []
-        value = row[names[_place_of_url(path, names, column, f"line {number}: ")]]
-        if url := trimmed("" if value is None else str(value)):
-            yield number, url
-
-
 def _from_parquet(path: Path, column: str | None) -> list[tuple[int, str]]:
     with path.open("rb") as file, pq.ParquetFile(file, pre_buffer=False) as table:
         names = table.schema_arrow.names
@@ -206,45 +176,7 @@ def _from_parquet(path: Path, column: str | None) -> list[tuple[int, str]]:
     return [(row, url) for row, text in enumerate(texts, 1) if (url := trimmed(text))]
 
 
-def _from_sitemap(path: Path, file: ListFile, *, listed: bool = False) -> Iterator[str]:
-    """Yield the URLs of a sitemap; an index's parts are the files beside it, never fetched."""
-    from lxml import etree
-
-    try:
-        parts: set[Path] = set()
-        places = etree.iterparse(file, tag="{*}loc")
-        for _, place in places:
-            around = place.getparent()
-            kind, text = etree.QName(around).localname, trimmed("".join(place.itertext()))
-            if kind == "url":
-                yield text
-            elif kind == "sitemap":
-                part = _part(path, text)
-                if listed or part in parts:
-                    raise FormatError(path, f"{text!r:.200}: a part of a part, or listed twice")
-                parts.add(part)
-                with _opened(part) as unpacked:
-                    yield from _from_sitemap(part, unpacked, listed=True)
-            while around.getprevious() is not None:  # what was read need not be kept
-                del around.getparent()[0]
-        if etree.QName(places.root).localname not in {"urlset", "sitemapindex"}:
-            raise FormatError(path, f"found HTML or XML, expected {_EXPECTED}")
-    except etree.XMLSyntaxError as error:
-        problem = f"line {error.lineno}: found HTML or XML that is no whole sitemap"
-        raise FormatError(path, f"{problem} ({error.msg}), expected {_EXPECTED}") from None
-
-
-def _part(path: Path, url: str) -> Path:
-    """Return the file beside a sitemap index that has the name of one of its sitemaps."""
-    name = urlsplit(url).path.rpartition("/")[2]
-    for known in (name, name.removesuffix(".gz")):
-        if known and (part := path.with_name(known)).is_file():
-            return part
-    problem = f"lists {url!r:.200}, and there is no file {name!r} beside it"
-    raise FormatError(path, f"{problem}; fetch the sitemaps of the index first")
-
-
-def _place_of_url(path: Path, names: Sequence[str], column: str | None, where: str = "") -> int:
+def _place_of_url(path: Path, names: Sequence[str], column: str | None) -> int:
     if column in names:
         return names.index(column)
     plain, wanted = plain_names(names), trimmed(column or "url").lower()
@@ -255,7 +187,7 @@ def _place_of_url(path: Path, names: Sequence[str], column: str | None, where: s
         mend = "; the first line is to name the columns"
     elif column is None and names:
         mend = "; --url-column names another"
-    problem = f"{where}found columns {list(names)!s:.200}, expected one {wanted} among them{mend}"
+    problem = f"found columns {list(names)!s:.200}, expected one {wanted} among them{mend}"
     raise FormatError(path, problem)
 
 
