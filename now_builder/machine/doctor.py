@@ -1,7 +1,6 @@
-"""Check what the stages need on this machine, and install it where that is allowed."""
+"""Check what the stages need on this machine, and name the command that installs it."""
 
 import json
-import logging
 import os
 import shutil
 import subprocess
@@ -16,10 +15,7 @@ from now_builder.machine.chromium import find_chromium
 from now_builder.machine.tessdata import debian_package, find_tessdata
 from now_builder.program.missing_package import INSTALL_DETECTRON2, install_extra
 
-_log = logging.getLogger(__name__)
-
 _PROBE_S = 60
-_INSTALL_S = 1800
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +26,7 @@ class Finding:
         found: Whether it is there and works.
         detail: Version and place, or the consequence of its absence.
         remedy: How to get it.
-        packages: Debian packages that bring it; the first that is available is enough.
+        package: Debian package that brings it.
         needed: Whether the crawl needs it.
     """
 
@@ -38,7 +34,7 @@ class Finding:
     found: bool
     detail: str
     remedy: str = ""
-    packages: tuple[str, ...] = ()
+    package: str = ""
     needed: bool = False
 
     def __str__(self) -> str:
@@ -102,34 +98,11 @@ def check() -> list[Finding]:
     return [browser, *driver, *_check_glyphs(glyphs), *ocr, *python, _check_punkt(), _check_gpu()]
 
 
-def mend() -> list[Finding]:
-    """Install what may be installed here, then look again.
-
-    On Debian as root or with sudo: the system's packages. Else Playwright's own headless shell,
-    which needs no rights; fonts then stay as they are.
-    """
-    findings = check()
-    lacking = [finding for finding in findings if not finding.found and finding.packages]
-    if not lacking:
-        return findings
-    apt = _apt()
-    if apt:
-        _quietly([*apt, "update"])
-        for packages in dict.fromkeys(finding.packages for finding in lacking):
-            any(
-                _quietly([*apt, "install", "--yes", "--no-install-recommends", package])
-                for package in packages
-            )
-    if find_chromium() is None and find_spec("playwright"):
-        command = [sys.executable, "-m", "playwright", "install", "chromium", "--only-shell"]
-        _quietly([*command, "--with-deps"] if os.geteuid() == 0 else command)
-    findings = check()
-    lacking = [finding for finding in findings if not finding.found and finding.packages]
-    if lacking and findings[0].found and not apt:
-        detail = "neither root nor sudo on a Debian system"
-        remedy = "ask an administrator for the packages named above"
-        findings.append(Finding("rights to install", found=False, detail=detail, remedy=remedy))
-    return findings
+def install_command(findings: Sequence[Finding]) -> str:
+    """Return the Debian command that installs what is missing; empty if no package does."""
+    packages = {finding.package for finding in findings if not finding.found} - {""}
+    command = ["sudo apt-get install --yes --no-install-recommends", *sorted(packages)]
+    return " ".join(command) if packages else ""
 
 
 def _check_chromium(path: Path | None) -> Finding:
@@ -141,14 +114,12 @@ def _check_chromium(path: Path | None) -> Finding:
         except (OSError, subprocess.SubprocessError) as error:
             detail = f"{path} does not run ({error})"
     remedy = "apt install chromium-headless-shell, or playwright install chromium --only-shell"
-    packages = ("chromium-headless-shell", "chromium")
-    return Finding("Chromium", found, detail, remedy, packages, needed=True)
+    return Finding("Chromium", found, detail, remedy, "chromium-headless-shell", needed=True)
 
 
 def _check_driver() -> Finding:
     """Start Playwright's own program, for which a library may be missing."""
-    found, remedy = True, ""
-    packages: tuple[str, ...] = ()
+    found, remedy, package = True, "", ""
     try:
         detail = _output([sys.executable, "-m", "playwright", "--version"]).strip()
     except (OSError, subprocess.SubprocessError) as error:
@@ -156,8 +127,8 @@ def _check_driver() -> Finding:
         found, detail = False, f"does not run ({told:.200})"
         remedy = "install the library that it names"
         if "libatomic" in told:
-            remedy, packages = f"apt install {_LIBATOMIC}", (_LIBATOMIC,)
-    return Finding("Playwright's driver", found, detail, remedy, packages, needed=True)
+            remedy, package = f"apt install {_LIBATOMIC}", _LIBATOMIC
+    return Finding("Playwright's driver", found, detail, remedy, package, needed=True)
 
 
 _LIBATOMIC = "libatomic1"
@@ -172,7 +143,7 @@ def _check_glyphs(drawn: Sequence[bool] | None) -> list[Finding]:
         if drawn is None:
             detail = "cannot be checked without Chromium"
         remedy = f"apt install {package}"
-        findings.append(Finding(name, found, detail, remedy, (package,), needed))
+        findings.append(Finding(name, found, detail, remedy, package, needed))
     return findings
 
 
@@ -182,7 +153,7 @@ def _check_ocr(language: str, name: str) -> Finding:
     if folder is None:
         detail = f"no {language}.traineddata; detect --text-source ocr uses it"
     remedy = f"apt install {package}"
-    return Finding(f"OCR of {name}", folder is not None, detail, remedy, (package,))
+    return Finding(f"OCR of {name}", folder is not None, detail, remedy, package)
 
 
 def _check_python(module: str, stage: str, needed: bool, remedy: str) -> Finding:  # noqa: FBT001
@@ -237,32 +208,6 @@ def _drawn(chromium: Path) -> list[bool] | None:
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
     return drawn if len(drawn) == len(_SCRIPTS) else None
-
-
-def _apt() -> list[str]:
-    """Return the command that installs Debian packages here; empty where there is none."""
-    if shutil.which("apt-get") is None:
-        return []
-    if os.geteuid() == 0:
-        return ["apt-get", "-qq"]
-    if shutil.which("sudo") is None:
-        return []
-    sudo = ["sudo"] if sys.stdin is not None and sys.stdin.isatty() else ["sudo", "-n"]
-    return [*sudo, "apt-get", "-qq"] if _quietly([*sudo, "true"]) else []
-
-
-def _quietly(command: list[str]) -> bool:
-    _log.info("doctor: %s", " ".join(command))
-    stdin = None if sys.stdin is not None and sys.stdin.isatty() else subprocess.DEVNULL
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    try:
-        done = subprocess.run(
-            command, stdin=stdin, stdout=subprocess.DEVNULL, timeout=_INSTALL_S, env=env,
-            check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return done.returncode == 0
 
 
 def _output(command: Sequence[str | Path]) -> str:

@@ -1,1 +1,0 @@
-"""Run a crawl: by the workers of one process, or of a Ray cluster."""
