@@ -332,8 +332,8 @@ def _build(
         bool,
         typer.Option(
             "--dry-run",
-            help="Build nothing: list the work and time of each stage, and the programs that "
-            "this machine lacks.",
+            help="Build nothing: list time and disk of each stage, and the programs that this "
+            "machine lacks.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON.")] = False,
@@ -471,15 +471,15 @@ def _audit_stats(
 
 
 @app.command("doctor")
-def _doctor(
-    mend: Annotated[bool, typer.Option(help="Install what may be installed here.")] = False,
-) -> None:
-    """List what this machine lacks for each stage, and how to get it."""
+def _doctor() -> None:
+    """List what this machine lacks for each stage, and the command that installs it on Debian."""
     from now_builder.machine import doctor
 
-    findings = doctor.mend() if mend else doctor.check()
+    findings = doctor.check()
     for finding in findings:
         typer.echo(finding)
+    if command := doctor.install_command(findings):
+        typer.echo(f"install {command}")
     if any(finding.needed and not finding.found for finding in findings):
         raise NowError("something that the crawl needs is missing (see above)")
 
