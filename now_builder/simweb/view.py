@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 from html import escape
 from random import Random
 
-from now_builder.simweb.compose import text
 from now_builder.simweb.draw import draw, hls
-from now_builder.simweb.words import Words
+from now_builder.simweb.words import Words, text
 from now_builder.simweb.world import Page, Site, World, token
 
 _ICONS = {

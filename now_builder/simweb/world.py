@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
-from now_builder.simweb.compose import boilerplate, description, garble, soup
 from now_builder.simweb.draw import TOPICS
 from now_builder.simweb.settings import SimwebSettings
-from now_builder.simweb.words import Words, read_words
+from now_builder.simweb.words import Words, boilerplate, description, garble, read_words, soup
 
 Mismatch = Literal["other_page", "boilerplate", "garbled", "soup", "empty"]
 Declared = Literal["header", "meta", "both", "late", "conflict", "nowhere"]
