@@ -1,25 +1,36 @@
-"""Crawl a list of URLs: plan, visit, finish the shards; go on after any stop."""
+"""Crawl a list of URLs, here or by Ray: plan, visit, finish the shards; go on after any stop."""
 
+import json
 import logging
 import os
 import time
-from collections import Counter
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from now_builder.crawl.browser.visit import REFUSED
-from now_builder.crawl.engines.local import crawl_shards, make_resolver
-from now_builder.crawl.plan.host_groups import assign_host_groups, host_groups
-from now_builder.crawl.plan.planning import check_can_start_over, make_plan
+from now_builder.crawl.crawler import crawl_shards
+from now_builder.crawl.plan.planning import (
+    assign_host_groups,
+    check_can_start_over,
+    host_groups,
+    join_into_tasks,
+    make_plan,
+)
 from now_builder.crawl.plan.urls import read_urls
+from now_builder.crawl.politeness.resolver import make_resolver
 from now_builder.crawl.settings import CrawlSettings
-from now_builder.crawl.storage.locks import ALL_SHARDS, lock_shards
-from now_builder.crawl.storage.own_files import start_over
+from now_builder.crawl.storage.folder import ALL_SHARDS, lock_shards, start_over
 from now_builder.crawl.storage.shard_writer import write_errors_explained
+from now_builder.crawl.visit import REFUSED
 from now_builder.errors import ConfigError, CrawlError
-from now_builder.formats.shard import complete_shards, read_columns
+from now_builder.formats.io import write_json
+from now_builder.formats.shard import Planned, complete_shards, read_columns
 from now_builder.machine.distribution import read_share
+from now_builder.machine.ray_engine import RayEngine
+from now_builder.program.progress import Progress
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +49,17 @@ _MEANT = frozenset({"bad_url", "never", "only", "quota", "robots", "opt_out"})
 """Errors of pages that are no URL, or that the user or the site does not want to be visited."""
 
 _PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
+
+POISON = "poison.json"
+_LOCK_WAIT_S = 60.0
+_SLACK_S = 300.0
+_TASKS_A_WORKER, _TASK_PAGES = 4, 1000
+"""Tasks of a Ray worker, and maximum pages of one, which a lost worker costs."""
+
+_ATTEMPTS = 3
+"""Workers that may be lost over the same shards: more would be the fault of these."""
+
+Shards = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +139,108 @@ def crawl(
         captures.mkdir(parents=True, exist_ok=True)
         if force:
             with lock_shards(captures, ALL_SHARDS):
-                check_can_start_over(captures, listed, settings)
+                check_can_start_over(captures, listed)
                 start_over(captures)
         plan = make_plan(captures, listed, settings)
     if settings.retry_failed:  # finished shards are visited, too
         plan = assign_host_groups(plan, finished=())
-    shards = [shard for group in host_groups(plan)[share[0] :: share[1]] for shard in group]
-    if settings.engine == "ray":
-        from now_builder.crawl.engines.ray_cluster import crawl_on_ray
-
-        visited = crawl_on_ray(captures, plan, settings)
-    else:
-        visited = crawl_shards(captures, shards, settings)
+    shards, visited = _dispatch(captures, plan, share, settings)
     summary = _summary(captures, set(shards), visited, time.monotonic() - started)
     return replace(summary, shares=share[1])
+
+
+def _dispatch(
+    captures: Path, plan: Sequence[Planned], share: tuple[int, int], settings: CrawlSettings
+) -> tuple[list[int], int]:
+    """Crawl the K-th of N shares of a plan, by Ray all of it, and return what was crawled.
+
+    ``captures`` is a folder that every worker reaches.
+
+    Returns:
+        The shards of the share, and the number of pages visited.
+
+    Raises:
+        CrawlError: If a crawl fails, or shards in every attempt: they are in ``poison.json``.
+        ConfigError: If Ray is not installed or its cluster cannot be reached.
+    """
+    groups = host_groups(plan)[share[0] :: share[1]]
+    shards = [shard for group in groups for shard in group]
+    if settings.engine == "local":
+        return shards, crawl_shards(captures, shards, settings)
+    captures = captures.resolve()
+    pages = _pages_left(captures, plan, settings)
+    workers = settings.workers or (os.cpu_count() or 1)
+    # Some tasks for each worker, so that all end together.
+    task_pages = min(_TASK_PAGES, max(1, pages.total() // (_TASKS_A_WORKER * workers)))
+
+    def parts(task: Shards) -> list[Shards]:
+        cut = [tuple(shard for shard in group if shard in task) for group in groups]
+        return list(filter(None, cut))
+
+    work, limit_s = partial(_work, captures, _for_workers(settings)), _limits(plan, settings)
+    engine = RayEngine(work, limit_s, parts, settings, attempts=_ATTEMPTS)
+    with Progress("crawl", pages.total()) as progress:
+        outcome = engine.run(
+            join_into_tasks(groups, pages, task_pages),
+            lambda report: progress.add(sum(pages[shard] for shard in report[0])),
+        )
+    _note_poison(captures, outcome.poison)
+    return shards, sum(visited for _, visited in outcome.reports)
+
+
+def _work(captures: Path, settings: CrawlSettings, shards: Shards) -> tuple[Shards, int]:
+    return shards, crawl_shards(captures, shards, settings, wait_s=_LOCK_WAIT_S)
+
+
+def _for_workers(settings: CrawlSettings) -> CrawlSettings:
+    """Make all paths absolute, and set the concurrency by a worker's CPUs, not its machine's."""
+    changes: dict[str, Any] = {
+        name: path.resolve()
+        for name in ("never", "browser")
+        if (path := getattr(settings, name)) is not None
+    }
+    changes["concurrency"] = settings.concurrency or max(1, round(3 * settings.worker_cpus))
+    return settings.model_copy(update=changes)
+
+
+def _pages_left(captures: Path, plan: Sequence[Planned], settings: CrawlSettings) -> Counter[int]:
+    """Count the pages of the shards that are to be done."""
+    done = set(complete_shards(captures))
+    if settings.retry_failed:
+        statuses = {shard: read_columns(captures, shard, ("status",)) for shard in done}
+        done = {n for n in done if all(row["status"] != "failed" for row in statuses[n])}
+    return Counter(line.shard for line in plan if line.shard not in done)
+
+
+def _limits(plan: Sequence[Planned], settings: CrawlSettings) -> Callable[[Shards], float]:
+    """Limit a task to the seconds of its pages, or of its largest host if that is more."""
+    hosts: dict[int, Counter[str]] = defaultdict(Counter)
+    for line in plan:
+        hosts[line.shard][line.site] += 1
+    page_s = (1 + settings.retries) * (settings.page_timeout_s + 5.0)
+    delay_s = max(settings.per_host_delay_s, 30.0 if settings.robots else 0.0)
+    concurrency = _for_workers(settings).concurrency
+
+    def limit_s(shards: Shards) -> float:
+        pages: Counter[str] = sum((hosts[shard] for shard in shards), Counter())
+        largest_s = max(pages.values()) * (page_s + delay_s)
+        return _SLACK_S + max(pages.total() * page_s / concurrency, largest_s)
+
+    return limit_s
+
+
+def _note_poison(captures: Path, poison: Sequence[tuple[Shards, str]]) -> None:
+    """Write the shards that were given up to ``poison.json``, or remove that file."""
+    path = captures / POISON
+    path.unlink(missing_ok=True)
+    if not poison:
+        return
+    write_json(path, [{"shards": list(shards), "why": why} for shards, why in poison])
+    shards = [shard for task, _ in poison for shard in task]
+    raise CrawlError(
+        f"shards {json.dumps(shards)} were given up, see {path} ({poison[0][1][:200]}); all others "
+        "are done, and the same command tries these again"
+    )
 
 
 def _summary(captures: Path, shards: Collection[int], visited: int, seconds: float) -> CrawlSummary:

@@ -5,12 +5,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from now_builder.config import Strict
 from now_builder.machine.distribution import DistributedSettings
 
 
-class _SettingsOfOneMachine(Strict):
-    """Settings of a crawl that hold for each of its machines."""
+class CrawlSettings(DistributedSettings):
+    """Settings of ``crawl``."""
 
     url_column: str | None = Field(
         None,
@@ -48,12 +47,6 @@ class _SettingsOfOneMachine(Strict):
         gt=0,
         description="Maximum bytes per page, pictures included; half as many for its HTML, "
         "unpacked.",
-    )
-    shard_size: int = Field(
-        256,
-        ge=1,
-        le=10_000,
-        description="Maximum pages per shard; a short list gets smaller shards.",
     )
     split_seed: int = Field(0, description="Seed of the split into train, dev and test.")
     split_by: Literal["auto", "domain", "site", "page"] = Field(
@@ -135,14 +128,3 @@ class _SettingsOfOneMachine(Strict):
     def obeyed_opt_outs(self) -> frozenset[str]:
         """Return the opt-outs to obey, in lower case."""
         return frozenset(word.strip().lower() for word in self.opt_outs.split(",")) - {""}
-
-
-class CrawlSettings(DistributedSettings, _SettingsOfOneMachine):
-    """Settings of ``crawl``."""
-
-    task_pages: int = Field(
-        1000,
-        ge=1,
-        description="Pages per task of a Ray worker; a lost worker costs the unfinished pages of "
-        "its task.",
-    )

@@ -1,18 +1,19 @@
 """Status of a crawl, from its files alone, while it runs or after."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
-from now_builder.crawl.storage.locks import is_locked
+from now_builder.crawl.storage.folder import is_locked
 from now_builder.crawl.storage.shard_writer import rows_so_far
 from now_builder.formats.shard import read_columns, read_plan, rows_path
 
 _LATEST, _RECENT = 1000, timedelta(minutes=10)
+_COLUMNS = ("status", "error", "caption", "lang", "load_state", "elapsed_s", "fetched_at")
 
 
 @dataclass(slots=True)
@@ -33,14 +34,14 @@ class CrawlStatus:
     pages: int
     shards: int
     finished: int
-    statuses: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)
-    langs: Counter[str] = field(default_factory=Counter)
-    captions: int = 0
-    partial: int = 0
-    seconds: float = 0.0
-    running: bool = False
-    pages_per_s: float | None = None
+    statuses: Counter[str]
+    errors: Counter[str]
+    langs: Counter[str]
+    captions: int
+    partial: int
+    seconds: float
+    running: bool
+    pages_per_s: float | None
 
     @property
     def to_do(self) -> int:
@@ -88,41 +89,36 @@ def crawl_status(captures: Path) -> CrawlStatus:
     """
     plan = read_plan(captures)
     shards = sorted({line.shard for line in plan})
-    status = CrawlStatus(len(plan), len(shards), 0)
-    wanted = ("status", "error", "caption", "lang", "load_state", "elapsed_s", "fetched_at")
-    latest: list[str] = []
+    finished, rows = 0, list[dict[str, Any]]()
     for number in shards:
         # In this order: a shard finished meanwhile has its rows before its journal goes.
-        rows = [asdict(row) for row in rows_so_far(captures, number)]
+        found = [asdict(row) for row in rows_so_far(captures, number)]
         if rows_path(captures, number).exists():
-            status.finished += 1
-            rows = read_columns(captures, number, wanted)
-        for row in rows:
-            _count(status, row)
-        times = (row["fetched_at"] for row in rows if row["fetched_at"] is not None)
-        latest = nlargest(_LATEST, (*latest, *times))
-    status.pages_per_s = _rate(latest)
-    status.running = is_locked(captures)
-    return status
+            finished += 1
+            found = read_columns(captures, number, _COLUMNS)
+        rows += [{name: row[name] for name in _COLUMNS} for row in found]
+    ok = [row for row in rows if row["status"] == "ok"]
+    return CrawlStatus(
+        pages=len(plan),
+        shards=len(shards),
+        finished=finished,
+        statuses=Counter(row["status"] for row in rows),
+        errors=Counter(row["error"] for row in rows if row["error"] is not None),
+        langs=Counter(row["lang"] or "unknown" for row in ok),
+        captions=sum(row["caption"] is not None for row in ok),
+        partial=sum(row["load_state"] == "partial" for row in ok),
+        seconds=sum((row["elapsed_s"] for row in rows), 0.0),
+        running=is_locked(captures),
+        pages_per_s=_rate([row["fetched_at"] for row in rows if row["fetched_at"] is not None]),
+    )
 
 
-def _rate(latest: Sequence[str]) -> float | None:
-    """Return the rate of visits from the times at which they began, the last one first."""
-    times = [datetime.fromisoformat(time) for time in latest]
+def _rate(began: Sequence[str]) -> float | None:
+    """Return the rate of the latest visits from the times at which they began."""
+    times = [datetime.fromisoformat(time) for time in nlargest(_LATEST, began)]
     recent = [time for time in times if times[0] - time <= _RECENT]
     seconds = (recent[0] - recent[-1]).total_seconds() if recent else 0.0
     return (len(recent) - 1) / seconds if seconds else None
-
-
-def _count(status: CrawlStatus, row: Mapping[str, Any]) -> None:
-    status.statuses[row["status"]] += 1
-    status.seconds += row["elapsed_s"]
-    if row["error"] is not None:
-        status.errors[row["error"]] += 1
-    if row["status"] == "ok":
-        status.captions += row["caption"] is not None
-        status.langs[row["lang"] or "unknown"] += 1
-        status.partial += row["load_state"] == "partial"
 
 
 def _counts(counts: Counter[str], most: int | None = None) -> str:

@@ -25,7 +25,7 @@ MAINS = {
 ONLY_PARSED = {
     r"sbatch": "needs Slurm",
     r"torchrun": "two processes: tests/pc2_baseline/test_process_groups.py",
-    r"--engine ray": "needs a cluster: tests/now_builder/crawl/engines",
+    r"--engine ray": "needs a cluster: tests/now_builder/crawl/test_dispatch.py",
     r"cuda": "needs a GPU; `make gpu-check` rehearses on the CPU",
     r"--config clip": "downloads a model; tests/pc2_baseline/runs/test_pixels.py has a small one",
     r"runs/meaning": "downloads a model; tests/pc2_baseline/data/test_sentence_encoder.py",

@@ -15,13 +15,12 @@ from playwright.async_api import Browser, BrowserContext, Page
 from playwright.async_api import Error as PlaywrightError
 
 from now_builder import __version__
-from now_builder.crawl.browser.driver import Driver, DriverError
-from now_builder.crawl.browser.memory import end_process, limit_memory
-from now_builder.crawl.browser.tab import SCALE, SCREEN, Tab
-from now_builder.crawl.browser.visit import Ask, VisitError, VisitRecord, VisitResult
+from now_builder.crawl.browser.processes import Driver, DriverError, end_process, limit_memory
+from now_builder.crawl.browser.tab import SCALE, SCREEN, Ask, Tab
 from now_builder.crawl.politeness.proxy import Proxy
-from now_builder.crawl.politeness.robots import PRODUCT
+from now_builder.crawl.politeness.robots_rules import PRODUCT
 from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.visit import PageError, Visit
 from now_builder.errors import CrawlError
 from now_builder.machine.chromium import find_chromium
 
@@ -141,57 +140,41 @@ class BrowserPool:
         """The user agent of all requests."""
         return user_agent(self.version, self._settings.user_agent_url)
 
-    async def visit(
-        self, url: str, proxy: Proxy, record: VisitRecord, ask: Ask, *, alone: bool = False
-    ) -> VisitResult:
-        """Visit a URL in a context of its own, filling the record on the way.
+    async def visit(self, visit: Visit, proxy: Proxy, ask: Ask, *, alone: bool = False) -> None:
+        """Visit a page in a context of its own, and fill the visit in on the way.
 
         ``ask`` is called for each URL on the way before it is requested. After a crash of a shared
         browser a page is visited ``alone`` in one.
 
         Raises:
-            VisitError: If there is nothing to capture.
+            PageError: If there is nothing to capture.
             CrawlError: If no browser can be started.
         """
         async with self._extra if alone else nullcontext():
             launched = await (self._launch() if alone else self._acquire())
             launched.in_flight += 1
-            return await self._visit_in(launched, url, proxy, record, ask)
-
-    async def _visit_in(
-        self, launched: _Launched, url: str, proxy: Proxy, record: VisitRecord, ask: Ask
-    ) -> VisitResult:
-        proxy.begin(self._settings.max_bytes)
-        context: BrowserContext | None = None
-        result: VisitResult | None = None
-        try:
-            async with self._browser_at_fault(launched):
-                context = await self._context(launched, proxy)
-                page = await context.new_page()
-                context.on("page", lambda popup: self._later(_close_popup(popup)))
-                tab = Tab(page, proxy, record, ask, self._settings)
-                await tab.prepare()
-            result = await self._visit(tab, url, record)
-            return result  # noqa: TRY300 - the end depends on it
-        except VisitError as problem:
-            if problem.error in _STUCK and launched in self._places:
-                async with self._browser_at_fault(launched, _PROMPT_S):
-                    await launched.browser.new_browser_cdp_session()
-            raise
-        finally:
-            proxy.cut()
-            # The capture is there, so that a browser that dies now costs nothing.
-            with nullcontext() if result is None else suppress(VisitError):
-                await self._release(launched, context)
-
-    async def _visit(self, tab: Tab, url: str, record: VisitRecord) -> VisitResult:
-        seconds = self._settings.page_timeout_s
-        try:
-            async with asyncio.timeout(seconds):
-                return await tab.visit(url)
-        except TimeoutError:
-            error = "timeout" if record.http_status is None else "renderer_hung"
-            raise VisitError(error, f"nothing within {seconds:g} s") from None
+            proxy.begin(self._settings.max_bytes)
+            context: BrowserContext | None = None
+            captured = False
+            try:
+                async with self._browser_at_fault(launched):
+                    context = await self._context(launched, proxy)
+                    page = await context.new_page()
+                    context.on("page", lambda popup: self._later(_close_popup(popup)))
+                    tab = Tab(page, proxy, visit, ask, self._settings)
+                    await tab.prepare()
+                await tab.capture()
+                captured = True
+            except PageError as problem:
+                if problem.code in _STUCK and launched in self._places:
+                    async with self._browser_at_fault(launched, _PROMPT_S):
+                        await launched.browser.new_browser_cdp_session()
+                raise
+            finally:
+                proxy.cut()
+                # Once the capture is there, a browser that dies costs nothing.
+                with suppress(PageError) if captured else nullcontext():
+                    await self._release(launched, context)
 
     @asynccontextmanager
     async def _browser_at_fault(
@@ -205,7 +188,7 @@ class BrowserPool:
             self._places = [None if place is launched else place for place in self._places]
             self._suspect = True
             what = str(error).partition("\n")[0] or f"nothing within {seconds:g} s"
-            raise VisitError("browser_crashed", what) from None
+            raise PageError("browser_crashed", what) from None
 
     async def reset(self) -> None:
         """Drop the browsers and their driver; the next visit starts afresh."""
@@ -325,7 +308,7 @@ class BrowserPool:
 
 def _launch_problem(path: Path | None, error: BaseException) -> str:
     if path is None:
-        return "no Chromium found; `now-builder doctor --mend` installs one"
+        return "no Chromium found; `now-builder doctor` says how to install one"
     lines = [line.strip() for line in (str(error) or "timeout").splitlines() if line.strip()]
     what = "Playwright's driver" if isinstance(error, DriverError) else path
     return f"{what} does not start ({' | '.join(lines[:3])[:300]}); see `now-builder doctor`"

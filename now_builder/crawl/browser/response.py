@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from now_builder.crawl.browser.visit import VisitError
+from now_builder.crawl.visit import PageError
 from now_builder.program.retry_after import retry_after_s
 
 HTML = frozenset({"text/html", "application/xhtml+xml"})
@@ -46,19 +46,19 @@ def media_type(headers: Headers) -> str:
 
 
 def check_answer(status: int, headers: Headers) -> None:
-    """Raise a VisitError if a response is not an HTML page."""
+    """Raise a PageError if a response is not an HTML page."""
     if status in (204, 205):
-        raise VisitError("not_html", f"status {status} has no content")
+        raise PageError("not_html", f"status {status} has no content")
     if not 200 <= status < 300:
-        raise VisitError(f"http_{status}", "", retry_after_s(last(headers, "retry-after")))
+        raise PageError(f"http_{status}", "", retry_after_s(last(headers, "retry-after")))
     disposition = last(headers, "content-disposition")
     if disposition.lower().startswith("attachment"):
-        raise VisitError("download", disposition[:200])
+        raise PageError("download", disposition[:200])
     kind = media_type(headers)
     if kind in _DOWNLOADS:
-        raise VisitError("download", kind)
+        raise PageError("download", kind)
     if kind and kind not in HTML:
-        raise VisitError("not_html", kind)
+        raise PageError("not_html", kind)
 
 
 def is_short(body: bytes, headers: Headers) -> bool:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
 from PIL import Image
@@ -19,13 +19,13 @@ from playwright.async_api import Error as PlaywrightError
 from now_builder.crawl.browser.hidden import hidden_shares
 from now_builder.crawl.browser.response import HTML, check_answer, headers_of, is_short, last
 from now_builder.crawl.browser.scripts import ELEMENTS, FREEZE, HIDE_OVERLAYS, WATCH, WATCHED
-from now_builder.crawl.browser.visit import Ask, VisitError, VisitRecord, VisitResult
 from now_builder.crawl.caption.charset import whole_characters
 from now_builder.crawl.politeness.plain import MOVED
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.visit import Document, PageError, Visit
 from now_builder.formats.ink import ink_shares, is_blank
-from now_builder.formats.shard import HEIGHT, TRANSFER_HEADERS, WIDTH, Element, read_element
+from now_builder.formats.shard import HEIGHT, TRANSFER_HEADERS, WIDTH, read_element
 
 SCALE = 2
 SCREEN = {"width": WIDTH // SCALE, "height": HEIGHT // SCALE}
@@ -60,6 +60,14 @@ _HALF = re.compile(r"\\ud[89a-f]")
 Result = TypeVar("Result")
 
 
+@runtime_checkable
+class Ask(Protocol):
+    """Asks whether a page may lead to a URL."""
+
+    async def __call__(self, url: str, *, frame: bool = False) -> None:
+        """Raise a PageError if a URL, in a ``frame`` or not, must not be requested."""
+
+
 class _Clock:
     """Wall-clock time of one page, from now on."""
 
@@ -73,33 +81,12 @@ class _Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class _Document:
-    url: str
-    body: bytes
-    whole: bool
-    headers: dict[str, list[str]]
-
-
-@dataclass(frozen=True, slots=True)
 class _Rest:
     """How a page came to rest: in several steps or not, and after how many changes."""
 
     settled: bool
     changes: int
     moved: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """The first screen of a document at rest; ``whole`` if all of it was read."""
-
-    document: _Document
-    url: str
-    elements: list[Element]
-    whole: bool
-    metas: list[tuple[str, str]]
-    charset: str
-    overlays: list[str]
 
 
 class _Moved(Exception):  # noqa: N818 - no error: the page went on to another document
@@ -113,12 +100,12 @@ class Tab:
     """
 
     def __init__(
-        self, page: Page, proxy: Proxy, record: VisitRecord, ask: Ask, settings: CrawlSettings
+        self, page: Page, proxy: Proxy, visit: Visit, ask: Ask, settings: CrawlSettings
     ) -> None:
         self._page = page
         self._proxy = proxy
         self._clock: _Clock
-        self._record = record
+        self._visit = visit
         self._ask = ask
         self._settings = settings
         self._html_bytes = settings.max_bytes // 2
@@ -127,9 +114,10 @@ class Tab:
         self._session: CDPSession
         self._frame = ""
         self._loader = ""
+        self._url = ""
         self._isolated = ("", 0)
         self._watching = ""
-        self._documents: dict[str, _Document] = {}
+        self._documents: dict[str, Document] = {}
         self._parsed, self._loaded = asyncio.Event(), asyncio.Event()
         self._leaving, self._failed = False, False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -138,10 +126,8 @@ class Tab:
 
     async def prepare(self) -> None:
         """Subscribe to the page's events; to be called before anything is requested."""
-        self._page.on(
-            "crash", lambda _: self._end(VisitError("renderer_crashed", "out of memory?"))
-        )
-        self._page.on("close", lambda _: self._end(VisitError("browser_crashed", "page closed")))
+        self._page.on("crash", lambda _: self._end(PageError("renderer_crashed", "out of memory?")))
+        self._page.on("close", lambda _: self._end(PageError("browser_crashed", "page closed")))
         self._session = await self._page.context.new_cdp_session(self._page)
         on: dict[str, Callable[[dict[str, Any]], None]] = {
             "Fetch.authRequired": lambda event: self._spawn(self._no_password(event)),
@@ -168,18 +154,23 @@ class Tab:
             self._session.send("Fetch.enable", {"patterns": patterns, "handleAuthRequests": True}),
         )
 
-    async def visit(self, url: str) -> VisitResult:
-        """Load a URL and capture its first screen; :meth:`prepare` comes first.
+    async def capture(self) -> None:
+        """Load the page and capture its first screen; :meth:`prepare` comes first.
 
         Raises:
-            VisitError: If there is nothing to capture.
+            PageError: If there is nothing to capture.
         """
-        self._clock = _Clock(self._settings.page_timeout_s)
+        seconds = self._settings.page_timeout_s
+        self._clock = _Clock(seconds)
         try:
-            await self._navigate(url)
-            return await self._capture_at_rest()
+            async with asyncio.timeout(seconds):
+                await self._navigate(self._visit.row.url_canonical)
+                await self._capture_at_rest()
         except PlaywrightError as error:
             raise _from_playwright(error) from None
+        except TimeoutError:
+            code = "timeout" if self._visit.row.http_status is None else "renderer_hung"
+            raise PageError(code, f"nothing within {seconds:g} s") from None
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -189,23 +180,23 @@ class Tab:
     # --- navigation ---
 
     async def _navigate(self, url: str) -> None:
-        self._record.final_url = url
+        self._visit.note(final_url=url)
         navigation = self._session.send("Page.navigate", {"url": url})
         left_s = self._clock.left(_ANSWER)
         answer = await self._within(navigation, left_s, "timeout", "no answer")
         if answer.get("errorText"):
             raise self._net_error(answer["errorText"])
 
-    def _net_error(self, problem: str) -> VisitError:
-        refused = self._proxy.refusal(self._record.final_url or "")
+    def _net_error(self, problem: str) -> PageError:
+        refused = self._proxy.refusal(self._visit.row.final_url or "")
         if refused is not None:
-            return VisitError(refused.reason, refused.detail)
+            return refused
         name = problem.removeprefix("net::")
         if name == "ERR_TOO_MANY_REDIRECTS":
-            return VisitError("redirect_loop", name)
+            return PageError("redirect_loop", name)
         if name.startswith(("ERR_CERT", "ERR_SSL", "ERR_BAD_SSL")):
-            return VisitError("tls_error", name)
-        return VisitError("net_error", name)
+            return PageError("tls_error", name)
+        return PageError("net_error", name)
 
     # --- events of the browser ---
 
@@ -267,8 +258,8 @@ class Tab:
                     await self._answered(event, request)
                 else:
                     await self._sent(event["request"]["url"].partition("#")[0], request)
-            except VisitError as reason:
-                if self._documents and reason.error in ("download", "not_html"):
+            except PageError as reason:
+                if self._documents and reason.code in ("download", "not_html"):
                     await self._abort(request)  # the page only offers a file, and stays as it is
                 else:
                     self._end(reason)
@@ -286,7 +277,7 @@ class Tab:
                 async with asyncio.timeout(_FRAME_S):
                     await self._ask(url, frame=True)
                 refused = False
-            except (VisitError, TimeoutError):
+            except (PageError, TimeoutError):
                 refused = True
         if refused:
             await self._abort(request)
@@ -299,7 +290,7 @@ class Tab:
     async def _sent(self, url: str, request: dict[str, Any]) -> None:
         try:
             await self._ask(url)
-        except VisitError:
+        except PageError:
             self._note(url, None, None)
             raise
         await self._session.send("Fetch.continueRequest", request)
@@ -311,31 +302,36 @@ class Tab:
         refused = self._proxy.refusal(url)
         if refused is not None:
             self._note(url, None, None)
-            raise VisitError(refused.reason, refused.detail)
+            raise refused
         self._note(url, status, ", ".join(headers.get("content-type", ())) or None)
         if status in MOVED and last(headers, "location"):
-            if len(self._record.redirects) >= 2 * _MOST_DOCUMENTS:
-                raise VisitError("redirect_loop", f"{len(self._record.redirects)} redirects")
+            redirects = len(self._visit.row.redirects)
+            if redirects >= 2 * _MOST_DOCUMENTS:
+                raise PageError("redirect_loop", f"{redirects} redirects")
             await self._session.send("Fetch.continueRequest", request)
             return
         check_answer(status, headers)
         if len(self._documents) >= _MOST_DOCUMENTS:
-            raise VisitError("redirect_loop", f"{_MOST_DOCUMENTS} documents, one after the other")
+            raise PageError("redirect_loop", f"{_MOST_DOCUMENTS} documents, one after the other")
         if sum(document.url == url for document in self._documents.values()) >= _MOST_OF_ONE_URL:
-            raise VisitError("redirect_loop", f"one URL {_MOST_OF_ONE_URL} times, and again")
+            raise PageError("redirect_loop", f"one URL {_MOST_OF_ONE_URL} times, and again")
         body, whole = await self._read_body(request, urlsplit(url).hostname or "")
         whole = whole and not is_short(body, headers)
         coded = last(headers, "content-encoding") or last(headers, "transfer-encoding")
         if whole and not body and coded:  # the browser does not say that it cannot be decoded
-            raise VisitError("net_error", f"a body of nothing, announced as {coded[:40]}")
-        self._documents[event.get("networkId", "")] = _Document(url, body, whole, headers)
+            raise PageError("net_error", f"a body of nothing, announced as {coded[:40]}")
+        self._documents[event.get("networkId", "")] = Document(url, body, whole, headers)
         await self._fulfil(request, event, body)
 
     def _note(self, url: str, status: int | None, content_type: str | None) -> None:
-        record = self._record
-        if record.http_status is not None and record.final_url is not None:
-            record.redirects.append(record.final_url)
-        record.final_url, record.http_status, record.content_type = url, status, content_type
+        """Note a request of the main frame; the URL answered before it becomes a redirect."""
+        row = self._visit.row
+        redirects = row.redirects
+        if row.http_status is not None and row.final_url is not None:
+            redirects = [*redirects, row.final_url]
+        self._visit.note(
+            redirects=redirects, final_url=url, http_status=status, content_type=content_type
+        )
 
     async def _read_body(self, request: dict[str, Any], host: str) -> tuple[bytes, bool]:
         """Read the document as it arrives; cut it off when the time for loading is over."""
@@ -360,7 +356,7 @@ class Tab:
             data = chunk["data"]
             body += base64.b64decode(data) if chunk.get("base64Encoded") else data.encode()
             if len(body) > self._html_bytes or self._proxy.exhausted:
-                raise VisitError("too_large", f"more than {self._html_bytes} bytes")
+                raise PageError("too_large", f"more than {self._html_bytes} bytes")
             if chunk["eof"]:
                 return bytes(body), whole
 
@@ -380,19 +376,18 @@ class Tab:
 
     # --- at rest ---
 
-    async def _capture_at_rest(self) -> VisitResult:
+    async def _capture_at_rest(self) -> None:
         while True:
             try:
                 loaded = await self._load()
                 await self._watched()  # a script that computes on does not count as time to rest
                 seconds = min(self._settings.settle_s, self._clock.left(_SETTLE))
-                result = await self._capture(loaded, time.monotonic() + seconds)
-                if result is not None:
-                    return result
+                if await self._capture(loaded, time.monotonic() + seconds):
+                    return
             except _Moved:
                 pass
             if self._clock.left(_SETTLE) <= 0:
-                raise VisitError("unstable_page", "goes from document to document")
+                raise PageError("unstable_page", "goes from document to document")
             await self._pause(0.05)
 
     def _leaves(self) -> bool:
@@ -432,7 +427,7 @@ class Tab:
             return await self._within(loading, self._clock.left(), "timeout", "load")
         return False
 
-    async def _capture(self, loaded: bool, until: float) -> VisitResult | None:  # noqa: FBT001
+    async def _capture(self, loaded: bool, until: float) -> bool:  # noqa: FBT001
         """Capture the loaded page at rest; one that shows too little is looked at again.
 
         A page whose first screen is empty or hides a large block may be about to show it: it is
@@ -444,42 +439,31 @@ class Tab:
             until: When the page must be at rest, on the monotonic clock.
 
         Returns:
-            The capture; ``None`` if the page is about to go to another document.
+            ``False`` if the page is about to go to another document.
         """
+        visit = self._visit
         while True:
             rest = await self._rest(until)
             if self._leaves():
-                return None
-            settled = loaded and rest.settled
-            page = await self._read()
-            hides = _is_much(rest, *hidden_shares(page.elements))
+                return False
+            whole = await self._read()
+            hides = _is_much(rest, *hidden_shares(visit.elements))
             if hides and time.monotonic() < until:
                 await self._changes(rest, until)
                 continue
-            screenshot = await self._screenshot()
-            picture = await asyncio.to_thread(_decode, screenshot)
-            ink = ink_shares(picture, page.elements)
-            if self._documents.get(self._loader) is not page.document:
+            visit.screenshot = await self._screenshot()
+            visit.picture = await asyncio.to_thread(_decode, visit.screenshot)
+            visit.ink = ink_shares(visit.picture, visit.elements)
+            if self._documents.get(self._loader) is not visit.document:
                 raise _Moved
-            hides = hides or _is_much(rest, *hidden_shares(page.elements, picture))
-            empty = hides or is_blank(ink[1])
+            hides = hides or _is_much(rest, *hidden_shares(visit.elements, visit.picture))
+            empty = hides or is_blank(visit.ink[1])
             if empty and time.monotonic() < until:
                 await self._changes(rest, until)
                 continue
-            self._record.final_url = page.url
-            return VisitResult(
-                url=page.document.url,
-                html=page.document.body,
-                screenshot=screenshot,
-                picture=picture,
-                ink=ink,
-                elements=page.elements,
-                settled=settled and page.whole and not empty,
-                metas=page.metas,
-                charset=page.charset,
-                headers=page.document.headers,
-                overlays=page.overlays,
-            )
+            visit.settled = loaded and rest.settled and whole and not empty
+            visit.note(final_url=self._url)
+            return True
 
     async def _rest(self, until: float) -> _Rest:
         """Wait until no visible part changes any more, or the time is over."""
@@ -491,7 +475,7 @@ class Tab:
             now = time.monotonic()
             if now >= until:
                 if not state["body"] and not self._leaves():
-                    raise VisitError("no_body", "the document ended within its head")
+                    raise PageError("no_body", "the document ended within its head")
                 return _Rest(False, state["changes"], state["moved"])  # noqa: FBT003
             pause = max(_POLL_S, state["wait"] / 1000, _POLL_SHARE * (now - begun))
             await self._pause(min(pause, until - now))
@@ -518,32 +502,29 @@ class Tab:
         self._watching = loader
         return dict(state)
 
-    async def _read(self) -> _Page:
-        """Stop animations and read the first screen."""
+    async def _read(self) -> bool:
+        """Stop animations and read the first screen; return whether all of it was read."""
         state = await self._evaluate(FREEZE, self._clock.left())
         if state["stirred"]:  # scripts may follow the scroll or the loss of focus
             await self._pause(2 * _POLL_S)
             state = await self._evaluate(FREEZE, self._clock.left())  # what they moved
         if state["contentType"] not in HTML:
-            raise VisitError("not_html", state["contentType"])
+            raise PageError("not_html", state["contentType"])
         if not state["url"].startswith(("http://", "https://")):
-            raise VisitError("not_html", f"ended at {state['url'][:80]}")
+            raise PageError("not_html", f"ended at {state['url'][:80]}")
         document = self._documents.get(self._loader)
         if document is None:
-            raise VisitError("net_error", "the source of the last document is not known")
-        overlays: list[str] = []
+            raise PageError("net_error", "the source of the last document is not known")
+        visit, self._url = self._visit, state["url"]
+        visit.document = document
+        visit.charset = str(state["charset"]).lower()
+        visit.metas = [(str(name), str(content)) for name, content in state["metas"]]
         if self._settings.overlays == "hide":
-            overlays += await self._evaluate(HIDE_OVERLAYS, self._clock.left())
+            visit.overlays = list(await self._evaluate(HIDE_OVERLAYS, self._clock.left()))
         screen = await self._evaluate(ELEMENTS, self._clock.left())
-        return _Page(
-            document,
-            state["url"],
-            [read_element(item) for item in screen["elements"]],
-            not (self._failed or screen["truncated"] or self._proxy.exhausted) and document.whole,
-            [(str(name), str(content)) for name, content in state["metas"]],
-            str(state["charset"]).lower(),
-            overlays,
-        )
+        visit.elements = [read_element(item) for item in screen["elements"]]
+        failed = self._failed or screen["truncated"] or self._proxy.exhausted
+        return document.whole and not failed
 
     async def _screenshot(self) -> bytes:
         capture = self._session.send("Page.captureScreenshot", self._shot)
@@ -551,7 +532,7 @@ class Tab:
         screenshot = base64.b64decode(shot["data"])
         size = int.from_bytes(screenshot[16:20], "big"), int.from_bytes(screenshot[20:24], "big")
         if size != (WIDTH, HEIGHT):
-            raise VisitError("bad_screenshot", f"{size[0]} x {size[1]} px")
+            raise PageError("bad_screenshot", f"{size[0]} x {size[1]} px")
         return screenshot
 
     async def _evaluate(self, expression: str, seconds: float) -> Any:
@@ -591,7 +572,7 @@ class Tab:
                 raise _Moved from None
             raise
         if "exceptionDetails" in answer:
-            raise VisitError("script_error", str(answer["exceptionDetails"].get("text", "")))
+            raise PageError("script_error", str(answer["exceptionDetails"].get("text", "")))
         text = answer["result"].get("value")  # one string passes the protocol faster than a tree
         value = None if text is None else json.loads(text)
         return whole_characters(value) if text and _HALF.search(text) else value
@@ -617,11 +598,11 @@ class Tab:
             if self._over.done():
                 self._over.result()
             if not task.done():
-                raise VisitError(error, f"{what}: nothing within {seconds:.1f} s")
+                raise PageError(error, f"{what}: nothing within {seconds:.1f} s")
             return task.result()
         finally:
             task.cancel()
-            with suppress(asyncio.CancelledError, PlaywrightError, VisitError, _Moved):
+            with suppress(asyncio.CancelledError, PlaywrightError, PageError, _Moved):
                 await task
 
 
@@ -636,10 +617,10 @@ def _decode(screenshot: bytes) -> Image.Image:
     return picture
 
 
-def _from_playwright(error: PlaywrightError) -> VisitError:
+def _from_playwright(error: PlaywrightError) -> PageError:
     message = error.message.splitlines()[0] if error.message else "no message"
     if "crash" in message.lower() or "Not attached to an active page" in message:
-        return VisitError("renderer_crashed", message)
+        return PageError("renderer_crashed", message)
     if "closed" in message.lower():
-        return VisitError("browser_crashed", message)
-    return VisitError("browser_error", message)
+        return PageError("browser_crashed", message)
+    return PageError("browser_error", message)

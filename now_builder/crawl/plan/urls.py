@@ -1,35 +1,24 @@
-"""Read lists of URLs, and plan them: the shard and key of each, assigned once."""
+"""Read lists of URLs in the forms in which they are found."""
 
 import gzip
-import hashlib
 import io
 import re
 import zlib
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, count
-from math import ceil
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import FormatError
 from now_builder.formats.io import found_instead, refuse_other
-from now_builder.formats.shard import Planned
 from now_builder.formats.tables import plain_names, split_records
-from now_builder.urls import canonical, site_of, trimmed
+from now_builder.urls import trimmed
 
 _NOTE = re.compile(r"\t|\s#")
 """End of the URL on a line of a text list; a fragment follows its URL without a space."""
-
-_SMALLEST_SHARD = 16
-_MOST_SHARDS = 100_000
-"""As many as the five digits of a key can number."""
-
-_SHARDS_OF_A_SHORT_LIST = 8
-
 
 _EXPECTED = "one URL a line, or CSV, TSV or Parquet with a column url"
 
@@ -201,44 +190,3 @@ def _check_kind(path: Path, unit: str, listed: Sequence[tuple[int, str]]) -> Non
     problem = f"{unit} {number}: found {url!r:.80}, expected {_EXPECTED}"
     problem += f"; {len(strange)} of {len(listed)} {unit}s are no URLs"
     raise FormatError(path, problem)
-
-
-def extend_plan(plan: Sequence[Planned], urls: Iterable[str], shard_size: int) -> list[Planned]:
-    """Add the new URLs of a list to a plan, in new shards; planned lines stay.
-
-    A shard is a part of a host-hash bucket, so that a site is in few shards. A URL that is listed
-    twice is planned twice: every URL in, one row out. The shards of a short list are smaller than
-    ``shard_size``.
-
-    Raises:
-        ConfigError: If that would be more shards than keys can name.
-    """
-    have = Counter(line.url for line in plan)
-    new = []
-    for url in urls:
-        if have[url]:
-            have[url] -= 1
-        else:
-            new.append(url)
-    size = min(shard_size, max(_SMALLEST_SHARD, ceil(len(new) / _SHARDS_OF_A_SHORT_LIST)))
-    buckets: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
-    for url in new:
-        visited = canonical(url) or url
-        site = site_of(visited)
-        number = int.from_bytes(hashlib.sha256(site.encode()).digest()[:8], "big")
-        buckets[number % ceil(len(new) / size)].append((url, visited, site))
-    shard = max((line.shard for line in plan), default=-1) + 1
-    extended = list(plan)
-    for _, lines in sorted(buckets.items()):
-        for start in range(0, len(lines), size):
-            extended += [
-                Planned(f"{shard:05d}_{place:04d}", shard, url, visited, site)
-                for place, (url, visited, site) in enumerate(lines[start : start + size])
-            ]
-            shard += 1
-    if shard > _MOST_SHARDS:
-        raise ConfigError(
-            f"--shard-size {shard_size}: {len(extended)} URLs would be {shard} shards, expected at "
-            f"most {_MOST_SHARDS}; take larger shards, or several folders"
-        )
-    return extended

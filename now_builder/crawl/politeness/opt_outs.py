@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from now_builder.crawl.politeness.robots import PRODUCT
-from now_builder.crawl.politeness.robots_rules import product_token, refuses_training
+from now_builder.crawl.politeness.robots_rules import PRODUCT, product_token, refuses_training
+from now_builder.crawl.visit import PageError
 
 TDM = "tdm-reservation"
 """TDM Reservation Protocol (W3C community report, 2024): text and data mining not allowed."""
@@ -51,6 +51,13 @@ def opt_outs(
     if "none" in found:
         found |= dict.fromkeys(("noindex", "nofollow"), found["none"])
     return {directive: said for directive, said in found.items() if directive}
+
+
+def check_opt_outs(said: Mapping[str, str], obeyed: frozenset[str]) -> None:
+    """Raise a PageError if any of the opt-outs of a page, given with their places, is obeyed."""
+    refusals = [f"{name}: {said[name]}" for name in sorted(said.keys() & obeyed)]
+    if refusals:
+        raise PageError("opt_out", "; ".join(refusals))
 
 
 def _reserved(

@@ -1,7 +1,11 @@
-"""Plain requests, without a browser: through a proxy, with redirects and codings undone."""
+"""Plain requests without a browser, and answers that hold for all pages of a site."""
 
+import asyncio
 import re
-from urllib.parse import urljoin
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+from urllib.parse import urljoin, urlsplit
 
 import httpx
 
@@ -18,6 +22,11 @@ _REDIRECTS, _LIMIT = 5, 512_000
 _CODINGS = {"x-gzip": "gzip", "gzip": "gzip", "deflate": "deflate"}
 _BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 _LOOKED_AT = 1 << 12
+_ORIGINS = 20_000
+_FAILED_S = 60.0
+"""Seconds for which a failure counts; then the next page of the origin asks again."""
+
+Answer = TypeVar("Answer")
 
 
 class PlainClient:
@@ -102,3 +111,39 @@ async def _read(response: httpx.Response) -> bytes:
     if None in known and _BINARY.search(body[:_LOOKED_AT]):
         raise httpx.DecodingError(f"Content-Encoding: {', '.join(named)[:80]}")
     return bytes(body[:_LIMIT])
+
+
+class OriginCache(Generic[Answer]):
+    """Answers of origins (``https://host``); simultaneous requests wait for one answer.
+
+    ``ask`` returns the answer of an origin, and whether it is final; an error never is.
+    """
+
+    def __init__(self, ask: Callable[[str], Awaitable[tuple[Answer, bool]]]) -> None:
+        self._ask = ask
+        self._known: OrderedDict[str, asyncio.Task[Answer]] = OrderedDict()
+
+    async def of(self, url: str) -> Answer:
+        """Return the answer of a URL's origin."""
+        parts = urlsplit(url)
+        origin = f"{parts.scheme}://{parts.netloc}"
+        if origin not in self._known:
+            self._known[origin] = asyncio.ensure_future(self._answer(origin))
+            while len(self._known) > _ORIGINS:
+                self._known.popitem(last=False)
+        return await asyncio.shield(self._known[origin])
+
+    async def close(self) -> None:
+        """Drop pending requests."""
+        for task in self._known.values():
+            task.cancel()
+        await asyncio.gather(*self._known.values(), return_exceptions=True)
+
+    async def _answer(self, origin: str) -> Answer:
+        final = False
+        try:
+            said, final = await self._ask(origin)
+            return said
+        finally:
+            if not final:
+                asyncio.get_running_loop().call_later(_FAILED_S, self._known.pop, origin, None)

@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from now_builder.crawl.politeness.resolver import Refused, Resolver
+from now_builder.crawl.politeness.resolver import Resolver
+from now_builder.crawl.visit import PageError
 
 UNLIMITED = 1 << 62
 """Limit of the bytes of requests that are no page's."""
@@ -42,7 +43,7 @@ class _Page:
 
     limit: int
     received: int = 0
-    refusals: dict[tuple[str, int], Refused] = field(default_factory=dict)
+    refusals: dict[tuple[str, int], PageError] = field(default_factory=dict)
 
 
 class Proxy:
@@ -94,7 +95,7 @@ class Proxy:
         """Whether the page has used up its bytes."""
         return self._page.received > self._page.limit
 
-    def refusal(self, url: str) -> Refused | None:
+    def refusal(self, url: str) -> PageError | None:
         """Return why the host of a URL was not reached on this page; ``None`` if it was."""
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -137,12 +138,12 @@ class Proxy:
             pipe.host, pipe.port = host, port
             try:
                 server, pipe.server = await self._dial(host, port)
-            except Refused as refused:
+            except PageError as refused:
                 page.refusals.setdefault((host, port), refused)
                 raise
             if page.received <= page.limit:  # else it stays refused
                 page.refusals.pop((host, port), None)
-        except Refused as refused:
+        except PageError as refused:
             pipe.client.write(_refusal_response(refused))
             await pipe.client.drain()
             return
@@ -164,7 +165,7 @@ class Proxy:
                 )
             except OSError as error:  # TimeoutError is one
                 problem = str(error) or "timeout"
-        raise Refused("net_error", f"{host}:{port}: {problem}")
+        raise PageError("net_error", f"{host}:{port}: {problem}")
 
     async def _relay(
         self,
@@ -183,7 +184,7 @@ class Proxy:
             while chunk := await (_read_head(server) if in_head else server.read(_CHUNK)):
                 page.received += len(chunk)
                 if page.received > page.limit:
-                    refused = Refused("too_large", f"more than {page.limit} bytes")
+                    refused = PageError("too_large", f"more than {page.limit} bytes")
                     page.refusals.setdefault((pipe.host, pipe.port), refused)
                     return
                 in_head = in_head and _is_interim(chunk)
@@ -227,7 +228,7 @@ def parse_head(head: bytes) -> tuple[str, str, list[bytes]]:
     lines = head[:-4].split(b"\r\n")
     parts = lines[0].decode("latin-1").split(" ")
     if len(parts) != 3 or _CONTROL.search(parts[1]):
-        raise Refused("bad_request", "not a request line")
+        raise PageError("bad_request", "not a request line")
     return parts[0], parts[1], lines[1:]
 
 
@@ -238,9 +239,9 @@ def _destination(method: str, target: str) -> tuple[str, int]:
             parts = parts._replace(netloc="[{}]:{}".format(*bare.groups()))
         port = parts.port or 80
     except ValueError:
-        raise Refused("bad_request", "not an address") from None
+        raise PageError("bad_request", "not an address") from None
     if not parts.hostname or (method != "CONNECT" and parts.scheme != "http"):
-        raise Refused("bad_request", "not an absolute http address")
+        raise PageError("bad_request", "not an absolute http address")
     return parts.hostname.lower().rstrip("."), port
 
 
@@ -255,8 +256,8 @@ def _forwarded(method: str, target: str, headers: list[bytes]) -> bytes:
     return b"\r\n".join([first, *kept, b"Connection: close"]) + b"\r\n\r\n"
 
 
-def _refusal_response(refused: Refused) -> bytes:
-    status = "403 Forbidden" if refused.reason == "private_address" else "502 Bad Gateway"
+def _refusal_response(refused: PageError) -> bytes:
+    status = "403 Forbidden" if refused.code == "private_address" else "502 Bad Gateway"
     body = f"{refused}\n".encode()
     return (
         f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"

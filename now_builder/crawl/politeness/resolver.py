@@ -9,22 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import Literal
 
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.visit import PageError
 from now_builder.errors import ConfigError
 from now_builder.formats.split import names_above
+from now_builder.formats.tables import read_hosts
 from now_builder.urls import canonical, site_of
 
 Address = IPv4Address | IPv6Address
-Refusal = Literal[
-    "private_address",
-    "dns_error",
-    "net_error",
-    "too_large",
-    "bad_request",
-    "never",
-    "only",
-]
 
 _KEEP_S = 300.0
 _LOOK_UPS = ThreadPoolExecutor(64, "look-up")
@@ -36,15 +29,6 @@ _EMBEDDING = (ip_network("64:ff9b::/96"), ip_network("::/96"))
 
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
 """A network's own translators (RFC 8215), which choose the place of the IPv4 address in it."""
-
-
-class Refused(Exception):  # noqa: N818 - a refusal is no error of ours
-    """A connection that was not made, and details for people."""
-
-    def __init__(self, reason: Refusal, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason: Refusal = reason
-        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +115,7 @@ class Resolver:
         """Return the addresses to dial for a host, and the port.
 
         Raises:
-            Refused: ``dns_error``, ``private_address`` if any address is not public, ``never`` or
+            PageError: ``dns_error``, ``private_address`` if any address is not public, ``never`` or
                 ``only``.
         """
         host = self.check(host)
@@ -144,21 +128,21 @@ class Resolver:
         if not self._allow_private:
             for address in addresses:
                 if not is_public(address):
-                    raise Refused("private_address", f"{host} is {address}")
+                    raise PageError("private_address", f"{host} is {address}")
         return addresses, port
 
     def check(self, host: str) -> str:
         """Return the name under which a host is looked up.
 
         Raises:
-            Refused: ``never`` or ``only``.
+            PageError: ``never`` or ``only``.
         """
         host = host.lower().rstrip(".")
         barred = next((name for name in names_above(host) if name in self._never), None)
         if barred is not None:
-            raise Refused("never", f"{barred} is on the list of hosts never to visit")
+            raise PageError("never", f"{barred} is on the list of hosts never to visit")
         if self._only and not any(_matches(pattern, host) for pattern in self._only):
-            raise Refused("only", f"{host} is none of the hosts of --only")
+            raise PageError("only", f"{host} is none of the hosts of --only")
         return host
 
     async def close(self) -> None:
@@ -196,6 +180,21 @@ class Resolver:
         return addresses
 
 
+def make_resolver(settings: CrawlSettings) -> Resolver:
+    """Return the resolver of a crawl's host names.
+
+    Raises:
+        ConfigError: If a mapping or a pattern is not valid.
+        FormatError: If the list of hosts cannot be read.
+    """
+    return Resolver(
+        [parse_mapping(text) for text in settings.resolve],
+        allow_private=settings.allow_private,
+        never=frozenset(read_hosts(settings.never) if settings.never else ()),
+        only=[parse_pattern(text) for text in settings.only],
+    )
+
+
 def _literal(host: str) -> tuple[Address, ...]:
     try:
         return (ip_address(host.strip("[]").partition("%")[0]),)
@@ -211,5 +210,5 @@ async def _query(host: str) -> tuple[Address, ...]:
         # would; the result is checked, so that none of them gets round the check.
         answers = await asyncio.wait_for(loop.run_in_executor(_LOOK_UPS, look_up), _LOOK_UP_S)
     except (OSError, UnicodeError) as error:
-        raise Refused("dns_error", f"{host}: {str(error) or 'timeout'}") from None
+        raise PageError("dns_error", f"{host}: {str(error) or 'timeout'}") from None
     return tuple(dict.fromkeys(ip_address(item[4][0].partition("%")[0]) for item in answers))  # type: ignore[union-attr]

@@ -5,6 +5,9 @@ import string
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote_to_bytes
 
+PRODUCT = "noise-of-web"
+"""Name of this crawler in robots.txt."""
+
 _MARK = re.compile(rb"\A\xef(?:\xbb\xbf?)?")
 _LONGEST_LINE = 8 * 2083 - 1
 _NAMES = {

@@ -11,12 +11,12 @@ import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from now_builder.crawl.caption.charset import whole_characters
-from now_builder.crawl.storage.own_files import shard_of
+from now_builder.crawl.storage.folder import shard_of
 from now_builder.errors import CrawlError, FormatError
 from now_builder.formats.io import sync_folder
 from now_builder.formats.shard import (
@@ -32,9 +32,6 @@ from now_builder.formats.shard import (
 )
 
 _JOURNAL, _MEMBERS = "journal.jsonl", "members.bin"
-_COLUMNS = {column.name for column in fields(CaptureRow)}
-"""The journal of an earlier version may have others."""
-
 _OPEN, _NEW, _DROP = ".open", ".open.new", ".open.drop"
 
 
@@ -102,15 +99,14 @@ class OpenShard:
     def finish(self, rows: Sequence[CaptureRow]) -> None:
         """Write the shard's tar and parquet and drop the folder."""
         with write_errors_explained(rows_path(self.captures, self.number)):
-            packed = (_named(key, parts) for key, parts in self._packed(rows))
-            write_packed(self.captures, self.number, rows, packed)
+            write_packed(self.captures, self.number, rows, self._packed(rows))
         if self._folder.exists():
             drop = self.captures / f"{self.number:05d}{_DROP}"
             self._folder.rename(drop)  # at once, so that no half folder is ever taken for a whole
             shutil.rmtree(drop)
 
-    def _packed(self, rows: Sequence[CaptureRow]) -> Iterator[tuple[str, list[bytes]]]:
-        """Yield the key and parts of each page."""
+    def _packed(self, rows: Sequence[CaptureRow]) -> Iterator[list[tuple[str, bytes]]]:
+        """Yield the members of each captured page: names and contents."""
         wanted = [row.key for row in rows if row.status == "ok"]
         if not wanted:
             return
@@ -121,7 +117,9 @@ class OpenShard:
                 parts = [file.read(size) for size in sizes]
                 if [len(part) for part in parts] != sizes:
                     raise FormatError(self._folder / _MEMBERS, f"page {key}: torn members")
-                yield key, parts
+                endings = (image_kind(parts[0]), "html.gz", "elements.json")
+                names = [f"{key}.{ending}" for ending in endings]
+                yield list(zip(names, parts, strict=True))
 
     def _recover(self) -> None:
         """Read the journal; cut off half a line that a kill left."""
@@ -163,8 +161,7 @@ def _read_journal(folder: Path) -> Iterator[tuple[int, tuple[CaptureRow, int, li
 
 def _parsed(line: dict[str, Any]) -> tuple[CaptureRow, int, list[int]]:
     """Return a page's row, and where its members lie: their start and sizes."""
-    known = {name: value for name, value in line["row"].items() if name in _COLUMNS}
-    row = CaptureRow(**whole_characters(known))
+    row = CaptureRow(**whole_characters(line["row"]))
     return row, int(line["at"]), [int(size) for size in line["sizes"]]
 
 
@@ -186,11 +183,3 @@ def _append(path: Path, start: int | None, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _named(key: str, parts: Sequence[bytes]) -> list[tuple[str, bytes]]:
-    kind = image_kind(parts[0])
-    return [
-        (f"{key}.{ending}", part)
-        for ending, part in zip((kind, "html.gz", "elements.json"), parts, strict=False)
-    ]

@@ -1,10 +1,12 @@
 """Crawl pages of the awkward server, in this process or in one of its own."""
 
 import subprocess
-import sys
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,14 +16,6 @@ from now_builder.crawl.settings import CrawlSettings
 from now_builder.formats.shard import CaptureRow, read_captures, read_rows
 
 from .awkward import Awkward
-
-_PROGRAM = """
-import sys
-from pathlib import Path
-from now_builder.crawl.run import crawl
-from now_builder.crawl.settings import CrawlSettings
-print(crawl(Path(sys.argv[1]), Path(sys.argv[2]), CrawlSettings.model_validate_json(sys.argv[3])))
-"""
 
 
 def settings_for(server: Awkward, **changes: object) -> CrawlSettings:
@@ -49,19 +43,20 @@ def visit(
     return {row.url.removeprefix("http://").removeprefix("site.test"): row for row in rows}
 
 
-def start(urls: Path, captures: Path, settings: CrawlSettings) -> subprocess.Popen:
-    """Start a crawl in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, urls, captures, settings.model_dump_json()],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+def start(urls: Path, captures: Path, settings: CrawlSettings) -> BaseProcess:
+    """Start a crawl in a fork of this process."""
+    process = get_context("fork").Process(target=crawl, args=(urls, captures, settings))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside the server's thread
+        process.start()
+    return process
 
 
-def wait_until(reached: Callable[[], bool], process: subprocess.Popen) -> None:
+def wait_until(reached: Callable[[], bool], process: BaseProcess | subprocess.Popen) -> None:
+    """Wait until something is so, or a process ends."""
     deadline = time.monotonic() + 90
-    while time.monotonic() < deadline and process.poll() is None:
+    ended = process.poll if isinstance(process, subprocess.Popen) else lambda: process.exitcode
+    while time.monotonic() < deadline and ended() is None:
         with suppress(OSError):  # a file may go away between two looks
             if reached():
                 return

@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from now_builder.crawl.engines import ray_cluster
+from now_builder.crawl import run as running
+from now_builder.crawl.plan import planning
 from now_builder.crawl.plan.planning import make_plan
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
@@ -24,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning"),
 ]
 
-ON_RAY = {"engine": "ray", "workers": 2, "worker_cpus": 1, "shard_size": 6, "task_pages": 6}
+ON_RAY = {"engine": "ray", "workers": 2, "worker_cpus": 1}
 
 
 def workers() -> list[psutil.Process]:
@@ -56,7 +57,8 @@ class Killer(threading.Thread):
 
 
 @pytest.mark.slow
-def test_a_killed_worker_costs_nothing_that_was_final(tmp_path: Path) -> None:
+def test_a_killed_worker_costs_nothing_that_was_final(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(planning, "_SHARD_SIZE", 6)
     lines = many(18)
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
@@ -70,7 +72,7 @@ def test_a_killed_worker_costs_nothing_that_was_final(tmp_path: Path) -> None:
         assert summary.statuses == {"ok": len(lines)}
         visits = sum(n for path, n in server.hits.items() if path.startswith("/page/"))
         assert visits <= len(lines) + 2 * 2  # what was in flight in the killed worker, and retries
-        crawl(urls, tmp_path / "local", settings_for(server, shard_size=6))
+        crawl(urls, tmp_path / "local", settings_for(server))
     assert outcome(captures) == outcome(tmp_path / "local")
     assert Counter(row.url for row in read_rows(captures)) == Counter(lines)
     assert not list(captures.glob("*.open*"))
@@ -81,11 +83,12 @@ def test_a_killed_worker_costs_nothing_that_was_final(tmp_path: Path) -> None:
 def test_shards_that_no_worker_survives_are_set_aside_and_the_others_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_cluster, "_ATTEMPTS", 2)
+    monkeypatch.setattr(running, "_ATTEMPTS", 2)
+    monkeypatch.setattr(planning, "_SHARD_SIZE", 1)
     lines = [f"http://site{n:02d}.test/page/{n}" for n in range(8)]
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
-        settings = settings_for(server, **(ON_RAY | {"shard_size": 1}))
+        settings = settings_for(server, **ON_RAY)
         captures = tmp_path / "captures"
         captures.mkdir()
         make_plan(captures, lines, settings)
@@ -109,8 +112,9 @@ def test_shares_and_ray_do_not_go_together(tmp_path: Path) -> None:
         crawl(urls, tmp_path / "captures", settings)
 
 
-def test_shares_crawled_at_once_into_one_folder_make_it_whole(tmp_path: Path) -> None:
+def test_shares_crawled_at_once_into_one_folder_make_it_whole(tmp_path: Path, monkeypatch) -> None:
     """As a Slurm array does; the last to come may find nothing to do."""
+    monkeypatch.setattr(planning, "_SHARD_SIZE", 4)
     lines = many(18)
     captures = tmp_path / "captures"
     with Awkward() as server:
@@ -118,10 +122,12 @@ def test_shares_crawled_at_once_into_one_folder_make_it_whole(tmp_path: Path) ->
         processes = []
         for share in range(3):
             settings = settings_for(
-                server, shards_from=f"{share}/3", shard_size=4, concurrency=2, page_timeout_s=20.0
+                server, shards_from=f"{share}/3", concurrency=2, page_timeout_s=20.0
             )
             processes.append(start(urls, captures, settings))
-        assert [process.wait(120) for process in processes] == [0, 0, 0]
+        for process in processes:
+            process.join(120)
+        assert [process.exitcode for process in processes] == [0, 0, 0]
         visits = sum(n for path, n in server.hits.items() if path.startswith("/page/"))
     assert visits == len(lines)
     assert Counter(row.url for row in read_rows(captures)) == Counter(lines)

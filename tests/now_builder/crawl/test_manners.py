@@ -8,159 +8,33 @@ import pytest
 
 from now_builder.crawl.browser import tab
 from now_builder.crawl.politeness.site_rules import SiteRules
-from now_builder.formats.shard import CaptureRow, read_captures
+from now_builder.formats.shard import read_captures
 
 from . import crawls
 from .awkward import page, response
-from .sites import PAGE, Sites
+from .odd import Odd
+from .sites import (
+    ALLOWED,
+    ANSWERS,
+    HTML,
+    NOWHERE,
+    OPTING,
+    PAGE,
+    REFUSED,
+    SYMBOLS,
+    TDM_ERRORS,
+    TYPES,
+    Sites,
+)
 
 pytestmark = [pytest.mark.browser]
 
-HTML = "text/html; charset=utf-8"
+REFRESH = '<meta http-equiv="refresh" content="0; url=http://b.test/">'
 visit = partial(crawls.visit, page_timeout_s=20.0)
 
 
-def text(content: str, *headers: str) -> bytes:
-    return response(200, "text/plain", content.encode(), *headers)
-
-
-def tdm(*rules: str) -> bytes:
-    return response(200, "application/json", f"[{', '.join(rules)}]".encode())
-
-
-REFRESH = '<meta http-equiv="refresh" content="0; url=http://b.test/">'
-ALL_RESERVED = '{"location": "/", "tdm-reservation": 1}'
-ALL_AGENTS = "User-agent: *\n"
-ADDS = (
-    "<script>const m = document.createElement('meta'); m.name = '{}'; m.content = '{}';"
-    "document.head.append(m)</script>"
-)
-
-REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
-    "signal": (
-        {"/robots.txt": text(f"{ALL_AGENTS}Content-Signal: search=yes,ai-train=no\nAllow: /\n")},
-        "content-signal: robots.txt, line 2: Content-Signal: search=yes,ai-train=no",
-    ),
-    "usage": (
-        {"/robots.txt": text(f"{ALL_AGENTS}content-usage: train-ai=n\n")},
-        "content-usage: robots.txt, line 2: content-usage: train-ai=n",
-    ),
-    "ai-training": (
-        {"/robots.txt": text(f"{ALL_AGENTS}DisallowAITraining: /\n")},
-        "disallowaitraining: robots.txt, line 2: DisallowAITraining: /",
-    ),
-    "header": (
-        {"/": response(200, HTML, page("x"), "Content-Usage: bots=y", "content-usage: train-ai=n")},
-        "content-usage: header Content-Usage: bots=y, train-ai=n",
-    ),
-    "noml": (
-        {"/": response(200, HTML, page("x"), "X-Robots-Tag: otherbot: noai", "X-Robots-Tag: noml")},
-        "noml: header X-Robots-Tag: noml",
-    ),
-    "tdmrep": (
-        {"/.well-known/tdmrep.json": tdm(ALL_RESERVED)},
-        'tdm-reservation: /.well-known/tdmrep.json, location "/"',
-    ),
-    "ai-txt": (
-        {"/ai.txt": text(f"# Spawning AI\n{ALL_AGENTS}Disallow: *.html\nDisallow: *.jpg\n")},
-        "ai.txt: ai.txt, line 3: Disallow: *.html",
-    ),
-    "robots-by-script": (
-        {"/": response(200, HTML, page("x", ADDS.format("Robots", "index; noimageai")))},
-        'noimageai: <meta name="Robots" content="index; noimageai">, put there by a script',
-    ),
-    "tdm-by-script": (
-        {"/": response(200, HTML, page("x", ADDS.format("tdm-reservation", "1")))},
-        'tdm-reservation: <meta name="tdm-reservation" content="1">, put there by a script',
-    ),
-    "us-by-script": (
-        {"/": response(200, HTML, page("x", ADDS.format("noise-of-web", "noai")))},
-        'noai: <meta name="noise-of-web" content="noai">, put there by a script',
-    ),
-}  # fmt: skip
-ALLOWED: dict[str, dict[str, bytes]] = {
-    "yes": {
-        "/robots.txt": text(
-            f"{ALL_AGENTS}Content-Signal: ai-train=yes\nContent-Usage: train-ai=y\n\n"
-            "User-agent: otherbot\nContent-Signal: ai-train=no\nDisallow: /\n"
-        ),
-        "/": response(200, HTML, page("x"), "Content-Usage: train-ai=y, search=n"),
-        "/ai.txt": text(f"User-agent: otherbot\nDisallow: /\n{ALL_AGENTS}Disallow: *.jpg\n"),
-        "/.well-known/tdmrep.json": tdm('{"location": "/*", "tdm-reservation": 0}', ALL_RESERVED),
-    },
-    "taken-back": {
-        "/.well-known/tdmrep.json": tdm(ALL_RESERVED),
-        "/": response(200, HTML, page("x"), "TDM-Reservation: 0"),
-    },
-    "broken": {
-        "/.well-known/tdmrep.json": response(200, "application/json", b'[{"location": "/", '),
-        "/ai.txt": response(500, "text/plain", b"Disallow: /"),
-    },
-    "not-that-file": {"/.well-known/tdmrep.json": PAGE, "/ai.txt": PAGE},
-    "other-by-script": {"/": response(200, HTML, page("x", ADDS.format("otherbot", "noai")))},
-}
-
-
-MANY = [f"many.test/{n}" for n in range(6)]
-TDM_RULES = (
-    '{"location": "/shop/*/big$", "tdm-reservation": 0}',
-    '{"location": "/shop/*", "tdm-reservation": 1, "tdm-policy": "https://part.test/policy"}',
-    '{"location": "/", "tdm-reservation": 0}',
-)
-TDM_ERRORS = {"/": None, "/shop/a": "opt_out", "/shop/a/big": None, "/shopping": None}
-FRAMES = ("/fine", "/hidden/a", "/moved", "http://other.test/hidden/b", "http://other.test/nest",
-          "http://down.test/")  # fmt: skip
-HIDDEN = text(f"{ALL_AGENTS}Disallow: /hidden\n")
-SYMBOLS = ["xn--n3h.test/", "☃.test/x", "💩.test/", "moved.test/", "1דוגמה.test/"]
-TYPES = {
-    "text/html, text/html; charset=utf-8": None, "text/plain, text/html": None,
-    "text/html, text/plain": "not_html", "*/*": None, "unknown/unknown": None,
-    "Application/Unknown; x=y": None, "text /html": None, "html": None,
-    "text/html(a comment)": None, "text/plain": "not_html", "text/html/": "not_html",
-}  # fmt: skip
-NOWHERE = {
-    "nowhere0.test/": response(302, HTML, page("x"), "Location:"),
-    "nowhere1.test/": response(301, HTML, page("x"), "Location:   "),
-    "nowhere2.test/": response(308, HTML, page("x")),
-}
-SITES = {name: answers for name, (answers, _) in REFUSED.items()} | ALLOWED
-OPTING = [f"{name}.test/" for name in SITES]
-
-ANSWERS: dict[str, bytes | list[bytes]] = {
-    **{f"{name}.test{path}": said for name, site in SITES.items() for path, said in site.items()},
-    **dict.fromkeys(MANY, PAGE),
-    "closed.test/robots.txt": text(f"{ALL_AGENTS}Disallow: /\n"),
-    "part.test/.well-known/tdmrep.json": tdm(*TDM_RULES),
-    **{f"part.test{path}": PAGE for path in TDM_ERRORS},
-    "led.test/": response(302, HTML, b"", "Location: http://part.test/shop/a"),
-    "framed.test/": response(
-        200, HTML, page("frames", "".join(f'<iframe src="{url}"></iframe>' for url in FRAMES))
-    ),
-    "framed.test/robots.txt": HIDDEN,
-    "framed.test/fine": PAGE,
-    "framed.test/moved": response(302, HTML, b"", "Location: /hidden/c"),
-    "other.test/robots.txt": HIDDEN,
-    "other.test/nest": response(200, HTML, page("x", '<iframe src="/hidden/d"></iframe>')),
-    "down.test/robots.txt": response(503, "text/plain", b""),
-    "moved.test/": response(302, HTML, b"", "Location: http://☕.test/"),
-    "xn--n3h.test/x": PAGE,
-    **{f"t{n}.test/": response(200, kind, page("x")) for n, kind in enumerate(TYPES)},
-    **NOWHERE,
-}
-
-
-@pytest.fixture(scope="module")
-def crawled(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, CaptureRow], Sites]:
-    """All of these sites, crawled once: the row of each page, and the server."""
-    types = [f"t{n}.test/" for n in range(len(TYPES))]
-    urls = [*OPTING, *MANY, "closed.test/", *(f"part.test{path}" for path in TDM_ERRORS),
-            "led.test/", "framed.test/", *SYMBOLS, *types, *NOWHERE]  # fmt: skip
-    with Sites(ANSWERS) as server:
-        return visit(tmp_path_factory.mktemp("manners"), server, urls), server
-
-
-def test_an_opt_out_is_obeyed_wherever_a_site_says_it_and_none_where_it_says_none(crawled) -> None:
-    rows, server = crawled
+def test_an_opt_out_is_obeyed_wherever_a_site_says_it_and_none_where_it_says_none(odd: Odd) -> None:
+    rows, server = odd.rows, odd.sites
     for name, (_, said) in REFUSED.items():
         row = rows[f"{name}.test/"]
         assert (row.status, row.error, row.error_message) == ("refused", "opt_out", said)
@@ -178,8 +52,8 @@ def test_opt_outs_and_robots_txt_can_be_ignored(tmp_path: Path) -> None:
         assert {f"framed.test/hidden/{name}" for name in "ac"} <= set(server.hits)
 
 
-def test_the_files_of_a_site_are_asked_for_once_and_after_its_robots_txt(crawled) -> None:
-    rows, server = crawled
+def test_the_files_of_a_site_are_asked_for_once_and_after_its_robots_txt(odd: Odd) -> None:
+    rows, server = odd.rows, odd.sites
     files = ("/robots.txt", "/.well-known/tdmrep.json", "/ai.txt")
     assert [server.hits[f"many.test{file}"] for file in files] == [1, 1, 1]
     assert [server.hits[f"closed.test{file}"] for file in files] == [1, 0, 0]
@@ -187,21 +61,21 @@ def test_the_files_of_a_site_are_asked_for_once_and_after_its_robots_txt(crawled
     assert server.times["many.test/robots.txt"] < server.times["many.test/ai.txt"]
 
 
-def test_the_first_rule_of_a_tdm_file_that_matches_decides(crawled) -> None:
-    rows, _ = crawled
+def test_the_first_rule_of_a_tdm_file_that_matches_decides(odd: Odd) -> None:
+    rows = odd.rows
     assert {path: rows[f"part.test{path}"].error for path in TDM_ERRORS} == TDM_ERRORS
     assert rows["led.test/"].error == "opt_out"
 
 
-def test_a_frame_whose_document_is_disallowed_stays_empty(crawled) -> None:
-    row, asked = crawled[0]["framed.test/"], set(crawled[1].hits)
+def test_a_frame_whose_document_is_disallowed_stays_empty(odd: Odd) -> None:
+    row, asked = odd.rows["framed.test/"], set(odd.sites.hits)
     assert not [url for url in asked if "/hidden" in url] + list({"down.test/"} & asked)
     assert {"framed.test/fine", "framed.test/moved", "other.test/nest"} <= asked
     assert (row.status, row.load_state, row.robots) == ("ok", "settled", "allowed")
 
 
-def test_hosts_with_emoji_and_symbols_are_visited(crawled) -> None:
-    rows, _ = crawled
+def test_hosts_with_emoji_and_symbols_are_visited(odd: Odd) -> None:
+    rows = odd.rows
     assert [rows[url].status for url in SYMBOLS] == ["ok"] * 4 + ["failed"]
     sites = ["xn--n3h.test", "xn--n3h.test", "xn--ls8h.test"]
     assert [rows[url].site for url in SYMBOLS[:3]] == sites
@@ -209,13 +83,13 @@ def test_hosts_with_emoji_and_symbols_are_visited(crawled) -> None:
     assert rows["1דוגמה.test/"].error == "bad_url"
 
 
-def test_types_are_html_where_a_browser_shows_html(crawled) -> None:
-    errors = {kind: crawled[0][f"t{n}.test/"].error for n, kind in enumerate(TYPES)}
+def test_types_are_html_where_a_browser_shows_html(odd: Odd) -> None:
+    errors = {kind: odd.rows[f"t{n}.test/"].error for n, kind in enumerate(TYPES)}
     assert errors == TYPES
 
 
-def test_a_redirect_to_nowhere_is_no_redirect(crawled) -> None:
-    rows, server = crawled
+def test_a_redirect_to_nowhere_is_no_redirect(odd: Odd) -> None:
+    rows, server = odd.rows, odd.sites
     assert [(rows[url].error, rows[url].attempts, server.hits[url]) for url in NOWHERE] == [
         ("http_302", 1, 1), ("http_301", 1, 1), ("http_308", 1, 1),
     ]  # fmt: skip

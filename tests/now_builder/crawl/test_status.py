@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from now_builder.crawl.status import crawl_status
-from now_builder.crawl.storage.locks import lock_shards
+from now_builder.crawl.storage.folder import lock_shards
 from now_builder.crawl.storage.shard_writer import OpenShard
 from now_builder.errors import FormatError
 from now_builder.formats.shard import CaptureRow, Planned, rows_path, write_plan

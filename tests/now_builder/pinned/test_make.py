@@ -305,7 +305,7 @@ def test_killed_anywhere_it_goes_on_and_a_second_make_is_the_same(mirrors, made,
     mirrors.listed += f"ann/gone,{'3' * 40},,gone.ann.test,3,,,0,\n"
     whole = contents(made())
     listed = tmp_path / "list.csv"
-    for point in range(1, 6):
+    for point in (1, 3):
         web = tmp_path / f"web{point}"
         assert run_until_rename(point, PROGRAM, web, listed, mirrors.folder).returncode == -9
         assert not (web / "sites.csv").exists()

@@ -12,7 +12,7 @@ COMPLETE = "from {module}.cli import main; main()"
 @pytest.mark.parametrize(
     ("program", "words", "wanted"),
     [
-        ("now-builder", "now-builder crawl --shard-", "--shard-size"),
+        ("now-builder", "now-builder crawl --retry-", "--retry-failed"),
         ("now-builder", "now-builder simweb m", "make"),
         ("pc2-baseline", "pc2-baseline train --se", "--seeds"),
         ("now-leaderboard", "now-leaderboard sc", "score"),

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from now_builder.crawl.browser import driver as module
-from now_builder.crawl.browser.driver import Driver, DriverError
+from now_builder.crawl.browser import processes as module
+from now_builder.crawl.browser.processes import Driver, DriverError
 
 pytestmark = [pytest.mark.browser]
 
@@ -33,9 +33,14 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def test_a_driver_stops() -> None:
+    """By itself, or killed before, which is no error."""
+
     async def use() -> int:
         driver = await Driver.start()
         running = len(drivers())
+        await driver.stop()
+        driver = await Driver.start()
+        drivers()[0].kill()
         await driver.stop()
         return running
 
@@ -66,15 +71,6 @@ def test_a_driver_ends_though_nobody_waits_for_it() -> None:
         with pytest.raises(asyncio.CancelledError):
             await stopping
         assert not process.is_running()
-
-    asyncio.run(use())
-
-
-def test_a_driver_killed_before_its_end_is_no_error() -> None:
-    async def use() -> None:
-        driver = await Driver.start()
-        drivers()[0].kill()
-        await driver.stop()
 
     asyncio.run(use())
 

@@ -1,65 +1,78 @@
-"""Pages whose first screen is shown late, in many ways: the picture is what a phone shows."""
+"""First screens that are shown late, lazy or covered: the picture is what a phone shows."""
 
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from now_builder.formats.shard import Capture, CaptureRow, read_captures
-from tests.now_builder.crawl.awkward import Awkward, page
-from tests.now_builder.crawl.cases import read_cases
-from tests.now_builder.crawl.crawls import visit
+from now_builder.formats.shard import Capture
+from tests.now_builder.crawl.odd import COVERED, KEPT, LAZY, MOVING, OVERLAYS, Odd
 
 pytestmark = [pytest.mark.browser]
 
 BLUE = (0x20, 0x60, 0xC0)
-CASES = read_cases(Path(__file__).with_name("rest.toml"))
-PAGES = CASES["revealed"] | CASES["at-rest"] | CASES["restless"]
+MOST_RED = 200 * 200
 
 
-@pytest.fixture(scope="module")
-def crawled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[CaptureRow, Capture]]:
-    folder = tmp_path_factory.mktemp("rest")
-    with Awkward() as server:
-        for name, body in PAGES.items():
-            server.pages[f"/rest/{name}"] = page(name, body, text="")
-        paths = [f"/rest/{name}" for name in PAGES]
-        rows = visit(folder, server, paths, settle_s=6.0, concurrency=3, page_timeout_s=30.0)
-    captures = {capture.key: capture for capture in read_captures(folder / "captures")}
-    assert [(path, row.error) for path, row in rows.items() if row.status != "ok"] == []
-    return {row.caption or "": (row, captures[row.key]) for row in rows.values()}
-
-
-def _blue(capture: Capture) -> float:
-    """Share of the blocks' colour."""
+def pixels(capture: Capture) -> np.ndarray:
     with Image.open(io.BytesIO(capture.screenshot)) as picture:
-        pixels = np.asarray(picture.convert("RGB"), dtype=np.int16)
-    return float((np.abs(pixels - BLUE).max(axis=2) <= 12).mean())
+        return np.asarray(picture.convert("RGB"), dtype=np.int16)
 
 
-@pytest.mark.parametrize("name", CASES["revealed"])
-def test_what_is_shown_late_is_in_the_picture(crawled, name: str) -> None:
-    assert _blue(crawled[name][1]) > 0.4
+def blue(odd: Odd, name: str) -> float:
+    """Share of the blocks' colour."""
+    return float((np.abs(pixels(odd.shots[f"/rest/{name}"]) - BLUE).max(axis=2) <= 12).mean())
 
 
-@pytest.mark.parametrize("name", CASES["at-rest"])
-def test_a_page_at_rest_is_not_waited_for(crawled, name: str) -> None:
-    row, capture = crawled[name]
-    assert row.load_state == "settled"
-    assert _blue(capture) > 0.4
-    assert (row.ink or 0) > 0.1
+def test_what_is_shown_late_is_in_the_picture(odd: Odd) -> None:
+    assert {name: blue(odd, name) for name in MOVING["revealed"] if blue(odd, name) <= 0.4} == {}
 
 
-@pytest.mark.parametrize("name", CASES["restless"])
-def test_a_page_that_moves_for_ever_or_stays_empty_says_so(crawled, name: str) -> None:
-    assert crawled[name][0].load_state == "partial"
+def test_a_page_at_rest_is_not_waited_for(odd: Odd) -> None:
+    for name in MOVING["at-rest"]:
+        row = odd.rows[f"/rest/{name}"]
+        assert row.load_state == "settled", name
+        assert blue(odd, name) > 0.4, name
+        assert (row.ink or 0) > 0.1, name
 
 
-def test_an_empty_page_has_no_ink(crawled) -> None:
-    row, _ = crawled["nothing"]
+def test_a_page_that_moves_for_ever_or_stays_empty_says_so(odd: Odd) -> None:
+    states = {name: odd.rows[f"/rest/{name}"].load_state for name in MOVING["restless"]}
+    assert states == dict.fromkeys(MOVING["restless"], "partial")
+
+
+def test_an_empty_page_has_no_ink(odd: Odd) -> None:
+    row, header = odd.rows["/rest/nothing"], odd.rows["/rest/header-alone"]
     assert (row.ink, row.ink_middle) == (0.0, 0.0)
-    header, _ = crawled["header-alone"]
     assert (header.ink or 0) > 0.0
     assert header.ink_middle == 0.0
+
+
+def test_what_is_lazy_on_the_first_screen_is_in_the_screenshot(odd: Odd) -> None:
+    for name in LAZY:
+        shot = pixels(odd.shots[f"/lazy/{name}"])
+        red = (shot[..., 0] > 150) & (shot[..., 1] < 80) & (shot[..., 2] < 80)
+        assert red.sum() > 0.95 * MOST_RED, name
+        assert odd.rows[f"/lazy/{name}"].load_state == "settled", name
+    assert not odd.awkward.hits["/below.png"]  # what is far below the screen stays lazy
+
+
+def test_an_overlay_is_hidden_and_nothing_else_changes(odd: Odd) -> None:
+    bare = odd.shots["keep.test/on/bare"].screenshot
+    for path in COVERED:
+        assert set(odd.rows[path].overlays) == set(OVERLAYS["hidden"][path[4:]][1]), path
+        assert odd.shots[path].screenshot == bare, path
+        assert not [element for element in odd.shots[path].elements if "ccept" in element.text]
+
+
+def test_what_belongs_to_the_page_stays_and_by_default_overlays_do(odd: Odd) -> None:
+    bare = odd.shots["keep.test/on/bare"].screenshot
+    for kept in KEPT:
+        path = kept.removeprefix("keep.test")
+        assert odd.rows[kept].overlays == [], path
+        if path in COVERED:
+            assert odd.shots[kept].screenshot != bare, path
+        else:
+            assert odd.rows[path].overlays == [], path
+            assert odd.shots[path].screenshot == odd.shots[kept].screenshot, path

@@ -3,8 +3,12 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from now_builder.crawl.plan.host_groups import assign_host_groups, host_groups, join_into_tasks
-from now_builder.crawl.plan.urls import extend_plan
+from now_builder.crawl.plan.planning import (
+    assign_host_groups,
+    extend_plan,
+    host_groups,
+    join_into_tasks,
+)
 from now_builder.formats.shard import Planned
 
 URLS = st.lists(

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from now_builder.crawl.plan.urls import extend_plan, read_urls
+from now_builder.crawl.plan.planning import extend_plan
+from now_builder.crawl.plan.urls import read_urls
 from now_builder.crawl.storage.shard_tracker import find_duplicates
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.tables import read_hosts
@@ -248,8 +249,8 @@ def test_repeated_urls_point_at_the_first_of_them() -> None:
 
 
 def test_more_shards_than_keys_can_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("now_builder.crawl.plan.urls._MOST_SHARDS", 20)
+    monkeypatch.setattr("now_builder.crawl.plan.planning._MOST_SHARDS", 20)
     urls = [f"http://site{n}.test/" for n in range(400)]
-    with pytest.raises(ConfigError, match="--shard-size 16"):
+    with pytest.raises(ConfigError, match="crawl them into several folders"):
         extend_plan([], urls, 16)
     assert extend_plan([], urls, 400)

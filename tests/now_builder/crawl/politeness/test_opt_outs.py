@@ -12,44 +12,40 @@ from now_builder.errors import FormatError
 from now_builder.formats.tables import read_hosts
 from now_builder.program.retry_after import retry_after_s
 
+HEADERS = [
+    (["noai"], {"noai"}),
+    ([" NoAI , noimageai"], {"noai", "noimageai"}),
+    (["noise-of-web: noai, noindex"], {"noai", "noindex"}),
+    (["noise-of-web/0.1: noai"], {"noai"}),
+    (["noise-of-webs: noai"], set()),
+    (["otherbot: noai, noindex"], set()),
+    (["otherbot: noai", "noindex"], {"noindex"}),
+    (["otherbot: noai, noise-of-web: noindex"], {"noindex"}),
+    (["unavailable_after: 25 Jun 2030 15:00:00 GMT, noai"], {"unavailable_after", "noai"}),
+    (["max-snippet: 20, noai"], {"max-snippet", "noai"}),
+    (["none"], {"none", "noindex", "nofollow"}),
+    (["", ",,"], set()),
+    (["noai; noimageai"], {"noai", "noimageai"}),
+    (["noai noimageai"], {"noai", "noimageai"}),
+    (["noai;noimageai;", "\tnoindex"], {"noai", "noimageai", "noindex"}),
+    (["otherbot: noai; noimageai"], set()),
+    (["otherbot:noai", "noise-of-web :noai noindex"], {"noai", "noindex"}),
+    (["max-snippet:20 noai"], {"max-snippet", "noai"}),
+    (["unavailable_after: Sun, 25 Jun 2030 15:00:00 GMT, noai"], {"unavailable_after", "noai"}),
+]
 
-@pytest.mark.parametrize(
-    ("headers", "expected"),
-    [
-        (["noai"], {"noai"}),
-        ([" NoAI , noimageai"], {"noai", "noimageai"}),
-        (["noise-of-web: noai, noindex"], {"noai", "noindex"}),
-        (["noise-of-web/0.1: noai"], {"noai"}),
-        (["noise-of-webs: noai"], set()),
-        (["otherbot: noai, noindex"], set()),
-        (["otherbot: noai", "noindex"], {"noindex"}),
-        (["otherbot: noai, noise-of-web: noindex"], {"noindex"}),
-        (["unavailable_after: 25 Jun 2030 15:00:00 GMT, noai"], {"unavailable_after", "noai"}),
-        (["max-snippet: 20, noai"], {"max-snippet", "noai"}),
-        (["none"], {"none", "noindex", "nofollow"}),
-        (["", ",,"], set()),
-        (["noai; noimageai"], {"noai", "noimageai"}),
-        (["noai noimageai"], {"noai", "noimageai"}),
-        (["noai;noimageai;", "\tnoindex"], {"noai", "noimageai", "noindex"}),
-        (["otherbot: noai; noimageai"], set()),
-        (["otherbot:noai", "noise-of-web :noai noindex"], {"noai", "noindex"}),
-        (["max-snippet:20 noai"], {"max-snippet", "noai"}),
-        (["unavailable_after: Sun, 25 Jun 2030 15:00:00 GMT, noai"], {"unavailable_after", "noai"}),
-    ],
-)
-def test_a_robots_header_counts_where_it_is_meant_for_us(headers, expected) -> None:
-    assert opt_outs({"x-robots-tag": headers}, []).keys() == expected
+
+def test_a_robots_header_counts_where_it_is_meant_for_us() -> None:
+    for headers, expected in HEADERS:
+        assert opt_outs({"x-robots-tag": headers}, []).keys() == expected, headers
 
 
 def test_meta_tags_count_by_the_names_of_all_and_of_this_crawler() -> None:
     metas = [("ROBOTS", "noai"), ("googlebot", "noindex"), ("Noise-of-Web", "noimageai"),
              ("description", "noindex"), ("tdm-reservation", "0")]  # fmt: skip
     assert opt_outs({}, metas).keys() == {"noai", "noimageai"}
-
-
-@pytest.mark.parametrize("content", ["noai, noimageai", "NOAI;noimageai", " noai noimageai "])
-def test_directives_are_told_apart_as_people_write_them(content: str) -> None:
-    assert opt_outs({}, [("robots", content)]).keys() == {"noai", "noimageai"}
+    for content in ("noai, noimageai", "NOAI;noimageai", " noai noimageai "):
+        assert opt_outs({}, [("robots", content)]).keys() == {"noai", "noimageai"}
 
 
 def test_a_tag_that_a_script_put_there_counts_as_one_of_the_source() -> None:
@@ -64,38 +60,37 @@ def test_a_tag_that_a_script_put_there_counts_as_one_of_the_source() -> None:
 FILE = '/.well-known/tdmrep.json, location "/"'
 
 
-@pytest.mark.parametrize(
-    ("tags", "headers", "file", "by"),
+RESERVED = (
     [
         ([" 1 "], [], None, "<meta"), ([], ["1"], None, "header"), ([], [], FILE, FILE),
         ([], ["0"], FILE, None), (["0"], ["1"], FILE, None), (["1"], ["0"], None, "<meta"),
         (["0", "1"], [], None, "<meta"), ([], ["0", "1"], None, "header"),
         (["yes"], ["2"], FILE, FILE), (["", "true"], ["1"], None, "header"),
         ([], [], None, None),
-    ],
+    ]
 )  # fmt: skip
-def test_a_reservation_counts_by_tag_then_header_then_file(tags, headers, file, by) -> None:
+
+
+def test_a_reservation_counts_by_tag_then_header_then_file() -> None:
     """TDMRep, section on processing priority: other values than 0 and 1 say nothing."""
-    metas = [("TDM-Reservation", content) for content in tags]
-    for source, live in ((metas, []), ([], metas)):
-        said = opt_outs({"tdm-reservation": headers}, source, live, file)
-        assert said.get("tdm-reservation", "none").startswith(by or "none")
+    for tags, headers, file, by in RESERVED:
+        metas = [("TDM-Reservation", content) for content in tags]
+        for source, live in ((metas, []), ([], metas)):
+            said = opt_outs({"tdm-reservation": headers}, source, live, file)
+            assert said.get("tdm-reservation", "none").startswith(by or "none")
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "refused"),
-    [
+def test_headers_may_refuse_training() -> None:
+    for name, values, refused in [
         ("content-usage", ["train-ai=n"], True),
         ("content-usage", ["search=y", "train-ai=n;why=x"], True),
         ("content-usage", ["train-ai=n", "train-ai=y"], False),
         ("content-usage", ["search=n"], False),
         ("content-signal", ["search=yes, ai-train=no"], True),
         ("content-signal", ["ai-train=yes, ai-input=no"], False),
-    ],
-)
-def test_headers_may_refuse_training(name: str, values: list[str], *, refused: bool) -> None:
-    said = opt_outs({name: values}, [])
-    assert said == ({name: f"header {name.title()}: {', '.join(values)}"} if refused else {})
+    ]:
+        said = opt_outs({name: values}, [])
+        assert said == ({name: f"header {name.title()}: {', '.join(values)}"} if refused else {})
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "America/Los_Angeles"])
@@ -116,16 +111,8 @@ def test_retry_after_is_seconds_or_a_date(monkeypatch: pytest.MonkeyPatch, zone:
         monkeypatch.undo()
         time.tzset()
     assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0
-    for nothing in (
-        None,
-        "",
-        "soon",
-        "-5",
-        "1e3",
-        "²",
-        "9" * 30,
-        "Wed, 21 Oct 99999999999999999999 07:28:00 GMT",
-    ):
+    vast = "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"
+    for nothing in (None, "", "soon", "-5", "1e3", "²", "9" * 30, vast):
         assert retry_after_s(nothing) is None
 
 

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from now_builder.crawl.politeness import resolver
-from now_builder.crawl.politeness.resolver import Refused, Resolver, parse_mapping, parse_pattern
+from now_builder.crawl.politeness.resolver import Resolver, parse_mapping, parse_pattern
+from now_builder.crawl.visit import PageError
 from now_builder.errors import ConfigError
 
 
@@ -27,8 +28,8 @@ def answering(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
     return asked
 
 
-def refusal(names: Resolver, host: str) -> Refused:
-    with pytest.raises(Refused) as caught:
+def refusal(names: Resolver, host: str) -> PageError:
+    with pytest.raises(PageError) as caught:
         asyncio.run(names.resolve(host, 80))
     return caught.value
 
@@ -43,8 +44,8 @@ def test_a_host_of_the_list_is_never_contacted_nor_is_one_below_it(
         ("www.deep.barred.org", "barred.org"), ("x.a.b.net", "a.b.net"),
     ]:  # fmt: skip
         refused = refusal(names, host)
-        assert refused.reason == "never"
-        assert listed in refused.detail
+        assert refused.code == "never"
+        assert listed in refused.message
     assert asked == []
     for host in ("notbarred.org", "b.net", "barred.org.example"):
         asyncio.run(names.resolve(host, 80))
@@ -59,7 +60,7 @@ def test_a_host_that_is_none_of_the_only_ones_is_not_even_looked_up(
     names = Resolver([parse_mapping("*:127.0.0.1")], allow_private=True, only=only)
     for host in ("shop.test", "notshop.test", "a.shop.test.org", "a.xn--mller-kva.test", "1.1.1.1"):
         refused = refusal(names, host)
-        assert (refused.reason, refused.detail.split()[0]) == ("only", host)
+        assert (refused.code, refused.message.split()[0]) == ("only", host)
     assert asked == []
     for host in ("a.b.SHOP.test.", "xn--mller-kva.test", "::1"):
         asyncio.run(names.resolve(host, 80))
@@ -117,14 +118,14 @@ def test_what_a_name_that_is_unknown_or_slow_is_refused_for(
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     names = Resolver([], allow_private=True)
     refused = refusal(names, "nowhere.example")
-    assert (refused.reason, "nowhere.example" in refused.detail) == ("dns_error", True)
-    assert "not known" in refused.detail
-    assert refusal(names, "a" * 64 + ".example").reason == "dns_error"
+    assert (refused.code, "nowhere.example" in refused.message) == ("dns_error", True)
+    assert "not known" in refused.message
+    assert refusal(names, "a" * 64 + ".example").code == "dns_error"
 
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(0.5))
     monkeypatch.setattr(resolver, "_LOOK_UP_S", 0.05)
     refused = refusal(names, "slow.example")
-    assert (refused.reason, refused.detail) == ("dns_error", "slow.example: timeout")
+    assert (refused.code, refused.message) == ("dns_error", "slow.example: timeout")
 
 
 def test_a_failed_look_up_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +141,7 @@ def test_a_failed_look_up_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     names = Resolver([], allow_private=False)
 
     async def run() -> None:
-        with pytest.raises(Refused, match="no network"):
+        with pytest.raises(PageError, match="no network"):
             await names.resolve("a.example", 80)
         found, _ = await names.resolve("a.example", 80)
         assert str(found[0]) == "93.184.216.34"

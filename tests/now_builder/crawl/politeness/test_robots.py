@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from now_builder.crawl.politeness import origins
-from now_builder.crawl.politeness import robots as robots_module
+from now_builder.crawl.politeness import plain, site_rules
 from now_builder.crawl.politeness.proxy import Proxy
-from now_builder.crawl.politeness.resolver import Refused, Resolver, parse_mapping
-from now_builder.crawl.politeness.robots import Robots
+from now_builder.crawl.politeness.resolver import Resolver, parse_mapping
+from now_builder.crawl.politeness.site_rules import Robots
+from now_builder.crawl.visit import PageError
 
 
 class Sites:
@@ -88,39 +88,40 @@ def test_the_rules_for_our_token_count_before_those_for_all() -> None:
             for path in ("/", "/all", "/ours", "/ours/x?y=1", "/ours/but-this")
         ]
         assert verdicts == ["allowed", "allowed", "robots", "robots", "allowed"]
-        assert (await robots.decide("http://a.test/")).delay_s == 7
+        for path in ("/", "/ours"):  # also of pages that may not be visited
+            assert (await robots.decide(f"http://a.test{path}")).delay_s == 7
 
     ask(sites, work)
     assert sites.asked == ["a.test/robots.txt"]
 
 
-@pytest.mark.parametrize(
-    ("answer", "verdict"),
-    [
-        ((404, "", b""), "allowed"),
-        ((403, "", b"User-agent: *\nDisallow: /"), "allowed"),
-        ((410, "", b""), "allowed"),
-        ((404, "Content-Encoding: gzip\r\n", b"not gzip"), "allowed"),
-        ((500, "", b""), "robots_unreachable"),
-        ((503, "", b""), "robots_unreachable"),
-        ((429, "", b""), "robots_unreachable"),
-        ((200, "", b""), "allowed"),
-        ((200, "", b"\xef\xbb\xbfUser-agent: *\r\nDisallow: /\r\n"), "robots"),
-        ((200, "", b"User-agent: noise-of-web/0.1.0\nDisallow: /"), "robots"),
-        ((200, "", b"\xff\xfe\x00 binary \x00"), "allowed"),
-        ((200, "", b"<html>not a robots file</html>"), "allowed"),
-        ((200, "", b"User-agent: *\nDisallow: /\n" + b"#" * 900_000), "robots"),
-        ((301, "Location: http://b.test/robots.txt\r\n", b""), "robots"),
-        ((302, "Location: /robots.txt\r\n", b""), "robots_unreachable"),
-        ((302, "Location:  \r\n", b""), "allowed"),
-        ((301, "Location: http://☃.test/robots.txt\r\n", b""), "robots"),
-        ((301, "Location: http://[::/\r\n", b""), "robots_unreachable"),
-        ((301, "Location: ftp://b.test/robots.txt\r\n", b""), "robots_unreachable"),
-        (None, "robots_unreachable"),
-    ],
-)
-def test_what_a_site_answers_decides(answer, verdict: str) -> None:
-    assert verdict_of(answer) == verdict
+ANSWERS = [
+    ((404, "", b""), "allowed"),
+    ((403, "", b"User-agent: *\nDisallow: /"), "allowed"),
+    ((410, "", b""), "allowed"),
+    ((404, "Content-Encoding: gzip\r\n", b"not gzip"), "allowed"),
+    ((500, "", b""), "robots_unreachable"),
+    ((503, "", b""), "robots_unreachable"),
+    ((429, "", b""), "robots_unreachable"),
+    ((200, "", b""), "allowed"),
+    ((200, "", b"\xef\xbb\xbfUser-agent: *\r\nDisallow: /\r\n"), "robots"),
+    ((200, "", b"User-agent: noise-of-web/0.1.0\nDisallow: /"), "robots"),
+    ((200, "", b"\xff\xfe\x00 binary \x00"), "allowed"),
+    ((200, "", b"<html>not a robots file</html>"), "allowed"),
+    ((200, "", b"User-agent: *\nDisallow: /\n" + b"#" * 900_000), "robots"),
+    ((301, "Location: http://b.test/robots.txt\r\n", b""), "robots"),
+    ((302, "Location: /robots.txt\r\n", b""), "robots_unreachable"),
+    ((302, "Location:  \r\n", b""), "allowed"),
+    ((301, "Location: http://☃.test/robots.txt\r\n", b""), "robots"),
+    ((301, "Location: http://[::/\r\n", b""), "robots_unreachable"),
+    ((301, "Location: ftp://b.test/robots.txt\r\n", b""), "robots_unreachable"),
+    (None, "robots_unreachable"),
+]
+
+
+def test_what_a_site_answers_decides() -> None:
+    for answer, verdict in ANSWERS:
+        assert verdict_of(answer) == verdict, answer
 
 
 CODED = {
@@ -141,23 +142,13 @@ CODED = {
 """Bodies by Content-Encoding, those of Brotli and Zstandard with CLOSED as it is inside."""
 
 
-@pytest.mark.parametrize("coding", CODED)
-def test_a_robots_txt_in_a_coding_is_decoded_or_unreachable(coding: str) -> None:
-    body, verdict = CODED[coding]
-    assert verdict_of((200, f"Content-Encoding: {coding}\r\n", body)) == verdict
-
-
-def test_the_delay_is_told_of_pages_that_may_not_be_visited_too() -> None:
-    async def work(robots: Robots) -> None:
-        for page, verdict in (("ours", "robots"), ("else", "allowed")):
-            found = await robots.decide(f"http://a.test/{page}")
-            assert (found.verdict, found.delay_s) == (verdict, 7)
-
-    ask(Sites({"a.test": (200, "", RULES)}), work)
+def test_a_robots_txt_in_a_coding_is_decoded_or_unreachable() -> None:
+    for coding, (body, verdict) in CODED.items():
+        assert verdict_of((200, f"Content-Encoding: {coding}\r\n", body)) == verdict, coding
 
 
 def test_the_origins_that_are_remembered_are_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origins, "_ORIGINS", 2)
+    monkeypatch.setattr(plain, "_ORIGINS", 2)
     sites = Sites({f"{name}.test": (200, "", b"") for name in "abc"})
 
     async def work(robots: Robots) -> None:
@@ -180,7 +171,7 @@ def test_a_connection_that_broke_is_tried_once_more() -> None:
 
 
 def test_a_failure_counts_for_a_while_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origins, "_FAILED_S", 1.0)
+    monkeypatch.setattr(plain, "_FAILED_S", 1.0)
     sites = Sites({"a.test": (200, "", RULES)}, broken=2)
 
     async def work(robots: Robots) -> None:
@@ -221,11 +212,11 @@ def down(work: Callable[[Robots, Callable[[], Awaitable[None]]], Awaitable[None]
 
 def test_a_host_that_can_be_reached_again_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a host is down the proxy refuses it; that must not outlast the host's return."""
-    monkeypatch.setattr(origins, "_FAILED_S", 0.2)
+    monkeypatch.setattr(plain, "_FAILED_S", 0.2)
 
     async def work(robots: Robots, start: Callable[[], Awaitable[None]]) -> None:
         for _ in range(2):
-            with pytest.raises(Refused, match="net_error"):
+            with pytest.raises(PageError, match="net_error"):
                 await robots.decide("http://a.test/")
         await start()
         await asyncio.sleep(0.3)
@@ -235,7 +226,7 @@ def test_a_host_that_can_be_reached_again_is_asked_again(monkeypatch: pytest.Mon
 
 
 def test_a_connection_that_was_refused_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(robots_module, "_AGAIN_S", 2.0)
+    monkeypatch.setattr(site_rules, "_AGAIN_S", 2.0)
 
     async def work(robots: Robots, start: Callable[[], Awaitable[None]]) -> None:
         deciding = asyncio.ensure_future(robots.decide("http://a.test/"))
@@ -248,9 +239,9 @@ def test_a_connection_that_was_refused_is_tried_once_more(monkeypatch: pytest.Mo
 
 def test_a_host_that_cannot_be_found_is_not_blamed_on_robots() -> None:
     async def work(robots: Robots) -> None:
-        with pytest.raises(Refused, match="dns_error"):
+        with pytest.raises(PageError, match="dns_error"):
             await robots.decide("http://nowhere.invalid/")
-        with pytest.raises(Refused, match="dns_error"):
+        with pytest.raises(PageError, match="dns_error"):
             await robots.decide("https://nowhere.invalid/")
 
     ask(Sites({}), work)

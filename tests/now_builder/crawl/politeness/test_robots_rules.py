@@ -4,12 +4,10 @@ import re
 import time
 from pathlib import Path
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from now_builder.crawl.politeness.robots import PRODUCT
-from now_builder.crawl.politeness.robots_rules import parse_robots
+from now_builder.crawl.politeness.robots_rules import PRODUCT, parse_robots, refuses_training
 from tests.now_builder.crawl.cases import read_cases
 
 SITE = "https://a.test"
@@ -24,17 +22,15 @@ CASES = read_cases(Path(__file__).with_name("robots.toml"))
 MEANT, NOT_MEANT = CASES["meant"], CASES["not-meant"]
 
 
-@pytest.mark.parametrize("name", MEANT)
-def test_a_group_means_us(name: str) -> None:
-    assert not allows(f"User-agent: {MEANT[name]}\nDisallow: /x\n", "/x")
+def test_a_group_means_us_or_does_not() -> None:
+    for name, allowed in [(name, False) for name in MEANT.values()] + [
+        (name, True) for name in NOT_MEANT.values()
+    ]:
+        assert allows(f"User-agent: {name}\nDisallow: /x\n", "/x") == allowed, name
 
 
-@pytest.mark.parametrize("name", NOT_MEANT)
-def test_a_group_does_not_mean_us(name: str) -> None:
-    assert allows(f"User-agent: {NOT_MEANT[name]}\nDisallow: /x\n", "/x")
-
-
-ALL = "User-agent: *\nDisallow: /x\n"
+ANY = "User-agent: *\n"
+ALL = f"{ANY}Disallow: /x\n"
 US = "User-agent: noise-of-web\n"
 
 FORBIDS_X: dict[str, str | bytes] = CASES["forbids"] | {
@@ -43,45 +39,30 @@ FORBIDS_X: dict[str, str | bytes] = CASES["forbids"] | {
 }
 
 
-@pytest.mark.parametrize("name", FORBIDS_X)
-def test_a_file_forbids_a_path(name: str) -> None:
-    assert not allows(FORBIDS_X[name], "/x")
-    assert allows(FORBIDS_X[name], "/")
+def test_a_file_forbids_a_path_or_does_not() -> None:
+    forbidden = {name: (allows(file, "/x"), allows(file, "/")) for name, file in FORBIDS_X.items()}
+    assert forbidden == dict.fromkeys(FORBIDS_X, (False, True))
+    assert [name for name, file in CASES["allows"].items() if not allows(file, "/x")] == []
+    assert allows("User-agent: *\nDisallow: /\n", "/robots.txt")  # the file itself, always
 
 
-@pytest.mark.parametrize("name", CASES["allows"])
-def test_a_file_does_not_forbid_a_path(name: str) -> None:
-    assert allows(CASES["allows"][name], "/x")
+def test_the_longest_rule_decides() -> None:
+    for rules, allowed, forbidden in CASES["rules"]["longest"]:
+        robots = f"User-agent: *\n{rules}\n"
+        assert [allows(robots, path) for path in allowed] == [True] * len(allowed), rules
+        assert [allows(robots, path) for path in forbidden] == [False] * len(forbidden), rules
 
 
-def test_the_file_itself_may_always_be_asked_for() -> None:
-    assert allows("User-agent: *\nDisallow: /\n", "/robots.txt")
+def test_one_path_can_be_written_in_many_ways_and_others_are_others() -> None:
+    """RFC 9309, section 2.2.2: octets are compared, however they are escaped.
 
-
-@pytest.mark.parametrize(("rules", "allowed", "forbidden"), CASES["rules"]["longest"])
-def test_the_longest_rule_decides(rules: str, allowed: list[str], forbidden: list[str]) -> None:
-    robots = f"User-agent: *\n{rules}\n"
-    assert [allows(robots, path) for path in allowed] == [True] * len(allowed)
-    assert [allows(robots, path) for path in forbidden] == [False] * len(forbidden)
-
-
-@pytest.mark.parametrize(("rule", "paths"), CASES["rules"]["same"])
-def test_one_path_can_be_written_in_many_ways(rule: str, paths: list[str]) -> None:
-    """RFC 9309, section 2.2.2: octets are compared, however they are escaped."""
-    robots = f"User-agent: *\nDisallow: {rule}\n"
-    assert [path for path in paths if allows(robots, path)] == []
-
-
-@pytest.mark.parametrize(
-    ("rule", "path"),
-    [("/a/b", "/a%2Fb"), ("/a%2Fb", "/a/b"), ("/a%252Fb", "/a%2Fb"), ("/%d6%d0", "/%b9%fa")],
-)
-def test_other_paths_are_other_paths(rule: str, path: str) -> None:
-    """An escaped slash is none, an escaped escape is none, and GBK's octets are not all alike."""
-    assert allows(f"User-agent: *\nDisallow: {rule}\n", path)
-
-
-def test_octets_that_are_not_utf_8_count_as_they_are() -> None:
+    An escaped slash is none, an escaped escape is none, and GBK's octets are not all alike.
+    """
+    for rule, paths in CASES["rules"]["same"]:
+        assert [path for path in paths if allows(f"{ANY}Disallow: {rule}\n", path)] == []
+    for rule, path in [("/a/b", "/a%2Fb"), ("/a%2Fb", "/a/b"), ("/a%252Fb", "/a%2Fb"),
+                       ("/%d6%d0", "/%b9%fa")]:  # fmt: skip
+        assert allows(f"{ANY}Disallow: {rule}\n", path)
     robots = "User-agent: *\nDisallow: /中".encode("gbk")
     assert not allows(robots, "/%D6%D0")
     assert allows(robots, "/中")
@@ -95,11 +76,8 @@ def test_the_delay_is_that_of_our_groups_and_the_longest_of_several() -> None:
     assert parse_robots(shared.encode(), "other").delay_s == 3
     assert parse_robots(f"{US}Crawl-delay: 0.5\n".encode(), PRODUCT).delay_s == 0.5
     assert parse_robots(b"", PRODUCT).delay_s == 0
-
-
-@pytest.mark.parametrize("delay", ["", "x", "-1", "nan", "inf", "1e999", "5 s"])
-def test_a_delay_that_is_no_number_is_none(delay: str) -> None:
-    assert parse_robots(f"{ALL}Crawl-delay: {delay}\n".encode(), PRODUCT).delay_s == 0
+    for delay in ("", "x", "-1", "nan", "inf", "1e999", "5 s"):
+        assert parse_robots(f"{ALL}Crawl-delay: {delay}\n".encode(), PRODUCT).delay_s == 0
 
 
 PATTERNS = st.text(["/", "a", "b", "*", "$", "?", "中"]) | st.lists(
@@ -146,18 +124,17 @@ def test_no_pattern_takes_long() -> None:
 
 
 ON = "Content-Usage: train-ai=n\n"
-EVERYBODY = "User-agent: *\n"
 OTHERS = "User-agent: otherbot\n"
 
 
-@pytest.mark.parametrize("where", CASES["opt-outs"])
-def test_a_preference_about_training_holds(where: str) -> None:
-    robots, path, expected = CASES["opt-outs"][where]
-    assert parse_robots(robots.encode(), PRODUCT).opt_outs(SITE + path).keys() == set(expected)
+def test_a_preference_about_training_holds() -> None:
+    for where, (robots, path, expected) in CASES["opt-outs"].items():
+        found = parse_robots(robots.encode(), PRODUCT).opt_outs(SITE + path)
+        assert found.keys() == set(expected), where
 
 
 def test_an_opt_out_names_its_line() -> None:
-    robots = f"# all\r\n{EVERYBODY}\r\nDisallow: /a\r\n{ON}".encode()
+    robots = f"# all\r\n{ANY}\r\nDisallow: /a\r\n{ON}".encode()
     rules = parse_robots(robots, PRODUCT)
     assert rules.opt_outs(SITE + "/x") == {"content-usage": "line 5: Content-Usage: train-ai=n"}
     assert rules.disallowed_by(SITE + "/a/b") == "line 4: Disallow: /a"
@@ -167,3 +144,34 @@ def test_preferences_before_all_groups_make_no_group_of_the_rules_there() -> Non
     rules = parse_robots(f"{ON}Disallow: /x\nCrawl-delay: 9\n{OTHERS}".encode(), PRODUCT)
     assert rules.allows(SITE + "/x")
     assert rules.delay_s == 0
+
+
+REFUSE = [
+    "train-ai=n", "search=y, train-ai=n", "train-ai=n, search=y", "Train-AI=N", "train-ai = n",
+    "train-ai=\tno", "train-ai=n;until=2030", 'train-ai=n;why="a, train-ai=y"', 'train-ai="n"',
+    "train-ai=y, train-ai=n", "ai-train=no", "search=yes,ai-train=no,use=reference",
+    "search=yes; ai-train=no", "search=yes ai-train=no", "AI-Train: yes, ai-train=No", "ai=n",
+    "tdm=n, search=y", "bots=n", "genai=n", "ai=y, train-ai=n",
+]  # fmt: skip
+ALLOW = [
+    "train-ai=y", "ai-train=yes", "train-ai=n, train-ai=y", "ai=n, train-ai=y", "bots=n, ai=y",
+    "train-ai;allow=n, train-ai=y", "search=no, ai-train=yes", 'train-ai=y;why="train-ai=n"',
+]  # fmt: skip
+SILENT = [
+    "", "search=n", "ai-input=no", "train-ai", "train-ai=?0", "train-ai=maybe", "no-ai-train=no",
+    "x.train-ai=n", "train-ai-not=n", "=n", "use=reference", "train-ai=", "bots",
+]  # fmt: skip
+
+
+def test_a_statement_refuses_training_allows_it_or_does_not_say() -> None:
+    """Statements as the drafts have them, and as people write them."""
+    assert [text for text in REFUSE if refuses_training(text) is not True] == []
+    assert [text for text in ALLOW if refuses_training(text) is not False] == []
+    assert [text for text in SILENT if refuses_training(text) is not None] == []
+
+
+def test_a_long_statement_takes_no_long_time() -> None:
+    started = time.process_time()
+    for piece in ("a", "ai", "ai ", "ai=", '"', '"=', "ai=n,", "ai" + " " * 99):
+        refuses_training(piece * 50_000)
+    assert time.process_time() - started < 10

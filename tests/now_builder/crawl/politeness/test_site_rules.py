@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from now_builder.crawl.politeness import origins
+from now_builder.crawl.politeness import plain
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Resolver, parse_mapping
 from now_builder.crawl.politeness.robots_rules import path_of
@@ -26,48 +26,43 @@ def rule(location: object, value: object = 1) -> dict[str, object]:
     return {"location": location, "tdm-reservation": value}
 
 
-@pytest.mark.parametrize(
-    ("rules", "path", "expected"),
-    [
-        ([rule("/")], "/x", True),
-        ([rule("/*")], "/x?y=1", True),
-        ([rule("/", 0)], "/x", False),
-        ([rule("/a/"), rule("/", 0)], "/a/b", True),
-        ([rule("/a/"), rule("/", 0)], "/a", False),
-        ([rule("/", 0), rule("/a/")], "/a/b", False),
-        ([rule("/a/*.pdf$")], "/a/b.pdf", True),
-        ([rule("/a/*.pdf$")], "/a/b.pdf?x", False),
-        ([rule("/A")], "/a", False),
-        ([rule("/caf%C3%A9")], "/café", True),
-        ([rule("/café")], "/caf%c3%a9/x", True),
-        ([rule("/b")], "/a", False),
-        ([rule("/", "1")], "/x", True),
-        ([rule("/", value=True)], "/x", True),
-        ([rule("/", "yes"), rule("/", 1)], "/x", False),
-        ([rule("/", 2)], "/x", False),
-        ([rule("/", None)], "/x", False),
-        ([{"location": "/"}], "/x", False),
-        ([None, 3, rule(7), {"tdm-reservation": 1}, rule(""), rule("/")], "/x", True),
-        ([], "/x", False),
-    ],
-)
-def test_the_first_rule_that_matches_decides(rules, path: str, *, expected: bool) -> None:
-    assert reserved(json.dumps(rules), path) == expected
+RULES = [
+    ([rule("/")], "/x", True),
+    ([rule("/*")], "/x?y=1", True),
+    ([rule("/", 0)], "/x", False),
+    ([rule("/a/"), rule("/", 0)], "/a/b", True),
+    ([rule("/a/"), rule("/", 0)], "/a", False),
+    ([rule("/", 0), rule("/a/")], "/a/b", False),
+    ([rule("/a/*.pdf$")], "/a/b.pdf", True),
+    ([rule("/a/*.pdf$")], "/a/b.pdf?x", False),
+    ([rule("/A")], "/a", False),
+    ([rule("/caf%C3%A9")], "/café", True),
+    ([rule("/café")], "/caf%c3%a9/x", True),
+    ([rule("/b")], "/a", False),
+    ([rule("/", "1")], "/x", True),
+    ([rule("/", value=True)], "/x", True),
+    ([rule("/", "yes"), rule("/", 1)], "/x", False),
+    ([rule("/", 2)], "/x", False),
+    ([rule("/", None)], "/x", False),
+    ([{"location": "/"}], "/x", False),
+    ([None, 3, rule(7), {"tdm-reservation": 1}, rule(""), rule("/")], "/x", True),
+    ([], "/x", False),
+]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_the_first_rule_that_matches_decides() -> None:
+    for rules, path, expected in RULES:
+        assert reserved(json.dumps(rules), path) == expected, (rules, path)
+
+
+def test_what_is_no_such_file_reserves_nothing() -> None:
+    for content in (
         b"", b"<!doctype html><title>Not found</title>", b'[{"location": "/", "tdm-reser',
         json.dumps(rule("/")).encode(), b'"/"', b"1", b"[" * 100_000, b"\xff\xfe\x00", b"null",
         b'[{"location": "/", "tdm-reservation": 1},]',
-    ],
-)  # fmt: skip
-def test_what_is_no_such_file_reserves_nothing(content: bytes) -> None:
-    assert parse_tdm_file(content) == ()
-
-
-def test_a_byte_order_mark_and_half_a_character_are_no_harm() -> None:
+    ):  # fmt: skip
+        assert parse_tdm_file(content) == ()
+    # A byte order mark and half a character are no harm.
     assert reserved(b"\xef\xbb\xbf" + json.dumps([rule("/")]).encode())
     assert reserved(json.dumps([rule("/\ud800"), rule("/")]))
 
@@ -131,22 +126,20 @@ def test_both_files_are_asked_for_once_and_say_where() -> None:
     assert set(ask(answers, BOTH, work).values()) == {1}
 
 
-@pytest.mark.parametrize(
-    ("content", "refused"),
-    [
+def test_ai_txt_refuses_pages_where_it_disallows() -> None:
+    for content, refused in [
         (b"User-Agent: *\nDisallow: /\nDisallow: *\n", True),
         (b"User-Agent: *\nDisallow: *.html\nAllow: /\n", True),
         (b"User-Agent: *\nAllow: *.html\nDisallow: *.jpg\n", False),
         (b"User-Agent: GPTBot\nDisallow: /\n", False),
         (b"User-Agent: *\nDisallow: /\nUser-agent: noise-of-web\nAllow: /\n", False),
         (b"# About us\n> a summary for models\n", False),
-    ],
-)
-def test_ai_txt_refuses_pages_where_it_disallows(content: bytes, *, refused: bool) -> None:
-    async def work(files: SiteRules) -> None:
-        assert ("ai.txt" in await files.opt_outs("http://a.test/about")) == refused
+    ]:
 
-    ask({"/ai.txt": (200, content)}, BOTH, work)
+        async def work(files: SiteRules, wanted: object = refused) -> None:
+            assert ("ai.txt" in await files.opt_outs("http://a.test/about")) == wanted
+
+        ask({"/ai.txt": (200, content)}, BOTH, work)
 
 
 def test_a_file_whose_opt_out_is_not_to_be_obeyed_is_not_asked_for() -> None:
@@ -159,7 +152,7 @@ def test_a_file_whose_opt_out_is_not_to_be_obeyed_is_not_asked_for() -> None:
 
 
 def test_a_file_that_could_not_be_had_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origins, "_FAILED_S", 0.3)
+    monkeypatch.setattr(plain, "_FAILED_S", 0.3)
 
     async def work(files: SiteRules) -> None:
         for _ in range(2):

@@ -8,7 +8,7 @@ import pytest
 from now_builder.crawl.plan.planning import make_plan
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.status import crawl_status
-from now_builder.crawl.storage.own_files import start_over, sweep, sweep_plan
+from now_builder.crawl.storage.folder import start_over, sweep, sweep_plan
 from now_builder.crawl.storage.shard_writer import open_path, open_shards
 from now_builder.errors import ConfigError, CrawlError
 from now_builder.formats.shard import complete_shards, plan_path

@@ -66,34 +66,30 @@ def test_the_order_of_completion_does_not_matter(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("cut", range(1, 400, 7))
-def test_a_journal_torn_anywhere_loses_only_what_was_in_flight(tmp_path: Path, cut: int) -> None:
-    fill(tmp_path, range(5))
-    journal = open_path(tmp_path, 3) / "journal.jsonl"
-    journal.write_bytes(journal.read_bytes()[:-cut])
-    again = OpenShard(tmp_path, 3)
-    assert len(again.rows) == (4 if cut <= len(_last_line(tmp_path, 4)) else 3)
-    for place in range(len(again.rows), 5):
-        failed = place % 3 == 2
-        again.add(row(place, "failed" if failed else "ok", caption=f"标题 {place}"),
-                  None if failed else capture(place))  # fmt: skip
-    whole = OpenShard(tmp_path, 3)
-    whole.finish([whole.rows[key] for key in sorted(whole.rows)])
-    assert list(read_captures(tmp_path)) == [capture(place) for place in (0, 1, 3, 4)]
+def test_a_journal_torn_anywhere_loses_only_what_was_in_flight(tmp_path: Path) -> None:
+    for cut in range(1, 400, 57):
+        folder = tmp_path / str(cut)
+        folder.mkdir()
+        fill(folder, range(5))
+        journal = open_path(folder, 3) / "journal.jsonl"
+        content = journal.read_bytes()
+        journal.write_bytes(content[:-cut])
+        again = OpenShard(folder, 3)
+        last = content.splitlines(keepends=True)[-1]
+        assert len(again.rows) == (4 if cut <= len(last) else 3)
+        for place in range(len(again.rows), 5):
+            failed = place % 3 == 2
+            again.add(row(place, "failed" if failed else "ok", caption=f"标题 {place}"),
+                      None if failed else capture(place))  # fmt: skip
+        whole = OpenShard(folder, 3)
+        whole.finish([whole.rows[key] for key in sorted(whole.rows)])
+        assert list(read_captures(folder)) == [capture(place) for place in (0, 1, 3, 4)]
 
 
-def _last_line(tmp_path: Path, place: int) -> bytes:
-    other = tmp_path / "other"
-    other.mkdir()
-    fill(other, range(place + 1))
-    return (open_path(other, 3) / "journal.jsonl").read_bytes().splitlines(keepends=True)[-1]
-
-
-@pytest.mark.parametrize("extra", [b"x", b"\0" * 5000])
-def test_members_without_a_journal_line_are_written_over(tmp_path: Path, extra: bytes) -> None:
+def test_members_without_a_journal_line_are_written_over(tmp_path: Path) -> None:
     fill(tmp_path, range(2))
     with (open_path(tmp_path, 3) / "members.bin").open("ab") as file:
-        file.write(extra)
+        file.write(b"\0" * 5000)
     again = OpenShard(tmp_path, 3)
     again.add(row(3), capture(3))
     again.finish([again.rows[key] for key in sorted(again.rows)])
@@ -108,13 +104,6 @@ def test_a_zeroed_tail_of_the_journal_is_cut_off(tmp_path: Path) -> None:
     again = OpenShard(tmp_path, 3)
     again.add(row(2), capture(2))
     assert len(OpenShard(tmp_path, 3).rows) == 3
-
-
-def test_a_journal_of_an_earlier_version_has_columns_that_are_passed_over(tmp_path: Path) -> None:
-    rows = fill(tmp_path, range(2)).rows
-    journal = open_path(tmp_path, 3) / "journal.jsonl"
-    journal.write_bytes(journal.read_bytes().replace(b'"row":{', b'"row":{"timings":"{}",'))
-    assert OpenShard(tmp_path, 3).rows == rows
 
 
 def test_half_a_character_in_a_row_does_not_keep_a_shard_from_being_finished(
@@ -178,14 +167,3 @@ def test_a_reopened_shard_keeps_what_was_fine(tmp_path: Path) -> None:
         again.add(row(place), capture(place))
     again.finish([again.rows[key] for key in sorted(again.rows)])
     assert list(read_captures(tmp_path)) == [capture(place) for place in range(6)]
-
-
-def test_a_shard_whose_pages_all_failed_is_reopened_too(tmp_path: Path) -> None:
-    shard = OpenShard(tmp_path, 3)
-    shard.add(row(0, "failed"), None)
-    shard.finish(list(shard.rows.values()))
-    again = OpenShard.reopen(tmp_path, 3)
-    assert again.rows == {}
-    again.add(row(0), capture(0))
-    again.finish(list(again.rows.values()))
-    assert list(read_captures(tmp_path)) == [capture(0)]

@@ -1,0 +1,362 @@
+"""Crawl some shards of a plan: visit page after page, and make each row final."""
+
+import asyncio
+import hashlib
+import io
+import json
+import logging
+import os
+import signal
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import imagehash
+
+from now_builder import __version__
+from now_builder.crawl.browser.pool import BrowserPool
+from now_builder.crawl.caption.charset import misread
+from now_builder.crawl.caption.describe import choose, describe, with_scripted
+from now_builder.crawl.caption.language import detect_language
+from now_builder.crawl.politeness.opt_outs import TDM, check_opt_outs, opt_outs
+from now_builder.crawl.politeness.proxy import UNLIMITED, Proxy
+from now_builder.crawl.politeness.resolver import Resolver, make_resolver
+from now_builder.crawl.politeness.robots_rules import PRODUCT
+from now_builder.crawl.politeness.scheduler import Scheduler
+from now_builder.crawl.politeness.site_rules import SiteRules
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.storage.folder import lock_shards, sweep
+from now_builder.crawl.storage.shard_tracker import ShardTracker
+from now_builder.crawl.storage.shard_writer import write_errors_explained
+from now_builder.crawl.visit import BUSY, PUT_OFF, TRANSIENT, PageError, Visit
+from now_builder.errors import NowError, Stopped
+from now_builder.formats.shard import Capture, CaptureRow, Planned, read_plan
+from now_builder.program.progress import Progress
+from now_builder.urls import canonical, site_of
+
+_log = logging.getLogger(__name__)
+
+_PAGES_PER_CORE = 3
+_GRACE_S = 150.0
+"""Seconds of a visit besides those of the page: for robots.txt, for starting a browser."""
+
+_CRASH_RETRIES = 2
+_BACK_OFF_S = 0.5
+_BUSY_S, _LONGEST_BUSY_S = 10.0, 120.0
+"""First pause of a busy host that names none, and the longest pause that a crawl waits for."""
+
+
+def crawl_shards(
+    captures: Path, shards: Sequence[int], settings: CrawlSettings, wait_s: float = 0.0
+) -> int:
+    """Crawl some shards of a plan and return the number of pages visited.
+
+    It may be called again at any time, here or on another machine: final pages stay, missing ones
+    are visited. The caller makes sure that one worker at a time has a host group.
+
+    Raises:
+        CrawlError: If there is no browser, the disk is full, or another crawl is at work on these.
+        Stopped: If it is stopped by Ctrl-C, SIGTERM or SIGUSR1.
+    """
+    with lock_shards(captures, shards, wait_s):
+        with write_errors_explained(captures):
+            sweep(captures, shards)
+            plan = read_plan(captures)
+            tracker = ShardTracker(captures, plan, shards, retry_failed=settings.retry_failed)
+        pending = tracker.pending
+        if pending:
+            resolver = make_resolver(settings)
+            public = any(not resolver.is_local(line.site) for line in pending)
+            if public and not settings.user_agent_url:
+                _log.warning(
+                    "crawl: sites cannot learn who visits them; give a page that says so by "
+                    "--user-agent-url https://..."
+                )
+            signals: list[int] = []
+            try:
+                asyncio.run(_visit_pending(tracker, settings, resolver, signals))
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                kept = f"{tracker.kept} of {tracker.pages} pages are kept in {captures}"
+                raise Stopped(kept, *signals[:1]) from None
+        tracker.finish_ready()
+        return len(pending)
+
+
+async def _visit_pending(
+    tracker: ShardTracker, settings: CrawlSettings, resolver: Resolver, signals: list[int]
+) -> None:
+    """Visit the pending pages; a SIGTERM, noted in ``signals``, ends it like a Ctrl-C."""
+    _cancel_on_signals(signals)
+    concurrency = settings.concurrency or _PAGES_PER_CORE * _cores()
+    concurrency = min(concurrency, len(tracker.pending))
+    _log.info(
+        "crawl: %d of %d pages to visit, %d at once; starting the browser",
+        len(tracker.pending), tracker.total, concurrency,
+    )  # fmt: skip
+    async with AsyncExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(concurrency))
+        pool.submit(detect_language, "a model that takes a second to load, meanwhile", None)
+        browsers = await stack.enter_async_context(BrowserPool(settings, concurrency))
+        stack.push_async_callback(resolver.close)
+        proxies = [await stack.enter_async_context(Proxy(resolver)) for _ in range(concurrency + 1)]
+        proxies[-1].begin(UNLIMITED)
+        opt_outs = settings.obeyed_opt_outs()
+        rules = SiteRules(proxies[-1], browsers.user_agent, opt_outs, obey_robots=settings.robots)
+        stack.push_async_callback(rules.close)
+        scheduler = Scheduler(tracker.pending, settings.per_host_delay_s, resolver.is_local)
+        progress = stack.enter_context(Progress("crawl", len(tracker.pending)))
+        ranks = tracker.ranks() if settings.per_host_quota else {}
+        crawler = Crawler(settings, tracker, browsers, rules, scheduler, progress, pool, ranks)
+        await crawler.run(proxies[:-1])
+
+
+def _cancel_on_signals(signals: list[int]) -> None:
+    """Treat the signals by which job schedulers announce the end as a Ctrl-C."""
+    task = asyncio.current_task()
+    if task is None or threading.current_thread() is not threading.main_thread():
+        return
+
+    loop = asyncio.get_running_loop()
+
+    def cancel(number: int) -> None:
+        if not signals:  # another would cancel the cleaning up
+            task.cancel()
+        signals.append(number)
+        # A driver that the same signal ended fails what waits for it, which is no news any more.
+        loop.set_exception_handler(lambda _loop, _context: None)
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, cancel, number)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass(slots=True)
+class Crawler:
+    """Visits the pages that the scheduler hands out, and makes their rows final.
+
+    The scheduler learns the crawl delays of sites, and keeps the pauses of hosts to which pages
+    lead. Threads of ``pool`` parse, hash and write, which would hold up the other pages; ``ranks``
+    number the pages of each host, for the quota.
+    """
+
+    settings: CrawlSettings
+    tracker: ShardTracker
+    browsers: BrowserPool
+    rules: SiteRules
+    scheduler: Scheduler
+    progress: Progress
+    pool: ThreadPoolExecutor
+    ranks: Mapping[str, int]
+    _finishing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _busy: Counter[str] = field(default_factory=Counter)
+    _in_flight: int = 0
+    _outcomes: Counter[str | None] = field(default_factory=Counter)
+
+    async def run(self, proxies: Sequence[Proxy]) -> None:
+        """Visit all pages, with one worker for each proxy."""
+        workers = [asyncio.create_task(self._work(proxy)) for proxy in proxies]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _work(self, proxy: Proxy) -> None:
+        """Take page after page, until each has its final row or is given back."""
+        loop = asyncio.get_running_loop()
+        while (line := await self.scheduler.take()) is not None:
+            started = time.monotonic()
+            self._in_flight += 1
+            visit = await self._visit_until_final(line, proxy)
+            self._in_flight -= 1
+            if self._gives_back(line, visit):
+                continue
+            visit.note(elapsed_s=round(time.monotonic() - started, 3))
+            await loop.run_in_executor(self.pool, self.tracker.add, line, visit.row, visit.capture)
+            self.scheduler.done(line)
+            self._show(visit.row.error)
+            if self.tracker.added(line, visit.row):
+                async with self._finishing:
+                    await loop.run_in_executor(self.pool, self.tracker.finish_ready)
+
+    def _gives_back(self, line: Planned, visit: Visit) -> bool:
+        """Give a page back that is to be visited again once a host's pause is over."""
+        error = visit.error
+        if error is not None and error.code == PUT_OFF:
+            self.scheduler.give_back(line, 0.0, error.message)
+            return True
+        if error is None or error.code not in BUSY:
+            return False
+        before = self._busy[line.key]
+        pause_s = error.retry_after_s
+        pause_s = _BUSY_S * 2**before if pause_s is None else pause_s
+        if before >= self.settings.busy_retries or pause_s > _LONGEST_BUSY_S:
+            return False
+        self._busy[line.key] += 1
+        host = site_of(visit.row.final_url or line.url_canonical)
+        self.scheduler.give_back(line, pause_s, host)
+        return True
+
+    def _show(self, error: str | None) -> None:
+        """Show a page that is done, with its error if it is not ok, and the commonest errors."""
+        self._outcomes[error] += 1
+        share = 100 * self._outcomes[None] / self._outcomes.total()
+        errors = " ".join(f"{e}:{count}" for e, count in self._outcomes.most_common(6) if e)
+        self.progress.add(1, f"{self._in_flight} in flight, ok {share:.0f} % {errors}".rstrip())
+
+    async def _visit_until_final(self, line: Planned, proxy: Proxy) -> Visit:
+        """Visit until a visit succeeds or the attempts are used up.
+
+        A crash of the whole browser may be the fault of another page, so that it has attempts of
+        its own, in a browser without other pages.
+        """
+        attempts = 0
+        alone = False
+        left = Counter(dict.fromkeys(TRANSIENT, self.settings.retries))
+        left["browser_crashed"] = _CRASH_RETRIES
+        while True:
+            visit = await self._visit(line, proxy, alone=alone)
+            if (task := asyncio.current_task()) and task.cancelling():
+                # A signal to all processes ends the browser, too: closing what is gone fails, and
+                # that failure takes the place of the cancellation.
+                raise asyncio.CancelledError
+            attempts += 1
+            error = visit.row.error or ""
+            alone = error == "browser_crashed"
+            if not left[error]:
+                visit.note(attempts=attempts + self._busy[line.key])
+                return visit
+            left[error] -= 1
+            await asyncio.sleep(_BACK_OFF_S * attempts)
+
+    async def _visit(self, line: Planned, proxy: Proxy, *, alone: bool) -> Visit:
+        """Visit once; here, and only here, a page's failure becomes its row."""
+        row = CaptureRow(
+            line.key, line.url, line.url_canonical, line.site, "ok",
+            fetched_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            browser=f"Chromium {self.browsers.version}",
+            tool=f"{PRODUCT}/{__version__}",
+        )  # fmt: skip
+        visit = Visit(row, {self.scheduler.queue_of(line)})
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.settings.page_timeout_s + _GRACE_S):
+                self._check_line(line)
+                url = line.url_canonical.partition("#")[0]
+                visit.note(robots=await self._decide(line, visit, url))
+                ask = partial(self._ask, line, visit)
+                await self.browsers.visit(visit, proxy, ask, alone=alone)
+            await loop.run_in_executor(self.pool, _describe, visit, self.settings)
+        except PageError as error:
+            visit.fail(error)
+        except TimeoutError as stuck:
+            # Every step has its own limit, so this is the browser's driver, not the page.
+            _log.warning("crawl: %s: stuck%s; new browsers", line.url_canonical, _where(stuck))
+            await self.browsers.reset()
+            visit.fail(PageError("browser_crashed", f"stuck{_where(stuck)}"))
+        except NowError:
+            raise  # not this page's failure: no browser, a full disk
+        except Exception as problem:  # noqa: BLE001 - the one place: a page's failure is a row
+            visit.fail(PageError("internal_error", f"{type(problem).__name__}: {problem}"))
+        return visit
+
+    def _check_line(self, line: Planned) -> None:
+        """Raise a PageError for what is no URL, or a page beyond its host's quota."""
+        if canonical(line.url_canonical) is None:
+            raise PageError("bad_url", "not an http(s) URL")
+        quota = self.settings.per_host_quota
+        if quota and self.ranks[line.key] >= quota and not self.scheduler.is_local(line.site):
+            raise PageError("quota", f"more than {quota} pages of one host")
+
+    async def _ask(self, line: Planned, visit: Visit, url: str, *, frame: bool = False) -> None:
+        """Raise a PageError if what a page leads to, or a frame, must not be requested."""
+        url = canonical(url) or url
+        if not frame:
+            await self._decide(line, visit, url)
+        elif (decision := await self.rules.robots(url)).verdict != "allowed":
+            raise PageError(decision.verdict, decision.note)
+
+    async def _decide(self, line: Planned, visit: Visit, url: str) -> str:
+        """Wait for the turn of a URL's host, and return what robots.txt says of the URL.
+
+        Raises:
+            PageError: If the URL is not to be requested, or not now.
+        """
+        decision = await self.rules.decide(url)
+        site = site_of(url)
+        if decision.delay_s:
+            self.scheduler.slow_down(site, decision.delay_s)
+        if decision.verdict != "allowed":
+            visit.note(robots=decision.note)
+            raise PageError(decision.verdict, decision.note)
+        if TDM in decision.opt_outs:  # the page itself may take it back
+            visit.tdm_file[url] = decision.opt_outs[TDM]
+        check_opt_outs(decision.opt_outs, self.settings.obeyed_opt_outs() - {TDM})
+        if site not in visit.hosts:
+            pause_s = self.scheduler.turn(line, site)
+            if pause_s is None:
+                raise PageError(PUT_OFF, site)
+            visit.hosts.add(site)
+            await asyncio.sleep(pause_s)
+        return decision.note
+
+
+def _where(error: BaseException) -> str:
+    """Return the function and line in which a cancelled visit was waiting."""
+    cause = error.__cause__ or error.__context__
+    frames = traceback.extract_tb(cause.__traceback__) if cause is not None else []
+    ours = [frame for frame in frames if "now_builder" in frame.filename]
+    return f" in {ours[-1].name}, line {ours[-1].lineno}" if ours else ""
+
+
+def _describe(visit: Visit, settings: CrawlSettings) -> None:
+    """Complete a captured page's row and capture without the browser: caption, language, hashes."""
+    row, document = visit.row, visit.document
+    page = describe(document.body, row.content_type, visit.charset)
+    tdm_file = visit.tdm_file.get(canonical(document.url) or document.url)
+    said = opt_outs(document.headers, page.metas, visit.metas, tdm_file)
+    check_opt_outs(said, settings.obeyed_opt_outs())
+    scripted = [text for name, text in visit.metas if name.strip().lower() == "description"]
+    candidates = with_scripted(page, scripted)
+    caption, source = choose(candidates)
+    seen = (element.text for element in visit.elements if element.visible)
+    garbled = misread(seen, page.charset, visit.charset)
+    screenshot = visit.screenshot
+    if settings.image == "webp":
+        encoded = io.BytesIO()
+        visit.picture.convert("RGB").save(encoded, "WEBP", lossless=True, method=2)
+        screenshot = encoded.getvalue()
+    visit.note(
+        charset=page.charset,
+        charset_source=page.charset_source,
+        charset_browser=visit.charset if garbled else page.charset,
+        title=page.title,
+        caption=caption,
+        caption_source=source,
+        candidates=json.dumps(candidates, ensure_ascii=False),
+        lang=detect_language(" ".join(filter(None, (caption, page.title))), page.lang),
+        lang_declared=page.lang,
+        sha256=hashlib.sha256(screenshot).hexdigest(),
+        html_sha256=hashlib.sha256(document.body).hexdigest(),
+        phash=str(imagehash.phash(visit.picture)),
+        ink=visit.ink[0],
+        ink_middle=visit.ink[1],
+        load_state="settled" if visit.settled else "partial",
+        overlays=visit.overlays,
+    )
+    visit.capture = Capture(row.key, screenshot, document.body, visit.elements)
