@@ -51,8 +51,8 @@ def _crawl(
         Path,
         typer.Argument(
             metavar="URLS",
-            help="Text file (one URL a line; # comments; text after a tab is left out); CSV, TSV "
-            "or Parquet with a column url; ranks and domains (Tranco). Not Parquet: also .gz.",
+            help="Text file (one URL a line; # comments; text after a tab is left out), CSV or TSV "
+            "with a column url, or ranks and domains (Tranco), each also as .gz; or Parquet.",
         ),
     ],
     captures: Annotated[
@@ -479,7 +479,7 @@ def _doctor() -> None:
     for finding in findings:
         typer.echo(finding)
     if command := doctor.install_command(findings):
-        typer.echo(f"install {command}")
+        typer.echo(f"to install: {command}")
     if any(finding.needed and not finding.found for finding in findings):
         raise NowError("something that the crawl needs is missing (see above)")
 

@@ -259,8 +259,8 @@ class Crawler:
                 self._check_line(line)
                 url = line.url_canonical.partition("#")[0]
                 visit.note(robots=await self._decide(line, visit, url))
-                ask = partial(self._ask, line, visit)
-                await self.browsers.visit(visit, proxy, ask, alone=alone)
+                check_url = partial(self._check_url, line, visit)
+                await self.browsers.visit(visit, proxy, check_url, alone=alone)
             await loop.run_in_executor(self.pool, _describe, visit, self.settings)
         except PageError as error:
             visit.fail(error)
@@ -283,7 +283,9 @@ class Crawler:
         if quota and self.ranks[line.key] >= quota and not self.scheduler.is_local(line.site):
             raise PageError("quota", f"more than {quota} pages of one host")
 
-    async def _ask(self, line: Planned, visit: Visit, url: str, *, frame: bool = False) -> None:
+    async def _check_url(
+        self, line: Planned, visit: Visit, url: str, *, frame: bool = False
+    ) -> None:
         """Raise a PageError if what a page leads to, or a frame, must not be requested."""
         url = canonical(url) or url
         if not frame:

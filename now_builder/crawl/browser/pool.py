@@ -16,7 +16,7 @@ from playwright.async_api import Error as PlaywrightError
 
 from now_builder import __version__
 from now_builder.crawl.browser.processes import Driver, DriverError, end_process, limit_memory
-from now_builder.crawl.browser.tab import SCALE, SCREEN, Ask, Tab
+from now_builder.crawl.browser.tab import SCALE, SCREEN, Tab, UrlCheck
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.robots_rules import PRODUCT
 from now_builder.crawl.settings import CrawlSettings
@@ -140,10 +140,12 @@ class BrowserPool:
         """The user agent of all requests."""
         return user_agent(self.version, self._settings.user_agent_url)
 
-    async def visit(self, visit: Visit, proxy: Proxy, ask: Ask, *, alone: bool = False) -> None:
+    async def visit(
+        self, visit: Visit, proxy: Proxy, check_url: UrlCheck, *, alone: bool = False
+    ) -> None:
         """Visit a page in a context of its own, and fill the visit in on the way.
 
-        ``ask`` is called for each URL on the way before it is requested. After a crash of a shared
+        ``check_url`` is called for each URL before it is requested. After a crash of a shared
         browser a page is visited ``alone`` in one.
 
         Raises:
@@ -161,7 +163,7 @@ class BrowserPool:
                     context = await self._context(launched, proxy)
                     page = await context.new_page()
                     context.on("page", lambda popup: self._later(_close_popup(popup)))
-                    tab = Tab(page, proxy, visit, ask, self._settings)
+                    tab = Tab(page, proxy, visit, check_url, self._settings)
                     await tab.prepare()
                 await tab.capture()
                 captured = True

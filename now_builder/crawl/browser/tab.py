@@ -6,10 +6,9 @@ import io
 import json
 import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from PIL import Image
@@ -40,10 +39,10 @@ _POLL_S, _POLL_SHARE, _CHANGE_S = 0.03, 0.1, 0.1
 waited for; seconds between two looks for a change of a page at rest."""
 _CHUNK = 1 << 20
 _FRAME_S = 5.0
-"""Time to learn whether a frame may load its document, for which the page's load waits."""
+"""Timeout for the robots.txt check of a frame, for which the page's load waits."""
 
 _ANSWER, _LOAD, _LATE_LOAD, _SETTLE = 0.85, 0.6, 0.8, 0.87
-"""Shares of the page's time by which it must answer, load (even a late answer), and rest."""
+"""Deadlines as fractions of the page timeout: response, load, load of a late response, settled."""
 
 _ROUND = 0.04
 """Share of the page's time for what a script asks for after its last request was failed."""
@@ -60,12 +59,8 @@ _HALF = re.compile(r"\\ud[89a-f]")
 Result = TypeVar("Result")
 
 
-@runtime_checkable
-class Ask(Protocol):
-    """Asks whether a page may lead to a URL."""
-
-    async def __call__(self, url: str, *, frame: bool = False) -> None:
-        """Raise a PageError if a URL, in a ``frame`` or not, must not be requested."""
+UrlCheck = Callable[..., Awaitable[None]]
+"""``await check(url, frame=False)`` raises a PageError if a URL must not be requested."""
 
 
 class _Clock:
@@ -80,15 +75,6 @@ class _Clock:
         return max(0.0, self._end - (1.0 - share) * self.seconds - time.monotonic())
 
 
-@dataclass(frozen=True, slots=True)
-class _Rest:
-    """How a page came to rest: in several steps or not, and after how many changes."""
-
-    settled: bool
-    changes: int
-    moved: bool
-
-
 class _Moved(Exception):  # noqa: N818 - no error: the page went on to another document
     """The document was replaced while it was captured."""
 
@@ -96,17 +82,17 @@ class _Moved(Exception):  # noqa: N818 - no error: the page went on to another d
 class Tab:
     """A new page in a new context, and the documents that its main frame has loaded.
 
-    ``ask`` is called before any frame goes to a URL, by whatever means.
+    ``check_url`` is called before any frame goes to a URL, by whatever means.
     """
 
     def __init__(
-        self, page: Page, proxy: Proxy, visit: Visit, ask: Ask, settings: CrawlSettings
+        self, page: Page, proxy: Proxy, visit: Visit, check_url: UrlCheck, settings: CrawlSettings
     ) -> None:
         self._page = page
         self._proxy = proxy
         self._clock: _Clock
         self._visit = visit
-        self._ask = ask
+        self._check_url = check_url
         self._settings = settings
         self._html_bytes = settings.max_bytes // 2
         # A PNG that is not kept need not be small: a third larger, for less of the browser's time.
@@ -275,7 +261,7 @@ class Tab:
         else:
             try:
                 async with asyncio.timeout(_FRAME_S):
-                    await self._ask(url, frame=True)
+                    await self._check_url(url, frame=True)
                 refused = False
             except (PageError, TimeoutError):
                 refused = True
@@ -289,7 +275,7 @@ class Tab:
 
     async def _sent(self, url: str, request: dict[str, Any]) -> None:
         try:
-            await self._ask(url)
+            await self._check_url(url)
         except PageError:
             self._note(url, None, None)
             raise
@@ -367,12 +353,14 @@ class Tab:
             "responsePhrase": "OK",  # a status without a name needs one
             "body": base64.b64encode(body).decode(),
         }
-        headers = [h for h in event["responseHeaders"] if h["name"].lower() not in TRANSFER_HEADERS]
+        answer["responseHeaders"] = [
+            h for h in event["responseHeaders"] if h["name"].lower() not in TRANSFER_HEADERS
+        ]
         try:
-            await self._session.send("Fetch.fulfillRequest", {**answer, "responseHeaders": headers})
+            await self._session.send("Fetch.fulfillRequest", answer)
         except PlaywrightError:  # a header that cannot be said again; the type is what counts
-            headers = [h for h in headers if h["name"].lower() == "content-type"]
-            await self._session.send("Fetch.fulfillRequest", {**answer, "responseHeaders": headers})
+            types = [h for h in answer["responseHeaders"] if h["name"].lower() == "content-type"]
+            await self._session.send("Fetch.fulfillRequest", {**answer, "responseHeaders": types})
 
     # --- at rest ---
 
@@ -443,46 +431,51 @@ class Tab:
         """
         visit = self._visit
         while True:
-            rest = await self._rest(until)
+            settled, state = await self._rest(until)
             if self._leaves():
                 return False
             whole = await self._read()
-            hides = _is_much(rest, *hidden_shares(visit.elements))
+            hides = _is_much(*hidden_shares(visit.elements), moved=state["moved"])
             if hides and time.monotonic() < until:
-                await self._changes(rest, until)
+                await self._changes(state["changes"], until)
                 continue
             visit.screenshot = await self._screenshot()
             visit.picture = await asyncio.to_thread(_decode, visit.screenshot)
             visit.ink = ink_shares(visit.picture, visit.elements)
             if self._documents.get(self._loader) is not visit.document:
                 raise _Moved
-            hides = hides or _is_much(rest, *hidden_shares(visit.elements, visit.picture))
+            shares = hidden_shares(visit.elements, visit.picture)
+            hides = hides or _is_much(*shares, moved=state["moved"])
             empty = hides or is_blank(visit.ink[1])
             if empty and time.monotonic() < until:
-                await self._changes(rest, until)
+                await self._changes(state["changes"], until)
                 continue
-            visit.settled = loaded and rest.settled and whole and not empty
+            visit.settled = loaded and settled and whole and not empty
             visit.note(final_url=self._url)
             return True
 
-    async def _rest(self, until: float) -> _Rest:
-        """Wait until no visible part changes any more, or the time is over."""
+    async def _rest(self, until: float) -> tuple[bool, dict[str, Any]]:
+        """Wait until no visible part changes any more, or the time is over.
+
+        Returns:
+            Whether the page came to rest, and the state of the watched document.
+        """
         begun = time.monotonic()
         while True:
             state = await self._watched()
             if state["rest"]:
-                return _Rest(not state["endless"], state["changes"], state["moved"])
+                return not state["endless"], state
             now = time.monotonic()
             if now >= until:
                 if not state["body"] and not self._leaves():
                     raise PageError("no_body", "the document ended within its head")
-                return _Rest(False, state["changes"], state["moved"])  # noqa: FBT003
+                return False, state
             pause = max(_POLL_S, state["wait"] / 1000, _POLL_SHARE * (now - begun))
             await self._pause(min(pause, until - now))
 
-    async def _changes(self, rest: _Rest, until: float) -> None:
-        """Wait for a change since the page was at rest, or until the time is over."""
-        while time.monotonic() < until and (await self._watched())["changes"] == rest.changes:
+    async def _changes(self, before: int, until: float) -> None:
+        """Wait for a change since so many, or until the time is over."""
+        while time.monotonic() < until and (await self._watched())["changes"] == before:
             await self._pause(_CHANGE_S)
 
     async def _pause(self, seconds: float) -> None:
@@ -606,9 +599,9 @@ class Tab:
                 await task
 
 
-def _is_much(rest: _Rest, area: float, text: float) -> bool:
-    """Whether so much is hidden that a page may be about to show it."""
-    return area >= _LARGE or (area >= _SOME and text >= (_MUCH_LATER if rest.moved else _MUCH))
+def _is_much(area: float, text: float, *, moved: bool) -> bool:
+    """Whether so much is hidden that a page, which ``moved`` in steps or not, may show it."""
+    return area >= _LARGE or (area >= _SOME and text >= (_MUCH_LATER if moved else _MUCH))
 
 
 def _decode(screenshot: bytes) -> Image.Image:

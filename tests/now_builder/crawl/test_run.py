@@ -354,14 +354,6 @@ def test_a_busy_site_is_left_alone_for_as_long_as_it_asks(tmp_path: Path) -> Non
     assert rows["/busy/429/0"].error == "http_429"
 
 
-def test_opt_outs_can_be_chosen(tmp_path: Path) -> None:
-    paths = ["/noai", "/noindex", "/reserved", "/tagged", "/plain"]
-    with Awkward() as server:
-        rows = visit(tmp_path, server, paths, opt_outs="noindex, tdm-reservation")
-    refused = {path for path, row in rows.items() if row.error == "opt_out"}
-    assert refused == {"/noindex", "/reserved"}
-
-
 def test_robots_txt_is_asked_for_wherever_a_page_leads(tmp_path: Path) -> None:
     leads = {"/to-hidden": "http://other.test", "/meta": "http://other.test", "/script": ""}
     named = b"<meta name=description content=x>"

@@ -5,7 +5,6 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -62,14 +61,6 @@ def test_only_the_end_of_a_line_ends_one(tmp_path: Path) -> None:
     hosts.write_text(f"a.test # note{sign}more\r\nb.test\n", "utf-8", newline="")
     assert read_urls(text) == read_urls(table) == ["http://a.test/", "http://b.test/"]
     assert read_hosts(hosts) == ["a.test", "b.test"]
-
-
-def test_csv_and_parquet_lists_have_a_column_url(tmp_path: Path) -> None:
-    table = pd.DataFrame({"rank": [1, 2], "url": ["http://a.test/x,y", "http://b.test/"]})
-    table.to_csv(tmp_path / "urls.csv", index=False)
-    table.to_parquet(tmp_path / "urls.parquet")
-    assert read_urls(tmp_path / "urls.csv") == read_urls(tmp_path / "urls.parquet")
-    assert read_urls(tmp_path / "urls.csv") == list(table["url"])
 
 
 def test_a_parquet_list_is_known_by_its_bytes(tmp_path: Path, monkeypatch) -> None:
