@@ -136,8 +136,7 @@ def _train_detector(
         Path,
         typer.Argument(
             metavar="CAPTURES",
-            help="Folder made by crawl, whose train pool alone is learned from; with --coco it "
-            "may be a folder of images.",
+            help="Folder made by crawl, whose train pool alone is learned from.",
         ),
     ],
     weights: Annotated[
@@ -151,7 +150,7 @@ def _train_detector(
     settings: Annotated[Any, Fields("now_builder.detect.settings:TrainDetectorSettings")],
     force: Force = False,
 ) -> None:
-    """Train the APT-style detector: the browser's own elements are the labels, or a COCO file."""
+    """Train the APT-style detector: the browser's own elements are the labels."""
     from now_builder.detect.training.run import train_detector
 
     typer.echo(train_detector(captures, weights, settings, force))
@@ -164,16 +163,14 @@ def _measure_detector(
     pool: Annotated[
         Literal["train", "dev", "test"], typer.Option(help="Pool of the pages to measure.")
     ] = "test",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random boxes.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 takes all cores.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Measure a detector on a pool (AP50, recall@36) between DOM boxes above and random below."""
-    from now_builder.detect.training.bounds import measure_detector
+    from now_builder.detect.training.measure import measure_detector
 
-    found = measure_detector(captures, weights, pool, seed=seed, device=device, threads=threads)
-    _print(found, as_json=as_json)
+    _print(measure_detector(captures, weights, pool, device, threads), as_json=as_json)
 
 
 @app.command("detect", kept="pages that have features are kept")

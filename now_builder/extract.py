@@ -15,7 +15,7 @@ from now_builder.detect.regions.loading import attributes_of, load, resolve_sett
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError
 
-_IDENTIFYING = ("weights_sha256", "words_edition", "embed_sha256", "regions_sha256")
+_IDENTIFYING = ("weights_sha256", "words_edition", "embed_sha256")
 
 
 class RegionExtractor:
@@ -71,7 +71,6 @@ def _settings(attributes: Mapping[str, Any], weights: Path | None, device: str) 
         threads=torch.get_num_threads(),
         text_source="none",
         regions=str(attributes.get("regions", "proposals")),
-        region_score=float(attributes.get("region_score", 0.05)),
         proposals=int(attributes.get("proposals", 100)),
         embed=str(attributes.get("embed", "")),
     )

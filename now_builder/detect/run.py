@@ -28,8 +28,8 @@ from now_builder.detect.pixels import (
     in_background,
     to_batch,
 )
+from now_builder.detect.regions.detectron2 import with_absolute_paths
 from now_builder.detect.regions.loading import (
-    absolute,
     attributes_of,
     load,
     resolve_settings,
@@ -267,7 +267,8 @@ def _detect_on_ray(
     embed = settings.embed
     if embed and Path(embed).is_dir():  # not the name of one on the hub
         embed = str(Path(embed).resolve())
-    elsewhere = {"weights": weights, "regions": absolute(settings.regions), "embed": embed}
+    regions = with_absolute_paths(settings.regions)
+    elsewhere = {"weights": weights, "regions": regions, "embed": embed}
     for_worker = settings.model_copy(update={"threads": threads, **elsewhere})
     engine: RayEngine[int] = RayEngine(
         partial(detect_shards, captures.resolve(), features.resolve(), for_worker),

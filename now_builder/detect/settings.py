@@ -37,12 +37,6 @@ class TrainDetectorSettings(Strict):
         description="TOML file that changes the classes, or the class of a role, tag or input, as "
         "for label.",
     )
-    coco: Path | None = Field(
-        None,
-        description="COCO file with the labels: of the pages of CAPTURES, or, if that is "
-        "no crawl but a folder of images, of those. Without --mapping its categories are the "
-        "classes.",
-    )
     also: list[Path] = Field(
         default_factory=list,
         description="Further folder made by crawl, whose train pool is learned from too. May be "
@@ -100,8 +94,7 @@ class _SettingsOfOneMachine(Strict):
     weights: Path | None = Field(
         None,
         description="Weights made by train-detector (.safetensors, its .json beside it), or "
-        "tiny-web, which come with the package and are the default; --regions detectron2: without "
-        "--weights has its own.",
+        "tiny-web, which come with the package and are the default.",
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
     batch_size: int = Field(
@@ -126,11 +119,10 @@ class _SettingsOfOneMachine(Strict):
     regions: str = Field(
         "proposals",
         description="Source of the regions: proposals (the detector's own), dom (the elements "
-        "that the browser laid out), hf:NAME_OR_FOLDER (any object detector of transformers) or "
-        "detectron2:CONFIG[@WEIGHTS] (a detectron2 model, its config a YAML file or a name in the "
-        "zoo; without --weights its own regions and features). After too few, proposals follow.",
+        "that the browser laid out; after too few, proposals follow) or "
+        "detectron2:CONFIG[@WEIGHTS] (regions and features of a detectron2 model, its config a "
+        "YAML file or a name in the zoo).",
     )
-    region_score: float = Field(0.05, ge=0, le=1, description="Minimum score of boxes from hf:.")
     embed: str = Field(
         "",
         description="Describe each region by the picture tower of a dual encoder of transformers "

@@ -71,7 +71,6 @@ class ClassMapping(Strict):
         tags: Class by tag, where the role has none.
         inputs: Class by the type of an ``<input>``; other types are ``input``.
         looks: Class by name of :data:`CLASSES`, where it is not the name itself.
-        names: Class by category name of foreign data, where it is not the name itself.
     """
 
     classes: tuple[tuple[str, str], ...] = Field(CLASSES, min_length=1)
@@ -79,7 +78,6 @@ class ClassMapping(Strict):
     tags: dict[str, str] = _TAGS
     inputs: dict[str, str] = _INPUTS
     looks: dict[str, str] = Field(default_factory=dict)
-    names: dict[str, str] = Field(default_factory=dict)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -91,11 +89,6 @@ class ClassMapping(Strict):
         renamed = self.looks.get(name, name)
         return renamed if renamed in self.class_names else IGNORE
 
-    def foreign(self, name: str) -> str:
-        """Return the class that a category of foreign data stands for, or ``ignore``."""
-        renamed = self.names.get(name, name)
-        return renamed if renamed in self.class_names else IGNORE
-
     def problems(self) -> Iterator[str]:
         """Yield the problems of the fields that were set: field, found, expected."""
         names = self.class_names
@@ -105,8 +98,8 @@ class ClassMapping(Strict):
         for key in self.looks.keys() - set(NAMES):
             yield f"looks.{key}: found {key!r:.80}, expected one of {', '.join(NAMES)}"
         plain = {*names, IGNORE}
-        for field in ("looks", "names", "roles", "tags", "inputs"):
-            known = plain if field in ("looks", "names") else plain | self.looks.keys()
+        for field in ("looks", "roles", "tags", "inputs"):
+            known = plain if field == "looks" else plain | self.looks.keys()
             for key, name in getattr(self, field).items():
                 if field in self.model_fields_set and name not in known:
                     expected = ", ".join([*names, IGNORE])

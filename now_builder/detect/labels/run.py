@@ -2,20 +2,27 @@
 
 import hashlib
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from now_builder import __version__
-from now_builder.detect.labels.coco import CocoWriter, scratch
-from now_builder.detect.labels.elements import label
-from now_builder.detect.labels.mapping import DEFAULT, ClassMapping, read_mapping
+from now_builder.detect.labels.elements import Labels, label
+from now_builder.detect.labels.mapping import DEFAULT, IGNORE, ClassMapping, group_of, read_mapping
 from now_builder.detect.settings import LabelSettings
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import remove_leftovers
+from now_builder.formats.io import remove_leftovers, replacing
 from now_builder.formats.shard import (
+    HEIGHT,
+    WIDTH,
+    Box,
     Capture,
     CaptureRow,
     complete_shards,
@@ -70,10 +77,8 @@ def label_captures(
         raise FormatError(labels, "found a file, expected a folder to write into")
     labels.mkdir(parents=True, exist_ok=True)
     remove_leftovers(labels)
-    with scratch(labels) as images, scratch(labels) as annotations:
-        writer = CocoWriter(images, annotations, mapping)
-        captured = _captured(captures)
-        for row, capture in watched(captured, "label", total=pages):
+    with CocoWriter(labels, mapping) as writer:
+        for row, capture in watched(_captured(captures), "label", total=pages):
             found = label(capture.elements, mapping)
             if found is not None and found.boxes:
                 pool = plan.pool_of(row.site, row.key)
@@ -87,6 +92,69 @@ def label_captures(
         }
         writer.write(path, about | info.model_dump())
     return LabelSummary(labels, pages, info.labelled, info.boxes, fresh=True)
+
+
+class CocoWriter(ExitStack):
+    """Write a COCO file page by page: images and annotations wait on disk, not in memory.
+
+    Args:
+        folder: Folder for the temporary files, which have no names: a killed process leaves none.
+        mapping: Mapping whose classes become the categories, and after them ``ignore``.
+
+    Attributes:
+        pages: Number of pages written.
+        labelled: Number of their boxes that have a class.
+    """
+
+    def __init__(self, folder: Path, mapping: ClassMapping) -> None:
+        super().__init__()
+        open_ = partial(tempfile.TemporaryFile, "w+", encoding="utf-8", dir=folder)
+        self._images, self._annotations = (self.enter_context(open_()) for _ in range(2))
+        self._classes = (*mapping.classes, (IGNORE, "忽略"))
+        self.pages = self.labelled = self._boxes = 0
+
+    def add(self, file_name: str, labels: Labels, **more: str) -> None:
+        """Append a page of the screen's size; ``more`` are further fields of the image."""
+        self.pages += 1
+        image = {"id": self.pages, "file_name": file_name, "width": WIDTH, "height": HEIGHT}
+        self._images.write(",\n" * (self.pages > 1) + _line({**image, **more}))
+        for box, number in zip(labels.boxes, labels.classes, strict=True):
+            self._annotate(box, number + 1, crowd=0)
+        self.labelled += len(labels.boxes)
+        for box in labels.ignored:
+            self._annotate(box, len(self._classes), crowd=1)
+
+    def _annotate(self, box: Box, category: int, crowd: int) -> None:
+        self._boxes += 1
+        width, height = round(box[2] - box[0], 2), round(box[3] - box[1], 2)
+        annotation = {
+            "id": self._boxes,
+            "image_id": self.pages,
+            "category_id": category,
+            "bbox": [round(box[0], 2), round(box[1], 2), width, height],
+            "area": round(width * height, 2),
+            "iscrowd": crowd,
+        }
+        self._annotations.write(",\n" * (self._boxes > 1) + _line(annotation))
+
+    def write(self, path: Path, info: dict[str, Any]) -> None:
+        """Write the whole file atomically."""
+        categories = [
+            {"id": place, "name": name, "name_zh": chinese, "supercategory": group_of(name)}
+            for place, (name, chinese) in enumerate(self._classes, 1)
+        ]
+        with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+            file.write(f'{{\n"info": {_line(info)},\n"categories": {_line(categories)}')
+            for name, part in (("images", self._images), ("annotations", self._annotations)):
+                part.seek(0)
+                file.write(f',\n"{name}": [\n')
+                shutil.copyfileobj(part, file)
+                file.write("\n]")
+            file.write("\n}\n")
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _survey(captures: Path, plan: SplitPlan, mapping: ClassMapping) -> tuple[int, str]:

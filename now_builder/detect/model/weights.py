@@ -93,6 +93,8 @@ def read_card(weights: Path) -> DetectorCard:
     if not isinstance(tree, dict) or tree.get("format") != FORMAT:
         found = tree.get("format") if isinstance(tree, dict) else type(tree).__name__
         raise FormatError(path, f"format {found!r}, expected {FORMAT!r}")
+    # Earlier trainings, tiny-web's among them, also mapped categories of other data sets.
+    (tree.get("mapping") or {}).pop("names", None)
     card = build(DetectorCard, tree, str(path))
     actual = sha256_of(weights)
     if card.weights_sha256 != actual:

@@ -1,4 +1,4 @@
-"""detectron2 models: a source of boxes, or a detector with features of its own.
+"""detectron2 models as detectors: their regions, with features of their own.
 
 detectron2 is not a dependency: it is imported when it is asked for. Its checkpoints (``.pkl``,
 ``.pth``) may be pickles, which can run code when they are read: take them from whom you trust.
@@ -20,14 +20,20 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
-from torchvision.ops import nms
 
 from now_builder.detect import boxes as geometry
-from now_builder.detect.base import Page, Proposals
+from now_builder.detect.base import Page
 from now_builder.detect.model.text_boxes import embed_text_boxes
 from now_builder.detect.model.text_encoder import make_text_encoder
-from now_builder.detect.regions.rows import DETECTOR, NMS, RELAXED, PageRegions, to_batch
-from now_builder.detect.regions.width import PROJECTION, to_768
+from now_builder.detect.regions.rows import (
+    DETECTOR,
+    NMS,
+    PROJECTION,
+    RELAXED,
+    PageRegions,
+    to_768,
+    to_batch,
+)
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import REGIONS, FeatureBatch
 from now_builder.formats.io import sha256_of
@@ -85,7 +91,7 @@ class ModelSpec:
     @property
     def classes(self) -> list[str]:
         """Class names of our predictor or of the config's training data, else numbers."""
-        if self.config.MODEL.ROI_HEADS.NAME in _parts().APT_HEADS:
+        if self.config.MODEL.ROI_HEADS.NAME == "AptRes5ROIHeads":
             own: list[str] = _parts().class_names(self.config)
             return own
         count = int(self.config.MODEL.ROI_HEADS.NUM_CLASSES)
@@ -246,37 +252,6 @@ def _numpy_globals() -> list[Any]:
     return [np.ndarray, np.dtype, *dtypes, *makers, *old]
 
 
-class Detectron2Boxes:
-    """The detections of a detectron2 model of any architecture, whatever their class.
-
-    Its own settings define a detection (``SCORE_THRESH_TEST`` and so on). Of overlapping
-    detections of several classes the best is kept.
-    """
-
-    kind = "external"
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-
-    def propose(
-        self, pages: Sequence[Page], screenshots: UInt8[Tensor, "n 3 h w"], size: tuple[int, int]
-    ) -> list[Proposals]:
-        """Return the boxes of each page."""
-        return [self._page(*each, size) for each in zip(pages, screenshots, strict=True)]
-
-    def _page(
-        self, page: Page, screenshot: UInt8[Tensor, "3 h w"], size: tuple[int, int]
-    ) -> Proposals:
-        image = self._network.image(screenshot)
-        with self._network.reading(page, image):
-            asked = {"image": image, "width": size[0], "height": size[1]}
-            found = self._network.model([asked])[0]["instances"]
-        boxes = geometry.clip(found.pred_boxes.tensor.float(), size)
-        scores = found.scores.float()
-        kept = nms(boxes, scores, NMS)
-        return Proposals(boxes[kept].to(screenshot.device), scores[kept].to(screenshot.device))
-
-
 class Detectron2Detector:
     """Boxes, scores, classes and features of a detectron2 model alone.
 
@@ -306,7 +281,7 @@ class Detectron2Detector:
             raise ConfigError(
                 f"detectron2 model {model.META_ARCHITECTURE} with {model.ROI_HEADS.NAME}: its "
                 "features are those before its one box predictor, so StandardROIHeads or "
-                "Res5ROIHeads are expected; with --weights its boxes can be used"
+                "Res5ROIHeads are expected"
             )
         self._network = network
         self.attributes: Mapping[str, str] = dict(attributes)
@@ -392,21 +367,13 @@ class Detectron2Detector:
 
 
 def with_absolute_paths(regions: str) -> str:
-    """Return the name with absolute paths."""
+    """Return the name of regions with absolute paths, for processes in other folders."""
+    if not regions.startswith(PREFIX):
+        return regions
     parts = regions.removeprefix(PREFIX).split("@", 1)
     return PREFIX + "@".join(
         str(Path(part).absolute()) if Path(part).is_file() else part for part in parts
     )
-
-
-def source_attributes(regions: str) -> dict[str, str]:
-    """Return the attributes of a feature file with boxes of a detectron2 model."""
-    spec = read_model_spec(regions)
-    return {
-        "regions": spec.name,
-        "regions_config_sha256": spec.config_sha256,
-        "regions_weights_sha256": spec.weights_sha256,
-    }
 
 
 def detector_attributes(regions: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Our APT predictor inside detectron2 models; importing this needs detectron2.
 
-A YAML config that says ``MODEL.ROI_HEADS.NAME: AptROIHeads`` (or ``AptRes5ROIHeads``) gets it; its
-settings are those of :func:`add_apt_config` under ``MODEL.APT``.
+A YAML config that says ``MODEL.ROI_HEADS.NAME: AptRes5ROIHeads`` gets it; its settings are those
+of :func:`add_apt_config` under ``MODEL.APT``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own docu
 from detectron2.config import CfgNode, configurable
 from detectron2.layers import ShapeSpec
 from detectron2.modeling import ROI_HEADS_REGISTRY
-from detectron2.modeling.roi_heads import FastRCNNOutputLayers, Res5ROIHeads, StandardROIHeads
+from detectron2.modeling.roi_heads import FastRCNNOutputLayers, Res5ROIHeads
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -24,8 +24,6 @@ from now_builder.detect.model.text_boxes import linked_embeddings
 from now_builder.detect.model.text_encoder import DIMENSION, embed_prompts, make_text_encoder
 from now_builder.detect.model.weights import read_card, to_prompts
 from now_builder.errors import ConfigError
-
-APT_HEADS = ("AptROIHeads", "AptRes5ROIHeads")
 
 BACKGROUND_WEIGHT = 0.2
 """Weight of the background in the classifier's cross-entropy, as in RegionCLIP."""
@@ -74,7 +72,7 @@ def _prompts(config: Any) -> Float[Tensor, "classes 768"]:
 class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
     """Class logits by cosine to frozen prompts that each region tunes by its pixels and its text.
 
-    It takes the place of detectron2's own predictor in ``StandardROIHeads`` and ``Res5ROIHeads``.
+    It takes the place of detectron2's own predictor in ``Res5ROIHeads``.
     The background's logit is zero, and boxes are regressed whatever the class. :meth:`forward`
     returns the projected embedding of each region, not yet its logits: which strings belong to a
     region depends on where it is, which only the methods know that take the proposals too.
@@ -185,17 +183,6 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
             linked_embeddings(regions, boxes.to(device), vectors.to(device))
             for regions, (boxes, vectors) in zip(places, self._strings, strict=True)
         ])  # fmt: skip
-
-
-@ROI_HEADS_REGISTRY.register()
-class AptROIHeads(StandardROIHeads):  # type: ignore[misc]
-    """detectron2's usual heads (FPN and C5) with our predictor."""
-
-    @classmethod
-    def _init_box_head(cls, config: Any, input_shape: Any) -> dict[str, Any]:
-        parts: dict[str, Any] = super()._init_box_head(config, input_shape)
-        parts["box_predictor"] = AptPredictor(config, parts["box_head"].output_shape)
-        return parts
 
 
 @ROI_HEADS_REGISTRY.register()

@@ -8,14 +8,14 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from now_builder.detect import boxes as geometry
-from now_builder.detect.base import Page, Proposals
+from now_builder.detect.base import Page
 from now_builder.detect.model.apt import PROPOSALS, AptDetector
 from now_builder.detect.model.proposals import PageMaps
 from now_builder.detect.model.text_boxes import page_text
 from now_builder.detect.model.text_encoder import TextEncoder
-from now_builder.detect.regions.rows import DETECTOR, NMS, RELAXED, PageRegions, to_batch
-from now_builder.detect.regions.sources import RegionSource
-from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
+from now_builder.detect.regions.rows import DETECTOR, DOM, NMS, RELAXED, PageRegions, to_batch
+from now_builder.formats.features import REGIONS, FeatureBatch
+from now_builder.formats.shard import HEIGHT, WIDTH
 
 _LEAST = 0.2
 """Score from which a proposal counts as a region of the page: on 201 pages of unseen real sites one
@@ -32,22 +32,30 @@ class Candidates:
 
 
 class AptExtractor:
-    """Extract 36 regions a page with a trained detector, which is set to evaluation mode."""
+    """Extract 36 regions a page with a trained detector, which is set to evaluation mode.
+
+    Args:
+        model: The detector.
+        encoder: Encoder of the pages' strings, with which the model was trained.
+        attributes: Attributes of the feature file.
+        proposals: Maximum number of boxes that are embedded a page.
+        dom: Whether the boxes of the page's elements come before the model's own proposals.
+    """
 
     def __init__(
         self,
         model: AptDetector,
         encoder: TextEncoder,
         attributes: Mapping[str, str],
-        source: RegionSource | None = None,
         proposals: int = PROPOSALS,
+        *,
+        dom: bool = False,
     ) -> None:
         self.model = model.eval()
         self.encoder = encoder
-        self.source = source
-        self._kind = SOURCES.index(source.kind) if source else DETECTOR
         self.attributes: Mapping[str, str] = dict(attributes)
         self._limit = proposals
+        self._dom = dom
 
     @property
     def input_size(self) -> tuple[int, int]:
@@ -60,17 +68,17 @@ class AptExtractor:
     ) -> FeatureBatch:
         """Find and embed 36 regions a page.
 
-        Regions are ranked by the geometric mean of class probability and the source's score, after
+        Regions are ranked by the geometric mean of class probability and box score, after
         class-agnostic suppression at 0.5, which is relaxed until 36 are left; where there are too
         few candidates, windows of a grid follow. Proposals with a score below 0.2 fill a page up,
         as relaxed ones do, but are none of its ``n_regions``. Features are those of the candidates;
         boxes of the model's own proposals are regressed, as in bottom-up attention and RegionCLIP,
-        those of other sources stay as they are and come before the model's own.
+        those of page elements stay as they are and come first.
         """
         device, size = self.model.centre.device, self.model.config.input_size
         screenshots = screenshots.to(device)
         maps = self.model.maps(screenshots)
-        candidates = self._candidates(pages, screenshots, maps)
+        candidates = self._candidates(pages, maps)
         pooled = self.model.pool(maps, [page.boxes for page in candidates]).float()
         windows = geometry.windows(size).to(device)
         ranked, kept = zip(*self._rank(candidates, pooled, pages), strict=True)
@@ -81,23 +89,26 @@ class AptExtractor:
         rows = [page.fill(*more) for page, *more in zip(ranked, missing, fill, strict=True)]
         seen = [torch.cat(boxes) for boxes in zip(kept, missing, strict=True)]
         regions = self.model.export(torch.cat([page.embedded for page in rows]), screenshots, seen)
-        return to_batch(pages, rows, regions.reshape(len(rows), REGIONS, -1), size, self._kind)
+        kind = DOM if self._dom else DETECTOR
+        return to_batch(pages, rows, regions.reshape(len(rows), REGIONS, -1), size, kind)
 
-    def _candidates(
-        self, pages: Sequence[Page], screenshots: UInt8[Tensor, "n 3 h w"], maps: PageMaps
-    ) -> list[Candidates]:
-        """Return the boxes of the source, and after too few of them the model's own proposals."""
-        own = self.model.propose(maps, self._limit)
-        if self.source is None:
-            return [_candidates((page, DETECTOR)) for page in own]
-        found = self.source.propose(pages, screenshots, self.model.config.input_size)
-        return [
-            _candidates(
-                (_first(page, self._limit), self._kind),
-                (_first(more, self._limit - len(page.boxes)), DETECTOR),
-            )
-            for page, more in zip(found, own, strict=True)
-        ]
+    def _candidates(self, pages: Sequence[Page], maps: PageMaps) -> list[Candidates]:
+        """Return the boxes of page elements, if wanted, and after too few the model's proposals."""
+        found = self.model.propose(maps, self._limit)
+        size = self.model.config.input_size
+        factors = torch.tensor([size[0] / WIDTH, size[1] / HEIGHT]).repeat(2)
+        candidates = []
+        for page, own in zip(pages, found, strict=True):
+            elements = torch.tensor(page.boxes if self._dom else [], dtype=torch.float32)
+            boxes = geometry.clip(elements.reshape(-1, 4) * factors, size).to(own.boxes.device)
+            boxes = boxes[: self._limit]
+            rest = max(self._limit - len(boxes), REGIONS)
+            together = torch.cat([boxes, own.boxes[:rest]])
+            origin = torch.full((len(together),), DETECTOR, device=together.device)
+            origin[: len(boxes)] = DOM
+            scores = torch.cat([boxes.new_ones(len(boxes)), own.scores[:rest]])
+            candidates.append(Candidates(together, scores, origin))
+        return candidates
 
     def _rank(
         self,
@@ -126,23 +137,6 @@ class AptExtractor:
             _select(*page)
             for page in zip(*(torch.split(values, counts) for values in everything), strict=True)
         ]
-
-
-def _first(found: Proposals, count: int) -> Proposals:
-    """Return the best boxes, at least as many as make up a page."""
-    count = max(count, REGIONS)
-    return Proposals(found.boxes[:count], found.scores[:count])
-
-
-def _candidates(*found: tuple[Proposals, int]) -> Candidates:
-    return Candidates(
-        torch.cat([page.boxes for page, _ in found]),
-        torch.cat([page.scores for page, _ in found]),
-        torch.cat([
-            torch.full((len(page.boxes),), origin, device=page.boxes.device)
-            for page, origin in found
-        ]),
-    )  # fmt: skip
 
 
 def _select(

@@ -1,14 +1,20 @@
 """From the settings of detect to a detector, and to the attributes of the feature file."""
 
 import json
+import math
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
+import numpy as np
 import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
 
-from now_builder.detect.base import Detector
-from now_builder.detect.model.inference import Computed, choose_precision, to_inference
+from now_builder.detect.base import Detector, Page
+from now_builder.detect.model.inference import choose_precision, to_inference
 from now_builder.detect.model.patch_features import WORDS
 from now_builder.detect.model.text_encoder import make_text_encoder
 from now_builder.detect.model.weights import (
@@ -20,17 +26,17 @@ from now_builder.detect.model.weights import (
 )
 from now_builder.detect.model.word_reader import EDITION
 from now_builder.detect.ocr import ocr_attributes
+from now_builder.detect.pixels import to_batch, to_pixels
 from now_builder.detect.regions import detectron2 as detectron
-from now_builder.detect.regions.embedded import EmbeddedRegions, embed_attributes
-from now_builder.detect.regions.external import ExternalDetector, find_external, fingerprint
 from now_builder.detect.regions.extraction import AptExtractor
-from now_builder.detect.regions.sources import DomBoxes, ExternalBoxes, RegionSource
+from now_builder.detect.regions.rows import PROJECTION, to_768
 from now_builder.detect.settings import DetectSettings
-from now_builder.dual_encoder import DualEncoder
+from now_builder.dual_encoder import DualEncoder, encoder_name, find_encoder, hash_of_encoder
 from now_builder.errors import ConfigError
+from now_builder.formats.features import DIMENSION, FeatureBatch
+from now_builder.formats.shard import HEIGHT, WIDTH
 from now_builder.formats.word_vectors import columns_attribute
 
-_HUB = "hf:"
 _READS = {"words": columns_attribute(WORDS), "words_edition": EDITION}
 
 
@@ -38,12 +44,20 @@ def resolve_settings(settings: DetectSettings) -> DetectSettings:
     """Fill in device and precision, so that all workers on a file compute alike.
 
     Raises:
-        ConfigError: If the device or the precision on it cannot be had.
+        ConfigError: If there are no such regions, or the device or the precision on it cannot be
+            had.
     """
-    card = None if _by_detectron2(settings) else _card(settings)
-    size = card.model.size if card else "detectron2"
-    reads = card is not None and _reads(settings, card)
-    if size == "detectron2" and settings.precision == "fp16":
+    size, reads = "detectron2", False
+    if settings.regions in ("proposals", "dom"):
+        card = _card(settings)
+        size, reads = card.model.size, _reads(settings, card)
+    elif not _by_detectron2(settings):
+        raise ConfigError(
+            f"regions {settings.regions!r}: expected proposals, dom or detectron2:CONFIG[@WEIGHTS]"
+        )
+    elif settings.weights is not None:
+        raise ConfigError("--weights: not with --regions detectron2:, whose model has its own")
+    elif settings.precision == "fp16":
         raise ConfigError("precision fp16: not of a detectron2 model; expected auto, fp32 or bf16")
     if settings.engine == "ray":  # the workers are elsewhere
         cpu = torch.device("cpu")
@@ -64,7 +78,7 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
         **(ocr_attributes(settings.ocr_languages) if settings.text_source == "ocr" else {}),
         "precision": settings.precision,
         "storage": "float16" if settings.half else "float32",
-        **(embed_attributes(settings.embed) if settings.embed else {}),
+        **(_embed_attributes(settings.embed) if settings.embed else {}),
     }
     if _by_detectron2(settings):
         return {**detectron.detector_attributes(settings.regions), **shared}
@@ -79,7 +93,7 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
         "input_size": f"{width}x{height}",
         "proposals": str(settings.proposals),
         **(_READS if _reads(settings, card) else {}),
-        **_source_attributes(settings.regions, settings.region_score),
+        "regions": settings.regions,
         **shared,
     }
 
@@ -91,33 +105,26 @@ def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> D
     device = choose_device(settings.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    found = dict(attributes)
-    precision = choose_precision(
-        settings.precision, device, found.get("size", ""), reads="words" in found
-    )
-    detector = _load_detector(settings, dict(attributes), device, precision)
-    if not settings.embed:
-        return detector
-    tower = "fp32" if precision == "mixed" else precision  # there are no words here
-    encoder = DualEncoder(settings.embed, device, tower)
-    return EmbeddedRegions(detector, encoder, dict(attributes))
-
-
-def _load_detector(
-    settings: DetectSettings, attributes: dict[str, str], device: torch.device, precision: Computed
-) -> Detector:
+    named = dict(attributes)
+    reads = "words" in named
+    precision = choose_precision(settings.precision, device, named.get("size", ""), reads=reads)
+    detector: Detector
     if _by_detectron2(settings):
         network = detectron.Network(detectron.read_model_spec(settings.regions), device)
-        return detectron.Detectron2Detector(
-            network, attributes, autocast=precision in {"bf16", "fp16"}
-        )
-    model, card = load_detector(find_weights(settings.weights), device)
-    if model.patches is not None and not _reads(settings, card):
-        model.patches.words = None
-    model = to_inference(model, precision)
-    encoder = make_text_encoder(card.text_encoder, device)
-    source = _make_source(settings.regions, device, settings.region_score)
-    return AptExtractor(model, encoder, attributes, source, settings.proposals)
+        autocast = precision in {"bf16", "fp16"}
+        detector = detectron.Detectron2Detector(network, named, autocast=autocast)
+    else:
+        model, card = load_detector(find_weights(settings.weights), device)
+        if model.patches is not None and not reads:
+            model.patches.words = None
+        model = to_inference(model, precision)
+        encoder = make_text_encoder(card.text_encoder, device)
+        dom = settings.regions == "dom"
+        detector = AptExtractor(model, encoder, named, settings.proposals, dom=dom)
+    if settings.embed:
+        tower = "fp32" if precision == "mixed" else precision  # there are no words here
+        detector = EmbeddedRegions(detector, DualEncoder(settings.embed, device, tower), named)
+    return detector
 
 
 def threads_of(settings: DetectSettings) -> int:
@@ -132,55 +139,66 @@ def _reads(settings: DetectSettings, card: DetectorCard) -> bool:
 
 
 def _by_detectron2(settings: DetectSettings) -> bool:
-    """Return whether a detectron2 model finds and embeds regions by itself."""
-    return settings.weights is None and settings.regions.startswith(detectron.PREFIX)
+    """Return whether a detectron2 model finds and embeds the regions."""
+    return settings.regions.startswith(detectron.PREFIX)
 
 
 def _card(settings: DetectSettings) -> DetectorCard:
     return read_card(find_weights(settings.weights))
 
 
-def _make_source(name: str, device: torch.device, least: float) -> RegionSource | None:
-    """Make a source: ``proposals``, ``dom``, ``hf:MODEL`` or ``detectron2:CONFIG[@WEIGHTS]``.
+def _embed_attributes(name: str) -> dict[str, str]:
+    """Return the attributes of a feature file that identify a picture tower."""
+    sha256 = hash_of_encoder(find_encoder(name))
+    return {"embed": encoder_name(name), "embed_sha256": sha256, "embed_projection": PROJECTION}
 
-    Raises:
-        ConfigError: If there is no such source, or it cannot be had.
+
+class EmbeddedRegions:
+    """A detector whose regions have the features of a dual encoder's picture tower.
+
+    Boxes, scores, classes and their order are the detector's own. Each box is cut out of the whole
+    screenshot, squeezed to a square, and embedded; the unit vector is brought to 768 numbers by
+    :func:`~now_builder.detect.regions.rows.to_768` (which keeps inner products exactly from fewer
+    numbers, and in expectation from more) with a mean square of 1 each, as the detector's are.
+
+    Source:
+        Crops resized to the tower's input, whatever their shape: R-CNN (Girshick et al., CVPR
+        2014).
     """
-    if name == "proposals":
-        return None  # the model's own
-    if name == "dom":
-        return DomBoxes()
-    if name.startswith(_HUB):
-        return ExternalBoxes(ExternalDetector(name.removeprefix(_HUB), device), least)
-    if name.startswith(detectron.PREFIX):
-        return detectron.Detectron2Boxes(detectron.Network(detectron.read_model_spec(name), device))
-    raise ConfigError(
-        f"regions {name!r}: expected proposals, dom, hf:NAME_OR_FOLDER or "
-        "detectron2:CONFIG[@WEIGHTS]"
-    )
+
+    def __init__(
+        self, detector: Detector, encoder: DualEncoder, attributes: Mapping[str, str]
+    ) -> None:
+        self._detector, self._encoder = detector, encoder
+        self.attributes: Mapping[str, str] = dict(attributes)
+        self.input_size = (WIDTH, HEIGHT)  # crops are of all pixels that there are
+
+    @torch.inference_mode()
+    def extract(
+        self, pages: Sequence[Page], screenshots: UInt8[Tensor, "pages 3 height width"]
+    ) -> FeatureBatch:
+        """Find 36 regions a page by the detector and embed their pixels."""
+        shown = [
+            Image.fromarray(pixels) for pixels in screenshots.permute(0, 2, 3, 1).cpu().numpy()
+        ]
+        size = self._detector.input_size
+        if size != self.input_size:
+            screenshots = to_batch([to_pixels(picture, size) for picture in shown])
+        found = self._detector.extract(pages, screenshots)
+        rows = [self._embed(*each) for each in zip(shown, found.boxes, strict=True)]
+        return replace(found, regions=np.stack(rows))
+
+    def _embed(
+        self, picture: Image.Image, boxes: Float[np.ndarray, "36 4"]
+    ) -> Float[np.ndarray, "36 768"]:
+        crops = [picture.crop(_whole_pixels(box)) for box in boxes.tolist()]
+        vectors = to_768(self._encoder.images(crops, squeeze=True)) * DIMENSION**0.5
+        rows: Float[np.ndarray, "36 768"] = vectors.numpy()
+        return rows
 
 
-def _source_attributes(name: str, least: float) -> dict[str, str]:
-    """Return the attributes of a feature file that identify a source.
-
-    A folder is named without its path; its hash distinguishes it from others.
-    """
-    if name.startswith(detectron.PREFIX):
-        return detectron.source_attributes(name)
-    if not name.startswith(_HUB):
-        return {"regions": name}
-    external = name.removeprefix(_HUB)
-    local = Path(external).is_dir()
-    return {
-        "regions": _HUB + (Path(external).resolve().name if local else external),
-        "regions_sha256": fingerprint(find_external(external)),
-        "region_score": str(least),
-    }
-
-
-def absolute(name: str) -> str:
-    """Return the name of a source with absolute paths, for processes in other folders."""
-    if name.startswith(detectron.PREFIX):
-        return detectron.with_absolute_paths(name)
-    folder = Path(name.removeprefix(_HUB))
-    return f"{_HUB}{folder.resolve()}" if name.startswith(_HUB) and folder.is_dir() else name
+def _whole_pixels(box: Sequence[float]) -> tuple[int, int, int, int]:
+    """Return the pixels that a box touches: one at least, and on the screen."""
+    left, top = min(int(box[0]), WIDTH - 1), min(int(box[1]), HEIGHT - 1)
+    right, bottom = min(math.ceil(box[2]), WIDTH), min(math.ceil(box[3]), HEIGHT)
+    return left, top, max(right, left + 1), max(bottom, top + 1)

@@ -1,31 +1,27 @@
-"""Pages to train on: labels from captures or from a COCO file, text boxes, pixels on demand."""
+"""Pages to train on: labels and text boxes from captures, pixels on demand."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from now_builder.detect.base import Page, TextBox
-from now_builder.detect.labels.coco import CocoPage, read_coco, to_classes
 from now_builder.detect.labels.elements import Labels, label
 from now_builder.detect.labels.mapping import DEFAULT, ClassMapping
 from now_builder.detect.model.text_boxes import dom_text_boxes, embed_text_boxes
 from now_builder.detect.model.text_encoder import TextEncoder
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.training.losses import Targets
-from now_builder.errors import FormatError, TrainingError
+from now_builder.errors import TrainingError
 from now_builder.formats.shard import (
     HEIGHT,
-    PICTURES,
     WIDTH,
-    Box,
     Capture,
     ScreenshotPlace,
     complete_shards,
@@ -47,8 +43,8 @@ class TrainPage:
     """One labelled page.
 
     Attributes:
-        key: Key of the capture, or the file name of an image of a COCO file.
-        site: Host name; empty where it is not known.
+        key: Key of the capture.
+        site: Host name.
         place: Where the screenshot lies on disk.
         labels: In px of a screen of 720 x 1280.
     """
@@ -136,61 +132,6 @@ def _captured(captures: Path, pool: Split) -> Iterator[tuple[str, ScreenshotPlac
             yield rows[capture.key].site, places[capture.key], capture
 
 
-def read_coco_pages(
-    folder: Path, coco: Path, held_out: float, mapping: ClassMapping | None = None
-) -> TrainPages:
-    """Read pages whose labels are in a COCO file, such as ``now-builder label`` writes.
-
-    In a captures folder the images are found by key, the train pool's alone, with their text boxes.
-    In any other folder they are files, brought to a screen of 720 x 1280 by letterbox: scaled
-    evenly until they fit, in the upper left corner, the rest black.
-
-    Raises:
-        FormatError: If the file is not COCO, or an image is missing or of another size.
-        TrainingError: If fewer than two pages are left.
-    """
-    data = read_coco(coco)
-    mapping = mapping or DEFAULT.model_copy(update={"classes": data.classes})
-    labelled = [page for page in to_classes(data, mapping).pages if page.boxes]
-    if (folder / "split.toml").exists():
-        by_key = {PurePath(page.file_name).stem: page for page in labelled}
-        pages = [
-            TrainPage(capture.key, site, place, _fitted(page), dom_text_boxes(capture.elements))
-            for site, place, capture in _captured(folder, "train")
-            if (page := by_key.get(capture.key)) is not None
-        ]
-    else:
-        pages = [_image(folder, page) for page in labelled]
-    return _hold_out(coco, pages, held_out, 0, mapping)
-
-
-def _image(folder: Path, page: CocoPage) -> TrainPage:
-    path = folder / page.file_name
-    try:
-        with Image.open(path, formats=PICTURES) as image:
-            size = image.size
-        place = ScreenshotPlace(path, 0, path.stat().st_size)
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
-        raise FormatError(path, f"not a readable image ({error})") from None
-    if size != (page.width, page.height):
-        raise FormatError(
-            path,
-            f"found {size[0]} x {size[1]} px, expected {page.width} x {page.height}, as its COCO "
-            "file says",
-        )
-    return TrainPage(page.file_name, page.site, place, _fitted(page), [])
-
-
-def _fitted(page: CocoPage) -> Labels:
-    """Scale boxes from px of an image to px of the screen that it is scaled evenly to fit."""
-    factor = min(WIDTH / page.width, HEIGHT / page.height)
-
-    def fit(box: Box) -> Box:
-        return box[0] * factor, box[1] * factor, box[2] * factor, box[3] * factor
-
-    return Labels([fit(box) for box in page.boxes], page.classes, [fit(b) for b in page.ignored])
-
-
 def _hold_out(
     path: Path, pages: Sequence[TrainPage], share: float, dialog_pages: int, mapping: ClassMapping
 ) -> TrainPages:
@@ -199,7 +140,7 @@ def _hold_out(
             f"{path}: {len(pages)} pages of the train pool have labelled elements; "
             "a detector needs two or more"
         )
-    names = [registrable_domain(page.site) if page.site else page.key for page in pages]
+    names = [registrable_domain(page.site) for page in pages]
     if len(set(names)) == 1:
         names = [page.key for page in pages]
     order = sorted(set(names), key=lambda name: hashlib.sha256(name.encode()).digest())

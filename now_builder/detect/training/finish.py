@@ -48,7 +48,7 @@ def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | Non
         settings=identity(settings),
         trained_on={
             "pages": len(pages.learn),
-            "sites": len({page.site for page in pages.learn} - {""}),
+            "sites": len({page.site for page in pages.learn}),
             "steps": learner.recipe.steps,
             "fingerprint": pages.fingerprint,
         },

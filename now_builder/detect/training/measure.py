@@ -8,15 +8,20 @@ Differs:
     COCO allows 100 detections, so these figures are lower than those of all of its detections.
 """
 
+import hashlib
 import io
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Bool, Float, Integer, UInt8
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from torch import Tensor
@@ -24,8 +29,17 @@ from torchvision.ops import box_iou
 
 from now_builder.detect.base import Page
 from now_builder.detect.labels.elements import Labels
-from now_builder.detect.training.data import Screenshots, TrainPage
+from now_builder.detect.labels.mapping import DEFAULT
+from now_builder.detect.model.apt import AptDetector
+from now_builder.detect.model.text_boxes import page_text
+from now_builder.detect.model.text_encoder import TextEncoder, make_text_encoder
+from now_builder.detect.model.weights import choose_device, find_weights, load_detector
+from now_builder.detect.regions.extraction import AptExtractor
+from now_builder.detect.training.data import Screenshots, TrainPage, read_pool
+from now_builder.errors import FormatError
 from now_builder.formats.features import REGIONS, FeatureBatch
+from now_builder.formats.shard import HEIGHT, WIDTH
+from now_builder.formats.split import Split
 from now_builder.program.progress import Progress
 
 _FOUND = 0.5
@@ -232,3 +246,118 @@ def _coco(classes: int, pages: Sequence[Sequence[dict[str, Any]]]) -> COCO:
     }
     coco.createIndex()
     return coco
+
+
+_SOURCES = ("detector", "dom", "random")
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorMeasures:
+    """Figures on one pool by source of boxes; the detector classifies all of them.
+
+    Upper bound: ``dom``, the boxes that the browser laid out. Lower bound: ``random``, 36 boxes at
+    random places with sizes of the train pool's labels.
+    """
+
+    weights_sha256: str
+    pool: str
+    pages: int
+    sites: int
+    sources: dict[str, Measures]
+
+    def __str__(self) -> str:
+        """Return tables for the terminal: all classes, then AP50 and recall@36 of each."""
+        figures = pd.DataFrame({name: found.figures for name, found in self.sources.items()}).T
+        pool = f"{self.pages} pages of {self.sites} sites of the {self.pool} pool"
+        counts = f"{pool}, {figures['elements'].iloc[0]:.0f} labelled elements"
+        tables = [figures[["ap50", "recall36", "classified36", "ap75", "ap"]]]
+        for figure in ("ap50", "recall36"):
+            by_class = {
+                name: {kind: each[figure] for kind, each in found.by_class.items()}
+                for name, found in self.sources.items()
+            }
+            tables.append(pd.DataFrame(by_class).rename_axis(figure))
+        texts = [table.to_string(float_format="{:.3f}".format) for table in tables]
+        return "\n\n".join([counts, *texts])
+
+
+def measure_detector(
+    captures: Path,
+    weights: Path,
+    pool: Split = "test",
+    device: str = "auto",
+    threads: int = 0,
+) -> DetectorMeasures:
+    """Measure a detector on the pages of a pool, between DOM boxes and random ones.
+
+    Raises:
+        ConfigError: If the weights or the device are missing.
+        FormatError: If captures or weights are torn, or no page of the pool or of the train pool
+            has labelled elements.
+    """
+    threads = threads or os.cpu_count() or 1
+    torch.set_num_threads(threads)
+    place = choose_device(device)
+    model, card = load_detector(find_weights(weights), place)
+    model.patches = None  # the measure reads no features
+    model.maps = lru_cache(1)(model.maps)  # type: ignore[method-assign] # the same for all sources
+    pools: dict[str, list[TrainPage]] = {}
+    for name in (pool, "train"):
+        pools[name], _ = read_pool(captures, name, card.mapping or DEFAULT)
+        if not pools[name]:
+            raise FormatError(captures, f"no page of the {name} pool has labelled elements")
+    pages = pools[pool]
+    encoder = make_text_encoder(card.text_encoder, place)
+    boxes_of = partial(random_boxes, label_sizes(pools["train"]))
+    extractors: list[Extract] = [
+        AptExtractor(model, encoder, {}).extract,
+        AptExtractor(model, encoder, {}, dom=True).extract,
+        partial(_classify, model, encoder, boxes_of),
+    ]
+    found = find(extractors, pages, Screenshots(model.config.input_size, 0, threads))
+    measured = {
+        name: figures
+        for name, its in zip(_SOURCES, found, strict=True)
+        if (figures := measure(its, card.classes)) is not None
+    }
+    sites = len({page.site for page in pages})
+    return DetectorMeasures(card.weights_sha256, pool, len(pages), sites, measured)
+
+
+def label_sizes(pages: Sequence[TrainPage]) -> Float[Tensor, "labels 2"]:
+    """Return width and height of the labelled elements of some pages."""
+    boxes = torch.tensor([box for page in pages for box in page.labels.boxes])
+    return boxes[:, 2:] - boxes[:, :2]
+
+
+def random_boxes(sizes: Float[Tensor, "labels 2"], key: str) -> Float[Tensor, "36 4"]:
+    """Draw 36 boxes of a page with some of the sizes, at places that are all equally likely."""
+    digest = hashlib.sha256(f"0\n{key}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    size = sizes[torch.randint(len(sizes), (REGIONS,), generator=generator)]
+    space = torch.tensor([float(WIDTH), float(HEIGHT)]) - size
+    corner = torch.rand(REGIONS, 2, generator=generator) * space
+    return torch.cat([corner, corner + size], dim=1)
+
+
+@torch.inference_mode()
+def _classify(
+    model: AptDetector,
+    encoder: TextEncoder,
+    boxes_of: Callable[[str], Tensor],
+    pages: Sequence[Page],
+    screenshots: UInt8[Tensor, "pages 3 height width"],
+) -> ClassifiedBoxes:
+    """Classify 36 boxes of each page, neither moved nor dropped, by the best class."""
+    device, size = model.centre.device, model.config.input_size
+    factors = torch.tensor([size[0] / WIDTH, size[1] / HEIGHT]).repeat(2)
+    boxes = torch.stack([boxes_of(page.key) for page in pages])
+    regions = list((boxes * factors).to(device))
+    pooled = model.pool(model.maps(screenshots.to(device)), regions).float()
+    text = page_text(encoder, pages, regions, size)
+    logits = model.classify(model.projection(pooled), text, torch.cat(regions))
+    best, classes = logits.softmax(dim=1)[:, :-1].max(dim=1)
+    shape = boxes.shape[:2]
+    return ClassifiedBoxes(
+        boxes.numpy(), best.reshape(shape).cpu().numpy(), classes.reshape(shape).cpu().numpy()
+    )

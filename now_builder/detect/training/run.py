@@ -1,4 +1,4 @@
-"""Train the detector: on a crawl's own train pool, the browser's elements as labels, or on COCO."""
+"""Train the detector on a crawl's own train pool, with the browser's elements as labels."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ from now_builder.detect.model.weights import card_path, read_card
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.callbacks import remove_history
 from now_builder.detect.training.checkpoints import checkpoint_path
-from now_builder.detect.training.data import TrainPages, read_coco_pages, read_train_pages
+from now_builder.detect.training.data import read_train_pages
 from now_builder.detect.training.finish import finish
 from now_builder.detect.training.loop import Training
 from now_builder.detect.training.measure import ClassMeasures, Measures
@@ -60,7 +60,8 @@ def train_detector(
         raise ConfigError(f"{weights}: weights must be named *.safetensors")
     if weights.exists() and not force:
         return _summarize(weights, settings)
-    pages = _read_pages(captures, settings)
+    mapping = read_mapping(settings.mapping) if settings.mapping else DEFAULT
+    pages = read_train_pages(captures, settings.held_out, mapping, settings.also)
     if force:  # only now: captures that cannot be read cost no weights
         for path in (weights, card_path(weights), checkpoint_path(weights)):
             path.unlink(missing_ok=True)
@@ -76,15 +77,6 @@ def train_detector(
     checkpoint_path(weights).unlink(missing_ok=True)
     seconds = time.perf_counter() - started
     return TrainSummary(weights, len(pages.learn), training.recipe.steps, seconds, measures)
-
-
-def _read_pages(captures: Path, settings: TrainDetectorSettings) -> TrainPages:
-    mapping = read_mapping(settings.mapping) if settings.mapping else None
-    if settings.coco and settings.also:
-        raise ConfigError("--also adds captures folders; with --coco the labels are of one folder")
-    if settings.coco:
-        return read_coco_pages(captures, settings.coco, settings.held_out, mapping)
-    return read_train_pages(captures, settings.held_out, mapping or DEFAULT, settings.also)
 
 
 def _summarize(weights: Path, settings: TrainDetectorSettings) -> TrainSummary:

@@ -12,13 +12,12 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import nn
 
-from now_builder.detect.labels.coco import CocoWriter, scratch
 from now_builder.detect.labels.elements import label
-from now_builder.detect.labels.mapping import DEFAULT
 from now_builder.detect.model.apt import TINY, AptDetector
+from now_builder.detect.model.text_boxes import dom_text_boxes
 from now_builder.detect.model.weights import find_weights
 from now_builder.detect.settings import TrainDetectorSettings
-from now_builder.detect.training.data import read_train_pages
+from now_builder.detect.training.data import TrainPage, TrainPages, read_train_pages
 from now_builder.detect.training.finish import finish
 from now_builder.detect.training.loop import Training
 from now_builder.formats.shard import (
@@ -28,6 +27,7 @@ from now_builder.formats.shard import (
     CaptureRow,
     Element,
     Planned,
+    ScreenshotPlace,
     write_plan,
     write_shard,
 )
@@ -226,15 +226,16 @@ def captured():
 
 @pytest.fixture(scope="session")
 def pictured(captured, tmp_path_factory):
-    """The same as a folder of pictures with a COCO file beside them."""
+    """The same as pages to train on, a file each; two are held out."""
     folder = tmp_path_factory.mktemp("pictured")
-    with scratch(folder) as images, scratch(folder) as annotations:
-        draft = CocoWriter(images, annotations, DEFAULT)
-        for page in captured:
-            (folder / f"{page.key}.png").write_bytes(page.screenshot)
-            draft.add(f"{page.key}.png", label(page.elements, DEFAULT))
-        draft.write(folder / "labels.json", {})
-    return folder / "labels.json"
+    pages = []
+    for page in captured:
+        path = folder / f"{page.key}.png"
+        path.write_bytes(page.screenshot)
+        place = ScreenshotPlace(path, 0, len(page.screenshot))
+        texts = dom_text_boxes(page.elements)
+        pages.append(TrainPage(page.key, f"{page.key}.test", place, label(page.elements), texts))
+    return TrainPages(pages[2:], pages[:2], 0)
 
 
 @pytest.fixture(scope="session")

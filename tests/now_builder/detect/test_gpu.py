@@ -16,9 +16,8 @@ from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.regions.loading import resolve_settings
 from now_builder.detect.run import Pipeline
 from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
-from now_builder.detect.training.data import read_coco_pages
+from now_builder.detect.training.finish import finish
 from now_builder.detect.training.loop import Training
-from now_builder.detect.training.run import train_detector
 from now_builder.formats.feature_parts import read_part, read_parts
 
 pytestmark = pytest.mark.gpu
@@ -85,16 +84,9 @@ def test_the_stage_extracts_on_the_device_what_it_does_on_the_cpu(
     assert np.linalg.norm(regions) == pytest.approx(np.linalg.norm(expected.regions), rel=0.05)
 
 
-def settings_of(device, pictured, **more):
-    made = {"steps": 12, "batch_size": 2, "threads": 1, "device": str(device), "coco": pictured,
-            "held_out": 0.2, **more}  # fmt: skip
-    return TrainDetectorSettings(**made)
-
-
 def training_of(weights, device, pictured, **more):
-    settings = settings_of(device, pictured, **more)
-    pages = read_coco_pages(pictured.parent, pictured, settings.held_out)
-    return Training(weights, settings, pages)
+    made = {"steps": 12, "batch_size": 2, "threads": 1, "device": str(device), **more}
+    return Training(weights, TrainDetectorSettings(**made), pictured)
 
 
 def steps(training, count):
@@ -167,7 +159,9 @@ def test_a_whole_training_writes_weights_that_detect_takes_on_its_own_device(
     pictured, device, tmp_path, monkeypatch
 ):
     weights = tmp_path / "w.safetensors"
-    train_detector(pictured.parent, weights, settings_of(device, pictured, steps=2))
+    training = training_of(weights, device, pictured, steps=2)
+    training.run()
+    finish(weights, training.learner, pictured)
     monkeypatch.setenv("LOCAL_RANK", "0")
     settled = resolve_settings(DetectSettings(weights=weights, device=device.type))
     assert settled.device == ("cuda:0" if device.type == "cuda" else "cpu")

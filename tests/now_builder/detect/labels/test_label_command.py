@@ -7,9 +7,8 @@ from collections import Counter
 import pytest
 
 from now_builder.detect.labels import run as labelling
-from now_builder.detect.labels.coco import read_coco, to_classes
 from now_builder.detect.labels.elements import label
-from now_builder.detect.labels.mapping import DEFAULT, NAMES, ClassMapping, read_mapping
+from now_builder.detect.labels.mapping import DEFAULT, NAMES, read_mapping
 from now_builder.detect.labels.run import label_captures
 from now_builder.detect.settings import LabelSettings
 from now_builder.errors import ConfigError, FormatError
@@ -75,15 +74,27 @@ def test_every_page_and_box_stands_in_the_coco_file(drawn, labelled):
         assert item["area"] == pytest.approx(item["bbox"][2] * item["bbox"][3], abs=0.01)
 
 
-def test_the_file_read_back_has_the_labels_of_the_pages(drawn, labelled):
-    data = read_coco(labelled[0] / "labels.json")
-    assert data.categories == NAMES
-    for page, capture in zip(data.pages, read_captures(drawn), strict=True):
+def boxes_of(coco, image):
+    """Return class number and edges of the labelled boxes of an image, and its ignored boxes."""
+    rows = [row for row in coco["annotations"] if row["image_id"] == image["id"]]
+    edges = [(x, y, x + w, y + h) for x, y, w, h in (row["bbox"] for row in rows)]
+    labelled = [
+        (row["category_id"] - 1, box)
+        for row, box in zip(rows, edges, strict=True)
+        if not row["iscrowd"]
+    ]
+    return labelled, [box for row, box in zip(rows, edges, strict=True) if row["iscrowd"]]
+
+
+def test_the_file_has_the_labels_of_the_pages(drawn, labelled):
+    coco = read(labelled[0])
+    for image, capture in zip(coco["images"], read_captures(drawn), strict=True):
         expected = label(capture.elements)
-        assert page.classes == expected.classes
-        for found, box in zip(page.boxes, expected.boxes, strict=True):
-            assert found == pytest.approx(box, abs=0.02)
-        assert len(page.ignored) == len(expected.ignored)
+        found, ignored = boxes_of(coco, image)
+        assert [kind for kind, _ in found] == expected.classes
+        for (_, box), wanted in zip(found, expected.boxes, strict=True):
+            assert box == pytest.approx(wanted, abs=0.02)
+        assert len(ignored) == len(expected.ignored)
 
 
 def test_killed_half_way_there_is_no_label_file_and_the_next_run_makes_the_same(
@@ -146,8 +157,8 @@ def test_ignored_boxes_are_crowds_of_a_category_of_their_own(drawn, tmp_path):
     label_captures(captures, tmp_path / "labels", LabelSettings())
     kinds = [(a["category_id"], a["iscrowd"]) for a in read(tmp_path / "labels")["annotations"]]
     assert kinds == [(6, 0), (19, 1)]
-    (page,) = read_coco(tmp_path / "labels" / "labels.json").pages
-    assert (page.boxes, page.ignored) == ([BOX], [elements[1].box])
+    coco = read(tmp_path / "labels")
+    assert boxes_of(coco, coco["images"][0]) == ([(5, BOX)], [elements[1].box])
 
 
 def count_classes(folder):
@@ -168,7 +179,8 @@ def test_a_mapping_changes_the_classes_without_a_new_crawl(drawn, labelled, tmp_
     assert after["press"] == before["button"] + before["link"]
     assert after["look"] == before["image"] + before["icon"]
     assert after["ignore"] > before["ignore"]
-    assert read_coco(tmp_path / "labels" / "labels.json").categories == ("press", "look")
+    names = [item["name"] for item in read(tmp_path / "labels")["categories"]]
+    assert names == ["press", "look", "ignore"]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +190,6 @@ def test_a_mapping_changes_the_classes_without_a_new_crawl(drawn, labelled, tmp_
         ('[tags]\na = "lnik"', "tags.a: found class 'lnik'"),
         ('[looks]\nknob = "button"', "looks.knob"),
         ('[looks]\nlink = "knob"', "looks.link"),
-        ('[names]\nEditText = "edit"', "names.EditText"),
         ('classes = [["a", "甲"], ["a", "乙"]]', "classes.1"),
         ('classes = [["ignore", "忽略"]]', "classes.0"),
         ("classes = []", "classes"),
@@ -199,94 +210,6 @@ def test_a_mistake_in_a_mapping_names_file_and_field(text, problem, tmp_path):
 
 def test_the_mappings_that_are_built_in_have_no_problems():
     assert not [*DEFAULT.problems()]
-
-
-def coco_file(tmp_path, **changes):
-    """Write a COCO file of one image and two boxes; give its path."""
-    tree = {
-        "info": {"anything": [1, 2]},
-        "images": [{"id": 7, "file_name": "a/b.jpg", "width": 100, "height": 200, "license": 1}],
-        "categories": [{"id": 5, "name": "Text"}, {"id": 2, "name": "EditText", "skeleton": []}],
-        "annotations": [
-            {"id": 1, "image_id": 7, "category_id": 2, "bbox": [10, 20, 30, 40], "score": 1},
-            {"id": 9, "image_id": 7, "category_id": 5, "bbox": [0, 0, 100, 200.4], "iscrowd": 1},
-        ],
-        **changes,
-    }  # fmt: skip
-    path = tmp_path / "coco.json"
-    path.write_text(json.dumps(tree), encoding="utf-8")
-    return path
-
-
-def test_any_coco_file_is_read_and_what_else_stands_there_is_let_be(tmp_path):
-    data = read_coco(coco_file(tmp_path))
-    assert data.categories == ("EditText", "Text")
-    (page,) = data.pages
-    assert (page.file_name, page.width, page.height) == ("a/b.jpg", 100, 200)
-    assert (page.boxes, page.classes) == ([(10.0, 20.0, 40.0, 60.0)], [0])
-    assert page.ignored == [(0.0, 0.0, 100.0, 200.0)]
-
-
-def test_categories_become_ours_by_name_and_unknown_ones_ignored_boxes(tmp_path):
-    vins = ClassMapping(names={"EditText": "input"})
-    data = to_classes(read_coco(coco_file(tmp_path)), vins)
-    assert data.categories == NAMES
-    assert [NAMES[number] for number in data.pages[0].classes] == ["input"]
-    other = [{"id": 2, "name": "Hologram"}, {"id": 5, "name": "Text"}]
-    (page,) = to_classes(read_coco(coco_file(tmp_path, categories=other)), vins).pages
-    assert (page.boxes, len(page.ignored)) == ([], 2)
-
-
-def box(*numbers, **more):
-    return [{"id": 1, "image_id": 7, "category_id": 2, "bbox": list(numbers), **more}]
-
-
-IMAGE = {"id": 7, "file_name": "a.png", "width": 100, "height": 200}
-
-
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"annotations": box(float("nan"), 0, 1, 1)}, "annotations.0.bbox"),
-        ({"annotations": box(0, 0, float("inf"), 1)}, "annotations.0.bbox"),
-        ({"annotations": box(0, 0, -5, 10)}, "annotations.0.bbox"),
-        ({"annotations": box(0, 0, 5, 0)}, "annotations.0.bbox"),
-        ({"annotations": box(90, 0, 20, 10)}, "annotations.0.bbox"),
-        ({"annotations": box(-3, 0, 20, 10)}, "annotations.0.bbox"),
-        ({"annotations": box(100.5, 0, 0.4, 10)}, "annotations.0.bbox"),
-        ({"annotations": box(10**400, 0, 1, 1)}, "annotations.0.bbox"),
-        ({"annotations": box(0, 0, 1)}, "annotations.0.bbox"),
-        ({"annotations": box("0", 0, 1, 1)}, "annotations.0.bbox"),
-        ({"annotations": box(0, 0, 1, 1, iscrowd=2)}, "annotations.0.iscrowd"),
-        ({"annotations": box(0, 0, 1, 1, image_id=8)}, "annotations.0.image_id"),
-        ({"annotations": box(0, 0, 1, 1, category_id=8)}, "annotations.0.category_id"),
-        ({"annotations": box(0, 0, 1, 1) * 2}, "annotations.1.id"),
-        ({"annotations": [{"bbox": [0, 0, 1, 1]}]}, "annotations.0.id"),
-        ({"annotations": 3}, "annotations"),
-        ({"images": [IMAGE, IMAGE]}, "images.1.id"),
-        ({"images": [{**IMAGE, "width": 0}]}, "images.0.width"),
-        ({"images": [{**IMAGE, "id": True}]}, "images.0.id"),
-        ({"images": [{"id": 7}]}, "images.0.file_name"),
-        ({"categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]}, "categories"),
-        ({"categories": [{"id": 2, "name": ""}]}, "categories.0.name"),
-    ],
-)
-def test_a_hostile_coco_file_is_refused_by_file_and_field(changes, field, tmp_path):
-    path = coco_file(tmp_path, **changes)
-    with pytest.raises(FormatError) as caught:
-        read_coco(path)
-    assert str(caught.value).startswith(str(path))
-    assert field in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", "\x00", '{"images": []}', "[" * 5000, "null"])
-def test_what_is_not_coco_is_a_format_error(text, tmp_path):
-    path = tmp_path / "x.json"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(FormatError, match=r"x\.json: not COCO"):
-        read_coco(path)
-    with pytest.raises(FormatError, match="not a readable file"):
-        read_coco(tmp_path / "none.json")
 
 
 def test_captures_that_are_not_there_and_a_file_in_the_way_are_errors(drawn, tmp_path):

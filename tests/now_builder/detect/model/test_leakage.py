@@ -14,20 +14,9 @@ from now_builder.detect.base import Page, TextBox
 from now_builder.detect.model.apt import TINY, AptDetector
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.regions.extraction import AptExtractor
-from now_builder.detect.regions.sources import DomBoxes, ExternalBoxes
 
-SOURCES = ("proposals", "dom", "external")
+SOURCES = ("proposals", "dom")
 DOM = [(x * 90.0, y * 80.0, x * 90.0 + 85, y * 80.0 + 70) for y in range(16) for x in range(5)]
-
-
-def external(screenshots):
-    """Sixty boxes a page, half of them on top of each other, as another detector would find."""
-    generator = torch.Generator().manual_seed(5)
-    corner = torch.rand(len(screenshots), 60, 2, generator=generator) * 0.7
-    side = torch.rand(len(screenshots), 60, 2, generator=generator) * 0.3 + 0.02
-    return torch.cat([corner, corner + side], dim=2), torch.rand(
-        len(screenshots), 60, generator=generator
-    )
 
 
 def make(source):
@@ -41,8 +30,7 @@ def make(source):
     torch.nn.init.normal_(model.tuner.expand.weight, std=0.3)
     for head in (*model.rpn.objectness, *model.rpn.deltas):
         torch.nn.init.normal_(head.weight, std=0.5)
-    chosen = {"proposals": None, "dom": DomBoxes(), "external": ExternalBoxes(external)}[source]
-    return AptExtractor(model, encoder, {}, chosen)
+    return AptExtractor(model, encoder, {}, dom=source == "dom")
 
 
 def noise():

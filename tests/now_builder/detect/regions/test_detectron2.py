@@ -1,16 +1,14 @@
-"""detectron2 as a source of boxes, as a detector of its own, and with our predictor in it."""
+"""detectron2 models as detectors, of their own and with our predictor in them."""
 
 import json
 import re
 import shutil
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torchvision.ops import nms
 
 from now_builder.detect.base import Page, TextBox
 from now_builder.detect.boxes import clip, windows
@@ -19,7 +17,7 @@ from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.model.weights import read_card, to_prompts
 from now_builder.detect.pixels import decode_screenshot
 from now_builder.detect.regions import detectron2 as detectron
-from now_builder.detect.regions.width import orthonormal, to_768
+from now_builder.detect.regions.rows import orthonormal, to_768
 from now_builder.detect.run import detect, detect_shards
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError, FormatError
@@ -32,13 +30,28 @@ needs_detectron2 = pytest.mark.detectron2
 pytestmark = pytest.mark.filterwarnings("ignore:torch.meshgrid", "ignore:.*jit.script")
 
 
-def test_without_detectron2_one_line_says_how_to_get_it(drawn, weights, tmp_path, monkeypatch):
+def test_without_detectron2_one_line_says_how_to_get_it(drawn, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "detectron2", None)
     expected = f"^detectron2: not installed; {re.escape(INSTALL_DETECTRON2)}$"
-    for given in (None, weights):
-        settings = DetectSettings(regions="detectron2:config.yaml@random", weights=given)
-        with pytest.raises(ConfigError, match=expected):
-            detect(drawn, tmp_path / "f.h5", settings)
+    settings = DetectSettings(regions="detectron2:config.yaml@random")
+    with pytest.raises(ConfigError, match=expected):
+        detect(drawn, tmp_path / "f.h5", settings)
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"regions": "hf:model"}, "regions 'hf:model': expected proposals, dom or detectron2:"),
+        ({"weights": "own"}, "--weights: not with --regions detectron2:"),
+        ({"precision": "fp16"}, "precision fp16: not of a detectron2 model"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(drawn, weights, tmp_path, changed, problem):
+    if "weights" in changed:
+        changed = {"weights": weights}
+    settings = DetectSettings(**{"regions": "detectron2:config.yaml@random", **changed})
+    with pytest.raises(ConfigError, match=problem):
+        detect(drawn, tmp_path / "f.h5", settings)
 
 
 @pytest.mark.parametrize("width", [256, 1024, 2048])
@@ -300,57 +313,9 @@ def test_heads_that_pool_by_attention_give_what_they_pool(drawn, models, tmp_pat
 
 
 @needs_detectron2
-@pytest.mark.parametrize("order", ["BGR", "RGB"])
-@torch.inference_mode()
-def test_boxes_are_those_that_detectron2_itself_finds(drawn, models, tmp_path, order):
-    engine = pytest.importorskip("detectron2.engine")
-    _, weights = models["fpn"]
-    path = write_config(tmp_path / "model.yaml", "fpn", order=order)
-    pages, images = screenshots(drawn)
-    config = pytest.importorskip("detectron2.config").get_cfg()
-    config.merge_from_file(str(path))
-    config.MODEL.DEVICE, config.MODEL.WEIGHTS = "cpu", str(weights)
-    upstream = engine.DefaultPredictor(config)
-    size = (360, 640)
-    source = detectron.Detectron2Boxes(network_for(path, weights))
-    found = source.propose(pages, images, size)
-    assert source.kind == "external"
-    for ours, picture in zip(found, images, strict=True):
-        bgr = np.ascontiguousarray(picture.permute(1, 2, 0).numpy()[:, :, ::-1])
-        theirs = upstream(bgr)["instances"]
-        assert theirs.image_size == (1280, 720)
-        boxes = theirs.pred_boxes.tensor / 2
-        kept = nms(boxes, theirs.scores, 0.5)
-        assert len(kept) > 5
-        torch.testing.assert_close(ours.scores, theirs.scores[kept], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(ours.boxes, boxes[kept], rtol=1e-3, atol=0.05)
-
-
-@needs_detectron2
-def test_our_model_embeds_what_detectron2_finds(drawn, models, weights, tmp_path):
-    config, checkpoint = models["fpn"]
-    checkpoint = Path(shutil.copy(checkpoint, tmp_path / "boxes.pth"))
-    settings, features = settings_for(config, checkpoint, weights=weights), tmp_path / "f.h5"
-    detect_shards(drawn, features, settings, 0)
-    assert detect(drawn, features, settings).fresh == 12
-    with open_features(features) as there:
-        said, batch = there.attributes, there.read(slice(None))
-    assert said["detector"] == "apt-style"
-    assert said["weights_sha256"] == sha256_of(weights)
-    assert said["regions"] == "detectron2:fpn.yaml@boxes.pth"
-    assert said["regions_weights_sha256"] == sha256_of(checkpoint)
-    external = batch.source == SOURCES.index("external")
-    assert external.any(axis=1).all()
-    assert (batch.n_regions == external.sum(axis=1)).all()
-    write_checkpoint(config, checkpoint, seed=1)
-    with pytest.raises(ConfigError, match=r"regions_weights_sha256.*--force"):
-        detect(drawn, features, settings)
-
-
-@needs_detectron2
-@pytest.mark.parametrize("heads", ["", "AptROIHeads"])
-def test_in_bfloat16_features_point_where_they_did(drawn, models, tmp_path, heads):
-    config = write_config(tmp_path / "model.yaml", "fpn", heads=heads, proposals=0)
+@pytest.mark.parametrize(("kind", "heads"), [("fpn", ""), ("c4", "AptRes5ROIHeads")])
+def test_in_bfloat16_features_point_where_they_did(drawn, models, tmp_path, kind, heads):
+    config = write_config(tmp_path / "model.yaml", kind, heads=heads, proposals=0)
     network, (pages, images) = network_for(config), screenshots(drawn, 1)
     full = detectron.Detectron2Detector(network, {}).extract(pages, images).regions[0]
     half = detectron.Detectron2Detector(network, {}, autocast=True).extract(pages, images)
@@ -364,21 +329,13 @@ def test_in_bfloat16_features_point_where_they_did(drawn, models, tmp_path, head
 
 
 @needs_detectron2
-@torch.inference_mode()
-def test_a_model_of_another_architecture_gives_boxes():
+def test_a_model_of_another_architecture_is_refused():
     pytest.importorskip("detectron2")
     recipe = detectron.read_model_spec(
         "detectron2:COCO-Detection/retinanet_R_50_FPN_1x.yaml@random"
     )
-    recipe.config.INPUT.MIN_SIZE_TEST = 96
-    recipe.config.MODEL.RETINANET.SCORE_THRESH_TEST = 0.0
-    network = detectron.Network(recipe, torch.device("cpu"))
-    images = torch.zeros(1, 3, 640, 360, dtype=torch.uint8)
-    (found,) = detectron.Detectron2Boxes(network).propose([Page("a")], images, (180, 320))
-    assert len(found.boxes) > 0
-    assert (found.boxes[:, 2:] <= torch.tensor([180.0, 320.0])).all()
     with pytest.raises(ConfigError, match="RetinaNet"):
-        detectron.Detectron2Detector(network, {})
+        detectron.Detectron2Detector(detectron.Network(recipe, torch.device("cpu")), {})
 
 
 @needs_detectron2
@@ -447,9 +404,8 @@ def test_weights_of_another_model_or_none_at_all_are_refused(models, tmp_path):
         network_for(fpn, tmp_path / "mine.pth")
 
 
-def apt_config(folder, kind, more=""):
-    heads = {"fpn": "AptROIHeads", "c4": "AptRes5ROIHeads"}[kind]
-    path = write_config(folder / f"apt-{kind}.yaml", kind, heads=heads)
+def apt_config(folder, more=""):
+    path = write_config(folder / "apt.yaml", "c4", heads="AptRes5ROIHeads")
     path.write_text(
         path.read_text().replace("MODEL:", f"MODEL:\n  APT: {{TEMPERATURE: 0.1{more}}}")
     )
@@ -471,10 +427,9 @@ def training_input():
 
 
 @needs_detectron2
-@pytest.mark.parametrize("kind", ["fpn", "c4"])
-def test_our_predictor_trains_and_infers_inside_detectron2(models, tmp_path, kind):
+def test_our_predictor_trains_and_infers_inside_detectron2(models, tmp_path):
     events = pytest.importorskip("detectron2.utils.events")
-    network = network_for(apt_config(tmp_path, kind))
+    network = network_for(apt_config(tmp_path))
     model, predictor = network.model, network.predictor
     assert network.is_apt
     prompts = predictor.prompts.clone()
@@ -507,7 +462,7 @@ def test_our_predictor_trains_and_infers_inside_detectron2(models, tmp_path, kin
 @needs_detectron2
 def test_prompts_come_from_a_trained_detector_or_a_text_encoder(weights, tmp_path):
     pytest.importorskip("detectron2")
-    config = apt_config(tmp_path, "fpn", f", CARD: {weights}")
+    config = apt_config(tmp_path, f", CARD: {weights}")
     assert detectron.read_model_spec(f"detectron2:{config}@random").classes[:2] == [
         "text",
         "heading",
@@ -515,7 +470,7 @@ def test_prompts_come_from_a_trained_detector_or_a_text_encoder(weights, tmp_pat
     own = network_for(config).predictor
     torch.testing.assert_close(own.prompts, to_prompts(read_card(weights)))
     names = ", CLASSES: [[cat, 猫], [dog, 狗]], TEXT_ENCODER: 'hash:1'"
-    two = apt_config(tmp_path, "fpn", names)
+    two = apt_config(tmp_path, names)
     with pytest.raises(ConfigError, match=r"prompts of 2 classes, .*NUM_CLASSES is 18"):
         network_for(two)
     two.write_text(two.read_text().replace("NUM_CLASSES: 18", "NUM_CLASSES: 2"))
@@ -526,11 +481,10 @@ def test_prompts_come_from_a_trained_detector_or_a_text_encoder(weights, tmp_pat
 
 
 @needs_detectron2
-@pytest.mark.parametrize("kind", ["fpn", "c4"])
 def test_our_predictor_in_detectron2_gives_visual_features_whatever_the_text(
-    drawn, models, tmp_path, kind
+    drawn, models, tmp_path
 ):
-    network = network_for(apt_config(tmp_path, kind))
+    network = network_for(apt_config(tmp_path))
     torch.manual_seed(0)
     torch.nn.init.normal_(network.predictor.tuner.expand.weight, std=0.1)
     for layer in ("objectness_logits", "anchor_deltas"):

@@ -12,18 +12,16 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from now_builder.detect.labels.mapping import DEFAULT, read_mapping
-from now_builder.detect.labels.run import label_captures
 from now_builder.detect.model.apt import TINY, AptDetector
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.model.weights import card_path, load_detector, read_card
 from now_builder.detect.regions.extraction import AptExtractor
-from now_builder.detect.settings import LabelSettings, TrainDetectorSettings
+from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training import recipe as recipe_module
 from now_builder.detect.training.callbacks import history_path, pictures_path
 from now_builder.detect.training.data import (
     Screenshots,
     _hold_out,
-    read_coco_pages,
     read_train_pages,
 )
 from now_builder.detect.training.finish import finish
@@ -31,7 +29,7 @@ from now_builder.detect.training.learner import make_average
 from now_builder.detect.training.loop import Training
 from now_builder.detect.training.measure import find, measure
 from now_builder.detect.training.run import train_detector
-from now_builder.errors import ConfigError, FormatError, TrainingError
+from now_builder.errors import ConfigError
 from now_builder.formats.io import sha256_of
 
 QUICK = {"steps": 2, "batch_size": 2, "threads": 1, "device": "cpu"}
@@ -77,84 +75,6 @@ def test_other_classes_can_be_learned_from_trained_weights(few, weights, tmp_pat
     path.write_text(MAPPING.replace('"图"', '"像"'), encoding="utf-8")
     with pytest.raises(ConfigError, match="other mapping; --force"):
         train_detector(few, weights, settings)
-
-
-def test_labels_written_by_label_teach_what_the_captures_teach(drawn, train_pages, tmp_path):
-    label_captures(drawn, tmp_path / "labels", LabelSettings())
-    plain = train_pages
-    coco = read_coco_pages(drawn, tmp_path / "labels" / "labels.json", 0.2)
-    assert coco.mapping.classes == DEFAULT.classes
-    for name in ("learn", "held_out"):
-        for one, two in zip(getattr(plain, name), getattr(coco, name), strict=True):
-            assert (one.key, one.site, one.text_boxes) == (two.key, two.site, two.text_boxes)
-            assert one.labels.classes == two.labels.classes
-            assert np.allclose(one.labels.boxes, two.labels.boxes, atol=0.02)
-
-
-def foreign(folder, count=6, **more):
-    """Write grey images of 300 x 400 px with a red square, and their COCO file."""
-    images, annotations = [], []
-    for number in range(1, count + 1):
-        left, top = 30 * number, 20 * number
-        image = Image.new("RGB", (300, 400), (200, 200, 200))
-        image.paste((255, 0, 0), (left, top, left + 60, top + 80))
-        (folder / "shots").mkdir(parents=True, exist_ok=True)
-        image.save(folder / "shots" / f"{number}.jpg", quality=95)
-        entry = {"id": number, "file_name": f"shots/{number}.jpg", "width": 300, "height": 400}
-        images.append({**entry, **more})
-        box = [left, top, 60, 80]
-        annotations.append({"id": number, "image_id": number, "category_id": 3, "bbox": box})
-    kinds = [{"id": 3, "name": "square", "name_zh": "方块"}, {"id": 8, "name": "Hologram"}]
-    path = folder / "labels.json"
-    tree = {"images": images, "categories": kinds, "annotations": annotations}
-    path.write_text(json.dumps(tree), encoding="utf-8")
-    return path
-
-
-def test_foreign_images_are_letterboxed_and_their_boxes_with_them(tmp_path):
-    pages = read_coco_pages(tmp_path, foreign(tmp_path), 0.2)
-    assert pages.mapping.classes == (("square", "方块"), ("Hologram", "Hologram"))
-    assert (len(pages.learn), len(pages.held_out)) == (5, 1)
-    screens = Screenshots((180, 320), 10, 1).read(pages.learn)
-    for screen, page in zip(screens.int(), pages.learn, strict=True):
-        left, top, right, bottom = (round(edge / 4) for edge in page.labels.boxes[0])
-        assert (right - left, bottom - top) == (36, 48)  # 60 x 80 px times 180 / 300
-        assert screen[:, 245:].max() < 10  # 400 px high times 180 / 300 is 240
-        inside = screen[:, top + 3 : bottom - 3, left + 3 : right - 3].float().mean(dim=(1, 2))
-        assert inside.tolist() == pytest.approx([254, 0, 0], abs=6)
-        assert screen[1, max(top - 6, 0), left + 4] > 150
-
-
-def test_a_detector_is_trained_on_foreign_images(tmp_path):
-    coco = foreign(tmp_path)
-    weights = tmp_path / "w.safetensors"
-    train_detector(tmp_path, weights, TrainDetectorSettings(**QUICK, coco=coco))
-    card = read_card(weights)
-    assert card.classes == ["square", "Hologram"]
-    assert card.trained_on["sites"] == 0
-    model, _ = load_detector(weights, torch.device("cpu"))
-    assert model.prompts.shape == (2, 768)
-
-
-def test_a_mapping_brings_foreign_categories_to_its_classes(tmp_path):
-    path = tmp_path / "m.toml"
-    path.write_text('[names]\nsquare = "button"', encoding="utf-8")
-    pages = read_coco_pages(tmp_path, foreign(tmp_path), 0.2, read_mapping(path))
-    assert pages.mapping.class_names[pages.learn[0].labels.classes[0]] == "button"
-    with pytest.raises(TrainingError, match=r"labels\.json: 0 pages"):
-        read_coco_pages(tmp_path, foreign(tmp_path), 0.2, DEFAULT)
-
-
-def test_a_foreign_image_that_is_missing_or_of_another_size_is_named(tmp_path):
-    for change, problem in (
-        (lambda _: None, "found 300 x 400 px, expected 301 x 400"),
-        (lambda image: image.write_bytes(b"no image"), "not a readable image"),
-        (lambda image: image.unlink(), "not a readable image"),
-    ):
-        coco = foreign(tmp_path, width=301)
-        change(tmp_path / "shots" / "1.jpg")
-        with pytest.raises(FormatError, match=rf"1\.jpg: {problem}"):
-            read_coco_pages(tmp_path, coco, 0.2)
 
 
 def test_hosts_of_one_domain_are_held_out_together(train_pages):
@@ -286,7 +206,6 @@ def test_a_training_goes_on_from_other_weights(few, weights, tmp_path):
     [
         ({"precision": "fp16"}, "precision: found fp16 on device cpu"),
         ({"size": "paper", "text_encoder": "hash:0", "from_": "w"}, "size tiny; expected paper"),
-        ({"also": ["captures"], "coco": "labels.json"}, "--also"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(few, weights, tmp_path, more, problem):
