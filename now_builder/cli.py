@@ -125,7 +125,7 @@ def _ocr(
     As `now-leaderboard score --attributes OUT.csv` it gives the reference row of reading alone.
     It takes a second a page and core.
     """
-    from now_builder.detect.read_screens import read_screens
+    from now_builder.detect.ocr import read_screens
 
     typer.echo(read_screens(captures, output, languages, test_of))
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,6 +99,7 @@ class DetectSummary:
     missing: int = 0
 
     def __str__(self) -> str:
+        rate = self.fresh / max(self.seconds, 1e-9)
         if self.missing:
             return (
                 f"{self.features}: this share is done, {self.fresh} pages in {self.seconds:.1f} s; "
@@ -107,8 +109,8 @@ class DetectSummary:
             return f"{self.features}: complete, {self.pages} pages"
         return (
             f"{self.features}: {self.pages} pages, {self.fresh} new in {self.seconds:.1f} s "
-            f"({self.fresh / max(self.seconds, 1e-9):.1f} pages/s; waited {self.waiting_s:.1f} s "
-            f"for screenshots and {self.writing_s:.1f} s for the disk)"
+            f"({rate:.1f} pages/s; waited {self.waiting_s:.1f} s for screenshots and "
+            f"{self.writing_s:.1f} s for the disk)"
         )
 
 
@@ -126,7 +128,9 @@ def detect(
         FormatError: If captures, weights or features are missing or torn, or the features were
             made from other screenshots.
     """
-    share = _share(settings)
+    share = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if settings.shards_from:
+        share = read_share(settings.shards_from)
     if share[1] > 1 and (force or settings.engine == "ray"):
         raise ConfigError("--force, --engine ray: not with --shards-from or under torchrun")
     screenshots = _screenshots(read_rows(captures))
@@ -149,7 +153,8 @@ def detect(
     if left and settings.engine == "ray":
         _detect_on_ray(captures, features, settings, mine - done)
     elif left:
-        waiting, writing = _extract(captures, features, settings, shards, done)
+        mine_alone = {key: sha256 for key, sha256 in screenshots.items() if key in mine}
+        waiting, writing = _extract(captures, features, settings, shards, done, mine_alone)
     with _alone(features, share):
         # The last share finds all pages, however the others ended; no share waits for another.
         if share[1] > 1:
@@ -193,13 +198,6 @@ def _begin(
     return resolve_settings(resolved.model_copy(update=kept)), attributes
 
 
-def _share(settings: DetectSettings) -> tuple[int, int]:
-    """Return which share of the shards is this process's: number and count."""
-    if settings.shards_from:
-        return read_share(settings.shards_from)
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-
-
 @contextmanager
 def _alone(features: Path, share: tuple[int, int]) -> Iterator[None]:
     """Keep other shares from writing the feature file and removing its parts meanwhile."""
@@ -223,25 +221,27 @@ def detect_shards(captures: Path, features: Path, settings: DetectSettings, *sha
     settings, attributes = _begin(features, settings)
     screenshots = _screenshots(row for shard in shards for row in read_rows(captures, shard))
     done, _ = _keys_done(features, attributes, screenshots, shards)
-    _extract(captures, features, settings, shards, done)
+    if screenshots.keys() - done:
+        _extract(captures, features, settings, shards, done, screenshots)
 
 
 def _extract(
-    captures: Path, features: Path, settings: DetectSettings, shards: Sequence[int], done: set[str]
+    captures: Path,
+    features: Path,
+    settings: DetectSettings,
+    shards: Sequence[int],
+    done: set[str],
+    screenshots: Mapping[str, str | None],
 ) -> tuple[float, float]:
     """Return the seconds spent waiting for decoded screenshots and for the disk."""
-    screenshots = _screenshots(row for shard in shards for row in read_rows(captures, shard))
-    wanted = frozenset(screenshots)
-    left = len(wanted - done)
-    if not left:
-        return 0.0, 0.0
-    _log.info("detect: %d of %d pages to do; loading the detector", left, len(wanted))
+    left = len(screenshots.keys() - done)
+    _log.info("detect: %d of %d pages to do; loading the detector", left, len(screenshots))
     attributes = attributes_of(settings)
     detector = load(settings, tuple(attributes.items()))
     batch_size = settings.batch_size or choose_batch_size(settings.device, attributes.get("size"))
     pipeline = Pipeline(detector, features, settings, batch_size, screenshots)
     pages = read_captures(captures, frozenset(done), shards)
-    return pipeline.run((page for page in pages if page.key in wanted), left, len(done))
+    return pipeline.run((page for page in pages if page.key in screenshots), left, len(done))
 
 
 def choose_batch_size(device: str, size: str | None) -> int:
@@ -261,15 +261,13 @@ def _detect_on_ray(
     """Extract the pages that are left by the workers of a Ray cluster, a shard at a time."""
     shards = sorted({_shard(key) for key in left})
     threads = settings.threads or max(1, int(settings.worker_cpus))
-    weights = settings.weights
-    if weights is not None and weights.exists():  # not the name of shipped ones
-        weights = weights.resolve()
-    embed = settings.embed
-    if embed and Path(embed).is_dir():  # not the name of one on the hub
-        embed = str(Path(embed).resolve())
-    regions = with_absolute_paths(settings.regions)
-    elsewhere = {"weights": weights, "regions": regions, "embed": embed}
-    for_worker = settings.model_copy(update={"threads": threads, **elsewhere})
+    elsewhere: dict[str, Any] = {"threads": threads}
+    elsewhere["regions"] = with_absolute_paths(settings.regions)
+    if settings.weights is not None and settings.weights.exists():  # not the name of shipped ones
+        elsewhere["weights"] = settings.weights.resolve()
+    if settings.embed and Path(settings.embed).is_dir():  # not the name of one on the hub
+        elsewhere["embed"] = str(Path(settings.embed).resolve())
+    for_worker = settings.model_copy(update=elsewhere)
     engine: RayEngine[int] = RayEngine(
         partial(detect_shards, captures.resolve(), features.resolve(), for_worker),
         lambda _: _SHARD_LIMIT_S,
@@ -366,19 +364,15 @@ class Pipeline:
             calls_in_background(self._write, _UNWRITTEN) as write,
         ):
             _log.info("detect: %d pages to do, %d done", left, done)
-            for found in self._extracted(batches, lanes):
+            # One lane is this thread, whose device is the detector's.
+            extract = lambda batch: self.detector.extract(*batch)  # noqa: E731
+            for found in map(extract, batches) if lanes == 1 else ahead(extract, batches, lanes):
                 start = time.perf_counter()
                 write(found)
                 writing += time.perf_counter() - start
                 progress.add(len(found.keys))
             start = time.perf_counter()
         return self._waited, writing + time.perf_counter() - start
-
-    def _extracted(self, batches: Iterator[_Batch], lanes: int) -> Iterator[FeatureBatch]:
-        """Extract batches in order; one lane is this thread, whose device is the detector's."""
-        if lanes == 1:
-            return (self.detector.extract(*batch) for batch in batches)
-        return ahead(lambda batch: self.detector.extract(*batch), batches, lanes)
 
     @contextmanager
     def _lanes(self) -> Iterator[int]:

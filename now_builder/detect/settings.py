@@ -42,8 +42,7 @@ class TrainDetectorSettings(Strict):
         description="Further folder made by crawl, whose train pool is learned from too. May be "
         "repeated.",
     )
-    epochs: int = Field(0, ge=0, description="Passes over the train pool; 0: the size's default.")
-    steps: int = Field(0, ge=0, description="Total steps; overrides --epochs when not 0.")
+    steps: int = Field(0, ge=0, description="Total steps; 0: the size's default.")
     batch_size: int = Field(0, ge=0, description="Pages of a step; 0: the size's default.")
     lr: float = Field(0.0, ge=0, description="Highest learning rate; 0: the size's default.")
     seed: int = Field(0, ge=0, description="Seed of the initial weights and of every draw.")
@@ -72,9 +71,6 @@ class TrainDetectorSettings(Strict):
         "written; less in the first steps. 0: no average.",
     )
     held_out: float = Field(0.1, ge=0, lt=1, description="Share of the train pool to measure on.")
-    measure_every: int = Field(
-        0, ge=0, description="Epochs between measurements; 0: each epoch, at most 12 times in all."
-    )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
     threads: int = Field(0, ge=0, description="CPU threads; 0: all cores.")
     precision: Literal["fp32", "bf16", "fp16"] = Field(
@@ -85,7 +81,6 @@ class TrainDetectorSettings(Strict):
     half: bool = Field(
         default=False, description="Write the weights as float16, half as large, and measure those."
     )
-    checkpoint_every: int = Field(100, ge=1, description="Steps between checkpoints.")
 
 
 class _SettingsOfOneMachine(Strict):

@@ -21,13 +21,13 @@ from tqdm import tqdm
 from now_builder.detect.model.patch_features import PatchFeatures
 from now_builder.detect.model.weights import find_weights, load_detector, read_card, write_weights
 from now_builder.detect.model.word_reader import WordReader
-from now_builder.detect.training.checkpoints import (
+from now_builder.detect.training.learner import make_average
+from now_builder.detect.training.run import (
     checkpoint_path,
     load_checkpoint,
     report_resumed,
     save_checkpoint,
 )
-from now_builder.detect.training.learner import make_average
 from now_builder.errors import ConfigError, NowError, TrainingError
 from now_builder.formats.word_vectors import Unit, is_unspaced, letter_vector, unit_vector
 from now_builder.program.command_line import set_up_logging

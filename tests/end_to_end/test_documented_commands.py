@@ -40,7 +40,7 @@ SMALLER = {
     r"pc2-baseline table": "--dry-run",
     r"--seeds 0,1,2": "--seeds 0,1",
     r"plant planted": "--train 24 --dev 8 --test 8",
-    r"train-detector": "--steps 1 --batch-size 2 --measure-every 99",
+    r"train-detector": "--steps 1 --batch-size 2",
     r"(train|measure)-detector|detect ": "--threads 1",
     r"now-builder detect ": "--proposals 40",
     r"builder tokenize": "--processes 1",

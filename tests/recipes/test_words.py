@@ -9,7 +9,7 @@ from PIL import Image
 
 from now_builder.detect.model.text_encoder import DIMENSION
 from now_builder.detect.model.weights import find_weights, load_detector
-from now_builder.detect.training.checkpoints import checkpoint_path
+from now_builder.detect.training.run import checkpoint_path
 from now_builder.formats.shard import Element
 from recipes.words import drawing, lexicon, measure_pages, train_words
 

@@ -1,8 +1,7 @@
 """DOM elements to detection labels: 18 classes, and the filters that noisy pages need."""
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from now_builder.detect.labels.mapping import DEFAULT, IGNORE, ClassMapping
@@ -56,7 +55,7 @@ def label(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Label
     without pixels; unknown kinds; beyond 40 of a class.
     """
     page = _Page(elements, _children(elements), mapping)
-    labelled: list[_Labelled] = []
+    labelled: list[tuple[Box, str]] = []
     ignored: list[Box] = []
     whole: set[int] = set()  # texts, headings and links, and their parts
     for index, element in enumerate(elements):
@@ -66,11 +65,10 @@ def label(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Label
         part = kind == "text" and element.tag in _INLINE and element.parent in whole
         if part or kind in ("text", "heading", "link"):
             whole.add(index)
-        if part:
+        if part or not all(map(math.isfinite, tight := _tight(page, index, kind))):
             continue
-        box = _cut(_tight(page, index, kind))
-        if box is None:
-            continue
+        left, top, right, bottom = tight
+        box = max(left, 0.0), max(top, 0.0), min(right, float(WIDTH)), min(bottom, float(HEIGHT))
         if kind == "dialog" and _area(box) > _WALL * WIDTH * HEIGHT:
             return None
         if _is_background(element, kind, box):
@@ -80,9 +78,16 @@ def label(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Label
             ignored.append(box)
         else:
             labelled.append((box, kind))
-    kept, over = _capped([(box, mapping.final(kind)) for box, kind in _distinct(labelled)])
-    number = {name: place for place, name in enumerate(mapping.class_names)}
-    return Labels([box for box, _ in kept], [number[name] for _, name in kept], ignored + over)
+    boxes: list[Box] = []
+    classes: list[int] = []
+    for box, kind in _distinct(labelled):
+        number = mapping.class_names.index(mapping.final(kind))
+        if classes.count(number) < _CAP:
+            boxes.append(box)
+            classes.append(number)
+        else:
+            ignored.append(box)
+    return Labels(boxes, classes, ignored)
 
 
 def dom_boxes(elements: Sequence[Element]) -> list[Box]:
@@ -98,7 +103,14 @@ class _Page:
     mapping: ClassMapping
 
     def below(self, index: int) -> list[Element]:
-        return [self.elements[i] for i in _subtree(self.children, index)]
+        """Return the descendants, at most 200, safe against loops in a broken record."""
+        waiting, seen = list(self.children[index]), {index: None}
+        while waiting and len(seen) <= 200:
+            current = waiting.pop()
+            if current not in seen:
+                seen[current] = None
+                waiting.extend(self.children[current])
+        return [self.elements[each] for each in seen if each != index]
 
     def parts(self, index: int) -> list[Element]:
         """Return an element and what its text is made of, links included: some 200 at most."""
@@ -112,9 +124,6 @@ class _Page:
 
     def pictured(self, elements: Sequence[Element]) -> bool:
         return any(_plain_kind(item, self.mapping) == "image" for item in elements)
-
-
-_Labelled = tuple[Box, str]
 
 
 def _seen(element: Element) -> bool:
@@ -223,41 +232,17 @@ def _tight(page: _Page, index: int, kind: str | None) -> Box:
     return min(lefts), min(tops), max(rights), max(bottoms)
 
 
-def _cut(box: Box) -> Box | None:
-    """Clip a box to the screen; ``None`` if it is not finite."""
-    if not all(map(math.isfinite, box)):
-        return None
-    left, top, right, bottom = box
-    return max(left, 0.0), max(top, 0.0), min(right, float(WIDTH)), min(bottom, float(HEIGHT))
+def _distinct(labelled: Sequence[tuple[Box, str]]) -> list[tuple[Box, str]]:
+    """Drop all but the most specific of boxes that coincide; keep document order.
 
-
-def _distinct(labelled: Sequence[_Labelled]) -> list[_Labelled]:
-    """Drop all but the most specific of boxes that coincide; keep document order."""
-    order = sorted(range(len(labelled)), key=lambda i: (_rank(labelled[i][1]), i))
+    A user's own kinds come first.
+    """
+    ranks = [_SPECIFIC.index(kind) if kind in _SPECIFIC else -1 for _, kind in labelled]
     kept: list[int] = []
-    for i in order:
+    for i in sorted(range(len(labelled)), key=ranks.__getitem__):
         if all(_iou(labelled[i][0], labelled[k][0]) <= _SAME for k in kept):
             kept.append(i)
     return [labelled[i] for i in sorted(kept)]
-
-
-def _rank(kind: str) -> int:
-    """Return the rank of a kind among those that coincide; a user's own kinds come first."""
-    return _SPECIFIC.index(kind) if kind in _SPECIFIC else -1
-
-
-def _capped(labelled: Sequence[_Labelled]) -> tuple[list[_Labelled], list[Box]]:
-    """Separate the first boxes of each class from those beyond the cap."""
-    counts: Counter[str] = Counter()
-    kept: list[_Labelled] = []
-    over: list[Box] = []
-    for box, name in labelled:
-        counts[name] += 1
-        if counts[name] <= _CAP:
-            kept.append((box, name))
-        else:
-            over.append(box)
-    return kept, over
 
 
 def _children(elements: Sequence[Element]) -> list[list[int]]:
@@ -266,17 +251,6 @@ def _children(elements: Sequence[Element]) -> list[list[int]]:
         if 0 <= element.parent < len(elements) and element.parent != index:
             children[element.parent].append(index)
     return children
-
-
-def _subtree(children: Sequence[Sequence[int]], index: int) -> Iterator[int]:
-    """Yield the descendants of an element, at most 200, safe against loops in a broken record."""
-    waiting, seen = list(children[index]), {index}
-    while waiting and len(seen) <= 200:
-        current = waiting.pop()
-        if current not in seen:
-            seen.add(current)
-            waiting.extend(children[current])
-            yield current
 
 
 def _sides(box: Box) -> tuple[float, float]:

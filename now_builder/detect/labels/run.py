@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -23,12 +22,10 @@ from now_builder.formats.shard import (
     HEIGHT,
     WIDTH,
     Box,
-    Capture,
-    CaptureRow,
     complete_shards,
     members_path,
-    read_members,
-    read_rows,
+    read_captures,
+    stream_rows,
 )
 from now_builder.formats.split import SplitPlan, read_split
 from now_builder.program.progress import watched
@@ -67,7 +64,7 @@ def label_captures(
     """
     mapping = read_mapping(settings.mapping) if settings.mapping else DEFAULT
     plan = read_split(captures / "split.toml")
-    pages, inputs = _survey(captures, plan, mapping)
+    sites, inputs = _survey(captures, plan, mapping)
     path = labels / "labels.json"
     if force:
         path.unlink(missing_ok=True)
@@ -78,20 +75,21 @@ def label_captures(
     labels.mkdir(parents=True, exist_ok=True)
     remove_leftovers(labels)
     with CocoWriter(labels, mapping) as writer:
-        for row, capture in watched(_captured(captures), "label", total=pages):
+        captured = (page for page in read_captures(captures) if page.key in sites)
+        for capture in watched(captured, "label", total=len(sites)):
             found = label(capture.elements, mapping)
             if found is not None and found.boxes:
-                pool = plan.pool_of(row.site, row.key)
-                name = f"{row.key}.{capture.extension}"
-                writer.add(name, found, key=row.key, site=row.site, pool=pool)
-        info = _Info(inputs=inputs, pages=pages, labelled=writer.pages, boxes=writer.labelled)
+                key, site = capture.key, sites[capture.key]
+                pool = plan.pool_of(site, key)
+                writer.add(f"{key}.{capture.extension}", found, key=key, site=site, pool=pool)
+        info = _Info(inputs=inputs, pages=len(sites), labelled=writer.pages, boxes=writer.labelled)
         about = {
             "description": "Elements of captured pages, as the browser laid them out",
             "format": _FORMAT,
             "tool": f"now-builder {__version__}",
         }
         writer.write(path, about | info.model_dump())
-    return LabelSummary(labels, pages, info.labelled, info.boxes, fresh=True)
+    return LabelSummary(labels, info.pages, info.labelled, info.boxes, fresh=True)
 
 
 class CocoWriter(ExitStack):
@@ -157,33 +155,21 @@ def _line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _survey(captures: Path, plan: SplitPlan, mapping: ClassMapping) -> tuple[int, str]:
-    """Count captured pages, and hash everything that the labels depend on."""
-    digest = hashlib.sha256(
-        f"{_FORMAT}\t{__version__}\t{plan.model_dump_json()}\t{mapping.model_dump_json()}\n".encode()
-    )
-    pages = 0
-    if not captures.is_dir() or not complete_shards(captures):
-        read_rows(captures)  # names the missing file
+def _survey(captures: Path, plan: SplitPlan, mapping: ClassMapping) -> tuple[dict[str, str], str]:
+    """Return the site of each captured page, and a hash of all that the labels depend on."""
+    settings = f"{plan.model_dump_json()}\t{mapping.model_dump_json()}"
+    digest = hashlib.sha256(f"{_FORMAT}\t{__version__}\t{settings}\n".encode())
+    sites = {}
+    for row in stream_rows(captures):
+        if row.status == "ok":
+            sites[row.key] = row.site
+            digest.update(f"{row.key}\t{row.site}\t{row.sha256}\t{row.load_state}\n".encode())
+    if not sites:
+        raise FormatError(captures, "no row with status=ok, so there is nothing to label")
     for shard in complete_shards(captures):
         path = members_path(captures, shard)
         digest.update(f"{shard}\t{path.stat().st_size if path.exists() else -1}\n".encode())
-        for row in read_rows(captures, shard):
-            if row.status == "ok":
-                pages += 1
-                digest.update(f"{row.key}\t{row.site}\t{row.sha256}\t{row.load_state}\n".encode())
-    if not pages:
-        raise FormatError(captures, "no row with status=ok, so there is nothing to label")
-    return pages, digest.hexdigest()
-
-
-def _captured(captures: Path) -> Iterator[tuple[CaptureRow, Capture]]:
-    """Stream the captured pages with their rows, shard by shard."""
-    for shard in complete_shards(captures):
-        rows = {row.key: row for row in read_rows(captures, shard) if row.status == "ok"}
-        for capture in read_members(members_path(captures, shard)) if rows else ():
-            if capture.key in rows:
-                yield rows[capture.key], capture
+    return sites, digest.hexdigest()
 
 
 class _Info(BaseModel):

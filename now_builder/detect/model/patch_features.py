@@ -240,11 +240,6 @@ class PatchFeatures(nn.Module):
         self.strokes.fit((_scales(page[None])[0][0] for page in pages), seed)
         self.shapes.fit((_scales(page[None])[1][0] for page in pages), seed)
 
-    def fit_blocks(self, described: Sequence[Float[Tensor, "all _"]]) -> None:
-        """Fit the maps to features of the train pool's regions by :meth:`describe`."""
-        for block, rows in zip(self.blocks, described, strict=True):
-            block.fit(rows)
-
 
 def saturated(sums: Float[Tensor, "all 256"]) -> Float[Tensor, "all 256"]:
     """Shorten sums of letters' vectors: their length grows with the text, to 1 at most."""

@@ -194,25 +194,16 @@ def _shrink(pages: Float[Tensor, "n 1 h w"], scale: int) -> Float[Tensor, "n 1 i
 
 def _seen(
     boxes: Float[Tensor, "boxes 4"], shown: Bool[Tensor, "rows seen"], scale: int
-) -> tuple[tuple[Int64[Tensor, " cells"], Int64[Tensor, " cells"]], Bool[Tensor, "boxes cells"]]:
-    """Return row and column of a page's cells that lie in a box, and in which boxes each does."""
+) -> tuple[tuple[Tensor, Tensor], Bool[Tensor, "boxes cells"]]:
+    """Return row and column of a page's cells whose centre is in a box, and in which boxes."""
     row, column = letters(shown)
-    inside = _within(boxes, row * DOWN * scale, column * ACROSS * scale, scale)
+    down = row * DOWN * scale + DOWN * scale / 2
+    across = column * ACROSS * scale + ACROSS * scale / 2
+    centre = torch.stack([across, down])
+    begin, end = boxes[:, :2, None], boxes[:, 2:, None]
+    inside = ((centre >= begin) & (centre < end)).all(dim=1)
     wanted = inside.any(dim=0)
     return (row[wanted], column[wanted]), inside[:, wanted]
-
-
-def _within(
-    boxes: Float[Tensor, "boxes 4"],
-    top: Int64[Tensor, " cells"],
-    left: Int64[Tensor, " cells"],
-    scale: int,
-) -> Bool[Tensor, "boxes cells"]:
-    """Return which cells have their centre in which boxes."""
-    down, across = top + DOWN * scale / 2, left + ACROSS * scale / 2
-    begin, end = boxes[:, :2, None], boxes[:, 2:, None]
-    centre = torch.stack([across, down])
-    return ((centre >= begin) & (centre < end)).all(dim=1)
 
 
 def _convolution(

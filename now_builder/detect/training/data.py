@@ -1,7 +1,7 @@
 """Pages to train on: labels and text boxes from captures, pixels on demand."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from now_builder.errors import TrainingError
 from now_builder.formats.shard import (
     HEIGHT,
     WIDTH,
-    Capture,
     ScreenshotPlace,
     complete_shards,
     locate_screenshots,
@@ -96,11 +95,32 @@ def read_train_pages(
     Raises:
         TrainingError: If fewer than two pages are left.
     """
-    pages, dialog_pages = read_pool(captures, "train", mapping)
-    for folder in also:
+    pages: list[TrainPage] = []
+    dialog_pages = 0
+    for folder in (captures, *also):
         more, covered = read_pool(folder, "train", mapping)
         pages, dialog_pages = pages + more, dialog_pages + covered
-    return _hold_out(captures, pages, held_out, dialog_pages, mapping)
+    if len(pages) < 2:
+        raise TrainingError(
+            f"{captures}: {len(pages)} pages of the train pool have labelled elements; "
+            "a detector needs two or more"
+        )
+    learn, aside = hold_out(pages, held_out)
+    return TrainPages(learn, aside, dialog_pages, mapping)
+
+
+def hold_out(pages: Sequence[TrainPage], share: float) -> tuple[list[TrainPage], list[TrainPage]]:
+    """Divide pages by registrable domain, or, where all are of one, by page."""
+    names = [registrable_domain(page.site) for page in pages]
+    if len(set(names)) == 1:
+        names = [page.key for page in pages]
+    order = sorted(set(names), key=lambda name: hashlib.sha256(name.encode()).digest())
+    count = min(max(1, round(share * len(order))), len(order) - 1) if share else 0
+    aside = set(order[:count])
+    parts: tuple[list[TrainPage], list[TrainPage]] = ([], [])
+    for page, name in zip(pages, names, strict=True):
+        parts[name in aside].append(page)
+    return parts
 
 
 def read_pool(
@@ -109,17 +129,6 @@ def read_pool(
     """Read the pages of a pool that have labels, and count those behind a wall."""
     pages: list[TrainPage] = []
     dialog_pages = 0
-    for site, place, capture in _captured(captures, pool):
-        labels = label(capture.elements, mapping)
-        dialog_pages += labels is None
-        if labels is not None and labels.boxes:
-            texts = dom_text_boxes(capture.elements)
-            pages.append(TrainPage(capture.key, site, place, labels, texts))
-    return pages, dialog_pages
-
-
-def _captured(captures: Path, pool: Split) -> Iterator[tuple[str, ScreenshotPlace, Capture]]:
-    """Stream the captures of a pool, each with its site and the place of its screenshot."""
     plan = read_split(captures / "split.toml")
     for shard in watched(complete_shards(captures), f"read the {pool} pool", "shard"):
         rows = {
@@ -129,29 +138,12 @@ def _captured(captures: Path, pool: Split) -> Iterator[tuple[str, ScreenshotPlac
         }
         places = locate_screenshots(captures, shard)
         for capture in read_members(members_path(captures, shard), frozenset(places) - set(rows)):
-            yield rows[capture.key].site, places[capture.key], capture
-
-
-def _hold_out(
-    path: Path, pages: Sequence[TrainPage], share: float, dialog_pages: int, mapping: ClassMapping
-) -> TrainPages:
-    if len(pages) < 2:
-        raise TrainingError(
-            f"{path}: {len(pages)} pages of the train pool have labelled elements; "
-            "a detector needs two or more"
-        )
-    names = [registrable_domain(page.site) for page in pages]
-    if len(set(names)) == 1:
-        names = [page.key for page in pages]
-    order = sorted(set(names), key=lambda name: hashlib.sha256(name.encode()).digest())
-    count = min(max(1, round(share * len(order))), len(order) - 1) if share else 0
-    aside = set(order[:count])
-    return TrainPages(
-        [page for page, name in zip(pages, names, strict=True) if name not in aside],
-        [page for page, name in zip(pages, names, strict=True) if name in aside],
-        dialog_pages,
-        mapping,
-    )
+            labels = label(capture.elements, mapping)
+            dialog_pages += labels is None
+            if labels is not None and labels.boxes:
+                texts, key = dom_text_boxes(capture.elements), capture.key
+                pages.append(TrainPage(key, rows[key].site, places[key], labels, texts))
+    return pages, dialog_pages
 
 
 class Screenshots:

@@ -1,8 +1,9 @@
-"""A detector in training and one step of it: model, losses, optimiser, moving average."""
+"""A detector in training: recipe of its size, model, losses, optimiser, moving average."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -12,13 +13,12 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torchvision.ops import roi_align
 
-from now_builder.detect.labels.mapping import ClassMapping
-from now_builder.detect.model.apt import AptDetector
+from now_builder.detect.labels.mapping import ClassMapping, read_mapping
+from now_builder.detect.model.apt import PAPER, TINY, AptDetector, ModelConfig
 from now_builder.detect.model.clip_resnet import batch_norms, load_clip
-from now_builder.detect.model.proposals import Anchors
 from now_builder.detect.model.text_boxes import linked_embeddings
 from now_builder.detect.model.text_encoder import TextEncoder, embed_prompts, make_text_encoder
-from now_builder.detect.model.weights import choose_device, find_weights, load_detector
+from now_builder.detect.model.weights import choose_device, find_weights, load_detector, read_card
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.augmentation import jitter, recolour, zoom
 from now_builder.detect.training.data import Screenshots, TrainPage, TrainPages, to_targets
@@ -26,19 +26,85 @@ from now_builder.detect.training.losses import (
     THUMBNAIL,
     Appearance,
     Sample,
-    Targets,
     class_weights,
     proposal_loss,
     region_loss,
     sample_regions,
 )
-from now_builder.detect.training.recipe import Recipe, learning_rate
 from now_builder.errors import ConfigError, TrainingError
 
 _PAINT, _VIEW = 4.0, 2.0
 """Weights of the painting and the view loss."""
 _CACHE_MIB = 2048
 """Memory for decoded screenshots: 3,000 pages of the tiny size; beyond it they are decoded anew."""
+
+_HUB_TEXT_ENCODER = "bert-base-multilingual-cased"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a size is trained.
+
+    Attributes:
+        batch: Pages in memory at once.
+        fewest: Minimum number of steps where the settings have none.
+        lr: Highest learning rate from scratch; a loaded backbone takes a tenth.
+        regions: Regions drawn per page for the region losses.
+        views: Recoloured copies of each page in a batch: 1, or 2 for the view loss.
+    """
+
+    model: ModelConfig
+    text_encoder: str
+    epochs: int
+    batch: int
+    lr: float
+    regions: int
+    fewest: int = 1
+    steps: int = 0
+    views: int = 1
+
+
+_RECIPES = {
+    "tiny": Recipe(TINY, "hash:0", epochs=2, batch=6, lr=2e-3, regions=48, fewest=200),
+    "paper": Recipe(PAPER, _HUB_TEXT_ENCODER, epochs=12, batch=8, lr=1e-4, regions=64, views=2),
+}
+
+
+def resolve_recipe(settings: TrainDetectorSettings, pages: int) -> Recipe:
+    """Fill in the size's defaults where the settings have none, for so many pages to learn from."""
+    recipe = _RECIPES[settings.size]
+    batch = min(settings.batch_size or recipe.batch, pages)
+    reads = settings.from_ is not None and read_card(find_weights(settings.from_)).model.words
+    return replace(
+        recipe,
+        model=recipe.model.model_copy(update={"words": reads}),
+        text_encoder=settings.text_encoder or recipe.text_encoder,
+        batch=batch,
+        lr=settings.lr or recipe.lr,
+        steps=settings.steps or max(recipe.fewest, recipe.epochs * pages // batch),
+    )
+
+
+def learning_rate(recipe: Recipe, step: int) -> float:
+    """Return the highest learning rate at a step.
+
+    It warms up over the first twentieth of the steps, then falls along a half cosine to a
+    hundredth.
+    """
+    warm = max(1, recipe.steps // 20)
+    if step < warm:
+        return recipe.lr * ((step + 1) / warm)
+    done = (step - warm) / max(1, recipe.steps - warm)
+    return recipe.lr * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def identity(settings: TrainDetectorSettings) -> dict[str, Any]:
+    """Return the settings that change the result."""
+    without = {"device", "threads", "also"}
+    content = read_mapping(settings.mapping).model_dump(mode="json") if settings.mapping else None
+    start = read_card(find_weights(settings.from_)).weights_sha256 if settings.from_ else None
+    changed = {"mapping": content, "from_": start}
+    return {**settings.model_dump(mode="json", exclude=without), **changed}
 
 
 class Learner:
@@ -57,7 +123,11 @@ class Learner:
     ) -> None:
         self.settings, self.recipe = settings, recipe
         self.device = choose_device(settings.device)
-        check_precision(settings.precision, self.device)
+        on_gpu = self.device.type == "cuda"
+        if settings.precision == "fp16" and not on_gpu:
+            raise ConfigError(f"precision: found fp16 on device {self.device}; fp16 needs CUDA")
+        if settings.precision == "bf16" and on_gpu and not torch.cuda.is_bf16_supported():
+            raise ConfigError(f"precision: found bf16, which {self.device} lacks; use fp16")
         self.encoder: TextEncoder = make_text_encoder(recipe.text_encoder, self.device)
         self.screenshots = Screenshots(recipe.model.input_size, _CACHE_MIB, threads)
         self.model, self.appearance = self._build(pages.mapping)
@@ -71,25 +141,22 @@ class Learner:
         prompts = embed_prompts(self.encoder, mapping.classes)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
-            model = AptDetector(self.recipe.model, prompts)
-            appearance = Appearance()
+            model, appearance = AptDetector(self.recipe.model, prompts), Appearance()
         if self.settings.from_:
-            self._start_from(model, find_weights(self.settings.from_))
+            weights = find_weights(self.settings.from_)
+            start, card = load_detector(weights, torch.device("cpu"))
+            if card.model != self.recipe.model:
+                raise ConfigError(
+                    f"{weights}: size {card.model.size}; expected {self.recipe.model.size} and the "
+                    "same architecture"
+                )
+            # The prompts stay those of the classes to learn.
+            model.load_state_dict({**start.state_dict(), "prompts": model.prompts})
         if self.settings.clip_weights:
             load_clip(model.visual, self.settings.clip_weights)
             _freeze(model)
         model = model.to(memory_format=torch.channels_last).to(self.device)
         return model, appearance.to(self.device)
-
-    def _start_from(self, model: AptDetector, weights: Path) -> None:
-        """Load trained weights; the prompts stay those of the classes to learn."""
-        start, card = load_detector(weights, torch.device("cpu"))
-        if card.model != self.recipe.model:
-            raise ConfigError(
-                f"{weights}: size {card.model.size}; expected {self.recipe.model.size} and the "
-                "same architecture"
-            )
-        model.load_state_dict({**start.state_dict(), "prompts": model.prompts})
 
     def _parameter_groups(self) -> list[dict[str, Any]]:
         backbone = [p for p in self.model.visual.parameters() if p.requires_grad]
@@ -103,24 +170,18 @@ class Learner:
         """The model that is measured and written: the moving average where there is one."""
         return cast(AptDetector, self.average.module) if self.average else self.model
 
+    def _parts(self) -> dict[str, Any]:
+        names = ("model", "appearance", "average", "optimizer", "scaler")
+        return {name: part for name in names if (part := getattr(self, name)) is not None}
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return {
-            "model": self.model.state_dict(),
-            "appearance": self.appearance.state_dict(),
-            "average": self.average.state_dict() if self.average else None,
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-        }
+        return {name: part.state_dict() for name, part in self._parts().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
-        self.model.load_state_dict(state["model"])
-        self.appearance.load_state_dict(state["appearance"])
-        if self.average is not None:
-            self.average.load_state_dict(state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
 
     def step(self, number: int, pages: Sequence[TrainPage]) -> dict[str, float]:
         """Take step ``number``, from 0, on a batch and return its weighted losses.
@@ -147,90 +208,58 @@ class Learner:
             self.average.update_parameters(self.model)
         return {name: float(value.detach()) for name, value in losses.items()}
 
-    def _autocast(self) -> torch.autocast:
-        kind = torch.float16 if self.settings.precision == "fp16" else torch.bfloat16
-        return torch.autocast(self.device.type, kind, enabled=self.settings.precision != "fp32")
-
     def losses(
         self, pages: Sequence[TrainPage], generator: torch.Generator
     ) -> dict[str, Float[Tensor, ""]]:
         """Compute the weighted losses of a batch, each page in as many views as the recipe says."""
-        targets = [self._targets(page, generator) for page in pages]
+        model, size, count = self.model, self.recipe.model.input_size, self.recipe.views
+        targets = [
+            to_targets(page, size, self.encoder, generator).to(self.device) for page in pages
+        ]
         pixels = self.screenshots.read(pages).to(self.device).float() / 255
         if self.settings.zoom > 1:
             pixels, targets = zoom(pixels, targets, self.settings.zoom, generator)
-        views = torch.cat([recolour(pixels, generator) for _ in range(self.recipe.views)])
-        with self._autocast():
-            maps = self.model.maps(views)
-            objectness, deltas, anchors = self.model.rpn(maps)
+        views = torch.cat([recolour(pixels, generator) for _ in range(count)])
+        precision = self.settings.precision
+        kind = torch.float16 if precision == "fp16" else torch.bfloat16
+        autocast = partial(torch.autocast, self.device.type, kind, enabled=precision != "fp32")
+        with autocast():
+            maps = model.maps(views)
+            objectness, deltas, anchors = model.rpn(maps)
         objectness, deltas = objectness.float(), deltas.float()
         losses = {}
         losses["rpn"], losses["rpn box"] = proposal_loss(objectness, deltas, anchors, targets)
-        first = self._sample(objectness, deltas, anchors, targets, generator)
-        samples = list(first)
-        size = self.recipe.model.input_size
-        for _ in range(1, self.recipe.views):
+        with torch.no_grad():
+            of_first = objectness[: len(pages)], deltas[: len(pages)]
+            proposals = model.rpn.propose(*of_first, anchors, self.recipe.model.proposals)
+            samples = [
+                sample_regions(
+                    found.boxes, page, self.recipe.regions, len(model.prompts), generator
+                )
+                for found, page in zip(proposals, targets, strict=True)
+            ]
+        for _ in range(1, count):
+            first = samples[: len(pages)]
             samples += [replace(s, boxes=jitter(s.boxes, size, generator)) for s in first]
         regions = [sample.boxes for sample in samples]
-        with self._autocast():
-            pooled = self.model.pool(maps, regions).float()
-        embedded = self.model.projection(pooled)
-        losses["class"], losses["box"] = self._region_losses(
-            pooled, embedded, samples, targets * self.recipe.views
-        )
-        return losses | self._appearance_losses(embedded, views, regions)
-
-    def _targets(self, page: TrainPage, generator: torch.Generator) -> Targets:
-        size = self.recipe.model.input_size
-        return to_targets(page, size, self.encoder, generator).to(self.device)
-
-    @torch.no_grad()
-    def _sample(
-        self,
-        objectness: Float[Tensor, "n a"],
-        deltas: Float[Tensor, "n a 4"],
-        anchors: Anchors,
-        targets: Sequence[Targets],
-        generator: torch.Generator,
-    ) -> list[Sample]:
-        count = len(targets)
-        found = self.model.rpn.propose(
-            objectness[:count], deltas[:count], anchors, self.recipe.model.proposals
-        )
-        regions, background = self.recipe.regions, len(self.model.prompts)
-        return [
-            sample_regions(proposals.boxes, page, regions, background, generator)
-            for proposals, page in zip(found, targets, strict=True)
-        ]
-
-    def _region_losses(
-        self,
-        pooled: Float[Tensor, "all outputs"],
-        embedded: Float[Tensor, "all 768"],
-        samples: Sequence[Sample],
-        targets: Sequence[Targets],
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        with autocast():
+            pooled = model.pool(maps, regions).float()
+        embedded = model.projection(pooled)
         text = torch.cat([
-            linked_embeddings(sample.boxes, page.texts, page.vectors)
-            for sample, page in zip(samples, targets, strict=True)
+            linked_embeddings(boxes, page.texts, page.vectors)
+            for boxes, page in zip(regions, targets * count, strict=True)
         ])  # fmt: skip
         fields = Sample.__slots__
         together = Sample(*(torch.cat([getattr(s, name) for s in samples]) for name in fields))
-        logits = self.model.classify(embedded, text, together.boxes)
-        return region_loss(logits, self.model.regression(pooled), together, self.class_weights)
-
-    def _appearance_losses(
-        self,
-        embedded: Float[Tensor, "all 768"],
-        views: Float[Tensor, "n 3 h w"],
-        regions: Sequence[Float[Tensor, "_ 4"]],
-    ) -> dict[str, Float[Tensor, ""]]:
-        thumbnails = roi_align(views, list(regions), THUMBNAIL, sampling_ratio=2)
+        logits = model.classify(embedded, text, together.boxes)
+        losses["class"], losses["box"] = region_loss(
+            logits, model.regression(pooled), together, self.class_weights
+        )
+        thumbnails = roi_align(views, regions, THUMBNAIL, sampling_ratio=2)
         normed = F.layer_norm(embedded, embedded.shape[1:])
-        losses = {"paint": _PAINT * self.appearance.painting_loss(normed, thumbnails)}
-        if self.recipe.views > 1:
-            one, two = normed.chunk(2)
-            losses["view"] = _VIEW * self.appearance.view_loss(one, two)
+        losses["paint"] = _PAINT * self.appearance.painting_loss(normed, thumbnails)
+        if count > 1:
+            losses["view"] = _VIEW * self.appearance.view_loss(*normed.chunk(2))
         return losses
 
 
@@ -265,17 +294,3 @@ def make_average(model: nn.Module, decay: float) -> AveragedModel:
                 old.copy_(new)
 
     return AveragedModel(model, multi_avg_fn=torch.no_grad()(move), use_buffers=True)
-
-
-def check_precision(precision: str, device: torch.device) -> None:
-    """Refuse a precision that a device cannot train in.
-
-    Raises:
-        ConfigError: If it is fp16 anywhere but on CUDA, or bf16 on a GPU without it.
-    """
-    if precision == "fp16" and device.type != "cuda":
-        raise ConfigError(
-            f"precision: found fp16 on device {device}, expected fp32 or bf16; fp16 needs CUDA"
-        )
-    if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise ConfigError(f"precision: found bf16, which {device} lacks, expected fp32 or fp16")

@@ -16,7 +16,7 @@ from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -45,8 +45,7 @@ from now_builder.program.progress import Progress
 _FOUND = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class ClassifiedBoxes:
+class ClassifiedBoxes(NamedTuple):
     """Boxes in image px with the classes and scores of a detector, but without features."""
 
     boxes: Float[np.ndarray, "pages 36 4"]
@@ -60,22 +59,12 @@ Extract = Callable[[Sequence[Page], Tensor], FeatureBatch | ClassifiedBoxes]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The regions of one page beside its labels, boxes in image px."""
+    """The labels of one page and the regions found on it, boxes in image px."""
 
     labels: Labels
     boxes: Float[np.ndarray, "n 4"]
     scores: Float[np.ndarray, " n"]
     classes: Integer[np.ndarray, " n"]
-
-
-@dataclass(frozen=True, slots=True)
-class ClassMeasures:
-    """Figures of one class, as in :class:`Measures`."""
-
-    elements: float
-    recall36: float
-    ap: float
-    ap50: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +78,7 @@ class Measures:
         ap: Average precision, the mean over overlaps of 0.5, 0.55 … 0.95 and over the classes that
             the pages show.
         ap50: Average precision at an overlap of 0.5; ``ap75`` at 0.75.
-        classes: Figures of each class that the pages show, by name.
+        classes: Elements, recall36, ap and ap50 of each class that the pages show, by name.
     """
 
     pages: float
@@ -99,18 +88,12 @@ class Measures:
     ap: float
     ap50: float
     ap75: float
-    classes: dict[str, ClassMeasures] = field(default_factory=dict)
+    classes: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def figures(self) -> dict[str, float]:
         """Plain numbers over all classes, for the weights' JSON."""
         return {name: value for name, value in asdict(self).items() if name != "classes"}
-
-    @property
-    def by_class(self) -> dict[str, dict[str, float]]:
-        """Plain numbers of each class, for the weights' JSON."""
-        found: dict[str, dict[str, float]] = asdict(self)["classes"]
-        return found
 
     def __str__(self) -> str:
         return (
@@ -126,11 +109,7 @@ def find(
     screenshots: Screenshots,
     batch: int = 8,
 ) -> list[list[Found]]:
-    """Find the regions of labelled pages in screenshots of the detector's input size.
-
-    Returns:
-        For each extractor the regions of each page.
-    """
+    """Find the regions of labelled pages by each extractor, in screenshots of its input size."""
     found: list[list[Found]] = [[] for _ in extractors]
     with Progress("measure", len(pages)) as progress:
         for start in range(0, len(pages), batch):
@@ -158,24 +137,17 @@ def measure(found: Sequence[Found], names: Sequence[str]) -> Measures | None:
     precision = _precision(found, len(names))
     recall, classified = hits.mean(axis=0).tolist()
     classes = {
-        names[number]: ClassMeasures(
-            elements=float((numbers == number).sum()),
-            recall36=float(hits[numbers == number, 0].mean()),
-            ap=_mean(precision[:, :, number]),
-            ap50=_mean(precision[0, :, number]),
-        )
+        names[number]: {
+            "elements": float((numbers == number).sum()),
+            "recall36": float(hits[numbers == number, 0].mean()),
+            "ap": _mean(precision[:, :, number]),
+            "ap50": _mean(precision[0, :, number]),
+        }
         for number in sorted(set(numbers.tolist()))
     }
-    return Measures(
-        pages=float(len(found)),
-        elements=float(len(numbers)),
-        recall36=recall,
-        classified36=classified,
-        ap=_mean(precision),
-        ap50=_mean(precision[0]),
-        ap75=_mean(precision[5]),
-        classes=classes,
-    )
+    average = [_mean(precision), _mean(precision[0]), _mean(precision[5])]
+    counts = float(len(found)), float(len(numbers))
+    return Measures(*counts, recall, classified, *average, classes)
 
 
 def _hits(page: Found) -> Bool[np.ndarray, "elements 2"]:
@@ -202,11 +174,14 @@ def _mean(precision: Float[np.ndarray, "..."]) -> float:
 
 def _precision(found: Sequence[Found], classes: int) -> Float[np.ndarray, "overlaps 101 classes"]:
     """Compute precision at each overlap, recall and class; −1 for classes without an element."""
+    labels, guesses = [], []
+    for image, page in enumerate(found):
+        pairs = zip(page.labels.boxes, page.labels.classes, strict=True)
+        labels += [_annotation(image, box, kind) for box, kind in pairs]
+        guesses += list(_guesses(image, page))
     with redirect_stdout(io.StringIO()):  # pycocotools prints its progress
-        labels = [zip(page.labels.boxes, page.labels.classes, strict=True) for page in found]
-        truth = _coco(classes, [[_annotation(*each) for each in page] for page in labels])
-        guess = _coco(classes, [list(_guesses(page)) for page in found])
-        evaluation = COCOeval(truth, guess, "bbox")
+        data = [_coco(len(found), classes, rows) for rows in (labels, guesses)]
+        evaluation = COCOeval(*data, "bbox")
         evaluation.params.areaRng, evaluation.params.areaRngLbl = [[0.0, 1e10]], ["all"]
         evaluation.params.maxDets = [REGIONS]
         evaluation.evaluate()
@@ -215,7 +190,7 @@ def _precision(found: Sequence[Found], classes: int) -> Float[np.ndarray, "overl
     return precision
 
 
-def _guesses(page: Found) -> Iterator[dict[str, Any]]:
+def _guesses(image: int, page: Found) -> Iterator[dict[str, Any]]:
     counted = page.classes >= 0
     if page.labels.ignored:
         on_ignored = _overlap(page.labels.ignored, page.boxes).amax(dim=0) > _FOUND
@@ -224,31 +199,27 @@ def _guesses(page: Found) -> Iterator[dict[str, Any]]:
             on_labelled = _overlap(page.labels.boxes, page.boxes).amax(dim=0) >= _FOUND
         counted &= (~on_ignored | on_labelled).numpy()
     for row in np.flatnonzero(counted):
-        box = page.boxes[row].tolist()
-        yield {**_annotation(box, int(page.classes[row])), "score": float(page.scores[row])}
+        box, kind = page.boxes[row].tolist(), int(page.classes[row])
+        yield {**_annotation(image, box, kind), "score": float(page.scores[row])}
 
 
-def _annotation(box: Sequence[float], kind: int) -> dict[str, Any]:
+def _annotation(image: int, box: Sequence[float], kind: int) -> dict[str, Any]:
     left, top, right, bottom = box
-    size = [right - left, bottom - top]
-    area = size[0] * size[1]
-    return {"bbox": [left, top, *size], "category_id": kind, "area": area, "iscrowd": 0}
+    width, height = right - left, bottom - top
+    edges = {"bbox": [left, top, width, height], "area": width * height}
+    return {"image_id": image, "category_id": kind, "iscrowd": 0, **edges}
 
 
-def _coco(classes: int, pages: Sequence[Sequence[dict[str, Any]]]) -> COCO:
+def _coco(images: int, classes: int, rows: Sequence[dict[str, Any]]) -> COCO:
     coco = COCO()
-    rows = [{**row, "image_id": image} for image, page in enumerate(pages) for row in page]
     coco.dataset = {
-        "images": [{"id": image} for image in range(len(pages))],
+        "images": [{"id": image} for image in range(images)],
         "categories": [{"id": kind} for kind in range(classes)],
         # Numbers start at 1: pycocotools takes 0 for no match.
         "annotations": [{**row, "id": number} for number, row in enumerate(rows, 1)],
     }
     coco.createIndex()
     return coco
-
-
-_SOURCES = ("detector", "dom", "random")
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,25 +239,21 @@ class DetectorMeasures:
     def __str__(self) -> str:
         """Return tables for the terminal: all classes, then AP50 and recall@36 of each."""
         figures = pd.DataFrame({name: found.figures for name, found in self.sources.items()}).T
-        pool = f"{self.pages} pages of {self.sites} sites of the {self.pool} pool"
-        counts = f"{pool}, {figures['elements'].iloc[0]:.0f} labelled elements"
         tables = [figures[["ap50", "recall36", "classified36", "ap75", "ap"]]]
         for figure in ("ap50", "recall36"):
             by_class = {
-                name: {kind: each[figure] for kind, each in found.by_class.items()}
+                name: {kind: each[figure] for kind, each in found.classes.items()}
                 for name, found in self.sources.items()
             }
             tables.append(pd.DataFrame(by_class).rename_axis(figure))
+        pool = f"{self.pages} pages of {self.sites} sites of the {self.pool} pool"
         texts = [table.to_string(float_format="{:.3f}".format) for table in tables]
+        counts = f"{pool}, {figures['elements'].iloc[0]:.0f} labelled elements"
         return "\n\n".join([counts, *texts])
 
 
 def measure_detector(
-    captures: Path,
-    weights: Path,
-    pool: Split = "test",
-    device: str = "auto",
-    threads: int = 0,
+    captures: Path, weights: Path, pool: Split = "test", device: str = "auto", threads: int = 0
 ) -> DetectorMeasures:
     """Measure a detector on the pages of a pool, between DOM boxes and random ones.
 
@@ -306,22 +273,19 @@ def measure_detector(
         pools[name], _ = read_pool(captures, name, card.mapping or DEFAULT)
         if not pools[name]:
             raise FormatError(captures, f"no page of the {name} pool has labelled elements")
-    pages = pools[pool]
     encoder = make_text_encoder(card.text_encoder, place)
     boxes_of = partial(random_boxes, label_sizes(pools["train"]))
-    extractors: list[Extract] = [
-        AptExtractor(model, encoder, {}).extract,
-        AptExtractor(model, encoder, {}, dom=True).extract,
-        partial(_classify, model, encoder, boxes_of),
-    ]
-    found = find(extractors, pages, Screenshots(model.config.input_size, 0, threads))
-    measured = {
-        name: figures
-        for name, its in zip(_SOURCES, found, strict=True)
-        if (figures := measure(its, card.classes)) is not None
+    extractors: dict[str, Extract] = {
+        "detector": AptExtractor(model, encoder, {}).extract,
+        "dom": AptExtractor(model, encoder, {}, dom=True).extract,
+        "random": partial(_classify, model, encoder, boxes_of),
     }
-    sites = len({page.site for page in pages})
-    return DetectorMeasures(card.weights_sha256, pool, len(pages), sites, measured)
+    screenshots = Screenshots(model.config.input_size, 0, threads)
+    found = find(list(extractors.values()), pools[pool], screenshots)
+    measured = [measure(its, card.classes) for its in found]
+    sources = {name: each for name, each in zip(extractors, measured, strict=True) if each}
+    sites = len({page.site for page in pools[pool]})
+    return DetectorMeasures(card.weights_sha256, pool, len(pools[pool]), sites, sources)
 
 
 def label_sizes(pages: Sequence[TrainPage]) -> Float[Tensor, "labels 2"]:
@@ -356,8 +320,5 @@ def _classify(
     pooled = model.pool(model.maps(screenshots.to(device)), regions).float()
     text = page_text(encoder, pages, regions, size)
     logits = model.classify(model.projection(pooled), text, torch.cat(regions))
-    best, classes = logits.softmax(dim=1)[:, :-1].max(dim=1)
-    shape = boxes.shape[:2]
-    return ClassifiedBoxes(
-        boxes.numpy(), best.reshape(shape).cpu().numpy(), classes.reshape(shape).cpu().numpy()
-    )
+    best, classes = (each.reshape(boxes.shape[:2]) for each in logits.softmax(1)[:, :-1].max(1))
+    return ClassifiedBoxes(boxes.numpy(), best.cpu().numpy(), classes.cpu().numpy())

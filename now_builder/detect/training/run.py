@@ -1,22 +1,44 @@
 """Train the detector on a crawl's own train pool, with the browser's elements as labels."""
 
 import logging
+import os
 import time
+import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from now_builder.detect.labels.mapping import DEFAULT, read_mapping
-from now_builder.detect.model.weights import card_path, read_card
+from now_builder.detect.model.apt import AptDetector
+from now_builder.detect.model.weights import (
+    DetectorCard,
+    card_path,
+    find_weights,
+    read_card,
+    write_weights,
+)
+from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.settings import TrainDetectorSettings
-from now_builder.detect.training.callbacks import remove_history
-from now_builder.detect.training.checkpoints import checkpoint_path
-from now_builder.detect.training.data import read_train_pages
-from now_builder.detect.training.finish import finish
-from now_builder.detect.training.loop import Training
-from now_builder.detect.training.measure import ClassMeasures, Measures
-from now_builder.detect.training.recipe import identity
-from now_builder.errors import ConfigError
+from now_builder.detect.training.data import Screenshots, TrainPage, TrainPages, read_train_pages
+from now_builder.detect.training.history import History, remove_history
+from now_builder.detect.training.learner import Learner, identity, learning_rate, resolve_recipe
+from now_builder.detect.training.measure import Measures, find, measure
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.features import REGIONS
+from now_builder.formats.io import replacing
+from now_builder.program.progress import Progress
 
+CHECKPOINT_EVERY = 100
+"""Steps between checkpoints."""
+_MEASUREMENTS = 12
+"""Maximum number of epochs that are measured, evenly apart, and the last one."""
+_FITTED = 200
+"""About how many pages the scale of the stored features is fitted on."""
 _log = logging.getLogger(__name__)
 
 
@@ -31,13 +53,9 @@ class TrainSummary:
     measures: Measures | None
 
     def __str__(self) -> str:
+        took = f"{self.seconds:.0f} s" if self.seconds else "complete"
         figures = "no pages held out" if self.measures is None else str(self.measures)
-        if not self.seconds:
-            return f"{self.weights}: complete, {self.pages} pages, {self.steps} steps; {figures}"
-        return (
-            f"{self.weights}: {self.pages} pages, {self.steps} steps, {self.seconds:.0f} s; "
-            f"{figures}"
-        )
+        return f"{self.weights}: {self.pages} pages, {self.steps} steps, {took}; {figures}"
 
 
 def train_detector(
@@ -48,7 +66,7 @@ def train_detector(
 ) -> TrainSummary:
     """Train a detector and write its weights.
 
-    Killed at any moment and run again it goes on from its last checkpoint, with the same result
+    Killed at any moment and run again it resumes from its last checkpoint, with the same result
     (bit for bit on the CPU with the same number of threads). Weights that are complete stay as they
     are, also when pages were crawled since: features of two detectors do not mix.
 
@@ -87,7 +105,224 @@ def _summarize(weights: Path, settings: TrainDetectorSettings) -> TrainSummary:
         raise ConfigError(
             f"{weights}: trained with other {', '.join(changed)}; --force starts over"
         )
-    classes = {name: ClassMeasures(**figures) for name, figures in card.measured_by_class.items()}
+    classes, learned = card.measured_by_class, card.trained_on
     measured = Measures(**card.measured, classes=classes) if card.measured else None
-    learned = card.trained_on
     return TrainSummary(weights, int(learned["pages"]), int(learned["steps"]), 0.0, measured)
+
+
+class Training:
+    """One training, from its first step or its last checkpoint to its last step.
+
+    Checkpoint and history are written next to the weights to be.
+    """
+
+    def __init__(self, weights: Path, settings: TrainDetectorSettings, pages: TrainPages) -> None:
+        self.weights, self.settings, self.pages = weights, settings, pages
+        threads = settings.threads or os.cpu_count() or 1
+        torch.set_num_threads(threads)
+        self.recipe = resolve_recipe(settings, len(pages.learn))
+        self.learner = Learner(settings, self.recipe, pages, threads)
+        self.history = History(weights, pages, self.learner.encoder, self.learner.screenshots)
+        self.step = 0
+
+    def run(self) -> None:
+        """Take the steps that are left.
+
+        Raises:
+            ConfigError: If the checkpoint is of other settings or pages.
+            FormatError: If the checkpoint is torn.
+            TrainingError: If a loss is not finite.
+        """
+        self.resume()
+        total = self.recipe.steps
+        with Progress("train-detector", total, "step", self.step) as progress:
+            while self.step < total:
+                losses = self.take_step()
+                self.history.on_step_end(losses)
+                self._end_epoch()
+                progress.add(1, ", ".join(f"{k} {value:.3f}" for k, value in losses.items()))
+                if self.step % CHECKPOINT_EVERY == 0 and self.step < total:
+                    self.save()
+
+    def take_step(self) -> dict[str, float]:
+        """Take the next step and return its weighted losses."""
+        losses = self.learner.step(self.step, self.batch())
+        self.step += 1
+        return losses
+
+    def batch(self) -> list[TrainPage]:
+        """Return the pages of the next step, from the endless sequence of shuffled epochs.
+
+        Their order is a pure function of seed and epoch, so a checkpoint need not keep it.
+        """
+        first, pages = self.step * self.recipe.batch, []
+        for place in range(first, first + self.recipe.batch):
+            epoch, offset = divmod(place, len(self.pages.learn))
+            generator = torch.Generator().manual_seed(self.settings.seed * 7_919 + epoch)
+            order = torch.randperm(len(self.pages.learn), generator=generator)
+            pages.append(self.pages.learn[int(order[offset])])
+        return pages
+
+    def _end_epoch(self) -> None:
+        """Record the epoch if the last step ended it; the training's last step always does."""
+        batch, pages = self.recipe.batch, len(self.pages.learn)
+        before, now = ((self.step - back) * batch // pages for back in (1, 0))
+        last = self.step == self.recipe.steps
+        if now == before and not last:
+            return
+        epoch = max(now, before + 1)
+        epochs = -(-self.recipe.steps * batch // pages)
+        due = last or epoch % -(-epochs // _MEASUREMENTS) == 0
+        rate = learning_rate(self.recipe, self.step - 1)
+        self.history.on_epoch_end(epoch, self.step, rate, self.learner.final if due else None)
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        state = {
+            "step": self.step,
+            "pages": self.pages.fingerprint,
+            **self.learner.state_dict(),
+            "watch": self.history.state_dict(),
+        }
+        save_checkpoint(self.weights, state, identity(self.settings))
+
+    def resume(self) -> None:
+        """Restore the checkpoint, if there is one, or raise what :meth:`run` does."""
+        state = load_checkpoint(self.weights, identity(self.settings), self.learner.device)
+        if state is None:
+            remove_history(self.weights)
+            return
+        if state["pages"] != self.pages.fingerprint:
+            path = checkpoint_path(self.weights)
+            raise ConfigError(f"{path}: begun on other pages; --force starts over")
+        self.learner.load_state_dict(state)
+        self.history.load_state_dict(state["watch"])
+        self.step = int(state["step"])
+        report_resumed("train-detector", self.step)
+
+
+def checkpoint_path(weights: Path) -> Path:
+    """Return the path of the checkpoint of an unfinished training."""
+    return weights.with_name(f".{weights.name}.checkpoint")
+
+
+def save_checkpoint(weights: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Write a checkpoint, whole or not at all, with the settings that change the outcome."""
+    with replacing(checkpoint_path(weights)) as temporary:
+        torch.save({**state, "identity": repr(settings)}, temporary)
+
+
+def load_checkpoint(
+    weights: Path, settings: dict[str, Any], device: str | torch.device = "cpu"
+) -> dict[str, Any] | None:
+    """Return the state that was saved; ``None`` if there is no checkpoint.
+
+    Raises:
+        ConfigError: If it is of other settings.
+        FormatError: If it is torn.
+    """
+    path = checkpoint_path(weights)
+    if not path.exists():
+        return None
+    try:
+        zipfile.ZipFile(path).close()  # else it may be a pickle of old, which takes long to refuse
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        found = state["identity"]
+    except Exception as error:  # noqa: BLE001 - a torn pickle leads to any of them
+        problem = f"not a readable checkpoint ({error!s:.200}); --force starts over"
+        raise FormatError(path, problem) from None
+    if found != repr(settings):
+        raise ConfigError(f"{path}: begun with other settings; --force starts over")
+    return state
+
+
+def report_resumed(command: str, step: int) -> None:
+    """Log from which step a training resumes."""
+    _log.info("%s: goes on from step %d", command, step)
+
+
+def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | None:
+    """Fix the scale of the stored features, measure on held-out pages, and write the weights.
+
+    Returns:
+        Figures on the held-out pages; ``None`` where none has labelled elements.
+    """
+    model, settings = learner.model, learner.settings
+    model.load_state_dict(learner.final.state_dict())
+    model.eval()
+    screenshots = Screenshots(model.config.input_size, 0, torch.get_num_threads())
+    learned = pages.learn[:: max(1, len(pages.learn) // _FITTED)]
+    _fix_scale(model, learned, screenshots, settings.seed)
+    if settings.half:
+        model.half().float()
+    names = pages.mapping.class_names
+    extractor = AptExtractor(model, learner.encoder, {})
+    [found] = find([extractor.extract], pages.held_out, screenshots)
+    measures = measure(found, names)
+    card = DetectorCard(
+        model=learner.recipe.model,
+        classes=list(names),
+        mapping=pages.mapping,
+        prompts=model.prompts.tolist(),
+        text_encoder=learner.encoder.name,
+        weights_sha256="",
+        settings=identity(settings),
+        trained_on={
+            "pages": len(pages.learn),
+            "sites": len({page.site for page in pages.learn}),
+            "steps": learner.recipe.steps,
+            "fingerprint": pages.fingerprint,
+        },
+        measured=measures.figures if measures else {},
+        measured_by_class=measures.classes if measures else {},
+        words=read_card(find_weights(settings.from_)).words if settings.from_ else {},
+    )
+    stored = model.half() if settings.half else model
+    write_weights(weights, {name: value.cpu() for name, value in stored.state_dict().items()}, card)
+    return measures
+
+
+@torch.inference_mode()
+def _fix_scale(
+    model: AptDetector, pages: Sequence[TrainPage], screenshots: Screenshots, seed: int
+) -> None:
+    """Fit the scale of the stored features of the best proposals, and the tiny size's patterns."""
+    patches = model.patches
+    if patches is not None:
+        patches.fit_patterns([screenshots.read([page])[0] for page in pages], seed)
+    described = []
+    for start in range(0, len(pages), 8):
+        shots = screenshots.read(pages[start : start + 8]).to(model.centre.device)
+        maps = model.maps(shots)
+        boxes = [page.boxes for page in model.propose(maps, REGIONS)]
+        embedded = model.projection(model.pool(maps, boxes).float())
+        kinds = (embedded,) if patches is None else patches.describe(embedded, shots, boxes)
+        described.append(kinds)
+    rows = [torch.cat(kind) for kind in zip(*described, strict=True)]
+    if patches is not None:
+        for block, its in zip(patches.blocks, rows, strict=True):
+            block.fit(its)
+        return
+    centre, whiten = fit_scale(rows[0].double())
+    model.centre.copy_(centre)
+    model.whiten.copy_(whiten)
+
+
+def fit_scale(
+    rows: Float[Tensor, "n 768"], power: float = 0.5, floor: float = 1e-3
+) -> tuple[Float[Tensor, " 768"], Float[Tensor, "768 768"]]:
+    """Fit the affine map that centres embeddings and partly evens out the spread of directions.
+
+    The power 0 keeps the spreads as they are, 1 makes all alike (full whitening). Directions that
+    spread less than the share ``floor`` of the widest are not scaled up further.
+
+    Returns:
+        The centre, and the matrix; mapped rows have a mean square of 1 per number.
+    """
+    centre = rows.mean(dim=0)
+    centred = rows - centre
+    spread, axes = torch.linalg.eigh(centred.T @ centred / len(rows))
+    spread = spread.clamp(min=float(spread.max()) * floor + 1e-12)
+    whiten = axes @ torch.diag(spread ** (-power / 2)) @ axes.T
+    whiten = whiten / (centred @ whiten).square().mean().sqrt()
+    return centre.float(), whiten.float()

@@ -4,7 +4,8 @@ import io
 import json
 import random
 import shutil
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,9 @@ from now_builder.detect.model.apt import TINY, AptDetector
 from now_builder.detect.model.text_boxes import dom_text_boxes
 from now_builder.detect.model.weights import find_weights
 from now_builder.detect.settings import TrainDetectorSettings
+from now_builder.detect.training import learner
 from now_builder.detect.training.data import TrainPage, TrainPages, read_train_pages
-from now_builder.detect.training.finish import finish
-from now_builder.detect.training.loop import Training
+from now_builder.detect.training.run import Training, finish
 from now_builder.formats.shard import (
     HEIGHT,
     WIDTH,
@@ -271,16 +272,33 @@ def train_pages(drawn):
     return read_train_pages(drawn, 0.2)
 
 
+@contextmanager
+def _small_screens():
+    tiny = learner._RECIPES["tiny"]
+    model = tiny.model.model_copy(update={"input_size": (180, 320)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(learner._RECIPES, "tiny", replace(tiny, model=model))
+        yield
+
+
+@pytest.fixture(scope="module")
+def small_screens():
+    """Let detectors of the tiny size learn from screenshots of 180 x 320 px, for a quarter."""
+    with _small_screens():
+        yield
+
+
 @pytest.fixture(scope="session")
 def trained(train_pages, shared):
-    """Weights after forty steps, and the loss of each step."""
-    settings = TrainDetectorSettings(steps=40, batch_size=3, threads=1, device="cpu", held_out=0.2)
+    """Weights after 28 steps on small screens, and the loss of each step."""
+    settings = TrainDetectorSettings(steps=28, batch_size=3, threads=1, device="cpu", held_out=0.2)
 
     def make(folder):
         folder.mkdir()
         path = folder / "w.safetensors"
-        training = Training(path, settings, train_pages)
-        totals = [float(sum(training.take_step().values())) for _ in range(40)]
+        with _small_screens():
+            training = Training(path, settings, train_pages)
+        totals = [float(sum(training.take_step().values())) for _ in range(28)]
         finish(path, training.learner, training.pages)
         (folder / "losses.json").write_text(json.dumps(totals))
 

@@ -16,8 +16,7 @@ from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.regions.loading import resolve_settings
 from now_builder.detect.run import Pipeline
 from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
-from now_builder.detect.training.finish import finish
-from now_builder.detect.training.loop import Training
+from now_builder.detect.training.run import Training, finish
 from now_builder.formats.feature_parts import read_part, read_parts
 
 pytestmark = pytest.mark.gpu

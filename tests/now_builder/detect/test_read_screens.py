@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from now_builder.detect import read_screens
+from now_builder.detect import ocr
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import Pair, write_pairs
 from now_builder.formats.shard import (
@@ -57,7 +57,7 @@ def stopped_in_the_second_shard(monkeypatch):
     """Let a run be stopped there, and tell the keys that were read."""
     seen = []
 
-    class Stopped(read_screens.Recognizer):
+    class Stopped(ocr.Recognizer):
         def __call__(self, capture):
             seen.append(capture.key)
             if capture.key.startswith("00001"):
@@ -65,7 +65,7 @@ def stopped_in_the_second_shard(monkeypatch):
             return super().__call__(capture)
 
     with monkeypatch.context() as patch:
-        patch.setattr(read_screens, "Recognizer", Stopped)
+        patch.setattr(ocr, "Recognizer", Stopped)
         with pytest.raises(KeyboardInterrupt):
             yield seen
 
@@ -73,21 +73,21 @@ def stopped_in_the_second_shard(monkeypatch):
 def test_it_holds_what_each_page_shows_and_goes_on_after_a_stop(captures, tmp_path, monkeypatch):
     out = tmp_path / "read.csv"
     with stopped_in_the_second_shard(monkeypatch):
-        read_screens.read_screens(captures, out, "chi_sim+eng")
+        ocr.read_screens(captures, out, "chi_sim+eng")
     assert not out.exists()
 
-    class Late(read_screens.Recognizer):
+    class Late(ocr.Recognizer):
         def __call__(self, capture):
             assert capture.key.startswith("00001"), "the first shard was read before"
             return super().__call__(capture)
 
-    monkeypatch.setattr(read_screens, "Recognizer", Late)
+    monkeypatch.setattr(ocr, "Recognizer", Late)
     other = shutil.copytree(captures, tmp_path / "other")
     first = [replace(row, fetched_at="2026") for row in read_rows(other, 0)]
     write_shard(other, 0, first, read_captures(other, shards=[0]))
     with pytest.raises(AssertionError, match="the first shard was read before"):
-        read_screens.read_screens(other, out, "chi_sim+eng")
-    found = read_screens.read_screens(captures, out, "chi_sim+eng")
+        ocr.read_screens(other, out, "chi_sim+eng")
+    found = ocr.read_screens(captures, out, "chi_sim+eng")
     assert (found.pages, found.empty) == (3, 1)
     rows = {
         row["key"]: row["ocr"]
@@ -122,10 +122,10 @@ def test_of_a_release_the_test_pairs_alone_are_read(captures, tmp_path, monkeypa
     out, release = tmp_path / "read.csv", release_of(tmp_path / "r", "00000_0000", "00001_0000")
 
     with stopped_in_the_second_shard(monkeypatch) as seen:
-        read_screens.read_screens(captures, out, "eng", release)
+        ocr.read_screens(captures, out, "eng", release)
     assert "00000_0001" not in seen
-    assert read_screens.read_screens(captures, out, "eng").pages == 3, "also what was left out"
-    found = read_screens.read_screens(captures, out, "eng", release)
+    assert ocr.read_screens(captures, out, "eng").pages == 3, "also what was left out"
+    found = ocr.read_screens(captures, out, "eng", release)
     assert (found.pages, found.empty) == (2, 0)
     assert [row[0] for row in csv.reader(out.read_text().splitlines())] == [
         "key",
@@ -138,7 +138,7 @@ def test_of_a_release_of_other_pages_nothing_is_read(captures, tmp_path):
     for name, split, problem in (("7", "test", "no screenshot of 1 of 1"), ("0", "dev", "no pair")):
         release = release_of(tmp_path / name, f"00000_000{name}", split=split)
         with pytest.raises(FormatError, match=problem):
-            read_screens.read_screens(captures, tmp_path / "read.csv", "eng", release)
+            ocr.read_screens(captures, tmp_path / "read.csv", "eng", release)
     assert not (tmp_path / "read.csv").exists()
 
 
@@ -146,9 +146,9 @@ def test_another_output_than_a_table_is_refused(captures, tmp_path):
     (tmp_path / "folder.csv").mkdir()
     for name, problem in (("read.txt", "expected the name of a .csv"), ("folder.csv", "a folder")):
         with pytest.raises(ConfigError, match=rf"{name}: {problem}"):
-            read_screens.read_screens(captures, tmp_path / name, "no language")
+            ocr.read_screens(captures, tmp_path / name, "no language")
     with pytest.raises(ConfigError, match=r"^languages 'eng,chi_sim', joined by"):
-        read_screens.read_screens(captures, tmp_path / "read.csv", "eng,chi_sim")
+        ocr.read_screens(captures, tmp_path / "read.csv", "eng,chi_sim")
 
 
 def test_a_folder_without_captures_leaves_the_table_that_stands(captures, tmp_path):
@@ -160,5 +160,5 @@ def test_a_folder_without_captures_leaves_the_table_that_stands(captures, tmp_pa
     folders = {tmp_path / "none": "no such captures", empty: "no complete", refused: "no row with"}
     for folder, problem in folders.items():
         with pytest.raises(FormatError, match=problem):
-            read_screens.read_screens(folder, out, "eng")
+            ocr.read_screens(folder, out, "eng")
     assert out.read_text() == "of before"

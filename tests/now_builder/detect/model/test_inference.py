@@ -10,8 +10,8 @@ from torchvision.ops import roi_align
 
 from now_builder.detect.base import Page
 from now_builder.detect.model import inference
+from now_builder.detect.model.apt import align
 from now_builder.detect.model.inference import choose_precision, to_inference
-from now_builder.detect.model.roi_align import align
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.model.weights import find_weights, load_detector
 from now_builder.detect.regions.extraction import AptExtractor

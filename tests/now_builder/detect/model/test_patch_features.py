@@ -42,7 +42,8 @@ def features() -> PatchFeatures:
     made.fit_patterns(list(shots), seed=0)
     boxes = [torch.tensor([[0.0, 0, 24, 24], [8, 8, 40, 40], [0, 0, 48, 48]])] * len(shots)
     embedded = torch.randn(3 * len(shots), 768, generator=torch.Generator().manual_seed(1))
-    made.fit_blocks(made.describe(embedded, shots, boxes))
+    for block, rows in zip(made.blocks, made.describe(embedded, shots, boxes), strict=True):
+        block.fit(rows)
     return made
 
 

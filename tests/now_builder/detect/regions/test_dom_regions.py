@@ -8,7 +8,6 @@ import pytest
 from now_builder.detect.labels.elements import dom_boxes
 from now_builder.detect.run import detect
 from now_builder.detect.settings import DetectSettings
-from now_builder.errors import ConfigError
 from now_builder.formats.features import SOURCES, open_features
 from now_builder.formats.shard import Element, read_captures, read_rows, write_shard
 
@@ -54,7 +53,9 @@ def captures(draw, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def settings(weights):
-    return DetectSettings(weights=weights, batch_size=4, threads=1, device="cpu", regions="dom")
+    return DetectSettings(
+        weights=weights, batch_size=4, threads=1, device="cpu", regions="dom", words=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +105,3 @@ def test_every_page_has_36_rows_and_boxes_of_the_dom_stand_first_and_exactly(fou
 
 def test_boxes_are_cut_to_the_screen(found):
     assert found["outside"][1] == [(0.0, 1000.0, 720.0, 1280.0)]
-
-
-def test_a_file_of_proposals_is_not_gone_on_with_from_the_dom(captures, settings, tmp_path):
-    features = tmp_path / "f.h5"
-    detect(captures, features, settings.model_copy(update={"regions": "proposals"}))
-    with pytest.raises(ConfigError, match=r"regions.*--force"):
-        detect(captures, features, settings)

@@ -25,7 +25,7 @@ def painted(targets: Targets) -> torch.Tensor:
     return screen
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_boxes_stay_on_what_they_were_around(seed: int) -> None:
     before = page((60, 120, 110, 190))
     shots, (after,) = zoom(painted(before), [before], 1.3, torch.Generator().manual_seed(seed))
@@ -40,12 +40,12 @@ def test_the_boxes_stay_on_what_they_were_around(seed: int) -> None:
 def test_half_of_the_pages_change_shrunk_by_the_factor_or_magnified_by_its_root() -> None:
     before = page((60, 120, 110, 190))
     sides = []
-    for seed in range(200):
+    for seed in range(100):
         shots = torch.zeros(1, 3, HEIGHT, WIDTH)
         _, (after,) = zoom(shots, [before], 2.25, torch.Generator().manual_seed(seed))
         sides.append(float(after.boxes[0, 2] - after.boxes[0, 0]) / 50)
     changed = [side for side in sides if abs(side - 1) > 1e-5]
-    assert 70 < len(changed) < 130
+    assert 35 < len(changed) < 65
     assert 1 / 2.25 - 1e-5 <= min(changed) < 0.5
     assert 1.4 < max(changed) <= 1.5 + 1e-5
     assert 0.5 < sum(side < 1 for side in changed) / len(changed) < 0.8

@@ -89,7 +89,7 @@ def some_pages(seed, count=6):
     return pages
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_figures_are_those_of_the_slow_way(seed):
     pages = some_pages(seed)
     found = measure(pages, NAMES)
@@ -104,13 +104,13 @@ def test_figures_are_those_of_the_slow_way(seed):
     assert found.ap75 == pytest.approx(table[5].mean(), abs=1e-6)
     assert list(found.classes) == ["a", "b", "c"]
     for kind, name in enumerate("abc"):
-        assert found.classes[name].ap50 == pytest.approx(table[0, kind], abs=1e-6)
-        assert found.classes[name].ap == pytest.approx(table[:, kind].mean(), abs=1e-6)
+        assert found.classes[name]["ap50"] == pytest.approx(table[0, kind], abs=1e-6)
+        assert found.classes[name]["ap"] == pytest.approx(table[:, kind].mean(), abs=1e-6)
 
 
 def test_recall_by_class_adds_up_to_recall():
     found = measure(some_pages(9), NAMES)
-    of_all = sum(kind.elements * kind.recall36 for kind in found.classes.values())
+    of_all = sum(kind["elements"] * kind["recall36"] for kind in found.classes.values())
     assert of_all / found.elements == pytest.approx(found.recall36)
 
 

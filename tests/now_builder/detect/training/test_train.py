@@ -1,45 +1,66 @@
-"""Training: it learns, from the train pool only, and a kill leaves no trace."""
+"""Training: it learns, from the train pool only, and a kill leaves no trace; its options."""
 
 import json
 import multiprocessing
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from now_builder.detect.base import Page
-from now_builder.detect.labels.mapping import NAMES
-from now_builder.detect.model.apt import TINY
+from now_builder.detect.labels.mapping import NAMES, read_mapping
+from now_builder.detect.model.apt import TINY, AptDetector
 from now_builder.detect.model.clip_resnet import ModifiedResNet
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.model.weights import card_path, load_detector, read_card
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.settings import TrainDetectorSettings
-from now_builder.detect.training.callbacks import history_path, pictures_path
-from now_builder.detect.training.checkpoints import checkpoint_path
-from now_builder.detect.training.data import Screenshots, read_train_pages
-from now_builder.detect.training.finish import fit_scale
-from now_builder.detect.training.loop import Training
+from now_builder.detect.training import run
+from now_builder.detect.training.data import Screenshots, hold_out, read_train_pages
+from now_builder.detect.training.history import history_path, pictures_path
+from now_builder.detect.training.learner import make_average
 from now_builder.detect.training.measure import find, measure
-from now_builder.detect.training.run import train_detector
+from now_builder.detect.training.run import (
+    Training,
+    checkpoint_path,
+    finish,
+    fit_scale,
+    train_detector,
+)
 from now_builder.errors import ConfigError, FormatError, TrainingError
 from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import locate_screenshots, read_rows
 from now_builder.formats.split import read_split
 
-QUICK = {
-    "steps": 4, "batch_size": 2, "checkpoint_every": 1, "threads": 1, "device": "cpu", "ema": 0.9,
-}  # fmt: skip
+pytestmark = pytest.mark.usefixtures("small_screens")
+
+QUICK = {"steps": 4, "batch_size": 2, "threads": 1, "device": "cpu", "ema": 0.9, "held_out": 0.2}
+MAPPING = """
+classes = [["press", "按"], ["picture", "图"]]
+[looks]
+button = "press"
+link = "press"
+image = "picture"
+icon = "picture"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _checkpoint_each_step(monkeypatch):
+    monkeypatch.setattr(run, "CHECKPOINT_EVERY", 1)
 
 
 @pytest.fixture(scope="module")
-def whole(few, tmp_path_factory):
-    """Weights of a quick training that was not stopped."""
+def whole(few, small_screens, tmp_path_factory):
+    """Weights of a quick training of two epochs that was not stopped."""
     weights = tmp_path_factory.mktemp("whole") / "whole.safetensors"
     train_detector(few, weights, TrainDetectorSettings(**QUICK))
     return weights
@@ -49,7 +70,7 @@ def test_a_trained_detector_finds_more_than_an_untrained_one(train_pages, traine
     weights, totals = trained
     assert sum(totals[-5:]) < 0.6 * sum(totals[:5])
     pages = train_pages
-    screenshots = Screenshots((360, 640), 100, 1)
+    screenshots = Screenshots((180, 320), 100, 1)
     training = Training(weights, TrainDetectorSettings(threads=1, device="cpu"), pages)
     untrained = AptExtractor(training.learner.model, training.learner.encoder, {})
     model, _ = load_detector(weights, torch.device("cpu"))
@@ -82,7 +103,7 @@ def test_stored_features_are_centred_spread_out_and_of_one_scale(train_pages, tr
     pages = train_pages.learn
     batch = AptExtractor(model, HashedNgrams(0), {}).extract(
         [Page(page.key, page.text_boxes) for page in pages],
-        Screenshots((360, 640), 100, 1).read(pages),
+        Screenshots((180, 320), 100, 1).read(pages),
     )
     rows = torch.from_numpy(batch.regions).flatten(0, 1)
     assert 0.5 < rows.square().mean().sqrt().item() < 2
@@ -164,7 +185,7 @@ def test_each_epoch_shows_every_page_once_in_an_order_of_its_own(train_pages, tm
 def test_a_checkpoint_of_other_settings_or_a_torn_one_is_refused(few, tmp_path):
     weights = tmp_path / "w.safetensors"
     settings = TrainDetectorSettings(**QUICK)
-    training = Training(weights, settings, read_train_pages(few, 0.1))
+    training = Training(weights, settings, read_train_pages(few, 0.2))
     training.save()
     with pytest.raises(ConfigError, match="other settings; --force"):
         train_detector(few, weights, settings.model_copy(update={"lr": 0.5}))
@@ -226,3 +247,178 @@ def test_a_loaded_backbone_keeps_its_stem_and_its_statistics(few, tmp_path):
     assert not torch.equal(
         clip["visual.layer4.0.conv2.weight"], after["visual.layer4.0.conv2.weight"]
     )
+
+
+def test_other_classes_can_be_learned_from_trained_weights(few, whole, tmp_path):
+    path = tmp_path / "m.toml"
+    path.write_text(MAPPING, encoding="utf-8")
+    settings = TrainDetectorSettings(**{**QUICK, "steps": 1}, from_=whole, mapping=path)
+    weights = tmp_path / "w.safetensors"
+    train_detector(few, weights, settings)
+    model, card = load_detector(weights, torch.device("cpu"))
+    assert card.classes == ["press", "picture"]
+    assert card.mapping == read_mapping(path)
+    assert card.mapping.classes == (("press", "按"), ("picture", "图"))
+    assert model.prompts.shape == (2, 768)
+    assert set(card.measured_by_class) <= {"press", "picture"}
+    assert train_detector(few, weights, settings).seconds == 0
+    path.write_text(MAPPING.replace('"图"', '"像"'), encoding="utf-8")
+    with pytest.raises(ConfigError, match="other mapping; --force"):
+        train_detector(few, weights, settings)
+
+
+def test_hosts_of_one_domain_are_held_out_together(train_pages):
+    hosts = [f"h{number}.owner{number // 6}.co.uk" for number in range(60)]
+    pages = [replace(train_pages.learn[0], site=host, key=host) for host in hosts]
+    learned, kept = ({p.site.split(".", 1)[1] for p in part} for part in hold_out(pages, 0.3))
+    assert (len(learned), len(kept)) == (7, 3)
+    assert not learned & kept
+
+
+def test_bf16_learns_on_the_cpu_and_keeps_fp32_parameters(few, tmp_path):
+    settings = TrainDetectorSettings(**{**QUICK, "steps": 12}, precision="bf16")
+    training = Training(tmp_path / "w.safetensors", settings, read_train_pages(few, 0.2))
+    kinds = set()
+    training.learner.model.visual.conv2.register_forward_hook(
+        lambda *call: kinds.add(call[2].dtype)
+    )
+    totals = [sum(training.take_step().values()) for _ in range(12)]
+    assert kinds == {torch.bfloat16}
+    assert {p.dtype for p in training.learner.model.parameters()} == {torch.float32}
+    assert sum(totals[-3:]) < 0.8 * sum(totals[:3])
+
+
+def test_the_average_is_of_the_last_steps_also_early_on():
+    model = AptDetector(TINY, torch.zeros(1, 768))
+    average = make_average(model, 0.9)
+    expected = None
+
+    def numbers(module):
+        return module.rpn.objectness[0].bias, module.visual.bn1.running_mean
+
+    for step in range(100):
+        with torch.no_grad():
+            for values in numbers(model):
+                values.fill_(float(step))
+            model.visual.bn1.num_batches_tracked.fill_(step)
+        average.update_parameters(model)
+        keep = min(0.9, (1 + step) / (10 + step))
+        expected = float(step) if expected is None else keep * expected + (1 - keep) * step
+        if step == 20:
+            assert expected > 16  # a decay of 0.9 from the start would give less than 13
+    for values in numbers(average.module):
+        assert values.tolist() == pytest.approx([expected] * len(values), rel=1e-4)
+    assert average.module.visual.bn1.num_batches_tracked.item() == 99
+    assert torch.equal(average.module.prompts, model.prompts)
+
+
+def test_the_average_is_what_is_written(few, tmp_path):
+    weights, name = tmp_path / "w.safetensors", "rpn.tower.0.weight"
+    training = Training(weights, TrainDetectorSettings(**QUICK), read_train_pages(few, 0.2))
+    training.run()
+    last = training.learner.model.state_dict()[name].clone()
+    finish(weights, training.learner, training.pages)
+    written = load_file(weights)[name]
+    assert torch.equal(written, training.learner.average.module.state_dict()[name])
+    assert not torch.equal(written, last)
+
+
+def test_the_history_has_a_line_and_a_picture_of_the_same_pages_for_each_epoch(few, whole):
+    pages = read_train_pages(few, 0.2)
+    found = [json.loads(line) for line in history_path(whole).read_text("utf-8").splitlines()]
+    count = -(-QUICK["steps"] * QUICK["batch_size"] // len(pages.learn))
+    assert [line["epoch"] for line in found] == list(range(1, count + 1)) != [1]
+    assert found[-1]["step"] == QUICK["steps"]
+    assert found[-1]["lr"] < found[0]["lr"]
+    for line in found:
+        assert set(line["losses"]) == {"rpn", "rpn box", "class", "box", "paint"}
+        assert set(line["measured"]) >= {"ap", "ap50", "ap75", "recall36"}
+        assert sum(kind["elements"] for kind in line["measured_by_class"].values()) > 0
+    assert found[-1]["losses"]["class"] < found[0]["losses"]["class"]
+    pictures = sorted(pictures_path(whole).iterdir())
+    assert [path.name for path in pictures] == [f"epoch-{n:03d}.png" for n in range(1, count + 1)]
+    sheets = [np.asarray(Image.open(path).convert("RGB")) for path in pictures]
+    shown = min(3, len(pages.held_out))
+    assert {sheet.shape for sheet in sheets} == {(640 + 2 * 8, 2 * shown * (360 + 8) + 8, 3)}
+    labels, regions = ([sheet[:, left : left + 360] for sheet in sheets] for left in (8, 376))
+    assert np.array_equal(labels[0], labels[1])
+    assert not np.array_equal(regions[0], regions[1])
+
+
+def test_starting_over_removes_history_and_pictures_and_fewer_measures_change_nothing(
+    few, whole, tmp_path, monkeypatch
+):
+    weights = tmp_path / "w.safetensors"
+    pictures_path(weights).mkdir()
+    (pictures_path(weights) / "epoch-099.png").write_bytes(b"old")
+    history_path(weights).write_text("{}\n" * 50, encoding="utf-8")
+    monkeypatch.setattr(run, "_MEASUREMENTS", 1)
+    train_detector(few, weights, TrainDetectorSettings(**QUICK))
+    assert weights.read_bytes() == whole.read_bytes()
+    found = [json.loads(line) for line in history_path(weights).read_text("utf-8").splitlines()]
+    assert [line["epoch"] for line in found if "measured" in line] == [len(found)]
+    pictures = [path.name for path in pictures_path(weights).iterdir()]
+    assert pictures == [f"epoch-{len(found):03d}.png"]
+
+
+def test_a_training_goes_on_from_other_weights(few, whole, tmp_path):
+    first, weights = whole, shutil.copy(whole, tmp_path / "start.safetensors")
+    read = {**json.loads(card_path(first).read_text("utf-8")), "words": {"steps": 7}}
+    card_path(weights).write_text(json.dumps(read), "utf-8")
+    settings = TrainDetectorSettings(**{**QUICK, "steps": 1, "lr": 1e-6}, from_=weights)
+    train_detector(few, tmp_path / "w.safetensors", settings)
+    before, after = load_file(weights), load_file(tmp_path / "w.safetensors")
+    for name in ("visual.layer4.0.conv2.weight", "neck.back.weight", "rpn.objectness.0.weight"):
+        torch.testing.assert_close(after[name], before[name].float(), atol=1e-4, rtol=0)
+    made = read_card(tmp_path / "w.safetensors")
+    assert made.settings["from_"] == sha256_of(weights)
+    assert made.words == {"steps": 7}
+    scratch = settings.model_copy(update={"from_": None})
+    with pytest.raises(ConfigError, match="other from_; --force"):
+        train_detector(few, tmp_path / "w.safetensors", scratch)
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"precision": "fp16"}, "precision: found fp16 on device cpu"),
+        ({"size": "paper", "text_encoder": "hash:0", "from_": "w"}, "size tiny; expected paper"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(few, whole, tmp_path, more, problem):
+    if "from_" in more:
+        more = {**more, "from_": whole}
+    with pytest.raises(ConfigError, match=problem):
+        train_detector(few, tmp_path / "w.safetensors", TrainDetectorSettings(**QUICK, **more))
+
+
+def test_several_crawls_are_learned_from_together(few, drawn):
+    alone, both = (read_train_pages(few, 0.0, also=more) for more in ((), (drawn,)))
+    other = read_train_pages(drawn, 0.0)
+    places = [page.place for page in both.learn]
+    assert sorted(places, key=str) == sorted(
+        (page.place for page in [*alone.learn, *other.learn]), key=str
+    )
+    shots = Screenshots((36, 64), 100, 1)
+    keys = {page.key for page in alone.learn}
+    twice = [page for page in both.learn if page.key in keys][:8]
+    assert len({page.key for page in twice}) < len(twice), "keys of crawls repeat"
+    again = Screenshots((36, 64), 0, 1).read(twice)
+    assert torch.equal(shots.read(twice), again)
+    assert torch.equal(shots.read(twice), again)  # from memory
+
+
+def test_half_weights_are_half_as_large_and_measured_as_they_are(few, whole, tmp_path):
+    path = tmp_path / "half.safetensors"
+    train_detector(few, path, TrainDetectorSettings(**QUICK, half=True))
+    assert path.stat().st_size < 0.52 * whole.stat().st_size
+    assert {value.dtype for value in load_file(path).values()} == {torch.float16, torch.int64}
+    model, card = load_detector(path, torch.device("cpu"))
+    assert model.centre.dtype == torch.float32
+    pages = read_train_pages(few, 0.2)
+    [found] = find(
+        [AptExtractor(model, HashedNgrams(0), {}).extract],
+        pages.held_out,
+        Screenshots(model.config.input_size, 10, 1),
+    )
+    assert measure(found, card.classes).figures == pytest.approx(card.measured)

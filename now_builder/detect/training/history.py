@@ -1,4 +1,4 @@
-"""Callbacks of a training: its history by epoch, figures on held-out pages, and pictures."""
+"""History of a training: losses of each epoch, figures on held-out pages, and pictures of them."""
 
 import copy
 import json
@@ -7,34 +7,49 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import interpolate
+from torchvision.utils import draw_bounding_boxes, make_grid
+
 from now_builder.detect.model.apt import AptDetector
 from now_builder.detect.model.text_encoder import TextEncoder
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.training.data import Screenshots, TrainPages
-from now_builder.detect.training.measure import find, measure
-from now_builder.detect.training.pictures import draw_sheet
+from now_builder.detect.training.measure import Found, find, measure
 from now_builder.formats.io import replacing, write_text
+from now_builder.formats.shard import HEIGHT, WIDTH
 
 Item = TypeVar("Item")
 _MEASURED = 200
 _DRAWN = 3
+_BEST = 20
 
 
 def history_path(weights: Path) -> Path:
-    """Return the path of the history beside weights: JSON lines, one an epoch."""
+    """Return the path of the history next to weights: JSON lines, one an epoch."""
     return weights.with_suffix(".history.jsonl")
 
 
 def pictures_path(weights: Path) -> Path:
-    """Return the folder beside weights with a picture of each epoch that was measured."""
+    """Return the folder next to weights with a picture of each epoch that was measured."""
     return weights.with_suffix(".pictures")
+
+
+def remove_history(weights: Path) -> None:
+    """Remove history and pictures."""
+    history_path(weights).unlink(missing_ok=True)
+    shutil.rmtree(pictures_path(weights), ignore_errors=True)
 
 
 class History:
     """Record losses, figures on held-out pages and pictures while a training runs.
 
     Nothing here changes the training. The records are part of the checkpoint, so a training that
-    was killed and goes on has the same history as one that never stopped, each epoch once.
+    was killed and resumed has the same history as one that never stopped, each epoch once.
     """
 
     def __init__(
@@ -78,15 +93,17 @@ class History:
         model.patches = None  # describes features for export, and is fitted at the end
         extract = AptExtractor(model, self._encoder, {}).extract
         [found] = find([extract], self._pages, self._screenshots)
-        drawn = _spread(range(len(found)), _DRAWN)
-        screens = self._screenshots.read([self._pages[row] for row in drawn]).numpy()
+        rows = _spread(range(len(found)), _DRAWN)
+        screens = self._screenshots.read([self._pages[row] for row in rows])
+        panels = draw_panels(screens, [found[row] for row in rows], self._names)
+        sheet = make_grid(panels, nrow=len(panels), padding=8, pad_value=255)
         with replacing(pictures_path(self._weights) / f"epoch-{epoch:03d}.png") as temporary:
-            sheet = draw_sheet(list(screens), [found[row] for row in drawn], self._names)
-            sheet.save(temporary, "PNG", compress_level=1)
+            image = Image.fromarray(sheet.permute(1, 2, 0).numpy())
+            image.save(temporary, "PNG", compress_level=1)
         measures = measure(found, self._names)
         if measures is None:
             return {}
-        return {"measured": measures.figures, "measured_by_class": measures.by_class}
+        return {"measured": measures.figures, "measured_by_class": measures.classes}
 
 
 def _spread(items: Sequence[Item], count: int) -> Sequence[Item]:
@@ -94,7 +111,35 @@ def _spread(items: Sequence[Item], count: int) -> Sequence[Item]:
     return items[:: max(1, -(-len(items) // count))]
 
 
-def remove_history(weights: Path) -> None:
-    """Remove history and pictures."""
-    history_path(weights).unlink(missing_ok=True)
-    shutil.rmtree(pictures_path(weights), ignore_errors=True)
+def draw_panels(
+    screens: UInt8[Tensor, "pages 3 height width"], found: Sequence[Found], names: Sequence[str]
+) -> list[UInt8[Tensor, "3 640 360"]]:
+    """Draw each page twice: with its labels, and with the 20 best regions of the detector."""
+    panels = []
+    for screen, page in zip(interpolate(screens, (HEIGHT // 2, WIDTH // 2)), found, strict=True):
+        labels = page.labels
+        named = [names[kind] for kind in labels.classes] + [""] * len(labels.ignored)
+        colours = [_colour(kind) for kind in labels.classes] + ["#888"] * len(labels.ignored)
+        panels.append(_draw(screen, [*labels.boxes, *labels.ignored], named, colours))
+        classified = np.flatnonzero(page.classes >= 0)
+        best = classified[np.argsort(-page.scores[classified], kind="stable")][:_BEST][::-1]
+        kinds = page.classes[best].tolist()
+        pairs = zip(kinds, page.scores[best], strict=True)
+        said = [f"{names[kind]} {score:.2f}" for kind, score in pairs]
+        panels.append(_draw(screen, page.boxes[best].tolist(), said, list(map(_colour, kinds))))
+    return panels
+
+
+def _draw(
+    screen: UInt8[Tensor, "3 h w"], boxes: Sequence[Any], names: list[str], colours: list[str]
+) -> UInt8[Tensor, "3 h w"]:
+    if not boxes:
+        return screen
+    halved = torch.tensor(boxes) / 2
+    found: Tensor = draw_bounding_boxes(screen, halved, names, colours, width=2)
+    return found
+
+
+def _colour(kind: int) -> str:
+    """Return the colour of a class; neighbours differ in hue."""
+    return f"hsl({kind * 137.508 % 360:.0f}, 90%, {(38, 50)[kind % 2]}%)"
