@@ -30,12 +30,7 @@ from now_builder.detect.pixels import (
     to_batch,
 )
 from now_builder.detect.regions.detectron2 import with_absolute_paths
-from now_builder.detect.regions.loading import (
-    attributes_of,
-    load,
-    resolve_settings,
-    threads_of,
-)
+from now_builder.detect.regions.loading import attributes_of, load, resolve_settings, threads_of
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.feature_parts import (
@@ -134,40 +129,38 @@ def detect(
     if share[1] > 1 and (force or settings.engine == "ray"):
         raise ConfigError("--force, --engine ray: not with --shards-from or under torchrun")
     screenshots = _screenshots(read_rows(captures))
-    wanted = frozenset(screenshots)
-    if not wanted:
+    if not screenshots:
         raise FormatError(captures, "no row with status=ok, so there is nothing to detect in")
     shards = complete_shards(captures)[share[0] :: share[1]]
     numbers = set(shards)
-    mine = {key for key in wanted if _shard(key) in numbers}
+    mine = {key: sha256 for key, sha256 in screenshots.items() if _shard(key) in numbers}
     with _alone(features, share):
         settings, attributes = _begin(features, settings, force)
         for leftover in features.parent.glob(f".{glob.escape(features.name)}.*.tmp"):
             leftover.unlink(missing_ok=True)
         done, tied = _keys_done(features, attributes, screenshots)
-        left = len(mine - done)
-        if features.exists() and wanted <= done and not read_parts(features):
+        left = mine.keys() - done
+        if features.exists() and screenshots.keys() <= done and not read_parts(features):
             return DetectSummary(features, len(done), 0)
     started = time.perf_counter()
     waiting = writing = 0.0
     if left and settings.engine == "ray":
-        _detect_on_ray(captures, features, settings, mine - done)
+        _detect_on_ray(captures, features, settings, left)
     elif left:
-        mine_alone = {key: sha256 for key, sha256 in screenshots.items() if key in mine}
-        waiting, writing = _extract(captures, features, settings, shards, done, mine_alone)
+        waiting, writing = _extract(captures, features, settings, shards, done, mine)
     with _alone(features, share):
         # The last share finds all pages, however the others ended; no share waits for another.
         if share[1] > 1:
             done, tied = _keys_done(features, attributes, screenshots)
         else:
-            done |= mine
-        missing = len(wanted - done)
+            done |= mine.keys()
+        missing = len(screenshots.keys() - done)
         pages = len(done)
         if not missing and read_parts(features):  # else another share has written the file
             origin = {CAPTURES: captures_hash(done, screenshots)} if tied else {}
             pages = merge_parts(features, attributes | origin, settings.half)
     seconds = time.perf_counter() - started
-    return DetectSummary(features, pages, left, seconds, waiting, writing, missing)
+    return DetectSummary(features, pages, len(left), seconds, waiting, writing, missing)
 
 
 def _begin(

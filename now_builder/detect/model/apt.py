@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
@@ -272,8 +272,8 @@ def align(
 
 
 def _between(
-    low: Float[Tensor, " n"], high: Float[Tensor, " n"], length: int, cells: int, points: int
-) -> tuple[Int64[Tensor, "n cells ends"], Float[Tensor, "n cells ends"]]:
+    low: Tensor, high: Tensor, length: int, cells: int, points: int
+) -> tuple[Tensor, Tensor]:
     """Along one axis: the two map cells that each point lies between, and its share of each."""
     steps = (torch.arange(cells * points) + 0.5) / (cells * points)
     place = low[:, None] + steps * (high - low)[:, None]

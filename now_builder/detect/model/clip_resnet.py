@@ -1,8 +1,9 @@
 """CLIP's modified ResNet, cut behind layer 3 (C4), with the published parameter names."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile, is_zipfile
 
 import torch
@@ -191,35 +192,30 @@ def load_clip(visual: ModifiedResNet, source: str) -> None:
 
 def _visual_state(path: Path) -> dict[str, Tensor]:
     """Read the image tower's tensors; a whole model's carry the prefix ``visual.``."""
+    loaded: Any
     try:
-        state = _zipped_state(path) if is_zipfile(path) else load_file(path)
+        if not is_zipfile(path):
+            loaded = load_file(path)
+        elif any(name.endswith("/constants.pkl") for name in ZipFile(path).namelist()):
+            with warnings.catch_warnings():  # PyTorch deprecates TorchScript, OpenAI's format
+                warnings.simplefilter("ignore", FutureWarning)
+                module: Any = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+            loaded = module.state_dict()
+        else:
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - a torn pickle leads to any of them
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FormatError(
             path, f"not a readable safetensors or PyTorch file ({reason:.200})"
         ) from None
+    state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else {}
     tensors = {
         str(name).removeprefix("module."): value
-        for name, value in state.items()
+        for name, value in (state.items() if isinstance(state, dict) else ())
         if isinstance(value, Tensor)
     }
     visual = {n.removeprefix("visual."): v for n, v in tensors.items() if n.startswith("visual.")}
     return visual or tensors
-
-
-def _zipped_state(path: Path) -> Mapping[str, object]:
-    """Read what ``torch.save`` wrote, or the TorchScript archive that OpenAI published."""
-    with ZipFile(path) as archive:
-        scripted = any(name.endswith("/constants.pkl") for name in archive.namelist())
-    if scripted:
-        with warnings.catch_warnings():  # PyTorch deprecates the format; the file stays what it is
-            warnings.simplefilter("ignore", FutureWarning)
-            module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-        scripted_state: dict[str, Tensor] = module.state_dict()
-        return scripted_state
-    loaded = torch.load(path, map_location="cpu", weights_only=True)
-    inner = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else {}
-    return inner if isinstance(inner, dict) else {}
 
 
 def _from_hub(name: str) -> Path:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
-from jaxtyping import Float, Int, Int64, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from now_builder.detect.model.text_encoder import DIMENSION
@@ -133,9 +133,7 @@ class Patterns(nn.Module):
         seen[places] = _nearest_pattern(patches, centred)
         return seen.view(shape)
 
-    def _patches(
-        self, page: Float[Tensor, "3 h w"]
-    ) -> tuple[Float[Tensor, "n values"], Int[Tensor, " n"], tuple[int, int]]:
+    def _patches(self, page: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """Cut a page into overlapping patches, those that are not flat.
 
         Most patches of most pages are flat, so their contrast is found before they are cut out.
@@ -153,9 +151,7 @@ class Patterns(nn.Module):
         return patches, places, (mean.shape[0], mean.shape[1])
 
 
-def _nearest_pattern(
-    patches: Float[Tensor, "n values"], centred: Float[Tensor, "patterns values"]
-) -> Int64[Tensor, " n"]:
+def _nearest_pattern(patches: Tensor, centred: Tensor) -> Tensor:
     """Return the pattern with the largest product with each patch.
 
     On a CPU in parts that fit its cache, and by NumPy's ``argmax``, three times as fast as
@@ -219,7 +215,9 @@ class PatchFeatures(nn.Module):
             for weight, block, rows in zip(WEIGHTS, self.blocks, described, strict=True)
         ]
         if self.words is not None:
-            parts.append(WORDS_LENGTH * saturated(self.words(screenshots, regions)))
+            sums = self.words(screenshots, regions)
+            # Their length grows with the text, to 1 at most before it is scaled.
+            parts.append(WORDS_LENGTH * (sums / (sums.norm(dim=1, keepdim=True) + _LETTERS)))
         energy = sum(weight**2 for weight in WEIGHTS)
         joined = torch.cat(parts, dim=1) * (DIMENSION / energy) ** 0.5
         return F.pad(joined, (0, DIMENSION - joined.shape[1]))  # where words are left out
@@ -241,14 +239,6 @@ class PatchFeatures(nn.Module):
         self.shapes.fit((_scales(page[None])[1][0] for page in pages), seed)
 
 
-def saturated(sums: Float[Tensor, "all 256"]) -> Float[Tensor, "all 256"]:
-    """Shorten sums of letters' vectors: their length grows with the text, to 1 at most."""
-    shortened: Tensor = sums / (sums.norm(dim=1, keepdim=True) + _LETTERS)
-    return shortened
-
-
-def _scales(
-    screenshots: UInt8[Tensor, "n 3 h w"],
-) -> tuple[Float[Tensor, "n 3 h w"], Float[Tensor, "n 3 i j"]]:
+def _scales(screenshots: Tensor) -> tuple[Tensor, Tensor]:
     large = screenshots.float().div_(255)
     return large, window_means(large, _HALF, _HALF)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torchvision.ops import nms
+from torchvision.ops import Conv2dNormActivation, nms
 
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Proposals
@@ -54,14 +54,6 @@ class Anchors:
     shapes: Float[Tensor, "shapes 2"]
 
 
-def _convolution(inputs: int, outputs: int, stride: int = 1, side: int = 3) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, side, stride, side // 2, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(inplace=True),
-    )
-
-
 class Pyramid(nn.Module):
     """Maps at several strides from C4, each with the coarser ones added.
 
@@ -75,9 +67,11 @@ class Pyramid(nn.Module):
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        self.reduce = _convolution(channels, width, side=1)
-        self.down = nn.ModuleList(_convolution(width, width, stride=2) for _ in range(LEVELS))
-        self.smooth = nn.ModuleList(_convolution(width, width) for _ in range(LEVELS))
+        self.reduce = Conv2dNormActivation(channels, width, 1)
+        self.down = nn.ModuleList(
+            Conv2dNormActivation(width, width, stride=2) for _ in range(LEVELS)
+        )
+        self.smooth = nn.ModuleList(Conv2dNormActivation(width, width) for _ in range(LEVELS))
         self.back = nn.Conv2d(width, channels, 1)
 
     def forward(self, c4: Float[Tensor, "n c i j"]) -> PageMaps:
@@ -111,7 +105,7 @@ class RegionProposals(nn.Module):
         super().__init__()
         self.size, self.stride = input_size, stride
         self.candidates, self.overlap = candidates, overlap
-        self.tower = _convolution(width, width)
+        self.tower = Conv2dNormActivation(width, width)
         counts = [sum(level == at for level, *_ in SHAPES) for at in range(LEVELS)]
         self.objectness = nn.ModuleList(nn.Conv2d(width, count, 1) for count in counts)
         self.deltas = nn.ModuleList(nn.Conv2d(width, 4 * count, 1) for count in counts)

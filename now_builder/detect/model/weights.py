@@ -90,11 +90,12 @@ def read_card(weights: Path) -> DetectorCard:
         )
     path = card_path(weights)
     tree = read_json(path, f"missing; it belongs to {weights.name}")
-    if not isinstance(tree, dict) or tree.get("format") != FORMAT:
-        found = tree.get("format") if isinstance(tree, dict) else type(tree).__name__
+    found = tree.get("format") if isinstance(tree, dict) else type(tree).__name__
+    if found != FORMAT:
         raise FormatError(path, f"format {found!r}, expected {FORMAT!r}")
     # Earlier trainings, tiny-web's among them, also mapped categories of other data sets.
-    (tree.get("mapping") or {}).pop("names", None)
+    if isinstance(mapping := tree.get("mapping"), dict):
+        mapping.pop("names", None)
     card = build(DetectorCard, tree, str(path))
     actual = sha256_of(weights)
     if card.weights_sha256 != actual:

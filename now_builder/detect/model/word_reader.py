@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor, nn
+from torchvision.ops import Conv2dNormActivation
 
 from now_builder.detect.pixels import window_means
 from now_builder.formats import word_vectors
@@ -53,11 +54,11 @@ class WordReader(nn.Module):
         super().__init__()
         first, second, third, width = _WIDTHS
         self.trunk = nn.Sequential(
-            *_convolution(1, first, 5, (2, 2), 2),
-            *_convolution(first, second, 3, (2, 1), 1),
-            *_convolution(second, third, 3, (1, 1), 1),
-            *_convolution(third, width, (4, 3), (2, 1), 1),
-            *_convolution(width, width, (1, 3), (1, 1), (0, 1)),
+            *Conv2dNormActivation(1, first, 5, (2, 2), 2),
+            *Conv2dNormActivation(first, second, 3, (2, 1), 1),
+            *Conv2dNormActivation(second, third, 3, (1, 1), 1),
+            *Conv2dNormActivation(third, width, (4, 3), (2, 1), 1),
+            *Conv2dNormActivation(width, width, (1, 3), (1, 1), (0, 1)),
         )
         self.gate = nn.Conv2d(width, 1, (3, 5), padding=(1, 2))
         self.enter = nn.Sequential(
@@ -118,11 +119,7 @@ class WordReader(nn.Module):
         )
         return list(zip(SCALES, maps, surest(logits), strict=True))
 
-    def _read_all(
-        self,
-        maps: Float[Tensor, "n channels rows columns"],
-        cells: Sequence[tuple[Int64[Tensor, " _"], Int64[Tensor, " _"]]],
-    ) -> list[Float[Tensor, "_ 256"]]:
+    def _read_all(self, maps: Tensor, cells: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
         """Read cells of each page, rows and columns, in batches of few sizes.
 
         A CPU's library makes a kernel for each size and keeps a thousand of them.
@@ -192,9 +189,7 @@ def _shrink(pages: Float[Tensor, "n 1 h w"], scale: int) -> Float[Tensor, "n 1 i
     return F.pad(shrunk, (0, across, 0, down), mode="replicate") if down or across else shrunk
 
 
-def _seen(
-    boxes: Float[Tensor, "boxes 4"], shown: Bool[Tensor, "rows seen"], scale: int
-) -> tuple[tuple[Tensor, Tensor], Bool[Tensor, "boxes cells"]]:
+def _seen(boxes: Tensor, shown: Tensor, scale: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """Return row and column of a page's cells whose centre is in a box, and in which boxes."""
     row, column = letters(shown)
     down = row * DOWN * scale + DOWN * scale / 2
@@ -204,14 +199,3 @@ def _seen(
     inside = ((centre >= begin) & (centre < end)).all(dim=1)
     wanted = inside.any(dim=0)
     return (row[wanted], column[wanted]), inside[:, wanted]
-
-
-def _convolution(
-    inputs: int,
-    outputs: int,
-    side: int | tuple[int, int],
-    stride: tuple[int, int],
-    padding: int | tuple[int, int],
-) -> tuple[nn.Module, ...]:
-    convolution = nn.Conv2d(inputs, outputs, side, stride, padding, bias=False)
-    return convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)

@@ -84,11 +84,6 @@ class ModelSpec:
         return hashlib.sha256(self.config.dump().encode()).hexdigest()
 
     @property
-    def weights_sha256(self) -> str:
-        """Hash of the checkpoint, or ``random``."""
-        return _RANDOM if self.weights is None else sha256_of(self.weights)
-
-    @property
     def classes(self) -> list[str]:
         """Class names of our predictor or of the config's training data, else numbers."""
         if self.config.MODEL.ROI_HEADS.NAME == "AptRes5ROIHeads":
@@ -96,13 +91,11 @@ class ModelSpec:
             return own
         count = int(self.config.MODEL.ROI_HEADS.NUM_CLASSES)
         catalog = detectron2_module("detectron2.data").MetadataCatalog
-        names = [
-            list(catalog.get(data).get("thing_classes", []))
-            for data in self.config.DATASETS.TRAIN
-            if data in catalog.list()
-        ]
-        fitting = [known for known in names if len(known) == count]
-        return fitting[0] if fitting else [f"class {number}" for number in range(count)]
+        for data in self.config.DATASETS.TRAIN:
+            known = catalog.get(data).get("thing_classes", []) if data in catalog.list() else []
+            if len(known) == count:
+                return list(known)
+        return [f"class {number}" for number in range(count)]
 
 
 def read_model_spec(regions: str) -> ModelSpec:
@@ -116,12 +109,18 @@ def read_model_spec(regions: str) -> ModelSpec:
     """
     settings = detectron2_module("detectron2.config")
     place, _, given = regions.removeprefix(PREFIX).partition("@")
-    path = _config_file(place)
-    config = settings.get_cfg()
+    zoo = Path(detectron2_module("detectron2").__file__).parent / "model_zoo" / "configs"
+    files = [each for each in (Path(place), zoo / place) if each.is_file()]
+    if not files or not re.search(r"\.ya?ml(\?|$)", files[0].name):
+        raise ConfigError(
+            f"regions {PREFIX}{place}: neither a YAML file nor the name of one in {zoo}, such as "
+            "COCO-Detection/faster_rcnn_R_50_FPN_3x.yaml"
+        )
+    path, config = files[0], settings.get_cfg()
     _parts().add_apt_config(config)
     try:
         # Some of the zoo's own configs have Python in them; others may not.
-        config.merge_from_file(str(path), allow_unsafe=path.is_relative_to(_zoo()))
+        config.merge_from_file(str(path), allow_unsafe=path.is_relative_to(zoo))
     except Exception as error:  # noqa: BLE001 - yacs, PyYAML and assertions raise what they like
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path}: not a detectron2 config ({reason:.200})") from None
@@ -134,26 +133,10 @@ def read_model_spec(regions: str) -> ModelSpec:
     return ModelSpec(f"{PREFIX}{path.name}@{weights.name if weights else _RANDOM}", config, weights)
 
 
-def _zoo() -> Path:
-    return Path(detectron2_module("detectron2").__file__).parent / "model_zoo" / "configs"
-
-
-def _config_file(place: str) -> Path:
-    zoo = _zoo()
-    for path in (Path(place), zoo / place):
-        if re.search(r"\.ya?ml(\?|$)", path.name) and path.is_file():
-            return path
-    raise ConfigError(
-        f"regions {PREFIX}{place}: neither a YAML file nor the name of one in {zoo}, such as "
-        "COCO-Detection/faster_rcnn_R_50_FPN_3x.yaml"
-    )
-
-
 def _weights_file(config: Path, given: str, own: str) -> Path | None:
     if given == _RANDOM:
         return None
-    candidates = [Path(given)] if given else [Path(own), config.parent / own] if own else []
-    for path in candidates:
+    for path in [Path(given)] if given else [Path(own), config.parent / own]:
         if path.is_file():
             return path
     found = f"{given}: no such file" if given else f"MODEL.WEIGHTS of {config} is {own!r}, no file"
@@ -314,12 +297,14 @@ class Detectron2Detector:
             if not missing:
                 return rows
             windows = geometry.windows((WIDTH, HEIGHT)).to(model.device)[:missing]
-            _, _, regions = self._head(maps, self._instances(windows / scale, size))
+            structures = detectron2_module("detectron2.structures")
+            grid = structures.Instances((size[1], size[0]))
+            grid.proposal_boxes = structures.Boxes(windows / scale)
+            grid.objectness_logits = windows.new_zeros(missing)
+            _, _, regions = self._head(maps, grid)
         return rows.fill(windows, regions)
 
-    def _head(
-        self, maps: Mapping[str, Tensor], proposals: Any
-    ) -> tuple[Float[Tensor, "n kinds"], Float[Tensor, "n offsets"], Float[Tensor, "n 768"]]:
+    def _head(self, maps: Mapping[str, Tensor], proposals: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Return class probabilities, regressed boxes (of each class, or of all) and features."""
         predictor = self._network.predictor
         seen: list[tuple[Tensor, Any]] = []
@@ -341,11 +326,7 @@ class Detectron2Detector:
             return probabilities, boxes, to_768(features)
 
     def _select(
-        self,
-        probabilities: Float[Tensor, "n kinds"],
-        boxes: Float[Tensor, "n offsets"],
-        regions: Float[Tensor, "n 768"],
-        scale: Float[Tensor, "4"],
+        self, probabilities: Tensor, boxes: Tensor, regions: Tensor, scale: Tensor
     ) -> PageRegions:
         scores, classes = probabilities[:, :-1].max(dim=1)
         each = boxes.reshape(len(boxes), boxes.shape[1] // 4, 4)
@@ -357,13 +338,6 @@ class Detectron2Detector:
         kept, strict = geometry.select(best, scores, REGIONS, NMS)
         source = torch.where(strict, DETECTOR, RELAXED)
         return PageRegions(best[kept], scores[kept], classes[kept], regions[kept], source)
-
-    def _instances(self, boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Any:
-        structures = detectron2_module("detectron2.structures")
-        proposals = structures.Instances((size[1], size[0]))
-        proposals.proposal_boxes = structures.Boxes(boxes)
-        proposals.objectness_logits = boxes.new_zeros(len(boxes))
-        return proposals
 
 
 def with_absolute_paths(regions: str) -> str:
@@ -381,7 +355,7 @@ def detector_attributes(regions: str) -> dict[str, str]:
     spec = read_model_spec(regions)
     return {
         "detector": "detectron2",
-        "weights_sha256": spec.weights_sha256,
+        "weights_sha256": sha256_of(spec.weights) if spec.weights else _RANDOM,
         "regions": spec.name,
         "config_sha256": spec.config_sha256,
         "classes": json.dumps(spec.classes),

@@ -1,7 +1,6 @@
 """The trained detector as it runs: candidates, ranking, filling up to 36 regions, export."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -22,13 +21,8 @@ _LEAST = 0.2
 in ten of those below lay on an element, 2.6 % of those that did."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """Boxes of one page that may become rows, in detector input px, by index of their source."""
-
-    boxes: Float[Tensor, "n 4"]
-    scores: Float[Tensor, " n"]
-    origin: Int64[Tensor, " n"]
+Candidates = tuple[Float[Tensor, "n 4"], Float[Tensor, " n"], Int64[Tensor, " n"]]
+"""Boxes of one page that may become rows, in detector input px, their scores and sources."""
 
 
 class AptExtractor:
@@ -79,7 +73,7 @@ class AptExtractor:
         screenshots = screenshots.to(device)
         maps = self.model.maps(screenshots)
         candidates = self._candidates(pages, maps)
-        pooled = self.model.pool(maps, [page.boxes for page in candidates]).float()
+        pooled = self.model.pool(maps, [boxes for boxes, *_ in candidates]).float()
         windows = geometry.windows(size).to(device)
         ranked, kept = zip(*self._rank(candidates, pooled, pages), strict=True)
         missing = [windows[: REGIONS - len(page.scores)] for page in ranked]
@@ -97,7 +91,7 @@ class AptExtractor:
         found = self.model.propose(maps, self._limit)
         size = self.model.config.input_size
         factors = torch.tensor([size[0] / WIDTH, size[1] / HEIGHT]).repeat(2)
-        candidates = []
+        candidates: list[Candidates] = []
         for page, own in zip(pages, found, strict=True):
             elements = torch.tensor(page.boxes if self._dom else [], dtype=torch.float32)
             boxes = geometry.clip(elements.reshape(-1, 4) * factors, size).to(own.boxes.device)
@@ -107,45 +101,30 @@ class AptExtractor:
             origin = torch.full((len(together),), DETECTOR, device=together.device)
             origin[: len(boxes)] = DOM
             scores = torch.cat([boxes.new_ones(len(boxes)), own.scores[:rest]])
-            candidates.append(Candidates(together, scores, origin))
+            candidates.append((together, scores, origin))
         return candidates
 
     def _rank(
-        self,
-        candidates: Sequence[Candidates],
-        pooled: Float[Tensor, "all outputs"],
-        pages: Sequence[Page],
+        self, candidates: Sequence[Candidates], pooled: Tensor, pages: Sequence[Page]
     ) -> list[tuple[PageRegions, Tensor]]:
-        counts = [len(page.boxes) for page in candidates]
-        size = self.model.config.input_size
+        """Return the rows of each page, best first, and the boxes whose pixels were embedded."""
+        counts, size = [len(page[0]) for page in candidates], self.input_size
+        text = page_text(self.encoder, pages, [page[0] for page in candidates], size)
+        seen, proposed, origin = map(torch.cat, zip(*candidates, strict=True))
         embedded = self.model.projection(pooled)
-        text = page_text(self.encoder, pages, [page.boxes for page in candidates], size)
-        seen = torch.cat([page.boxes for page in candidates])
-        origin = torch.cat([page.origin for page in candidates])
         probabilities = self.model.classify(embedded, text, seen).softmax(dim=1)[:, :-1]
         best, classes = probabilities.max(dim=1)
-        regressed = geometry.decode(self.model.regression(pooled), seen)
-        everything = (
-            torch.where((origin == DETECTOR)[:, None], geometry.clip(regressed, size), seen),
-            (best * torch.cat([page.scores for page in candidates])).sqrt(),
-            classes,
-            embedded,
-            seen,
-            origin,
-        )
-        return [
-            _select(*page)
-            for page in zip(*(torch.split(values, counts) for values in everything), strict=True)
-        ]
-
-
-def _select(
-    boxes: Tensor, scores: Tensor, classes: Tensor, embedded: Tensor, seen: Tensor, origin: Tensor
-) -> tuple[PageRegions, Tensor]:
-    """Return the rows of a page, and the boxes whose pixels were embedded."""
-    priority = scores + (origin != DETECTOR)
-    kept, strict = geometry.select(boxes, priority, REGIONS, NMS)
-    sure = strict & ((origin[kept] != DETECTOR) | (scores[kept] >= _LEAST))
-    source = torch.where(sure, origin[kept], RELAXED)
-    rows = PageRegions(boxes[kept], scores[kept], classes[kept], embedded[kept], source)
-    return rows, seen[kept]
+        scores = (best * proposed).sqrt()
+        regressed = geometry.clip(geometry.decode(self.model.regression(pooled), seen), size)
+        boxes = torch.where((origin == DETECTOR)[:, None], regressed, seen)
+        ranked, start = [], 0
+        for count in counts:
+            page = slice(start, start + count)
+            start += count
+            foreign = origin[page] != DETECTOR
+            kept, strict = geometry.select(boxes[page], scores[page] + foreign, REGIONS, NMS)
+            sure = strict & (foreign[kept] | (scores[page][kept] >= _LEAST))
+            source = torch.where(sure, origin[page][kept], RELAXED)
+            values = (each[page][kept] for each in (boxes, scores, classes, embedded))
+            ranked.append((PageRegions(*values, source), seen[page][kept]))
+        return ranked

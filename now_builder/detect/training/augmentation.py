@@ -38,9 +38,7 @@ def recolour(
     return ((pixels - mean) * contrast + mean + brightness).clamp(0, 1)
 
 
-def _between(
-    low: float, high: float, count: int, generator: torch.Generator
-) -> Float[Tensor, "n 1 1 1"]:
+def _between(low: float, high: float, count: int, generator: torch.Generator) -> Tensor:
     return (low + (high - low) * torch.rand(count, generator=generator)).view(-1, 1, 1, 1)
 
 
@@ -84,9 +82,7 @@ def zoom(
     return moved, [_moved(page, factor, shift, (width, height)) for page, factor, shift in places]
 
 
-def _moved(
-    page: Targets, factor: float, shift: Float[Tensor, " 2"], size: tuple[int, int]
-) -> Targets:
+def _moved(page: Targets, factor: float, shift: Tensor, size: tuple[int, int]) -> Targets:
     """Magnify and shift the boxes of a page and drop what leaves the screen or gets too small."""
     corner = shift.new_tensor(size).repeat(2)
     smallest = SMALLEST / WIDTH * size[0]

@@ -130,9 +130,7 @@ def draw_panels(
     return panels
 
 
-def _draw(
-    screen: UInt8[Tensor, "3 h w"], boxes: Sequence[Any], names: list[str], colours: list[str]
-) -> UInt8[Tensor, "3 h w"]:
+def _draw(screen: Tensor, boxes: Sequence[Any], names: list[str], colours: list[str]) -> Tensor:
     if not boxes:
         return screen
     halved = torch.tensor(boxes) / 2

@@ -143,9 +143,7 @@ def _quality_focal(logits: Float[Tensor, " n"], goal: Float[Tensor, " n"]) -> Fl
 
 
 @torch.no_grad()
-def _lies_well(
-    logits: Float[Tensor, " a"], offsets: Float[Tensor, "a 4"], anchors: Anchors, targets: Targets
-) -> Bool[Tensor, " a"]:
+def _lies_well(logits: Tensor, offsets: Tensor, anchors: Anchors, targets: Targets) -> Tensor:
     """Return which of the surest anchors propose a box that lies well on an element."""
     well = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
     if len(targets.boxes):
@@ -223,9 +221,7 @@ def region_loss(
     return score, box / positive.sum().clamp(min=1)
 
 
-def _draw(
-    mask: Bool[Tensor, " n"], count: int, generator: torch.Generator
-) -> Int64[Tensor, " drawn"]:
+def _draw(mask: Tensor, count: int, generator: torch.Generator) -> Tensor:
     places = mask.nonzero().flatten()
     order = torch.randperm(len(places), generator=generator)[:count]
     return places[order.to(places.device)]

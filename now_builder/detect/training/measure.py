@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Integer, UInt8
+from jaxtyping import Bool, Float, Integer
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from torch import Tensor
@@ -310,7 +310,7 @@ def _classify(
     encoder: TextEncoder,
     boxes_of: Callable[[str], Tensor],
     pages: Sequence[Page],
-    screenshots: UInt8[Tensor, "pages 3 height width"],
+    screenshots: Tensor,
 ) -> ClassifiedBoxes:
     """Classify 36 boxes of each page, neither moved nor dropped, by the best class."""
     device, size = model.centre.device, model.config.input_size

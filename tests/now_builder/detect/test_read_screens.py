@@ -100,18 +100,7 @@ def test_it_holds_what_each_page_shows_and_goes_on_after_a_stop(captures, tmp_pa
 def release_of(folder, *keys, split="test"):
     folder.mkdir()
     pairs = [
-        Pair(
-            key,
-            split,
-            place,
-            f"http://site{key}.test/",
-            f"site{key}.test",
-            "a",
-            None,
-            None,
-            None,
-            "",
-        )
+        Pair(key, split, place, f"http://{key}.test/", f"{key}.test", "a", None, None, None, "")
         for place, key in enumerate(keys)
     ]
     write_pairs(folder / "pairs.parquet", pairs)
@@ -127,11 +116,8 @@ def test_of_a_release_the_test_pairs_alone_are_read(captures, tmp_path, monkeypa
     assert ocr.read_screens(captures, out, "eng").pages == 3, "also what was left out"
     found = ocr.read_screens(captures, out, "eng", release)
     assert (found.pages, found.empty) == (2, 0)
-    assert [row[0] for row in csv.reader(out.read_text().splitlines())] == [
-        "key",
-        "00000_0000",
-        "00001_0000",
-    ]
+    keys = [row[0] for row in csv.reader(out.read_text().splitlines())]
+    assert keys == ["key", "00000_0000", "00001_0000"]
 
 
 def test_of_a_release_of_other_pages_nothing_is_read(captures, tmp_path):

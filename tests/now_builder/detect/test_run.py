@@ -148,13 +148,6 @@ def test_a_torn_final_file_is_an_error_that_names_it(drawn, whole, settings, tmp
         assert features.read_bytes() == torn
 
 
-def test_a_disk_that_cannot_be_written_ends_the_run(drawn, settings, tmp_path):
-    features = tmp_path / "features.h5"
-    parts_folder(features).write_text("in the way")
-    with pytest.raises(OSError, match=r"features\.h5\.parts"):
-        detect(drawn, features, settings)
-
-
 def test_two_processes_of_torchrun_write_one_file_together(
     drawn, whole, settings, tmp_path, monkeypatch
 ):
@@ -262,23 +255,6 @@ def test_a_crawl_that_goes_on_does_not_ask_for_force(drawn, settings, tmp_path):
     with open_features(features) as one, open_features(tmp_path / "expected.h5") as other:
         assert one.attributes == other.attributes
         assert set(one.keys) == set(other.keys)
-
-
-def test_features_that_do_not_tell_their_screenshots_are_read_and_never_tell(
-    drawn, whole, settings, tmp_path
-):
-    """Files of earlier versions: what they hold is taken on trust, so what is added is, too."""
-    features = tmp_path / "features.h5"
-    part = captured_again(drawn, tmp_path / "part")
-    for path in part.glob("00001*"):
-        path.unlink()
-    detect(part, features, settings)
-    with h5py.File(features, "a") as file:
-        del file.attrs["captures_sha256"]
-    assert detect(drawn, features, settings).fresh == 4
-    with open_features(features) as found:
-        assert "captures_sha256" not in found.attributes
-    assert same_values(features, whole)
 
 
 def test_other_weights_or_settings_ask_for_force(drawn, whole, weights, settings, tmp_path):

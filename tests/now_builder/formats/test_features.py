@@ -94,7 +94,7 @@ def test_what_is_written_is_read(
                 assert same(found, expected)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(rows=st.lists(st.integers(0, 14), max_size=20))
 def test_rows_come_in_the_order_asked_for(
     tmp_path_factory: pytest.TempPathFactory, rows: list[int]
@@ -123,21 +123,21 @@ def test_pages_that_are_counted_lie_in_one_piece_and_are_mapped(tmp_path: Path, 
         assert not pages or same(features.read(rows), batch(keys).take(rows))
 
 
-@pytest.mark.parametrize("pages", [4, 6])
-def test_another_count_than_was_told_leaves_no_file(tmp_path: Path, pages: int) -> None:
-    with pytest.raises(ValueError, match=f"expected {pages}"):
-        write_features(tmp_path / "f.h5", [batch([*"abcde"])], {}, pages=pages)
-    assert not [*tmp_path.iterdir()]
+def test_another_count_than_was_told_leaves_no_file(tmp_path: Path) -> None:
+    for pages in (4, 6):
+        with pytest.raises(ValueError, match=f"expected {pages}"):
+            write_features(tmp_path / "f.h5", [batch([*"abcde"])], {}, pages=pages)
+        assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("size", [1, 4, 5, 100])
+@pytest.mark.parametrize("size", [1, 100])
 def test_the_same_content_is_the_same_bytes_however_it_was_batched(
     tmp_path: Path, size: int
 ) -> None:
     path, again = tmp_path / "f.h5", tmp_path / "again.h5"
-    for pages in (None, 270):
+    for pages in (None, 90):
         write_features(
-            path, [batch([f"{i}" for i in range(270)])], {"detector": "tiny"}, pages=pages
+            path, [batch([f"{i}" for i in range(90)])], {"detector": "tiny"}, pages=pages
         )
         with open_features(path) as features:
             write_features(again, features.batches(size), {"detector": "tiny"}, pages=pages)
@@ -188,20 +188,19 @@ def test_a_part_holds_what_was_given_at_half_the_size_if_asked(tmp_path: Path) -
         assert np.array_equal(file["regions"][:], one.regions.astype(np.float16))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 0.999])
-@pytest.mark.parametrize("filling", ["cut", "zeros", "noise"])
-def test_a_torn_part_is_refused(tmp_path: Path, share: float, filling: str) -> None:
+def test_a_torn_part_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "f.h5"
     write_part(path, batch(["a", "b"]), {})
     (part,) = read_parts(path)
     content = part.read_bytes()
-    kept = content[: int(share * len(content))]
-    rest = len(content) - len(kept) if filling != "cut" else 0
-    tail = bytes(rest) if filling == "zeros" else np.random.default_rng(0).bytes(rest)
-    part.write_bytes(kept + tail)
-    with pytest.raises(FormatError, match="torn") as caught:
-        read_part(part)
-    assert str(part) in str(caught.value)
+    for share in (0.0, 0.2, 0.9, 0.999):
+        kept = content[: int(share * len(content))]
+        rest = len(content) - len(kept)
+        for tail in (b"", bytes(rest), np.random.default_rng(0).bytes(rest)):
+            part.write_bytes(kept + tail)
+            with pytest.raises(FormatError, match="torn") as caught:
+                read_part(part)
+            assert str(part) in str(caught.value)
     with pytest.raises(FormatError, match="torn"):
         merge_parts(path, {})
     assert part.exists()
@@ -214,7 +213,7 @@ def test_a_changed_byte_in_a_part_never_passes(tmp_path: Path) -> None:
     (part,) = read_parts(path)
     content, draw = part.read_bytes(), np.random.default_rng(0)
     ends = np.r_[0:600, len(content) - 1200 : len(content)]
-    for place in [*draw.choice(ends, 150), *draw.integers(0, len(content), 50)]:
+    for place in [*draw.choice(ends, 60), *draw.integers(0, len(content), 20)]:
         changed = bytearray(content)
         changed[place] ^= 1 << draw.integers(8)
         part.write_bytes(changed)
@@ -246,11 +245,11 @@ def refused(path: Path, *words: str) -> None:
     assert all(word in message for word in words), message
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.7, 0.999])
-def test_a_torn_file_is_one_line(path: Path, share: float) -> None:
+def test_a_torn_file_is_one_line(path: Path) -> None:
     content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    refused(path)
+    for share in (0.0, 0.01, 0.3, 0.999):
+        path.write_bytes(content[: int(share * len(content))])
+        refused(path)
     path.write_text("not at all\n" * 100, encoding="utf-8")
     refused(path, "HDF5")
     path.unlink()
@@ -277,14 +276,14 @@ def test_rows_that_cannot_be_read_are_the_files_error(tmp_path: Path, pages: int
                 read()
 
 
-@pytest.mark.parametrize("value", ["now-features/2", 7, np.array(["now-features/1"] * 2, "S20")])
-def test_an_unfinished_file_or_another_format_is_refused(path: Path, value: object) -> None:
+def test_an_unfinished_file_or_another_format_is_refused(path: Path) -> None:
     with h5py.File(path, "a") as file:
         del file.attrs["complete"]
     refused(path, "unfinished")
-    with h5py.File(path, "a") as file:
-        file.attrs["format"] = value
-    refused(path, "now-features/1")
+    for value in ("now-features/2", 7, np.array(["now-features/1"] * 2, "S20")):
+        with h5py.File(path, "a") as file:
+            file.attrs["format"] = value
+        refused(path, "now-features/1")
 
 
 def replaced(path: Path, name: str, make) -> None:
@@ -318,9 +317,9 @@ def test_data_outside_the_file_are_refused(path: Path, tmp_path: Path) -> None:
 MANY = {"maxshape": (None, 36, 768)}
 
 
-@pytest.mark.parametrize(
-    ("name", "make", "word"),
-    [
+def test_a_dataset_that_is_none_of_the_format_is_refused(path: Path) -> None:
+    whole = path.read_bytes()
+    for name, make, word in (
         ("keys", lambda file: file.__setitem__("keys", h5py.ExternalLink("o.h5", "keys")), "link"),
         ("boxes", lambda file: file.create_group("boxes"), ""),
         ("boxes", lambda file: file.__setitem__("boxes", np.dtype("f4")), "not a dataset"),
@@ -344,8 +343,7 @@ MANY = {"maxshape": (None, 36, 768)}
         *(("regions", lambda file, kind=kind: file.create_dataset(
             "regions", data=np.ones(SHAPE).astype(kind)), "values are")
           for kind in ("i4", "c8", "S4")),
-    ],
-)  # fmt: skip
-def test_a_dataset_that_is_none_of_the_format_is_refused(path: Path, name, make, word) -> None:
-    replaced(path, name, make)
-    refused(path, f"/{name}", word)
+    ):  # fmt: skip
+        path.write_bytes(whole)
+        replaced(path, name, make)
+        refused(path, f"/{name}", word)

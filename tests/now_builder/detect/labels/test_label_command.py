@@ -183,9 +183,9 @@ def test_a_mapping_changes_the_classes_without_a_new_crawl(drawn, labelled, tmp_
     assert names == ["press", "look", "ignore"]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
+def test_a_mistake_in_a_mapping_names_file_and_field(tmp_path):
+    path = tmp_path / "m.toml"
+    for text, problem in (
         ('[roles]\nbutton = "knob"', "roles.button: found class 'knob'"),
         ('[tags]\na = "lnik"', "tags.a: found class 'lnik'"),
         ('[looks]\nknob = "button"', "looks.knob"),
@@ -197,18 +197,12 @@ def test_a_mapping_changes_the_classes_without_a_new_crawl(drawn, labelled, tmp_
         ("[rolls]", "rolls"),
         ("roles = 3", "roles"),
         ("roles = [", "not a readable TOML"),
-    ],
-)
-def test_a_mistake_in_a_mapping_names_file_and_field(text, problem, tmp_path):
-    path = tmp_path / "m.toml"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError) as caught:
-        read_mapping(path)
-    assert str(caught.value).startswith(str(path))
-    assert problem in str(caught.value)
-
-
-def test_the_mappings_that_are_built_in_have_no_problems():
+    ):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError) as caught:
+            read_mapping(path)
+        assert str(caught.value).startswith(str(path))
+        assert problem in str(caught.value)
     assert not [*DEFAULT.problems()]
 
 

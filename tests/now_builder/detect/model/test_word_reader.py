@@ -113,7 +113,7 @@ def test_a_region_sums_the_letters_whose_cells_it_contains(reader, monkeypatch):
     page = torch.randint(0, 256, (1, 3, 640, 360), dtype=torch.uint8, generator=generator)
     boxes = torch.tensor([[0.0, 0.0, 360.0, 640.0], [33.0, 50.0, 120.0, 90.0], [5.0, 5, 6, 6]])
     with torch.inference_mode():
-        found = reader(page, [boxes])
+        found = reader(torch.cat([page, page.flip(3)]), [boxes, boxes[:1]])[:3]
         slow = torch.zeros(3, 256)
         grey = page.float().mean(1, keepdim=True) / 255
         seen = [reader.maps(functional.avg_pool2d(grey, scale)) for scale in (1, 2)]
@@ -129,14 +129,6 @@ def test_a_region_sums_the_letters_whose_cells_it_contains(reader, monkeypatch):
     assert not found[2].any()
 
 
-def test_pages_do_not_see_each_other(reader):
-    pages = torch.cat([write("One page"), write("Another page", "of two lines")])
-    with torch.inference_mode():
-        both = reader(pages, [WHOLE, WHOLE])
-        alone = torch.cat([reader(page[None], [WHOLE]) for page in pages])
-    assert torch.allclose(both, alone, atol=1e-4)
-
-
 def test_a_page_whose_sides_are_no_whole_number_of_cells_is_read(reader):
     page = torch.zeros(1, 3, 321, 203, dtype=torch.uint8)
     assert reader(page, [torch.tensor([[0.0, 0.0, 203.0, 321.0]])]).shape == (1, 256)
@@ -147,9 +139,7 @@ def test_the_shipped_reader_sees_nothing_on_an_empty_page(shipped):
     assert not shipped(blank, [WHOLE]).any()
 
 
-@pytest.mark.parametrize(
-    ("size", "ink", "back"), [(14, 0, 255), (18, 255, 30), (24, 40, 230)], ids=str
-)
+@pytest.mark.parametrize(("size", "ink", "back"), [(14, 0, 255), (24, 255, 30)], ids=str)
 def test_the_shipped_reader_tells_lines_apart(shipped, size, ink, back):
     """Each line is nearest to its own text, among texts of one language, at both scales."""
     lines = ["Bakery and coffee", "Hiking in Norway", "Guitar lessons", "Tax advisers",

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import torch
 
 from now_builder.detect.base import Page, TextBox
 from now_builder.detect.boxes import clip, windows
-from now_builder.detect.model.clip_resnet import AttentionPool
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.model.weights import read_card, to_prompts
 from now_builder.detect.pixels import decode_screenshot
@@ -54,7 +52,7 @@ def test_settings_that_do_not_go_together_are_refused(drawn, weights, tmp_path, 
         detect(drawn, tmp_path / "f.h5", settings)
 
 
-@pytest.mark.parametrize("width", [256, 1024, 2048])
+@pytest.mark.parametrize("width", [256, 1024])
 def test_the_projection_to_768_keeps_norms_and_inner_products(width):
     frame = orthonormal(width, 0).clone()
     assert frame.shape == (width, 768)
@@ -115,8 +113,7 @@ def write_config(path, kind, order="BGR", heads="", proposals=60):
     """Write the config of a small model of either kind."""
     text = {"fpn": _FPN, "c4": _C4}[kind] + _SMALL.replace("FORMAT_HERE", order)
     text = text.replace(
-        "RESNETS: {",
-        "RESNETS: {STEM_OUT_CHANNELS: 8, RES2_OUT_CHANNELS: 32, WIDTH_PER_GROUP: 8, ",
+        "RESNETS: {", "RESNETS: {STEM_OUT_CHANNELS: 8, RES2_OUT_CHANNELS: 32, WIDTH_PER_GROUP: 8, "
     )
     text = text.replace(
         "ROI_HEADS: {",
@@ -280,39 +277,6 @@ def test_where_little_is_proposed_windows_go_through_the_same_head(
 
 
 @needs_detectron2
-def test_heads_that_pool_by_attention_give_what_they_pool(drawn, models, tmp_path):
-    """As RegionCLIP's: the shared transform, CLIP's attention pooling, then the predictor."""
-    modeling = pytest.importorskip("detectron2.modeling")
-    base: Any = modeling.roi_heads.Res5ROIHeads
-
-    class AttentionROIHeads(base):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            self.attnpool = AttentionPool(7, 256, 8, 256)
-            self.pooled = []
-
-        def forward(self, images, features, proposals, targets=None):
-            boxes = [page.proposal_boxes for page in proposals]
-            crops = self._shared_roi_transform([features[f] for f in self.in_features], boxes)
-            self.pooled.append(self.attnpool(crops))
-            predictions = self.box_predictor(self.pooled[-1])
-            return self.box_predictor.inference(predictions, proposals)[0], {}
-
-    if "AttentionROIHeads" not in modeling.ROI_HEADS_REGISTRY:
-        modeling.ROI_HEADS_REGISTRY.register(AttentionROIHeads)
-    config = write_config(tmp_path / "attention.yaml", "c4", heads="AttentionROIHeads")
-    network = network_for(config, write_checkpoint(config, tmp_path / "a.pth"))
-    pages, images = screenshots(drawn, 1)
-    batch = detectron.Detectron2Detector(network, {}).extract(pages, images)
-    check(batch, 1)
-    expected = torch.cat(network.model.roi_heads.pooled) @ orthonormal(256)
-    distance = torch.cdist(
-        torch.from_numpy(batch.regions[0]), expected, compute_mode="donot_use_mm_for_euclid_dist"
-    )
-    assert float(distance.min(dim=1).values.max()) < 1e-3
-
-
-@needs_detectron2
 @pytest.mark.parametrize(("kind", "heads"), [("fpn", ""), ("c4", "AptRes5ROIHeads")])
 def test_in_bfloat16_features_point_where_they_did(drawn, models, tmp_path, kind, heads):
     config = write_config(tmp_path / "model.yaml", kind, heads=heads, proposals=0)
@@ -353,8 +317,7 @@ def test_a_config_may_name_its_own_weights(models, tmp_path):
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        ("final.pth?dl=1", {}),
-        ("run #3?.pth", {}),
+        ("run #3?dl=1.pth", {}),
         ("best.pth", {"best": np.float64(71.5), "losses": np.ones(3, np.float32)}),
         ("best.pth", {"iteration": np.int64(9), "kept": np.array([True])}),
     ],

@@ -54,7 +54,7 @@ def test_half_of_the_pages_change_shrunk_by_the_factor_or_magnified_by_its_root(
 def test_what_gets_too_small_to_be_labelled_is_ignored() -> None:
     before = page((60, 120, 110, 124), (60, 140, 110, 160))
     counts = set()
-    for seed in range(30):
+    for seed in range(15):
         shots = torch.zeros(1, 3, HEIGHT, WIDTH)
         _, (after,) = zoom(shots, [before], 4.0, torch.Generator().manual_seed(seed))
         sides = after.boxes[:, 2:] - after.boxes[:, :2]
@@ -68,7 +68,7 @@ def test_what_gets_too_small_to_be_labelled_is_ignored() -> None:
 def test_what_leaves_the_screen_is_no_element_any_more() -> None:
     border = page((0, 0, 20, 20), (160, 300, 180, 320), (0, 300, 20, 320), (160, 0, 180, 20))
     lost = 0
-    for seed in range(40):
+    for seed in range(20):
         _, (after,) = zoom(painted(border), [border], 2.0, torch.Generator().manual_seed(seed))
         assert len(after.boxes) == len(after.classes)
         assert len(after.texts) == len(after.vectors) == len(after.boxes)
@@ -79,14 +79,7 @@ def test_what_leaves_the_screen_is_no_element_any_more() -> None:
             assert (boxes[:, 3] <= HEIGHT).all()
             assert (boxes[:, 2:] > boxes[:, :2]).all()
         lost += 4 - len(after.boxes)
-    assert lost > 20
-
-
-def test_a_shrunk_page_repeats_its_edges() -> None:
-    shots = torch.ones(1, 3, HEIGHT, WIDTH)
-    for seed in range(10):
-        moved, _ = zoom(shots, [page()], 1.5, torch.Generator().manual_seed(seed))
-        assert torch.allclose(moved, shots, atol=1e-5)
+    assert lost > 10
 
 
 def test_recolouring_keeps_pixels_in_range_and_jitter_keeps_boxes_on_screen() -> None:

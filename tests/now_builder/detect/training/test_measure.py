@@ -108,12 +108,6 @@ def test_figures_are_those_of_the_slow_way(seed):
         assert found.classes[name]["ap"] == pytest.approx(table[:, kind].mean(), abs=1e-6)
 
 
-def test_recall_by_class_adds_up_to_recall():
-    found = measure(some_pages(9), NAMES)
-    of_all = sum(kind["elements"] * kind["recall36"] for kind in found.classes.values())
-    assert of_all / found.elements == pytest.approx(found.recall36)
-
-
 def one_page(boxes, scores, classes, labels):
     boxes, scores = np.array(boxes, dtype=np.float32), np.array(scores, dtype=np.float32)
     return [Found(labels, boxes, scores, np.array(classes, dtype=np.int16))]
