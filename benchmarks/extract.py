@@ -35,11 +35,21 @@ from torchvision.ops import box_iou, nms, roi_align
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page
 from now_builder.detect.model.apt import PAPER, TINY, AptDetector, ModelConfig
-from now_builder.detect.model.inference import Computed, choose_precision, to_inference
 from now_builder.detect.model.proposals import PageMaps
-from now_builder.detect.model.text_boxes import dom_text_boxes, embed_text_boxes, linked_embeddings
-from now_builder.detect.model.text_encoder import TextEncoder, make_text_encoder
-from now_builder.detect.model.weights import choose_device, load_detector
+from now_builder.detect.model.text_encoder import (
+    TextEncoder,
+    dom_text_boxes,
+    embed_text_boxes,
+    linked_embeddings,
+    make_text_encoder,
+)
+from now_builder.detect.model.weights import (
+    Computed,
+    choose_device,
+    choose_precision,
+    load_detector,
+    to_inference,
+)
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.run import Pipeline, choose_batch_size

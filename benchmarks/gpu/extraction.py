@@ -13,8 +13,8 @@ from benchmarks.extract import PLAIN_PROPOSALS, Ours, Plain, draw_model, drawn, 
 from benchmarks.gpu.machine import Check, measure_ceilings
 from benchmarks.gpu.report import Goal
 from now_builder.detect.model.apt import PAPER, TINY
-from now_builder.detect.model.inference import to_inference
 from now_builder.detect.model.text_encoder import make_text_encoder
+from now_builder.detect.model.weights import to_inference
 from now_builder.detect.pixels import decode_screenshot
 from now_builder.detect.settings import DetectSettings
 from now_builder.formats.feature_parts import merge_parts, write_part

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from now_builder.detect.base import Detector, Page
 from now_builder.detect.labels.elements import dom_boxes
-from now_builder.detect.model.text_boxes import make_text_source
+from now_builder.detect.model.text_encoder import make_text_source
 from now_builder.detect.model.weights import choose_device
 from now_builder.detect.pixels import (
     ahead,

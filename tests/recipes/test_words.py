@@ -27,7 +27,7 @@ def small(monkeypatch):
     fonts = train_words.fonts_by_language(few, [])
     monkeypatch.setattr(train_words, "read_lexicon", lambda: few)
     monkeypatch.setattr(train_words, "fonts_by_language", lambda *_: fonts)
-    for name, value in {"BLOCK": 16, "BATCH": 8, "MEASURED": 8, "CHECKPOINT_EVERY": 2}.items():
+    for name, value in {"BLOCK": 8, "BATCH": 4, "MEASURED": 4, "CHECKPOINT_EVERY": 1}.items():
         monkeypatch.setattr(train_words, name, value)
     # A process that draws would take longer to start than it has to draw.
     monkeypatch.setattr(train_words, "ProcessPoolExecutor", ThreadPoolExecutor)
@@ -36,13 +36,13 @@ def small(monkeypatch):
 @pytest.mark.usefixtures("small")
 def test_a_detector_learns_to_read_and_a_stop_changes_nothing(tmp_path, monkeypatch, capsys):
     whole, weights = tmp_path / "whole.safetensors", tmp_path / "stopped.safetensors"
-    options = ["--steps", "5", "--threads", "1"]
+    options = ["--steps", "3", "--threads", "1"]
     train_words.main([str(whole), *options])
     assert "cosine" in capsys.readouterr().out
     take = train_words.Training.take_step
 
     def stopped(self, canvases):
-        if self.step == 3:
+        if self.step == 2:
             raise KeyboardInterrupt
         return take(self, canvases)
 
@@ -60,7 +60,7 @@ def test_a_detector_learns_to_read_and_a_stop_changes_nothing(tmp_path, monkeypa
     before, _ = load_detector(find_weights(None), torch.device("cpu"))
     after, card = load_detector(weights, torch.device("cpu"))
     assert card.model.words
-    assert card.words["steps"] == 5
+    assert card.words["steps"] == 3
     assert card.words["languages"] == 5
     assert set(card.words["words"]) == set(lexicon.SOURCES)
     kept = before.state_dict()

@@ -20,8 +20,12 @@ from torch import Tensor, nn
 
 from now_builder.detect.labels.mapping import CLASSES
 from now_builder.detect.model.apt import PromptTuner
-from now_builder.detect.model.text_boxes import linked_embeddings
-from now_builder.detect.model.text_encoder import DIMENSION, embed_prompts, make_text_encoder
+from now_builder.detect.model.text_encoder import (
+    DIMENSION,
+    embed_prompts,
+    linked_embeddings,
+    make_text_encoder,
+)
 from now_builder.detect.model.weights import read_card, to_prompts
 from now_builder.errors import ConfigError
 

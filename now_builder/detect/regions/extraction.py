@@ -10,8 +10,7 @@ from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page
 from now_builder.detect.model.apt import PROPOSALS, AptDetector
 from now_builder.detect.model.proposals import PageMaps
-from now_builder.detect.model.text_boxes import page_text
-from now_builder.detect.model.text_encoder import TextEncoder
+from now_builder.detect.model.text_encoder import TextEncoder, page_text
 from now_builder.detect.regions.rows import DETECTOR, DOM, NMS, RELAXED, PageRegions, to_batch
 from now_builder.formats.features import REGIONS, FeatureBatch
 from now_builder.formats.shard import HEIGHT, WIDTH

@@ -14,15 +14,16 @@ from PIL import Image
 from torch import Tensor
 
 from now_builder.detect.base import Detector, Page
-from now_builder.detect.model.inference import choose_precision, to_inference
 from now_builder.detect.model.patch_features import WORDS
 from now_builder.detect.model.text_encoder import make_text_encoder
 from now_builder.detect.model.weights import (
     DetectorCard,
     choose_device,
+    choose_precision,
     find_weights,
     load_detector,
     read_card,
+    to_inference,
 )
 from now_builder.detect.model.word_reader import EDITION
 from now_builder.detect.ocr import ocr_attributes

@@ -16,12 +16,23 @@ from torchvision.ops import roi_align
 from now_builder.detect.labels.mapping import ClassMapping, read_mapping
 from now_builder.detect.model.apt import PAPER, TINY, AptDetector, ModelConfig
 from now_builder.detect.model.clip_resnet import batch_norms, load_clip
-from now_builder.detect.model.text_boxes import linked_embeddings
-from now_builder.detect.model.text_encoder import TextEncoder, embed_prompts, make_text_encoder
+from now_builder.detect.model.text_encoder import (
+    TextEncoder,
+    embed_prompts,
+    linked_embeddings,
+    make_text_encoder,
+)
 from now_builder.detect.model.weights import choose_device, find_weights, load_detector, read_card
 from now_builder.detect.settings import TrainDetectorSettings
-from now_builder.detect.training.augmentation import jitter, recolour, zoom
-from now_builder.detect.training.data import Screenshots, TrainPage, TrainPages, to_targets
+from now_builder.detect.training.data import (
+    Screenshots,
+    TrainPage,
+    TrainPages,
+    jitter,
+    recolour,
+    to_targets,
+    zoom,
+)
 from now_builder.detect.training.losses import (
     THUMBNAIL,
     Appearance,

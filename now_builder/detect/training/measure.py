@@ -31,8 +31,7 @@ from now_builder.detect.base import Page
 from now_builder.detect.labels.elements import Labels
 from now_builder.detect.labels.mapping import DEFAULT
 from now_builder.detect.model.apt import AptDetector
-from now_builder.detect.model.text_boxes import page_text
-from now_builder.detect.model.text_encoder import TextEncoder, make_text_encoder
+from now_builder.detect.model.text_encoder import TextEncoder, make_text_encoder, page_text
 from now_builder.detect.model.weights import choose_device, find_weights, load_detector
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.training.data import Screenshots, TrainPage, read_pool

@@ -15,7 +15,7 @@ from torch import nn
 
 from now_builder.detect.labels.elements import label
 from now_builder.detect.model.apt import TINY, AptDetector
-from now_builder.detect.model.text_boxes import dom_text_boxes
+from now_builder.detect.model.text_encoder import dom_text_boxes
 from now_builder.detect.model.weights import find_weights
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training import learner

@@ -8,7 +8,7 @@ from torchvision.models.detection._utils import BoxCoder
 from torchvision.ops import box_iou
 
 from now_builder.detect import boxes
-from now_builder.detect.model.text_boxes import link, linked_embeddings
+from now_builder.detect.model.text_encoder import link, linked_embeddings
 from now_builder.detect.training.losses import Targets, match, sample_regions
 
 

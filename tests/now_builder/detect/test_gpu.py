@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from now_builder.detect.base import Page
-from now_builder.detect.model.inference import to_inference
-from now_builder.detect.model.text_boxes import dom_text_boxes
-from now_builder.detect.model.text_encoder import HashedNgrams
-from now_builder.detect.model.weights import find_weights, load_detector
+from now_builder.detect.model.text_encoder import HashedNgrams, dom_text_boxes
+from now_builder.detect.model.weights import find_weights, load_detector, to_inference
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.regions.loading import resolve_settings

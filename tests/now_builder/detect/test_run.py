@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
-from now_builder.detect.model import inference
+from now_builder.detect.model import weights as weights_module
 from now_builder.detect.model.weights import read_card, write_weights
 from now_builder.detect.run import detect, detect_shards
 from now_builder.detect.settings import DetectSettings
@@ -291,7 +291,7 @@ def test_machines_of_two_kinds_make_one_file(
     """The kind on which a file is begun decides what ``auto`` means for its shares and resumes."""
     drawn, settings = two_pages, settings.model_copy(update={"words": True})
     (tmp_path / here).write_text(f"flags : fpu {here}")
-    monkeypatch.setattr(inference, "_CPU_INFO", tmp_path / here)
+    monkeypatch.setattr(weights_module, "_CPU_INFO", tmp_path / here)
     shares = [settings.model_copy(update={"shards_from": f"{number}/2"}) for number in (0, 1)]
     assert detect(drawn, tmp_path / "f.h5", shares[0]).missing == 1
     there = "avx2 avx512_bf16".replace(here, "").strip()

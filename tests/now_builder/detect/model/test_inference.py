@@ -9,11 +9,15 @@ from torch import nn
 from torchvision.ops import roi_align
 
 from now_builder.detect.base import Page
-from now_builder.detect.model import inference
+from now_builder.detect.model import weights as weights_module
 from now_builder.detect.model.apt import align
-from now_builder.detect.model.inference import choose_precision, to_inference
 from now_builder.detect.model.text_encoder import HashedNgrams
-from now_builder.detect.model.weights import find_weights, load_detector
+from now_builder.detect.model.weights import (
+    choose_precision,
+    find_weights,
+    load_detector,
+    to_inference,
+)
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.errors import ConfigError
 
@@ -75,7 +79,7 @@ def test_mixed_reads_in_bf16_and_leaves_the_regions_alone():
 def flags(tmp_path, monkeypatch, text):
     path = tmp_path / "cpuinfo"
     path.write_text(f"flags : fpu avx2 {text}\n")
-    monkeypatch.setattr(inference, "_CPU_INFO", path)
+    monkeypatch.setattr(weights_module, "_CPU_INFO", path)
 
 
 def test_precision_follows_the_cpu_and_the_size(tmp_path, monkeypatch):
@@ -89,7 +93,7 @@ def test_precision_follows_the_cpu_and_the_size(tmp_path, monkeypatch):
     flags(tmp_path, monkeypatch, "avx512f")
     assert choose_precision("auto", CPU, "tiny", reads=True) == "fp32"
     assert choose_precision("bf16", CPU, "paper") == "bf16"
-    monkeypatch.setattr(inference, "_CPU_INFO", tmp_path / "none")
+    monkeypatch.setattr(weights_module, "_CPU_INFO", tmp_path / "none")
     assert choose_precision("auto", CPU, "paper") == "fp32"
     with pytest.raises(ConfigError, match="fp16: not on cpu"):
         choose_precision("fp16", CPU, "paper")

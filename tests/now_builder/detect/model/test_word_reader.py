@@ -9,8 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch.nn import functional
 
 from now_builder.detect.model import word_reader
-from now_builder.detect.model.inference import to_inference
-from now_builder.detect.model.weights import find_weights, load_detector
+from now_builder.detect.model.weights import find_weights, load_detector, to_inference
 from now_builder.detect.model.word_reader import (
     ACROSS,
     DOWN,

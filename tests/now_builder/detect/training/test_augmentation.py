@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from now_builder.detect.labels.elements import SMALLEST
-from now_builder.detect.training.augmentation import jitter, recolour, zoom
+from now_builder.detect.training.data import jitter, recolour, zoom
 from now_builder.detect.training.losses import Targets
 
 WIDTH, HEIGHT = 180, 320
