@@ -34,22 +34,10 @@ from torchvision.ops import box_iou, nms, roi_align
 
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page
+from now_builder.detect.model import text_encoder as encoders
+from now_builder.detect.model import weights as detector_weights
 from now_builder.detect.model.apt import PAPER, TINY, AptDetector, ModelConfig
 from now_builder.detect.model.proposals import PageMaps
-from now_builder.detect.model.text_encoder import (
-    TextEncoder,
-    dom_text_boxes,
-    embed_text_boxes,
-    linked_embeddings,
-    make_text_encoder,
-)
-from now_builder.detect.model.weights import (
-    Computed,
-    choose_device,
-    choose_precision,
-    load_detector,
-    to_inference,
-)
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.run import Pipeline, choose_batch_size
@@ -64,7 +52,7 @@ KEEP, PLAIN_PROPOSALS, NMS = 36, 300, 0.5
 class Plain:
     """One page at a time, in float32, every proposal through layer 4."""
 
-    def __init__(self, model: AptDetector, encoder: TextEncoder, proposals: int) -> None:
+    def __init__(self, model: AptDetector, encoder: encoders.TextEncoder, proposals: int) -> None:
         self.model, self.encoder, self.proposals = model, encoder, proposals
         self.size = model.config.input_size
         self.embedded: list[int] = []
@@ -104,9 +92,9 @@ class Plain:
     def texts(self, capture: Capture, boxes: Tensor) -> Tensor:
         """Embed the strings in each box."""
         factors = (self.size[0] / WIDTH, self.size[1] / HEIGHT)
-        texts = dom_text_boxes(capture.elements)
-        places, vectors = embed_text_boxes(self.encoder, texts, factors)
-        return linked_embeddings(boxes, places.to(boxes.device), vectors.to(boxes.device))
+        texts = encoders.dom_text_boxes(capture.elements)
+        places, vectors = encoders.embed_text_boxes(self.encoder, texts, factors)
+        return encoders.linked_embeddings(boxes, places.to(boxes.device), vectors.to(boxes.device))
 
 
 class Memory:
@@ -171,7 +159,7 @@ def drawn(count: int, seed: int = 0) -> list[Capture]:
 def load(options: argparse.Namespace, device: torch.device) -> tuple[AptDetector, str]:
     """Load the weights, or draw some; and the name of the text encoder."""
     if options.weights:
-        model, card = load_detector(options.weights, device)
+        model, card = detector_weights.load_detector(options.weights, device)
         return model, card.text_encoder
     return draw_model(PAPER if options.size == "paper" else TINY, device), "hash:0"
 
@@ -200,7 +188,9 @@ class Ours:
         wrote_s: And for the disk.
     """
 
-    def __init__(self, model: AptDetector, encoder: TextEncoder, settings: DetectSettings) -> None:
+    def __init__(
+        self, model: AptDetector, encoder: encoders.TextEncoder, settings: DetectSettings
+    ) -> None:
         self.settings = settings
         size = model.config.size
         self.batch = settings.batch_size or choose_batch_size(settings.device, size)
@@ -228,7 +218,7 @@ class Ours:
         """Run the model alone on a batch."""
         size = self.extractor.input_size
         images = [decode_screenshot(one.screenshot, size, one.key) for one in captures]
-        pages = [Page(one.key, dom_text_boxes(one.elements)) for one in captures]
+        pages = [Page(one.key, encoders.dom_text_boxes(one.elements)) for one in captures]
         return self.extractor.extract(pages, to_batch(images))
 
 
@@ -267,14 +257,14 @@ def main() -> None:
     parser.add_argument("--peak", type=float, default=0.0, help="of the device, TFLOP/s")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
-    device = choose_device(options.device)
+    device = detector_weights.choose_device(options.device)
     torch.set_num_threads(options.threads or os.cpu_count() or 1)
     given, count = options.captures, options.pages
     captures = list(islice(read_captures(given), count)) if given else drawn(count)
     model, encoder_name = load(options, device)
-    encoder = make_text_encoder(encoder_name, device)
+    encoder = encoders.make_text_encoder(encoder_name, device)
     plain = Plain(model, encoder, PLAIN_PROPOSALS)
-    precision = choose_precision(
+    precision = detector_weights.choose_precision(
         options.precision, device, model.config.size, reads=model.config.words
     )
     threads = torch.get_num_threads()
@@ -290,13 +280,13 @@ def compare(
     plain: Plain,
     captures: Sequence[Capture],
     device: torch.device,
-    precision: Computed,
+    precision: detector_weights.Computed,
     proposals: int,
     options: argparse.Namespace,
 ) -> None:
     """Run both by turns, and print what was seen."""
     fast, _ = load(options, device)
-    fast = to_inference(fast, precision)
+    fast = detector_weights.to_inference(fast, precision)
     settings = DetectSettings(
         device=str(device),
         threads=options.threads,

@@ -22,12 +22,7 @@ from now_builder.detect.model.patch_features import PatchFeatures
 from now_builder.detect.model.weights import find_weights, load_detector, read_card, write_weights
 from now_builder.detect.model.word_reader import WordReader
 from now_builder.detect.training.learner import make_average
-from now_builder.detect.training.run import (
-    checkpoint_path,
-    load_checkpoint,
-    report_resumed,
-    save_checkpoint,
-)
+from now_builder.detect.training.run import checkpoint_path, load_checkpoint, save_checkpoint
 from now_builder.errors import ConfigError, NowError, TrainingError
 from now_builder.formats.word_vectors import Unit, is_unspaced, letter_vector, unit_vector
 from now_builder.program.command_line import set_up_logging
@@ -270,7 +265,6 @@ class Training:
         self.scale.data.copy_(state["scale"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = int(state["step"])
-        report_resumed("train-words", self.step)
 
     def finish(self, start: Path) -> dict[str, float]:
         """Put the reader into the detector, measure it as it is stored, and write both."""

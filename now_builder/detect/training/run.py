@@ -198,7 +198,6 @@ class Training:
         self.learner.load_state_dict(state)
         self.history.load_state_dict(state["watch"])
         self.step = int(state["step"])
-        report_resumed("train-detector", self.step)
 
 
 def checkpoint_path(weights: Path) -> Path:
@@ -233,12 +232,8 @@ def load_checkpoint(
         raise FormatError(path, problem) from None
     if found != repr(settings):
         raise ConfigError(f"{path}: begun with other settings; --force starts over")
+    _log.info("%s: goes on from step %d", path, state["step"])
     return state
-
-
-def report_resumed(command: str, step: int) -> None:
-    """Log from which step a training resumes."""
-    _log.info("%s: goes on from step %d", command, step)
 
 
 def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | None:
