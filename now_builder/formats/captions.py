@@ -1,7 +1,7 @@
 """Tokenised captions: one text file of ids and one vocabulary per tokenizer."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -110,46 +110,16 @@ def write_captions(path: Path, captions: Iterable[tuple[str, Iterable[int | str]
             file.write(f"{key}\t{to_line(ids)}\n")
 
 
-class CaptionIds(Mapping[str, list[int]]):
-    """Content ids by key, in the order of their file, in one array: four bytes an id."""
-
-    def __init__(self) -> None:
-        self._places: dict[str, int] = {}
-        self._ids: Numbers = array("I")
-        self._ends: Numbers = array("Q")
-
-    def add(self, key: str, ids: list[int]) -> None:
-        """Append a caption under a new key; an OverflowError if an id has more than 32 bits."""
-        self._ids.extend(ids)
-        self._places[key] = len(self._ends)
-        self._ends.append(len(self._ids))
-
-    def __getitem__(self, key: str) -> list[int]:
-        place = self._places[key]
-        return self._ids[self._ends[place - 1] if place else 0 : self._ends[place]].tolist()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-
-def read_captions(path: Path) -> CaptionIds:
-    """Read ``key<TAB>1,2,3`` lines."""
-    captions = CaptionIds()
+def read_captions(path: Path) -> dict[str, list[int]]:
+    """Read ``key<TAB>1,2,3`` lines, in their order."""
+    captions: dict[str, list[int]] = {}
     missing = "no such file; `now-builder tokenize` writes it"
     for number, line in enumerate(stream_lines(path, missing), 1):
         key, tab, ids = line.partition("\t")
         if not tab or not key or key in captions:
             problem = "a repeated key" if key in captions else "no key and tab"
             raise FormatError(path, f"line {number}: {problem}, expected key<TAB>1,2,3")
-        found = from_line(path, number, ids)
-        try:
-            captions.add(key, found)
-        except OverflowError:
-            problem = f"id {max(found)!s:.40}, expected fewer than 33 bits"
-            raise FormatError(path, f"line {number}: {problem}") from None
+        captions[key] = from_line(path, number, ids)
     return captions
 
 
@@ -168,6 +138,7 @@ def from_line(path: Path, number: int, line: str) -> list[int]:
         ids = [_number(field) for field in line.split(",") if field.strip()]
     except ValueError:
         raise FormatError(path, f"line {number}: {line[:60]!r}, expected 1,2,3") from None
-    if ids and min(ids) < 0:
-        raise FormatError(path, f"line {number}: id {min(ids)}, expected 0 or more")
+    if ids and not 0 <= min(ids) <= max(ids) < 2**32:
+        wrong = min(ids) if min(ids) < 0 else max(ids)
+        raise FormatError(path, f"line {number}: id {wrong!s:.40}, expected 0 to {2**32 - 1}")
     return ids

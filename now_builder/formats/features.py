@@ -64,8 +64,6 @@ class FeatureBatch:
 
 _BLOCK = 128
 """Rows written at once."""
-_KEYS = 4096
-"""Keys read at once."""
 
 LAYOUT: dict[str, tuple[tuple[int, ...], str]] = {
     "regions": ((REGIONS, DIMENSION), "f4"),
@@ -226,21 +224,16 @@ class Features:
         self.path = path
         self.attributes = _attributes(path, file)
         self.keys = _keys(path, file)
-        self._data = {name: _opened(path, file, _dataset(path, file, name)) for name in LAYOUT}
-        for name, (shape, _) in LAYOUT.items():
-            found, expected = self._data[name].shape, (len(self.keys), *shape)
-            if found != expected:
-                raise FormatError(path, f"/{name}: shape {found}, expected {expected}")
+        self._data = {name: _dataset(path, file, name, len(self.keys)) for name in LAYOUT}
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @property
     def dataset(self) -> Any:
-        """``/regions``, unread: mapped into memory if it lies in one piece, else in chunks.
+        """``/regions``, unread: mapped into memory if it lies in one piece, else an HDF5 dataset.
 
-        Both take slices and rising row numbers, and have ``shape`` and ``dtype``. Taking rows of
-        chunks raises a :class:`FormatError` if they cannot be read.
+        Both take slices and rising row numbers, and have ``shape`` and ``dtype``.
         """
         return self._data["regions"]
 
@@ -267,12 +260,12 @@ class Features:
 
 @contextmanager
 def open_features(path: Path) -> Iterator[Features]:
-    """Open a feature file for reading, refusing anything that points outside itself.
+    """Open a feature file for reading; nothing outside it is read.
 
     Raises:
-        FormatError: If it is missing, torn, incomplete, of another format or shape, or holds
-            links, external storage, virtual datasets, filters, unusual types or attributes, or
-            claims more than it stores.
+        FormatError: If it is missing, torn, unfinished, of another format or shape, has links,
+            external storage, virtual datasets, filters or unusual types, or claims more than it
+            stores.
     """
     if not path.is_file():
         problem = "a folder or device, expected a file" if path.exists() else "no such file"
@@ -283,24 +276,86 @@ def open_features(path: Path) -> Iterator[Features]:
         raise FormatError(path, f"not a readable HDF5 file ({error})") from None
     with file:
         try:
-            features = _checked(path, file)
-        except _HOSTILE as error:
+            features = Features(path, file)
+        except _TORN as error:
             problem = " ".join(str(error).split())
             raise FormatError(path, f"torn or not a feature file ({problem:.200})") from None
         yield features
 
 
-def _checked(path: Path, file: h5py.File) -> Features:
-    if file.userblock_size:  # another file in front, in which this one hides
-        raise FormatError(path, f"{file.userblock_size} bytes of something else before the HDF5")
-    attributes = _attributes(path, file)
+_TORN = (
+    OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError, OverflowError,
+)  # fmt: skip
+"""Errors of h5py on a file that is torn or made to do harm."""
+
+
+def _attributes(path: Path, file: h5py.File) -> dict[str, Any]:
+    """Read the root attributes, each one text or number, and make sure that the file is whole."""
+    attributes = dict(file.attrs)
+    for name, value in attributes.items():
+        if not isinstance(value, str | np.generic) or isinstance(value, np.void):
+            raise FormatError(path, f"attribute {name!r:.60}: expected one text or number")
     found = attributes.get("format")
-    if not isinstance(found, str) or found != FORMAT:
+    if found != FORMAT:
         raise FormatError(path, f"attribute format is {found!r:.60}, expected {FORMAT!r}")
-    complete = attributes.get("complete", False)
-    if not (isinstance(complete, bool | np.bool_) and complete):
+    if not attributes.get("complete"):
         raise FormatError(path, "attribute complete is not set: the file is unfinished")
-    return Features(path, file)
+    return attributes
+
+
+def _keys(path: Path, file: h5py.File) -> list[str]:
+    keys: list[str] = _stored(path, file, "keys").asstr()[:].tolist()
+    if len(set(keys)) != len(keys):
+        raise FormatError(path, "/keys: a key is in it twice")
+    strange = next((key for key in keys if not key or not key.isprintable()), None)
+    if strange is not None:
+        raise FormatError(path, f"/keys: {strange!r:.60}, expected printable text")
+    return keys
+
+
+def _dataset(path: Path, file: h5py.File, name: str, pages: int) -> Any:
+    """Return a dataset of all pages, unread; mapped into memory if it lies in one piece."""
+    data, expected = _stored(path, file, name), (pages, *LAYOUT[name][0])
+    if data.shape != expected:
+        raise FormatError(path, f"/{name}: shape {data.shape}, expected {expected}")
+    offset = data.id.get_offset()
+    if offset is None or not data.size:
+        return data
+    with os.fdopen(os.dup(file.id.get_vfd_handle()), "rb") as raw:
+        return np.memmap(raw, data.dtype, "r", offset, data.shape)
+
+
+_KINDS = {"f": "floats", "i": "integers", "O": "strings"}
+
+
+def _stored(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
+    """Return a dataset that lies in this file: a hard link to plain values, all of them stored."""
+    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+        raise FormatError(path, f"/{name}: missing, or a soft or external link")
+    data = file[name]
+    if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual or not data.shape:
+        raise FormatError(path, f"/{name}: not a dataset stored in this file")
+    kind, expected = data.id.get_type(), np.dtype(LAYOUT[name][1] if name in LAYOUT else "O").kind
+    if expected == "O":
+        same = h5py.check_string_dtype(data.dtype) is not None
+    else:  # HDF5 has floats that NumPy lacks
+        same = data.dtype.kind == expected and h5py.h5t.py_create(data.dtype) == kind
+    if not same:
+        raise FormatError(path, f"/{name}: values are {data.dtype}, expected {_KINDS[expected]}")
+    if data.id.get_create_plist().get_nfilters():
+        raise FormatError(
+            path, f"/{name}: packed, expected plain values; h5repack -f NONE unpacks them"
+        )
+    # A text of any length is stored as its length, address and number in a heap.
+    item = 16 if data.dtype == object else kind.get_size()
+    sizes = {item * math.prod(data.chunks or ())}
+    if data.chunks:  # of a shorter one HDF5 reads what is behind it in memory, as values
+        data.id.chunk_iter(lambda chunk: sizes.add(chunk.size))
+    claimed, stored = math.prod(data.shape) * item, data.id.get_storage_size()
+    if claimed > stored or stored > path.stat().st_size or len(sizes) > 1:
+        chunks = f" in chunks of {sorted(sizes)[:3]}" if data.chunks else ""
+        raise FormatError(path, f"/{name}: shape {data.shape}, but {stored} bytes{chunks} stored")
+    return data
 
 
 def captures_hash(keys: Iterable[str], screenshots: Mapping[str, str | None]) -> str:
@@ -333,157 +388,3 @@ def check_captures(
             f"theirs it is {expected:.16}…; detect --force starts over",
         )
     return True
-
-
-_HOSTILE = (
-    OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError, OverflowError,
-)  # fmt: skip
-"""Errors of h5py on a file that is torn or made to do harm."""
-
-_PAGES, _PIECES, _ATTRIBUTES, _KEY = 2**24, 64, 256, 1024
-"""At most: pages, chunks a page, attributes, bytes of a key."""
-_CHUNK = 64 * 2**20
-"""Bytes of a chunk at most."""
-_REFERENCE = 16
-"""Bytes that stand for a text of any length: length, address and number in a heap."""
-
-_CLASSES = {
-    h5py.h5t.INTEGER: "integers",
-    h5py.h5t.FLOAT: "floats",
-    h5py.h5t.STRING: "strings",
-    h5py.h5t.ENUM: "an enumeration",
-}
-
-
-def _attributes(path: Path, file: h5py.File) -> dict[str, Any]:
-    """Read the root attributes: few, and each one text or number."""
-    count = h5py.h5a.get_num_attrs(file.id)
-    if count > _ATTRIBUTES:
-        raise FormatError(path, f"{count} attributes, expected at most {_ATTRIBUTES}")
-    for name in file.attrs:
-        attribute = file.attrs.get_id(name)
-        scalar = attribute.get_space().get_simple_extent_type() == h5py.h5s.SCALAR
-        if not scalar or attribute.get_type().get_class() not in _CLASSES:
-            raise FormatError(
-                path, f"attribute {name!r:.60}: not one text or number, as {FORMAT} has"
-            )
-    return dict(file.attrs)
-
-
-def _keys(path: Path, file: h5py.File) -> list[str]:
-    data = _dataset(path, file, "keys")
-    if len(data.shape) != 1 or data.shape[0] > _PAGES:
-        raise FormatError(path, f"/keys: shape {data.shape}, expected at most {_PAGES} in a list")
-    if data.id.get_type().is_variable_str():
-        _check_lengths(path, file, data)
-    texts, keys = data.asstr(), []
-    for start in range(0, len(data), _KEYS):  # all at once they would take four times the memory
-        keys += texts[start : start + _KEYS].tolist()
-    if len(set(keys)) != len(keys):
-        raise FormatError(path, "/keys: a key is in it twice")
-    strange = next((key for key in keys if not key or not key.isprintable()), None)
-    if strange is not None:
-        raise FormatError(path, f"/keys: {strange!r:.60}, expected printable text")
-    return keys
-
-
-def _check_lengths(path: Path, file: h5py.File, data: h5py.Dataset) -> None:
-    """Refuse long texts before they are read: many keys can refer to one huge text in the file."""
-    count, handle = data.shape[0], file.id.get_vfd_handle()
-    if data.chunks is None:
-        offset = data.id.get_offset()
-        raw = os.pread(handle, count * _REFERENCE, offset) if count else b""
-    else:
-        starts = range(0, count, data.chunks[0])
-        raw = b"".join(data.id.read_direct_chunk((start,))[1] for start in starts)
-    lengths = np.frombuffer(raw, "<u4")[:: _REFERENCE // 4][:count]
-    longest, total = int(lengths.max(initial=0)), int(lengths.sum(dtype=np.int64))
-    if len(lengths) != count or longest > _KEY or total > os.fstat(handle).st_size:
-        raise FormatError(
-            path, f"/keys: {total} bytes of text, the longest {longest}, expected at most {_KEY}"
-        )
-
-
-def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
-    """Return a dataset: a hard link only, stored inside the file, of a plain type."""
-    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-        raise FormatError(path, f"/{name}: missing, or a soft or external link")
-    data = file[name]
-    if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual:
-        raise FormatError(path, f"/{name}: not a dataset stored in this file")
-    kind = data.id.get_type()
-    wanted = "strings" if name == "keys" else _WANTED[np.dtype(LAYOUT[name][1]).kind]
-    found = _CLASSES.get(kind.get_class(), "of an unusual type")
-    if found != wanted:
-        raise FormatError(path, f"/{name}: values are {found}, expected {wanted}")
-    if wanted != "strings" and h5py.h5t.py_create(data.dtype) != kind:
-        raise FormatError(path, f"/{name}: values are {wanted} that are stored in an unusual way")
-    variable = wanted == "strings" and kind.is_variable_str()
-    _check_storage(path, file, data, _REFERENCE if variable else kind.get_size())
-    return data
-
-
-_WANTED = {"f": "floats", "i": "integers"}
-
-
-def _check_storage(path: Path, file: h5py.File, data: h5py.Dataset, item: int) -> None:
-    """Refuse what would take more memory or time to read than the file is worth."""
-    created = data.id.get_create_plist()
-    if created.get_nfilters():
-        raise FormatError(
-            path, f"{data.name}: packed, expected plain values; h5repack -f NONE unpacks them"
-        )
-    if data.shape is None or created.get_layout() == h5py.h5d.COMPACT:
-        raise FormatError(path, f"{data.name}: no shape, or a compact layout")
-    chunk = math.prod(data.chunks or (1,)) * item
-    if chunk > _CHUNK:
-        raise FormatError(
-            path, f"{data.name}: chunks of {chunk} bytes, expected at most {_CHUNK // 2**20} MiB"
-        )
-    sides = zip(data.shape, data.chunks or data.shape, strict=True)
-    pieces = math.prod(-(-side // part) if part else 0 for side, part in sides)
-    if pieces > _PIECES * max(1, data.shape[0] if data.shape else 1):
-        raise FormatError(path, f"{data.name}: {pieces} chunks, expected at most {_PIECES} a page")
-    claimed, stored = math.prod(data.shape) * item, data.id.get_storage_size()
-    size = os.fstat(file.id.get_vfd_handle()).st_size
-    if claimed > stored or stored > size:
-        raise FormatError(
-            path, f"{data.name}: shape {data.shape}, but only {min(stored, size)} bytes are stored"
-        )
-    sizes = {chunk}
-    if data.chunks:  # of a shorter one HDF5 reads what is behind it in memory, as values
-        data.id.chunk_iter(lambda part: sizes.add(part.size))
-    if len(sizes) > 1:
-        found = ", ".join(map(str, sorted(sizes - {chunk})[:3]))
-        raise FormatError(path, f"{data.name}: chunks of {found} bytes, expected {chunk}")
-
-
-class _Chunks:
-    """A dataset in chunks, unread: reading rows of it fails in one way, however HDF5 fails."""
-
-    def __init__(self, path: Path, data: h5py.Dataset) -> None:
-        self._path, self._data = path, data
-        self.shape, self.dtype = data.shape, data.dtype
-
-    def __len__(self) -> int:
-        return int(self.shape[0])
-
-    def __getitem__(self, rows: Any) -> Shaped[np.ndarray, "..."]:
-        try:
-            return np.asarray(self._data[rows])
-        except (OSError, RuntimeError) as error:
-            problem = f"torn: {self._data.name} cannot be read ({error})"
-            raise FormatError(self._path, problem) from None
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Shaped[np.ndarray, "..."]:  # noqa: FBT001
-        """Read the whole, as numpy asks for it."""
-        return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
-
-
-def _opened(path: Path, file: h5py.File, data: h5py.Dataset) -> Any:
-    """Map a dataset into memory if it lies in one piece."""
-    offset = data.id.get_offset()
-    if offset is None or not data.size:
-        return _Chunks(path, data)
-    with os.fdopen(os.dup(file.id.get_vfd_handle()), "rb") as raw:
-        return np.memmap(raw, data.dtype, "r", offset, data.shape)

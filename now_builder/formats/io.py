@@ -88,33 +88,25 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
 _OF_DISK = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE, errno.EACCES}
 )
-_IN_WORDS = {
-    "SafetensorError": re.compile(r"\(os error (\d+)\)"),
-    "OSError": re.compile(r"Not enough free space to write|requested and \d+ written"),  # numpy
-    "RuntimeError": re.compile(r"inline_container\.cc.* unexpected pos|PytorchStreamWriter failed"),
-}
-"""Messages of libraries that could not write a file and give no number, by type of the error."""
+_IN_WORDS = re.compile(
+    r"\(os error (\d+)\)"  # safetensors
+    r"|Not enough free space to write|requested and \d+ written"  # NumPy
+    r"|inline_container\.cc.* unexpected pos|PytorchStreamWriter failed"
+)
+"""Messages of libraries that could not write a file and give no number."""
 
 
 def _raise_named(error: Exception, temporary: Path, path: Path) -> None:
     """Raise an error of the disk anew if it names no file, or the temporary one or one in it."""
-    named, number = path, _number_of(error)
-    if isinstance(error, OSError) and isinstance(error.filename, str):
-        with suppress(ValueError):  # of another file
-            named, number = path / Path(error.filename).relative_to(temporary), error.errno
-    if number is not None:
-        raise OSError(number, os.strerror(number), str(named)) from error
-
-
-def _number_of(error: Exception) -> int | None:
-    """Return the number of an error of the disk that names no file; ``None`` of any other."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno if error.filename is None and error.errno in _OF_DISK else None
-    words = _IN_WORDS.get(type(error).__name__)
-    found = words.search(str(error)) if words else None
-    if found is None:
-        return None
-    return int(found[1]) if found.groups() else errno.ENOSPC
+    name, number = getattr(error, "filename", None), getattr(error, "errno", None)
+    if isinstance(name, str):
+        if Path(name).is_relative_to(temporary):
+            inside = path / Path(name).relative_to(temporary)
+            raise OSError(number, os.strerror(number or 0), str(inside)) from error
+    elif number is None and (words := _IN_WORDS.search(str(error))):
+        number = int(words[1] or errno.ENOSPC)
+    if name is None and number in _OF_DISK:
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 @cache

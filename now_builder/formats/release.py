@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import zip_longest
 from pathlib import Path
 from tokenize import TokenError
@@ -31,7 +31,6 @@ SPDX = {
     "cc-by-nc-sa-4.0": "CC-BY-NC-SA-4.0", "mit": "MIT", "odbl": "ODbL-1.0",
 }  # fmt: skip
 """Licences of the hub that let others have copies, by their names elsewhere."""
-_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +121,7 @@ class Manifest(Strict):
         return f"{counts} pairs; {rejects} rejects{f' ({reasons})' if reasons else ''}"
 
 
-_OPTIONAL = {"flags"}
-"""Columns that the first releases lack."""
+_REQUIRED = {field.name for field in fields(Pair) if field.type in {str, int}}
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
@@ -138,7 +136,8 @@ def read_pairs(release: Path) -> list[Pair]:
 
 def stream_pairs(release: Path) -> Iterator[Pair]:
     """Read ``RELEASE/pairs.parquet`` a few rows at a time, for releases of any size."""
-    return (Pair(**row) for row in stream_rows(release / "pairs.parquet", Pair, _OPTIONAL, _ROWS))
+    rows = stream_rows(release / "pairs.parquet", schema_of(Pair), _REQUIRED, {"flags"})
+    return (Pair(**row) for row in rows)
 
 
 def read_split_pairs(release: Path, split: str) -> list[Pair]:
@@ -149,17 +148,9 @@ def read_split_pairs(release: Path, split: str) -> list[Pair]:
 
 def read_texts(release: Path, split: Split) -> dict[str, str]:
     """Read the captions of a split in ``RELEASE/pairs.parquet`` as texts, by key."""
-    rows = stream_rows(release / "pairs.parquet", _Text, (), _ROWS)
+    schema = schema_of(Pair, names=("key", "split", "caption"))
+    rows = stream_rows(release / "pairs.parquet", schema, schema.names)
     return {row["key"]: row["caption"] for row in rows if row["split"] == split}
-
-
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """Columns of ``pairs.parquet`` without which a caption's text is not known."""
-
-    key: str
-    split: str
-    caption: str
 
 
 def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
@@ -169,7 +160,9 @@ def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
 
 def stream_rejects(release: Path) -> Iterator[Reject]:
     """Read ``RELEASE/rejects.parquet`` a few rows at a time."""
-    return (Reject(**row) for row in stream_rows(release / "rejects.parquet", Reject, (), _ROWS))
+    required = ("key", "url", "site", "split", "reason")
+    rows = stream_rows(release / "rejects.parquet", schema_of(Reject), required)
+    return (Reject(**row) for row in rows)
 
 
 def write_manifest(release: Path, manifest: Manifest) -> None:

@@ -18,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 from now_builder.errors import FormatError
 from now_builder.formats.io import replacing
 from now_builder.formats.tables import UnreadableError, is_of_system, schema_of, write_rows
-from now_builder.formats.tables import read_rows as read_table
+from now_builder.formats.tables import stream_rows as stream_table
 
 Box = tuple[float, float, float, float]
 """A box in image pixels: left, top, right, bottom."""
@@ -469,13 +469,8 @@ def _read(
     path: Path, kind: type, version: str, names: Sequence[str] | None = None
 ) -> Iterator[dict[str, Any]]:
     """Read rows, or some of their columns."""
-    schema = schema_of(kind, version)
-    if names is not None:
-        import pyarrow as pa
-
-        schema = pa.schema([schema.field(name) for name in names], metadata=schema.metadata)
     try:
-        yield from read_table(path, schema, _OPTIONAL, _REQUIRED)
+        yield from stream_table(path, schema_of(kind, version, names), _REQUIRED, _OPTIONAL)
     except UnreadableError as error:
         raise torn(path, error.problem) from None
 

@@ -8,7 +8,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 
@@ -74,14 +73,10 @@ class Identities:
     def __init__(self) -> None:
         self._numbers: Numbers = array("Q")
 
-    def add(self, text: str | None) -> None:
-        """Append a value."""
-        if text is not None:
-            self._numbers.append(identity(text))
-
-    def add_number(self, number: int) -> None:
-        """Append a number of 64 bits; an OverflowError if it has more."""
-        self._numbers.append(number)
+    def add(self, value: str | int | None) -> None:
+        """Append a text, or a number of 64 bits; an OverflowError if it has more."""
+        if value is not None:
+            self._numbers.append(identity(value) if isinstance(value, str) else value)
 
     @property
     def values(self) -> Integer[np.ndarray, " pairs"]:
@@ -143,17 +138,6 @@ class TokenStatistics:
         """Share of ``<unk>`` among the tokens, in percent."""
         return 100 * sum(self.unknown) / max(1, sum(self.lengths))
 
-    def read(self, path: Path, pairs: int) -> Iterator[list[int]]:
-        """Read a caption file line by line; each caption is counted before it is yielded."""
-        lines = stream_lines(path, "no such file")
-        for number, line in enumerate(islice(lines, pairs), 1):
-            ids = from_line(path, number, line)
-            self.add(ids)
-            yield ids
-        count = len(self.lengths) + sum(1 for _ in lines)
-        if count != pairs:
-            raise FormatError(path, f"{count} captions, expected {pairs}: one a pair")
-
 
 class SplitStatistics:
     """One split in numbers, counted while its pairs stream by.
@@ -192,7 +176,7 @@ class SplitStatistics:
     def add_pair(self, pair: Pair) -> None:
         """Count a pair."""
         if pair.phash:
-            self.phashes.add_number(int(pair.phash, 16))
+            self.phashes.add(int(pair.phash, 16))
         self.pairs += 1
         self.characters.append(len(pair.caption))
         language = pair.lang or "und"
@@ -294,7 +278,14 @@ class ReleaseStatistics:
         statistics = self.splits[split]
         found = statistics.tracks[track] = TokenStatistics(unknown_id)
         path = data_folder(release) / f"{split}_caps_{track}.txt"
-        return found.read(path, statistics.pairs)
+        number = 0
+        for number, line in enumerate(stream_lines(path, "no such file"), 1):
+            if number <= statistics.pairs:
+                ids = from_line(path, number, line)
+                found.add(ids)
+                yield ids
+        if number != statistics.pairs:
+            raise FormatError(path, f"{number} captions, expected {statistics.pairs}: one a pair")
 
     def read_regions(self, release: Path, split: Split) -> None:
         """Count the regions of a split by their sources; no embedding is read."""

@@ -8,11 +8,10 @@ import csv
 import errno
 import io
 import re
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,10 +28,10 @@ class UnreadableError(FormatError):
     """A file that is no Parquet at all, or is damaged."""
 
 
-def schema_of(kind: type, version: str | None = None) -> Any:
+def schema_of(kind: type, version: str | None = None, names: Collection[str] | None = None) -> Any:
     """Return the pyarrow schema of a dataclass's rows, with the format's name and version.
 
-    All columns but numbers and lists are strings.
+    All columns but numbers and lists are strings. ``names`` selects some.
     """
     import pyarrow as pa
 
@@ -43,7 +42,8 @@ def schema_of(kind: type, version: str | None = None) -> Any:
         float | None: pa.float64(),
         list[str]: pa.list_(pa.string()),
     }
-    columns = [(f.name, types.get(f.type, pa.string())) for f in fields(kind)]
+    wanted = [f for f in fields(kind) if names is None or f.name in names]
+    columns = [(f.name, types.get(f.type, pa.string())) for f in wanted]
     return pa.schema(columns, metadata={"format": version} if version else None)
 
 
@@ -70,68 +70,42 @@ def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[object]
         writer.writerows(rows)
 
 
-def read_rows(
-    path: Path, schema: Any, optional: Collection[str], required: Collection[str]
-) -> Iterator[dict[str, Any]]:
-    """Yield all rows of a versioned table, read and checked whole before the first of them.
-
-    ``optional`` columns may be absent from file and rows; ``required`` ones have no empty cell.
-    """
-    import pyarrow.parquet as pq
-
-    with _readable(path) as opened, pq.ParquetFile(opened, pre_buffer=False) as file:
-        found = (file.schema_arrow.metadata or {}).get(b"format")
-        expected = schema.metadata[b"format"]
-        if found != expected:
-            raise FormatError(path, f"format {found!r:.60}, expected {expected.decode()!r}")
-        there = _columns(path, file, schema, optional)
-        table = file.read(columns=there, use_threads=False)  # a shard's rows: threads cost more
-        for batch in _checked(path, table, schema, required).to_batches(_BLOCK):
-            yield from batch.to_pylist()
-
-
 def stream_rows(
-    path: Path, kind: type, optional: Collection[str], block: int
+    path: Path,
+    schema: Any,
+    required: Collection[str],
+    optional: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table, whatever its size, holding a block of them at a time.
 
-    Fields of the dataclass that are of type ``str`` and ``int`` may not be empty.
+    The metadata of the schema has the format, if the table has one. ``optional`` columns may be
+    absent; ``required`` ones have no empty cell.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema, required = schema_of(kind), {f.name for f in fields(kind) if f.type in {str, int}}
+    expected = (schema.metadata or {}).get(b"format")
     with (
         _readable(path) as opened,
         pq.ParquetFile(opened, buffer_size=_BUFFER, pre_buffer=False) as file,
     ):
-        there = _columns(path, file, schema, optional)
-        for batch in file.iter_batches(block, columns=there, use_threads=False):
-            yield from _checked(path, pa.Table.from_batches([batch]), schema, required).to_pylist()
-
-
-def _columns(path: Path, file: Any, schema: Any, optional: Collection[str]) -> list[str]:
-    """Return the columns of a schema that a file has."""
-    there = [name for name in schema.names if name in file.schema_arrow.names]
-    missing = [name for name in schema.names if name not in {*there, *optional}]
-    if missing:
-        raise FormatError(path, f"missing columns {missing}")
-    return there
-
-
-def _checked(path: Path, table: Any, schema: Any, required: Collection[str]) -> Any:
-    """Return a table with the types of a schema."""
-    import pyarrow as pa
-
-    kinds = [field for field in schema if field.name in table.column_names]
-    try:
-        table = table.select([field.name for field in kinds]).cast(pa.schema(kinds))
-    except (pa.ArrowException, ValueError, KeyError) as error:  # a name twice is a KeyError
-        raise FormatError(path, f"columns of another type ({error!s:.200})") from None
-    for name in table.column_names:
-        if name in required and table[name].null_count:
-            raise FormatError(path, f"column {name} has {table[name].null_count} empty cells")
-    return table
+        stored = file.schema_arrow
+        found = (stored.metadata or {}).get(b"format")
+        if expected is not None and found != expected:
+            raise FormatError(path, f"format {found!r:.60}, expected {expected.decode()!r}")
+        missing = [name for name in schema.names if name not in {*stored.names, *optional}]
+        if missing:
+            raise FormatError(path, f"missing columns {missing}")
+        kinds = pa.schema([field for field in schema if field.name in stored.names])
+        for batch in file.iter_batches(_BLOCK, columns=kinds.names, use_threads=False):
+            try:
+                table = batch.select(kinds.names).cast(kinds)
+            except (pa.ArrowException, ValueError, KeyError) as error:  # a name twice: a KeyError
+                raise FormatError(path, f"columns of another type ({error!s:.200})") from None
+            for name in set(required).intersection(kinds.names):
+                if empty := table[name].null_count:
+                    raise FormatError(path, f"column {name} has {empty} empty cells")
+            yield from table.to_pylist()
 
 
 def read_frame(path: Path) -> Any:
@@ -253,67 +227,86 @@ def split_records(
 
     The cells are parted by ``between``, else as a first line ``sep=;`` says, else by commas,
     semicolons or tabs: the first that the header has, with a column that is looked for. One in
-    double quotes may hold commas, line ends and, doubled, quotes. Between tabs a quote that is not
-    closed in its record is a letter, as such tables have no quotes by their standard.
-    Blank lines are no records; a record may have fewer cells than the header. ``column`` has URLs,
-    keys or hosts, as columns of these names have.
+    double quotes may hold commas, line ends and, doubled, quotes; between tabs a record is a line,
+    and a quote that is not closed in its cell a letter. Blank lines are no records; a record may
+    have fewer cells than the header. ``column`` has URLs, keys or hosts, as columns of these names
+    have.
 
     Raises:
         FormatError: If it is empty; naming the line, if a record has more cells than the header, or
             a quote that is closed nowhere, or only in another record.
     """
     lines = iter(lines)
-    first = next(lines, "")
-    line = 1
-    wanted = {*_NAMED, trimmed(column).lower()}
+    first, start = next(lines, ""), 1
     if said := _SEPARATOR.fullmatch(first):  # Excel's
-        between, first, line = said[1], next(lines, ""), 2
+        between, first, start = said[1], next(lines, ""), 2
+    wanted = {*_NAMED, trimmed(column).lower()}
     between = between or _mark_between(first, wanted)
-    source = _Lines(chain([first], lines), between, wanted)
-    records = source.parsed()
-    header: list[str] = []
-    while True:
-        try:
-            cells = next(records, None)
-        except (csv.Error, _OverrunError) as error:
-            if between != "\t":
-                raise FormatError(path, f"line {line}: {_mend_of(error)}") from None
-            cells, records = source.unquoted(), source.parsed()
-        if cells is None:
-            break
-        if not header:
-            header = source.names = cells
-        if len(cells) > len(header):
-            found = f"{len(cells)} cells, the header has {len(header)}"
+    width = wide = 0
+    places: list[int] = []
+    for line, cells in _records(path, chain([first], lines), between, start):
+        if not width:
+            width, wide = len(cells), min(2, len(cells))
+            places = [i for i, name in enumerate(plain_names(cells)) if name.lower() in wanted]
+        if len(cells) > width:
+            found = f"{len(cells)} cells, the header has {width}"
             raise FormatError(
                 path, f"line {line}: {found}; a cell with {between!r} in it needs double quotes"
             )
-        if cells:
-            yield line, cells
-        line += len(source.taken)
-        source.taken.clear()
-    if not header:
+        inner = (text.split(between) for cell in cells for text in cell.splitlines()[1:])
+        if any(
+            len(parts) >= wide and _NAME.match(trimmed(parts[place]).strip('" '))
+            for parts in inner
+            for place in places
+            if place < len(parts)
+        ):
+            raise FormatError(path, f"line {line}: {_MEND['unexpected end']}")
+        yield line, cells
+    if not width:
         raise FormatError(path, "empty: neither CSV nor Parquet")
 
 
-def _mend_of(error: Exception) -> str:
-    if isinstance(error, _OverrunError):
-        return "a quoted cell goes on and takes in other records; close its quote"
-    if "unexpected end" in str(error):
-        return "a double quote opens a cell here and is closed nowhere"
-    if "expected after" in str(error):
-        return "text behind a closing double quote; close the cell, or double quotes inside it"
-    if "field limit" in str(error):
-        return f"a cell of more than {_LONGEST_CELL} characters; leave its column out"
-    return str(error)
+def _records(
+    path: Path, lines: Iterator[str], between: str, start: int
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each record, with the number of its first line."""
+    if between == "\t":  # by its standard a record is a line, and quotes are letters
+        for number, line in enumerate(lines, start):
+            if text := line.rstrip("\r\n"):
+                yield number, [_unquoted(cell) for cell in text.split("\t")]
+        return
+    csv.field_size_limit(_LONGEST_CELL)
+    reader = csv.reader(lines, delimiter=between, strict=True, skipinitialspace=True)
+    number = start
+    try:
+        for cells in reader:
+            if cells:
+                yield number, cells
+            number = start + reader.line_num
+    except csv.Error as error:
+        mend = next((text for words, text in _MEND.items() if words in str(error)), str(error))
+        raise FormatError(path, f"line {number}: {mend}") from None
+
+
+def _unquoted(cell: str) -> str:
+    """Return a cell without the quotes that spreadsheets put around it."""
+    whole = re.fullmatch(r'"((?:[^"]|"")*)"', cell)
+    return whole[1].replace('""', '"') if whole else cell
 
 
 _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?\s*', re.IGNORECASE)
-_LONGEST_CELL, _MOST_LINES = 1 << 24, 1000
-"""Characters of a cell; lines of one between tabs, where a quote may stand for inches."""
+_LONGEST_CELL = 1 << 24
+"""Characters of a cell."""
+_MEND = {
+    "unexpected end": "a double quote opens a cell here and is closed nowhere, or in other records",
+    "expected after": "text behind a closing double quote; close the cell, or double quotes in it",
+    "field limit": f"a cell of more than {_LONGEST_CELL} characters; leave its column out",
+}
+"""Messages by words of Python's."""
 _NAMED = frozenset({"url", "key", "site", "host"})
+"""Columns that name a page or a site."""
 _NAME = re.compile(r"https?://|\d{5}_\d{4}$|[\w-]+(?:\.[\w-]+)*\.[^\W\d_]{2,}$", re.IGNORECASE)
-"""Columns that name a page or a site; the beginning of a URL, a key, a host."""
+"""The beginning of a URL, a key, a host: in a later line of a cell, of another record."""
 
 
 def _mark_between(header: str, wanted: AbstractSet[str]) -> str:
@@ -324,61 +317,6 @@ def _mark_between(header: str, wanted: AbstractSet[str]) -> str:
         if not wanted.isdisjoint(name.lower() for name in plain_names(names)):
             return mark
     return next(iter(marks), ",")
-
-
-class _OverrunError(Exception):
-    """A quoted cell takes in other records."""
-
-
-@dataclass(slots=True)
-class _Lines:
-    """The lines of a CSV, of which a quoted cell takes none that names another page or site.
-
-    Attributes:
-        wanted: Names of columns that name a page or a site.
-        names: The header, once it is read.
-        taken: The lines of the present record.
-    """
-
-    lines: Iterator[str]
-    between: str
-    wanted: AbstractSet[str]
-    names: list[str] = field(default_factory=list)
-    taken: list[str] = field(default_factory=list)
-    waiting: deque[str] = field(default_factory=deque)
-
-    def parsed(self) -> Iterator[list[str]]:
-        """Parse the lines that are left."""
-        csv.field_size_limit(_LONGEST_CELL)
-        return csv.reader(self._read(), delimiter=self.between, strict=True, skipinitialspace=True)
-
-    def unquoted(self) -> list[str]:
-        """Return the cells of the record's first line, its quotes as letters; give back others."""
-        self.waiting.extendleft(reversed(self.taken[1:]))
-        del self.taken[1:]
-        return self.taken[0].rstrip("\r\n").split(self.between)
-
-    def _read(self) -> Iterator[str]:
-        named = False
-        while (
-            line := self.waiting.popleft() if self.waiting else next(self.lines, None)
-        ) is not None:
-            self.taken.append(line)
-            if len(self.taken) > 1 and self.names:
-                named = self._names_page(self.taken[0]) if len(self.taken) == 2 else named
-                here = self._names_page(line)
-                if (named and here) or (self.between == "\t" and len(self.taken) > _MOST_LINES):
-                    raise _OverrunError
-                named = named or here
-            yield line
-
-    def _names_page(self, line: str) -> bool:
-        """Whether a line, by itself, would be a record that names a page or a site."""
-        names, cells = plain_names(self.names), line.split(self.between)
-        return len(cells) >= min(2, len(names)) and any(
-            name.lower() in self.wanted and _NAME.match(trimmed(cell).strip('" ')) is not None
-            for name, cell in zip(names, cells, strict=False)
-        )
 
 
 @contextmanager

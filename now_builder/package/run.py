@@ -17,7 +17,6 @@ from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import (
     MENDED,
-    CaptionIds,
     Vocabulary,
     find_tokenizers,
     read_captions,
@@ -103,7 +102,7 @@ class _Inputs:
     learned: SplitPlan
     plan: list[Planned]
     rows: dict[str, CaptureRow]
-    ids: dict[str, CaptionIds]
+    ids: dict[str, dict[str, list[int]]]
     vocabularies: dict[str, Vocabulary]
     tokenizers: dict[str, str]
     judged: dict[str, Verdict] | None
@@ -274,7 +273,7 @@ def _read(
     hashes = {"plan": sha256_of(plan_path(captures))}
     shards = [sha256_of(rows_path(captures, shard)) for shard in complete_shards(captures)]
     hashes["rows"] = hashlib.sha256("\n".join(shards).encode()).hexdigest()
-    ids: dict[str, CaptionIds] = {}
+    ids: dict[str, dict[str, list[int]]] = {}
     for name, vocabulary in vocabularies.items():
         path = captions / f"{name}.txt"
         ids[name] = read_captions(path)

@@ -63,7 +63,7 @@ def test_a_vocabulary_survives_its_file(
         (b"\t1,2\n", "line 1"),
         (b"0001\t1\xff\n", "UTF-8"),
         (b"0001\t" + b"9" * 5000 + b"\n", "line 1"),
-        (b"0001\t1\n0002\t7," + b"9" * 60 + b"\n", "line 2: id 9.*33 bits"),
+        (b"0001\t1\n0002\t7," + b"9" * 60 + b"\n", "line 2: id 9.*expected 0 to 4294967295"),
         (b"\x00\x01\x02", "line 1"),
         (b"0001\t1,2\x0b0002\t3\n", "line 1"),
     ],

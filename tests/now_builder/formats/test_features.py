@@ -1,8 +1,10 @@
-"""Feature files: round trips, order of rows, and files that must be refused."""
+"""Feature files: round trips, order of rows, parts, and files that must be refused."""
 
 import fcntl
 import gc
+import struct
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -72,7 +74,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, pages: int | Non
     assert list(tmp_path.iterdir()) == []
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(sizes=st.lists(st.integers(0, 5), max_size=4), half=st.booleans())
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], *, half: bool
@@ -94,7 +96,7 @@ def test_what_is_written_is_read(
                 assert same(found, expected)
 
 
-@settings(max_examples=12)
+@settings(max_examples=15)
 @given(rows=st.lists(st.integers(0, 14), max_size=20))
 def test_rows_come_in_the_order_asked_for(
     tmp_path_factory: pytest.TempPathFactory, rows: list[int]
@@ -108,40 +110,31 @@ def test_rows_come_in_the_order_asked_for(
     assert same(found, whole.take(np.array(rows, dtype=np.int64)))
 
 
-@pytest.mark.parametrize("pages", [15, 0])
-def test_pages_that_are_counted_lie_in_one_piece_and_are_mapped(tmp_path: Path, pages: int) -> None:
-    path, keys = tmp_path / "f.h5", [f"{i}" for i in range(pages)]
-    write_features(path, [batch(keys)] if keys else [], {}, pages=pages)
-    with h5py.File(path) as file:
-        assert file["regions"].chunks is None
-        assert file["regions"].shape == (pages, 36, 768)
-        assert not pages or file["regions"].id.get_offset() % 4096 == 0
-    with open_features(path) as features:
-        assert isinstance(features.dataset, np.memmap) == bool(pages)
-        assert same(features.read(slice(None)), batch(keys))
-        rows = np.array([14, 3, 3], dtype=np.int64) % max(1, pages)
-        assert not pages or same(features.read(rows), batch(keys).take(rows))
-
-
-def test_another_count_than_was_told_leaves_no_file(tmp_path: Path) -> None:
-    for pages in (4, 6):
-        with pytest.raises(ValueError, match=f"expected {pages}"):
-            write_features(tmp_path / "f.h5", [batch([*"abcde"])], {}, pages=pages)
-        assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize("size", [1, 100])
-def test_the_same_content_is_the_same_bytes_however_it_was_batched(
-    tmp_path: Path, size: int
-) -> None:
-    path, again = tmp_path / "f.h5", tmp_path / "again.h5"
-    for pages in (None, 90):
-        write_features(
-            path, [batch([f"{i}" for i in range(90)])], {"detector": "tiny"}, pages=pages
-        )
+def test_pages_that_are_counted_lie_in_one_piece_and_are_mapped(tmp_path: Path) -> None:
+    for pages in (15, 0):
+        path, keys = tmp_path / f"{pages}.h5", [f"{i}" for i in range(pages)]
+        write_features(path, [batch(keys)] if keys else [], {}, pages=pages)
+        with h5py.File(path) as file:
+            assert file["regions"].chunks is None
+            assert file["regions"].shape == (pages, 36, 768)
+            assert not pages or file["regions"].id.get_offset() % 4096 == 0
         with open_features(path) as features:
-            write_features(again, features.batches(size), {"detector": "tiny"}, pages=pages)
-        assert again.read_bytes() == path.read_bytes()
+            assert isinstance(features.dataset, np.memmap) == bool(pages)
+            assert same(features.read(slice(None)), batch(keys))
+    for wrong in (4, 6):
+        with pytest.raises(ValueError, match=f"expected {wrong}"):
+            write_features(tmp_path / "f.h5", [batch([*"abcde"])], {}, pages=wrong)
+    assert not (tmp_path / "f.h5").exists()
+
+
+def test_the_same_content_is_the_same_bytes_however_it_was_batched(tmp_path: Path) -> None:
+    path, again = tmp_path / "f.h5", tmp_path / "again.h5"
+    for pages in (None, 140):
+        write_features(path, [batch([f"{i}" for i in range(140)])], {"detector": "x"}, pages=pages)
+        for size in (5, 100):
+            with open_features(path) as features:
+                write_features(again, features.batches(size), {"detector": "x"}, pages=pages)
+            assert again.read_bytes() == path.read_bytes()
 
 
 def test_parts_are_merged_once_each_and_dropped(tmp_path: Path) -> None:
@@ -192,15 +185,14 @@ def test_a_torn_part_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "f.h5"
     write_part(path, batch(["a", "b"]), {})
     (part,) = read_parts(path)
-    content = part.read_bytes()
-    for share in (0.0, 0.2, 0.9, 0.999):
+    content, noise = part.read_bytes(), np.random.default_rng(0)
+    for share in (0.0, 0.2, 0.999):
         kept = content[: int(share * len(content))]
         rest = len(content) - len(kept)
-        for tail in (b"", bytes(rest), np.random.default_rng(0).bytes(rest)):
+        for tail in (b"", bytes(rest), noise.bytes(rest)):
             part.write_bytes(kept + tail)
-            with pytest.raises(FormatError, match="torn") as caught:
+            with pytest.raises(FormatError, match=rf"{part.name}: torn"):
                 read_part(part)
-            assert str(part) in str(caught.value)
     with pytest.raises(FormatError, match="torn"):
         merge_parts(path, {})
     assert part.exists()
@@ -213,7 +205,7 @@ def test_a_changed_byte_in_a_part_never_passes(tmp_path: Path) -> None:
     (part,) = read_parts(path)
     content, draw = part.read_bytes(), np.random.default_rng(0)
     ends = np.r_[0:600, len(content) - 1200 : len(content)]
-    for place in [*draw.choice(ends, 60), *draw.integers(0, len(content), 20)]:
+    for place in [*draw.choice(ends, 80), *draw.integers(0, len(content), 20)]:
         changed = bytearray(content)
         changed[place] ^= 1 << draw.integers(8)
         part.write_bytes(changed)
@@ -226,28 +218,33 @@ def test_a_changed_byte_in_a_part_never_passes(tmp_path: Path) -> None:
 
 
 def test_merging_holds_few_pages_in_memory(tmp_path: Path) -> None:
-    path, count = tmp_path / "f.h5", 64
+    path, count = tmp_path / "f.h5", 40
     for number in range(count):
         write_part(path, batch([f"{number:03d}_{i}" for i in range(16)], number), {})
     tracemalloc.start()
     assert merge_parts(path, {}) == 16 * count
     highest = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert highest < 0.5 * path.stat().st_size  # a few blocks of pages, however many there are
+    assert highest < 0.7 * path.stat().st_size  # a few blocks of pages, however many there are
 
 
 def refused(path: Path, *words: str) -> None:
+    """Expect one line about the file, before much memory is taken."""
+    tracemalloc.start()
     with pytest.raises(FormatError) as caught, open_features(path) as features:
         features.read(slice(0, 2))
+    highest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
     message = str(caught.value)
-    assert str(path) in message
+    assert message.startswith(str(path))
     assert "\n" not in message
     assert all(word in message for word in words), message
+    assert highest < 40e6
 
 
 def test_a_torn_file_is_one_line(path: Path) -> None:
     content = path.read_bytes()
-    for share in (0.0, 0.01, 0.3, 0.999):
+    for share in (0.0, 0.01, 0.3, 0.7, 0.999):
         path.write_bytes(content[: int(share * len(content))])
         refused(path)
     path.write_text("not at all\n" * 100, encoding="utf-8")
@@ -258,38 +255,28 @@ def test_a_torn_file_is_one_line(path: Path) -> None:
     refused(path, "a folder")
 
 
-@pytest.mark.parametrize("pages", [15, 0])
-def test_rows_that_cannot_be_read_are_the_files_error(tmp_path: Path, pages: int) -> None:
-    """A forged fill value is noticed by HDF5 only when it reads."""
-    path, keys = tmp_path / "f.h5", [f"{i}" for i in range(pages)]
-    write_features(path, [batch(keys)] if keys else [], {})
-    fill = bytes([2, 3, 2, 1, 0, 0, 0])  # its version, when it is written, and how long it is
-    path.write_bytes(path.read_bytes().replace(fill + b"\0", fill + b"\xdb"))
-    with open_features(path) as features:
-        for read in (
-            lambda: features.dataset[0:1],
-            lambda: np.asarray(features.dataset),
-            lambda: features.read(slice(0, 1)),
-            lambda: features.column("boxes", slice(0, 1)),
-        ):
-            with pytest.raises(FormatError, match=r"torn: /.*cannot be read"):
-                read()
+ATTRIBUTES = {
+    "texts": np.array(["x"] * 100, dtype=object),
+    "numbers": np.zeros(8000),
+    "compound": np.zeros((), [("a", "f4"), ("b", "i4")]),
+    "opaque": np.void(b"12345678"),
+    "nothing": h5py.Empty("f4"),
+}
 
 
-def test_an_unfinished_file_or_another_format_is_refused(path: Path) -> None:
+def test_an_unfinished_file_another_format_and_odd_attributes_are_refused(path: Path) -> None:
     with h5py.File(path, "a") as file:
         del file.attrs["complete"]
     refused(path, "unfinished")
-    for value in ("now-features/2", 7, np.array(["now-features/1"] * 2, "S20")):
+    for value in ("now-features/2", 7):
         with h5py.File(path, "a") as file:
             file.attrs["format"] = value
         refused(path, "now-features/1")
-
-
-def replaced(path: Path, name: str, make) -> None:
-    with h5py.File(path, "a") as file:
-        del file[name]
-        make(file)
+    for name in ("format", "detector"):
+        for value in ATTRIBUTES.values():
+            with h5py.File(path, "a") as file:
+                file.attrs[name] = value
+            refused(path, "attribute '", "one text or number")
 
 
 def test_data_outside_the_file_are_refused(path: Path, tmp_path: Path) -> None:
@@ -314,36 +301,90 @@ def test_data_outside_the_file_are_refused(path: Path, tmp_path: Path) -> None:
         refused(path, "/regions", word)
 
 
-MANY = {"maxshape": (None, 36, 768)}
+def replaced(path: Path, name: str, make: Callable[[h5py.File], object]) -> None:
+    with h5py.File(path, "a") as file:
+        del file[name]
+        make(file)
+
+
+def dataset(name: str, *shape: int, kind: object = "f4", **about: object) -> Callable:
+    return lambda file: file.create_dataset(name, shape, kind, **about)
+
+
+def short_chunks(file: h5py.File) -> None:
+    data = file.create_dataset("regions", SHAPE, "f4", chunks=(1, 36, 768))
+    data[:] = 1
+    data.id.write_direct_chunk((3, 0, 0), bytes(5))
+    data.id.write_direct_chunk((4, 0, 0), bytes(2 * 36 * 768 * 4))
+
+
+def odd_floats(file: h5py.File) -> None:
+    """Write floats of a form that NumPy lacks."""
+    kind = h5py.h5t.IEEE_F16LE.copy()
+    kind.set_ebias(9)
+    space, name = h5py.h5s.create_simple((15, 36, 4)), b"boxes"
+    data = h5py.Dataset(h5py.h5d.create(file.id, name, kind, space))
+    data[:] = 1
+
+
+TYPES = (
+    np.dtype([("a", "f4"), ("b", "i4")]), h5py.vlen_dtype(np.float32), h5py.ref_dtype,
+    h5py.regionref_dtype, np.dtype("V8"), np.dtype(("f4", (4,))), np.dtype("c8"), "i4", "S4",
+)  # fmt: skip
+DAMAGED = [
+    ("keys", lambda file: file.__setitem__("keys", h5py.ExternalLink("o.h5", "keys")), "link"),
+    ("boxes", lambda file: file.create_group("boxes"), "not a dataset"),
+    ("boxes", lambda file: file.__setitem__("boxes", np.dtype("f4")), "not a dataset"),
+    ("regions", lambda file: file.__setitem__("regions", file["/"]), "not a dataset"),
+    ("scores", lambda file: None, "missing"),
+    ("regions", lambda file: file.create_dataset("regions", data=h5py.Empty("f4")), "not a data"),
+    # An array of 320 GB without stored chunks would be filled in when read.
+    ("regions", dataset("regions", 3_000_000, 36, 768, chunks=(1, 36, 768)), "stored"),
+    ("keys", dataset("keys", 10**9, kind=h5py.string_dtype(), chunks=(1024,)), "stored"),
+    ("keys", lambda file: file.create_dataset("keys", data=np.arange(15)), "strings"),
+    *(("keys", lambda file, keys=keys: file.create_dataset("keys", data=keys), "")
+      for keys in (["a"] * 15, [f"{i}\n" for i in range(15)], [""] + ["b"] * 14)),
+    ("keys", lambda file: file.create_dataset("keys", data=np.array([b"a\xff"] * 15)), ""),
+    *(("regions", dataset("regions", *shape), "") for shape in [(15, 35, 768), (15, 36)]),
+    *(("regions", dataset("regions", *SHAPE, kind=kind), "values are") for kind in TYPES),
+    *(("regions", dataset("regions", *SHAPE, **options), "packed")
+      for options in ({"compression": "gzip"}, {"shuffle": True}, {"fletcher32": True})),
+    ("keys", dataset("keys", 15, kind="S4", compression="lzf"), "packed"),
+    # HDF5 reads a whole chunk from the memory of a shorter one: what lies behind it, or a kill.
+    ("regions", short_chunks, "chunks of [5, 110592, 221184]"),
+    ("boxes", odd_floats, "values are"),
+]  # fmt: skip
 
 
 def test_a_dataset_that_is_none_of_the_format_is_refused(path: Path) -> None:
     whole = path.read_bytes()
-    for name, make, word in (
-        ("keys", lambda file: file.__setitem__("keys", h5py.ExternalLink("o.h5", "keys")), "link"),
-        ("boxes", lambda file: file.create_group("boxes"), ""),
-        ("boxes", lambda file: file.__setitem__("boxes", np.dtype("f4")), "not a dataset"),
-        ("regions", lambda file: file.__setitem__("regions", file["/"]), "not a dataset"),
-        ("scores", lambda file: None, "missing"),
-        # An array of 320 GB without stored chunks would be filled in when read.
-        ("regions", lambda file: file.create_dataset(
-            "regions", (3_000_000, 36, 768), "f4", chunks=(1, 36, 768)), "stored"),
-        ("keys", lambda file: file.create_dataset(
-            "keys", (10**9,), h5py.string_dtype(), chunks=(1024,)), "stored"),
-        ("regions", lambda file: file.create_dataset(
-            "regions", SHAPE, "f4", chunks=(4096, 36, 768), **MANY), "64 MiB"),
-        ("regions", lambda file: file.create_dataset(
-            "regions", SHAPE, "f4", chunks=(1, 1, 1)), "414720 chunks"),
-        ("keys", lambda file: file.create_dataset("keys", data=np.arange(15)), "strings"),
-        *(("keys", lambda file, keys=keys: file.create_dataset("keys", data=keys), "")
-          for keys in (["a"] * 15, [f"{i}\n" for i in range(15)], [""] + ["b"] * 14)),
-        *(("regions", lambda file, shape=shape: file.create_dataset(
-            "regions", data=np.zeros(shape)), "(15, 36, 768)")
-          for shape in [(15, 35, 768), (14, 36, 768), (15, 36), (15, 36, 768, 1)]),
-        *(("regions", lambda file, kind=kind: file.create_dataset(
-            "regions", data=np.ones(SHAPE).astype(kind)), "values are")
-          for kind in ("i4", "c8", "S4")),
-    ):  # fmt: skip
+    for name, make, word in DAMAGED:
         path.write_bytes(whole)
         replaced(path, name, make)
-        refused(path, f"/{name}", word)
+        refused(path, word)
+
+
+def test_a_size_that_was_forged_is_refused(tmp_path: Path) -> None:
+    """Shape and storage both say 4 TB, in a file of 2 MB."""
+    path, pages = tmp_path / "f.h5", 77
+    write_features(path, [batch([f"{page}" for page in range(pages)])], {}, pages=pages)
+    content, stored, claimed = path.read_bytes(), pages * 36 * 4 * 4, 2**28
+    shape = struct.pack("<QQQ", pages, 36, 4)
+    assert content.count(shape) in {1, 2}
+    content = content.replace(shape, struct.pack("<QQQ", claimed, 36, 4))
+    assert content.count(struct.pack("<Q", stored)) == 1
+    path.write_bytes(content.replace(struct.pack("<Q", stored), struct.pack("<Q", claimed * 576)))
+    refused(path)
+
+
+def test_other_things_in_the_file_are_not_read_and_short_texts_are_keys(path: Path) -> None:
+    keys = np.array([f"{page:04d}" for page in range(15)], "S4")
+    replaced(path, "keys", lambda file: file.create_dataset("keys", data=keys))
+    with h5py.File(path, "a") as file:
+        file["self"] = file["/"]
+        group = file.create_group("down").create_group("down")
+        group["up"] = file["/"]
+        file["away"] = h5py.ExternalLink("/etc/passwd", "/")
+        file["nowhere"] = h5py.SoftLink("/nowhere")
+    with open_features(path) as features:
+        assert features.keys == [key.decode() for key in keys]

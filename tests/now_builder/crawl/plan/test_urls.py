@@ -76,7 +76,7 @@ FOUND = {
     "laion.csv": ("SAMPLE_ID,URL,TEXT\n1,http://a.test/,hat\n", None, ["http://a.test/"]),
     "laion.tsv": ('TEXT, long\tURL\n"a ""hat"""\thttp://a.test/,\n', None, ["http://a.test/,"]),
     "inches.tsv": (
-        'URL\tTEXT\nhttp://a.test/\t"hat\nhttp://b.test/\tcap"\nhttp://c.test/\t"two\nlines"\n',
+        'URL\tTEXT\nhttp://a.test/\t"hat\nhttp://b.test/\tcap"\nhttp://c.test/\t"two"\n',
         None, ["http://a.test/", "http://b.test/", "http://c.test/"],
     ),
     "long.csv": (f"url,html\nhttp://a.test/,{'x' * 140_000}\n", None, ["http://a.test/"]),
