@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from now_builder.errors import FormatError
-from now_builder.export.card import PLACEHOLDER, Loading
-from now_builder.export.croissant import describe_parquet, read_croissant
+from now_builder.export.card import PLACEHOLDER, Loading, describe_parquet, read_croissant
 from now_builder.export.pairs import Part, Row, Source, cut_splits, groups, rows
 from now_builder.formats.features import DIMENSION, REGIONS, Features, open_features
 from now_builder.formats.io import replacing, write_json

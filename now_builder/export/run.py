@@ -6,7 +6,6 @@ and ``finish`` what goes ``BESIDE`` them, and returns how all is loaded.
 
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Sequence
 from importlib import import_module
@@ -110,40 +109,24 @@ def _make_room(out: Path, record: ExportRecord, *, force: bool) -> None:
     path = out / RECORD
     for folder in {out, *((out / name).parent for name in record.files)}:
         remove_leftovers(folder)
-    there = path.exists()
-    found = _found(out, record)
-    old = _read_record(path, found, force=force) if there else record
-    taken = [name for name in found if not there or name not in old.files]
+    try:
+        old = build(ExportRecord, read_json(path, ""), str(path)) if path.exists() else None
+    except NowError as error:
+        raise FormatError(path, f"{error}; delete the folder".removeprefix(f"{path}: ")) from None
+    ours = old.files if old else []
+    taken = [name for name in record.files if name not in ours and (out / name).exists()]
     if taken:
         raise ConfigError(f"{out / taken[0]}: exists, and is of no export; name another OUT")
-    if not there:
-        write_json(path, record.model_dump())
+    if old == record and not force:
         return
-    if not force and old != record:
+    if old and not force:
         raise ConfigError(
             f"{out}: exported from another release or by other settings; --force replaces the "
             "export"
         )
-    if force:
-        for name in reversed(old.files):  # README.md first: what is left is incomplete
-            _remove(out, name)
-        write_json(path, record.model_dump())
-
-
-def _found(out: Path, record: ExportRecord) -> list[str]:
-    """Return the files that stand and have a name of the export's, whatever their numbers."""
-    patterns = dict.fromkeys(re.sub(r"-.*?(\.\w+)?$", r"-*\1", name) for name in record.files)
-    return [str(path.relative_to(out)) for name in patterns for path in sorted(out.glob(name))]
-
-
-def _read_record(path: Path, found: list[str], *, force: bool) -> ExportRecord:
-    """Read the record of the export that stands; by force, a torn one names all that is found."""
-    try:
-        return build(ExportRecord, read_json(path, "no such file"), str(path))
-    except NowError as error:
-        if not force:
-            raise ConfigError(f"{error}; --force replaces the export") from None
-        return ExportRecord(to="", digest="", files=found)
+    for name in reversed(ours):  # README.md first: what is left is incomplete
+        _remove(out, name)
+    write_json(path, record.model_dump())
 
 
 def _remove(out: Path, name: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from now_builder import __version__
-from now_builder.config import build
+from now_builder.config import Strict, build
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import (
     MENDED,
@@ -29,10 +29,14 @@ from now_builder.formats.io import (
     sha256_of,
 )
 from now_builder.formats.split import read_split
-from now_builder.tokenize.base import CaptionTokenizer
-from now_builder.tokenize.corpus import Corpus, TrainCaptions
-from now_builder.tokenize.settings import ChosenSettings, TokenizeSettings
-from now_builder.tokenize.workers import ShardCutter, renumbered
+from now_builder.tokenize.corpus import (
+    CaptionTokenizer,
+    Corpus,
+    ShardCutter,
+    TrainCaptions,
+    renumbered,
+)
+from now_builder.tokenize.settings import TokenizeSettings
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +45,16 @@ _LEARN_FROM = 100_000
 Which tokens occur is counted in the whole pool."""
 _MIN_FREQUENCY = 2
 """A pair of pieces that occurs only once is not merged: it would be a token of one caption."""
+
+
+class Chosen(Strict):
+    """The choices that change the output, all with values; vocabularies store their own."""
+
+    bpe_vocabulary: int = 10_000
+    bert: str = "auto"
+    bert_vocabulary: int = 32_000
+    jieba_white_space: bool = True
+    mend: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +101,11 @@ def tokenize(
     """
     refuse_folder_of_others(captions)
     files = _files(captions, settings)
-    chosen = ChosenSettings() if force else _as_it_was(captions)
-    given = settings.model_dump(exclude_none=True, exclude={"with_", "processes"})
+    given = settings.model_dump(exclude_none=True, exclude={"with_"})
     if settings.bert and Path(settings.bert).is_dir():
         # As a release's files are named: its vocabulary then tells no home folder.
         given["bert"] = os.path.relpath(Path(settings.bert).resolve(), captions.resolve())
-    chosen = chosen.model_copy(update=given)
+    chosen = (Chosen() if force else _as_it_was(captions)).model_copy(update=given)
     corpus = Corpus(captures, read_split(captures / "split.toml"), chosen.mend)
     pages, learned_on, content = _survey(corpus)
     with alone_in(captions):
@@ -105,7 +118,7 @@ def tokenize(
             vocabulary = None if force else _finished(captions, name, inputs, own)
             if vocabulary is None:
                 made.append(name)
-                job = _Job(captions, inputs, own, pages, learned_on, settings.processes)
+                job = _Job(captions, inputs, own, pages, learned_on)
                 vocabulary = _make(corpus, _tokenizer(name, corpus, chosen, files, job), job)
             _previous(captions, name).unlink(missing_ok=True)
             sizes[name] = vocabulary.idx
@@ -119,7 +132,6 @@ class _Job:
     settings: Mapping[str, Any]
     pages: int
     learned_on: int
-    processes: int
 
 
 def _files(captions: Path, settings: TokenizeSettings) -> dict[str, Path]:
@@ -128,7 +140,7 @@ def _files(captions: Path, settings: TokenizeSettings) -> dict[str, Path]:
     standing = {p.name.removesuffix(ending): p for p in captions.glob(f"[!.]*{ending}")}
     files = {name: path for name, path in standing.items() if name not in TOKENIZERS}
     if settings.with_ is not None:
-        from now_builder.tokenize.custom import custom_name, read_custom
+        from now_builder.tokenize.library import custom_name, read_custom
 
         name = custom_name(settings.with_)
         read_custom(settings.with_, name)  # a file that cannot be read ends the run before any work
@@ -162,7 +174,7 @@ _OWN = {
 """The settings that a tokenizer depends on."""
 
 
-def _as_it_was(captions: Path) -> ChosenSettings:
+def _as_it_was(captions: Path) -> Chosen:
     """Read the settings that a folder's tokenizers were made with; defaults for the others."""
     tree: dict[str, Any] = {}
     for name in reversed(TOKENIZERS):  # after a kill the first, made first, is the newest
@@ -171,7 +183,7 @@ def _as_it_was(captions: Path) -> ChosenSettings:
                 extra = read_vocabulary(path).extra
                 tree |= {field: extra[field] for field in _OWN[name] if field in extra}
                 tree["mend"] = extra.get("captions") == MENDED
-    return build(ChosenSettings, tree, f"{captions}: extra of a vocabulary")
+    return build(Chosen, tree, f"{captions}: extra of a vocabulary")
 
 
 def _previous(captions: Path, name: str) -> Path:
@@ -217,7 +229,7 @@ def _make(corpus: Corpus, tokenizer: CaptionTokenizer, job: _Job) -> Vocabulary:
     parts = job.folder / f".{name}.{os.getpid()}.tmp"  # what a kill leaves, the next run removes
     parts.mkdir()
     try:
-        train = ShardCutter(corpus, tokenizer, parts).cut_all(job.pages, job.processes)
+        train = ShardCutter(corpus, tokenizer, parts).cut_all(job.pages)
         vocabulary = _vocabulary(tokenizer, train, job)
         ids = job.folder / f"{name}.txt"
         write_captions(ids, renumbered(parts, vocabulary.word2idx))
@@ -242,11 +254,11 @@ def _vocabulary(tokenizer: CaptionTokenizer, train: Counter[str], job: _Job) -> 
 
 
 def _tokenizer(
-    name: str, corpus: Corpus, settings: ChosenSettings, files: Mapping[str, Path], job: _Job
+    name: str, corpus: Corpus, settings: Chosen, files: Mapping[str, Path], job: _Job
 ) -> CaptionTokenizer:
     # Late: each tokenizer's library is loaded only when it runs.
     if name in files:
-        from now_builder.tokenize.custom import read_custom
+        from now_builder.tokenize.library import read_custom
 
         _log.info("%s: the vocabulary of %s as it is; nothing is learned", name, files[name])
         return read_custom(files[name], name)

@@ -44,14 +44,3 @@ class TokenizeSettings(Strict):
         description="Additional tokenizer: any file of the tokenizers library (mine.json), used "
         "unchanged, named after the file, and kept in the folder for later runs.",
     )
-    processes: int = Field(0, ge=0, description="Worker processes; 0: one a core where faster.")
-
-
-class ChosenSettings(Strict):
-    """Settings that change the output, all with values; vocabularies store their own."""
-
-    bpe_vocabulary: int = 10_000
-    bert: str = "auto"
-    bert_vocabulary: int = 32_000
-    jieba_white_space: bool = True
-    mend: bool = False

@@ -49,7 +49,7 @@ def packaged(tmp_path: Path) -> Path:
     write_small_crawl(captures, pages=60)
     keys = [row.key for row in read_rows(captures) if row.status == "ok"]
     write_small_features(tmp_path / "features.h5", keys)
-    tokenize(captures, captions, TokenizeSettings(bert="learn", processes=1))
+    tokenize(captures, captions, TokenizeSettings(bert="learn"))
     package(captures, tmp_path / "features.h5", captions, tmp_path / "release", PackageSettings())
     return tmp_path
 

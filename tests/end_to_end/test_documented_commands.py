@@ -43,7 +43,6 @@ SMALLER = {
     r"train-detector": "--steps 1 --batch-size 2",
     r"(train|measure)-detector|detect ": "--threads 1",
     r"now-builder detect ": "--proposals 40",
-    r"builder tokenize": "--processes 1",
     r"tokenize captures captions --with": "--bert learn",
 }
 """Options that are added, so that it takes seconds."""
@@ -201,7 +200,7 @@ def test_exports_and_now_in_mteb_in_ten_lines(folder):
     write_small_crawl(folder / "captures")
     pages = [row.key for row in read_rows(folder / "captures") if row.status == "ok"]
     write_small_features(folder / "features.h5", pages)
-    run("now-builder tokenize captures captions", {"tokenize": "--bert learn --processes 1"})
+    run("now-builder tokenize captures captions", {"tokenize": "--bert learn"})
     run("now-builder package captures features.h5 captions release", {})
     run_page("how-to/export")
     run_page("how-to/mteb")

@@ -152,7 +152,7 @@ def small_captions(small_crawl: Path, tmp_path_factory: pytest.TempPathFactory) 
     from now_builder.tokenize.settings import TokenizeSettings
 
     folder = tmp_path_factory.mktemp("small-captions") / "captions"
-    tokenize(small_crawl, folder, TokenizeSettings(bert="learn", processes=1))
+    tokenize(small_crawl, folder, TokenizeSettings(bert="learn"))
     return folder
 
 

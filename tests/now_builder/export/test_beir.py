@@ -48,7 +48,7 @@ def test_each_direction_and_language_loads_with_its_pairs(out, test_pairs, pictu
 
     languages = {language(pair) for pair in test_pairs}
     assert {"en", "und"} < languages
-    for lang in (None, "en", "und"):
+    for lang in (None, "en"):
         own = {pair.key: pair for pair in test_pairs if lang in {None, language(pair)}}
         for way in ("t2i", "i2t"):
             subset = f"{way}-{lang}" if lang else way
@@ -96,50 +96,6 @@ def load_tasks(out: Path):
     return module.TASKS
 
 
-def small_clip(mteb):
-    """A CLIP of transformers with random weights, which sees letters and 32 x 32 pixels.
-
-    Embeddings are rounded, so that products of equal ones are equal whatever a library adds first.
-    """
-    import torch
-    from transformers import CLIPConfig, CLIPModel
-
-    size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    text = {**size, "num_attention_heads": 2, "vocab_size": 300, "max_position_embeddings": 40}
-    text |= {"bos_token_id": 0, "eos_token_id": 299, "pad_token_id": 0}
-    vision = {**size, "num_attention_heads": 2, "image_size": 32, "patch_size": 8}
-    torch.manual_seed(0)
-    config = CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)
-    clip = CLIPModel(config).eval()
-
-    def embed(one) -> np.ndarray:
-        with torch.no_grad():
-            if isinstance(one, str):
-                ids = [ord(letter) % 299 for letter in one[:38]]
-                hidden = clip.text_model(torch.tensor([[*ids, 299]])).pooler_output
-                found = clip.text_projection(hidden)
-            else:
-                small = np.asarray(one.convert("RGB").resize((32, 32)), np.float32) / 255
-                pixels = torch.tensor(small).permute(2, 0, 1)[None]
-                found = clip.visual_projection(clip.vision_model(pixels).pooler_output)
-        found = found[0].numpy() / np.linalg.norm(found[0].numpy())
-        return np.round(found * 1024) / 1024
-
-    class SmallClip(mteb.models.abs_encoder.AbsEncoder):
-        mteb_model_meta = mteb.models.ModelMeta.create_empty(
-            {"name": "somebody/small-clip", "modalities": ["image", "text"]}
-        )
-
-        def encode(self, inputs, *, task_metadata, hf_split, hf_subset, prompt_type=None, **_):
-            column = "image" if "image" in inputs.dataset.column_names else "text"
-            return np.stack([embed(one) for batch in inputs for one in batch[column]])
-
-        def similarity(self, first, second):
-            return first @ second.T
-
-    return SmallClip(), embed
-
-
 def of_subset(result, subset: str):
     [found] = [scores for scores in result.scores["test"] if scores["hf_subset"] == subset]
     return found
@@ -168,20 +124,15 @@ def check_equal(found: dict[str, float], ours: OneWay) -> int:
 
 
 @pytest.mark.filterwarnings("ignore")  # of its own libraries
-@pytest.mark.parametrize("name", ["small CLIP", "mteb/baseline-random-encoder"])
-def test_mteb_finds_the_recalls_of_our_evaluator(name, mteb, out, test_pairs, pictures, tmp_path):
-    """Over all pairs and by language, for a model whose matrix we compute ourselves, and a random
-    one, whose scores mteb keeps."""
+def test_mteb_finds_the_recalls_of_our_evaluator(mteb, out, test_pairs, tmp_path):
+    """Over all pairs and by language, for a random model, whose scores mteb keeps."""
     tasks = load_tasks(out)
     names = ["AnameoddI2TRetrieval", "AnameoddT2IRetrieval"]
     assert [task.metadata.name for task in tasks] == names
-    model, embed = small_clip(mteb) if name == "small CLIP" else (mteb.get_model(name), None)
+    model = mteb.get_model("mteb/baseline-random-encoder")
     where = {"cache": mteb.ResultCache(tmp_path / "cache"), "prediction_folder": tmp_path / "kept"}
     results = mteb.evaluate(model, tasks, **where, encode_kwargs={"batch_size": 16}).task_results
     keys = [pair.key for pair in test_pairs]
-    if embed is not None:
-        images = np.stack([embed(Image.open(io.BytesIO(pictures[key]))) for key in keys])
-        matrix = images @ np.stack([embed(pair.caption) for pair in test_pairs]).T
     tied = 0
     for task, way in zip(results, ("i2t", "t2i"), strict=True):
         [path] = tmp_path.glob(f"kept/**/{task.task_name}*")
@@ -190,8 +141,6 @@ def test_mteb_finds_the_recalls_of_our_evaluator(name, mteb, out, test_pairs, pi
             subset = f"{way}-{lang}" if lang else way
             own = [n for n, pair in enumerate(test_pairs) if lang in {None, language(pair)}]
             scores = as_matrix(kept[subset]["test"], [keys[n] for n in own], way)
-            if embed is not None:
-                assert np.array_equal(scores, matrix[np.ix_(own, own)].astype(np.float32))
             tied += check_equal(of_subset(task, subset), getattr(recalls(scores), way))
     assert tied > 0, "equal captions have equal scores"
     assert "now_tasks" not in sys.modules

@@ -1,6 +1,7 @@
-"""The export as Parquet: what datasets loads from it, kills, other inputs, and what it takes."""
+"""The export as Parquet, as datasets loads it; and what all exports share: kills, other inputs."""
 
 import io
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ from PIL import Image
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.export.card import Loading, export_card, read_card
+from now_builder.export.pairs import Row, groups
 from now_builder.export.run import export
 from now_builder.export.settings import ExportSettings
 from now_builder.formats.captions import TOKENIZERS
@@ -23,6 +25,7 @@ from now_builder.formats.release import (
     read_pairs,
     read_split_captions,
     write_manifest,
+    write_pairs,
 )
 from now_builder.formats.shard import read_captures
 from now_builder.package.run import package
@@ -186,62 +189,53 @@ def test_a_second_run_writes_nothing_and_a_forced_one_the_same_bytes(
     assert contents(tmp_path) == first
 
 
-@pytest.mark.parametrize("to", ["parquet", "beir"])
 def test_folders_may_have_a_colon_in_their_names(
-    release: Path, small_crawl: Path, tmp_path: Path, monkeypatch, to: str
+    release: Path, small_crawl: Path, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, folder in (("release:1", release), ("caps:1", small_crawl)):
         Path(name).symlink_to(folder)
-    made = export(Path("release:1"), Path("out:1"), ExportSettings(to=to, captures="caps:1"))
-    assert all(Path("out:1", name).exists() for name in made)
+    for to in ("parquet", "beir"):
+        settings = ExportSettings(to=to, captures="caps:1")
+        made = export(Path("release:1"), Path(f"{to}:1"), settings)
+        assert all(Path(f"{to}:1", name).exists() for name in made)
 
 
-@pytest.mark.parametrize("point", [1, 3, 7])
 def test_a_killed_run_goes_on_where_it_was(
-    release: Path, small_crawl: Path, tmp_path: Path, point: int
+    release: Path, small_crawl: Path, tmp_path: Path
 ) -> None:
     whole, hurt = tmp_path / "whole", tmp_path / "hurt"
-    export(release, whole, ExportSettings(to="parquet", captures=small_crawl, file_mb=1))
-    done = run_until_rename(point, KILLED, release, hurt, small_crawl)
+    settings = ExportSettings(to="parquet", captures=small_crawl, file_mb=1)
+    export(release, whole, settings)
+    done = run_until_rename(4, KILLED, release, hurt, small_crawl)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not (hurt / "README.md").exists()
     kept = {path: path.stat().st_mtime_ns for path in (hurt / "data").glob("*-of-*.parquet")}
-    files = len([*(whole / "data").iterdir()])
-    assert len(kept) == min(max(point - 2, 0), files)  # after export.json
-    export(release, hurt, ExportSettings(to="parquet", captures=small_crawl, file_mb=1))
+    assert len(kept) == 2  # after export.json
+    export(release, hurt, settings)
     assert contents(hurt) == contents(whole)
     assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
+    (hurt / "mine.txt").write_text("mine")
+    other = ExportSettings(to="beir", captures=small_crawl)
+    before = contents(hurt)
+    with pytest.raises(ConfigError, match=r"hurt: exported from another .*--force replaces"):
+        export(release, hurt, other)
+    assert contents(hurt) == before
+    export(release, hurt, other, force=True)
+    left = {path.split("/")[0] for path in contents(hurt)} - {"mine.txt"}
+    assert left == {"images", "texts", "t2i", "i2t", "README.md", "export.json"}
 
 
-def test_an_export_by_other_settings_is_refused_without_force(
-    release: Path, small_crawl: Path, tmp_path: Path
-) -> None:
-    export(release, tmp_path, ExportSettings(to="parquet", captures=small_crawl, file_mb=1))
-    other = ExportSettings(to="parquet")
-    before = contents(tmp_path)
-    with pytest.raises(ConfigError, match="--force"):
-        export(release, tmp_path, other)
-    assert contents(tmp_path) == before
-    export(release, tmp_path, other, force=True)
-    assert len([*(tmp_path / "data").iterdir()]) == len(SPLITS)
-
-
-@pytest.mark.parametrize("to", ["parquet", "webdataset", "beir"])
 def test_datasets_takes_no_earlier_export_from_its_cache(
-    release: Path, repeating_release: Path, small_crawl: Path, tmp_path: Path, to: str
+    release: Path, repeating_release: Path, tmp_path: Path
 ) -> None:
     """Its cache knows a folder by its last name."""
-    if to == "webdataset":
-        pytest.importorskip("webdataset", reason="the extra export is not installed")
-    name, column = ("t2i-queries", "text") if to == "beir" else ("default", "caption")
-    column = "txt" if to == "webdataset" else column
     found = []
     for number, source in enumerate((release, repeating_release)):
         out = tmp_path / str(number) / "out"
-        export(source, out, ExportSettings(to=to, captures=small_crawl))
-        data = datasets.load_dataset(str(out), name, split="test", cache_dir=str(tmp_path / "c"))
-        found.append(data[column][:])
+        export(source, out, ExportSettings(to="parquet"))
+        data = datasets.load_dataset(str(out), split="test", cache_dir=str(tmp_path / "c"))
+        found.append(data["caption"][:])
     assert len(found[0]) == len(found[1])
     assert found[0] != found[1]
 
@@ -280,3 +274,79 @@ def test_the_official_reader_of_croissant_takes_the_export(
         assert [record[f"{split}/key"].decode() for record in records] == [p.key for p in own]
     assert records[0]["test/image"].size == (720, 1280)
     assert np.shape(records[0]["test/boxes"]) == (36, 4)
+
+
+def test_a_folder_of_something_else_is_left_alone(small_release, small_crawl, tmp_path):
+    settings = ExportSettings(to="parquet")
+    (tmp_path / "croissant.json").write_text("mine")
+    with pytest.raises(
+        ConfigError, match=r"croissant.json: exists, and is of no export; name anoth"
+    ):
+        export(small_release, tmp_path, settings, force=True)
+    with pytest.raises(ConfigError, match=r"contains a release \(manifest.json\)"):
+        export(small_release, small_release, settings, force=True)
+    with pytest.raises(ConfigError, match=r"contains captures \(plan.parquet\)"):
+        export(small_release, small_crawl, settings)
+    (tmp_path / "croissant.json").unlink()
+    (tmp_path.parent / "victim").write_text("mine")
+    for name in ("../victim", "."):
+        record = {"to": "beir", "digest": "", "files": [name]}
+        (tmp_path / "export.json").write_text(json.dumps(record))
+        with pytest.raises(FormatError, match=rf"export.json: files: '{name}' lies outside"):
+            export(small_release, tmp_path, settings, force=True)
+    assert (tmp_path.parent / "victim").exists()
+
+
+def test_an_export_with_a_torn_record_is_one_clear_line(small_release, tmp_path):
+    (tmp_path / "export.json").write_text("{")
+    for force in (False, True):
+        with pytest.raises(FormatError, match=r"export.json: not JSON .*; delete the folder"):
+            export(small_release, tmp_path, ExportSettings(to="parquet"), force=force)
+
+
+def test_pairs_out_of_order_are_one_clear_line(small_release, tmp_path):
+    pairs = [pair for pair in read_pairs(small_release) if pair.split != "dev"]
+    for torn, told in ((pairs, r"dev is \[\], expected 0, 1, 2"), (pairs[1:], r"train is \[1, 2,")):
+        write_pairs(tmp_path / "pairs.parquet", torn)
+        with pytest.raises(FormatError, match=told):
+            export(tmp_path, tmp_path / "out", ExportSettings(to="parquet"))
+
+
+def test_a_description_that_was_edited_is_refused_before_anything_is_written(
+    small_release, tmp_path
+):
+    release = shutil.copytree(small_release, tmp_path / "release")
+    for name, text, told in (
+        ("DATASET_CARD.md", "My card\n", "expected a head between lines ---"),
+        ("DATASET_CARD.md", "---\nlicense: mit\n---\n# Title\n", "expected a head between lines"),
+        ("DATASET_CARD.md", None, "file not found, expected a release made by"),
+        ("croissant.json", "{}", "expected a list recordSet of nodes"),
+        ("croissant.json", '{"recordSet": [{}]}', "expected a list recordSet of nodes"),
+        ("croissant.json", None, "no such file; package the release again"),
+    ):
+        whole = (release / name).read_bytes()
+        (release / name).unlink()
+        if text is not None:
+            (release / name).write_text(text)
+        with pytest.raises(FormatError, match=rf"{name}: {told}"):
+            export(release, tmp_path / "out", ExportSettings(to="parquet"))
+        assert not (tmp_path / "out").exists()
+        (release / name).write_bytes(whole)
+
+
+def test_settings_that_do_not_go_together_are_one_clear_line(small_release, tmp_path):
+    for settings, told in (
+        ({"to": "mteb"}, "--captures is not given, expected the folder .* --to mteb is about"),
+        ({"to": "beir", "captures": Path("none"), "tokens": True}, "of --to parquet, found --to b"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            export(small_release, tmp_path / "out", ExportSettings(**settings))
+    assert not (tmp_path / "out").exists()
+
+
+def test_row_groups_are_bounded_in_bytes_too(small_release):
+    pair = read_pairs(small_release)[0]
+    heavy, light = Row(pair, bytes(6 * 10**6)), Row(pair, b"")
+    found = [len(group) for group in groups([light] * 150 + [heavy] * 90)]
+    assert found == [100, 92, 42, 6]
+    assert list(groups([])) == []

@@ -380,7 +380,7 @@ def test_a_release_that_is_replaced_by_another_is_named_and_what_changes_of_it(
     judged = PackageSettings(matched=[world.truth])
     package(*inputs, judged)
     assert "fingerprints" not in caplog.text, "the same release once more"
-    tokenize(world.captures, captions, TokenizeSettings(bpe_vocabulary=320, processes=1))
+    tokenize(world.captures, captions, TokenizeSettings(bpe_vocabulary=320))
     caplog.clear()
     package(*inputs, judged, force=True)
     assert "fingerprints" not in caplog.text, "--force asks for it"
@@ -634,7 +634,7 @@ def test_captions_are_mended_for_both_stages_or_for_none(world: World, tmp_path:
     rows = [replace(row, caption=odd if row.caption else None) for row in read_rows(captures, 1)]
     write_shard(captures, 1, rows, read_captures(captures, shards=[1]))
     inputs = (captures, world.features, captions)
-    tokenize(captures, captions, TokenizeSettings(bert="learn", processes=1))
+    tokenize(captures, captions, TokenizeSettings(bert="learn"))
     plain = read_captions(captions / "jieba.txt")
     with pytest.raises(ConfigError, match=r"tokenize with --mend"):
         package(*inputs, tmp_path / "r", PackageSettings(mend=True))
@@ -643,7 +643,7 @@ def test_captions_are_mended_for_both_stages_or_for_none(world: World, tmp_path:
     assert {pair.caption for pair in own} == {odd}
     assert {pair.flags for pair in own} == {"double_escaped,email,personal_data"}
 
-    tokenize(captures, captions, TokenizeSettings(bert="learn", processes=1, mend=True))
+    tokenize(captures, captions, TokenizeSettings(bert="learn", mend=True))
     mended = read_captions(captions / "jieba.txt")
     with pytest.raises(ConfigError, match=r"tokenize with --no-mend"):
         package(*inputs, tmp_path / "r", PackageSettings(mend=False))
@@ -675,7 +675,7 @@ def test_a_single_site_by_address_is_split_by_page(
     world = World(tmp_path, tmp_path / "captures")
     make_crawl(world.captures, 60, 1, 20, address="127.0.0.1")
     make_features(world.features, [r.key for r in read_rows(world.captures) if r.status == "ok"])
-    tokenize(world.captures, world.captions, TokenizeSettings(bert="learn", processes=1))
+    tokenize(world.captures, world.captions, TokenizeSettings(bert="learn"))
     counts = world.package(tmp_path / "release").counts
     assert all(count > 3 for count in counts.values())
     card = (tmp_path / "release" / "DATASET_CARD.md").read_text(encoding="utf-8")

@@ -56,15 +56,15 @@ def wordpiece(tmp_path_factory: pytest.TempPathFactory) -> tuple[LibraryTokenize
     return made, path
 
 
-@pytest.mark.parametrize("text", [
-    "荔荔荔荔施海歑", "电冰泾八八八煿捷克斯", "9_a", "0.a0Z", "㐖.", "C++和c#，AT&T", "\r\n \r\n\n",
-    "T恤B超",
-])  # fmt: skip
-def test_jieba_gives_what_lcut_gives_and_loses_nothing(text: str) -> None:
+def test_jieba_gives_what_lcut_gives_and_loses_nothing() -> None:
     """Two ways to cut may be as likely but for rounding: jieba-rs then goes the other way."""
-    (tokens,) = JiebaTokenizer().cut([text])
-    assert tokens == jieba.lcut(text)
-    assert "".join(tokens) == text
+    for text in (
+        "荔荔荔荔施海歑", "电冰泾八八八煿捷克斯", "9_a", "0.a0Z", "㐖.", "C++和c#，AT&T",
+        "\r\n \r\n\n", "T恤B超",
+    ):  # fmt: skip
+        (tokens,) = JiebaTokenizer().cut([text])
+        assert tokens == jieba.lcut(text)
+        assert "".join(tokens) == text
 
 
 def test_jieba_cuts_a_caption_of_any_length_and_can_drop_white_space() -> None:
@@ -88,7 +88,7 @@ def test_jieba_leaves_no_cache_in_a_shared_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(text=TEXT | st.text(max_size=30))
 def test_bpe_loses_nothing(bpe: LibraryTokenizer, text: str) -> None:
     text = text.encode("utf-8", "ignore").decode()
@@ -107,7 +107,7 @@ def test_bpe_keeps_its_size_and_splits_at_script_changes_and_after_16_letters() 
     assert tokens == ["用户", "abc", "123", "年", "，", "好", " ok", "!"]
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(text=TEXT)
 def test_wordpiece_gives_what_the_slow_reference_gives(
     wordpiece: tuple[LibraryTokenizer, Path], text: str
@@ -152,8 +152,7 @@ def test_a_control_token_that_no_file_calls_special_is_unknown_too(tmp_path: Pat
     assert found == ["use", "<unk>", "<unk>", "use"]
 
 
-@pytest.mark.parametrize("learned", [False, True])
-@pytest.mark.parametrize("length", [100, 101, 1_000, 20_000])
+@pytest.mark.parametrize(("length", "learned"), [(101, True), (5_000, False)])
 def test_a_run_of_any_length_is_cut_between_its_letters(
     tmp_path: Path, length: int, *, learned: bool
 ) -> None:
@@ -248,7 +247,7 @@ def test_learned_vocabularies_are_the_same_in_every_process() -> None:
         "words = [''.join(r.choice('abcdefghij') for _ in range(r.randint(2, 7)))"
         " for _ in range(600)]\n"
         "caps = [' '.join(r.choice(words) for _ in range(20)) + chr(0x4e00 + n % 999)"
-        " for n in range(1500)]\n"
+        " for n in range(800)]\n"
         "for t in (learn_bpe(caps, 700, 2), learn_wordpiece(caps, 700, 2)):\n"
         "    print(hashlib.sha256(t.backend.to_str().encode()).hexdigest())\n"
     )
