@@ -5,12 +5,13 @@ WHEEL_ENV := .cache/wheel-env
 # Test workers: one more than two cores, since browsers and servers wait.
 JOBS ?= 3
 # Tests that `make test` passes over: what is not run is at least type-checked.
-NOT_RUN = $(shell grep -rlE --include='*.py' 'mark\.(slow|gpu|detectron2)' tests)
+NOT_RUN = $(shell grep -rlE --include='*.py' 'mark\.(slow|gpu|detectron2|release)' tests)
+CHOSEN := "not slow and not gpu and not detectron2 and not release"
 # Compiled modules are kept even where the environment says otherwise: every worker reads all tests.
 TEST_ENV := OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pinned test test-slow test-detectron2 check docs wheel bench gpu-check gpu-bundle format clean
+.PHONY: help setup demo pinned test test-slow test-types release-check test-detectron2 check docs wheel bench gpu-check gpu-bundle format clean
 
 help: ## this text
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -26,11 +27,19 @@ pinned: setup ## the pinned web as a release, hours on two cores; SITES=50 FROM=
 
 test: setup check wheel ## lint, types, import contracts, then the tests against the built wheel
 	$(TEST_ENV) NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
-	  $(WHEEL_ENV)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not slow and not gpu and not detectron2"
+	  $(WHEEL_ENV)/bin/python -m pytest -n $(JOBS) --dist loadfile -m $(CHOSEN)
 
 test-slow: setup wheel ## long kills and trainings
 	$(TEST_ENV) NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
 	  $(WHEEL_ENV)/bin/python -m pytest -m "slow"
+
+test-types: setup ## the tests with the types and shapes enforced that signatures promise
+	$(TEST_ENV) NOW_TEST_TYPES=1 PATH="$(CURDIR)/$(BIN):$$PATH" \
+	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m $(CHOSEN)
+
+release-check: setup wheel ## before a release: docs site, notebook, extras, recipes, the tutorial's commands
+	$(TEST_ENV) NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
+	  $(WHEEL_ENV)/bin/python -m pytest -m "release"
 
 test-detectron2: ## detectron2 in the detector; PYTHON=… has it and this project's packages
 	$(PYTHON) -c "import detectron2"

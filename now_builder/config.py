@@ -171,20 +171,15 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _nearest_field(place: str, fields: Iterable[str]) -> str:
-    """Name the field most like a wrong one: of its name, its words, its section, or else of any."""
+    """Name the field most like a wrong one: any of its name, one of its section, else any."""
     section, _, name = re.sub(r"\.\d+(?=\.)", "", place).rpartition(".")
     known = list(fields)
     here = [path for path in known if path.rpartition(".")[0] == section]
-    ways = (known, str, 1.0), (here, _in_order, 0.8), (here, str, 0.6), (known, str, 0.8)
-    for paths, spell, alike in ways:
-        names = {spell(path.rpartition(".")[2]): path for path in reversed(paths)}
-        if found := get_close_matches(spell(name.lower().replace("-", "_")), names, 1, alike):
+    for paths, alike in ((known, 1.0), (here, 0.6), (known, 0.8)):
+        names = {path.rpartition(".")[2]: path for path in reversed(paths)}
+        if found := get_close_matches(name.lower().replace("-", "_"), names, 1, alike):
             return f", the nearest is {names[found[0]]}"
     return ""
-
-
-def _in_order(name: str) -> str:
-    return "_".join(sorted(name.split("_")))
 
 
 def nearest(word: str, names: Iterable[str]) -> str:

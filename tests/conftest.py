@@ -1,58 +1,28 @@
-"""Promised shapes and types are enforced; browsers go before all else.
+"""Browsers go before all else; `make test-types` enforces promised shapes and types.
 
 What takes long to make is made once for all workers.
 """
 
-import dataclasses
 import errno
 import fcntl
 import importlib.util
-import inspect
 import os
 import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import ForwardRef, Literal, get_args, get_origin
 
-import jaxtyping
 import pytest
-from beartype import BeartypeConf, beartype
 
-_with_shapes = jaxtyping.jaxtyped
-_plainly = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError))
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT))  # for benchmarks; installed packages go first
 
+if os.environ.get("NOW_TEST_TYPES"):
+    from tests.type_hook import install
 
-def _is_for_jaxtyping(hint: object) -> bool:
-    """Whether a hint has arrays, or names in quotes, of which some cannot be resolved."""
-    if get_origin(hint) is Literal:
-        return False
-    is_array = inspect.isclass(hint) and issubclass(hint, jaxtyping.AbstractArray)
-    is_text = isinstance(hint, str | ForwardRef)
-    return is_array or is_text or any(map(_is_for_jaxtyping, get_args(hint)))
-
-
-def _check_types(what: object = None, *, typechecker: Callable) -> object:
-    """Check arguments and results; shapes only where some are promised.
-
-    ``jaxtyped`` binds the arguments of every call to its signature, which costs short functions
-    many times their own time.
-    """
-    if what is None:
-        return partial(_check_types, typechecker=typechecker)
-    if inspect.isclass(what):
-        if dataclasses.is_dataclass(what):
-            what.__init__ = _check_types(what.__init__, typechecker=typechecker)
-        return what
-    if any(map(_is_for_jaxtyping, inspect.get_annotations(what).values())):
-        return _with_shapes(what, typechecker=typechecker)
-    return _plainly(what)
-
-
-jaxtyping.jaxtyped = _check_types  # what the hook calls
-jaxtyping.install_import_hook(["now_builder", "leaderboard", "pc2_baseline"], "beartype.beartype")
+    install()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in what a script starts in the background; commands that are stopped here would inherit it.
@@ -65,8 +35,6 @@ if importlib.util.find_spec("hypothesis"):  # not where only tests for a GPU run
     settings.register_profile("any load", deadline=None, suppress_health_check=slow)
     settings.load_profile("any load")
 
-ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT))  # for benchmarks; installed packages go first
 LONG = ("tests/benchmarks/", "tests/now_builder/detect/", "tests/pc2_baseline/")
 """Folders of tests that train."""
 

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("extra", ["none", "server", "hub", "package", "tokenize"])
 def test_an_extra_alone_does_what_it_promises(extra):

@@ -260,11 +260,9 @@ def user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "noise-of-web"
 
 
-def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
-    """Write UTF-8 text atomically, with these permissions or those of the ``umask``."""
-    with replacing(path, mode=mode) as temporary:
-        if mode is not None:
-            temporary.touch(mode, exist_ok=False)
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text atomically."""
+    with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

@@ -120,7 +120,6 @@ def tokenize(
                 made.append(name)
                 job = _Job(captions, inputs, own, pages, learned_on)
                 vocabulary = _make(corpus, _tokenizer(name, corpus, chosen, files, job), job)
-            _previous(captions, name).unlink(missing_ok=True)
             sizes[name] = vocabulary.idx
         return TokenizeSummary(pages, learned_on, sizes, made)
 
@@ -178,17 +177,12 @@ def _as_it_was(captions: Path) -> Chosen:
     """Read the settings that a folder's tokenizers were made with; defaults for the others."""
     tree: dict[str, Any] = {}
     for name in reversed(TOKENIZERS):  # after a kill the first, made first, is the newest
-        for path in (_previous(captions, name), captions / f"{name}.vocab.json"):
-            if path.is_file():
-                extra = read_vocabulary(path).extra
-                tree |= {field: extra[field] for field in _OWN[name] if field in extra}
-                tree["mend"] = extra.get("captions") == MENDED
+        path = captions / f"{name}.vocab.json"
+        if path.is_file():
+            extra = read_vocabulary(path).extra
+            tree |= {field: extra[field] for field in _OWN[name] if field in extra}
+            tree["mend"] = extra.get("captions") == MENDED
     return build(Chosen, tree, f"{captions}: extra of a vocabulary")
-
-
-def _previous(captions: Path, name: str) -> Path:
-    """Return where a vocabulary waits while it is made anew: a kill then loses no setting."""
-    return captions / f".{name}.previous.json"
 
 
 def _inputs(name: str, own: Mapping[str, Any], files: Mapping[str, Path], content: str) -> str:
@@ -221,11 +215,6 @@ def _finished(folder: Path, name: str, inputs: str, own: Mapping[str, Any]) -> V
 
 def _make(corpus: Corpus, tokenizer: CaptionTokenizer, job: _Job) -> Vocabulary:
     name = tokenizer.name
-    # A run that is stopped while it cuts leaves no vocabulary beside another one's tokenizer.
-    standing = job.folder / f"{name}.vocab.json"
-    if standing.exists():
-        standing.replace(_previous(job.folder, name))
-    tokenizer.save(job.folder / f"{name}.tokenizer.json")
     parts = job.folder / f".{name}.{os.getpid()}.tmp"  # what a kill leaves, the next run removes
     parts.mkdir()
     try:
@@ -235,12 +224,14 @@ def _make(corpus: Corpus, tokenizer: CaptionTokenizer, job: _Job) -> Vocabulary:
         write_captions(ids, renumbered(parts, vocabulary.word2idx))
     finally:
         shutil.rmtree(parts, ignore_errors=True)
+    # After the ids: a vocabulary that stands has their hash, so a run that stops here is seen.
+    tokenizer.save(job.folder / f"{name}.tokenizer.json")
     extra = {"inputs_sha256": job.inputs, "ids_sha256": sha256_of(ids)}
     extra |= {field: str(value) for field, value in job.settings.items()}
     if corpus.mended:
         extra["captions"] = MENDED
     vocabulary = vocabulary.model_copy(update={"extra": extra})
-    write_vocabulary(standing, vocabulary)
+    write_vocabulary(job.folder / f"{name}.vocab.json", vocabulary)
     return vocabulary
 
 

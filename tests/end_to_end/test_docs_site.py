@@ -17,6 +17,7 @@ from now_builder.tokenize.settings import TokenizeSettings
 from tests.end_to_end.documented import DOCS, ROOT
 from tests.now_builder.conftest import write_small_crawl, write_small_features
 
+pytestmark = pytest.mark.release
 TEMPLATES = Path(str(distribution("nbconvert").locate_file(""))).parents[2] / "share/jupyter"
 """Of the environment that nbconvert is in; the wheel's lies above it."""
 
@@ -64,7 +65,6 @@ def test_the_notebook_is_kept_with_what_it_showed() -> None:
     assert (DOCS / "notebook.ipynb").stat().st_size < 300_000
 
 
-@pytest.mark.slow
 def test_the_notebook_runs_on_another_release(packaged: Path) -> None:
     import nbformat
     from nbclient import NotebookClient

@@ -19,6 +19,7 @@ from recipes.pinned_web.look import Found, is_bare, text_of
 from tests.now_builder.conftest import write_small_crawl
 from tests.now_builder.pinned.conftest import Mirrors, page
 
+pytestmark = pytest.mark.release
 LEGAL = b"Apache License, Version 2.0"
 WORDS = "Fresh bread and cakes from our bakery in the old town, baked every day. " * 3
 

@@ -13,6 +13,7 @@ from now_builder.detect.training.run import checkpoint_path
 from now_builder.formats.shard import Element
 from recipes.words import drawing, lexicon, measure_pages, train_words
 
+pytestmark = pytest.mark.release
 LANGUAGES = {"en", "de", "ru", "zh", "ja"}
 
 

@@ -53,32 +53,29 @@ def test_a_vocabulary_survives_its_file(
     assert all(found.idx2word[str(number)] == word for word, number in found.word2idx.items())
 
 
-@pytest.mark.parametrize(
-    ("content", "word"),
-    [
-        (b"0001 1,2,3\n", "tab"),
-        (b"0001\t1,2\n0001\t3\n", "repeated"),
-        (b"0001\t1,two\n", "line 1"),
-        (b"0001\t1\n0002\t-4\n", "line 2"),
-        (b"\t1,2\n", "line 1"),
-        (b"0001\t1\xff\n", "UTF-8"),
-        (b"0001\t" + b"9" * 5000 + b"\n", "line 1"),
-        (b"0001\t1\n0002\t7," + b"9" * 60 + b"\n", "line 2: id 9.*expected 0 to 4294967295"),
-        (b"\x00\x01\x02", "line 1"),
-        (b"0001\t1,2\x0b0002\t3\n", "line 1"),
-    ],
-)
-def test_a_damaged_caption_file_is_one_line(tmp_path: Path, content: bytes, word: str) -> None:
+DAMAGED = {
+    b"0001 1,2,3\n": "tab",
+    b"0001\t1,2\n0001\t3\n": "repeated",
+    b"0001\t1,two\n": "line 1",
+    b"0001\t1\n0002\t-4\n": "line 2",
+    b"\t1,2\n": "line 1",
+    b"0001\t1\xff\n": "UTF-8",
+    b"0001\t" + b"9" * 5000 + b"\n": "line 1",
+    b"0001\t1\n0002\t7," + b"9" * 60 + b"\n": "line 2: id 9.*expected 0 to 4294967295",
+    b"\x00\x01\x02": "line 1",
+    b"0001\t1,2\x0b0002\t3\n": "line 1",
+}
+
+
+def test_a_damaged_caption_file_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "jieba.txt"
-    path.write_bytes(content)
-    with pytest.raises(FormatError, match=word) as caught:
-        read_captions(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_no_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="`now-builder tokenize` writes it"):
-        read_captions(tmp_path / "jieba.txt")
+        read_captions(path)
+    for content, word in DAMAGED.items():
+        path.write_bytes(content)
+        with pytest.raises(FormatError, match=word) as caught:
+            read_captions(path)
+        assert "\n" not in str(caught.value)
     for read in (read_captions, read_vocabulary):
         with pytest.raises(FormatError, match="not"):
             read(tmp_path)
@@ -90,41 +87,37 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     assert read_lines(path, "") == ["a\u2028b\x0c", "", "c"]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b"[1, 2]",
-        b"\xff\xfe",
-        b"[" * 200_000,
-        b'{"word2idx": {"a": 0}, "idx2word": {"0": "a"}}',
-        b'{"word2idx": {"a": 5}, "idx2word": {"5": "a"}, "idx": 3}',
-        b'{"word2idx": {"a": -1}, "idx2word": {"-1": "a"}, "idx": 3}',
-        b'{"word2idx": {"a": "x"}, "idx2word": {}, "idx": 3}',
-        b'{"word2idx": {}, "idx2word": {}, "idx": 1, "surprise": 1}',
-    ],
-)
-def test_a_damaged_vocabulary_is_one_line(tmp_path: Path, content: bytes) -> None:
+VOCABULARIES = [
+    b"",
+    b"[1, 2]",
+    b"\xff\xfe",
+    b"[" * 200_000,
+    b'{"word2idx": {"a": 0}, "idx2word": {"0": "a"}}',
+    b'{"word2idx": {"a": 5}, "idx2word": {"5": "a"}, "idx": 3}',
+    b'{"word2idx": {"a": -1}, "idx2word": {"-1": "a"}, "idx": 3}',
+    b'{"word2idx": {"a": "x"}, "idx2word": {}, "idx": 3}',
+    b'{"word2idx": {}, "idx2word": {}, "idx": 1, "surprise": 1}',
+]
+
+
+def test_a_damaged_vocabulary_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "jieba.vocab.json"
-    path.write_bytes(content)
-    with pytest.raises(NowError) as caught:
-        read_vocabulary(path)
-    assert isinstance(caught.value, FormatError | ConfigError)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    for content in VOCABULARIES:
+        path.write_bytes(content)
+        with pytest.raises(NowError) as caught:
+            read_vocabulary(path)
+        assert isinstance(caught.value, FormatError | ConfigError)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_a_pickled_vocabulary_says_how_to_write_json(tmp_path: Path, protocol: int) -> None:
-    path = tmp_path / "f30k_precomp_vocab.pkl"
+def test_a_pickled_vocabulary_says_how_to_write_json(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no such vocabulary"):
-        read_vocabulary(path)
-    content = pickle.dumps({"word2idx": {"a": 0}}, protocol=protocol)
-    for name in (path, *([tmp_path / "vocab.json"] if protocol else [])):
-        name.write_bytes(content)
+        read_vocabulary(tmp_path / "vocab.pkl")
+    for protocol, name in ((0, "vocab.pkl"), (4, "vocab.pkl"), (2, "vocab.json")):
+        (tmp_path / name).write_bytes(pickle.dumps({"word2idx": {"a": 0}}, protocol=protocol))
         with pytest.raises(FormatError, match=r"a pickle, which is never opened, .*json\.dump"):
-            read_vocabulary(name)
+            read_vocabulary(tmp_path / name)
 
 
 def test_the_authors_three_fields_are_enough(tmp_path: Path) -> None:

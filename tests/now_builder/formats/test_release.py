@@ -62,9 +62,9 @@ def archive(folder: Path, name: str, kind: str, newline: str = "\n") -> np.ndarr
     return regions
 
 
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-@pytest.mark.parametrize("kind", ["f2", "f4"])
-@pytest.mark.parametrize("name", ["h5100k_precomp", "now100k_precomp"])
+@pytest.mark.parametrize(
+    ("name", "kind", "newline"), [("h5100k_precomp", "f2", "\n"), ("now100k_precomp", "f4", "\r\n")]
+)
 def test_the_authors_archive_is_read(tmp_path: Path, name: str, kind: str, newline: str) -> None:
     regions = archive(tmp_path / "NoW", name, kind, newline)
     for release in (tmp_path / "NoW", tmp_path / "NoW" / name):
@@ -119,38 +119,32 @@ def zipped() -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"text",
-        zipped(),
-        npy(np.zeros((4, 36, 768), "f4"))[:-4],
-        npy(np.zeros((4, 36 * 768), "f4")),
-        npy(np.zeros((4, 36, 768), "i4")),
-        npy(np.array([{"a": 1}] * 4), pickled=True),
-        npy(np.zeros((4, 2), [("a", "f4")])),
-        npy(np.zeros((3, 36, 768), "f4")),
-        npy(np.zeros(1, "f4")).replace(b"(1,)", b"(10**9, 36, 768)"),
-        npy(np.zeros(1, "f4"))
-        .replace(b"(1,)", b"(" + b"9" * 20 + b",)")
-        .replace(b" " * 19, b"", 1),
-        b"\x93NUMPY\x01\x00\x10\x00(((((((((((((((((((((",
-    ],
-)
-def test_damaged_arrays_of_an_archive_are_one_line(tmp_path: Path, content: bytes) -> None:
-    archive(tmp_path / "NoW", "now100k_precomp", "f2")
-    path = tmp_path / "NoW" / "now100k_precomp" / "test_ims.npy"
-    path.write_bytes(content)
-    one_line(path.parent, lambda: read_all(tmp_path / "NoW"))
+ARRAYS = [
+    b"",
+    b"text",
+    zipped(),
+    npy(np.zeros((4, 36, 768), "f4"))[:-4],
+    npy(np.zeros((4, 36 * 768), "f4")),
+    npy(np.zeros((4, 36, 768), "i4")),
+    npy(np.array([{"a": 1}] * 4), pickled=True),
+    npy(np.zeros((4, 2), [("a", "f4")])),
+    npy(np.zeros((3, 36, 768), "f4")),
+    npy(np.zeros(1, "f4")).replace(b"(1,)", b"(10**9, 36, 768)"),
+    npy(np.zeros(1, "f4")).replace(b"(1,)", b"(" + b"9" * 20 + b",)").replace(b" " * 19, b"", 1),
+    b"\x93NUMPY\x01\x00\x10\x00(((((((((((((((((((((",
+]
 
 
-@pytest.mark.parametrize("content", [b"4,5\n6;7\n8\n9\n", b"4\n\xff\n", b"4\n5\n-6\n7\n", b"4\n"])
-def test_damaged_captions_of_an_archive_are_one_line(tmp_path: Path, content: bytes) -> None:
+def test_damaged_arrays_and_captions_of_an_archive_are_one_line(tmp_path: Path) -> None:
     archive(tmp_path / "NoW", "now100k_precomp", "f2")
-    path = tmp_path / "NoW" / "now100k_precomp" / "test_caps_bpe.txt"
-    path.write_bytes(content)
-    one_line(path, lambda: read_all(tmp_path / "NoW"))
+    folder = tmp_path / "NoW" / "now100k_precomp"
+    texts = [b"4,5\n6;7\n8\n9\n", b"4\n\xff\n", b"4\n5\n-6\n7\n", b"4\n"]
+    for path, contents in (("test_ims.npy", ARRAYS), ("test_caps_bpe.txt", texts)):
+        whole = (folder / path).read_bytes()
+        for content in contents:
+            (folder / path).write_bytes(content)
+            one_line(folder, lambda: read_all(tmp_path / "NoW"))
+        (folder / path).write_bytes(whole)
 
 
 def test_missing_things_are_named(tmp_path: Path) -> None:
@@ -185,32 +179,21 @@ def test_pairs_and_rejects_survive_their_files(tmp_path_factory, caption, url, l
     assert list(stream_rejects(release)) == rejects
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [{"key": ["a"]}, {"pair_index": ["first"]}, {"pair_index": [None]}, {"caption": [None]}],
-)
-def test_damaged_tables_are_one_line(tmp_path: Path, columns: dict[str, list]) -> None:
-    whole = [Pair("a", "dev", 0, "u", "s", "c", None, None, None, "f")]
-    write_pairs(tmp_path / "pairs.parquet", whole)
-    table = pq.read_table(tmp_path / "pairs.parquet")
-    if columns == {"key": ["a"]}:
-        table = pa.table(columns)
-    else:
-        for name, values in columns.items():
-            table = table.set_column(table.column_names.index(name), name, pa.array(values))
-    pq.write_table(table, tmp_path / "pairs.parquet")
-    one_line(tmp_path / "pairs.parquet", lambda: read_pairs(tmp_path))
-    (tmp_path / "pairs.parquet").write_bytes(b"PAR1 torn")
-    one_line(tmp_path / "pairs.parquet", lambda: read_pairs(tmp_path))
-
-
-def test_odd_tables_are_one_line(tmp_path: Path) -> None:
+def test_damaged_tables_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "pairs.parquet"
     write_pairs(path, [Pair("a", "dev", 0, "u", "s", "c", None, None, None, "f")])
     whole, table = path.read_bytes(), pq.read_table(path)
-    path.write_bytes(whole.replace(b"lang", b"lan\xff"))  # a name that is not UTF-8
-    one_line(path, lambda: read_pairs(tmp_path))
-    path.write_bytes(whole[:-8] + b"\xff" * 4 + whole[-4:])  # Arrow's message has two lines
-    one_line(path, lambda: read_pairs(tmp_path))
-    pq.write_table(table.append_column("lang", table["lang"]), path)
-    one_line(path, lambda: read_pairs(tmp_path))
+    tables = [pa.table({"key": ["a"]}), table.append_column("lang", table["lang"])]
+    for name, value in (("pair_index", "first"), ("pair_index", None), ("caption", None)):
+        column = pa.array([value])
+        tables.append(table.set_column(table.column_names.index(name), name, column))
+    for odd in tables:
+        pq.write_table(odd, path)
+        one_line(path, lambda: read_pairs(tmp_path))
+    for content in (
+        b"PAR1 torn",
+        whole.replace(b"lang", b"lan\xff"),  # a name that is not UTF-8
+        whole[:-8] + b"\xff" * 4 + whole[-4:],  # Arrow's message has two lines
+    ):
+        path.write_bytes(content)
+        one_line(path, lambda: read_pairs(tmp_path))

@@ -60,12 +60,12 @@ def test_shares_of_ink_are_stored_whether_there_are_any_or_not(tmp_path: Path) -
     assert read_rows(tmp_path) == rows
 
 
-@pytest.mark.parametrize("column", ["overlays", "charset_browser", "ink", "ink_middle"])
-def test_captures_from_before_a_column_was_added_still_read(tmp_path: Path, column: str) -> None:
+def test_captures_from_before_a_column_was_added_still_read(tmp_path: Path) -> None:
     rows = [row("00000_0000"), row("00000_0001", status="failed", error="timeout")]
     write_shard(tmp_path, 0, rows, [capture("00000_0000")])
     path = rows_path(tmp_path, 0)
-    pq.write_table(pq.read_table(path).drop_columns([column]), path)
+    late = ["overlays", "charset_browser", "ink", "ink_middle"]
+    pq.write_table(pq.read_table(path).drop_columns(late), path)
     assert read_rows(tmp_path) == rows
 
 
@@ -133,17 +133,16 @@ def test_the_plan_is_read_as_written_with_urls_verbatim(tmp_path: Path) -> None:
     assert read_plan(tmp_path) == plan
 
 
-@pytest.mark.parametrize("name", ["crawl-2026-11-27T12:00", "~", "file:v1", "lat\udce9"])
 def test_the_same_shard_is_the_same_bytes_whatever_its_folder_is_called(
-    tmp_path: Path, monkeypatch, name: str
+    tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    two = Path(name)
-    for folder in (tmp_path / "one", two):
-        write(folder, ["00000_0000", "00000_0001"])
-    for path in (members_path, rows_path):
-        assert path(tmp_path / "one", 0).read_bytes() == path(two, 0).read_bytes()
-    assert read_rows(two) == read_rows(tmp_path / "one")
+    write(tmp_path / "one", ["00000_0000", "00000_0001"])
+    for two in map(Path, ("crawl-2026-11-27T12:00", "~", "file:v1", "lat\udce9")):
+        write(two, ["00000_0000", "00000_0001"])
+        for path in (members_path, rows_path):
+            assert path(tmp_path / "one", 0).read_bytes() == path(two, 0).read_bytes()
+        assert read_rows(two) == read_rows(tmp_path / "one")
 
 
 def test_members_can_be_skipped_unread(tmp_path: Path) -> None:
@@ -188,12 +187,12 @@ def test_what_the_system_cannot_read_is_not_called_damaged(tmp_path: Path) -> No
             list((read_rows if path.suffix == ".parquet" else read_captures)(tmp_path))
 
 
-@pytest.mark.parametrize("share", [0.05, 0.4, 0.6])
-def test_a_torn_tar_is_one_line(tmp_path: Path, share: float) -> None:
+def test_a_torn_tar_is_one_line(tmp_path: Path) -> None:
     tar = write(tmp_path / "c", ["00000_0000", "00000_0001"])
     content = tar.read_bytes().rstrip(b"\0")
-    tar.write_bytes(content[: int(share * len(content))])
-    refused(lambda: read_members(tar), tar, MEND)
+    for share in (0.05, 0.4, 0.6):
+        tar.write_bytes(content[: int(share * len(content))])
+        refused(lambda: read_members(tar), tar, MEND)
 
 
 def test_a_damaged_member_is_one_line(tmp_path: Path) -> None:
@@ -223,22 +222,18 @@ def test_a_foreign_parquet_is_refused(tmp_path: Path) -> None:
         read_rows(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("column", "values", "word"),
-    [
+def test_rows_of_other_types_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "c", ["00000_0000"])
+    path = rows_path(tmp_path / "c", 0)
+    whole = pq.read_table(path)
+    for column, values, word in (
         ("url", pa.array([None], pa.string()), "empty cells"),
         ("attempts", pa.array(["many"]), "type"),
         ("redirects", pa.array([7]), "type"),
-    ],
-)
-def test_rows_of_other_types_are_refused(tmp_path: Path, column: str, values, word: str) -> None:
-    write(tmp_path / "c", ["00000_0000"])
-    path = rows_path(tmp_path / "c", 0)
-    table = pq.read_table(path)
-    metadata = table.schema.metadata
-    table = table.set_column(table.column_names.index(column), column, values)
-    pq.write_table(table.replace_schema_metadata(metadata), path)
-    refused(lambda: read_rows(tmp_path / "c"), path, word)
+    ):
+        table = whole.set_column(whole.column_names.index(column), column, values)
+        pq.write_table(table.replace_schema_metadata(whole.schema.metadata), path)
+        refused(lambda: read_rows(tmp_path / "c"), path, word)
 
 
 def tar_with(path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
@@ -256,29 +251,29 @@ def members_of(**changes: bytes) -> list[tuple[tarfile.TarInfo, bytes]]:
     return [(tarfile.TarInfo(name), content) for name, content in found.items() if content]
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"html_gz": b"not gzip"}, "gzip"),
-        ({"html_gz": gzip.compress(b"x" * 1000)[:-9]}, "cut off"),
-        ({"html_gz": b""}, "expected png or webp"),
-        ({"png": b""}, "expected png or webp"),
-        ({"elements_json": b"{"}, "elements.json"),
-        ({"elements_json": b"[" * 100_000}, "elements.json"),
-        ({"elements_json": b'{"format": "now-elements/9", "elements": []}'}, "now-elements/1"),
-        ({"elements_json": b'{"format": "now-elements/1", "elements": [{}]}'}, "elements.json"),
-        ({"elements_json": b'{"format": "now-elements/1", "elements": [7]}'}, "elements.json"),
-        ({"elements_json": b'{"format": "now-elements/1", "elements": '
-          b'[{"box": [1, 2], "tag": "a"}]}'}, "elements.json"),
-        ({"elements_json": b'{"format": "now-elements/1", "elements": '
-          b'[{"box": [1, 2, 3, 4], "tag": "a", "surprise": 1}]}'}, "elements.json"),
-        ({"elements_json": b'{"format": "now-elements/1", "elements": '
-          b'[{"box": [1, 2, 3, 1%s], "tag": "a"}]}' % (b"0" * 400)}, "elements.json"),
-    ],
-)  # fmt: skip
-def test_damaged_members_are_one_line(tmp_path: Path, changes: dict[str, bytes], word: str) -> None:
-    tar = tar_with(tmp_path / "00000.tar", members_of(**changes))
-    refused(lambda: read_members(tar), tar, word)
+DAMAGED = [
+    ({"html_gz": b"not gzip"}, "gzip"),
+    ({"html_gz": gzip.compress(b"x" * 1000)[:-9]}, "cut off"),
+    ({"html_gz": b""}, "expected png or webp"),
+    ({"png": b""}, "expected png or webp"),
+    ({"elements_json": b"{"}, "elements.json"),
+    ({"elements_json": b"[" * 100_000}, "elements.json"),
+    ({"elements_json": b'{"format": "now-elements/9", "elements": []}'}, "now-elements/1"),
+    ({"elements_json": b'{"format": "now-elements/1", "elements": [{}]}'}, "elements.json"),
+    ({"elements_json": b'{"format": "now-elements/1", "elements": [7]}'}, "elements.json"),
+    ({"elements_json": b'{"format": "now-elements/1", "elements": '
+      b'[{"box": [1, 2], "tag": "a"}]}'}, "elements.json"),
+    ({"elements_json": b'{"format": "now-elements/1", "elements": '
+      b'[{"box": [1, 2, 3, 4], "tag": "a", "surprise": 1}]}'}, "elements.json"),
+    ({"elements_json": b'{"format": "now-elements/1", "elements": '
+      b'[{"box": [1, 2, 3, 1%s], "tag": "a"}]}' % (b"0" * 400)}, "elements.json"),
+]  # fmt: skip
+
+
+def test_damaged_members_are_one_line(tmp_path: Path) -> None:
+    for changes, word in DAMAGED:
+        tar = tar_with(tmp_path / "00000.tar", members_of(**changes))
+        refused(lambda tar=tar: read_members(tar), tar, word)
 
 
 def test_a_picture_that_breaks_while_it_is_decoded_is_one_line() -> None:
@@ -289,17 +284,15 @@ def test_a_picture_that_breaks_while_it_is_decoded_is_one_line() -> None:
         open_screenshot(torn, "a.png")
 
 
-@pytest.mark.parametrize(("kind", "is_read"), [("WEBP", True), ("BMP", False), ("GIF", False)])
-def test_pictures_of_other_formats_than_screenshots_have_are_not_opened(
-    kind: str, *, is_read: bool
-) -> None:
-    file = io.BytesIO()
-    Image.new("RGB", (2, 3)).save(file, kind)
-    if is_read:
-        assert open_screenshot(file.getvalue(), "a").size == (2, 3)
-    else:
-        with pytest.raises(FormatError, match="not a picture, expected PNG, WebP or JPEG"):
-            open_screenshot(file.getvalue(), "a")
+def test_pictures_of_other_formats_than_screenshots_have_are_not_opened() -> None:
+    for kind in ("WEBP", "BMP", "GIF"):
+        file = io.BytesIO()
+        Image.new("RGB", (2, 3)).save(file, kind)
+        if kind == "WEBP":
+            assert open_screenshot(file.getvalue(), "a").size == (2, 3)
+        else:
+            with pytest.raises(FormatError, match="not a picture, expected PNG, WebP or JPEG"):
+                open_screenshot(file.getvalue(), "a")
 
 
 def test_a_page_that_unpacks_without_end_is_refused(
@@ -311,14 +304,12 @@ def test_a_page_that_unpacks_without_end_is_refused(
     refused(lambda: read_members(tar), tar, "more than")
 
 
-@pytest.mark.parametrize(
-    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE]
-)
-def test_a_member_that_is_no_plain_file_is_refused(tmp_path: Path, kind: bytes) -> None:
-    info = tarfile.TarInfo("00000_0000.png")
-    info.type, info.linkname = kind, "/etc/hostname"
-    tar = tar_with(tmp_path / "00000.tar", [(info, b"")])
-    refused(lambda: read_members(tar), tar, "plain file")
+def test_a_member_that_is_no_plain_file_is_refused(tmp_path: Path) -> None:
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE):
+        info = tarfile.TarInfo("00000_0000.png")
+        info.type, info.linkname = kind, "/etc/hostname"
+        tar = tar_with(tmp_path / "00000.tar", [(info, b"")])
+        refused(lambda tar=tar: read_members(tar), tar, "plain file")
 
 
 def test_a_member_that_claims_terabytes_is_refused(tmp_path: Path) -> None:

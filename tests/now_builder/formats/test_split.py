@@ -33,19 +33,19 @@ def test_all_pages_of_a_site_are_in_one_pool(site: str, key: str, other: str, se
     assert addresses or plan.pool_of(site, key) == plan.pool_of(site, other)
 
 
-@pytest.mark.parametrize("by", ["domain", "site", "page"])
-def test_named_sites_are_test_with_all_below_them_and_no_other_is(by: str) -> None:
+def test_named_sites_are_test_with_all_below_them_and_no_other_is() -> None:
     named = ["one.test", "shop.two.co.uk", "127.0.0.1"]
-    plan = SplitPlan(by=by, shares=SHARES, test_sites=named)
-    hashed = SplitPlan(by=by, shares=SHARES)
-    for site in ("one.test", "a.one.test", "b.a.one.test", "shop.two.co.uk", "127.0.0.1"):
-        assert {plan.pool_of(site, str(key)) for key in range(50)} == {"test"}
-    whole = {plan.pool_of("two.co.uk", str(key)) for key in range(50)}
-    assert whole == {"test"} if by == "domain" else "test" not in whole
-    for number in range(200):
-        site = f"none.test{number}.example"
-        found, before = plan.pool_of(site, site), hashed.pool_of(site, site)
-        assert found == ("train" if before == "test" else before)
+    for by in ("domain", "site", "page"):
+        plan = SplitPlan(by=by, shares=SHARES, test_sites=named)
+        hashed = SplitPlan(by=by, shares=SHARES)
+        for site in ("one.test", "a.one.test", "b.a.one.test", "shop.two.co.uk", "127.0.0.1"):
+            assert {plan.pool_of(site, str(key)) for key in range(50)} == {"test"}
+        whole = {plan.pool_of("two.co.uk", str(key)) for key in range(50)}
+        assert whole == {"test"} if by == "domain" else "test" not in whole
+        for number in range(200):
+            site = f"none.test{number}.example"
+            found, before = plan.pool_of(site, site), hashed.pool_of(site, site)
+            assert found == ("train" if before == "test" else before)
 
 
 DOMAINS = {
@@ -61,9 +61,8 @@ DOMAINS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("host", DOMAINS)
-def test_what_was_registered_is_the_domain(host: str) -> None:
-    assert registrable_domain(host) == DOMAINS[host]
+def test_what_was_registered_is_the_domain() -> None:
+    assert {host: registrable_domain(host) for host in DOMAINS} == DOMAINS
 
 
 def test_by_domain_keeps_the_hosts_of_a_domain_together_and_by_site_does_not() -> None:
@@ -79,10 +78,6 @@ def test_by_page_each_key_is_drawn_for_itself() -> None:
     plan = SplitPlan(seed=4, by="page", shares=SHARES)
     for number in range(40):
         assert plan.pool_of("a.test", f"k{number}") == pool(f"k{number}", 4, SHARES)
-
-
-def test_a_list_of_suffixes_has_a_name_of_version_and_hash() -> None:
-    assert re.fullmatch(r"tldextract==[\d.]+ sha256:[0-9a-f]{16}", suffix_list())
 
 
 def test_a_plan_from_before_domains_keeps_its_assignment(tmp_path: Path) -> None:
@@ -101,6 +96,7 @@ def test_a_plan_from_before_domains_keeps_its_assignment(tmp_path: Path) -> None
 
 def test_another_list_of_suffixes_than_the_plans_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "split.toml"
+    assert re.fullmatch(r"tldextract==[\d.]+ sha256:[0-9a-f]{16}", suffix_list())
     plan = SplitPlan(by="domain", suffixes=suffix_list(), shares=SHARES)
     write_split(path, plan)
     assert read_split(path) == plan
@@ -142,36 +138,30 @@ def test_a_pool_is_what_the_format_says() -> None:
     assert pool("site00.test", 0, SHARES) == expected
 
 
-@pytest.mark.parametrize(
-    ("pages", "part"), [(0, 0.15), (40_000, 0.15), (50_000, 0.14), (100_000, 0.07), (10**6, 0.02)]
-)
-def test_default_shares_want_seven_thousand_pages_within_bounds(pages: int, part: float) -> None:
-    assert default_shares(pages) == Shares(train=1 - 2 * part, dev=part, test=part)
+def test_default_shares_want_seven_thousand_pages_within_bounds() -> None:
+    for pages, part in ((0, 0.15), (40_000, 0.15), (50_000, 0.14), (10**6, 0.02)):
+        assert default_shares(pages) == Shares(train=1 - 2 * part, dev=part, test=part)
 
 
-@pytest.mark.parametrize(
-    "fields", [{"seed": 7, "by": "page"}, {"test_sites": ["one.test"]}, {"by": "domain"}]
-)
-def test_a_plan_survives_its_file(tmp_path: Path, fields: dict[str, object]) -> None:
-    plan = SplitPlan(shares=SHARES, **fields)
-    write_split(tmp_path / "split.toml", plan)
-    assert read_split(tmp_path / "split.toml") == plan
+def test_a_plan_survives_its_file(tmp_path: Path) -> None:
+    for fields in ({"seed": 7, "by": "page"}, {"test_sites": ["one.test"]}, {"by": "domain"}):
+        plan = SplitPlan(shares=SHARES, **fields)
+        write_split(tmp_path / "split.toml", plan)
+        assert read_split(tmp_path / "split.toml") == plan
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_damaged_plan_is_one_line(tmp_path: Path) -> None:
+    shares = "[shares]\ntrain = 0.6\ndev = 0.15\ntest = 0."
+    for text in (
         "seed = 0",
-        "seed = 0\nby = 'host'\n[shares]\ntrain = 0.6\ndev = 0.15\ntest = 0.25",
-        "[shares]\ntrain = 0.6\ndev = 0.15\ntest = 0.5",
-        "[shares]\ntrain = 0.6\ndev = 0.15\ntest = 0.25\nextra = 0",
-        "not toml",
-    ],
-)
-def test_a_damaged_plan_is_one_line(tmp_path: Path, text: str) -> None:
-    (tmp_path / "split.toml").write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"split\.toml") as caught:
-        read_split(tmp_path / "split.toml")
-    assert "\n" not in str(caught.value)
+        f"by = 'host'\n{shares}25",
+        f"{shares}5",
+        f"{shares}25\nextra = 0",
+        "x",
+    ):
+        (tmp_path / "split.toml").write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match=r"split\.toml") as caught:
+            read_split(tmp_path / "split.toml")
+        assert "\n" not in str(caught.value)
     with pytest.raises(FormatError, match="`now-builder crawl` writes it"):
         read_split(tmp_path / "none.toml")

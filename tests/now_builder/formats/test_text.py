@@ -3,7 +3,6 @@
 import re
 import unicodedata
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,15 +37,9 @@ LEFT = [
 ]
 
 
-@pytest.mark.parametrize("text", MENDED)
-def test_what_is_odd_is_told_and_mended(text: str) -> None:
-    odd, mended = MENDED[text]
-    assert (oddities(text), mend(text)) == (odd, mended)
-
-
-@pytest.mark.parametrize("text", LEFT)
-def test_what_is_as_it_should_be_is_left_alone(text: str) -> None:
-    assert (oddities(text), mend(text)) == (frozenset(), text)
+def test_what_is_odd_is_told_and_mended_and_the_rest_left_alone() -> None:
+    assert {text: (oddities(text), mend(text)) for text in MENDED} == MENDED
+    assert [(oddities(text), mend(text)) for text in LEFT] == [(frozenset(), text) for text in LEFT]
 
 
 PLACEHOLDERS = r"""
@@ -142,20 +135,16 @@ def _phrases(text: str) -> list[str]:
     return [phrase for phrase in re.split(r"\s{2,}|\n", text) if phrase]
 
 
-@pytest.mark.parametrize("text", _phrases(PLACEHOLDERS))
-def test_placeholders_are_told(text: str) -> None:
-    assert "placeholder" in oddities(clean(text))
+def test_placeholders_are_told_from_sentences_that_resemble_them() -> None:
+    missed = [text for text in _phrases(PLACEHOLDERS) if "placeholder" not in oddities(clean(text))]
+    wrong = [text for text in _phrases(SENTENCES) if is_placeholder(clean(text))]
+    assert (missed, wrong) == ([], [])
 
 
-@pytest.mark.parametrize("text", _phrases(SENTENCES))
-def test_sentences_that_resemble_placeholders_are_none(text: str) -> None:
-    assert not is_placeholder(clean(text))
-
-
-@pytest.mark.parametrize("text", ["\u200b", "\u2800", "\u3164", "\ufe0f", "\u200c\u200d", "\ufffc"])
-def test_a_text_of_which_nothing_can_be_seen_is_empty(text: str) -> None:
-    assert clean(text) == clean(f" {text}\u00a0") == ""
-    assert clean(f"a{text}b") == f"a{text}b"
+def test_a_text_of_which_nothing_can_be_seen_is_empty() -> None:
+    for text in ("\u200b", "\u2800", "\u3164", "\ufe0f", "\u200c\u200d", "\ufffc"):
+        assert clean(text) == clean(f" {text}\u00a0") == ""
+        assert clean(f"a{text}b") == f"a{text}b"
 
 
 @given(st.text() | st.lists(st.sampled_from([*MENDED, *LEFT, "&", "<", ";", "amp"])).map("".join))

@@ -28,10 +28,3 @@ def test_a_shell_completes_commands_and_options(program, words, wanted):
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert wanted in done.stdout.split()
-
-
-@pytest.mark.parametrize("module", ["now_builder", "leaderboard", "pc2_baseline"])
-def test_every_program_offers_it(module):
-    code = f"import sys; sys.argv = ['x', '--help']; {COMPLETE.format(module=module)}"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--install-completion" in shown.stdout

@@ -1,6 +1,5 @@
 """The stage: what it writes, from what it learns, what it leaves alone, and what a kill leaves."""
 
-import signal
 import subprocess
 import sys
 import time
@@ -21,17 +20,9 @@ from now_builder.formats.split import Shares, SplitPlan, read_split, write_split
 from now_builder.tokenize.corpus import Corpus, TrainCaptions
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
-from tests.kill_at_rename import run_until_rename
 
 LEARN = TokenizeSettings(bert="learn")
 NAMES = ("jieba", "bpe", "bert")
-
-KILLED = """
-from now_builder.tokenize.run import tokenize
-from now_builder.tokenize.settings import TokenizeSettings
-tokenize(*map(pathlib.Path, sys.argv[1:3]), TokenizeSettings(bert="learn"))
-"""
-
 
 WITH_WORKERS = """
 import os, pathlib, signal, sys, time
@@ -234,22 +225,15 @@ def test_stopped_with_other_settings_it_keeps_the_old_ones_and_no_foreign_tokeni
         patched.setattr("now_builder.tokenize.run.ShardCutter.cut_all", stop)
         with pytest.raises(KeyboardInterrupt):
             tokenize(small_crawl, folder, smaller)
-    assert tokenize(small_crawl, folder, LEARN).made == ["bpe"]
-    assert contents(folder) == before
-    (folder / ".bpe.previous.json").write_bytes(before["jieba.vocab.json"])  # of a kill at the end
     assert tokenize(small_crawl, folder, LEARN).made == []
     assert contents(folder) == before
-
-
-def test_killed_at_a_rename_it_ends_as_if_nothing_had_happened(
-    small_crawl: Path, small_captions: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "captions"
-    for point in (2, 3):  # before a vocabulary, and before the next tokenizer
-        done = run_until_rename(point, KILLED, small_crawl, folder)
-        assert done.returncode == -signal.SIGKILL
-    tokenize(small_crawl, folder, LEARN)
-    assert contents(folder) == contents(small_captions)
+    with monkeypatch.context() as patched:
+        patched.setattr("now_builder.tokenize.run.write_vocabulary", stop)
+        with pytest.raises(KeyboardInterrupt):
+            tokenize(small_crawl, folder, smaller)
+    assert contents(folder) != before
+    assert tokenize(small_crawl, folder, LEARN).made == ["bpe"]
+    assert contents(folder) == before
 
 
 def test_the_folder_of_another_command_is_left_alone(small_crawl: Path) -> None:
