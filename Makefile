@@ -37,7 +37,7 @@ test-types: setup ## the tests with the types and shapes enforced that signature
 	$(TEST_ENV) NOW_TEST_TYPES=1 PATH="$(CURDIR)/$(BIN):$$PATH" \
 	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m $(CHOSEN)
 
-release-check: setup wheel ## before a release: docs site, notebook, extras, recipes, the tutorial's commands
+release-check: setup wheel ## before a release: docs site, notebook, extras, recipes
 	$(TEST_ENV) NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
 	  $(WHEEL_ENV)/bin/python -m pytest -m "release"
 

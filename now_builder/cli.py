@@ -297,12 +297,6 @@ def _build(
     weights: Annotated[
         Path | None, typer.Option(help="Detector weights; by default tiny-web, of the package.")
     ] = None,
-    url_column: Annotated[
-        str | None, typer.Option(help="Column with the URLs, as for crawl.")
-    ] = None,
-    matched: Annotated[
-        list[Path] | None, typer.Option(help="Judged pairs for dev and test, as for package.")
-    ] = None,
     user_agent_url: Annotated[
         str | None,
         typer.Option(help="Your page that tells a site's owner who crawls, as for crawl."),
@@ -340,8 +334,6 @@ def _build(
     from now_builder.build.run import build_release, read_build_settings
 
     more = [f"detect.weights={weights}"] if weights else []
-    more += [f"package.matched={json.dumps([str(path) for path in matched])}"] if matched else []
-    more += [f"crawl.url_column={json.dumps(url_column)}"] if url_column else []
     more += ["crawl.allow_private=true"] if allow_private else []
     more += [f"crawl.user_agent_url={json.dumps(user_agent_url)}"] if user_agent_url else []
     settings = read_build_settings(preset, config, [*(set_ or []), *more])

@@ -32,9 +32,6 @@ _PICKLED = (
     "json.dump({'word2idx': v.word2idx, 'idx2word': v.idx2word, 'idx': v.idx}, file)"
 )
 
-MENDED = "mended"
-"""Value of ``extra["captions"]`` in a vocabulary of mended captions."""
-
 
 class Vocabulary(Strict):
     """Tokens and ids; ``<pad> <start> <end> <unk>`` are 0 to 3.

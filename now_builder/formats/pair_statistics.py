@@ -32,20 +32,15 @@ def read_clean_prob(run: Path, release: Path) -> dict[str, float]:
             release, or a probability is outside [0, 1].
         ConfigError: If the library that reads tensor files is not installed.
     """
-    if run.is_dir():
-        keys = read_lines(data_folder(release) / "train_ids.txt", "no such file")
-        file = _division_file(run, release)
-        values = _clean_prob(file)
-        if len(values) != len(keys):
-            raise FormatError(file, f"{len(values)} probabilities, the release has {len(keys)}")
-    else:
-        file = run
-        keys, values, found = _read_table(run)
-        if is_ours(release):
-            of_pages = dict(zip(keys, found, strict=True))
-            urls = {pair.key: pair.url for pair in stream_pairs(release) if of_pages.get(pair.key)}
-            _check_urls(run, keys, found, urls)
-    return _by_key(file, keys, values)
+    if not run.is_dir():
+        pairs = stream_pairs(release) if is_ours(release) else ()
+        return _read_table(run, "clean_prob", {pair.key: pair.url for pair in pairs})
+    keys = read_lines(data_folder(release) / "train_ids.txt", "no such file")
+    file = _division_file(run, release)
+    values = _clean_prob(file)
+    if len(values) != len(keys):
+        raise FormatError(file, f"{len(values)} probabilities, the release has {len(keys)}")
+    return _by_key(file, keys, values, "clean_prob")
 
 
 def read_suspects(
@@ -60,26 +55,15 @@ def read_suspects(
         FormatError: As :func:`read_clean_prob` says, or if no row, or a row by its URL, is of the
             pages.
     """
-    keys, values, found = _read_table(path, column)
-    _check_urls(path, keys, found, urls)
-    by_key = _by_key(path, keys, values, column)
+    by_key = _read_table(path, column, urls)
     known = {key: value for key, value in by_key.items() if key in urls}
     if not known:
-        raise FormatError(path, f"none of its {len(keys)} keys is one of the {len(urls)} pages")
+        raise FormatError(path, f"none of its {len(by_key)} keys is one of the {len(urls)} pages")
     return known
 
 
-def _check_urls(
-    path: Path, keys: Sequence[str], found: Sequence[str], urls: Mapping[str, str]
-) -> None:
-    for row, (key, url) in enumerate(zip(keys, found, strict=True), 2):
-        if key in urls and url not in {"", urls[key]}:
-            problem = f"row {row}: {key} is {url:.80}, expected {urls[key]:.80}"
-            raise FormatError(path, f"{problem}; it is of another crawl")
-
-
 def _by_key(
-    file: Path, keys: list[str], values: np.ndarray, column: Column = "clean_prob"
+    file: Path, keys: Sequence[str], values: np.ndarray, column: Column
 ) -> dict[str, float]:
     low, high = _RANGES[column]
     good = (values >= low) & (values <= high)
@@ -144,10 +128,8 @@ def _clean_prob(path: Path) -> np.ndarray:
     return values.astype(np.float64)
 
 
-def _read_table(
-    path: Path, column: Column = "clean_prob"
-) -> tuple[list[str], np.ndarray, list[str]]:
-    """Read keys, numbers and URLs, the latter empty where the table has none."""
+def _read_table(path: Path, column: Column, urls: Mapping[str, str]) -> dict[str, float]:
+    """Read numbers by key; a row with the URL of another page than in ``urls`` is an error."""
     if not path.exists():
         raise FormatError(path, "no such run folder, CSV or Parquet file")
     table = read_frame(path)
@@ -161,5 +143,9 @@ def _read_table(
         raise FormatError(path, f"{column} is not of numbers ({error!s:.200})") from None
     if len(set(keys)) != len(keys):
         raise FormatError(path, "a key is in two rows")
-    urls = [str(url) for url in table["url"]] if "url" in table.columns else [""] * len(keys)
-    return keys, values, urls
+    found = table["url"] if "url" in table.columns else []
+    for row, (key, url) in enumerate(zip(keys, map(str, found), strict=False), 2):
+        if key in urls and url not in {"", urls[key]}:
+            problem = f"row {row}: {key} is {url:.80}, expected {urls[key]:.80}"
+            raise FormatError(path, f"{problem}; it is of another crawl")
+    return _by_key(path, keys, values, column)

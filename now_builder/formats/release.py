@@ -276,11 +276,8 @@ def check_split(split: str) -> Split:
 
 def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions:
     """Read keys and caption ids of a split; no features are read."""
-    found = Captions([], [])
-    for key, ids in stream_split_captions(release, split, tokenizer):
-        found.keys.append(key)
-        found.captions.append(ids)
-    return found
+    pairs = list(stream_split_captions(release, split, tokenizer))
+    return Captions([key for key, _ in pairs], [ids for _, ids in pairs])
 
 
 def stream_split_captions(
@@ -301,13 +298,10 @@ def stream_split_captions(
     else:
         keys = _row_numbers(folder / f"{split}_ims.npy")
     captions = named = 0
-    for line, key in zip_longest(lines, keys):
-        if line is not None:
-            captions += 1
-            ids = from_line(path, captions, line)
-        if key is not None:
-            named += 1
-        if line is not None and key is not None:
+    for number, (line, key) in enumerate(zip_longest(lines, keys), 1):
+        ids = None if line is None else from_line(path, number, line)
+        captions, named = captions + (ids is not None), named + (key is not None)
+        if ids is not None and key is not None:
             yield key, ids
     if named != captions:
         count = f"{named} {'keys' if ours else 'images'}"

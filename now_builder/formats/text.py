@@ -1,4 +1,4 @@
-"""The text of a caption: cleaning, oddities, mending."""
+"""The text of a caption: cleaning, oddities."""
 
 import html
 import re
@@ -19,11 +19,6 @@ _TAG = re.compile(
     r"\s*/?>",
     re.IGNORECASE,
 )
-_INLINE = frozenset(
-    ["a", "b", "big", "em", "font", "i", "img", "small", "span", "strong", "sub", "sup", "u"]
-)
-"""Tags that part no words."""
-
 _ZERO_WIDTH = re.compile("[\u00ad\u200b\u2060\ufeff]")
 """Without the joiners U+200C and U+200D, by which Persian, Hindi and emoji are written."""
 _BIDI = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -108,7 +103,7 @@ _SENTENCE = regex.compile(
 )
 
 ODDITIES = ("double_escaped", "tags", "zero_width", "bidi", "replacement", "placeholder")
-"""Results of :func:`oddities`; all but the last two can be mended."""
+"""Results of :func:`oddities`."""
 
 
 def clean(text: str) -> str:
@@ -181,13 +176,6 @@ def oddities(text: str) -> frozenset[str]:
         "placeholder": is_placeholder(text),
     }
     return frozenset(name for name, there in found.items() if there)
-
-
-def mend(text: str) -> str:
-    """Decode remaining entities once more; drop tags, zero-width characters and bidi controls."""
-    text = decode_entities(text)
-    text = _TAG.sub(lambda match: "" if match[1].lower() in _INLINE else " ", text)
-    return clean(_BIDI.sub("", _ZERO_WIDTH.sub("", text)))
 
 
 def decode_entities(text: str) -> str:

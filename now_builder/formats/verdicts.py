@@ -107,13 +107,11 @@ def read_named(
         found = [str(name) for name in table.columns]
         raise FormatError(path, f"columns {found}, expected {' or '.join(named)}, and matched")
     known = False
-    for number, cells in enumerate(zip(*(table[name] for name in columns), strict=True), 2):
-        verdict = verdict_of(path, number, table["matched"].iloc[number - 2])
-        both = [
-            set(named[name].get(str(cell).strip(), ()))
-            for name, cell in zip(columns, cells, strict=True)
-            if cell is not None and str(cell).strip()
-        ]
+    for number, (*cells, word) in enumerate(table[[*columns, "matched"]].to_numpy(object), 2):
+        verdict = verdict_of(path, number, word)
+        texts = ["" if cell is None else str(cell).strip() for cell in cells]
+        found = [(name, text) for name, text in zip(columns, texts, strict=True) if text]
+        both = [set(named[name].get(text, ())) for name, text in found]
         for one in sorted(set.intersection(*both)) if both else ():
             known = True
             yield one, verdict

@@ -22,7 +22,7 @@ _SIZES = (
 _FILTERS = (
     "min_characters", "max_characters", "languages", "drop", "duplicate_pages",
     "duplicate_captions", "duplicate_looks", "matched", "suspects",
-    "min_clean", "licensed", "never", "mend",
+    "min_clean", "licensed", "never",
 )  # fmt: skip
 
 

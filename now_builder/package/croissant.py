@@ -159,8 +159,7 @@ def _responsible(about: ReleaseDescription, settings: PackageSettings) -> dict[s
         + (as_counts(about.rejects) or "none"),
         "rai:dataCollectionRawData": "Screenshots and HTML are kept by the maker, not released.",
         "rai:dataPreprocessingProtocol": [
-            "Captions: entities decoded once, NFC, white space collapsed, controls dropped"
-            + (", then mended." if settings.mend else "."),
+            "Captions: entities decoded once, NFC, white space collapsed, controls dropped.",
             "Images: 36 regions a page from an APT-style detector, not the paper's weights.",
         ],
         "rai:dataLimitations": [

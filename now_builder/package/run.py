@@ -16,7 +16,6 @@ from now_builder import __version__
 from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import (
-    MENDED,
     Vocabulary,
     find_tokenizers,
     read_captions,
@@ -59,7 +58,6 @@ from now_builder.formats.shard import (
 from now_builder.formats.split import SPLITS, Split, SplitPlan, read_split
 from now_builder.formats.statistics import ReleaseStatistics
 from now_builder.formats.tables import read_hosts
-from now_builder.formats.text import mend
 from now_builder.formats.verdicts import Verdict
 from now_builder.package.arrays import ArrayFiles, write_images
 from now_builder.package.card import write_card
@@ -150,9 +148,7 @@ def _package(
     vocabularies = {
         name: read_vocabulary(captions / f"{name}.vocab.json") for name in find_tokenizers(captions)
     }
-    resolved = resolve_settings(
-        settings, split, before, release, mended=_mended(captions, vocabularies)
-    )
+    resolved = resolve_settings(settings, split, before, release)
     with open_features(features) as opened:
         inputs = _read(captures, captions, release, resolved, split, vocabularies)
         screenshots = {key: row.sha256 for key, row in inputs.rows.items()}
@@ -185,20 +181,16 @@ def resolve_settings(
     split: SplitPlan,
     before: Manifest | None,
     release: Path,
-    *,
-    mended: bool,
 ) -> PackageSettings:
     """Decide every setting: as given, else as the release was made (``before``), else the default.
 
     Raises:
-        ConfigError: If seed or ``by`` were those of the crawl, which was crawled anew with others,
-            or ``mend`` is not that of ``tokenize``.
+        ConfigError: If seed or ``by`` were those of the crawl, which was crawled anew with others.
     """
     tree: dict[str, Any] = {"seed": split.seed, "by": split.by}
     if before is not None:  # an earlier version had others
         known = PackageSettings.model_fields
         tree |= {name: value for name, value in before.settings.items() if name in known}
-    tree["mend"] = mended
     given = settings.model_dump(exclude_unset=True, exclude_none=True)
     if given.get("matched"):
         files = [name for name in settings.matched if name != "none"]
@@ -207,12 +199,6 @@ def resolve_settings(
         if name := given.get(option):
             given[option] = "" if name == "none" else relative(name, release)
     resolved = build(PackageSettings, tree | given, str(release / "manifest.json"))
-    if resolved.mend != mended:
-        raise ConfigError(
-            f"--{'' if resolved.mend else 'no-'}mend, but the captions were tokenised "
-            f"{'' if mended else 'un'}mended; run tokenize with --{'' if resolved.mend else 'no-'}"
-            "mend first: token ids and texts must be of the same captions"
-        )
     if "min_clean" in given and not resolved.suspects:
         raise ConfigError("--min-clean: expected --suspects, the table of clean probabilities")
     for name in ("seed", "by"):
@@ -233,15 +219,6 @@ def _before(release: Path) -> Manifest | None:
     if (release / _PREVIOUS).exists():
         return read_manifest(release, _PREVIOUS)
     return None
-
-
-def _mended(captions: Path, vocabularies: Mapping[str, Vocabulary]) -> bool:
-    """Whether the captions were mended when they were tokenised, all of them or none."""
-    found = {name: item.extra.get("captions") == MENDED for name, item in vocabularies.items()}
-    if len(set(found.values())) != 1:
-        names = ", ".join(name for name, mended in found.items() if mended)
-        raise FormatError(captions, f"captions mended for {names} alone; run tokenize again")
-    return found["jieba"]
 
 
 def _with_flag(
@@ -269,7 +246,7 @@ def _read(
     vocabularies: dict[str, Vocabulary],
 ) -> _Inputs:
     plan = read_plan(captures)
-    rows, flags = _read_rows(captures, plan, mended=settings.mend)
+    rows, flags = _read_rows(captures, plan)
     hashes = {"plan": sha256_of(plan_path(captures))}
     shards = [sha256_of(rows_path(captures, shard)) for shard in complete_shards(captures)]
     hashes["rows"] = hashlib.sha256("\n".join(shards).encode()).hexdigest()
@@ -309,7 +286,7 @@ def _from_release(release: Path, name: str) -> Path:
 
 
 def _read_rows(
-    captures: Path, plan: list[Planned], *, mended: bool
+    captures: Path, plan: list[Planned]
 ) -> tuple[dict[str, CaptureRow], dict[str, frozenset[str]]]:
     """Read the rows without what no release needs, and their flags if they have any."""
     urls = {line.key: line.url for line in plan}
@@ -318,12 +295,11 @@ def _read_rows(
     for row in watched(stream_rows(captures), "read", total=len(plan)):
         if row.status == "ok" and row.caption and (found := flags_of(row)):
             flags[row.key] = found
-        caption = mend(row.caption or "") if mended else row.caption
         texts: dict[str, Any] = {
             name: sys.intern(text) for name in _OFTEN if (text := getattr(row, name))
         }
         url = urls.get(row.key, row.url)  # equal, and one object
-        rows[row.key] = replace(row, url=url, caption=caption, **texts, **_UNUSED)
+        rows[row.key] = replace(row, url=url, **texts, **_UNUSED)
     return rows, _with_flag(flags, "same_screenshot", same_screenshots(rows.values()))
 
 

@@ -94,11 +94,6 @@ class PackageSettings(Strict):
         description="Drop screenshots within this Hamming distance of another, by their "
         "perceptual hashes of 64 bits; screenshots that look alike have 0 to 4; -1 drops none.",
     )
-    mend: bool = Field(
-        False,
-        description="Mend entities, tags and zero-width characters of captions. Must be as "
-        "tokenize was run, which is the default.",
-    )
     npy: bool = Field(False, description="Also write {split}_ims.npy for the authors' loader.")
     half: bool | None = Field(
         None, description="Store regions as float16; default: as in FEATURES."

@@ -13,19 +13,15 @@ from typing import Any
 
 from now_builder.errors import ConfigError
 
-_PIECE = 2**20
-
 
 class LoopbackHandler(BaseHTTPRequestHandler):
     """Answers requests; a subclass has ``do_GET`` and ``do_POST``.
 
     Attributes:
         root: The secret path, with a slash at both ends; set by :func:`listening`.
-        referrer_policy: The header ``Referrer-Policy``: no other site may learn the path.
     """
 
     root: str
-    referrer_policy = "no-referrer"
     server_version = "noise-of-web"
     sys_version = ""
     timeout = 60
@@ -39,14 +35,9 @@ class LoopbackHandler(BaseHTTPRequestHandler):
 
     def read_body(self, most: int) -> bytes | None:
         """Read the request's body; ``None``, unread, if its size is unknown or above ``most``."""
-        length = self._length()
-        return self.rfile.read(length) if length is not None and length <= most else None
-
-    def discard_body(self) -> None:
-        """Read the body and throw it away: a browser shows no answer before it has sent all."""
-        left = self._length() or 0
-        while left > 0 and (piece := self.rfile.read(min(left, _PIECE))):
-            left -= len(piece)
+        length = self.headers.get("Content-Length", "")
+        known = re.fullmatch("[0-9]{1,15}", length) is not None and int(length) <= most
+        return self.rfile.read(int(length)) if known else None
 
     def is_from_elsewhere(self) -> bool:
         """Whether a page of another origin sent the request."""
@@ -67,7 +58,7 @@ class LoopbackHandler(BaseHTTPRequestHandler):
             ("Cache-Control", caching),
             ("X-Content-Type-Options", "nosniff"),
             ("X-Frame-Options", "DENY"),
-            ("Referrer-Policy", self.referrer_policy),
+            ("Referrer-Policy", "no-referrer"),  # no other site may learn the path
             ("Cross-Origin-Resource-Policy", "same-origin"),
         ):
             self.send_header(name, value)
@@ -76,10 +67,6 @@ class LoopbackHandler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
         """Log nothing: the terminal shows the URL and no more."""
-
-    def _length(self) -> int | None:
-        length = self.headers.get("Content-Length", "")
-        return int(length) if re.fullmatch("[0-9]{1,15}", length) else None
 
 
 class QuietServer(ThreadingHTTPServer):

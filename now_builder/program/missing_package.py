@@ -22,7 +22,6 @@ _DISTRIBUTIONS = {
 _OWN = {
     "now-builder": ("crawl", "detect", "tokenize", "package", "hub"),
     "pc2-baseline": ("baseline", "zero-shot"),
-    "now-leaderboard": ("server",),
 }
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+).*extra == ['\"]([A-Za-z0-9._-]+)['\"]")
 _OURS = {"all", "dev"}  # which repeat the others

@@ -18,7 +18,6 @@ from now_builder.errors import ConfigError
 from now_builder.formats.captions import UNK, to_line
 from now_builder.formats.shard import complete_shards, read_texts
 from now_builder.formats.split import Split, SplitPlan
-from now_builder.formats.text import mend
 from now_builder.program.progress import Progress
 
 PARALLEL_FROM = 5_000
@@ -53,14 +52,11 @@ class Corpus:
 
     captures: Path
     split: SplitPlan
-    mended: bool = False
 
     def of_shard(self, shard: int) -> Iterator[tuple[str, str, Split]]:
         """Yield key, caption and pool of each page that was captured and has a caption."""
         for key, site, text in read_texts(self.captures, shard):
-            caption = mend(text) if self.mended else text
-            if caption:
-                yield key, caption, self.split.pool_of(site, key)
+            yield key, text, self.split.pool_of(site, key)
 
     def __iter__(self) -> Iterator[tuple[str, str, Split]]:
         """Yield key, caption and pool of the pages of all shards."""
@@ -115,7 +111,7 @@ class ShardCutter:
         train: Counter[str] = Counter()
         shards, name = complete_shards(self.corpus.captures), self.tokenizer.name
         with Progress(name, pages, "caption") as progress, ExitStack() as stack:
-            outcomes = map(self.cut_shard, shards)
+            outcomes: Iterator[tuple[int, Counter[str]]] = map(self.cut_shard, shards)
             if pages >= PARALLEL_FROM:
                 # Spawned, not forked: this process may hold threads of other libraries by now.
                 cores, context = len(os.sched_getaffinity(0)), get_context("spawn")

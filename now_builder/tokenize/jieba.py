@@ -1,10 +1,33 @@
 """Jieba: segmentation of Chinese by dictionary and HMM, as in ``jieba.lcut``."""
 
+import warnings
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from now_builder.encode import cut_words
+_LONGEST = 4096
+"""Maximum characters cut at once, longer than any description: Jieba's time grows with the square
+of a run."""
+
+
+def cut_words(text: str) -> list[str]:
+    """Cut a text as ``jieba.lcut`` does, a very long one in pieces."""
+    pieces = (text[start : start + _LONGEST] for start in range(0, len(text), _LONGEST))
+    return [token for piece in pieces for token in jieba_library().lcut(piece)]
+
+
+@cache
+def jieba_library() -> Any:
+    """Load Jieba's dictionary without its cache, a marshal file in a shared folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # jieba 0.42 has invalid escapes, asks pkg_resources
+        import jieba
+    library = jieba.Tokenizer()
+    library.FREQ, library.total = library.gen_pfdict(library.get_dict_file())
+    library.initialized = True
+    return library
 
 
 class JiebaTokenizer:

@@ -14,7 +14,6 @@ from now_builder import __version__
 from now_builder.config import Strict, build
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import (
-    MENDED,
     TOKENIZERS,
     Vocabulary,
     make_vocabulary,
@@ -54,7 +53,6 @@ class Chosen(Strict):
     bert: str = "auto"
     bert_vocabulary: int = 32_000
     jieba_white_space: bool = True
-    mend: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ def tokenize(
         # As a release's files are named: its vocabulary then tells no home folder.
         given["bert"] = os.path.relpath(Path(settings.bert).resolve(), captions.resolve())
     chosen = (Chosen() if force else _as_it_was(captions)).model_copy(update=given)
-    corpus = Corpus(captures, read_split(captures / "split.toml"), chosen.mend)
+    corpus = Corpus(captures, read_split(captures / "split.toml"))
     pages, learned_on, content = _survey(corpus)
     with alone_in(captions):
         remove_leftovers(captions)
@@ -118,19 +116,12 @@ def tokenize(
             vocabulary = None if force else _finished(captions, name, inputs, own)
             if vocabulary is None:
                 made.append(name)
-                job = _Job(captions, inputs, own, pages, learned_on)
-                vocabulary = _make(corpus, _tokenizer(name, corpus, chosen, files, job), job)
+                tokenizer = _tokenizer(name, corpus, chosen, files, captions, learned_on)
+                extra = {"inputs_sha256": inputs}
+                extra |= {field: str(value) for field, value in own.items()}
+                vocabulary = _make(corpus, tokenizer, captions, pages, learned_on, extra)
             sizes[name] = vocabulary.idx
         return TokenizeSummary(pages, learned_on, sizes, made)
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    folder: Path
-    inputs: str
-    settings: Mapping[str, Any]
-    pages: int
-    learned_on: int
 
 
 def _files(captions: Path, settings: TokenizeSettings) -> dict[str, Path]:
@@ -150,8 +141,6 @@ def _files(captions: Path, settings: TokenizeSettings) -> dict[str, Path]:
 def _survey(corpus: Corpus) -> tuple[int, int, str]:
     """Count captions and train captions, and hash the input of every tokenizer."""
     digest = hashlib.sha256(corpus.split.model_dump_json().encode())
-    if corpus.mended:
-        digest.update(MENDED.encode())
     pools: Counter[str] = Counter()
     for key, caption, pool in corpus:
         pools[pool] += 1
@@ -181,7 +170,6 @@ def _as_it_was(captions: Path) -> Chosen:
         if path.is_file():
             extra = read_vocabulary(path).extra
             tree |= {field: extra[field] for field in _OWN[name] if field in extra}
-            tree["mend"] = extra.get("captions") == MENDED
     return build(Chosen, tree, f"{captions}: extra of a vocabulary")
 
 
@@ -213,39 +201,44 @@ def _finished(folder: Path, name: str, inputs: str, own: Mapping[str, Any]) -> V
     return None
 
 
-def _make(corpus: Corpus, tokenizer: CaptionTokenizer, job: _Job) -> Vocabulary:
-    name = tokenizer.name
-    parts = job.folder / f".{name}.{os.getpid()}.tmp"  # what a kill leaves, the next run removes
+def _make(
+    corpus: Corpus,
+    tokenizer: CaptionTokenizer,
+    folder: Path,
+    pages: int,
+    learned_on: int,
+    extra: dict[str, str],
+) -> Vocabulary:
+    """Write ids, tokenizer and, last, the vocabulary."""
+    name, ids = tokenizer.name, folder / f"{tokenizer.name}.txt"
+    parts = folder / f".{name}.{os.getpid()}.tmp"  # what a kill leaves, the next run removes
     parts.mkdir()
     try:
-        train = ShardCutter(corpus, tokenizer, parts).cut_all(job.pages)
-        vocabulary = _vocabulary(tokenizer, train, job)
-        ids = job.folder / f"{name}.txt"
+        train = ShardCutter(corpus, tokenizer, parts).cut_all(pages)
+        tokens, source = tokenizer.vocabulary, "nowhere here: all tokens of its file"
+        if tokens is None:
+            # The commonest first; ties by the token itself, so that nothing depends on page order.
+            tokens = sorted(train, key=lambda token: (-train[token], token))
+            source = f"train pool alone, {learned_on} captions"
+        vocabulary = make_vocabulary(tokens, name, tokenizer.source, source)
         write_captions(ids, renumbered(parts, vocabulary.word2idx))
     finally:
         shutil.rmtree(parts, ignore_errors=True)
     # After the ids: a vocabulary that stands has their hash, so a run that stops here is seen.
-    tokenizer.save(job.folder / f"{name}.tokenizer.json")
-    extra = {"inputs_sha256": job.inputs, "ids_sha256": sha256_of(ids)}
-    extra |= {field: str(value) for field, value in job.settings.items()}
-    if corpus.mended:
-        extra["captions"] = MENDED
+    tokenizer.save(folder / f"{name}.tokenizer.json")
+    extra = {"inputs_sha256": extra["inputs_sha256"], "ids_sha256": sha256_of(ids)} | extra
     vocabulary = vocabulary.model_copy(update={"extra": extra})
-    write_vocabulary(job.folder / f"{name}.vocab.json", vocabulary)
+    write_vocabulary(folder / f"{name}.vocab.json", vocabulary)
     return vocabulary
 
 
-def _vocabulary(tokenizer: CaptionTokenizer, train: Counter[str], job: _Job) -> Vocabulary:
-    tokens, learned_on = tokenizer.vocabulary, "nowhere here: all tokens of its file"
-    if tokens is None:
-        # The commonest first; ties by the token itself, so that nothing depends on page order.
-        tokens = sorted(train, key=lambda token: (-train[token], token))
-        learned_on = f"train pool alone, {job.learned_on} captions"
-    return make_vocabulary(tokens, tokenizer.name, tokenizer.source, learned_on)
-
-
 def _tokenizer(
-    name: str, corpus: Corpus, settings: Chosen, files: Mapping[str, Path], job: _Job
+    name: str,
+    corpus: Corpus,
+    settings: Chosen,
+    files: Mapping[str, Path],
+    captions: Path,
+    learned_on: int,
 ) -> CaptionTokenizer:
     # Late: each tokenizer's library is loaded only when it runs.
     if name in files:
@@ -253,8 +246,8 @@ def _tokenizer(
 
         _log.info("%s: the vocabulary of %s as it is; nothing is learned", name, files[name])
         return read_custom(files[name], name)
-    _log.info("%s: learning from %d captions of the train pool", name, job.learned_on)
-    train = TrainCaptions(corpus, job.learned_on, _LEARN_FROM)
+    _log.info("%s: learning from %d captions of the train pool", name, learned_on)
+    train = TrainCaptions(corpus, learned_on, _LEARN_FROM)
     if name == "jieba":
         from now_builder.tokenize.jieba import JiebaTokenizer
 
@@ -265,6 +258,6 @@ def _tokenizer(
         return learn_bpe(train, settings.bpe_vocabulary, _MIN_FREQUENCY)
     from now_builder.tokenize.bert import make_bert
 
-    folder = job.folder / settings.bert
+    folder = captions / settings.bert
     choice = str(folder) if folder.is_dir() else settings.bert
     return make_bert(choice, train, settings.bert_vocabulary, _MIN_FREQUENCY)

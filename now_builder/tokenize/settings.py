@@ -34,11 +34,6 @@ class TokenizeSettings(Strict):
         "authors' captions do; the default of a new folder. Without it captions are about a "
         "quarter shorter.",
     )
-    mend: bool | None = Field(
-        None,
-        description="Mend captions first: entities escaped twice, tags, zero-width characters and "
-        "bidi controls; package then mends them too. Off for a new folder.",
-    )
     with_: Path | None = Field(
         None,
         description="Additional tokenizer: any file of the tokenizers library (mine.json), used "

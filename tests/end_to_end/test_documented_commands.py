@@ -194,6 +194,7 @@ def test_a_tokenizer_of_ones_own(folder):
     assert (folder / f"release/{DATA_FOLDER}/test_caps_mine.txt").exists()
 
 
+@pytest.mark.release
 def test_exports_and_now_in_mteb_in_ten_lines(folder):
     for extra, package in (("export", "webdataset"), ("mteb", "mteb")):
         pytest.importorskip(package, reason=f"the extra {extra} is not installed")

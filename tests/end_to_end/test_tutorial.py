@@ -1,4 +1,4 @@
-"""The tutorial's commands run in order on a web of few pages, then the other pages that crawl."""
+"""The whole road: the tutorial's commands on a small web, then the other pages that crawl."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import pytest
 
 from tests.end_to_end.documented import DOCS, command, run, runnable
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
 
 SMALLER = {
     r"simweb make": "--pages 36 --sites 8 --topics 3 --awkward 2 --mismatch 0.2",
@@ -76,6 +76,17 @@ def test_the_tutorial_ends_with_a_board_of_three_methods(walked: Path) -> None:
     assert (walked / "site/boards/bert.html").exists()
     assert json.loads((walked / "crossfit.json").read_text())["track"] == "bert"
     assert (walked / "report.html").stat().st_size > 10_000
+
+
+def test_every_url_is_a_pair_as_the_truth_has_it_or_a_reject_with_a_reason(walked: Path) -> None:
+    listed = [line for line in (walked / "web/urls.txt").read_text().splitlines() if line]
+    pairs, rejects = (
+        pd.read_parquet(walked / "release" / f"{name}.parquet") for name in ("pairs", "rejects")
+    )
+    assert sorted([*pairs.url, *rejects.url]) == sorted(listed)
+    assert rejects.reason.notna().all()
+    truth = pd.read_parquet(walked / "web/truth.parquet").drop_duplicates("url").set_index("url")
+    assert list(pairs.caption) == list(truth.caption[pairs.url])
 
 
 def test_rebuilding_and_shares_go_on_from_there(walked: Path) -> None:

@@ -217,17 +217,6 @@ def test_a_changed_byte_in_a_part_never_passes(tmp_path: Path) -> None:
         assert attributes == {"detector": "x"}
 
 
-def test_merging_holds_few_pages_in_memory(tmp_path: Path) -> None:
-    path, count = tmp_path / "f.h5", 40
-    for number in range(count):
-        write_part(path, batch([f"{number:03d}_{i}" for i in range(16)], number), {})
-    tracemalloc.start()
-    assert merge_parts(path, {}) == 16 * count
-    highest = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert highest < 0.7 * path.stat().st_size  # a few blocks of pages, however many there are
-
-
 def refused(path: Path, *words: str) -> None:
     """Expect one line about the file, before much memory is taken."""
     tracemalloc.start()

@@ -88,7 +88,7 @@ def write(captures: Path, keys: list[str]) -> Path:
     return members_path(captures, 0)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     caption=st.none() | TEXT,
     url=TEXT,
@@ -105,7 +105,7 @@ def test_a_row_survives_its_parquet(tmp_path_factory, **drawn) -> None:
     assert read_rows(captures) == [expected]
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     html=st.binary(max_size=60),
     texts=st.lists(TEXT, max_size=4),
@@ -192,15 +192,6 @@ def test_a_torn_tar_is_one_line(tmp_path: Path) -> None:
     content = tar.read_bytes().rstrip(b"\0")
     for share in (0.05, 0.4, 0.6):
         tar.write_bytes(content[: int(share * len(content))])
-        refused(lambda: read_members(tar), tar, MEND)
-
-
-def test_a_damaged_member_is_one_line(tmp_path: Path) -> None:
-    tar = write(tmp_path / "c", ["00000_0000"])
-    content = tar.read_bytes()
-    for part in (b"\x1f\x8b\x08", b'{"format"'):
-        assert content.count(part) == 1
-        tar.write_bytes(content.replace(part, bytes(len(part))))
         refused(lambda: read_members(tar), tar, MEND)
 
 

@@ -627,38 +627,6 @@ def test_blank_pages_and_personal_data_are_left_out_and_other_flags_on_request(
     )  # fmt: skip
 
 
-def test_captions_are_mended_for_both_stages_or_for_none(world: World, tmp_path: Path) -> None:
-    captures, captions = tmp_path / "captures", tmp_path / "captions"
-    shutil.copytree(world.captures, captures)
-    odd = "Fresh &amp;amp; good &lt;b&gt;bread&lt;/b&gt;, write to a@example.com"
-    rows = [replace(row, caption=odd if row.caption else None) for row in read_rows(captures, 1)]
-    write_shard(captures, 1, rows, read_captures(captures, shards=[1]))
-    inputs = (captures, world.features, captions)
-    tokenize(captures, captions, TokenizeSettings(bert="learn"))
-    plain = read_captions(captions / "jieba.txt")
-    with pytest.raises(ConfigError, match=r"tokenize with --mend"):
-        package(*inputs, tmp_path / "r", PackageSettings(mend=True))
-    package(*inputs, tmp_path / "r", PackageSettings(drop="blank"))
-    own = [pair for pair in read_pairs(tmp_path / "r") if pair.key.startswith("00001_")]
-    assert {pair.caption for pair in own} == {odd}
-    assert {pair.flags for pair in own} == {"double_escaped,email,personal_data"}
-
-    tokenize(captures, captions, TokenizeSettings(bert="learn", mend=True))
-    mended = read_captions(captions / "jieba.txt")
-    with pytest.raises(ConfigError, match=r"tokenize with --no-mend"):
-        package(*inputs, tmp_path / "r", PackageSettings(mend=False))
-    manifest = package(*inputs, tmp_path / "r", PackageSettings())
-    assert manifest.settings["mend"] is True
-    pairs = read_pairs(tmp_path / "r")
-    own = [pair for pair in pairs if pair.key.startswith("00001_")]
-    assert {pair.caption for pair in own} == {"Fresh &amp; good bread, write to a@example.com"}
-    assert {pair.flags for pair in own} == {"double_escaped,email,personal_data"}
-    assert all(len(mended[pair.key]) < len(plain[pair.key]) for pair in own)
-    others = {pair.key for pair in pairs} - {pair.key for pair in own}
-    assert all(len(mended[key]) == len(plain[key]) for key in others)
-    assert verify(tmp_path / "r") == []
-
-
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [({"drop": "blank,nonsense"}, "drop.*nonsense"), ({"languages": "Chinese"}, "languages"),

@@ -12,10 +12,8 @@ COMPLETE = "from {module}.cli import main; main()"
 @pytest.mark.parametrize(
     ("program", "words", "wanted"),
     [
-        ("now-builder", "now-builder crawl --retry-", "--retry-failed"),
         ("now-builder", "now-builder simweb m", "make"),
         ("pc2-baseline", "pc2-baseline train --se", "--seeds"),
-        ("now-leaderboard", "now-leaderboard sc", "score"),
     ],
 )
 def test_a_shell_completes_commands_and_options(program, words, wanted):

@@ -20,16 +20,14 @@ for _ in progress.watched(range(4), "work", "step"):
 """
 
 
-@pytest.mark.parametrize(("delay", "shown"), [("0.1", True), ("60", False)])
-def test_on_a_terminal_a_bar_appears_once_it_takes_long(delay: str, *, shown: bool) -> None:
+def test_on_a_terminal_a_bar_appears_once_it_takes_long() -> None:
     terminal, end = pty.openpty()
     termios.tcsetwinsize(end, (24, 80))
-    subprocess.run([sys.executable, "-c", SLOW, delay], stderr=end, check=True)
-    os.write(end, b".")  # so that there is something to read
+    subprocess.run([sys.executable, "-c", SLOW, "0.1"], stderr=end, check=True)
     found = os.read(terminal, 2**16).decode()
     os.close(end)
     os.close(terminal)
-    assert bool(re.search(r"work: +75%.* 3/4 ", found)) == shown
+    assert re.search(r"work: +75%.* 3/4 ", found)
 
 
 def test_elsewhere_a_line_tells_the_rate_and_what_is_left(

@@ -1,1 +1,0 @@
-"""Search: pages that a run finds for words or a picture, on the terminal or a served page."""
