@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from now_builder.errors import ConfigError, FormatError, TrainingError
+from now_builder.errors import ConfigError, TrainingError
 from now_builder.program.command_line import Fields, Program, say_version
 from now_builder.program.command_line import run as run_app
 
@@ -327,8 +327,7 @@ def examples(
 
     It shows the five captions nearest to a page and the five pages nearest to a caption, for a
     sample of the split, half of it right and half wrong; then the training pairs with the lowest
-    and the highest clean probability. For a method that changes captions or margins, as PC2 does,
-    it adds a sample of noisy pairs with their pseudo-captions, and of clean ones with margins.
+    and the highest clean probability.
     """
     from pc2_baseline.runs.examples import Choice
     from pc2_baseline.runs.examples import examples as start
@@ -336,82 +335,6 @@ def examples(
     choice = Choice(split, query, count, seed, truth)
     start(run, captures, output, choice, release=release, device_name=device)
     typer.echo(f"{output}")
-
-
-@app.command(
-    epilog=_examples(
-        'pc2-baseline search runs/pc2 "birthday cake"',
-        'pc2-baseline search runs/pc2 "生日蛋糕" --split train --n 20 --json',
-        "pc2-baseline search runs/pc2 --image screenshot.png --weights detector.safetensors",
-        "pc2-baseline search runs/pc2 --serve --captures captures",
-    )
-)
-def search(
-    run: RunFolder,
-    words: Annotated[
-        str | None, typer.Argument(metavar="WORDS", help="Words to search for.")
-    ] = None,
-    image: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Search for this picture instead: PNG, JPEG or WebP."),
-    ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="Weights of the release's detector, to describe a picture; default: tiny-web."
-        ),
-    ] = None,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Serve a search page on 127.0.0.1 until stopped.")
-    ] = False,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="With --serve: port; 0 picks a free one.")
-    ] = 0,
-    captures: Annotated[
-        Path | None,
-        typer.Option(help="With --serve: folder of the release's captures, for the pictures."),
-    ] = None,
-    split: Annotated[str, typer.Option(help="train, dev or test.")] = "test",
-    count: Annotated[int, typer.Option("--n", min=1, help="Pages to list.")] = 10,
-    bank: Bank = None,
-    release: Release = None,
-    device: Device = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the pages whose screenshots are nearest to WORDS, tokenized like the release's captions.
-
-    With --image, list the pages whose captions are nearest to a picture, described by the release's
-    detector. --serve offers both on a page for your browser.
-    """
-    if (words is not None) + (image is not None) + serve != 1:
-        raise ConfigError("expected one of WORDS, --image FILE and --serve")
-    if words is not None and weights:
-        raise ConfigError("--weights: words need no detector, expected --image or --serve with it")
-    if not serve and (captures or port):
-        raise ConfigError("--captures, --port: expected with --serve")
-    from pc2_baseline.runs.search.searcher import open_search
-
-    content = _read_picture(image) if image else b""
-    with open_search(
-        run, split, release=release, device_name=device, weights=weights, bank=bank
-    ) as searcher:
-        if serve:
-            from pc2_baseline.runs.search.page import serve as start
-
-            start(searcher, captures, count, port, typer.echo)
-            return
-        if image:
-            found = searcher.by_picture(content, str(image), count)
-        else:
-            found = searcher.by_words(words or "", count)
-        _print(asdict(found), str(found), as_json=as_json)
-
-
-def _read_picture(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FormatError(path, f"cannot be read ({error.strerror})") from None
 
 
 @app.command("make-noise")

@@ -3,7 +3,7 @@
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +17,11 @@ from now_builder.formats.screenshots import some_screenshots
 from now_builder.formats.shard import open_screenshot
 from now_builder.formats.split import Split
 from now_builder.program.html import template_environment
-from pc2_baseline.analysis.pair_samples import SampledPair, read_best_division
-from pc2_baseline.analysis.truth import find_truth
+from pc2_baseline.analysis.truth import Truth, find_truth, read_division
+from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.runs.open_run import OpenRun, mean_similarity, open_run
-from pc2_baseline.training.method import Explaining
-from pc2_baseline.training.run_folder import refuse_round
+from pc2_baseline.training.checkpoint import read_state
+from pc2_baseline.training.run_folder import BEST, refuse_round
 
 NEAREST = 5
 _SIDES = (320, 570)
@@ -48,8 +48,7 @@ class Choice:
     Attributes:
         split: ``dev`` or ``test``.
         query: Key of the one page to show; ``None``: a sample.
-        count: Examples of each direction, pairs at each end of the division, and pairs of either
-            side of it that are explained.
+        count: Examples of each direction, and pairs at each end of the division.
         seed: Seed of the samples.
         truth: Which training pairs are matched, as for ``pc2-baseline division``; ``None``: as
             the run's ``data.truth``, or else its noise file says, if it has one.
@@ -63,6 +62,15 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class SampledPair:
+    """A training pair, its clean probability, and whether it is matched, where that is known."""
+
+    row: int
+    clean_prob: float
+    matched: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class Shown:
     """Content of the page: pairs by row, examples of both directions, and training pairs.
 
@@ -70,7 +78,6 @@ class Shown:
         image_of: Row of the image assigned to each training caption.
         epoch: The selected epoch, if it has a division.
         surest: Pairs that its division is surest about: mismatched and matched ones.
-        explained: Noisy and clean pairs, if the method explains its training.
     """
 
     pairs: Sequence[Pair]
@@ -80,14 +87,12 @@ class Shown:
     image_of: Int[np.ndarray, " train"]
     epoch: int | None = None
     surest: tuple[list[SampledPair], list[SampledPair]] = ([], [])
-    explained: tuple[list[SampledPair], list[SampledPair]] | None = None
 
     def pages(self) -> list[Pair]:
         """Return the pages whose pictures are shown."""
         rows = {found.query for found in self.to_captions + self.to_pages}
         rows |= {row for found in self.to_pages for row, _ in found.nearest}
-        sides = [*self.surest, *(self.explained or ())]
-        images = {int(self.image_of[one.row]) for side in sides for one in side}
+        images = {int(self.image_of[one.row]) for side in self.surest for one in side}
         return [self.pairs[row] for row in sorted(rows)] + [
             self.train[row] for row in sorted(images)
         ]
@@ -138,7 +143,7 @@ def examples(
     shown = _find(opened, name, choice)
     page = template_environment("pc2_baseline.runs").get_template("examples.html.j2")
     screenshots = some_screenshots(captures, shown.pages()) if captures else {}
-    pictures = {key: data_url(shot.read(), key) for key, shot in screenshots.items()}
+    pictures = {key: _data_url(shot.read(), key) for key, shot in screenshots.items()}
     text = page.render(
         run=run.resolve().name,
         method=opened.record.settings.method.name,
@@ -161,28 +166,48 @@ def _find(opened: OpenRun, split: Split, choice: Choice) -> Shown:
     by_page = [neighbours(similarity[row], row) for row in rows]
     by_caption = [neighbours(similarity[:, row], row) for row in rows]
     train = [pair for pair in every if pair.split == "train"]
-    settings = opened.record.settings
-    noise = settings.data.noise_file
+    noise = opened.record.settings.data.noise_file
     own = own_images(len(train), len(train))
-    shown = Shown(
+    epoch = read_state(opened.folder / BEST).best_epoch
+    surest: tuple[list[SampledPair], list[SampledPair]] = ([], [])
+    division = opened.folder / DIVISIONS / f"{epoch:05d}.safetensors"
+    if division.exists():
+        clean_prob = read_division(division, len(train))["clean_prob"]
+        surest = surest_pairs(clean_prob, known, choice.count)
+    return Shown(
         pairs,
         sample(by_page, choice.count, choice.seed),
         sample(by_caption, choice.count, choice.seed),
         train,
         own if noise is None else read_noise(noise, len(train), len(train)),
+        epoch if division.exists() else None,
+        surest,
     )
-    division = read_best_division(opened.folder, len(train), known, settings.division_threshold)
-    if division is None:
-        return shown
-    explained = None
-    if isinstance(opened.method, Explaining):
-        with opened.open("train", from_disk=True) as trained:
-            explained = division.explained(opened.method, trained, choice.count, choice.seed)
-    surest = division.surest(choice.count)
-    return replace(shown, epoch=division.epoch, surest=surest, explained=explained)
 
 
-def data_url(picture: bytes, name: str) -> str:
+def surest_pairs(
+    clean_prob: Float[np.ndarray, " pairs"], truth: Truth | None, count: int
+) -> tuple[list[SampledPair], list[SampledPair]]:
+    """Return the ``count`` pairs with the lowest and with the highest clean probability.
+
+    The surest come first. Of equal probabilities the lower row counts as the lower; each end has at
+    most half of all pairs.
+    """
+    count = min(count, len(clean_prob) // 2)
+    order = np.argsort(clean_prob, kind="stable")
+    low, high = (
+        [
+            SampledPair(
+                int(row), float(clean_prob[row]), truth.matched_or_none(int(row)) if truth else None
+            )
+            for row in rows
+        ]
+        for rows in (order[:count], order[::-1][:count])
+    )
+    return low, high
+
+
+def _data_url(picture: bytes, name: str) -> str:
     """Return a picture, scaled down, as a data URL; messages call it ``name``."""
     with open_screenshot(picture, name) as image:
         small = image.convert("RGB")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from pc2_baseline.data.pairs import PairSet
@@ -96,50 +96,3 @@ class Ensemble(Protocol):
 
     def similarities(self, split: PairSet) -> list[Float[np.ndarray, "images captions"]]:
         """Score every image of a split against every caption with each network, in their order."""
-
-
-@dataclass(frozen=True, slots=True)
-class PairTraining:
-    """How one network of a method trains with one pair.
-
-    Attributes:
-        row: The pair's ``pair_index``.
-        peer: Name of the network.
-        kind: The method's word for such pairs, such as ``clean`` or ``noisy``.
-        clean_prob: Posterior that the pair is clean, in the division that teaches the network.
-        weight: Factor of the pair's triplet loss; 0: the pair is left out.
-        margin: Margin of its triplet loss, in units of similarity.
-        correspondence: Estimated correspondence that the margin follows from, in [0, 1].
-        pseudo_caption: ``pair_index`` of the pair whose caption its image is trained with;
-            ``None``: its own caption.
-    """
-
-    row: int
-    peer: str
-    kind: str
-    clean_prob: float
-    weight: float
-    margin: float
-    correspondence: float
-    pseudo_caption: int | None = None
-
-
-@runtime_checkable
-class Explaining(Protocol):
-    """A method that can tell how it trains with single pairs, with which caption and margin.
-
-    A method whose margins or captions differ from pair to pair may have this besides
-    :class:`Method`.
-    """
-
-    def explain_pairs(
-        self, train: PairSet, rows: Int[np.ndarray, " rows"], outputs: EpochOutputs
-    ) -> list[PairTraining]:
-        """Return how each network would train with some pairs in an epoch after the warm-up.
-
-        Args:
-            train: The training split.
-            rows: The pairs.
-            outputs: Return value of :meth:`Method.epoch_outputs` at the end of the epoch whose
-                networks are loaded; the method's statistics of the pairs are these from then on.
-        """

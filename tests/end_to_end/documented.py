@@ -32,7 +32,6 @@ ONLY_PARSED = {
     r"builder ocr captures": "tests/now_builder/detect/test_read_screens.py",
     r"hf:|google/": "downloads a model; tests/pc2_baseline/runs/test_zero_shot.py has a small one",
     r"detectron2:": "detectron2 is on no registry: make test-detectron2",
-    r"search .*--(serve|image)": "a page, a picture: tests/pc2_baseline/runs/test_search_page.py",
     r"leaderboard withdraw": "needs the name of an entry: tests/leaderboard/test_cli.py",
     r"now-builder doctor": "looks at the whole machine: tests/now_builder/test_doctor.py",
     r"builder audit release": "served for a person: tests/now_builder/inspect/test_audit.py",

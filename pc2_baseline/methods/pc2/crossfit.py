@@ -14,9 +14,7 @@ from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_section import CrossFittedSettings, own_section
 from pc2_baseline.methods.pc2.bank import PredictionBank, oscillation
 from pc2_baseline.methods.pc2.paper import (
-    explain_peer,
     rectified,
-    search_batch,
     stable_pairs,
     training_step,
     warm_up_loss,
@@ -31,9 +29,7 @@ from pc2_baseline.methods.pc2.peers import (
 from pc2_baseline.methods.pc2.pseudo_class import CLASSIFIERS, Pc2Network
 from pc2_baseline.methods.peers import CrossFitted
 from pc2_baseline.modules.coteaching import (
-    DIVISIONS,
     NONE,
-    Rows,
     Triplet,
     batches_beside,
     dividing_batches,
@@ -45,7 +41,7 @@ from pc2_baseline.modules.learner import Step, mean_losses, rate, take_steps
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import TRAINING, EpochOutputs, PairTraining, Sizes, State
+from pc2_baseline.training.method import TRAINING, Sizes, State
 
 _BANK = "bank"
 
@@ -111,27 +107,6 @@ class Pc2CrossFit(CrossFitted[Pc2Network]):
         correspondence = rectified(known.division.clean_prob, known.stable_prob, known.is_stable)
         own = self.nets[peer], self.learners[peer], self.bank
         return PeerEpoch(train, *own, triplet, known.division, correspondence)
-
-    @torch.no_grad()
-    def explain_pairs(
-        self, train: PairSet, rows: Rows, outputs: EpochOutputs
-    ) -> list[PairTraining]:
-        """Return how each peer would train with those of some pairs that are not in its fold.
-
-        Pseudo-captions are searched in the first clean batch after the warm-up, by the networks in
-        evaluation mode. The statistics of the pairs are those of ``outputs`` from then on.
-        """
-        self.statistics, told = dict(outputs[DIVISIONS]), []
-        fold = self.statistics["fold"].numpy()
-        for peer, name in enumerate(self.peers):
-            own = self._peer_epoch(train, peer, triplet_hardest)
-            own.net.eval()
-            clean = np.flatnonzero(own.division.is_clean & (fold != peer))
-            size, seed, epoch = self.train.batch, self.train.seed, self.train.warmup_epochs
-            first = batches_beside(clean, [], size, seed, epoch, peer)[0][0]
-            search = partial(search_batch, self.method, own, first)
-            told += explain_peer(self.method, own, name, rows[fold[rows] != peer], search)
-        return told
 
     def divide(self, train: PairSet, fold: Int[np.ndarray, " pairs"]) -> PairStatistics:
         """Divide the pairs of each fold by mixtures of its own, of losses and of oscillations."""

@@ -18,10 +18,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import PairSet, cut
+from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import own_section
 from pc2_baseline.methods.pc2.bank import oscillation
-from pc2_baseline.methods.pc2.explain import Kind, Searched, among, explain
 from pc2_baseline.methods.pc2.peers import (
     PairStatistics,
     Pc2CommonSettings,
@@ -30,15 +29,11 @@ from pc2_baseline.methods.pc2.peers import (
     evaluate_pairs,
 )
 from pc2_baseline.methods.pc2.pseudo_caption import (
-    PseudoCaptions,
     distinct,
-    find_in_clean_set,
-    find_pseudo_captions,
     search_clean_set,
 )
 from pc2_baseline.methods.pc2.pseudo_class import CLASSIFIERS, Encoded, Pc2Network
 from pc2_baseline.modules.coteaching import (
-    DIVISIONS,
     PEERS,
     Rows,
     Triplet,
@@ -61,7 +56,7 @@ from pc2_baseline.modules.losses import (
 from pc2_baseline.networks.codes import ImageCodes
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import EpochOutputs, PairTraining, Sizes
+from pc2_baseline.training.method import Sizes
 
 
 class Pc2Settings(Pc2CommonSettings):
@@ -142,71 +137,6 @@ class Pc2(Pc2Peers):
     def divide_pairs(self, train: PairSet, peer: int) -> PairStatistics:
         """Divide the pairs with a peer, for the other: see :func:`co_divide`."""
         return co_divide(self, self.method, train, peer)
-
-    @torch.no_grad()
-    def explain_pairs(
-        self, train: PairSet, rows: Rows, outputs: EpochOutputs
-    ) -> list[PairTraining]:
-        """Return how each peer would train with some pairs in an epoch after the warm-up.
-
-        Pseudo-captions are searched in the first clean batch of such an epoch, or where the
-        method searches else, by the networks in evaluation mode.
-
-        The statistics of the pairs are those of ``outputs`` from then on.
-        """
-        self.load_statistics(outputs[DIVISIONS])
-        method, told = self.method, []
-        for peer, name in enumerate(PEERS):
-            own = peer_epoch(self, train, peer, triplet_hardest)
-            own.net.eval()
-            told += explain_peer(method, own, name, rows, partial(self._search, own, peer))
-        return told
-
-    def _search(self, own: PeerEpoch, peer: int, noisy: Rows) -> Searched:
-        """Find the pseudo-captions of noisy pairs as the first step of an epoch would.
-
-        The bank of the clean pairs is written anew: the best epoch's checkpoint does not hold it.
-        """
-        train, method = self.train, self.method
-        if method.search_in == "batch":
-            clean, *_ = clean_and_noisy_batches(
-                own.division, train.batch, train.seed, train.warmup_epochs, peer, with_noisy=False
-            )[0]
-            return search_batch(method, own, clean, noisy)
-        searched = own.division.clean
-        for rows in cut(searched, method.division_batch):
-            regions = own.train.image_batch(own.train.image_of[rows])
-            own.bank.write_rows(rows, own.net.predict(own.net.matching.encode_images(regions)))
-        images = own.net.matching.encode_images(own.train.image_batch(own.train.image_of[noisy]))
-        return searched_among(method, find_in_clean_set(own, images), searched)
-
-
-def explain_peer(
-    method: Pc2CommonSettings,
-    own: PeerEpoch,
-    name: str,
-    rows: Rows,
-    search: Callable[[Rows], Searched],
-) -> list[PairTraining]:
-    """Return how a peer would train with some pairs."""
-    clean, noisy = (among(part, rows) for part in (own.division.clean, own.division.noisy))
-    weight = method.lambda_noisy if method.pseudo_captions else 0.0
-    kinds = [Kind("clean", clean, 1.0), Kind("noisy", noisy, weight, method.pseudo_captions)]
-    margins_of = partial(soft_margin, margin=method.margin, base=method.margin_base)
-    return explain(own, name, kinds, margins_of, search)
-
-
-def search_batch(method: Pc2CommonSettings, own: PeerEpoch, clean: Rows, noisy: Rows) -> Searched:
-    """Find the pseudo-captions of noisy pairs in a clean batch."""
-    pairs, images = own.net.encode_split(own.train, clean, noisy)
-    asked, keys = (describe(own.net, codes, method) for codes in (images, pairs.images))
-    return searched_among(method, find_pseudo_captions(asked, keys), clean)
-
-
-def searched_among(method: Pc2CommonSettings, found: PseudoCaptions, searched: Rows) -> Searched:
-    """Return what was found among some pairs, with margins, and which of it is learned."""
-    margins = soft_margin(found.correspondence, method.margin, method.margin_base)
-    return Searched(found, searched, margins, found.correspondence >= method.mismatch_threshold)
 
 
 def warm_up_loss(

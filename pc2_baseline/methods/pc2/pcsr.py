@@ -14,13 +14,11 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import own_section
-from pc2_baseline.methods.pc2.explain import Kind, Searched, among, explain
 from pc2_baseline.methods.pc2.paper import (
     class_terms,
     co_divide,
     describe,
     peer_epoch,
-    search_batch,
 )
 from pc2_baseline.methods.pc2.peers import PairStatistics, Pc2CommonSettings, Pc2Peers, PeerEpoch
 from pc2_baseline.methods.pc2.pseudo_caption import PseudoCaptions, distinct, find_pseudo_captions
@@ -37,7 +35,7 @@ from pc2_baseline.modules.losses import (
 )
 from pc2_baseline.networks.codes import ImageCodes
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import TRAINING, EpochOutputs, PairTraining, Sizes, State
+from pc2_baseline.training.method import TRAINING, EpochOutputs, Sizes, State
 
 _HISTORY = "history"
 
@@ -273,41 +271,6 @@ class Pcsr(Pc2Peers):
             for name, history in zip(PEERS, self.histories, strict=True)
         }
         return {DIVISIONS: {**outputs[DIVISIONS], **consistent}}
-
-    @torch.no_grad()
-    def explain_pairs(
-        self, train: PairSet, rows: Rows, outputs: EpochOutputs
-    ) -> list[PairTraining]:
-        """Return how each peer would train with some pairs, once all kinds are learned."""
-        kept, told = outputs[DIVISIONS], []
-        self.load_statistics(kept)
-        for peer, name in enumerate(PEERS):
-            own = peer_epoch(self, train, peer, triplet_hardest)
-            own.net.eval()
-            kinds = self._kinds(
-                own.division, kept[f"{PEERS[1 - peer]}.is_consistent"].numpy(), rows
-            )
-            told += explain(own, name, kinds, self.margins, partial(self._search, own, peer))
-        return told
-
-    def _kinds(
-        self, division: Division, is_consistent: Bool[np.ndarray, " pairs"], rows: Rows
-    ) -> list[Kind]:
-        """Return some pairs by kind: clean, refinable and ambiguous ones."""
-        method = self.method
-        clean, noisy = among(division.clean, rows), among(division.noisy, rows)
-        weight = method.lambda_noisy if method.pseudo_captions else 0.0
-        pseudo = method.ambiguous_captions == "pseudo"
-        return [
-            Kind("clean", clean, 1.0),
-            Kind("refinable", noisy[is_consistent[noisy]], weight, method.pseudo_captions),
-            Kind("ambiguous", noisy[~is_consistent[noisy]], method.lambda_ambiguous, pseudo),
-        ]
-
-    def _search(self, own: PeerEpoch, peer: int, noisy: Rows) -> Searched:
-        """Find the pseudo-captions of noisy pairs in the first clean batch of an epoch."""
-        clean, *_ = self._batches(own.division, self.train.warmup_epochs, peer)[0]
-        return search_batch(self.method, own, clean, noisy)
 
 
 class ClassHistory:

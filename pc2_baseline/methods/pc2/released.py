@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import takewhile
 from typing import Annotated, Literal, cast
 
@@ -18,7 +17,6 @@ from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut_full, endless
 from pc2_baseline.method_section import own_section
 from pc2_baseline.methods.pc2.bank import oscillation
-from pc2_baseline.methods.pc2.explain import Kind, Searched, among, explain
 from pc2_baseline.methods.pc2.paper import peer_epoch
 from pc2_baseline.methods.pc2.peers import (
     PairStatistics,
@@ -31,7 +29,6 @@ from pc2_baseline.methods.pc2.pseudo_caption import distinct, find_pseudo_captio
 from pc2_baseline.methods.pc2.pseudo_class import Encoded, FlatClassifier, Pc2Network
 from pc2_baseline.modules.coteaching import (
     CLEAN,
-    DIVISIONS,
     NOISY,
     NONE,
     PEERS,
@@ -55,7 +52,7 @@ from pc2_baseline.modules.seeds import stream
 from pc2_baseline.networks.codes import CaptionCodes, word_mask
 from pc2_baseline.networks.text import CaptionEncoder
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import EpochOutputs, PairTraining, Sizes
+from pc2_baseline.training.method import Sizes
 
 ZERO_BELOW = 0.5
 """Cosine below which a noisy pair's margin is 0: ``--p_threshold`` of the released code."""
@@ -210,30 +207,6 @@ class Pc2Released(Pc2Peers):
             stable_prob = stable.clean_prob
             is_stable = stable.is_clean & bool((stable_prob > THRESHOLD).any())
         return PairStatistics(losses, divide(losses, seed), moved, stable_prob, is_stable)
-
-    @torch.no_grad()
-    def explain_pairs(
-        self, train: PairSet, rows: Rows, outputs: EpochOutputs
-    ) -> list[PairTraining]:
-        """Return how each peer would train with some pairs, right after the warm-up."""
-        self.load_statistics(outputs[DIVISIONS])
-        told = []
-        for peer, name in enumerate(PEERS):
-            own = peer_epoch(self, train, peer, triplet_hardest)
-            own.net.eval()
-            clean, noisy = (among(part, rows) for part in (own.division.clean, own.division.noisy))
-            kinds = [Kind("clean", clean, 1.0), Kind("noisy", noisy, 1.0, by_pseudo_captions=True)]
-            margins = partial(soft_margin, margin=self.method.margin, base=self.method.margin_base)
-            told += explain(own, name, kinds, margins, partial(self._search, own, peer))
-        return told
-
-    def _search(self, own: PeerEpoch, peer: int, noisy: Rows) -> Searched:
-        """Find the pseudo-captions of noisy pairs in the first clean batch."""
-        clean, *_ = self._batches(own.division, self.train.warmup_epochs, peer)[0]
-        pairs, images = own.net.encode_split(own.train, clean, noisy)
-        found = find_pseudo_captions(own.net.predict(images), own.net.predict(pairs.images))
-        every = torch.ones_like(found.chosen, dtype=torch.bool)
-        return Searched(found, clean, self.noisy_margins(found.correspondence), every)
 
 
 def full_batches(

@@ -12,17 +12,15 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.numpy import load_file
-from safetensors.torch import load_file as load_tensors
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import Pair, read_pairs, write_pairs
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, CaptureRow, write_shard
-from pc2_baseline.analysis.pair_samples import BestDivision
 from pc2_baseline.analysis.truth import Truth, find_truth
 from pc2_baseline.cli import main
 from pc2_baseline.config import read_settings
-from pc2_baseline.runs.examples import Choice, examples, neighbours, sample
-from pc2_baseline.runs.open_run import open_run, similarity
+from pc2_baseline.runs.examples import Choice, examples, neighbours, sample, surest_pairs
+from pc2_baseline.runs.open_run import similarity
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import read_state
 from pc2_baseline.training.run_folder import read_run
@@ -104,10 +102,10 @@ def test_a_sample_has_right_and_wrong_examples():
 def test_the_surest_pairs_are_at_the_ends_and_no_pair_is_at_both():
     truth = Truth(np.array([True, False, False, True]), np.array([True, True, False, True]))
     clean_prob = np.array([0.1, 0.9, 0.5, 0.5])
-    low, high = BestDivision(0, {"clean_prob": clean_prob}, truth).surest(12)
+    low, high = surest_pairs(clean_prob, truth, 12)
     assert [(one.row, one.matched) for one in low] == [(0, True), (2, None)]
     assert [(one.row, one.matched) for one in high] == [(1, False), (3, True)]
-    low, high = BestDivision(0, {"clean_prob": np.ones(5)}, None).surest(2)
+    low, high = surest_pairs(np.ones(5), None, 2)
     assert not {one.row for one in low} & {one.row for one in high}
 
 
@@ -201,78 +199,24 @@ def test_with_a_noise_file_a_caption_stands_beside_the_picture_that_it_was_given
     assert not re.search(r'class="(right|wrong)"', page.read_text().split("<h2>Training pairs")[1])
 
 
-@pytest.fixture(scope="module")
-def pc2(world, small_settings, tmp_path_factory):
-    """A run of PC2 whose settings name the truth."""
-    run = tmp_path_factory.mktemp("pc2") / "run"
-    small = [*small_settings, "data.tokenizer=jieba", f'data.truth="{world.truth}"']
-    train(world.run.parent / "release", run, read_settings("pc2-paper", small, on="demo"))
-    return run
-
-
-def _explained(run):
-    """Ask the method of the best epoch about all training pairs."""
-    opened = open_run(run)
-    epoch = read_state(run / "best").best_epoch
-    kept = load_tensors(run / "divisions" / f"{epoch:05d}.safetensors")
-    with opened.open("train") as pairs:
-        return opened.method.explain_pairs(pairs, np.arange(len(pairs)), {"divisions": kept})
-
-
-def test_noisy_pairs_stand_with_their_pseudo_captions_and_clean_ones_with_margins(
-    world, pc2, tmp_path
-):
-    page, pairs = tmp_path / "page.html", world.of("train")
-    examples(pc2, world.captures, page, Choice(count=30))
-    section = page.read_text().split("<h2>How pairs are trained with")[1]
-    noisy, clean = section.split("<h3>Pairs held for clean")
-    told = _explained(pc2)
-    assert any(one.pseudo_caption is not None for one in told)
-    for one in told:
-        [article] = [
-            part
-            for part in section.split("<article")[1:]
-            if f'<dt>given caption</dt><dd><span dir="auto">{_escaped(pairs[one.row])}' in part
-        ]
-        assert f'alt="Screenshot of {pairs[one.row].url}"' in article
-        [_, own] = article.split(f"<dt>network {one.peer}: {one.kind}</dt>")
-        own = own.partition("</dd>")[0]
-        assert f"margin {one.margin:.4f}, weight {one.weight:g}" in own
-        if one.pseudo_caption is None:
-            assert f"probability {one.clean_prob:.3f}, corr" in own
-        else:
-            assert _escaped(pairs[one.pseudo_caption]) in own
-            assert f"cosine {one.correspondence:.3f}" in own
-    epoch = read_state(pc2 / "best").best_epoch
-    prob = load_file(pc2 / "divisions" / f"{epoch:05d}.safetensors")["clean_prob"]
-    assert noisy.count("<article") == (prob <= 0.5).sum()
-    assert clean.count("<article") == (prob > 0.5).sum()
-
-
-def _escaped(pair):
-    return pair.caption.replace("<", "&lt;").replace(">", "&gt;")
-
-
-def test_the_runs_own_truth_marks_training_pairs_unless_another_is_given(world, pc2, tmp_path):
-    page, other = tmp_path / "page.html", tmp_path / "other.csv"
-    own = find_truth(read_run(pc2), world.run.parent / "release", None)
+def test_the_runs_own_truth_marks_training_pairs_unless_another_is_given(world, tmp_path):
+    run, page, other = tmp_path / "run", tmp_path / "page.html", tmp_path / "other.csv"
+    shutil.copytree(world.run, run)
+    record = (run / "run.toml").read_text()
+    told = f'[settings.data]\ntruth = "{world.truth}"'
+    (run / "run.toml").write_text(record.replace("[settings.data]", told))
+    own = find_truth(read_run(run), world.run.parent / "release", None)
     lines = [f"{pair.key},{not matched}\n" for pair, matched in zip(
         world.of("train"), own.matched, strict=True)]  # fmt: skip
     other.write_text("key,matched\n" + "".join(lines))
     marks = []
     for truth in (None, other):
-        examples(pc2, None, page, Choice(count=3, truth=truth))
+        examples(run, None, page, Choice(count=3, truth=truth))
         training = page.read_text().split("<h2>Training pairs")[1].split("<h2>")[0]
         marks.append(re.findall(r'class="(right|wrong)"', training))
     swapped = {"right": "wrong", "wrong": "right"}
     assert len(marks[0]) == 6
     assert marks[1] == [swapped[mark] for mark in marks[0]]
-
-
-def test_a_method_that_does_not_change_captions_or_margins_has_no_such_section(world, tmp_path):
-    page = tmp_path / "page.html"
-    examples(world.run, None, page, Choice(count=2))
-    assert "trained with" not in page.read_text()
 
 
 def test_a_method_without_a_division_says_so(world, tmp_path):

@@ -1,18 +1,15 @@
 """Hubs corrected by a bank of training pairs: against a slow loop, and query by query."""
 
-import json
 import zipfile
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from now_builder.formats.release import read_pairs
 from pc2_baseline.config import read_settings
 from pc2_baseline.runs.hubs import NEAREST, draw_bank, with_bank, without_hubs
 from pc2_baseline.runs.measured_run import Assignment, measure
 from pc2_baseline.runs.open_run import open_run, similarity
-from pc2_baseline.runs.search.searcher import open_search
 from pc2_baseline.runs.train import train
 from tests.pc2_baseline.commands import call
 
@@ -70,18 +67,6 @@ def test_predict_and_evaluate_take_the_corrected_matrix(run, tmp_path):
     np.testing.assert_array_equal(similarity([run], bank=16), packed)
     call("evaluate", run, "--bank", "16", "-o", tmp_path / "x.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), packed)
-
-
-def test_a_search_lowers_pages_and_captions_alike_but_for_the_querys_own_part(run, tiny):
-    corrected, plain = similarity(run, bank=16), similarity(run)
-    with open_search(run, bank=16) as searcher:
-        of_pages, of_captions = searcher._hubs(1), searcher._hubs(0)
-    by_row = plain - of_pages[:, None] - corrected
-    np.testing.assert_allclose(by_row, np.broadcast_to(of_captions, by_row.shape), atol=1e-5)
-    caption = [pair.caption for pair in read_pairs(tiny) if pair.split == "test"][3]
-    found = json.loads(call("search", run, caption, "--bank", "16", "--json").stdout)["hits"]
-    steps = np.diff([hit["score"] for hit in found])
-    np.testing.assert_allclose(steps, np.diff(np.sort(corrected[:, 3])[::-1]), atol=1e-5)
 
 
 def test_a_run_of_a_table_is_scored_by_its_own_setting(tiny, tmp_path):

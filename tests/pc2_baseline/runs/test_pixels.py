@@ -16,7 +16,7 @@ from leaderboard.submission.archive import open_submission
 from now_builder.dual_encoder import DualEncoder
 from now_builder.errors import FormatError
 from now_builder.formats.screenshots import find_screenshots
-from now_builder.formats.shard import open_screenshot, read_captures
+from now_builder.formats.shard import open_screenshot
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pixels import pairs_with_texts
 from pc2_baseline.runs.open_run import open_run, similarity
@@ -61,21 +61,6 @@ def test_a_run_is_evaluated_packed_and_scored(painted, small_clip, trained, tmp_
         assert not isinstance(pairs.regions, np.ndarray)
         by_batch = open_run(trained).method.similarity(pairs)
     assert np.array_equal(by_batch, np.load(tmp_path / "m.npy"))
-
-
-def test_words_and_pictures_are_searched_as_the_run_reads_and_sees_them(painted, trained, tmp_path):
-    matrix = similarity(trained, "test")
-    pages = list(read_captures(painted / "captures"))[-8:]
-    (tmp_path / "page.png").write_bytes(pages[3].screenshot)
-    found = call("search", trained, "--image", tmp_path / "page.png", "--json", "--n", "8")
-    hits = json.loads(found.stdout)["hits"]
-    assert [hit["score"] for hit in hits] == pytest.approx(sorted(matrix[3])[::-1], abs=1e-4)
-    words = hits[0]["caption"]
-    found = call("search", trained, words, "--json", "--n", "8")
-    column = max(matrix.T, key=lambda own: own[3])
-    scores = [hit["score"] for hit in json.loads(found.stdout)["hits"]]
-    assert scores == pytest.approx(sorted(column)[::-1], abs=1e-4)
-    failed(call("search", trained, " "), "no words, expected some")
 
 
 @pytest.mark.parametrize("more", [[], ["model.lora_rank=2", "model.precision=fp32"]])

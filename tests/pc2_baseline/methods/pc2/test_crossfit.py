@@ -91,35 +91,3 @@ def test_stable_pairs_are_found_fold_by_fold_and_rectify_the_margins(made, spy):
     stable = (state[name].numpy() for name in ("stable_prob", "is_stable"))
     assert np.array_equal(args[1].correspondence, rectified(PROB, *stable))
     assert not np.array_equal(args[1].correspondence, PROB)
-
-
-@pytest.mark.parametrize("threshold", [0.0, 1.0])
-def test_pairs_are_explained_by_the_peers_that_learn_them(made, threshold):
-    """A pseudo-caption is the nearest clean pair's, among those outside the peer's fold."""
-    method, pairs, fold = made(
-        "train.batch=24", "model.dropout=0", "model.feature_dropout=0", "method.noisy_from_epoch=0",
-        "method.lambda_noisy=0.25", f"method.mismatch_threshold={threshold}",
-    )  # fmt: skip
-    for epoch in range(2):
-        method.fit_epoch(pairs, epoch)
-    outputs, asked = method.epoch_outputs(), np.arange(24)
-    method.statistics = {}
-    told = method.explain_pairs(pairs, asked, outputs)
-    for peer, name in enumerate(method.peers):
-        own = {one.row: one for one in told if one.peer == name}
-        assert sorted(own) == np.flatnonzero(fold != peer).tolist()
-        clean = np.flatnonzero(CLEAN & (fold != peer))
-        net = method.nets[peer].eval()
-        with torch.no_grad():
-            found = net.predict(net.matching.encode_images(pairs.batch(np.arange(24)).regions))
-        for row, one in own.items():
-            assert (one.kind, one.clean_prob) == ("clean" if CLEAN[row] else "noisy", PROB[row])
-            if CLEAN[row]:
-                stable = [outputs["divisions"][key].numpy() for key in ("stable_prob", "is_stable")]
-                assert one.correspondence == pytest.approx(rectified(PROB, *stable)[row])
-                assert (one.pseudo_caption, one.weight) == (None, 1.0)
-                continue
-            near = torch.cosine_similarity(found[[row]], found[clean])
-            assert one.pseudo_caption == clean[int(near.argmax())]
-            assert one.correspondence == pytest.approx(float(near.max()), abs=1e-5)
-            assert one.weight == (0.0 if threshold and near.max() < 1 - 1e-6 else 0.25)

@@ -205,75 +205,8 @@ def test_the_noisy_loss_counts_by_its_weight(divided, steps):
     assert found[0.25] == pytest.approx(found[0.0] + 0.25 * noisy, rel=1e-5)
 
 
-NO_DROPOUT = ["model.dropout=0", "model.feature_dropout=0"]
-
-
-@pytest.mark.parametrize(
-    "variant",
-    [
-        ("pc2-paper", 'method.search_in="batch"', None),
-        ("pc2-paper", 'method.search_in="clean_set"', "mismatch_threshold"),
-        ("pc2-released", "train.lr=1e-12", "ZERO_BELOW"),  # so that its two steps are of one net
-    ],
-)
-@pytest.mark.parametrize("peer", [0, 1])
-def test_pairs_are_explained_as_they_are_then_trained_with(
-    divided, steps, spy, monkeypatch, variant, peer
-):
-    """Margins are those that the loss is given; a pseudo-caption is the nearest clean pair's.
-
-    Some cosines are below the threshold, and some above it.
-    """
-    preset, override, threshold = variant
-    is_paper, module = (True, paper) if preset == "pc2-paper" else (False, released)
-    sets = ["method.noisy_from_epoch=0", *NO_DROPOUT, override]
-    method, pairs = divided(preset, *sets, *(["method.lambda_noisy=0.25"] if is_paper else []))
-    method.banks[peer].predictions[:] = 0  # as where the best epoch's checkpoint was loaded
-
-    def explain():
-        told = method.explain_pairs(pairs, np.arange(24), method.epoch_outputs())
-        return {one.row: one for one in told if one.peer == "ab"[peer]}
-
-    if threshold:
-        cosines = np.sort([one.correspondence for one in explain().values() if one.pseudo_caption])
-        gap = int(np.diff(cosines).argmax())
-        between = float(cosines[gap : gap + 2].mean())
-        method.method = method.method.model_copy(update={threshold: between})
-        monkeypatch.setattr(released, "ZERO_BELOW", between)
-    own = explain()
-    division = method.statistics[1 - peer].division
-    assert sorted(row for row, one in own.items() if one.kind == "clean") == list(division.clean)
-    calls = spy(module, "triplet_mean", "triplet_hardest")
-    with torch.no_grad():
-        net = method.nets[peer].eval()
-        found = net.predict(net.matching.encode_images(pairs.batch(np.arange(24)).regions))
-    steps.clear()
-    method._learn(pairs, 1, peer)
-    rows, margins = (
-        steps[0][1].pair_index,
-        torch.cat([args[1] for _, args, _ in calls[:2]]).tolist(),
-    )
-    assert [own[row].margin for row in rows] == pytest.approx(margins, abs=1e-6)
-    for row in division.noisy:
-        one, near = own[row], torch.cosine_similarity(found[[row]], found[division.clean])
-        assert one.pseudo_caption == division.clean[int(near.argmax())]
-        assert one.correspondence == pytest.approx(float(near.max()), abs=1e-5)
-        is_counted = not is_paper or one.correspondence >= method.method.mismatch_threshold
-        assert one.weight == ((0.25 if is_paper else 1.0) if is_counted else 0)
-    if threshold == "mismatch_threshold":
-        assert {own[row].weight for row in division.noisy} == {0.0, 0.25}
-    if threshold == "ZERO_BELOW":
-        zero = [row for row in division.noisy if own[row].correspondence < between]
-        assert zero == [row for row in division.noisy if own[row].margin == 0] != []
-    assert all(own[row].pseudo_caption is None for row in division.clean)
-
-
-def test_without_pseudo_captions_noisy_pairs_are_left_out_and_told_to_be(divided, steps):
+def test_without_pseudo_captions_noisy_pairs_are_left_out(divided, steps):
     method, pairs = divided("pc2-paper", "method.pseudo_captions=false")
-    told = method.explain_pairs(pairs, np.arange(24), method.epoch_outputs())
-    noisy = [one for one in told if one.kind == "noisy"]
-    assert len(noisy) == 16
-    assert {(one.weight, one.pseudo_caption) for one in noisy} == {(0.0, None)}
     steps.clear()
     method._learn(pairs, 1, 0)
     learned = {row for _, step in steps for row in step.pair_index}

@@ -205,21 +205,6 @@ def test_a_step_goes_down_the_weighted_sum_of_the_losses_of_its_kinds(made, spy,
                 assert torch.allclose(one.pooled, other.pooled, atol=1e-5), name
 
 
-@pytest.mark.parametrize("captions", ["own", "pseudo"])
-def test_pairs_are_explained_by_their_kind(made, captions):
-    """Of each peer by what the other calls refinable."""
-    method, pairs = made(f'method.ambiguous_captions="{captions}"', "method.lambda_ambiguous=0.3")
-    believe(method, KINDS, KINDS[::-1].copy())
-    told = method.explain_pairs(pairs, np.arange(24), method.epoch_outputs())
-    names = {2: "clean", 1: "refinable", 0: "ambiguous"}
-    for peer, kinds in (("a", KINDS[::-1]), ("b", KINDS)):
-        own = {one.row: one for one in told if one.peer == peer}
-        assert [own[row].kind for row in range(24)] == [names[kind] for kind in kinds]
-        assert {own[row].weight for row in np.flatnonzero(kinds == 0)} == {0.3}
-        replaced = {own[row].kind for row in range(24) if own[row].pseudo_caption is not None}
-        assert replaced == {"refinable", *(["ambiguous"] if captions == "pseudo" else [])}
-
-
 def of(classes, count=4):
     """Predictions whose likeliest classes are the given ones."""
     return torch.eye(count)[torch.tensor(classes)] * 0.6 + 0.1
