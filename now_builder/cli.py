@@ -502,7 +502,7 @@ def _simweb_serve(
     Crawl it with: now-builder crawl FOLDER/urls.txt CAPTURES --allow-private
     --resolve '*.test:127.0.0.1:8765'
     """
-    from now_builder.simweb.serve import serve
+    from now_builder.simweb.answer import serve
 
     serve(folder, port, ready_file=ready_file, latency_s=latency_ms / 1000)
 

@@ -1,9 +1,12 @@
-"""The responses of the simulated web, awkward kinds included."""
+"""The responses of the simulated web, awkward kinds included, and their server."""
 
 from dataclasses import dataclass, field, replace
 from html import escape
+from pathlib import Path
 
+from now_builder.program import web_server
 from now_builder.program.web_server import Answer, Manner
+from now_builder.simweb.make import read_world
 from now_builder.simweb.render import encode, refreshed_target, render
 from now_builder.simweb.view import picture, picture_target, site_style
 from now_builder.simweb.world import Page, World, token
@@ -166,3 +169,11 @@ def _special(world: World, page: Page) -> Answer | None:
     if page.kind == "hanging":
         return Answer(200, manner="silent")
     return None
+
+
+def serve(
+    folder: Path, port: int, *, ready_file: Path | None = None, latency_s: float = 0.0
+) -> None:
+    """Serve a folder made by ``make`` until interrupted or terminated."""
+    answers = Answers(read_world(folder), latency_s)
+    web_server.serve(answers, f"{len(answers.world.pages)} pages", port, ready_file)

@@ -133,7 +133,7 @@ class Proxy:
         head = await reader.readuntil(b"\r\n\r\n")
         page = self._page
         try:
-            method, target, headers = parse_head(head)
+            method, target, headers = _parse_head(head)
             host, port = _destination(method, target)
             pipe.host, pipe.port = host, port
             try:
@@ -223,7 +223,7 @@ def _is_interim(head: bytes) -> bool:
     return bool(status) and status[0].startswith(b"1") and status[0] != b"101"
 
 
-def parse_head(head: bytes) -> tuple[str, str, list[bytes]]:
+def _parse_head(head: bytes) -> tuple[str, str, list[bytes]]:
     """Return the method, the target and the lines of the headers of a request."""
     lines = head[:-4].split(b"\r\n")
     parts = lines[0].decode("latin-1").split(" ")

@@ -39,8 +39,7 @@ def web(tmp_path_factory):
     return place / "web"
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "holds"),
+ANSWERS = (
     [
         ("/", 200, "home"), ("/index.html?x=1", 200, "home"), ("/about", 200, "about"),
         ("/about.html", 200, "about"), ("/docs", 301, "/docs/"), ("/docs?a=1", 301, "/docs/?a=1"),
@@ -55,23 +54,28 @@ def web(tmp_path_factory):
         ("/../sites.csv", 404, "lost"), ("/%2e%2e/sites.csv", 404, "lost"),
         ("/..%2fsites.csv", 404, "lost"), ("/%00", 404, "lost"), ("/%ff", 404, "lost"),
         ("/" + "x" * 5000, 404, "lost"), ("", 200, "home"),
-    ],
+    ]
 )  # fmt: skip
-def test_a_path_is_answered_as_a_server_of_pages_does(web, path, status, holds):
-    answer = PinnedAnswers(web).of("Project.ann.test:80", path)
-    assert answer.status == status
-    assert holds in (dict(answer.headers)["Location"] if status == 301 else answer.body.decode())
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
+TYPES = (
     [("/", "text/html"), ("/s.css", "text/css"), ("/s.JS", "text/javascript"),
      ("/p.webp", "image/webp"), ("/f.woff2", "font/woff2"), ("/robots.txt", "text/plain"),
      ("/a.tar.gz", "application/octet-stream"), ("/no-ending", "application/octet-stream"),
-     ("/lost", "text/html")],
+     ("/lost", "text/html")]
 )  # fmt: skip
-def test_a_type_has_no_charset(web, path, kind):
-    assert PinnedAnswers(web).of("project.ann.test", path).content_type == kind
+
+
+def test_a_path_is_answered_as_a_server_of_pages_does(web):
+    answers = PinnedAnswers(web)
+    for path, status, holds in ANSWERS:
+        answer = answers.of("Project.ann.test:80", path)
+        assert answer.status == status, path
+        said = dict(answer.headers)["Location"] if status == 301 else answer.body.decode()
+        assert holds in said, path
+
+
+def test_a_type_has_no_charset(web):
+    for path, kind in TYPES:
+        assert PinnedAnswers(web).of("project.ann.test", path).content_type == kind, path
 
 
 def test_each_host_has_its_own_pages_alone(web):

@@ -1,14 +1,10 @@
 """Every awkward kind behaves as it is named, over real connections."""
 
 import gzip
-import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -17,9 +13,8 @@ import pytest
 
 from now_builder.errors import NowError
 from now_builder.program.web_server import serving
-from now_builder.simweb.answer import Answers
+from now_builder.simweb.answer import Answers, serve
 from now_builder.simweb.make import make, read_world
-from now_builder.simweb.serve import serve
 from now_builder.simweb.settings import SimwebSettings
 from now_builder.simweb.world import Page, World
 
@@ -104,18 +99,15 @@ def test_pictures_of_a_page_can_be_fetched(web: Web) -> None:
     assert web.get(web.at(page, target[:6] + target[7:])).status == 404
 
 
-@pytest.mark.parametrize(("kind", "hops"), [("redirect", 1), ("redirect_chain", 4)])
-def test_redirects_lead_to_a_page_in_one_hop_and_in_several(web: Web, kind: str, hops: int) -> None:
-    page = web.page(kind)
-    target = page.target
-    for _ in range(hops):
-        answer = web.get(web.at(page, target))
-        assert answer.status in {301, 302, 303, 307, 308}
-        target = answer.headers["location"]
-    assert web.get(web.at(page, target)).status == 200
-
-
-def test_a_redirect_loop_comes_back_to_its_start(web: Web) -> None:
+def test_redirects_lead_to_a_page_in_one_hop_and_in_several_a_loop_to_its_start(web: Web) -> None:
+    for kind, hops in (("redirect", 1), ("redirect_chain", 4)):
+        page = web.page(kind)
+        target = page.target
+        for _ in range(hops):
+            answer = web.get(web.at(page, target))
+            assert answer.status in {301, 302, 303, 307, 308}
+            target = answer.headers["location"]
+        assert web.get(web.at(page, target)).status == 200
     page = web.page("redirect_loop")
     target, seen = page.target, []
     while target not in seen:
@@ -142,6 +134,8 @@ def test_a_slow_page_takes_one_to_two_seconds_and_a_hanging_page_never_answers(w
     begun = time.monotonic()
     assert web.get("slow").status == 200
     assert 1 <= time.monotonic() - begun < 4
+    late = Answers(web.world, latency_s=0.5).of("site00.test", "/")
+    assert late.delay_s == 0.5
     with pytest.raises(TimeoutError):
         web.get("hanging", wait=1.5)
 
@@ -215,38 +209,10 @@ def test_a_connection_is_kept_for_further_requests(web: Web) -> None:
     assert len(sockets) == len(bodies) == 1
 
 
-@pytest.mark.parametrize(
-    ("line", "status"), [("HEAD / HTTP/1.1", 200), ("DELETE / HTTP/1.1", 405), ("hello", 400)]
-)
-def test_other_requests_than_get_are_answered_without_a_body(
-    web: Web, line: str, status: int
-) -> None:
-    answer = web.send(f"{line}\r\nHost: site00.test")
-    assert (answer.status, answer.body) == (status, b"")
-
-
-def test_serve_says_when_it_listens_and_stops_when_told(tmp_path: Path) -> None:
-    make(tmp_path, SimwebSettings(pages=20))
-    code = (
-        "import sys; from pathlib import Path; from now_builder.simweb.serve import serve\n"
-        "at = Path(sys.argv[1])\n"
-        "serve(at, 0, ready_file=at / 'address', latency_s=0.5)"
-    )
-    call = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as process, ExitStack() as stack:
-        stack.callback(process.kill)
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "address").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        host, _, port = (tmp_path / "address").read_text("utf-8").partition(":")
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
-            asked = time.monotonic()
-            connection.sendall(b"GET / HTTP/1.1\r\nHost: site00.test\r\nConnection: close\r\n\r\n")
-            assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-            assert time.monotonic() - asked >= 0.5
-        os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(20) == 0
-        assert f"{host}:{port}" in process.stdout.read()
+def test_other_requests_than_get_are_answered_without_a_body(web: Web) -> None:
+    for line, status in [("HEAD / HTTP/1.1", 200), ("DELETE / HTTP/1.1", 405), ("hello", 400)]:
+        answer = web.send(f"{line}\r\nHost: site00.test")
+        assert (answer.status, answer.body) == (status, b"")
 
 
 def test_a_port_that_is_taken_is_the_users_mistake(tmp_path: Path) -> None:
