@@ -9,13 +9,6 @@ _WEIGHTS = (10.0, 10.0, 5.0, 5.0)
 _LARGEST_LOG = 4.135  # log(1000 / 16): a box may not grow beyond this in one regression
 
 
-def intersection(a: Float[Tensor, "n 4"], b: Float[Tensor, "m 4"]) -> Float[Tensor, "n m"]:
-    """Compute the area of the overlap of each pair of boxes, in px²."""
-    corner = torch.minimum(a[:, None, 2:], b[None, :, 2:])
-    size = (corner - torch.maximum(a[:, None, :2], b[None, :, :2])).clamp(min=0)
-    return size[..., 0] * size[..., 1]
-
-
 def intersection_over_minimum(
     a: Float[Tensor, "n 4"], b: Float[Tensor, "m 4"]
 ) -> Float[Tensor, "n m"]:
@@ -24,8 +17,10 @@ def intersection_over_minimum(
     Source:
         The linking of elements and strings in APT (Gu et al., CVPR 2023, Fig. 3, "IoM").
     """
+    corner = torch.minimum(a[:, None, 2:], b[None, :, 2:])
+    size = (corner - torch.maximum(a[:, None, :2], b[None, :, :2])).clamp(min=0)
     smaller = torch.minimum(box_area(a)[:, None], box_area(b)[None, :])
-    return intersection(a, b) / smaller.clamp(min=1e-6)
+    return size[..., 0] * size[..., 1] / smaller.clamp(min=1e-6)
 
 
 def decode(deltas: Float[Tensor, "n 4"], anchors: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:

@@ -101,7 +101,3 @@ def test_every_page_has_36_rows_and_boxes_of_the_dom_stand_first_and_exactly(fou
         assert (len(boxes), first) == (800, 36)
     else:
         assert first == 1, "elements in one place are one region"
-
-
-def test_boxes_are_cut_to_the_screen(found):
-    assert found["outside"][1] == [(0.0, 1000.0, 720.0, 1280.0)]
