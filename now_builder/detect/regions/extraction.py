@@ -124,6 +124,7 @@ class AptExtractor:
             kept, strict = geometry.select(boxes[page], scores[page] + foreign, REGIONS, NMS)
             sure = strict & (foreign[kept] | (scores[page][kept] >= _LEAST))
             source = torch.where(sure, origin[page][kept], RELAXED)
-            values = (each[page][kept] for each in (boxes, scores, classes, embedded))
-            ranked.append((PageRegions(*values, source), seen[page][kept]))
+            values = (boxes, scores, classes, embedded, seen)
+            place, score, kind, vectors, pooled_at = (each[page][kept] for each in values)
+            ranked.append((PageRegions(place, score, kind, vectors, source), pooled_at))
         return ranked

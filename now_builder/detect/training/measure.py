@@ -144,9 +144,16 @@ def measure(found: Sequence[Found], names: Sequence[str]) -> Measures | None:
         }
         for number in sorted(set(numbers.tolist()))
     }
-    average = [_mean(precision), _mean(precision[0]), _mean(precision[5])]
-    counts = float(len(found)), float(len(numbers))
-    return Measures(*counts, recall, classified, *average, classes)
+    return Measures(
+        pages=float(len(found)),
+        elements=float(len(numbers)),
+        recall36=recall,
+        classified36=classified,
+        ap=_mean(precision),
+        ap50=_mean(precision[0]),
+        ap75=_mean(precision[5]),
+        classes=classes,
+    )
 
 
 def _hits(page: Found) -> Bool[np.ndarray, "elements 2"]:
