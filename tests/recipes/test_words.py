@@ -1,6 +1,7 @@
 """The recipe of the word reader: one small run, stopped and gone on with."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def small(monkeypatch):
     assert len(words) > 200
     for language, word in {"de": "Deutschland", "zh": "网络", "ru": "Россия"}.items():
         assert word in words[language][0]
-    few = {language: tuple(part[::20] for part in words[language]) for language in LANGUAGES}
+    few = {language: tuple(part[::100] for part in words[language]) for language in LANGUAGES}
     fonts = train_words.fonts_by_language(few, [])
     monkeypatch.setattr(train_words, "read_lexicon", lambda: few)
     monkeypatch.setattr(train_words, "fonts_by_language", lambda *_: fonts)
@@ -80,16 +81,22 @@ def test_words_keep_their_signs_and_what_stands_within_them():
     assert list(lexicon._words("用户 API 网络", "zh")) == ["用户", "网络"]
 
 
-def _style(size, text, language):
-    found = lexicon.fonts_by_language({"en": (["a"], [1.0]), language: ([text], [1.0])}, [])
-    font = drawing._load(found[language][0], round(2 * size))
-    return drawing._Style(font, size, language)
+TEXTS = {"en": "a", "de": "Worte", "ar": "سلام", "th": "ที่นี่"}
 
 
-def _shown(size, text="Worte", language="de", left=20.0):
+@cache
+def _fonts():
+    return lexicon.fonts_by_language({each: ([text], [1.0]) for each, text in TEXTS.items()}, [])
+
+
+def _style(size, language):
+    return drawing._Style(drawing._load(_fonts()[language][0], round(2 * size)), size, language)
+
+
+def _shown(size, language="de", left=20.0):
     """Return what a canvas with one word shows, and the canvas."""
     page = drawing._Page(Image.new("L", (2 * drawing.WIDTH, 2 * drawing.HEIGHT), 255), 0)
-    page.write(text, left, 20.0, _style(size, text, language))
+    page.write(TEXTS[language], left, 20.0, _style(size, language))
     pixels = np.asarray(page.image.reduce(2), dtype=np.uint8)
     canvas = drawing.Canvas(pixels, page.letters, page.unclear)
     batch = drawing.make_batch([canvas], np.random.default_rng(0), 72, varied=False)
@@ -111,13 +118,13 @@ def test_letters_of_another_scale_are_none_and_those_nearly_of_it_do_not_count()
 
 
 def test_arabic_letters_stand_from_right_to_left_and_a_ligature_is_shared():
-    _, canvas = _shown(16.0, "سلام", "ar")
-    assert [letter.unit[1] for letter in canvas.letters] == list("سلام")
+    _, canvas = _shown(16.0, "ar")
+    assert [letter.unit[1] for letter in canvas.letters] == list(TEXTS["ar"])
     lefts = [letter.left for letter in canvas.letters]
     assert lefts == sorted(lefts, reverse=True)
     widths = [letter.right - letter.left for letter in canvas.letters]
     assert widths[1] == pytest.approx(widths[2])
-    _, thai = _shown(16.0, "ที่นี่", "th")
+    _, thai = _shown(16.0, "th")
     assert [letter.unit[1] for letter in thai.letters] == ["ท", "น"]
 
 

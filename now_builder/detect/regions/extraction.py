@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
 from now_builder.detect import boxes as geometry
@@ -20,7 +20,7 @@ _LEAST = 0.2
 in ten of those below lay on an element, 2.6 % of those that did."""
 
 
-Candidates = tuple[Float[Tensor, "n 4"], Float[Tensor, " n"], Int64[Tensor, " n"]]
+Candidates = tuple[Tensor, Tensor, Tensor]
 """Boxes of one page that may become rows, in detector input px, their scores and sources."""
 
 
