@@ -5,7 +5,7 @@ WHEEL_ENV := .cache/wheel-env
 # Test workers: one more than two cores, since browsers and servers wait.
 JOBS ?= 3
 # Tests that `make test` passes over: what is not run is at least type-checked.
-NOT_RUN = $(shell grep -rlE --include='*.py' 'mark\.(slow|gpu|detectron2|release)' tests)
+NOT_RUN = $(shell grep -rlE --include='*.py' 'mark\.(slow|gpu|detectron2|release)' tests --exclude-dir=recipes)
 CHOSEN := "not slow and not gpu and not detectron2 and not release"
 # Compiled modules are kept even where the environment says otherwise: every worker reads all tests.
 TEST_ENV := OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=

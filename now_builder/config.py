@@ -68,15 +68,11 @@ def with_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, 
                 raise ConfigError(f"--set {override}: {section} is a value, not a section")
             node[section] = dict(child)
             node = node[section]
-        node[key] = _value(text.strip())
+        try:
+            node[key] = tomllib.loads(f"value = {text.strip()}")["value"]
+        except (ValueError, RecursionError):
+            node[key] = text.strip()
     return tree
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        return text
 
 
 def build(model: type[Model], tree: dict[str, Any], origin: str) -> Model:
@@ -101,7 +97,8 @@ def _problem(item: Any, model: type[BaseModel], tree: Any) -> str:
     place = place_of(item, tree)
     if item["type"] == "extra_forbidden":
         return f"{place}: no such field{_nearest_field(place, fields_of(model, tree))}"
-    return f"{place}: expected {expected_by(item, model, tree)} (found {_found(item)})"
+    found = "nothing" if item["type"] == "missing" else f"{item['input']!r:.80}"
+    return f"{place}: expected {expected_by(item, model, tree)} (found {found})"
 
 
 _SHOWN = 12
@@ -186,10 +183,6 @@ def nearest(word: str, names: Iterable[str]) -> str:
     """Return the end of a message that names the most similar name; empty if none is similar."""
     found = get_close_matches(word, list(names), 1)
     return f", the nearest is {found[0]}" if found else ""
-
-
-def _found(item: Mapping[str, Any]) -> str:
-    return "nothing" if item["type"] == "missing" else f"{item['input']!r:.80}"
 
 
 def to_toml(settings: BaseModel) -> str:

@@ -1,11 +1,13 @@
 """Corpus, queries and qrels of dev and test as BEIR has them, for both directions, by language.
 
+As MTEB has them, with a module of tasks that ``mteb`` runs from the folder.
 Pictures and captions are stored once: a file a split and language, which many configurations name.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pyarrow.parquet as pq
 from now_builder.export.card import Loading
 from now_builder.export.pairs import Part, Source, cut, groups, rows
 from now_builder.export.parquet import PICTURE, pictures, schema_of, value
-from now_builder.formats.io import replacing
+from now_builder.formats.io import replacing, write_text
 from now_builder.formats.release import Pair
 
 _SPLITS = ("dev", "test")
@@ -34,19 +36,25 @@ corpus; also as `corpus`, `queries`, `qrels`), `i2t-…` the other way round, an
 the one right document, also where captions are the same: scores are equal there, and a figure
 depends on how ties are broken."""
 
-BESIDE = ()
+_ABOUT_TASKS = """
+
+```python
+import mteb
+from now_tasks import TASKS  # a module in this folder
+
+results = mteb.evaluate(mteb.get_model("mteb/baseline-random-encoder"), TASKS)
+```"""
 
 
 def parts(source: Source) -> list[Part]:
     """Return a part for each file."""
-    return [part for split in _SPLITS for part in _parts(source, split)]
-
-
-def _parts(source: Source, split: str) -> Iterator[Part]:
-    for lang, pairs in _by_language(source.pairs[split]).items():
-        yield from cut(source, pairs, f"images/{split}-{lang}-{{:05d}}-of-{{:05d}}.parquet")
-        for folder in ("texts", *_WAYS):
-            yield Part(f"{folder}/{split}-{lang}-00000-of-00001.parquet", pairs)
+    found: list[Part] = []
+    for split in _SPLITS:
+        for lang, pairs in _by_language(source.pairs[split]).items():
+            found += cut(source, pairs, f"images/{split}-{lang}-{{:05d}}-of-{{:05d}}.parquet")
+            for folder in ("texts", *_WAYS):
+                found.append(Part(f"{folder}/{split}-{lang}-00000-of-00001.parquet", pairs))
+    return found
 
 
 def write(source: Source, part: Part, path: Path) -> None:
@@ -77,9 +85,14 @@ def _write_images(source: Source, part: Part, path: Path) -> None:
             writer.write_table(pa.table(columns, schema))
 
 
-def finish(_source: Source, _out: Path, parts: Sequence[Part]) -> Loading:
-    """Return the configurations."""
-    return Loading(_configurations(parts), _ABOUT)
+def finish(source: Source, out: Path, parts: Sequence[Part]) -> Loading:
+    """Return the configurations; for MTEB write the tasks, too."""
+    about = _ABOUT
+    if source.settings.to == "mteb":
+        code = files("now_builder.export") / "now_tasks.py"
+        write_text(out / "now_tasks.py", code.read_text(encoding="utf-8"))
+        about += _ABOUT_TASKS
+    return Loading(_configurations(parts), about)
 
 
 def _configurations(parts: Sequence[Part]) -> dict[str, dict[str, str]]:

@@ -22,9 +22,6 @@ _NO_TEXT = frozenset(
 """Captions that pandas takes for no text where it reads a CSV; it does not with a space behind."""
 
 
-BESIDE = ("train.csv", "dev.csv", "test.csv")
-
-
 def parts(source: Source) -> list[Part]:
     """Return a part for each folder of pictures."""
     return cut_splits(source, "images/SPLIT-{:05d}")
@@ -52,13 +49,8 @@ def finish(source: Source, out: Path, parts: Sequence[Part]) -> Loading:
                 there = {picture.stem for picture in folder.iterdir()}
                 if any(pair.key not in there for pair in part.pairs):
                     write(source, part, folder)
-                writer.writerows(_lines(folder, part))
+                paths = {path.stem: str(path) for path in folder.iterdir()}
+                for pair in part.pairs:
+                    blank = " " if pair.caption in _NO_TEXT else ""
+                    writer.writerow([paths[pair.key], pair.caption + blank])
     return Loading({}, _ABOUT)
-
-
-def _lines(folder: Path, part: Part) -> list[tuple[str, str]]:
-    paths = {path.stem: str(path) for path in folder.iterdir()}
-    return [
-        (paths[pair.key], f"{pair.caption} " if pair.caption in _NO_TEXT else pair.caption)
-        for pair in part.pairs
-    ]

@@ -19,7 +19,7 @@ from now_builder.formats.release import (
 )
 from now_builder.formats.screenshots import Screenshot, find_screenshots
 from now_builder.formats.shard import image_kind
-from now_builder.formats.split import SPLITS, Split
+from now_builder.formats.split import SPLITS
 
 _GROUP, _GROUP_BYTES = 100, 256 * 10**6
 """Most rows, and most bytes of their pictures, in a row group, which readers read whole."""
@@ -82,27 +82,21 @@ def read_source(release: Path, settings: ExportSettings) -> Source:
     pairs: dict[str, list[Pair]] = {
         split: [pair for pair in every if pair.split == split] for split in SPLITS
     }
-    for split, own in pairs.items():
+    for name, own in pairs.items():
         found = [pair.pair_index for pair in own]
         if not own or found != [*range(len(own))]:
-            problem = f"pair_index of {split} is {found!s:.40}, expected 0, 1, 2, …"
+            problem = f"pair_index of {name} is {found!s:.40}, expected 0, 1, 2, …"
             raise FormatError(release / "pairs.parquet", problem)
     screenshots = {} if settings.captures is None else find_screenshots(settings.captures, every)
-    tokens: dict[tuple[str, str], list[list[int]]] = {
-        (split, name): _tokens(release, split, name, pairs[split])
-        for name in (read_manifest(release).tracks if settings.tokens else ())
-        for split in SPLITS
-    }
+    tokens: dict[tuple[str, str], list[list[int]]] = {}
+    for name in read_manifest(release).tracks if settings.tokens else ():
+        for split in SPLITS:
+            captions = read_split_captions(release, split, name)
+            if captions.keys != [pair.key for pair in pairs[split]]:
+                path = data_folder(release) / f"{split}_ids.txt"
+                raise FormatError(path, "keys are not those of pairs.parquet")
+            tokens[split, name] = captions.captions
     return Source(release, pairs, screenshots, tokens, settings)
-
-
-def _tokens(release: Path, split: Split, tokenizer: str, pairs: Sequence[Pair]) -> list[list[int]]:
-    """Read the token ids of the pairs of a split."""
-    found = read_split_captions(release, split, tokenizer)
-    if found.keys != [pair.key for pair in pairs]:
-        path = data_folder(release) / f"{split}_ids.txt"
-        raise FormatError(path, "keys are not those of pairs.parquet")
-    return found.captions
 
 
 def cut_splits(source: Source, name: str) -> list[Part]:

@@ -24,9 +24,6 @@ PICTURE: Column = pa.struct([("bytes", pa.binary()), ("path", pa.string())]), {"
 _TEXTS = ("url", "site", "lang", "caption", "caption_source")
 
 
-BESIDE = ("croissant.json",)
-
-
 def parts(source: Source) -> list[Part]:
     """Return a part for each file."""
     read_croissant(source.release / "croissant.json")  # before any file is written
@@ -141,12 +138,8 @@ def _array(width: int, kind: str) -> Column:
 
 def _leaf(schema: pa.Schema, name: str) -> str:
     """Name the column as Parquet does: a list's values lie two levels below."""
-    kind = schema.field(name).type
-    return (
-        f"{name}.list.element"
-        if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
-        else name
-    )
+    kind, lists = schema.field(name).type, (pa.ListType, pa.FixedSizeListType)
+    return f"{name}.list.element" if isinstance(kind, lists) else name
 
 
 def _cells(values: Any, kind: pa.DataType) -> pa.Array:

@@ -1,7 +1,7 @@
 """Write a release in another tool's format, file by file; files that stand are kept.
 
 A format is a module: ``parts`` lists its files or folders, ``write`` writes one whole, by rename,
-and ``finish`` what goes ``BESIDE`` them, and returns how all is loaded.
+and ``finish`` what goes beside them, and returns how all is loaded.
 """
 
 import hashlib
@@ -31,6 +31,13 @@ from now_builder.formats.io import (
 from now_builder.formats.release import LICENCES, read_manifest
 from now_builder.program.progress import watched
 
+_BESIDE = {
+    "parquet": ("croissant.json",),
+    "webdataset": ("sizes.json",),
+    "openclip": ("train.csv", "dev.csv", "test.csv"),
+    "mteb": ("now_tasks.py",),
+}
+"""What ``finish`` writes, by format."""
 RECORD = "export.json"
 """File of an export, written first: of what it is, by which settings."""
 
@@ -72,11 +79,12 @@ def export(
     """
     source = read_source(release, settings)
     card = read_card(release / "DATASET_CARD.md")
-    writer = import_module(f"now_builder.export.{settings.to}")
+    module = "beir" if settings.to == "mteb" else settings.to
+    writer = import_module(f"now_builder.export.{module}")
     parts = writer.parts(source)
     licensed = LICENCES in read_manifest(release).files
     last = [*([LICENCES] if licensed else []), "README.md"]
-    names = [*(part.name for part in parts), *writer.BESIDE, *last]
+    names = [*(part.name for part in parts), *_BESIDE.get(settings.to, ()), *last]
     record = ExportRecord(to=settings.to, digest=_digest(source, parts), files=names)
     with alone_in(out):
         _make_room(out, record, force=force)
@@ -125,15 +133,11 @@ def _make_room(out: Path, record: ExportRecord, *, force: bool) -> None:
             "export"
         )
     for name in reversed(ours):  # README.md first: what is left is incomplete
-        _remove(out, name)
-    write_json(path, record.model_dump())
-
-
-def _remove(out: Path, name: str) -> None:
-    path = out / name
-    if out.resolve() not in path.resolve().parents:
-        raise FormatError(out / RECORD, f"files: {name!r:.80} lies outside the folder")
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+        path = out / name
+        if out.resolve() not in path.resolve().parents:
+            raise FormatError(out / RECORD, f"files: {name!r:.80} lies outside the folder")
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    write_json(out / RECORD, record.model_dump())

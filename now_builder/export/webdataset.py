@@ -22,9 +22,6 @@ screenshot; `key.txt`, the caption; `key.json`, the pair's row of `pairs.parquet
 them as `--dataset-type webdataset --train-data '{pattern}'`, and their sizes from `sizes.json`."""
 
 
-BESIDE = ("sizes.json",)
-
-
 def parts(source: Source) -> list[Part]:
     """Return a part for each shard."""
     return cut_splits(source, "SPLIT-{:05d}.tar")

@@ -84,14 +84,17 @@ def write_features(
 ) -> int:
     """Write a whole feature file atomically and return its number of pages.
 
-    The attribute ``complete`` is set last. Keys must not repeat. If the number of ``pages`` is
-    known, each dataset is contiguous, and readers map it into memory; otherwise it has chunks, from
-    which single pages are read about a hundred times slower.
+    The attribute ``complete`` is set last. Keys must not repeat. ``pages`` is the number of pages;
+    if it is not given, all batches are held in memory. Each dataset lies in one piece, so that
+    readers map it into memory.
 
     Raises:
         ValueError: If there are more or fewer than ``pages``.
         OSError: If the disk is full or cannot be written.
     """
+    if pages is None:
+        batches = list(batches)
+        pages = sum(len(batch.keys) for batch in batches)
     with (
         replacing(path) as temporary,
         _Disk(temporary, "w+") as disk,
@@ -101,18 +104,24 @@ def write_features(
         for name, value in attributes.items():
             file.attrs[name] = value
         for name, (shape, kind) in LAYOUT.items():
-            regions = name == "regions"
-            kind = "f2" if half and regions else kind  # noqa: PLW2901 - the one exception
-            _add(file, name, (pages, *shape), kind, 1 if regions else 128)
-        _add(file, "keys", (pages,), h5py.string_dtype(), 128)
-        count = 0
+            stored = "f2" if half and name == "regions" else kind
+            file.create_dataset(name, (pages, *shape), stored)
+        keys = file.create_dataset("keys", (pages,), h5py.string_dtype())
+        count = total = 0
         for block in _blocks(batches):
-            count = _append(file, block, count, pages)
+            total = count + len(block.keys)
+            if total > pages:
+                break
+            for name in LAYOUT:  # NumPy converts many times faster than HDF5 does
+                values = getattr(block, name).astype(file[name].dtype, copy=False)
+                file[name][count:total] = values
+            keys[count:total] = np.array(block.keys, dtype=object)
+            count = total
             disk.check()
-        if pages not in {None, count}:
-            raise ValueError(f"{count} pages, expected {pages}")
+        if total != pages:
+            raise ValueError(f"{total} pages or more, expected {pages}")
         file.attrs["complete"] = True
-    return count
+    return pages
 
 
 class _Disk(io.FileIO):
@@ -174,14 +183,6 @@ _ALIGNED = 2**16
 """Bytes from which a dataset begins on a page of memory."""
 
 
-def _add(file: h5py.File, name: str, shape: tuple[int | None, ...], kind: Any, chunk: int) -> None:
-    if shape[0] is not None:
-        file.create_dataset(name, shape, kind)
-    else:
-        rest = shape[1:]
-        file.create_dataset(name, (0, *rest), kind, maxshape=shape, chunks=(chunk, *rest))
-
-
 def _blocks(batches: Iterable[FeatureBatch]) -> Iterator[FeatureBatch]:
     """Regroup pages: few large writes, and bytes that do not tell how pages were batched."""
     held: list[FeatureBatch] = []
@@ -201,20 +202,6 @@ def _join(batches: list[FeatureBatch]) -> FeatureBatch:
         [key for batch in batches for key in batch.keys],
         **{name: np.concatenate([getattr(b, name) for b in batches]) for name in LAYOUT},
     )
-
-
-def _append(file: h5py.File, batch: FeatureBatch, count: int, pages: int | None) -> int:
-    total = count + len(batch.keys)
-    if pages is not None and total > pages:
-        raise ValueError(f"{total} pages or more, expected {pages}")
-    columns = {name: getattr(batch, name) for name in LAYOUT}
-    for name, values in {**columns, "keys": np.array(batch.keys, dtype=object)}.items():
-        data = file[name]
-        if pages is None:
-            data.resize(total, axis=0)
-        # numpy converts many times faster than HDF5 does
-        data[count:total] = values if name == "keys" else values.astype(data.dtype, copy=False)
-    return total
 
 
 class Features:

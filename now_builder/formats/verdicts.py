@@ -102,16 +102,17 @@ def read_named(
             nothing.
     """
     table = read_judged(path)
-    columns = [name for name in named if name in table.columns]
+    columns: list[str] = [name for name in named if name in table.columns]
     if not columns or "matched" not in table.columns:
         found = [str(name) for name in table.columns]
         raise FormatError(path, f"columns {found}, expected {' or '.join(named)}, and matched")
     known = False
-    for number, (*cells, word) in enumerate(table[[*columns, "matched"]].to_numpy(object), 2):
-        verdict = verdict_of(path, number, word)
-        texts = ["" if cell is None else str(cell).strip() for cell in cells]
-        found = [(name, text) for name, text in zip(columns, texts, strict=True) if text]
-        both = [set(named[name].get(text, ())) for name, text in found]
+    rows: Any = table[[*columns, "matched"]].to_numpy(object)
+    for number, cells in enumerate(rows, 2):
+        verdict = verdict_of(path, number, cells[-1])
+        texts = ["" if cell is None else str(cell).strip() for cell in cells[:-1]]
+        pairs = [(name, text) for name, text in zip(columns, texts, strict=True) if text]
+        both = [set(named[name].get(text, ())) for name, text in pairs]
         for one in sorted(set.intersection(*both)) if both else ():
             known = True
             yield one, verdict

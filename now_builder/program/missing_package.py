@@ -35,7 +35,12 @@ def describe_missing(error: ModuleNotFoundError, words: Sequence[str]) -> str | 
     """
     module = (error.name or "").partition(".")[0]
     package = _normal(_DISTRIBUTIONS.get(module, module))
-    extras = [extra for name, extra in _optional() if name == package]
+    try:
+        lines = requires(DISTRIBUTION) or []
+    except PackageNotFoundError:
+        return None
+    found = [match.groups() for line in lines if (match := _REQUIREMENT.fullmatch(line))]
+    extras = [extra for name, extra in found if _normal(name) == package and extra not in _OURS]
     if not extras:
         return None
     preferred = [*words[1:], *_OWN.get(words[0] if words else "", ())]
@@ -53,16 +58,6 @@ def install_extra(extra: str) -> str:
     if vcs := told.get("vcs_info"):
         source = f" @ {vcs['vcs']}+{told['url']}@{vcs['commit_id']}"
     return f"pip install '{DISTRIBUTION}[{extra}]{source}'"
-
-
-def _optional() -> list[tuple[str, str]]:
-    """Return packages and the extras that bring them, in the order of the project's settings."""
-    try:
-        lines = requires(DISTRIBUTION) or []
-    except PackageNotFoundError:
-        return []
-    found = [match.groups() for line in lines if (match := _REQUIREMENT.fullmatch(line))]
-    return [(_normal(name), extra) for name, extra in found if extra not in _OURS]
 
 
 def _normal(name: str) -> str:

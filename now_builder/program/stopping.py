@@ -46,7 +46,10 @@ def stoppable(function: Callable[..., None], kept: str | None) -> Callable[..., 
         except NowError:
             raise
         except Exception as error:
-            if not _says_full(error):
+            full = isinstance(error, OSError) and error.errno in _FULL
+            if not full and "No space left on device" not in str(
+                error
+            ):  # some say it in words only
                 raise
             words = " ".join(str(error).split())
             if isinstance(error, OSError) and error.filename is not None:
@@ -97,10 +100,3 @@ def _sigterm_as_ctrl_c(signals: list[int]) -> Iterator[None]:
     finally:
         if signal.getsignal(signal.SIGTERM) is handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _says_full(error: Exception) -> bool:
-    """Whether an error says that the disk is full; some libraries say so in words only."""
-    if isinstance(error, OSError) and error.errno in _FULL:
-        return True
-    return "No space left on device" in str(error)

@@ -112,7 +112,9 @@ def tokenize(
         made: list[str] = []
         for name in (*TOKENIZERS, *sorted(files)):
             own = {field: getattr(chosen, field) for field in _OWN.get(name, ())}
-            inputs = _inputs(name, own, files, content)
+            listed = [*own.values()] or [sha256_of(files[name])]
+            text = f"{__version__}\n{name}\n{listed}\n{content}"
+            inputs = hashlib.sha256(text.encode()).hexdigest()
             vocabulary = None if force else _finished(captions, name, inputs, own)
             if vocabulary is None:
                 made.append(name)
@@ -171,12 +173,6 @@ def _as_it_was(captions: Path) -> Chosen:
             extra = read_vocabulary(path).extra
             tree |= {field: extra[field] for field in _OWN[name] if field in extra}
     return build(Chosen, tree, f"{captions}: extra of a vocabulary")
-
-
-def _inputs(name: str, own: Mapping[str, Any], files: Mapping[str, Path], content: str) -> str:
-    """Hash all inputs of one tokenizer: its settings, this version, the captions."""
-    listed = [*own.values()] or [sha256_of(files[name])]
-    return hashlib.sha256(f"{__version__}\n{name}\n{listed}\n{content}".encode()).hexdigest()
 
 
 def _finished(folder: Path, name: str, inputs: str, own: Mapping[str, Any]) -> Vocabulary | None:

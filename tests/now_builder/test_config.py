@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from now_builder.config import Strict, build, expected_by, read_toml, to_toml, with_overrides
+from now_builder.config import Strict, build, read_toml, to_toml, with_overrides
 from now_builder.errors import ConfigError, FormatError, NowError
 
 
@@ -100,11 +100,6 @@ def test_an_unknown_field_is_told_the_nearest_one() -> None:
             with pytest.raises(ConfigError) as caught:
                 build(Whole, tree, "--set")
             assert str(caught.value).startswith(f"--set: {problem}")
-
-
-def test_what_a_check_of_ours_expected_is_not_said_twice() -> None:
-    for start in ("Value error, expected", "Value error,", "Input should be"):
-        assert expected_by({"type": "value_error", "msg": f"{start} a name"}) == "a name"
 
 
 def test_a_message_is_short_however_long_names_and_lists_of_fields_are() -> None:

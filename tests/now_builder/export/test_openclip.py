@@ -7,7 +7,6 @@ import tarfile
 from argparse import Namespace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from PIL import Image
 
@@ -42,11 +41,6 @@ def train(repeating_release):
 @pytest.fixture(scope="module")
 def pictures(small_crawl):
     return {capture.key: capture.screenshot for capture in read_captures(small_crawl)}
-
-
-def test_pandas_reads_every_row_of_the_csv(exported, train):
-    found = pd.read_csv(exported("openclip") / "train.csv", sep="\t")
-    assert [text.strip() for text in found["title"]] == [pair.caption for pair in train]
 
 
 def test_a_picture_that_is_gone_is_written_again(exported, repeating_release, small_crawl):
