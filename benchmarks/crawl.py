@@ -1,18 +1,14 @@
 """The crawler against the plain Playwright recipe: pages a second, CPU a page, the same pixels.
 
 Plain: one context, page after page, goto, the same rule for coming to rest, the same elements, a
-PNG, BeautifulSoup on the source, all stored. Bare: navigate, come to rest, capture, nothing else
-and nothing stored. Ceiling: bare, with as many pages in flight as we have, each in a context of its
-own. All visit the same pages of a simulated web that runs beside them. CPU is that
-of each way's own processes, so that others on the machine do not count.
+PNG, BeautifulSoup on the source, all stored. Both visit the same pages of a simulated web that runs
+next to them. CPU is that of each way's own processes, so that others on the machine do not count.
 
     python benchmarks/crawl.py                          # CPU alone, and 300 ms of latency
     python benchmarks/crawl.py --pages 60 --latency-ms 0
 """
 
 import argparse
-import asyncio
-import base64
 import ctypes
 import hashlib
 import json
@@ -22,15 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 from bs4 import BeautifulSoup
-from playwright.async_api import Browser, async_playwright
 from playwright.sync_api import Page, sync_playwright
 
 from now_builder.crawl.browser.pool import user_agent
@@ -43,7 +36,7 @@ from now_builder.machine.chromium import find_chromium
 from now_builder.simweb.make import make
 from now_builder.simweb.settings import SimwebSettings
 
-WAYS = ("plain", "bare", "ceiling", "ours")
+WAYS = ("plain", "ours")
 SETTLE_S, POLL_MS, POLLS = 3.0, 30, 100
 _SET_CHILD_SUBREAPER = 36
 
@@ -81,7 +74,7 @@ def phone(address: str) -> Iterator[Page]:
         browser.close()
 
 
-def plain(urls: list[str], address: str, out: Path, *, store: bool) -> dict[str, str]:
+def plain(urls: list[str], address: str, out: Path) -> dict[str, str]:
     """Visit page after page; return the hash of each screenshot."""
     hashes = {}
     with phone(address) as page:
@@ -93,48 +86,15 @@ def plain(urls: list[str], address: str, out: Path, *, store: bool) -> dict[str,
                     break
                 page.wait_for_timeout(POLL_MS)
             page.evaluate(FREEZE)
-            if store and answer is not None:
+            if answer is not None:
                 elements = page.evaluate(ELEMENTS)
                 source = answer.body()
                 found = BeautifulSoup(source, "lxml").find("meta", attrs={"name": "description"})
                 record = {"url": url, "caption": found and found.get("content"), **elements}
                 (out / f"{number}.json").write_text(json.dumps(record), "utf-8")
                 (out / f"{number}.html").write_bytes(source)
-            shot = page.screenshot(path=out / f"{number}.png" if store else None)
+            shot = page.screenshot(path=out / f"{number}.png")
             hashes[url] = hashlib.sha256(shot).hexdigest()
-    return hashes
-
-
-async def ceiling(urls: list[str], address: str) -> dict[str, str]:
-    """Visit as many pages at once as we do, and keep nothing but the hash of each screenshot."""
-    hashes: dict[str, str] = {}
-    at_once = 3 * len(os.sched_getaffinity(0))
-    left = iter(urls)
-
-    async def work(browser: Browser) -> None:
-        for url in left:
-            context = await browser.new_context(**context_options(browser.version))
-            page = await context.new_page()
-            session = await context.new_cdp_session(page)
-            metrics = {**SCREEN, "deviceScaleFactor": SCALE, "mobile": True}
-            await session.send("Emulation.setDeviceMetricsOverride", metrics)
-            await page.goto(url, wait_until="load")
-            await page.evaluate(WATCH)
-            for _ in range(POLLS):
-                if (await page.evaluate(WATCHED))["rest"]:
-                    break
-                await asyncio.sleep(POLL_MS / 1000)
-            await page.evaluate(FREEZE)
-            shot = await session.send("Page.captureScreenshot", {"format": "png"})
-            hashes[url] = hashlib.sha256(base64.b64decode(shot["data"])).hexdigest()
-            await context.close()
-
-    async with async_playwright() as playwright:
-        browsers = [
-            await playwright.chromium.launch(**launch_options(address))
-            for _ in range(-(-at_once // 4))
-        ]
-        await asyncio.gather(*(work(browsers[n % len(browsers)]) for n in range(at_once)))
     return hashes
 
 
@@ -157,10 +117,8 @@ def one_way(way: str, folder: Path, address: str) -> None:
         begun = time.perf_counter()
         if way == "ours":
             hashes = ours(folder, address, Path(out) / "captures")
-        elif way == "ceiling":
-            hashes = asyncio.run(ceiling(urls, address))
         else:
-            hashes = plain(urls, address, Path(out), store=way == "plain")
+            hashes = plain(urls, address, Path(out))
         seconds = time.perf_counter() - begun
     print(json.dumps({"seconds": seconds, "hashes": hashes}))
 
@@ -196,9 +154,9 @@ def compare(folder: Path, latency_ms: int) -> None:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
-            kinds = by_kind(process)
+            output = process.communicate()[0]
             cpu = spent() - before
-        found[way] = {**json.loads(process.communicate()[0]), "cpu": cpu, "kinds": kinds}
+        found[way] = {**json.loads(output), "cpu": cpu}
     print(f"\n{latency_ms} ms of latency, {len(found['plain']['hashes'])} pages")
     print(f"{'way':8} {'pages/s':>8} {'CPU s/page':>11} {'x plain':>8} {'same pixels':>12}")
     for way, figures in found.items():
@@ -207,37 +165,6 @@ def compare(folder: Path, latency_ms: int) -> None:
         rate = pages / figures["seconds"]
         ratio = rate / (len(found["plain"]["hashes"]) / found["plain"]["seconds"])
         print(f"{way:8} {rate:8.2f} {figures['cpu'] / pages:11.3f} {ratio:8.2f} {same:8d}/{pages}")
-    ours, ceiling = found["ours"]["seconds"], found["ceiling"]["seconds"]
-    print(f"ours at {ceiling / ours:.2f} of the ceiling's rate; CPU s a page by process:")
-    pages = len(found["ours"]["hashes"])
-    for kind, seconds in sorted(found["ours"]["kinds"].items(), key=lambda item: -item[1]):
-        print(f"  {kind:24} {seconds / pages:.3f}")
-
-
-def by_kind(process: subprocess.Popen[bytes]) -> Counter[str]:
-    """Wait for a process; return the CPU seconds of it and its descendants by their kind."""
-    last: dict[int, tuple[str, float]] = {}
-    while process.poll() is None:
-        with suppress(psutil.Error):
-            root = psutil.Process(process.pid)
-            for one in [root, *root.children(recursive=True)]:
-                with suppress(psutil.Error):
-                    words = one.cmdline()  # none once it has ended
-                    kind = _kind(words) if words or one.pid not in last else last[one.pid][0]
-                    last[one.pid] = (kind, _cpu(one.pid))
-        time.sleep(0.05)
-    total: Counter[str] = Counter()
-    for kind, seconds in last.values():
-        total[kind] += seconds
-    return total
-
-
-def _kind(words: list[str]) -> str:
-    given = dict(word.split("=", 1) for word in " ".join(words).split() if "=" in word)
-    if "--type" in given:
-        return given.get("--utility-sub-type", given["--type"]).split(".")[0]
-    name = Path(words[0]).name if words else "?"
-    return "browser" if "chrom" in name or "headless" in name else name
 
 
 def adopt_descendants() -> None:
@@ -254,11 +181,6 @@ def spent() -> float:
             pass
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def _cpu(process: int) -> float:
-    times = psutil.Process(process).cpu_times()
-    return float(times.user + times.system)
 
 
 def main() -> None:

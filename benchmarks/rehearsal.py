@@ -11,12 +11,19 @@ rehearsal that was stopped goes on.
 
 import argparse
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
+
+import psutil
 
 from benchmarks.crawl import served
-from benchmarks.stages import Cost, measure
 from now_builder.formats.shard import read_rows
 from now_builder.simweb.make import make
 from now_builder.simweb.settings import SimwebSettings
@@ -28,6 +35,61 @@ KILLED = {
     "train": 15.0, "predict": 2.0, "score": 1.0,
 }  # fmt: skip
 """Seconds, a thousand pages, after which a stage is killed; a short one may have ended by then."""
+
+
+class Cost(NamedTuple):
+    """What a stage took: seconds of the clock and of CPU, MiB at most, MB written."""
+
+    seconds: float
+    cpu: float
+    memory: float
+    disk: float
+
+
+def held_by(root: psutil.Process, cpu: dict[int, float]) -> float:
+    """Return MiB that a process and its children hold for themselves; note their CPU seconds."""
+    memory = 0.0
+    with suppress(psutil.Error):
+        for one in [root, *root.children(recursive=True)]:
+            with suppress(psutil.Error):
+                now, times = one.memory_info(), one.cpu_times()
+                memory += (now.rss - now.shared) / 2**20
+                cpu[one.pid] = times.user + times.system
+    return memory
+
+
+def measure(command: Sequence[str | Path], written: Path, kill_after: float | None = None) -> Cost:
+    """Run a command and watch it and its processes.
+
+    Args:
+        command: What to run.
+        written: File or folder whose size is taken at the end.
+        kill_after: Seconds after which all its processes are killed; without it, it must succeed.
+
+    Returns:
+        Its cost; CPU seconds are those of each of its processes when last seen.
+    """
+    start, most = time.perf_counter(), 0.0
+    cpu: dict[int, float] = {}
+    line = list(map(str, command))
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+        root, killed = psutil.Process(process.pid), False
+        while process.poll() is None:
+            most = max(most, held_by(root, cpu))
+            if kill_after is not None and time.perf_counter() - start > kill_after:
+                os.killpg(process.pid, signal.SIGKILL)
+                killed = True
+                break
+            time.sleep(0.1)
+    if process.returncode and not killed:
+        sys.exit(f"{' '.join(line)}: exit status {process.returncode}")
+    return Cost(time.perf_counter() - start, sum(cpu.values()), most, megabytes_of(written))
+
+
+def megabytes_of(written: Path) -> float:
+    """Return the size of a file, or of all files of a folder, in MB; of none, 0."""
+    files = [path for path in (written, *written.rglob("*")) if path.is_file()]
+    return sum(path.stat().st_size for path in files) / 1e6
 
 
 def twice(name: str, command: Sequence[str | Path], written: Path, pages: int) -> Cost:

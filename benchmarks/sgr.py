@@ -1,4 +1,4 @@
-"""SGR or SAF by the plain loop over captions against the vectorised one: time, memory, difference.
+"""SGR by the plain loop over captions against the vectorised one: time, memory, difference.
 
 Each way does forward and backward on the same weights, batch and machine, in a process of its own,
 so that its peak memory is its own. The loop is what the field's code does, in plain float32;
@@ -11,7 +11,6 @@ are exact. Printed are seconds, memory, and ratios to the plain loop.
 """
 
 import argparse
-import json
 import multiprocessing
 import resource
 import sys
@@ -28,7 +27,7 @@ from torch.nn import functional
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.onednn_products import fast_float32
-from pc2_baseline.networks.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
+from pc2_baseline.networks.similarity import MemoryBudget, SgrSimilarity
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,6 @@ class Size:
     keep_mb: int | None = None
     threads: int = 1
     device: str = "cpu"
-    kind: str = "sgr"
 
 
 SIZES = {
@@ -54,7 +52,6 @@ SIZES = {
 }
 WAYS = ("loop", "loop, oneDNN", "ours, fp32", "ours, bf16")
 LAYERS = 3
-Reasoner = SafSimilarity | SgrSimilarity
 
 
 def lengths_of(size: Size) -> list[int]:
@@ -69,7 +66,7 @@ def l2norm(x: Tensor, dim: int) -> Tensor:
     return x / (x.pow(2).sum(dim, keepdim=True).sqrt() + 1e-8)
 
 
-def plain_loop(net: Reasoner, images: ImageCodes, captions: CaptionCodes) -> Tensor:
+def plain_loop(net: SgrSimilarity, images: ImageCodes, captions: CaptionCodes) -> Tensor:
     """One caption at a time against all images: what the field's code does."""
     columns = []
     for row, length in enumerate(captions.lengths.tolist()):
@@ -80,8 +77,7 @@ def plain_loop(net: Reasoner, images: ImageCodes, captions: CaptionCodes) -> Ten
         local = l2norm(net.local((context - word) ** 2), 2)
         whole = l2norm(net.whole((images.pooled - captions.pooled[row]) ** 2), 1)
         nodes = torch.cat([whole[:, None], local], 1)
-        read = filtered(net, nodes) if isinstance(net, SafSimilarity) else reasoned(net, nodes)
-        columns.append(torch.sigmoid(net.evaluate(read)))
+        columns.append(torch.sigmoid(net.evaluate(reasoned(net, nodes))))
     return torch.cat(columns, 1)
 
 
@@ -93,30 +89,19 @@ def reasoned(sgr: SgrSimilarity, nodes: Tensor) -> Tensor:
     return nodes[:, 0]
 
 
-def filtered(saf: SafSimilarity, nodes: Tensor) -> Tensor:
-    """Sum nodes by gates that are normalised over the images."""
-    gates = torch.sigmoid(saf.norm(saf.weigh(nodes).transpose(1, 2)))
-    weights = gates / (gates.abs().sum(2, keepdim=True) + 1e-8)
-    return l2norm((weights @ nodes)[:, 0], 1)
-
-
 def operations(size: Size) -> float:
     """Count multiplications and additions of the loop's products, forward and backward."""
     words = size.batch * sum(lengths_of(size))
-    graph = 3 * size.node**2 + 2 * size.node * size.mean_words if size.kind == "sgr" else 0
+    graph = 3 * size.node**2 + 2 * size.node * size.mean_words
     attention = 2 * 36 * size.dim
     return 6.0 * words * (attention + size.dim * size.node + LAYERS * graph)
 
 
-def make(size: Size, way: str) -> tuple[Reasoner, ImageCodes, CaptionCodes]:
+def make(size: Size, way: str) -> tuple[SgrSimilarity, ImageCodes, CaptionCodes]:
     """Draw weights and encoded inputs: the same in every process."""
     torch.manual_seed(0)
     budget = MemoryBudget(size.chunk_mb, size.keep_mb, "bf16" if way.endswith("bf16") else "fp32")
-    sgr = (
-        SafSimilarity(size.dim, size.node, budget)
-        if size.kind == "saf"
-        else SgrSimilarity(size.dim, size.node, LAYERS, budget)
-    )
+    sgr = SgrSimilarity(size.dim, size.node, LAYERS, budget)
     lengths = torch.tensor(lengths_of(size))
     there = torch.arange(int(lengths.max())) < lengths[:, None]
     words = unit(torch.randn(size.batch, int(lengths.max()), size.dim)) * there[..., None]
@@ -199,21 +184,16 @@ def main() -> None:
     parser.add_argument("--chunk-mb", type=int)
     parser.add_argument("--keep-mb", type=int)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--kind", choices=["sgr", "saf"], default="sgr")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     names = list(SIZES) if options.size == "all" else [options.size]
     results = {}
     for name in names:
         changes = {
-            key: getattr(options, key)
-            for key in ("threads", "chunk_mb", "keep_mb", "device", "kind")
+            key: getattr(options, key) for key in ("threads", "chunk_mb", "keep_mb", "device")
         }
         size = replace(SIZES[name], **changes, batch=options.batch or SIZES[name].batch)
         sys.stderr.write(f"{name}: {asdict(size)}\n")
         results[name] = compare(size, options.repeat)
-        if options.json:
-            continue
         work = operations(size)
         print(f"\n{name}, batch {size.batch}, forward and backward")
         print("| way | seconds | GFLOP/s of the loop's products | faster | MiB | less memory | "
@@ -226,8 +206,6 @@ def main() -> None:
                 f"{own['times_less_memory']:.1f}x | {own['max_difference']:.0e} | "
                 f"{own['gradient_difference']:.0e} |"
             )
-    if options.json:
-        print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

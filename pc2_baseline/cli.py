@@ -12,7 +12,7 @@ from now_builder.program.command_line import Fields, Program, say_version
 from now_builder.program.command_line import run as run_app
 
 if TYPE_CHECKING:
-    from pc2_baseline.config import Plan, RankSettings, ZeroShotSettings
+    from pc2_baseline.config import Plan, ZeroShotSettings
 
 
 def _examples(*commands: str) -> str:
@@ -87,8 +87,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
         "pc2-baseline train out/release runs/pc2 --set data.truth=truth.csv --set train.patience=8",
         "torchrun --no-python --nproc-per-node 2 pc2-baseline train out/release runs/pc2",
         "pc2-baseline train out/release runs/clip --config clip --captures out/captures",
-        "pc2-baseline train out/release runs/read --config reading --text-encoder "
-        "intfloat/multilingual-e5-small",
         "tensorboard --logdir runs",
     ),
 )
@@ -109,14 +107,6 @@ def train(
         Path | None,
         typer.Option(help="Folder of the release's captures, for a network of pixels (clip)."),
     ] = None,
-    text_encoder: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Sentence encoder of transformers, by name or folder, for methods that read: "
-            "captions are compared by meaning, too; model.text_encoder.",
-        ),
-    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an existing run; fail if there is none.")
     ] = False,
@@ -135,13 +125,17 @@ def train(
     from pc2_baseline.config import DEFAULT_PRESET, read_settings
     from pc2_baseline.process_groups import is_first
     from pc2_baseline.progress import say
-    from pc2_baseline.runs.default_preset import default_preset, with_only_track
-    from pc2_baseline.runs.series import read_seeds, train_seeds
+    from pc2_baseline.runs.train import (
+        default_preset,
+        in_words,
+        read_seeds,
+        train_seeds,
+        with_only_track,
+    )
     from pc2_baseline.runs.train import train as start
 
     overrides = [*(set_ or []), *([f'train.device="{device}"'] if device else [])]
     overrides += [f"data.captures={json.dumps(str(captures.resolve()))}"] if captures else []
-    overrides += [f"model.text_encoder={json.dumps(text_encoder)}"] if text_encoder else []
     by_size = config is None and on is None
     if by_size:
         config, overrides, on = default_preset(release, overrides)
@@ -159,7 +153,7 @@ def train(
         raise ConfigError(f"--resume: no run in {run}; without it, one is started")
     if seeds:
         series = train_seeds(release, run, settings, read_seeds(seeds, overrides), force=force)
-        outcome, words = series.as_json(), str(series)
+        outcome, words = series, in_words(series)
     else:
         done = start(release, run, settings, force=force)
         outcome, words = asdict(done), done.in_words()
@@ -199,23 +193,8 @@ def predict(
     typer.echo(f"{output}")
 
 
-@app.command("export")
-def export(
-    run: RunFolder,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write.")],
-) -> None:
-    """Write the trained dual encoder of a run (--config clip) as a model of transformers.
-
-    `zero-shot --model FOLDER`, `rank-pairs --model FOLDER` and `detect --embed FOLDER` take it.
-    """
-    from pc2_baseline.runs.export import export as start
-
-    typer.echo(start(run, folder))
-
-
 @app.command(
     "zero-shot",
-    kept="features of finished batches are kept",
     epilog=_examples(
         "pc2-baseline zero-shot out/release --captures captures -o siglip2.zip "
         "--model google/siglip2-base-patch16-224",
@@ -243,30 +222,29 @@ def zero_shot(
 
 @app.command(
     "rank-pairs",
-    kept="features of finished batches are kept",
     epilog=_examples(
         "pc2-baseline rank-pairs out/release -o pairs.csv",
-        "pc2-baseline rank-pairs out/release -o pairs.csv --captures captures "
-        "--model google/siglip2-base-patch16-224",
         "now-builder audit out/release --captures captures --suspects pairs.csv",
     ),
 )
 def rank_pairs(
     release: ReleaseArgument,
     output: Annotated[Path, typer.Option("-o", "--output", help="The .csv file to write.")],
-    settings: Annotated["RankSettings", Fields("pc2_baseline.config:RankSettings")],
+    track: Annotated[
+        str | None,
+        typer.Option(help="Tokenizer whose captions are read; default: bert, or the first."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the probability that each pair of a release matches, the surest mismatches first.
 
     No training run is needed: a page's caption is predicted by ridge regression from the features,
-    beginning with the words that the detector read if it reads, or from a dual encoder's vectors
-    (--captures and --model). Each pair is judged by a fit that saw neither its domain nor its
-    caption; with too few domains, neither its page nor its caption.
+    beginning with the words that the detector read if it reads. Each pair is judged by a fit that
+    saw neither its domain nor its caption; with too few domains, neither its page nor its caption.
     """
     from pc2_baseline.runs.rank_pairs import rank_pairs as start
 
-    found = start(release, output, settings)
+    found = start(release, output, track)
     _print(asdict(found), str(found), as_json=as_json)
 
 
@@ -478,49 +456,6 @@ def table(
     typer.echo(outcome.markdown, nl=False)
     if failures := outcome.failures:
         raise TrainingError(f"{len(failures)} runs failed: {', '.join(failures)}; see the notes")
-
-
-@app.command(
-    epilog=_examples(
-        "pc2-baseline plan --gpu h100",
-        "pc2-baseline plan --gpu h200 --set model.precision=bf16 --set train.tf32=true",
-        "pc2-baseline plan out/release --config sgr --gpu a100 --json",
-    )
-)
-def plan(
-    release: Annotated[
-        Path | None,
-        typer.Argument(metavar="[RELEASE]", help="Take the sizes of this release; default: NoW's."),
-    ] = None,
-    gpu: Annotated[str, typer.Option(help="a100, h100, h200 or l40s.")] = "h100",
-    config: Config = None,
-    on: On = None,
-    set_: Set = None,
-    pairs: Annotated[
-        int, typer.Option(min=2, help="Without RELEASE: training pairs, with captions as NoW's.")
-    ] = 98_000,
-    clean: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Share of the pairs that will be called clean.")
-    ] = 0.7,
-    as_json: AsJson = False,
-) -> None:
-    """Print the hours and the memory that a training would take on one GPU, without one.
-
-    Some steps of each phase run on shapes alone. Their products and the bytes that they move are
-    counted, and set against what the GPU reaches at an assumed share of its data sheet. The
-    warm-up is counted as at its beginning, when all negatives break the margin.
-
-    A row is a phase: epochs that have it; TFLOP and seconds of a step, or of a batch of the
-    division, or of a block of dev; hours in the whole training; GiB beside features and weights.
-    """
-    from pc2_baseline.config import read_settings
-    from pc2_baseline.runs.plan import Data
-    from pc2_baseline.runs.plan import plan as start
-
-    settings = read_settings(config, set_ or [], on)
-    data = Data.of_release(release, settings) if release else Data.like_now(pairs)
-    found = start(settings, data, gpu, clean)
-    _print(found.as_json(), str(found), as_json=as_json)
 
 
 def _parts(text: str | None) -> list[str]:

@@ -59,12 +59,6 @@ class DataSettings(Strict):
         description="For dual_encoder: folder made by crawl that the release was packaged from, "
         "for its screenshots.",
     )
-    page_texts: Path | None = Field(
-        None,
-        description="For model.text_encoder: the text on each page, CSV or Parquet with key and "
-        "ocr, such as now-builder ocr writes; default: what a page means is learned from its "
-        "regions.",
-    )
     bank: NonNegativeInt = Field(
         0,
         description="Where a finished run scores a split, lower pages and captions that are near "
@@ -118,21 +112,10 @@ class ModelSettings(Strict):
         description="For dual_encoder: the dual encoder of transformers to begin with (CLIP, "
         "SigLIP, SigLIP 2, AltCLIP, Chinese-CLIP …): name on the Hugging Face hub, or folder.",
     )
-    text_encoder: str | None = Field(
-        None,
-        description="For reading, and method.words: compare captions by their meaning, too, by any "
-        "sentence encoder of transformers: name on the Hugging Face hub, or folder; default: by "
-        "their letters alone.",
-    )
     squeeze: bool = Field(
         default=False,
         description="For dual_encoder: resize screenshots to a square first; CLIP's own processor "
         "crops the middle square.",
-    )
-    last_layers: NonNegativeInt = Field(
-        0,
-        description="For dual_encoder: train so many last layers of each tower, and what follows "
-        "them; 0: everything.",
     )
     lora_rank: NonNegativeInt = Field(
         0,
@@ -293,22 +276,12 @@ class Settings(Strict):
                 f'method mscn: model.similarity is "{self.model.similarity}", expected "sgr" or '
                 '"saf", whose last layer it replaces'
             )
-        if self.model.similarity == "dual_encoder":
-            if self.method.name == "ridge":
-                raise ValueError("method ridge needs features, but dual_encoder sees screenshots")
-            if self.model.last_layers and self.model.lora_rank:
-                raise ValueError("model.last_layers and model.lora_rank: expected one of them")
+        if self.model.similarity == "dual_encoder" and self.method.name == "ridge":
+            raise ValueError("method ridge needs features, but dual_encoder sees screenshots")
         return self
 
     @model_validator(mode="after")
-    def _texts_and_screenshots_are_read(self) -> "Settings":
-        if self.model.text_encoder and not self.reads:
-            raise ValueError(
-                'model.text_encoder: texts are read by model.similarity = "reading" or by '
-                f'method.words, found "{self.model.similarity}"'
-            )
-        if self.data.page_texts and not self.model.text_encoder:
-            raise ValueError("data.page_texts: expected model.text_encoder, which reads them")
+    def _screenshots_are_seen(self) -> "Settings":
         if self.data.captures and self.model.similarity != "dual_encoder":
             raise ValueError(
                 'data.captures: screenshots are seen by model.similarity = "dual_encoder" alone, '
@@ -359,11 +332,21 @@ class Plan(Strict):
         return self
 
 
-class EncoderSettings(Strict):
-    """How a pre-trained model embeds screenshots and caption texts."""
+class ZeroShotSettings(Strict):
+    """Settings of ``pc2-baseline zero-shot``."""
 
-    revision: str | None = Field(
-        None, description="Branch, tag or commit of the model on the hub; default: its main one."
+    captures: Path = Field(
+        description="Folder made by crawl that the release was packaged from, for its screenshots."
+    )
+    model: str = Field(
+        description="Model of sentence-transformers that encodes pictures and texts (CLIP, SigLIP, "
+        "Jina, Qwen3-VL-Embedding …), also by many vectors (ColPali, ColQwen2 …): name on the "
+        "Hugging Face hub, or folder."
+    )
+    split: Literal["dev", "test"] = Field("test", description="dev or test.")
+    track: str = Field(
+        "jieba",
+        description="Tokenizer whose board the submission is for; the scores do not depend on it.",
     )
     squeeze: bool = Field(
         default=False,
@@ -375,49 +358,6 @@ class EncoderSettings(Strict):
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="Precision of the model."
     )
-
-
-_DUAL = "A dual encoder of transformers (CLIP, SigLIP, SigLIP 2, AltCLIP, Chinese-CLIP …)"
-_WHERE = "name on the Hugging Face hub, or folder."
-
-
-class ZeroShotSettings(EncoderSettings):
-    """Settings of ``pc2-baseline zero-shot``."""
-
-    captures: Path = Field(
-        description="Folder made by crawl that the release was packaged from, for its screenshots."
-    )
-    model: str = Field(
-        description=f"{_DUAL}, or a late-interaction model (ColPali, ColQwen2 …): {_WHERE}"
-    )
-    split: Literal["dev", "test"] = Field("test", description="dev or test.")
-    track: str = Field(
-        "jieba",
-        description="Tokenizer whose board the submission is for; the scores do not depend on it.",
-    )
-
-
-class RankSettings(EncoderSettings):
-    """Settings of ``pc2-baseline rank-pairs``."""
-
-    track: str | None = Field(
-        None, description="Tokenizer whose captions are read; default: bert, or the first there is."
-    )
-    captures: Path | None = Field(
-        None, description="With --model: folder made by crawl that the release was packaged from."
-    )
-    model: str | None = Field(
-        None, description=f"With --captures, in place of the release's features. {_DUAL}: {_WHERE}"
-    )
-
-    @model_validator(mode="after")
-    def _both_or_neither(self) -> "RankSettings":
-        if (self.captures is None) != (self.model is None):
-            raise ValueError("--captures and --model: expected both, or neither")
-        unused = sorted(self.model_fields_set & set(EncoderSettings.model_fields))
-        if self.model is None and unused:
-            raise ValueError(f"--{unused[0].replace('_', '-')}: of a model, expected --model, too")
-        return self
 
 
 def presets() -> dict[str, str]:

@@ -99,7 +99,6 @@ try_baseline() {
   now-leaderboard score x.zip --release planted
 }
 try_lora() { python -c 'import peft'; }
-try_text_encoder() { python -c 'import sentence_transformers'; }
 try_zero_shot() { fails_in_one_line "neither a folder nor a name" pc2-baseline zero-shot "$tiny/release" --captures "$tiny/captures" --model no/such -o x.zip; }
 try_hub() { unset HF_HUB_OFFLINE; fails_in_one_line "the hub cannot be reached" now-builder fetch-now NoW --endpoint http://127.0.0.1:9; }
 try_ocr() { python -c 'import tesserocr; tesserocr.tesseract_version()'; }

@@ -28,13 +28,6 @@ def tokenizer(words, limit):
     )  # fmt: skip
 
 
-def characters(words, limit):
-    """Single characters, by the tokenizer that SigLIP 2 has for itself."""
-    letters = dict.fromkeys(["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *"".join(words)])
-    vocabulary = {letter: number for number, letter in enumerate(letters)}
-    return transformers.Siglip2Tokenizer(vocabulary, model_max_length=limit)
-
-
 def clip(words):
     text = {
         "vocab_size": len(SPECIAL) + len(words), "hidden_size": 16, "max_position_embeddings": 12,
@@ -58,18 +51,9 @@ def _siglip_text(words):
 def siglip(words):
     config = transformers.SiglipConfig(text_config=_siglip_text(words), vision_config=_VISION)
     images = transformers.SiglipImageProcessor(size=_SQUARE)
-    model = transformers.SiglipModel(config)
-    return model, transformers.SiglipProcessor(images, tokenizer(words, 12))
-
-
-def siglip2(words):
-    """The kind that keeps a picture's shape, with a mask of its patches."""
-    vision = {"hidden_size": 16, "patch_size": 8, "num_patches": 16, **_LAYERS}
-    text = {**_siglip_text(words), "vocab_size": 5 + len("".join(words))}
-    config = transformers.Siglip2Config(text_config=text, vision_config=vision)
-    images = transformers.Siglip2ImageProcessor(patch_size=8, max_num_patches=16)
-    model = transformers.Siglip2Model(config)
-    return model, transformers.Siglip2Processor(images, characters(words, 12))
+    model, own = transformers.SiglipModel(config), tokenizer(words, 12)
+    own.model_input_names = ["input_ids"]  # as SigLIP's: no mask
+    return model, transformers.SiglipProcessor(images, own)
 
 
 def chinese_clip(words):
@@ -81,17 +65,6 @@ def chinese_clip(words):
     images = transformers.ChineseCLIPImageProcessor(size=_SQUARE, crop_size=_SQUARE)
     model = transformers.ChineseCLIPModel(config)
     return model, transformers.ChineseCLIPProcessor(images, tokenizer(words, 10**30))
-
-
-def alt_clip(words):
-    """Its text tower is XLM-R, which counts places from behind that of padding."""
-    text = {"vocab_size": len(SPECIAL) + len(words), "hidden_size": 16, "project_dim": 20,
-            "max_position_embeddings": 13, "pad_token_id": PAD, "eos_token_id": END,
-            "bos_token_id": START, **_LAYERS}  # fmt: skip
-    config = transformers.AltCLIPConfig(text_config=text, vision_config=_VISION, projection_dim=20)
-    images = transformers.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=_SQUARE)
-    model = transformers.AltCLIPModel(config)
-    return model, transformers.AltCLIPProcessor(images, tokenizer(words, 10**30))
 
 
 def vision_text(words):
@@ -108,7 +81,7 @@ def vision_text(words):
     return model, transformers.VisionTextDualEncoderProcessor(images, tokenizer(words, 10**30))
 
 
-KINDS = (clip, siglip, siglip2, chinese_clip, alt_clip, vision_text)
+KINDS = (clip, siglip, chinese_clip, vision_text)
 
 
 def _words_and_marks(words, marks, **names):

@@ -19,8 +19,8 @@ from benchmarks.gpu.report import TITLES, Report, reason_of
 
 REHEARSAL = "tiny: a rehearsal, its figures mean nothing"
 WORK = {
-    "a": "steps:small", "b": "steps:at_size", "c": "similarity:run", "d": "epochs:run",
-    "e": "extraction:run", "f": "suite:run",
+    "a": "steps:small", "b": "steps:at_size", "d": "epochs:run",
+    "f": "suite:run",
 }  # fmt: skip
 """What does a part, in this package."""
 

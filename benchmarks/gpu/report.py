@@ -14,9 +14,7 @@ FORMAT = "now-gpu-check/1"
 TITLES = {
     "a": "A small step against float64 on the CPU",
     "b": "A step of PC² at NoW's size",
-    "c": "SGR, forward and backward, against the loop in fp32",
     "d": "Epochs of PC² in bf16 with features on the device",
-    "e": "Extraction of 256 pages",
     "f": "Tests on the device, as many as the time is for",
 }
 

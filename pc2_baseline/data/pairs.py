@@ -18,7 +18,7 @@ from now_builder.formats.split import Split
 from pc2_baseline.config import DataSettings, ModelSettings
 from pc2_baseline.data.pixels import PixelReader
 from pc2_baseline.data.readers import Reader, check_layout, make_reader
-from pc2_baseline.data.seen_words import SeenWords
+from pc2_baseline.data.words import SeenWords
 
 _SCAN = 512
 
@@ -54,7 +54,6 @@ class PairSet:
         image_of: Row of ``regions`` of each pair.
         matched: Whether each pair is matched, if a noise file or a truth for the training is given.
         words: The words read on each region; ``None`` where the detector does not read.
-        page_texts: Vector of the text on each page, with which each region of a batch ends.
     """
 
     regions: Any
@@ -64,7 +63,6 @@ class PairSet:
     image_of: Int[np.ndarray, " pairs"]
     matched: Bool[np.ndarray, " pairs"] | None = None
     words: SeenWords | None = None
-    page_texts: Float[np.ndarray, "images width"] | None = None
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -111,10 +109,7 @@ class PairSet:
             order, back = np.unique(images, return_inverse=True)
             stored: np.ndarray = np.asarray(self.regions[order], dtype=np.float32)
             regions = torch.from_numpy(stored[back]).to(self.device)
-        if self.page_texts is None:
-            return regions
-        texts = torch.from_numpy(self.page_texts[images]).to(regions)
-        return torch.cat([regions, texts[:, None].expand(-1, regions.shape[1], -1)], 2)
+        return regions
 
     def caption_batch(
         self, pair_index: Int[np.ndarray, " batch"]

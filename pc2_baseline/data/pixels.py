@@ -4,7 +4,8 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from leaderboard.core.rounds import round_of
-from now_builder.dual_encoder import EncoderInputs
+from now_builder.dual_encoder import EncoderInputs, hash_of_encoder
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import Pair, is_ours, read_split_pairs
 from now_builder.formats.screenshots import Screenshot, find_screenshots
@@ -38,16 +39,18 @@ class PackedScreenshots:
     def __init__(
         self, shots: Sequence[Screenshot], inputs: EncoderInputs, *, squeeze: bool
     ) -> None:
-        self.shape = (len(shots), 1, inputs.values)
-        self._shots = shots
-        self._pack = partial(pack, inputs, squeeze=squeeze)
+        self.shape = (len(shots), 1, prod(inputs.shape))
+        self._shots, self._inputs, self._squeeze = shots, inputs, squeeze
+
+    def _pack(self, shot: Screenshot) -> UInt8[np.ndarray, "1 values"]:
+        picture = open_screenshot(shot.read(), shot.key)
+        packed: np.ndarray = self._inputs.pack([picture], squeeze=self._squeeze).numpy()
+        return packed
 
     def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> UInt8[np.ndarray, "n 1 values"]:
-        own = np.arange(len(self._shots))[rows]
         with ThreadPoolExecutor(_DECODERS) as pool:
-            shots = (self._shots[row] for row in own)
-            packed = list(pool.map(lambda shot: self._pack(shot.read(), shot.key), shots))
-        return np.stack(packed) if packed else np.zeros((0, *self.shape[1:]), self.dtype)
+            own = [self._shots[row] for row in np.arange(len(self._shots))[rows].tolist()]
+            return np.stack(list(pool.map(self._pack, own)))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> UInt8[np.ndarray, "n 1 values"]:
         """Pack all of them."""
@@ -56,14 +59,6 @@ class PackedScreenshots:
         for start in bar(starts, "decode screenshots", len(starts)):
             found[start : start + _BLOCK] = self[start : start + _BLOCK]
         return found
-
-
-def pack(
-    inputs: EncoderInputs, content: bytes, name: str, *, squeeze: bool
-) -> UInt8[np.ndarray, "1 values"]:
-    """Decode a PNG, JPEG or WebP file, named in errors, and pack it."""
-    packed: np.ndarray = inputs.pack([open_screenshot(content, name)], squeeze=squeeze).numpy()
-    return packed
 
 
 class PixelReader(ReleaseReader):
@@ -77,21 +72,20 @@ class PixelReader(ReleaseReader):
     """
 
     def __init__(self, release: Path, data: DataSettings, model: ModelSettings) -> None:
-        super().__init__(release, data, model.encoder)
+        super().__init__(release, data)
         check_has_texts(release)
         if data.captures is None:
             raise ConfigError(
                 'model.similarity = "dual_encoder" sees screenshots: expected --captures CAPTURES, '
                 f"those that {release} was packaged from"
             )
-        self._captures, self.inputs = data.captures, EncoderInputs(model.encoder)
-        self.pack = partial(pack, self.inputs, squeeze=model.squeeze)
-        self._squeeze = model.squeeze
+        self.encoder, self.inputs = model.encoder, EncoderInputs(model.encoder)
+        self._captures, self._squeeze = data.captures, model.squeeze
 
-    @property
-    def encoder_sha256(self) -> str:
+    @cached_property
+    def encoder_sha256(self) -> str | None:
         """Hash of the dual encoder."""
-        return self.inputs.sha256
+        return hash_of_encoder(self.inputs.folder)
 
     def read(self, split: Split, stack: ExitStack) -> SplitArrays:  # noqa: ARG002 - the base's
         """Find the screenshots of a split and read its texts; nothing is decoded yet."""
@@ -100,14 +94,10 @@ class PixelReader(ReleaseReader):
             problem = f"keys of {split} are not those of its captions"
             raise FormatError(self.release / "pairs.parquet", problem)
         shots = find_screenshots(self._captures, pairs)
-        packed = PackedScreenshots(
-            [shots[pair.key] for pair in pairs], self.inputs, squeeze=self._squeeze
-        )
-        return self._captures, packed, self.ids([pair.caption for pair in pairs])
-
-    def ids(self, texts: Sequence[str]) -> list[Int[np.ndarray, " _"]]:
-        """Return the ids of texts, cut to what the encoder takes and to ``data.max_tokens``."""
-        return [np.array(ids) for ids in self.inputs.tokens(texts, self.data.max_tokens)]
+        ordered = [shots[pair.key] for pair in pairs]
+        packed = PackedScreenshots(ordered, self.inputs, squeeze=self._squeeze)
+        ids = self.inputs.tokens([pair.caption for pair in pairs], self.data.max_tokens)
+        return self._captures, packed, [np.array(own) for own in ids]
 
     def words(self, split: Split) -> None:
         """Return nothing: what a detector has read is not used."""

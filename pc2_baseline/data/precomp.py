@@ -24,8 +24,7 @@ from now_builder.formats.precomp import (
 from now_builder.formats.release import read_published_regions
 from now_builder.formats.split import Split
 from pc2_baseline.config import DataSettings
-from pc2_baseline.data.seen_words import SeenWords
-from pc2_baseline.data.words import cut_captions
+from pc2_baseline.data.words import SeenWords, cut_captions
 
 SplitArrays = tuple[Path, Any, list[Int[np.ndarray, " _"]]]
 """Path of a split's features for messages, the features, and the ids of each caption."""

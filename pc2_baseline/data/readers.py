@@ -25,7 +25,7 @@ def make_reader(release: Path, data: DataSettings, model: ModelSettings | None =
         return PixelReader(release, data, model)
     if data.name in PRECOMP:
         return PrecompReader(release, data)
-    return ReleaseReader(release, data, model.text_encoder if model else None)
+    return ReleaseReader(release, data)
 
 
 def tracks_of(release: Path) -> list[str]:
@@ -68,9 +68,8 @@ class DataIdentity:
         features_sha256: SHA-256 of each split's feature file, from the manifest; empty without one.
         vocabulary_sha256: Hash of the vocabulary, as :func:`hash_of_vocabulary` returns it;
             ``None`` where it is not known.
-        texts_sha256: Hash of each split's captions as texts, for a method that reads them, and of
-            the texts on its pages if they are read, too.
-        encoder_sha256: Hash of the pre-trained model that a training begins with or reads by.
+        texts_sha256: Hash of each split's captions as texts, for a method that reads them.
+        encoder_sha256: Hash of the pre-trained model that a training begins with.
     """
 
     fingerprints: dict[Split, str]
@@ -99,8 +98,7 @@ def identify(reader: Reader, *, reads: bool) -> DataIdentity:
 def hash_of_texts(reader: ReleaseReader, split: Split) -> str | None:
     """Identify the texts of a split, in their order; ``None`` if no text is read."""
     texts = reader.texts(split) if isinstance(reader, PixelReader) or reader.words(split) else []
-    read = texts + reader.page_texts(split)
-    return hashlib.sha256(json.dumps(read).encode()).hexdigest() if read else None
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest() if texts else None
 
 
 def hash_of_vocabulary(vocabulary: Vocabulary) -> str:

@@ -24,11 +24,9 @@ from now_builder.formats.release import (
     region_attributes,
 )
 from now_builder.formats.split import Split
-from now_builder.formats.tables import read_frame
 from pc2_baseline.config import DataSettings
 from pc2_baseline.data.precomp import SplitArrays, find_in
-from pc2_baseline.data.seen_words import SeenWords
-from pc2_baseline.data.sentence_encoder import hash_of_sentence_encoder
+from pc2_baseline.data.words import SeenWords
 
 _MOST_TOKENS = 2**22
 """Fifteen times those of the largest tokenizers; a file that says more is damaged."""
@@ -38,17 +36,22 @@ class ReleaseReader:
     """Read a release of NoW, each caption file once.
 
     Attributes:
-        encoder: Name of the pre-trained model that reads its texts, if any.
+        encoder: Name of the pre-trained model that sees and reads it, if any.
     """
 
-    def __init__(self, release: Path, data: DataSettings, encoder: str | None = None) -> None:
+    encoder: str | None = None
+
+    def __init__(self, release: Path, data: DataSettings) -> None:
         self.release = release
         self.data = data
-        self.encoder = encoder
         self._captions: dict[Split, Captions] = {}
         self._fingerprints: dict[Split, str] = {}
         self._texts: dict[Split, list[str]] = {}
-        self._pages: dict[str, str] | None = None
+
+    @cached_property
+    def encoder_sha256(self) -> str | None:
+        """Hash of the pre-trained model; ``None`` without one."""
+        return None
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -66,11 +69,6 @@ class ReleaseReader:
             problem = f"idx is {vocabulary.idx}, expected {_MOST_TOKENS} tokens at most"
             raise FormatError(path or self.release / "vocab", problem)
         return vocabulary
-
-    @cached_property
-    def encoder_sha256(self) -> str | None:
-        """Hash of the pre-trained model."""
-        return hash_of_sentence_encoder(self.encoder) if self.encoder else None
 
     def captions_path(self, split: Split) -> Path:
         """Return the caption file of a split."""
@@ -115,32 +113,7 @@ class ReleaseReader:
         columns = word_vectors.read_columns(region_attributes(self.release, split))
         if columns is None:
             return None
-        pages = partial(self.page_texts, split) if self.data.page_texts else None
-        return SeenWords(columns, lambda: self.texts(split), pages)
-
-    def page_texts(self, split: Split) -> list[str]:
-        """Return the text on each page of a split, from ``data.page_texts``; none without it.
-
-        Raises:
-            FormatError: If it cannot be read, lacks a page, or has one twice.
-        """
-        path = self.data.page_texts
-        if path is None:
-            return []
-        keys = (self._captions.get(split) or self._stored(split)).keys
-        if self._pages is None:
-            table = read_frame(path)
-            if missing := {"key", "ocr"} - set(table):
-                problem = f"columns {list(table)}, expected key and ocr: no {', '.join(missing)}"
-                raise FormatError(path, problem)
-            if not table["key"].is_unique:
-                again = table["key"][table["key"].duplicated()].iloc[0]
-                raise FormatError(path, f"key {again} is there twice, expected once")
-            self._pages = dict(zip(table["key"], table["ocr"].fillna(""), strict=True))
-        if lacking := [key for key in keys if key not in self._pages]:
-            problem = f"{len(lacking)} of {len(keys)} pages of {split} are not in it"
-            raise FormatError(path, f"{problem}, such as {lacking[0]}; expected all")
-        return [str(self._pages[key]) for key in keys]
+        return SeenWords(columns, partial(self.texts, split))
 
     def texts(self, split: Split) -> list[str]:
         """Return the text of each caption of a split.

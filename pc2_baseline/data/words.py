@@ -1,13 +1,19 @@
-"""Captions cut into words by NLTK, once: the words are kept in the user's cache, by content."""
+"""Words of captions: cut by NLTK and kept in the cache, or next to those that a detector read."""
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+from jaxtyping import Float
+
 from now_builder.errors import ConfigError
 from now_builder.formats.io import user_cache, write_text
+from now_builder.formats.word_vectors import text_vector
 from pc2_baseline.progress import bar
 
 _log = logging.getLogger(__name__)
@@ -86,3 +92,28 @@ def _read(path: Path, captions: int) -> list[list[str]] | None:
 
 def _hash(body: str) -> str:
     return hashlib.sha256(body.encode("utf-8")).hexdigest()
+
+
+@dataclass(frozen=True)
+class SeenWords:
+    """Columns of a region that hold the words read on it, and the text of each pair's caption.
+
+    The texts are read when they are first asked for: most methods need none.
+    """
+
+    columns: slice
+    read_texts: Callable[[], Sequence[str]]
+
+    @cached_property
+    def texts(self) -> Sequence[str]:
+        """The text of each caption."""
+        return self.read_texts()
+
+    @cached_property
+    def letters(self) -> Float[np.ndarray, "pairs 256"]:
+        """A unit vector of each caption: the sum of its letters', as a region's is.
+
+        Each letter also counts by itself. A caption without letters has a vector of zeros.
+        """
+        known = {text: text_vector(text) for text in dict.fromkeys(self.texts)}
+        return np.stack([known[text] for text in self.texts])

@@ -138,7 +138,7 @@ class In2r(CoTaught[In2rNetwork, DividedPairs]):
 
         def make(group: ProcessGroup) -> In2rNetwork:
             matching = make_network(settings.model, sizes, group)
-            return In2rNetwork(matching, pooled_width(settings.model, sizes))
+            return In2rNetwork(matching, pooled_width(settings.model))
 
         super().__init__(settings, device, make, DividedPairs)
         self.nets[1].load_state_dict(self.nets[0].state_dict())

@@ -71,7 +71,7 @@ def _image_encoder(model: ModelSettings, sizes: Sizes) -> nn.Module:
             return ReadingImageEncoder(features, _words(sizes), dropped)
         case "dual_encoder":
             towers = DualTowers(encoder_inputs(model.encoder))
-            choose_weights(towers, model.last_layers, model.lora_rank)
+            choose_weights(towers, model.lora_rank)
             return towers
 
 
@@ -93,7 +93,7 @@ def _caption_encoder(model: ModelSettings, sizes: Sizes) -> nn.Module:
 
 
 def _words(sizes: Sizes) -> WordSides:
-    return sizes.words or WordSides.unknown(sizes.features, sizes.texts, sizes.page_texts)
+    return sizes.words or WordSides.unknown(sizes.features)
 
 
 def _similarity(model: ModelSettings) -> BlockSimilarity:
@@ -128,11 +128,11 @@ def _attending(model: ModelSettings, budget: MemoryBudget) -> BlockSimilarity:
             return ScanSimilarity(way, temperature or heat, pooling, sharpness or sharp, budget)
 
 
-def pooled_width(model: ModelSettings, sizes: Sizes) -> int:
+def pooled_width(model: ModelSettings) -> int:
     """Return the width of a pooled vector of the settings' network."""
     if model.similarity == "dual_encoder":
         return encoder_inputs(model.encoder).width
-    return WIDTH + sizes.texts if model.similarity == "reading" else model.embed_dim
+    return WIDTH if model.similarity == "reading" else model.embed_dim
 
 
 def make_learner(net: nn.Module, matching: MatchingNetwork, train: TrainSettings) -> Learner:

@@ -123,8 +123,6 @@ class Ridge:
     the detector read on the page, times one factor, is the first guess at it: ridge regression
     learns what is missing, less of it the higher the penalty. The cosine of the caption with the
     region whose words are nearest to it is added (:class:`~pc2_baseline.modules.reading.Reading`).
-    With ``model.text_encoder`` the vector of the caption's text follows that of its letters; the
-    first guess at it is the page's text, with a factor of its own, or zero where no text is known.
 
     Each epoch also divides the pairs: a pair's statistic is 1 less the cosine that a fit to the
     other folds gives it. All folds have the same features and vectors, and so one scale and one
@@ -207,12 +205,7 @@ class Ridge:
         if self.method.words:
             reading = fit_reading(train)
             captions, read = reading.caption_vectors(train), reading.page_vectors(train)[own]
-            sides = [slice(0, WIDTH), slice(WIDTH, None)]  # words, and the text as a whole
-            own_factors = [
-                first_guess(read[:, side], captions[:, side]).expand(read[:, side].shape[1])
-                for side in sides
-            ]
-            factor = torch.cat(own_factors)
+            factor = first_guess(read, captions).expand(WIDTH)
             self.fitted |= {**reading.state(), "factor": factor}
             nearest = reading.best_regions_of(train, captions, torch.arange(len(train))[:, None])
             return Problem(pages[own], captions, fold, factor * read, nearest[:, 0])

@@ -1,6 +1,6 @@
 """Words that a detector read against words of captions, each set of vectors evened out."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
@@ -13,8 +13,7 @@ from now_builder.errors import ConfigError
 from now_builder.formats.word_vectors import WIDTH
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.data.seen_words import SeenWords
-from pc2_baseline.data.sentence_encoder import sentence_encoder
+from pc2_baseline.data.words import SeenWords
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.reading import (
     FEWEST,
@@ -23,7 +22,6 @@ from pc2_baseline.networks.reading import (
     Whitenings,
     WordSides,
     fit_whitening,
-    nothing,
 )
 
 Part = TypeVar("Part", bound=nn.Module)
@@ -38,27 +36,18 @@ class Reading(Whitenings):
     """How words that were read are compared with words that are written."""
 
     def page_vectors(self, split: PairSet) -> Float[Tensor, "images width"]:
-        """Return two unit vectors in one for each page: of its words, and of its text if known.
-
-        That of a text that is not known is zero; without a text encoder it is missing.
-        """
-        words = self.pages(torch.cat([block.mean(1) for block in read_blocks(split)]))
-        return torch.cat([words, self.page_texts.of_shown(_page_texts(split))], 1)
+        """Return a unit vector of the words on each page."""
+        return self.pages(torch.cat([block.mean(1) for block in read_blocks(split)]))
 
     def caption_vectors(self, split: PairSet) -> Float[Tensor, "pairs width"]:
-        """Return a unit vector of each caption: of its letters and, with an encoder, its text."""
-        letters, texts = _written(split)
-        both = torch.cat([self.captions(letters), self.texts(texts)], 1)
-        return unit(both) if texts.shape[1] else both
+        """Return a unit vector of each caption's letters."""
+        return self.captions(_written(split))
 
     def best_regions(
         self, split: PairSet, captions: Float[Tensor, "pairs width"]
     ) -> Float[Tensor, "images pairs"]:
-        """Return the cosine of each caption with the region of each page that is nearest to it.
-
-        Letters alone are compared.
-        """
-        letters = unit(captions[:, :WIDTH])
+        """Return the cosine of each caption with the region of each page that is nearest to it."""
+        letters = unit(captions)
         return torch.cat(
             [(self._regions(block) @ letters.T).amax(1) for block in read_blocks(split)]
         )
@@ -70,7 +59,7 @@ class Reading(Whitenings):
         rows: Int[Tensor, "pairs each"],
     ) -> Float[Tensor, "pairs each"]:
         """Return the same of some captions (``rows``) of each pair with the pair's page."""
-        letters = unit(captions[:, :WIDTH])
+        letters = unit(captions)
         places = [torch.from_numpy(place) for place in cut(np.arange(len(split)), _IMAGES)]
         blocks = read_blocks(split, split.image_of)
         return torch.cat([
@@ -90,52 +79,30 @@ class Reading(Whitenings):
         return {
             f"{name}_{part}": value
             for name, own in named
-            if len(own.mean)
             for part, value in (("mean", own.mean), ("matrix", own.matrix))
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "Reading":
         """Make one from :meth:`state`."""
-        there = [field.name for field in fields(cls) if f"{field.name}_mean" in state]
-        known = {name: Whitening(state[f"{name}_mean"], state[f"{name}_matrix"]) for name in there}
-        texts = known.setdefault("texts", nothing(0, 0))
-        known.setdefault("page_texts", nothing(0, texts.matrix.shape[1]))
-        return cls(**known)
+        names = [field.name for field in fields(cls)]
+        return cls(*(Whitening(state[f"{name}_mean"], state[f"{name}_matrix"]) for name in names))
 
 
 def fit_reading(train: PairSet) -> Reading:
     """Fit the maps to the pages and captions of the training split."""
-    return Reading(*_fit_pages(train), *_fit_texts(train))
+    return Reading(*_fit_pages(train), fit_whitening([_written(train)]))
 
 
 def fit_word_sides(train: PairSet) -> WordSides:
     """Fit the maps of a network that reads to the training split."""
     columns, standard = words_of(train).columns, centre_and_scale(mean_regions(train))
-    return WordSides(*_fit_pages(train), *_fit_texts(train), columns, *standard)
+    return WordSides(*_fit_pages(train), fit_whitening([_written(train)]), columns, *standard)
 
 
-def _fit_texts(train: PairSet) -> tuple[Whitening, Whitening, Whitening]:
-    """Fit the maps of captions' letters, of their texts, and of the texts on pages."""
-    letters, texts = _written(train)
-    if not texts.shape[1]:
-        return fit_whitening([letters]), nothing(0, 0), nothing(0, 0)
-    pages = _page_texts(train)
-    shown = pages[pages.norm(dim=1) > FEWEST]
-    of_pages = fit_whitening([shown]) if pages.shape[1] else nothing(0, texts.shape[1])
-    return fit_whitening([letters]), fit_whitening([texts]), of_pages
-
-
-def _written(split: PairSet) -> tuple[Float[Tensor, "pairs 256"], Float[Tensor, "pairs texts"]]:
-    """Return the vectors of captions' letters and of their texts, as :func:`with_texts` has."""
-    rows = torch.from_numpy(np.stack(split.captions)).double()
-    return rows[:, :WIDTH], rows[:, WIDTH:]
-
-
-def _page_texts(split: PairSet) -> Float[Tensor, "images texts"]:
-    """Return the vectors of the texts on pages; without columns where there are none."""
-    found = np.zeros((split.images, 0)) if split.page_texts is None else split.page_texts
-    return torch.from_numpy(found).double()
+def _written(split: PairSet) -> Float[Tensor, "pairs 256"]:
+    """Return the vectors of captions' letters, as :func:`with_texts` has them."""
+    return torch.from_numpy(np.stack(split.captions)).double()
 
 
 def _fit_pages(train: PairSet) -> tuple[Whitening, Whitening]:
@@ -180,27 +147,13 @@ def read_blocks(
 
 
 def texts_read(split: PairSet, settings: Settings) -> PairSet:
-    """Return a split as a method takes it that reads texts; as it is for one that reads none.
-
-    A text encoder also embeds the texts on the pages, where they are known.
-    """
-    if not settings.reads:
-        return split
-    words, encoder, pages = words_of(split), settings.model.text_encoder, None
-    if encoder and words.read_pages:
-        pages = sentence_encoder(encoder, split.device)(words.read_pages())
-    return replace(with_texts(split, words.texts, encoder), page_texts=pages)
+    """Return a split as a method takes it that reads texts; as it is for one that reads none."""
+    return with_texts(split) if settings.reads else split
 
 
-def with_texts(split: PairSet, texts: Sequence[str], encoder: str | None = None) -> PairSet:
-    """Return a split whose captions are the vectors of texts' letters, in place of tokens.
-
-    Those of a text encoder, by its name, follow them.
-    """
-    rows = replace(words_of(split), read_texts=lambda: texts).letters
-    if encoder:
-        rows = np.concatenate([rows, sentence_encoder(encoder, split.device)(texts)], 1)
-    return replace(split, captions=list(rows))
+def with_texts(split: PairSet) -> PairSet:
+    """Return a split whose captions are the vectors of their letters, in place of tokens."""
+    return replace(split, captions=list(words_of(split).letters))
 
 
 @torch.no_grad()
@@ -221,7 +174,7 @@ def whiten_once(method: object, split: PairSet, memory_gb: float) -> PairSet:
     regions = np.empty((split.images, rows, WIDTH), dtype=np.float32)
     for block in cut(np.arange(split.images), _IMAGES):
         regions[block] = encoder.fixed(split.image_batch(block)).cpu().numpy()
-    return replace(split, regions=regions, page_texts=None)
+    return replace(split, regions=regions)
 
 
 def parts_of(method: object, kind: type[Part]) -> Iterator[Part]:

@@ -33,7 +33,7 @@ class Whitening:
 
     Attributes:
         mean: Mean of the vectors that it was fitted to.
-        matrix: Symmetric, unless it is empty.
+        matrix: Symmetric.
     """
 
     mean: Float[Tensor, " dim"]
@@ -42,11 +42,6 @@ class Whitening:
     def __call__(self, rows: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows out"]:
         """Return unit vectors."""
         mapped: Tensor = unit((rows - self.mean) @ self.matrix)
-        return mapped
-
-    def of_shown(self, rows: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows out"]:
-        """Return unit vectors, and zeros for those of no length, which show nothing."""
-        mapped: Tensor = self(rows) * (rows.norm(dim=-1, keepdim=True) > FEWEST)
         return mapped
 
 
@@ -74,15 +69,11 @@ class Whitenings:
         pages: Fitted to pages' mean words.
         regions: Fitted to single regions' words.
         captions: Fitted to captions' letters.
-        texts: Fitted to captions' texts as a text encoder embeds them; no columns without one.
-        page_texts: The same for the texts on pages; no columns where there are none.
     """
 
     pages: Whitening
     regions: Whitening
     captions: Whitening
-    texts: Whitening
-    page_texts: Whitening
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +90,12 @@ class WordSides(Whitenings):
     centre: Float[Tensor, " features"]
     scale: Float[Tensor, " features"]
 
-    @property
-    def width(self) -> int:
-        """Width of a pooled vector."""
-        return WIDTH + len(self.texts.mean)
-
     @classmethod
-    def unknown(cls, features: int, texts: int, page_texts: int) -> "WordSides":
+    def unknown(cls, features: int) -> "WordSides":
         """Return one of the right shapes, for a network whose state is loaded afterwards."""
-        letters = nothing(WIDTH, WIDTH)
-        own, pages, ones = nothing(texts, texts), nothing(page_texts, texts), torch.ones(features)
-        return cls(letters, letters, letters, own, pages, slice(0, WIDTH), ones, ones)
-
-
-def nothing(rows: int, columns: int) -> Whitening:
-    """Return a map of vectors of one width to zeros of another, in float64."""
-    empty = torch.zeros(rows, columns + 1, dtype=torch.float64)
-    return Whitening(empty[:, 0], empty[:, 1:])
+        zeros = torch.zeros(WIDTH, WIDTH, dtype=torch.float64)
+        letters, ones = Whitening(zeros[0], zeros), torch.ones(features)
+        return cls(letters, letters, letters, slice(0, WIDTH), ones, ones)
 
 
 class Whiten(nn.Module):
@@ -126,29 +106,21 @@ class Whiten(nn.Module):
 
     def __init__(self, fitted: Whitening) -> None:
         super().__init__()
-        there = len(fitted.mean) > 0
-        self.register_buffer("mean", fitted.mean.float(), persistent=there)
-        self.register_buffer("matrix", fitted.matrix.float(), persistent=there)
-
-    @property
-    def fitted(self) -> Whitening:
-        """What it was made of."""
-        return Whitening(self.mean, self.matrix)
+        self.register_buffer("mean", fitted.mean.float())
+        self.register_buffer("matrix", fitted.matrix.float())
 
     def forward(self, rows: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows out"]:
         """Return unit vectors."""
-        return self.fitted(rows)
+        return Whitening(self.mean, self.matrix)(rows)
 
 
 class ReadingImageEncoder(nn.Module):
     """Encode a screenshot by the words read on it, and what the regions' mean adds to them.
 
     The pooled vector is that of the page's words plus a learned projection of the standardised
-    mean region, scaled to unit length; it adds next to nothing at first. With a text encoder the
-    words' vector is followed by that of the page's text, zero where no text is known, so that its
-    meaning, too, is learned from the mean region. The local vectors are those of each region's
-    words, zero where there are none. What no weight changes is in :meth:`fixed`, and may be
-    computed once for all epochs.
+    mean region, scaled to unit length; it adds next to nothing at first. The local vectors are
+    those of each region's words, zero where there are none. What no weight changes is in
+    :meth:`fixed`, and may be computed once for all epochs.
     """
 
     columns: Tensor
@@ -160,56 +132,52 @@ class ReadingImageEncoder(nn.Module):
         self.register_buffer("centre", words.centre.float())
         self.register_buffer("scale", words.scale.float())
         self.drop = nn.Dropout(feature_dropout)
-        self.project = nn.Linear(feature_dim, words.width)
+        self.project = nn.Linear(feature_dim, WIDTH)
         _begin_near_zero(self.project)
         self.page, self.region = Whiten(words.pages), Whiten(words.regions)
-        self.text = Whiten(words.page_texts)
         columns = torch.arange(words.columns.start, words.columns.stop)
         self.register_buffer("columns", columns)
 
     def fixed(self, regions: Float[Tensor, "images 36 features"]) -> Float[Tensor, "images n 256"]:
         """Return what is the same in every epoch, in rows.
 
-        They are the vectors of the 36 regions' words and then, wrapped, that of the page's words,
-        that of its text, and the standardised mean region.
+        They are the vectors of the 36 regions' words and then, wrapped, that of the page's words
+        and the standardised mean region.
         """
         words = regions.index_select(2, self.columns)
         shown = words.norm(dim=2, keepdim=True) > FEWEST
         mean = (regions.mean(1) - self.centre) / self.scale
-        text = self.text.fitted.of_shown(regions[:, 0, regions.shape[2] - len(self.text.mean) :])
-        rest = torch.cat([self.page(words.mean(1)), text, mean], 1)
+        rest = torch.cat([self.page(words.mean(1)), mean], 1)
         wrapped = functional.pad(rest, (0, -rest.shape[1] % WIDTH)).view(len(rest), -1, WIDTH)
         return torch.cat([self.region(unit(words)) * shown, wrapped], 1)
 
     def forward(self, regions: Float[Tensor, "images rows width"]) -> ImageCodes:
         """Encode the screenshots of a batch, from their regions or from :meth:`fixed`."""
         fixed = self.fixed(regions) if regions.shape[1] == REGIONS else regions
-        rest, width = fixed[:, REGIONS:].flatten(1), self.project.out_features
-        mean = rest[:, width : width + len(self.centre)]
-        pooled = rest[:, :width] + self.project(unit(self.drop(mean)))
+        rest = fixed[:, REGIONS:].flatten(1)
+        mean = rest[:, WIDTH : WIDTH + len(self.centre)]
+        pooled = rest[:, :WIDTH] + self.project(unit(self.drop(mean)))
         return ImageCodes(fixed[:, :REGIONS], unit(pooled))
 
 
 class ReadingCaptionEncoder(nn.Module):
     """Encode a caption by its letters, turned by a learned map, at first nearly the identity.
 
-    The pooled vector is the turned one; the one local vector is not turned. With a text encoder,
-    the text's vector follows that of the letters, and both are turned.
+    The pooled vector is the turned one; the one local vector is not turned.
     """
 
     def __init__(self, words: WordSides) -> None:
         super().__init__()
-        self.whiten, self.text = Whiten(words.captions), Whiten(words.texts)
-        self.turn = nn.Linear(words.width, words.width)
+        self.whiten = Whiten(words.captions)
+        self.turn = nn.Linear(WIDTH, WIDTH)
         _begin_near_zero(self.turn)
 
     def forward(
-        self, written: Float[Tensor, "captions width"], lengths: Int[Tensor, " captions"]
+        self, written: Float[Tensor, "captions 256"], lengths: Int[Tensor, " captions"]
     ) -> CaptionCodes:
-        """Encode the captions of a batch from the vectors of their letters and of their texts."""
-        letters = self.whiten(written[:, :WIDTH])
-        both = torch.cat([letters, self.text(written[:, WIDTH:])], 1)
-        turned = unit(both + self.turn(both))
+        """Encode the captions of a batch from the vectors of their letters."""
+        letters = self.whiten(written)
+        turned = unit(letters + self.turn(letters))
         return CaptionCodes(letters[:, None], turned, torch.ones_like(lengths))
 
 

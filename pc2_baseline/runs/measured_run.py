@@ -1,42 +1,36 @@
-"""One run of a table, in a process of its own: trained, measured, and scored by the board."""
+"""One run of a table: trained, measured, and scored by the board."""
 
+import os
 import sys
-from collections.abc import Mapping
-from functools import cache
+import threading
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from leaderboard.scoring.evaluate import read_inputs, score
+from leaderboard.metrics import recalls
+from leaderboard.scoring.evaluate import score
 from leaderboard.store.entries import write_result
-from leaderboard.submission.archive import Compute, Submission, pack
+from leaderboard.submission.archive import pack
 from now_builder.config import Strict
 from now_builder.errors import NowError
 from now_builder.formats.io import sha256_of, write_text
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.modules.retrieval import ensemble
-from pc2_baseline.runs.hubs import with_bank, without_hubs
-from pc2_baseline.runs.open_run import open_run
+from pc2_baseline.runs.open_run import open_run, with_bank, without_hubs
 from pc2_baseline.runs.predict import describe
-from pc2_baseline.runs.side_by_side import end_with_parent, peak_memory
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import STATE, read_state
-from pc2_baseline.training.method import Ensemble, Method
+from pc2_baseline.training.method import Ensemble
 from pc2_baseline.training.run_folder import BEST, LAST
 
-WHOLE, ONE, TWO = "", ".one", ".two"
-"""Endings of names of files after ``seed-N``: the whole method, one of its networks, or two."""
-
-_PARTS = {ONE: 1, TWO: 2}
 SPLIT: Split = "test"
 
 
 class Assignment(Strict):
-    """Message to the process of a run; ``title`` is the method's name on the board."""
+    """A run to train and measure; ``title`` is the method's name on the board."""
 
     release: Path
     run: Path
@@ -53,10 +47,11 @@ class Measured(Strict):
         rsum: rSum on the test split.
         dev_rsum: rSum on dev, by which the epoch was chosen.
         networks: Number of networks whose similarities are averaged.
-        scored: Endings of the files that were scored, of :data:`WHOLE`, :data:`ONE`, :data:`TWO`.
+        one_network_rsum: rSum of the first network alone.
+        two_networks_rsum: rSum of the first two networks; ``None`` for a method of one.
         seconds: Time of all epochs, choosing the best one on dev included.
-        memory_gb: Largest resident size of the process that ended the training, in GiB; ``None`` if
-            it was ended before it could say.
+        memory_gb: Largest resident size of the process in the training, in GiB; ``None`` if it was
+            ended before it could say.
         gpu_memory_gb: Largest size of its tensors on the GPU, in GiB; ``None`` without a GPU.
         auroc: AUROC of the best epoch's division, where the truth is known.
     """
@@ -65,7 +60,8 @@ class Measured(Strict):
     rsum: float
     dev_rsum: float
     networks: int
-    scored: tuple[str, ...]
+    one_network_rsum: float
+    two_networks_rsum: float | None
     seconds: float
     memory_gb: float | None
     gpu_memory_gb: float | None
@@ -73,90 +69,102 @@ class Measured(Strict):
 
 
 def measure(job: Assignment) -> Measured:
-    """Train a run, or go on with it; score its best epoch on the test split.
+    """Train a run, or resume it; score its best epoch on the test split.
 
-    Submissions, the board's results and, last, the record are written beside the run folder.
+    The submission, the board's result and, last, the record are written next to the run folder.
     """
+    _reset_peak_memory()
     fresh = train(job.release, job.run, job.settings).fresh > 0
     memory = peak_memory() if fresh else 0
     gpu_memory = torch.cuda.max_memory_allocated() if fresh else 0  # 0 without a GPU
-    networks, rsums = _score(job)
+    opened = open_run(job.run, release=job.release)
+    with opened.open(SPLIT, whole=True) as pairs:
+        about, bank, method = (
+            describe([opened], SPLIT, job.title),
+            opened.bank(SPLIT),
+            opened.method,
+        )
+        sets = with_bank(pairs, bank) if bank else (pairs,)
+        several = isinstance(method, Ensemble)
+        scored = [
+            method.similarities(own) if isinstance(method, Ensemble) else [method.similarity(own)]
+            for own in sets
+        ]
+        owner = pairs.image_of
+
+    def combined(networks: int) -> Float[np.ndarray, "images captions"]:
+        """Return the mean similarity of the first networks, hubs corrected."""
+        own = [ensemble(each[:networks]) if several else each[0] for each in scored]
+        return without_hubs(*own) if bank else own[0]
+
+    rsums = {n: recalls(combined(n), owner).rsum for n in (1, 2) if n <= len(scored[0])}
+    submission = beside(job.run, ".zip")
+    pack(submission, combined(len(scored[0])), about)
+    result = score(submission, job.release)
+    write_result(beside(job.run, ".result.json"), result)
     last = read_state(job.run / LAST)
     record = Measured(
         checkpoint=sha256_of(job.run / BEST / STATE),
-        rsum=rsums[WHOLE],
+        rsum=result.rsum,
         dev_rsum=last.best_rsum,
-        networks=networks,
-        scored=tuple(rsums),
+        networks=method.ensemble_size,
+        one_network_rsum=rsums[1],
+        two_networks_rsum=rsums.get(2),
         seconds=sum(epoch.seconds for epoch in last.history),
         memory_gb=round(memory / 2**30, 3) or None,
         gpu_memory_gb=round(gpu_memory / 2**30, 3) or None,
         auroc=last.history[last.best_epoch].figures.get("auroc"),
     )
-    write_text(_beside(job.run, ".json"), record.model_dump_json(indent=2) + "\n")
+    write_text(beside(job.run, ".json"), record.model_dump_json(indent=2) + "\n")
     return record
 
 
-def by_networks(
-    method: Method, split: PairSet
-) -> Mapping[str, Float[np.ndarray, "images captions"]]:
-    """Score a split with a method as it is, and with its first one or two networks.
-
-    Matrices that would be the same as another are left out, and so are those of a method that is no
-    :class:`~pc2_baseline.training.method.Ensemble`.
-    """
-    if not isinstance(method, Ensemble):
-        return {WHOLE: method.similarity(split)}
-    each = method.similarities(split)
-    found = {WHOLE: ensemble(each)}
-    if len(each) > 1:
-        found[ONE] = each[0]
-    if len(each) > 2:
-        found[TWO] = ensemble(each[:2])
-    return found
-
-
-def _score(job: Assignment) -> tuple[int, dict[str, float]]:
-    """Score a run as it is and by networks; return how many it has, and the rSum of each."""
-    opened = open_run(job.run, release=job.release)
-    with opened.open(SPLIT, whole=True) as pairs:
-        whole = describe([opened], SPLIT, job.title)
-        bank = opened.bank(SPLIT)
-        sets = with_bank(pairs, bank) if bank else (pairs,)
-        scored = [by_networks(opened.method, own) for own in sets]
-    matrices = {
-        ending: without_hubs(*(own[ending] for own in scored)) if bank else scored[0][ending]
-        for ending in scored[0]
-    }
-    read, rsums = cache(read_inputs), {}
-    for ending, similarity in matrices.items():
-        submission = _beside(job.run, f"{ending}.zip")
-        pack(submission, similarity, whole if ending == WHOLE else _part_of(whole, _PARTS[ending]))
-        result = score(submission, job.release, read=read)
-        write_result(_beside(job.run, f"{ending}.result.json"), result)
-        rsums[ending] = result.rsum
-    return opened.method.ensemble_size, rsums
-
-
-def _part_of(whole: Submission, networks: int) -> Submission:
-    """Describe what some of a method's networks do by themselves; their size is not known."""
-    training = whole.training.model_copy(update={"ensemble_size": networks})
-    return whole.model_copy(update={"training": training, "compute": Compute()})
-
-
-def _beside(run: Path, ending: str) -> Path:
+def beside(run: Path, ending: str) -> Path:
+    """Return a path next to a run folder that begins with its name."""
     return run.with_name(f"{run.name}{ending}")
 
 
+def peak_memory() -> int:
+    """Return the largest resident size of this process since the last reset, in bytes.
+
+    On Linux, ``getrusage`` includes memory that the parent held before the process began.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _reset_peak_memory() -> None:
+    """Let a run be measured by itself, though others ran in this process before."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    reset = Path("/proc/self/clear_refs")
+    if os.access(reset, os.W_OK):
+        reset.write_text("5")
+
+
 def main() -> None:
-    """Do what standard input says; a user's mistake ends in one line and exit code 1."""
-    job = Assignment.model_validate_json(end_with_parent())
+    """Do what standard input says; a user's mistake ends in one line and exit code 1.
+
+    The process ends with the one that started it, which holds standard input open.
+    """
+    job = Assignment.model_validate_json(sys.stdin.readline())
+
+    def watch() -> None:
+        while os.read(0, 1):  # past the buffer, whose lock would outlive the interpreter
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
     torch.set_num_threads(job.threads)
     try:
         measure(job)
     except NowError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(1)
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

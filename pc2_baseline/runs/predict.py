@@ -73,12 +73,8 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
     """
     first, every = opened[0], [run.record.settings for run in opened]
     encoders = tuple(dict.fromkeys(name for own in every if (name := _encoder(own))))
-    trained = "The data of the pre-trained model." if encoders else ""
-    read = (
-        "Texts of the pages (data.page_texts)." if any(own.data.page_texts for own in every) else ""
-    )
     training = Training(
-        external_data=" ".join(filter(None, (trained, read))) or None,
+        external_data="The data of the pre-trained model." if encoders else None,
         pretrained_backbones=encoders,
         seeds=tuple(dict.fromkeys(settings.train.seed for settings in every)),
         ensemble_size=sum(run.method.ensemble_size for run in opened),
@@ -105,11 +101,7 @@ def method_title(settings: Settings) -> str:
     """
     method = settings.method
     encoder = _encoder(settings).rpartition("/")[2]
-    network = settings.model.similarity.upper().replace("_", " ")
-    if settings.model.text_encoder:
-        network = f"{network} + {encoder}"
-    elif encoder:
-        network = encoder
+    network = encoder or settings.model.similarity.upper().replace("_", " ")
     notes = _notes([settings])
     if isinstance(method, OneNetworkSettings):
         plain = settings.model.similarity in {"pooled", "reading"}
@@ -133,10 +125,9 @@ def _notes(every: Sequence[Settings]) -> str:
 
 
 def _encoder(settings: Settings) -> str:
-    """Return the name of the pre-trained model that a run began with or reads by, or nothing."""
+    """Return the name of the pre-trained model that a run began with, or nothing."""
     model = settings.model
-    name = model.encoder if model.similarity == "dual_encoder" else model.text_encoder
-    return encoder_name(name)[-_LONGEST:] if name else ""
+    return encoder_name(model.encoder)[-_LONGEST:] if model.similarity == "dual_encoder" else ""
 
 
 def _is_bound(settings: Settings) -> bool:

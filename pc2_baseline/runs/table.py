@@ -1,33 +1,33 @@
-"""A benchmark's table in one command: methods by tokenizers, some seeds each, side by side."""
+"""A benchmark's table in one command: methods by tokenizers, some seeds each."""
 
 import os
+import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from queue import SimpleQueue
 
 import torch
 
 from now_builder.config import build
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.formats.io import (
     read_json,
     refuse_folder_of_others,
     remove_leftovers,
     sha256_of,
 )
-from pc2_baseline.config import DataSettings, ModelSettings
+from pc2_baseline.config import Settings
 from pc2_baseline.data.readers import DataIdentity, check_layout, identify, make_reader
 from pc2_baseline.progress import say
-from pc2_baseline.runs.measured_run import SPLIT, Assignment, Measured
-from pc2_baseline.runs.series import GridRun, seed_folder, with_seed
-from pc2_baseline.runs.side_by_side import Environment, Task, side_by_side
+from pc2_baseline.runs.measured_run import SPLIT, Assignment, Measured, beside, measure
 from pc2_baseline.runs.table_files import write_table
-from pc2_baseline.runs.table_plan import TableRow
-from pc2_baseline.runs.table_rows import RowRuns, make_sections
-from pc2_baseline.runs.train import finished
+from pc2_baseline.runs.table_plan import Environment, TableRow
+from pc2_baseline.runs.train import finished, with_seed
 from pc2_baseline.training.checkpoint import STATE, read_state
 from pc2_baseline.training.run_folder import BEST, LAST, other_settings, read_run, refuse_round
 from pc2_baseline.training.trainer import locked
@@ -36,8 +36,26 @@ COMMAND = (sys.executable, "-m", "pc2_baseline.runs.measured_run")
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """A run of a table, in the folder ``OUT/TRACK/METHOD/seed-N``."""
+
+    folder: Path
+    settings: Settings = field(compare=False)
+
+    @property
+    def row(self) -> tuple[str, str]:
+        """Track and method."""
+        return self.folder.parent.parent.name, self.folder.parent.name
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return "/".join([*self.row, self.folder.name])
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
-    """The runs of a table, in ``out/TRACK/ROW/seed-N``, and a slot for each process at a time."""
+    """The runs of a table, and a slot for each process at a time."""
 
     release: Path
     out: Path
@@ -46,18 +64,19 @@ class Work:
     slots: Sequence[Environment]
 
     @property
-    def runs(self) -> list[GridRun]:
+    def runs(self) -> list[Run]:
         """All runs, the first seed of every row first."""
         return [
-            GridRun(
-                row.name,
-                seed,
-                self.out / row.name / seed_folder(seed),
-                with_seed(row.settings, seed),
-            )
+            Run(self.out / row.track / row.title / f"seed-{seed}", with_seed(row.settings, seed))
             for seed in self.seeds
             for row in self.rows
         ]
+
+    @property
+    def threads(self) -> int:
+        """Threads of each process."""
+        share = (os.cpu_count() or 1) // len(self.slots)
+        return max(1, min(share, torch.get_num_threads()))  # OMP_NUM_THREADS may ask for fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,110 +87,106 @@ class Outcome:
     failures: dict[str, str]
 
 
-class Progress:
-    """State of each run of a table.
+def make_table(work: Work) -> Outcome:
+    """Train and score all runs that are not finished, then write the table.
 
-    Attributes:
-        earlier: Finished runs in the table's folder that it does not ask for, and their records.
+    With one slot, everything is trained in this process. The table is written again after every
+    run, of all finished runs in its folder, those of earlier calls included. A run that fails
+    becomes a note of its row, and the others go on; it is tried again by the next call.
 
     Raises:
         ConfigError: If a run's folder holds a run of other settings or on other data, or another
-            command made the table's.
+            table is being made in this one, which would lack these rows.
         FormatError: If the release cannot be read, or its test split is a blind round.
     """
-
-    def __init__(self, work: Work) -> None:
-        refuse_round(work.release, SPLIT)
-        refuse_folder_of_others(work.out)
-        self._identity = cache(_identity)
-        self._release = work.release
-        asked = work.runs
-        there = _runs_in(work.out)
-        settings = {row.name: row.settings for row in work.rows}
-        for run in there:
-            wanted = with_seed(settings.get(run.row, run.settings), run.seed)
-            if run.settings != wanted:
-                problem = other_settings(run.settings, wanted)
-                raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
-        known = {run.folder for run in asked}
-        others = [run for run in there if run.folder not in known and run.beside(".json").exists()]
-        self.earlier = [(run, self._of_these_data(run)) for run in others]
-
-    def measured(self, run: GridRun) -> Measured | None:
-        """Return the record of a finished run whose files are all there, or ``None``."""
-        path = run.beside(".json")
-        if not path.exists():
-            return None
-        own = run.settings
-        identity = self._identity(self._release, own.data, own.model, own.reads)
-        if finished(run.folder, identity, run.settings) is None:
-            return None
-        try:
-            record = build(Measured, read_json(path, "no record"), str(path))
-        except (ConfigError, FormatError):  # torn, or of another version: it is scored anew
-            return None
-        endings = [f"{part}{kind}" for part in record.scored for kind in (".zip", ".result.json")]
-        if not all(run.beside(ending).exists() for ending in endings):
-            return None
-        return record if record.checkpoint == sha256_of(run.folder / BEST / STATE) else None
-
-    def _of_these_data(self, run: GridRun) -> Measured:
-        try:
-            found = self.measured(run)
-        except FormatError:  # another data set
-            found = None
-        if found is None:
-            problem = f"not a finished run on {self._release}, whose table it would be in"
-            raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
-        return found
-
-    def in_words(self, run: GridRun) -> str:
-        """Return ``done``, ``to do``, or how many epochs are done."""
-        if self.measured(run):
-            return "done"
-        if not (run.folder / LAST / STATE).exists():
-            return "to do"
-        epochs = read_state(run.folder / LAST).epoch + 1
-        return f"goes on after epoch {epochs} of {run.settings.train.total_epochs}"
-
-
-def _runs_in(out: Path) -> list[GridRun]:
-    """List the runs in the folder of a table, by row and seed."""
-    folders = [path.parent for path in out.glob("*/*/seed-*/run.toml")]
-    runs = []
-    for folder in folders:
-        settings = read_run(folder).settings
-        row = f"{folder.parent.parent.name}/{folder.parent.name}"
-        runs.append(GridRun(row, settings.train.seed, folder, settings))
-    return sorted(runs, key=lambda run: (run.row, run.seed))
-
-
-def _identity(  # cached
-    release: Path,
-    data: DataSettings,
-    model: ModelSettings,
-    reads: bool,  # noqa: FBT001
-) -> DataIdentity:
-    check_layout(release, data)
-    return identify(make_reader(release, data, model), reads=reads)
+    done, earlier = _look(work)
+    with locked(work.out):
+        for folder in (work.out, *work.out.glob("*/*/")):
+            remove_leftovers(folder)
+        say(_contents(work))
+        say(_plan(work, len(done), len(earlier)))
+        left, failures = [run for run in work.runs if run not in done], dict[Run, str]()
+        with closing(_trained(work, left)) as ended:
+            for run, failure in ended:
+                record = None if failure else _read(run)
+                if record is None:
+                    failures[run] = failure or f"left no record; {run.folder}"
+                    words = f"failed: {failures[run]}"
+                else:
+                    done[run] = record
+                    words = f"rSum {record.rsum:.1f}, {record.seconds:.0f} s"
+                failed = f", {len(failures)} failed" if failures else ""
+                to_do = len(work.runs) - len(done) - len(failures)
+                say(f"{run.name}: {words} ({len(done)} done, {to_do} to do{failed})")
+                _write(work, done, earlier, failures)
+        markdown = _write(work, done, earlier, failures)
+    return Outcome(markdown, {run.name: why for run, why in failures.items()})
 
 
 def dry_run(work: Work) -> str:
     """Return the plan of :func:`make_table`: a line a run, and their number; write nothing."""
-    progress = Progress(work)
-    words = {run.name: progress.in_words(run) for run in work.runs}
-    done = list(words.values()).count("done")
-    lines = [f"{name}: {state}" for name, state in words.items()]
-    return "\n".join([*lines, _contents(work), _plan(work, progress, done)])
+    done, earlier = _look(work)
+    lines = []
+    for run in work.runs:
+        state = "done" if run in done else "to do"
+        if run not in done and (run.folder / LAST / STATE).exists():
+            epochs = read_state(run.folder / LAST).epoch + 1
+            state = f"goes on after epoch {epochs} of {run.settings.train.total_epochs}"
+        lines.append(f"{run.name}: {state}")
+    return "\n".join([*lines, _contents(work), _plan(work, len(done), len(earlier))])
 
 
-def _plan(work: Work, progress: Progress, done: int) -> str:
-    kept = f"; {len(progress.earlier)} earlier ones stay in the table" if progress.earlier else ""
-    runs = len(work.runs)
-    return (
-        f"{runs} runs: {done} done, {runs - done} to do, "
-        f"{len(work.slots)} at a time with {_threads(work)} threads each{kept}"
-    )
+def _look(work: Work) -> tuple[dict[Run, Measured], dict[Run, Measured]]:
+    """Return the finished runs that are asked for, and others in the folder of the table."""
+    refuse_round(work.release, SPLIT)
+    refuse_folder_of_others(work.out)
+    asked = {run.folder: run for run in work.runs}
+    rows = {(row.track, row.title): row.settings for row in work.rows}
+
+    @cache
+    def identity(text: str) -> DataIdentity:
+        own = Settings.model_validate_json(text)
+        check_layout(work.release, own.data)
+        return identify(make_reader(work.release, own.data, own.model), reads=own.reads)
+
+    def is_done(run: Run) -> bool:
+        own = with_seed(run.settings, 0).model_dump_json()
+        return finished(run.folder, identity(own), run.settings) is not None
+
+    done, earlier = dict[Run, Measured](), dict[Run, Measured]()
+    for path in sorted(work.out.glob("*/*/seed-*/run.toml")):
+        run = Run(path.parent, read_run(path.parent).settings)
+        wanted = with_seed(rows.get(run.row, run.settings), run.settings.train.seed)
+        if run.settings != wanted:
+            problem = other_settings(run.settings, wanted)
+            raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
+        record = _read(run)
+        if run.folder in asked:
+            if record and is_done(run):
+                done[asked[run.folder]] = record
+        elif beside(run.folder, ".json").exists():
+            try:
+                same = record is not None and is_done(run)
+            except FormatError:  # another data set
+                same = False
+            if record is None or not same:
+                problem = f"not a finished run on {work.release}, whose table it would be in"
+                raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
+            earlier[run] = record
+    return done, earlier
+
+
+def _read(run: Run) -> Measured | None:
+    """Return the record of a run whose files are all there and of its best epoch, or ``None``."""
+    path, best = beside(run.folder, ".json"), run.folder / BEST / STATE
+    files = [path, best, *(beside(run.folder, ending) for ending in (".zip", ".result.json"))]
+    if not all(file.exists() for file in files):
+        return None
+    try:
+        record = build(Measured, read_json(path, "no record"), str(path))
+    except (ConfigError, FormatError):  # torn, or of another version: it is scored again
+        return None
+    return record if record.checkpoint == sha256_of(best) else None
 
 
 def _contents(work: Work) -> str:
@@ -185,80 +200,83 @@ def _contents(work: Work) -> str:
     )
 
 
-def _say_epoch(name: str, line: str) -> None:
-    if line.startswith("epoch "):
-        say(f"{name}: {line}")
+def _plan(work: Work, done: int, earlier: int) -> str:
+    kept = f"; {earlier} earlier ones stay in the table" if earlier else ""
+    return (
+        f"{len(work.runs)} runs: {done} done, {len(work.runs) - done} to do, "
+        f"{len(work.slots)} at a time with {work.threads} threads each{kept}"
+    )
 
 
-def make_table(work: Work) -> Outcome:
-    """Train and score all runs that are not finished, then write the table.
+def _trained(work: Work, runs: Sequence[Run]) -> Generator[tuple[Run, str | None]]:
+    """Train and measure runs; yield each that has ended, and why it failed."""
 
-    The table is written anew after every run, of what there is in its folder, finished runs of
-    earlier calls included. A run that fails becomes a note of its row, and the others go on; it is
-    tried again by the next call.
+    def job_of(run: Run) -> Assignment:
+        return Assignment(
+            release=work.release, run=run.folder, settings=run.settings, title=run.row[1],
+            threads=work.threads,
+        )  # fmt: skip
 
-    Raises:
-        ConfigError: If a run's folder holds a run of other settings, or another table is being made
-            in this one, which would lack these rows.
-        FormatError: If the release cannot be read, or its test split is a blind round.
-    """
-    progress = Progress(work)
-    with locked(work.out):
-        return _make(work, progress)
-
-
-def _make(work: Work, progress: Progress) -> Outcome:
-    for folder in (work.out, *work.out.glob("*/*/")):
-        remove_leftovers(folder)
-    runs = {run.name: run for run in work.runs}
-    done = {name: found for name, run in runs.items() if (found := progress.measured(run))}
-    left = [run for name, run in runs.items() if name not in done]
-    failures: dict[str, str] = {}
-    say(_contents(work))
-    say(_plan(work, progress, len(done)))
-    tasks = [_task(work, run) for run in left]
-    with closing(side_by_side(COMMAND, tasks, work.slots, _say_epoch)) as ended:
-        for task in ended:
-            measured = None if task.failure else progress.measured(runs[task.name])
-            if measured is None:
-                failures[task.name] = task.failure or f"left no record; {runs[task.name].folder}"
-                words = f"failed: {failures[task.name]}"
+    if work.slots == [{}]:
+        for run in runs:
+            try:
+                measure(job_of(run))
+            except (NowError, torch.OutOfMemoryError) as error:
+                yield run, str(error)
             else:
-                done[task.name] = measured
-                words = f"rSum {measured.rsum:.1f}, {measured.seconds:.0f} s"
-            failed = f", {len(failures)} failed" if failures else ""
-            counts = f"{len(done)} done, {task.running} running, {task.waiting} to do{failed}"
-            say(f"{task.name}: {words} ({counts})")
-            _write(work, progress, done, failures)
-    return Outcome(_write(work, progress, done, failures), failures)
+                yield run, None
+        return
+    free: SimpleQueue[Environment] = SimpleQueue()
+    for slot in work.slots:
+        free.put(slot)
+
+    def in_process(run: Run) -> str | None:
+        slot = free.get()
+        try:
+            return _in_process(job_of(run), beside(run.folder, ".log"), slot)
+        finally:
+            free.put(slot)
+
+    with ThreadPoolExecutor(len(work.slots)) as pool:
+        running = {pool.submit(in_process, run): run for run in runs}
+        try:
+            for ended in as_completed(running):
+                yield running[ended], ended.result()
+        finally:  # Ctrl-C reaches the processes as well, and they end
+            pool.shutdown(cancel_futures=True)
 
 
-def _task(work: Work, run: GridRun) -> Task:
-    title = run.row.rpartition("/")[2]
-    job = Assignment(
-        release=work.release, run=run.folder, settings=run.settings, title=title,
-        threads=_threads(work),
-    )  # fmt: skip
-    return Task(run.name, job.model_dump_json(), run.beside(".log"))
-
-
-def _threads(work: Work) -> int:
-    share = (os.cpu_count() or 1) // len(work.slots)
-    return max(1, min(share, torch.get_num_threads()))  # OMP_NUM_THREADS may ask for fewer
+def _in_process(job: Assignment, log: Path, slot: Environment) -> str | None:
+    """Run :func:`measure` in a process of its own; return why it failed: its last line, if so."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    message = f"{job.model_dump_json()}\n".encode()
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            COMMAND, bufsize=0, stdin=subprocess.PIPE, stdout=output, stderr=output,
+            env={**os.environ, **slot},
+        ) as process,
+    ):  # fmt: skip
+        if process.stdin is not None:  # held open: the process ends when this one does
+            with suppress(BrokenPipeError):  # it has ended at once; its log says why
+                process.stdin.write(message)
+        code = process.wait()
+    if not code:
+        return None
+    if code < 0:
+        return f"ended by signal {-code}, perhaps out of memory; {log}"
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), f"exit code {code}; {log}")
+    return last.removeprefix("error: ").strip()
 
 
 def _write(
-    work: Work, progress: Progress, done: dict[str, Measured], failures: dict[str, str]
+    work: Work, done: dict[Run, Measured], earlier: dict[Run, Measured], failures: dict[Run, str]
 ) -> str:
-    finished = [(run, done[run.name]) for run in work.runs if run.name in done]
-    every = sorted([*finished, *progress.earlier], key=lambda pair: pair[0].seed)
-    rows = []
-    for name in dict.fromkeys([*(row.name for row in work.rows), *(run.row for run, _ in every)]):
-        track, _, title = name.partition("/")
-        failed = {
-            run.seed: failures[run.name]
-            for run in work.runs
-            if run.row == name and run.name in failures
-        }
-        rows.append(RowRuns(track, title, [pair for pair in every if pair[0].row == name], failed))
-    return write_table(work.out, make_sections(work.release, rows))
+    """Write the table of all finished runs, the rows that are asked for first."""
+    every = sorted([*done.items(), *earlier.items()], key=lambda one: one[0].settings.train.seed)
+    runs = [(*run.row, run.settings.train.seed, run.folder, record) for run, record in every]
+    notes = [(run.row, f"seed {run.settings.train.seed} failed: {why}")
+             for run, why in failures.items()]  # fmt: skip
+    asked = [(row.track, row.title) for row in work.rows]
+    return write_table(work.out, work.release, asked, runs, notes)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +18,10 @@ from now_builder.formats.release import data_folder
 from pc2_baseline.config import DEFAULT_PRESET, Settings, path_of, read_settings
 from pc2_baseline.data.readers import check_layout
 from pc2_baseline.runs.measured_run import SPLIT
-from pc2_baseline.runs.series import read_seeds
-from pc2_baseline.runs.side_by_side import Environment
+from pc2_baseline.runs.train import read_seeds
+
+Environment = Mapping[str, str]
+"""Additional environment variables of the processes of a slot, which runs one at a time."""
 
 _ROW_SETS = Path(__file__).with_name("rows")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -49,16 +51,11 @@ class Rows(Strict):
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A row on a track, with its settings."""
+    """A row on a track, with its settings; its runs are in ``OUT/TRACK/TITLE/seed-N``."""
 
     track: str
     title: str
     settings: Settings
-
-    @property
-    def name(self) -> str:
-        """Its folder under that of the table."""
-        return f"{self.track}/{self.title}"
 
 
 def rows_of_methods(methods: Sequence[str]) -> list[Row]:

@@ -1,29 +1,42 @@
 """The stage ``train``: from a release and settings to a run."""
 
 import os
-from dataclasses import replace
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 import torch
 
-from now_builder.errors import TrainingError
-from now_builder.formats.io import sha256_of
+from now_builder.errors import ConfigError, TrainingError
+from now_builder.formats.benchmarks import PRECOMP
+from now_builder.formats.io import remove_leftovers, sha256_of, write_json
 from now_builder.formats.noise import describe
-from now_builder.formats.word_vectors import WIDTH
+from now_builder.formats.release import read_manifest, region_attributes
+from now_builder.formats.word_vectors import read_columns
 from pc2_baseline import process_groups
 from pc2_baseline.analysis.truth import Truth, quality, truth_of
-from pc2_baseline.config import Settings
+from pc2_baseline.config import DEFAULT_PRESET, Settings, read_settings
 from pc2_baseline.data.pairs import PairSet, open_split
-from pc2_baseline.data.readers import DataIdentity, Reader, check_layout, identify, make_reader
+from pc2_baseline.data.readers import (
+    DataIdentity,
+    Reader,
+    check_layout,
+    identify,
+    make_reader,
+    tracks_of,
+)
 from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.methods import make_method
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.reading import fit_word_sides, texts_read, whiten_once
 from pc2_baseline.modules.seeds import repeat_exactly
 from pc2_baseline.networks.onednn_products import fast_float32
+from pc2_baseline.process_groups import is_first
 from pc2_baseline.progress import say
 from pc2_baseline.training.checkpoint import STATE, CheckpointState, read_state
 from pc2_baseline.training.method import EpochOutputs, Sizes
@@ -141,8 +154,6 @@ def _run_record(
         vocabulary_sha256=identity.vocabulary_sha256,
         texts_sha256=identity.texts_sha256,
         encoder_sha256=identity.encoder_sha256,
-        texts=len(pairs.captions[0]) - WIDTH if settings.model.text_encoder else 0,
-        page_texts=0 if pairs.page_texts is None else pairs.page_texts.shape[1],
         noise=noise_file and describe(noise_file, pairs.image_of, pairs.images),
         truth_sha256=truth and sha256_of(truth),
     )
@@ -243,3 +254,105 @@ class PictureCallback:
 
 def _division(outputs: EpochOutputs) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in outputs.get(DIVISIONS, {}).items()}
+
+
+SMALL_PRESET = "crossfit-pooled"
+"""Taken, on ``demo``, for fewer than :data:`FEW_PAIRS` training pairs."""
+
+FEW_PAIRS = 10_000
+"""Training pairs below which the paper's method learns mismatched pairs by heart."""
+
+
+def default_preset(release: Path, overrides: list[str]) -> tuple[str, list[str], str | None]:
+    """Return the arguments of :func:`~pc2_baseline.config.read_settings` that fit a release.
+
+    Data sets without a manifest, such as the authors' archive, have the paper's preset. For a small
+    release whose detector reads, the network begins with the words on the pages. The overrides of
+    the user come last.
+    """
+    if not (release / "manifest.json").exists():
+        return DEFAULT_PRESET, overrides, None
+    manifest = read_manifest(release)
+    if manifest.counts.get("train", 0) >= FEW_PAIRS:
+        return DEFAULT_PRESET, overrides, None
+    track = [] if "bert" in manifest.tracks else [f'data.tokenizer="{manifest.tracks[0]}"']
+    reads = read_columns(region_attributes(release, "train")) is not None
+    network = ['model.similarity="reading"'] if reads else []
+    return SMALL_PRESET, [*track, *network, *overrides], "demo"
+
+
+def with_only_track(
+    release: Path, config: str | None, overrides: list[str], on: str | None = None
+) -> list[str]:
+    """Return the overrides, with the only track of a release that lacks the preset's; write a line.
+
+    A track that the user sets is left as it is.
+    """
+    data, tracks = read_settings(config, overrides, on).data, tracks_of(release)
+    chosen = any(override.partition("=")[0].strip() == "data.tokenizer" for override in overrides)
+    if chosen or data.name in PRECOMP or len(tracks) != 1 or data.tokenizer in tracks:
+        return overrides
+    say(f"{release}: track {tracks[0]}, the only one there is, instead of {data.tokenizer}")
+    return [*overrides, f'data.tokenizer="{tracks[0]}"']
+
+
+def read_seeds(text: str, overrides: Sequence[str] = ()) -> list[int]:
+    """Read seeds such as ``0,1,2``.
+
+    Raises:
+        ConfigError: If a seed is not a number, or is given twice, or among the settings too.
+    """
+    if any(one.partition("=")[0].strip() == "train.seed" for one in overrides):
+        raise ConfigError(f"train.seed is set, but --seeds {text} says which seeds")
+    if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text):
+        raise ConfigError(f"--seeds {text}: expected numbers with commas between, such as 0,1,2")
+    seeds = [int(part) for part in text.split(",")]
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"--seeds {text}: a seed is given twice")
+    return seeds
+
+
+def with_seed(settings: Settings, seed: int) -> Settings:
+    """Return the same settings with another seed."""
+    return settings.model_copy(update={"train": settings.train.model_copy(update={"seed": seed})})
+
+
+def train_seeds(
+    release: Path, folder: Path, settings: Settings, seeds: Sequence[int], *, force: bool = False
+) -> dict[str, Any]:
+    """Train with each seed in ``folder/seed-N``; seeds that are done are not trained again.
+
+    Returns:
+        The content of ``folder/seeds.json``: seeds, runs, and for each recall of the best epochs on
+        dev its mean, standard deviation (n - 1; ``None`` for a single seed) and values.
+
+    Raises:
+        ConfigError: If ``folder`` is itself a run.
+    """
+    if (folder / "run.toml").exists():
+        raise ConfigError(f"{folder}: a single run; give --seeds a folder of its own")
+    remove_leftovers(folder)
+    runs = {}
+    for seed in seeds:
+        say(f"seed {seed}:")
+        own = with_seed(settings, seed)
+        runs[f"seed-{seed}"] = train(release, folder / f"seed-{seed}", own, force=force)
+    dev = {}
+    for name in next(iter(runs.values())).best_dev:
+        values = [trained.best_dev[name] for trained in runs.values()]
+        sd = stdev(values) if len(values) > 1 else None
+        dev[name] = {"mean": fmean(values), "sd": sd, "values": values}
+    told = [{"folder": name, **asdict(trained)} for name, trained in runs.items()]
+    series = {"seeds": list(seeds), "dev": dev, "runs": told}
+    if is_first():
+        write_json(folder / "seeds.json", series)
+    return series
+
+
+def in_words(series: dict[str, Any]) -> str:
+    """Return a line for the terminal, rSum first."""
+    spreads = [
+        f"{name} {own['mean']:.1f}" + ("" if own["sd"] is None else f" ± {own['sd']:.1f}")
+        for name, own in series["dev"].items()
+    ]
+    return f"{len(series['seeds'])} seeds, dev {', '.join(spreads)}"

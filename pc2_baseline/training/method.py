@@ -32,16 +32,12 @@ class Sizes:
         vocabulary: Tokens.
         words: Words of the data, for a network that reads and is trained; a network that is loaded
             has them in its state.
-        texts: Width of a text encoder's vectors; 0 without one.
-        page_texts: The same of the texts on pages; 0 if they are not known.
     """
 
     pairs: int
     features: int
     vocabulary: int
     words: WordSides | None = None
-    texts: int = 0
-    page_texts: int = 0
 
 
 @runtime_checkable

@@ -38,13 +38,9 @@ class ReleaseRecord(Strict):
     vocabulary_sha256: str
     """See :func:`~pc2_baseline.data.readers.hash_of_vocabulary`."""
     texts_sha256: dict[Split, str] = Field(default_factory=dict)
-    """Hashes of the captions as texts, and of the texts on pages, if the method reads them."""
+    """Hashes of the captions as texts, if the method reads them."""
     encoder_sha256: str | None = None
-    """Hash of the pre-trained model that the training began with, or reads texts by."""
-    texts: int = 0
-    """Width of the text encoder's vectors; 0 without one."""
-    page_texts: int = 0
-    """The same of the texts on pages; 0 if they are not known."""
+    """Hash of the pre-trained model that the training began with."""
     noise: Noise | None = None
     truth_sha256: str | None = None
     """Hash of the truth that the method was taught by; ``None`` where it only judges."""
@@ -52,10 +48,7 @@ class ReleaseRecord(Strict):
     @property
     def sizes(self) -> Sizes:
         """Sizes from which a method is built."""
-        features = self.features + self.page_texts
-        return Sizes(
-            self.pairs, features, self.vocabulary, texts=self.texts, page_texts=self.page_texts
-        )
+        return Sizes(self.pairs, self.features, self.vocabulary)
 
     @property
     def identity(self) -> DataIdentity:
@@ -74,11 +67,11 @@ class ReleaseRecord(Strict):
         if other:
             return f"other features of {', '.join(other)}"
         if self.texts_sha256 != found.texts_sha256:
-            return "other texts of the captions or pages"
+            return "other texts of the captions"
         if self.vocabulary_sha256 != found.vocabulary_sha256:
             return "another vocabulary"
         if self.encoder_sha256 != found.encoder_sha256:
-            return "another content of model.encoder or model.text_encoder"
+            return "another content of model.encoder"
         return None
 
 

@@ -28,7 +28,6 @@ ONLY_PARSED = {
     r"--engine ray": "needs a cluster: tests/now_builder/crawl/test_dispatch.py",
     r"cuda": "needs a GPU; `make gpu-check` rehearses on the CPU",
     r"--config clip": "downloads a model; tests/pc2_baseline/runs/test_pixels.py has a small one",
-    r"runs/meaning": "downloads a model; tests/pc2_baseline/data/test_sentence_encoder.py",
     r"builder ocr captures": "tests/now_builder/detect/test_read_screens.py",
     r"hf:|google/": "downloads a model; tests/pc2_baseline/runs/test_zero_shot.py has a small one",
     r"detectron2:": "detectron2 is on no registry: make test-detectron2",

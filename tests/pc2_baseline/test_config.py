@@ -13,34 +13,28 @@ from pc2_baseline.runs.predict import method_title
 LAYOUTS = {"coco": "coco_precomp", "f30k": "f30k_precomp", "cc152k": "cc152k_precomp"}
 
 
-@pytest.mark.parametrize("name", presets())
-def test_every_preset_is_valid_with_each_section_and_says_what_it_is(name):
-    assert presets()[name].endswith(".")
-    file = Path(pc2_baseline.config.__file__).with_name("configs") / f"{name}.toml"
-    own = tomllib.loads(file.read_text(encoding="utf-8")).get("on", {})
-    sections = sections_of(name)
-    assert own.keys() <= sections.keys()
-    assert all(sections[on] for on in own), "its comment is beside its head"
-    for on in sections:
-        assert read_settings(name, [], on).data.name == LAYOUTS.get(on, "now100k_precomp")
-    assert read_settings(name, [], "now") == read_settings(name, [])
+def test_every_preset_is_valid_with_each_section_and_says_what_it_is():
+    for name, about in presets().items():
+        assert about.endswith(".")
+        file = Path(pc2_baseline.config.__file__).with_name("configs") / f"{name}.toml"
+        own = tomllib.loads(file.read_text(encoding="utf-8")).get("on", {})
+        sections = sections_of(name)
+        assert own.keys() <= sections.keys()
+        assert all(sections[on] for on in own), "its comment is beside its head"
+        for on in sections:
+            assert read_settings(name, [], on).data.name == LAYOUTS.get(on, "now100k_precomp")
+        assert read_settings(name, [], "now") == read_settings(name, [])
 
 
-@pytest.mark.parametrize(
-    ("preset", "title"),
-    [("pc2-paper", "PC2"), ("pc2-star", "PC2*"), ("bicro-star", "BiCro*"), ("sgr", "SGR"),
-     ("scan-t2i", "SCAN T2I"), ("pc2-pooled", "PC2, pooled network"),
-     ("crossfit", "Cross-fit division"), ("ridge", "Ridge regression"),
-     ("reading", "Words read on the page, ridge regression"),
-     ("pc2-crossfit", "PC2, cross-fit division"),
-     ("pc2-crossfit-pooled", "PC2, cross-fit division, pooled network"),
-     ("sgr-c", "SGR-C (trained on matched pairs alone)")],
-)  # fmt: skip
-def test_a_submission_names_its_method_as_papers_do_and_another_network(preset, title):
-    assert method_title(read_settings(preset, [])) == title
-
-
-def test_a_plain_loss_on_vectors_is_named_by_loss_and_network():
+def test_a_submission_names_its_method_as_papers_do_and_another_network():
+    for preset, title in {
+        "pc2-paper": "PC2", "pc2-star": "PC2*", "sgr": "SGR", "scan-t2i": "SCAN T2I",
+        "pc2-pooled": "PC2, pooled network", "ridge": "Ridge regression",
+        "reading": "Words read on the page, ridge regression",
+        "pc2-crossfit-pooled": "PC2, cross-fit division, pooled network",
+        "sgr-c": "SGR-C (trained on matched pairs alone)",
+    }.items():  # fmt: skip
+        assert method_title(read_settings(preset, [])) == title
     settings = read_settings("sgr", ["model.similarity=pooled"])
     assert method_title(settings) == "Triplet loss, pooled network"
 
@@ -55,17 +49,16 @@ def test_the_default_preset_has_the_papers_values():
     assert (settings.model.embed_dim, settings.model.word_dim) == (2048, 300)
 
 
-@pytest.mark.parametrize(
-    ("on", "data", "warm_up"),
-    [("f30k", {"name": "f30k_precomp"}, 5), ("coco", {"name": "coco_precomp"}, 10),
-     ("cc152k", {"name": "cc152k_precomp"}, 10), ("now-bpe", {"tokenizer": "bpe"}, 10),
-     ("now-bert", {"tokenizer": "bert"}, 10)],
-)  # fmt: skip
-def test_other_data_differ_from_the_papers_preset_in_data_and_warm_up_alone(on, data, warm_up):
-    changed, paper = read_settings(None, [], on), read_settings(None, [])
-    assert changed.data == paper.data.model_copy(update=data)
-    assert (changed.method, changed.model) == (paper.method, paper.model)
-    assert changed.train == paper.train.model_copy(update={"warmup_epochs": warm_up})
+def test_other_data_differ_from_the_papers_preset_in_data_and_warm_up_alone():
+    for on, data, warm_up in (
+        ("f30k", {"name": "f30k_precomp"}, 5), ("coco", {"name": "coco_precomp"}, 10),
+        ("cc152k", {"name": "cc152k_precomp"}, 10), ("now-bpe", {"tokenizer": "bpe"}, 10),
+        ("now-bert", {"tokenizer": "bert"}, 10),
+    ):  # fmt: skip
+        changed, paper = read_settings(None, [], on), read_settings(None, [])
+        assert changed.data == paper.data.model_copy(update=data)
+        assert (changed.method, changed.model) == (paper.method, paper.model)
+        assert changed.train == paper.train.model_copy(update={"warmup_epochs": warm_up})
 
 
 def test_a_section_is_inherited_and_gives_way_to_the_values_of_the_file_that_extends_it(tmp_path):
@@ -93,30 +86,21 @@ def test_where_the_method_is_changed_settings_that_both_have_are_kept():
     assert (changed.model, changed.train, changed.data) == (pc2.model, pc2.train, pc2.data)
 
 
-@pytest.mark.parametrize(
-    ("config", "on", "message"),
-    [
+def test_a_wrong_name_or_file_is_refused_with_the_nearest(tmp_path):
+    for config, on, message in (
         ("what", None, "--config what: neither a file nor a preset; `pc2-baseline presets` lists"),
         ("pc2-papr", None, "the nearest is pc2-paper; "),
         ("ncr", "cocoa", "--on cocoa: no such section in ncr, expected .* demo, .* is coco$"),
         ("pc2-released", "coco", "no such section in pc2-released, expected one of now$"),
-    ],
-)  # fmt: skip
-def test_a_wrong_name_is_refused_with_the_nearest(config, on, message):
-    with pytest.raises(ConfigError, match=message):
-        read_settings(config, [], on)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read_settings(config, [], on)
+    for text, message in (
         ('extends = "pc3"\n', "mine.toml: extends 'pc3', expected a preset, the nearest is"),
         ("on = 3\n", r"mine.toml: on is 3, expected sections such as \[on.coco\]"),
         ("[on]\ncoco = 3\n", r"on is {'coco': 3}, expected sections"),
         ("[on.coco.train]\nspeed = 3\n", "mine.toml --on coco: train.speed: no such field"),
-    ],
-)
-def test_a_wrong_file_is_refused(tmp_path, text, message):
-    (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        read_settings(str(tmp_path / "mine.toml"), [], "coco")
+    ):
+        (tmp_path / "mine.toml").write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            read_settings(str(tmp_path / "mine.toml"), [], "coco")

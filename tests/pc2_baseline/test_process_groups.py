@@ -14,19 +14,16 @@ from pc2_baseline.process_groups import ALONE, join_process_groups
 from pc2_baseline.runs.train import train
 
 MODEL = [
-    "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=9",
+    "model.embed_dim=8", "model.word_dim=8", "model.similarity_dim=8", "train.batch=12",
     "train.warmup_epochs=1", "train.epochs=1", "train.lr=1e-3", "train.device=cpu",
     "train.pictures=false", "train.tensorboard=false",
 ]  # fmt: skip
 
 
 METHODS = {
-    "pc2-paper": ["method.classes=8", "method.class_hidden=16"],
-    "crossfit": ["method.folds=2", "train.seed=1"],
+    "pc2-paper": ["method.classes=8", "method.class_hidden=8"],
     "crossfit-pooled": ["method.folds=3", "data.tokenizer=jieba", "train.seed=1"],
-    "pc2-crossfit": ["method.folds=2", "method.classes=8", "train.seed=1"],
     "in2r": ["data.tokenizer=jieba", "method.neighbours=1", "train.epochs=3"],
-    "ncr": [],
     "bicro": ["method.warmup_share=1"],
 }
 LONGER = [*MODEL, *METHODS["pc2-paper"], "train.epochs=2"]

@@ -11,8 +11,7 @@ from PIL import Image
 from now_builder.detect.model.text_encoder import DIMENSION
 from now_builder.detect.model.weights import find_weights, load_detector
 from now_builder.detect.training.run import checkpoint_path
-from now_builder.formats.shard import Element
-from recipes.words import drawing, lexicon, measure_pages, train_words
+from recipes.words import drawing, lexicon, train_words
 
 pytestmark = pytest.mark.release
 LANGUAGES = {"en", "de", "ru", "zh", "ja"}
@@ -126,30 +125,3 @@ def test_arabic_letters_stand_from_right_to_left_and_a_ligature_is_shared():
     assert widths[1] == pytest.approx(widths[2])
     _, thai = _shown(16.0, "th")
     assert [letter.unit[1] for letter in thai.letters] == ["ท", "น"]
-
-
-def test_letters_are_matched_at_their_place_and_in_order():
-    said = [(0.1, "w"), (0.3, "e"), (0.5, "b"), (0.7, "s"), (0.9, "x")]
-    assert measure_pages.matched("Webst", said) == (4, 5)
-    assert measure_pages.matched("Webst", said[::-1]) == (1, 5)
-    assert measure_pages.matched("a" * 60 + "w", said) == (0, 61)
-    assert measure_pages.matched("אב", [(0.2, "ב"), (0.8, "א")]) == (2, 2)
-
-
-def test_lines_are_whole_visible_and_of_one_text():
-    def element(text, box, **others):
-        return Element((0.0, 0.0, 720.0, 1280.0), "p", text=text, text_box=box, **others)
-
-    line = (20.0, 20.0, 20.0 + 15 * 16.0, 62.0)
-    found = list(measure_pages.lines_of([
-        element("some plain words", line),
-        element("some plain words " * 3, line),  # too many for the box: it has several lines
-        element("some plain words", line, visible=False),
-        element("some plain words", (20.0, 1260.0, 260.0, 1302.0)),
-        element("words and", line),
-        element("a link", (20.0, 20.0, 100.0, 62.0), parent=4),
-    ]))  # fmt: skip
-    assert [(each.text, each.script) for each in found] == [
-        ("some plain words", "LATIN"), ("a link", "LATIN"),
-    ]  # fmt: skip
-    assert found[0].size == pytest.approx(21 / 1.33)

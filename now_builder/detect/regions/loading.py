@@ -32,7 +32,7 @@ from now_builder.detect.regions import detectron2 as detectron
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.regions.rows import PROJECTION, to_768
 from now_builder.detect.settings import DetectSettings
-from now_builder.dual_encoder import DualEncoder, encoder_name, find_encoder, hash_of_encoder
+from now_builder.dual_encoder import PictureEncoder, encoder_name, find_encoder, hash_of_encoder
 from now_builder.errors import ConfigError
 from now_builder.formats.features import DIMENSION, FeatureBatch
 from now_builder.formats.shard import HEIGHT, WIDTH
@@ -124,7 +124,7 @@ def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> D
         detector = AptExtractor(model, encoder, named, settings.proposals, dom=dom)
     if settings.embed:
         tower = "fp32" if precision == "mixed" else precision  # there are no words here
-        detector = EmbeddedRegions(detector, DualEncoder(settings.embed, device, tower), named)
+        detector = EmbeddedRegions(detector, PictureEncoder(settings.embed, device, tower), named)
     return detector
 
 
@@ -168,7 +168,7 @@ class EmbeddedRegions:
     """
 
     def __init__(
-        self, detector: Detector, encoder: DualEncoder, attributes: Mapping[str, str]
+        self, detector: Detector, encoder: PictureEncoder, attributes: Mapping[str, str]
     ) -> None:
         self._detector, self._encoder = detector, encoder
         self.attributes: Mapping[str, str] = dict(attributes)

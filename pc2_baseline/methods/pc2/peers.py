@@ -196,7 +196,7 @@ def make_pc2_network(
     group: ProcessGroup,
 ) -> Pc2Network:
     """Build a peer's network, freshly drawn: the pseudo-classifier first."""
-    classify = classifier(pooled_width(model, sizes), method.class_hidden, method.classes)
+    classify = classifier(pooled_width(model), method.class_hidden, method.classes)
     return Pc2Network(make_network(model, sizes, group), classify, method.classes)
 
 

@@ -106,33 +106,20 @@ def refuse(release, pattern, settings=None, split="train"):
     assert "\n" not in str(caught.value)
 
 
-def test_an_id_outside_the_vocabulary_names_file_line_and_size(copy):
-    lines = captions_of(copy).read_text().splitlines()
-    lines[4] = "5,9999"
-    captions_of(copy).write_text("\n".join(lines) + "\n")
-    refuse(copy, r"train_caps_jieba.txt: line 5: id 9999, but the vocabulary has 28 tokens")
-
-
-def test_an_empty_caption_names_its_line(copy):
-    lines = captions_of(copy).read_text().splitlines()
-    lines[2] = ""
-    captions_of(copy).write_text("\n".join(lines) + "\n")
-    refuse(copy, "line 3: an empty caption")
-
-
-def test_a_missing_track_is_named(tiny):
-    refuse(tiny, "no track bpe, it has jieba", DataSettings(tokenizer="bpe"))
-
-
-def test_a_vocabulary_without_start_is_refused(tiny, tmp_path):
-    (tmp_path / "v.json").write_text(json.dumps({"word2idx": {"a": 0}, "idx2word": {}, "idx": 1}))
-    refuse(tiny, "no token <start>", DataSettings(vocab_path=tmp_path / "v.json"))
-
-
-def test_a_vocabulary_of_another_size_than_it_says_is_refused(copy):
+def test_captions_and_vocabularies_that_do_not_fit_are_named(copy, tiny, tmp_path):
+    whole = captions_of(copy).read_text().splitlines()
+    for row, line, pattern in (
+        (4, "5,9999", r"train_caps_jieba.txt: line 5: id 9999, but the vocabulary has 28 tokens"),
+        (2, "", "line 3: an empty caption"),
+    ):
+        captions_of(copy).write_text("\n".join([*whole[:row], line, *whole[row + 1 :]]) + "\n")
+        refuse(copy, pattern)
     path = copy / "vocab" / f"{DATA_FOLDER}_vocab_jieba.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"idx": 10**12}))
     refuse(copy, f"idx is {10**12}, expected")
+    refuse(tiny, "no track bpe, it has jieba", DataSettings(tokenizer="bpe"))
+    (tmp_path / "v.json").write_text(json.dumps({"word2idx": {"a": 0}, "idx2word": {}, "idx": 1}))
+    refuse(tiny, "no token <start>", DataSettings(vocab_path=tmp_path / "v.json"))
 
 
 def test_a_folder_of_vocabularies_can_be_given(tiny):
@@ -140,53 +127,32 @@ def test_a_folder_of_vocabularies_can_be_given(tiny):
         assert len(pairs) == 8
 
 
-def damaged_archive(tiny, tmp_path, change):
+def test_features_that_cannot_be_learned_from_are_refused(tiny, tmp_path):
     archive = as_published(tiny, tmp_path / "archive")
     path = archive / "h5100k_precomp" / "train_ims.npy"
-    regions = np.load(path)
-    np.save(path, change(regions))
-    return archive
+    whole, zeros = np.load(path), DataSettings(allow_zero_rows=True)
 
-
-def test_a_region_of_zeros_is_refused_unless_allowed(tiny, tmp_path):
-    def zero_a_region(regions):
-        regions[3, 30:] = 0
+    def spoiled(place, value):
+        regions = whole.copy()
+        regions[place] = value
         return regions
 
-    archive = damaged_archive(tiny, tmp_path, zero_a_region)
-    refuse(archive, r"image 3: 6 of 36 regions are all zero; --set data.allow_zero_rows=true")
-    with open_pairs(archive, "train", DataSettings(allow_zero_rows=True), CPU) as pairs:
+    for regions, settings, pattern in (
+        (
+            spoiled(np.s_[3, 30:], 0),
+            None,
+            "image 3: 6 of 36 regions are all zero; --set",
+        ),
+        (spoiled(5, 0), zeros, "image 5: 36 of 36 regions are all zero$"),
+        (spoiled((9, 0, 0), np.nan), None, "image 9: features that are not finite"),
+        (whole[:, :20], None, r"features of shape \(24, 20, 768\), expected \(images, 36, dim\)"),
+        (np.concatenate([whole, whole]), None, "48 images"),
+    ):
+        np.save(path, regions)
+        refuse(archive, pattern, settings)
+    np.save(path, spoiled(np.s_[3, 30:], 0))
+    with open_pairs(archive, "train", zeros, CPU) as pairs:
         assert len(pairs) == 24
-
-
-def test_an_image_of_zeros_is_refused_always(tiny, tmp_path):
-    def zero_an_image(regions):
-        regions[5] = 0
-        return regions
-
-    archive = damaged_archive(tiny, tmp_path, zero_an_image)
-    refuse(archive, "image 5: 36 of 36 regions are all zero$", DataSettings(allow_zero_rows=True))
-
-
-def test_features_that_are_not_finite_name_the_pair(tiny, tmp_path):
-    def spoil(regions):
-        regions[9, 0, 0] = np.nan
-        return regions
-
-    refuse(damaged_archive(tiny, tmp_path, spoil), "image 9: features that are not finite")
-
-
-def test_another_number_of_regions_is_refused(tiny, tmp_path):
-    archive = as_published(tiny, tmp_path / "archive")
-    for split in ("train", "dev"):
-        path = archive / "h5100k_precomp" / f"{split}_ims.npy"
-        np.save(path, np.load(path)[:, :20])
-    refuse(archive, r"features of shape \(24, 20, 768\), expected \(images, 36, dim\)")
-
-
-def test_more_images_than_captions_are_refused(tiny, tmp_path):
-    archive = damaged_archive(tiny, tmp_path, lambda regions: np.concatenate([regions, regions]))
-    refuse(archive, "48 images")
 
 
 @given(pairs=st.integers(1, 300), size=st.integers(2, 64))

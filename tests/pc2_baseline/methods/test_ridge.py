@@ -11,7 +11,7 @@ from leaderboard.metrics import recalls
 from now_builder.errors import ConfigError
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import PairSet, open_pairs
-from pc2_baseline.data.seen_words import SeenWords
+from pc2_baseline.data.words import SeenWords
 from pc2_baseline.methods.ridge import Problem, Ridge, fit_lsa
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.folds import assign_folds

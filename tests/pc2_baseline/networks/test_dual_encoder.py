@@ -6,24 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from now_builder.dual_encoder import DualEncoder, DualTowers, EncoderInputs
-from now_builder.errors import ConfigError
+from now_builder.dual_encoder import EncoderInputs, PictureEncoder
 from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.shard import open_screenshot
-from pc2_baseline.config import ModelSettings, presets, read_settings
+from pc2_baseline.config import ModelSettings, read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.data.pixels import pairs_with_texts
-from pc2_baseline.method_section import METHODS
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.networks import make_network, pooled_width
 from pc2_baseline.modules.contrastive import info_nce
-from pc2_baseline.process_groups import ProcessGroup
 from pc2_baseline.training.method import Sizes
 
 CPU = torch.device("cpu")
-KINDS = ("clip", "siglip", "siglip2", "chinese_clip", "alt_clip", "vision_text")
-NO_NETWORK = {"ridge", "pc2-released", "mscn"}
-"""The first has none, the others want regions and words."""
+KINDS = ("clip", "siglip")
 
 
 @pytest.fixture
@@ -65,7 +60,7 @@ def test_before_it_learns_its_vectors_are_those_of_the_pre_trained_model(
     """From captures and texts, in batches of mixed lengths, against pictures one by one."""
     folder = encoders.save(getattr(encoders, kind), tmp_path / kind, [f"a{n}" for n in range(8)])
     own = settings("clip", f'model.encoder="{folder}"', "model.precision=fp32")
-    expected = DualEncoder(str(folder), CPU)
+    expected = PictureEncoder(str(folder), CPU)
     pages = pairs_with_texts(painted / "release", "test")
     shots = find_screenshots(painted / "captures", pages)
     pictures = [open_screenshot(shots[page.key].read(), page.key) for page in pages]
@@ -77,9 +72,8 @@ def test_before_it_learns_its_vectors_are_those_of_the_pre_trained_model(
     one = torch.cat([expected.images([picture], squeeze=True) for picture in pictures])
     torch.testing.assert_close(images, one, atol=3e-6, rtol=0)
     assert one.std(0).max() > 1e-3, "pages are told apart"
-    one = torch.cat([expected.texts([page.caption]) for page in pages])
-    torch.testing.assert_close(captions, one, atol=3e-6, rtol=0)
-    assert pooled_width(own.model, Sizes(24, 1, 28)) == images.shape[1]
+    assert captions.std(0).max() > 1e-3, "captions, too; the towers' own test has their vectors"
+    assert pooled_width(own.model) == images.shape[1]
 
 
 def gradients(net, batch, loss=None):
@@ -128,44 +122,8 @@ def test_a_chunk_bounds_the_activations_that_are_kept(painted, small_clip, setti
     assert kept(chunk=4) < 1.1 * batch.regions.nbytes < kept() / 2  # the pixels themselves
 
 
-def test_batch_normalisation_is_not_cut(small_clip, monkeypatch):
-    own = DualTowers.__init__
-
-    def with_norm(self, *given):
-        own(self, *given)
-        self.model.norm = torch.nn.BatchNorm1d(4)
-
-    monkeypatch.setattr(DualTowers, "__init__", with_norm)
-    network(small_clip)
-    with pytest.raises(ConfigError, match=r"model\.chunk.* batch normalisation"):
-        network(small_clip, chunk=2)
-    model = ModelSettings(similarity="dual_encoder", encoder=str(small_clip))
-    with pytest.raises(ConfigError, match="one process a network"):
-        make_network(model, Sizes(1, 1, 1), ProcessGroup(0, 2))
-
-
 def learned(net):
     return {name for name, value in net.named_parameters() if value.requires_grad}
-
-
-def test_the_last_layers_learn_and_what_follows_them(encoders, tmp_path, monkeypatch):
-    monkeypatch.setitem(encoders._LAYERS, "num_hidden_layers", 3)
-    monkeypatch.setitem(encoders._VISION, "num_hidden_layers", 3)
-    folder = encoders.save(encoders.clip, tmp_path / "deep", ["news"])
-    every = learned(network(folder))
-    found = learned(network(folder, last_layers=2))
-    assert found < every
-    assert not any(name.endswith("logit_scale") for name in every)
-    assert not any("embeddings" in name or "pre_layrnorm" in name for name in found)
-    numbers = {name.split(".")[5] for name in found if ".layers." in name}
-    assert numbers == {"1", "2"}
-    follow = {name.split(".")[2] for name in found}
-    assert follow == {"text_model", "vision_model", "text_projection", "visual_projection"}
-    assert {"images.model.vision_model.post_layernorm.weight",
-            "images.model.text_model.final_layer_norm.bias"} <= found  # fmt: skip
-    assert learned(network(folder, last_layers=9)) == {
-        name for name in every if "embeddings" not in name and "pre_layrnorm" not in name
-    }
 
 
 def test_adapters_alone_learn_and_begin_as_nothing(painted, small_clip, settings):
@@ -181,15 +139,6 @@ def test_adapters_alone_learn_and_begin_as_nothing(painted, small_clip, settings
         assert torch.equal(whole.eval().score_batch(batch), adapted.eval().score_batch(batch))
 
 
-def presets_of_methods():
-    """A preset for each method that takes a network."""
-    found = {}
-    for name in presets():
-        found.setdefault(read_settings(name, []).method.name, name)
-    assert found.keys() == METHODS.keys()
-    return [preset for method, preset in found.items() if method not in NO_NETWORK]
-
-
 def state_of(method):
     return {
         group: {name: value.clone() for name, value in tensors.items()}
@@ -198,22 +147,14 @@ def state_of(method):
 
 
 PARTS = {
-    "crcl": ["train.epochs=4", "method.schedules=[1]"],
     "crossfit": ["method.folds=2"],
     "pc2-paper": ["method.classes=8", "method.class_input=pooled", "method.noisy_from_epoch=0"],
-    "pc2-crossfit": ["method.classes=8", "method.class_input=pooled", "method.folds=2"],
 }
-SMALLER = {"pcsr": "pc2-paper", "pc2-pooled": "pc2-paper", "pc2-star": "pc2-paper",
-           "bicro": "", "crossfit-pooled": "crossfit",
-           "pc2-crossfit-pooled": "pc2-crossfit"}  # fmt: skip
 
 
-@pytest.mark.parametrize("preset", presets_of_methods())
-def test_every_method_that_takes_a_network_takes_it_and_goes_on_bit_for_bit(
-    painted, settings, preset
-):
-    overrides = PARTS.get(SMALLER.get(preset, preset), [])
-    own = settings(preset, *overrides)
+@pytest.mark.parametrize("preset", ["clip", "crossfit", "pc2-paper"])
+def test_methods_take_it_and_resume_bit_for_bit(painted, settings, preset):
+    own = settings(preset, *PARTS.get(preset, []))
     sizes = Sizes(24, 1, 28)
     with opened(painted, own, "train", "dev") as (pairs, dev):
         whole = make_method(own, sizes, CPU)
@@ -235,5 +176,5 @@ def test_every_method_that_takes_a_network_takes_it_and_goes_on_bit_for_bit(
 
 
 def test_inputs_are_asked_for_without_weights(small_clip, monkeypatch):
-    monkeypatch.setattr("now_builder.dual_encoder.load_network", lambda *_: pytest.fail("weights"))
+    monkeypatch.setattr("now_builder.dual_encoder._load_network", lambda *_: pytest.fail("weights"))
     assert EncoderInputs(str(small_clip)).width == 20

@@ -15,7 +15,7 @@ from now_builder.formats.release import read_manifest, read_pairs, write_manifes
 from now_builder.formats.word_vectors import count_units, letter_vector, unit_vector
 from pc2_baseline.config import DataSettings, read_settings
 from pc2_baseline.data.pairs import PairSet, open_pairs
-from pc2_baseline.data.seen_words import SeenWords
+from pc2_baseline.data.words import SeenWords
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.gsc import network_structures
 from pc2_baseline.methods.networks import make_network

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from pc2_baseline.cli import app
 from pc2_baseline.config import Plan, read_settings
 from pc2_baseline.data.planted import plant
-from pc2_baseline.runs import default_preset as module
-from pc2_baseline.runs.default_preset import SMALL_PRESET, default_preset, with_only_track
+from pc2_baseline.runs import train as module
+from pc2_baseline.runs.train import SMALL_PRESET, default_preset, with_only_track
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,15 @@ import numpy as np
 import pytest
 
 from pc2_baseline.config import read_settings
-from pc2_baseline.runs.hubs import NEAREST, draw_bank, with_bank, without_hubs
 from pc2_baseline.runs.measured_run import Assignment, measure
-from pc2_baseline.runs.open_run import open_run, similarity
+from pc2_baseline.runs.open_run import (
+    NEAREST,
+    draw_bank,
+    open_run,
+    similarity,
+    with_bank,
+    without_hubs,
+)
 from pc2_baseline.runs.train import train
 from tests.pc2_baseline.commands import call
 

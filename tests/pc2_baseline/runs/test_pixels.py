@@ -2,25 +2,18 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import transformers
 from safetensors.torch import load_file
 
 from leaderboard.blind import RoundPlan, make_round
 from leaderboard.scoring.evaluate import score
 from leaderboard.submission.archive import open_submission
-from now_builder.dual_encoder import DualEncoder
 from now_builder.errors import FormatError
-from now_builder.formats.screenshots import find_screenshots
-from now_builder.formats.shard import open_screenshot
 from pc2_baseline.config import read_settings
-from pc2_baseline.data.pixels import pairs_with_texts
 from pc2_baseline.runs.open_run import open_run, similarity
-from pc2_baseline.runs.plan import Data, plan
 from pc2_baseline.runs.train import train
 from tests.pc2_baseline.commands import call, failed
 from tests.pc2_baseline.train_twice import train_twice
@@ -78,38 +71,6 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(painted, small_clip, tmp_pat
         assert len(whole["networks"]) == len(every) - 1  # its own scale of the logits
 
 
-def test_what_has_learned_is_written_as_a_model_that_scores_alike(
-    painted, small_clip, trained, tmp_path
-):
-    """A whole one, adapters that are merged, and two peers."""
-    runs = {"whole": trained}
-    pytest.importorskip("peft", reason="pip install 'noise-of-web[lora]'")
-    for name, more in (("adapted", ["model.lora_rank=2"]), ("peers", ["method.name=ncr"])):
-        sets = [word for value in (*more, "train.lr=1e-2") for word in ("--set", value)]
-        done = train_command(painted, tmp_path / name, small_clip, *sets)
-        assert done.returncode == 0, done.stderr
-        runs[name] = tmp_path / name
-    for name, run in runs.items():
-        done = call("export", run, tmp_path / f"{name}-model")
-        assert done.returncode == 0, done.stderr
-        matrices = []
-        for folder in map(Path, done.stdout.split()):
-            encoder = DualEncoder(str(folder), torch.device("cpu"))
-            pages = pairs_with_texts(painted / "release", "test")
-            shots = find_screenshots(painted / "captures", pages)
-            pictures = [open_screenshot(shots[page.key].read(), page.key) for page in pages]
-            images = encoder.images(pictures, squeeze=True)
-            matrices.append(images @ encoder.texts([page.caption for page in pages]).T)
-        assert len(matrices) == (2 if name == "peers" else 1)
-        own = open_run(run)
-        with own.open("test") as pairs:
-            one = own.method.similarity(pairs)
-            every = own.method.similarities(pairs) if name == "peers" else [one]
-            for found, logits in zip(matrices, every, strict=True):
-                assert np.abs(np.tanh(logits / 2) - found.numpy()).max() < 2e-2  # bf16
-    failed(call("export", trained, tmp_path / "whole-model"), "is there already")
-
-
 def test_from_nothing_it_learns_colours_and_finds_shuffled_captions(
     write_painted, encoders, tmp_path
 ):
@@ -149,11 +110,6 @@ def test_what_cannot_be_seen_or_read_is_refused_in_one_line(
         train_command(painted, out, small_clip, "--set", "method.name=ridge"),
         "method ridge needs features",
     )
-    failed(
-        train_command(painted, out, small_clip, "--set", "model.lora_rank=2", "--set",
-                      "model.last_layers=1"),
-        "last_layers and model.lora_rank: expected one",
-    )  # fmt: skip
     other = shutil.copytree(painted, tmp_path / "other")
     (other / "release" / "manifest.json").unlink()
     failed(train_command(other, out, small_clip), "no manifest.json and so no caption texts")
@@ -172,18 +128,3 @@ def test_another_model_of_that_name_is_refused(painted, small_clip, encoders, tm
     done = train_command(painted, tmp_path / "run", encoder)
     failed(done, "a run on another content of model.encoder")
     failed(call("evaluate", tmp_path / "run"), "the model .*clip has changed since the training")
-
-
-def test_a_plan_counts_products_and_bounds_memory_by_the_chunk(small_clip):
-    data = Data.like_now(64, 16)
-
-    def planned(chunk):
-        sets = [f'model.encoder="{small_clip}"', "train.batch=8", f"model.chunk={chunk}"]
-        return plan(read_settings("clip", sets), data, "h100", 0.5)
-
-    cut, whole = planned(4), planned(0)
-    assert cut.phases[0].peak_gib < whole.phases[0].peak_gib
-    # encoded once more: four thirds of the products
-    assert 1.2 < cut.phases[0].tflop / whole.phases[0].tflop < 1.4
-    weights = whole.held_gib * 2**30 - 64 * 3072  # a byte for each value of a picture
-    assert weights == pytest.approx((small_clip / "model.safetensors").stat().st_size, rel=0.2)

@@ -1,48 +1,34 @@
 """Ranking the pairs of a release: who is found, who judges whom, and what is written."""
 
 import csv
-import io
 import json
 import shutil
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from PIL import Image
 from sklearn.metrics import roc_auc_score
 
-from now_builder.dual_encoder import DualEncoder
 from now_builder.errors import FormatError, TrainingError
 from now_builder.formats.release import (
     open_regions,
-    read_manifest,
     read_pairs,
-    write_manifest,
     write_pairs,
 )
-from now_builder.formats.screenshots import find_screenshots
-from now_builder.formats.shard import (
-    HEIGHT,
-    WIDTH,
-    Capture,
-    CaptureRow,
-    open_screenshot,
-    write_shard,
-)
 from now_builder.formats.word_vectors import count_units, unit_vector
-from pc2_baseline.config import Plan, RankSettings
+from pc2_baseline.config import Plan
 from pc2_baseline.data.planted import plant
 from pc2_baseline.methods.ridge import Problem
 from pc2_baseline.runs import rank_pairs as module
-from pc2_baseline.runs.rank_pairs import RankedPair, rank_pairs
+from pc2_baseline.runs.rank_pairs import COLUMNS, rank_pairs
 from tests.pc2_baseline.commands import call, failed
 
 
-def ranked(release, out, **settings):
-    rank_pairs(release, out, RankSettings(**settings))
+def ranked(release, out):
+    rank_pairs(release, out)
     return pd.read_csv(out, keep_default_na=False)
 
 
@@ -67,7 +53,6 @@ def test_the_shuffled_pairs_are_found_and_come_first(noisy, tmp_path):
     for row in found.itertuples():
         pair = rows[row.key]
         assert (row.url, row.split, row.pair_index) == (pair.url, pair.split, pair.pair_index)
-    assert ((found.why != "") == (found.clean_prob < 0.5)).all()
 
 
 def test_the_nearest_better_caption_of_a_suspect_names_what_its_page_shows(noisy, tmp_path):
@@ -87,29 +72,27 @@ def test_the_nearest_better_caption_of_a_suspect_names_what_its_page_shows(noisy
 
 def test_losses_are_those_of_the_slow_loop(easy, tmp_path, monkeypatch):
     kept = {}
-    judge = module._judge
+    judge = module.info_nce_of_pairs
 
     def watched(problem, penalty, drawn, same, near):
         kept[penalty] = problem, drawn, judge(problem, penalty, drawn, same, near)
         return kept[penalty][2]
 
-    monkeypatch.setattr(module, "_judge", watched)
-    done = rank_pairs(easy, tmp_path / "pairs.csv", RankSettings())
-    problem, drawn, judged = kept[done.penalty]
+    monkeypatch.setattr(module, "info_nce_of_pairs", watched)
+    found = ranked(easy, tmp_path / "pairs.csv")
+    chosen = min(kept, key=lambda one: kept[one][2].mean())
+    problem, drawn, loss = kept[chosen]
+    np.testing.assert_allclose(found.loss, np.sort(loss)[::-1])
     assert sorted(drawn) == list(range(240)), "a small release: all captions"
     captions = problem.captions / problem.captions.norm(dim=1, keepdim=True)
     for row in range(0, 240, 31):
-        weights = problem.solve(done.penalty, int(problem.fold[row]))
+        weights = problem.solve(chosen, int(problem.fold[row]))
         vector = problem.pages[row] @ weights
         cosines = (captions @ (vector / vector.norm())).numpy()
         same = (problem.captions == problem.captions[row]).all(1).numpy()
         against = np.exp(cosines[~same] / 0.1).sum()
         own = np.exp(cosines[row] / 0.1)
-        assert judged.loss[row] == pytest.approx(-np.log(own / (own + against)), abs=1e-3)
-        better = (cosines[~same] > cosines[row]).mean()  # of captions that are not its own
-        assert judged.better[row] == pytest.approx(better, abs=0.01)
-    means = {penalty: found.loss.mean() for penalty, (*_, found) in kept.items()}
-    assert min(means, key=lambda one: means[one]) == done.penalty
+        assert loss[row] == pytest.approx(-np.log(own / (own + against)), abs=1e-3)
 
 
 def test_no_fit_sees_a_pair_that_it_judges_nor_its_domain(noisy, tmp_path, monkeypatch):
@@ -123,7 +106,7 @@ def test_no_fit_sees_a_pair_that_it_judges_nor_its_domain(noisy, tmp_path, monke
         return solve(problem, penalty, without)
 
     monkeypatch.setattr(Problem, "solve", watched)
-    done = rank_pairs(release, tmp_path / "pairs.csv", RankSettings())
+    done = rank_pairs(release, tmp_path / "pairs.csv")
     assert done.folds_by == "domain"
     assert all(without is not None for _, without in problems)
     fold = problems[0][0].fold
@@ -155,7 +138,7 @@ def with_sites(release, folder, sites):
 @pytest.mark.parametrize("sites", [1, 9])
 def test_few_domains_are_folded_by_page(noisy, tmp_path, sites):
     release = with_sites(noisy, tmp_path / "few", sites)
-    assert rank_pairs(release, tmp_path / "pairs.csv", RankSettings()).folds_by == "page"
+    assert rank_pairs(release, tmp_path / "pairs.csv").folds_by == "page"
 
 
 def test_the_authors_archive_has_keys_and_the_words_of_its_tokens(easy, tmp_path):
@@ -212,94 +195,26 @@ def test_words_that_were_read_tell_pairs_that_no_other_feature_tells(noisy, read
 def test_regions_add_to_the_nearest_caption_what_all_pages_with_all_captions_have(
     read, tmp_path, monkeypatch
 ):
-    kept, nearest_better = [], module._nearest_better
+    kept, nearest_better = [], module.nearest_better
 
-    def watched(sides, judged, number):
-        kept.append((sides, judged, number, nearest_better(sides, judged, number)))
-        return kept[0][3]
+    def watched(*given):
+        kept.append((given, nearest_better(*given)))
+        return kept[0][1]
 
-    monkeypatch.setattr(module, "_nearest_better", watched)
+    monkeypatch.setattr(module, "nearest_better", watched)
     monkeypatch.setattr(module, "_LISTED", 672)
-    rank_pairs(read, tmp_path / "pairs.csv", RankSettings())
-    [(sides, judged, number, nearest)] = kept
-    near = sides.regions.of_all(np.arange(672)).double()
-    captions = sides.captions / sides.captions.norm(dim=1, keepdim=True)
-    scores = judged.predicted @ captions.T + near
-    assert torch.allclose(scores.diagonal(), judged.own, atol=1e-5)
+    rank_pairs(read, tmp_path / "pairs.csv")
+    [((problem, penalty, regions, number), nearest)] = kept
+    predicted, near = problem.predict(penalty), regions.of_all(np.arange(672)).double()
+    captions = problem.captions / problem.captions.norm(dim=1, keepdim=True)
+    scores = predicted @ captions.T + near
+    own = (predicted * captions).sum(1) + problem.nearest
+    assert torch.allclose(scores.diagonal(), own, atol=1e-5)
     scores[number[:, None] == number] = -torch.inf
     best, shown = scores.amax(1), torch.from_numpy(nearest)
-    assert torch.equal(shown >= 0, best > judged.own + 1e-5)
+    assert torch.equal(shown >= 0, best > own + 1e-5)
     found = scores[torch.arange(672), shown][shown >= 0]
     assert torch.allclose(found, best[shown >= 0], atol=1e-5)
-
-
-TINTS = [(200, 30, 30), (30, 160, 60), (40, 60, 200), (230, 220, 60)]
-
-
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory):
-    """A small release with screenshots, whose colour is the page's topic, and with texts."""
-    root = tmp_path_factory.mktemp("seen")
-    plan = Plan(train=40, dev=8, test=8, topics=4, details=0, vocabulary=0, words=4)
-    release, captures = plant(root / "release", plan), root / "captures"
-    truth = pd.read_csv(release / "truth.csv")
-    pairs, shots = [], {}
-    for place, pair in enumerate(read_pairs(release)):
-        owner = truth[truth.key == truth.caption_of[place]].concepts.iloc[0]
-        text = f"topic{owner} page {place}"
-        pairs.append(replace(pair, key=f"00000_{place:04d}", caption=text))
-        picture, file = (
-            Image.new("RGB", (WIDTH, HEIGHT), TINTS[truth.concepts[place]]),
-            io.BytesIO(),
-        )
-        picture.save(file, "PNG", compress_level=1)
-        shots[pairs[-1].key] = file.getvalue()
-    write_pairs(release / "pairs.parquet", pairs)
-    for split in ("train", "dev", "test"):
-        keys = [pair.key for pair in pairs if pair.split == split]
-        folder = release / "now100k_precomp"
-        (folder / f"{split}_ids.txt").write_text("".join(f"{key}\n" for key in keys))
-        with h5py.File(folder / f"{split}.h5", "a") as file:
-            file["keys"][:] = keys
-    write_manifest(release, read_manifest(release).model_copy(update={"fingerprints": {}}))
-    captures.mkdir()
-    rows = [CaptureRow(one.key, one.url, one.url, one.site, "ok") for one in pairs]
-    members = [Capture(key, shot, b"<html>", []) for key, shot in shots.items()]
-    write_shard(captures, 0, rows, members)
-    return release, captures, truth.matched.to_numpy()
-
-
-def test_a_dual_encoder_takes_the_place_of_the_features_and_a_stop_loses_no_batch(
-    seen, encoders, tmp_path, monkeypatch
-):
-    """Its weights are random: what tells the pairs is the regression from picture to text."""
-    release, captures, matched = seen
-    words = [f"topic{topic}" for topic in range(4)]
-    clip = encoders.save(encoders.clip, tmp_path / "clip", [*words, "page"])
-    out = tmp_path / "out" / "pairs.csv"
-    settings = RankSettings(captures=captures, model=str(clip), device="cpu", batch_size=16)
-    texts = DualEncoder.texts
-    monkeypatch.setattr(DualEncoder, "texts", _stopped)
-    with pytest.raises(KeyboardInterrupt):
-        rank_pairs(release, out, settings)
-    assert sorted(path.name for path in out.parent.iterdir()) == ["pairs.csv.parts"]
-    monkeypatch.setattr(DualEncoder, "texts", texts)
-    monkeypatch.setattr(DualEncoder, "images", _stopped)
-    rank_pairs(release, out, settings)
-    assert [*out.parent.iterdir()] == [out]
-    found = pd.read_csv(out).set_index("key")
-    known = dict(zip(sorted(found.index), matched, strict=True))
-    assert roc_auc_score([known[key] for key in found.index], found.clean_prob) > 0.8
-    monkeypatch.undo()
-    encoder = DualEncoder(str(clip), torch.device("cpu"), "fp32")
-    shots = find_screenshots(captures, read_pairs(release))
-    pages = encoder.images([open_screenshot(shots[key].read(), key) for key in found.index])
-    every = (pages @ encoder.texts(found.caption.tolist()).T).numpy()
-    assert np.allclose(found.cosine, every.diagonal() - every.mean(), atol=1e-5)
-
-
-def _stopped(*_, **__):
-    raise KeyboardInterrupt
 
 
 def test_the_command_writes_whole_files_the_same_every_time(easy, tmp_path):
@@ -309,7 +224,7 @@ def test_the_command_writes_whole_files_the_same_every_time(easy, tmp_path):
     told = json.loads(done.stdout)
     with out.open(newline="") as file:
         header, *rows = csv.reader(file)
-    assert header == [field.name for field in fields(RankedPair)]
+    assert header == COLUMNS
     assert told["pairs"] == len(rows) == 240
     assert told["suspects"] == sum(float(row[4]) < 0.5 for row in rows)
     before = out.read_bytes()
@@ -323,23 +238,19 @@ def test_mistakes_end_in_one_line(easy, tmp_path):
     failed(call("rank-pairs", easy, "-o", tmp_path / "x.zip"), "expected the name of a .csv file")
     failed(call("rank-pairs", tmp_path, "-o", out), "no folder now100k_precomp")
     failed(call("rank-pairs", easy, "-o", out, "--track", "bpe"), "no track bpe, expected --track ")
-    failed(call("rank-pairs", easy, "-o", out, "--squeeze"), "--squeeze: of a model, expected")
     (other := tmp_path / "f30k_precomp").mkdir()
     failed(call("rank-pairs", other, "-o", out), "no folder now100k_precomp")
     other.rename(folder := tmp_path / "folder.csv")
     failed(call("rank-pairs", easy, "-o", folder), "a folder, expected the name of a .csv file")
     folder.rmdir()
-    failed(call("rank-pairs", easy, "-o", out, "--model", "x"), "expected both, or neither")
-    failed(call("rank-pairs", easy, "-o", out, "--captures", tmp_path / "no", "--model", "x"),
-           "no such captures folder")  # fmt: skip
     assert not [*tmp_path.iterdir()]
 
 
 def test_too_few_pairs_and_torn_pair_tables_are_refused(easy, tmp_path):
     few = plant(tmp_path / "few", Plan(train=4, dev=2, test=2))
     with pytest.raises(TrainingError, match="8 pairs, expected at least 10 that share no caption"):
-        rank_pairs(few, tmp_path / "pairs.csv", RankSettings())
+        rank_pairs(few, tmp_path / "pairs.csv")
     torn = shutil.copytree(easy, tmp_path / "torn")
     write_pairs(torn / "pairs.parquet", read_pairs(easy)[1:])
     with pytest.raises(FormatError, match="no row of train_00000, which has a caption"):
-        rank_pairs(torn, tmp_path / "pairs.csv", RankSettings())
+        rank_pairs(torn, tmp_path / "pairs.csv")

@@ -93,7 +93,7 @@ def test_a_file_of_another_tower_or_of_none_is_refused(captures, settings, clip,
 
 def test_what_is_no_dual_encoder_is_refused_in_one_line(captures, settings, tmp_path):
     chosen = settings.model_copy(update={"embed": str(tmp_path)})
-    with pytest.raises(ConfigError, match=r"config\.json is missing") as caught:
+    with pytest.raises(ConfigError, match=r"model\.safetensors is missing") as caught:
         detect(captures, tmp_path / "f.h5", chosen)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "f.h5").exists()

@@ -1,14 +1,24 @@
-"""A GPU that is not there: code for one runs on shapes alone, and what it does is counted."""
+"""Count what a training would take on a GPU, without one: operations, memory and hours by phase.
 
-import sys
+    python -m benchmarks.gpu.count --config pc2-paper --gpu h100 --set model.precision=bf16
+
+A few steps of each phase run on shapes alone. Each operation takes the longer of its products at
+70 % of the data sheet's rate and its bytes at 80 %, and 45 µs: ten of twelve steps of PC² that were
+timed on an H100 come out within a fifth. Mixtures are not counted.
+"""
+
+import argparse
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from functools import cache
+from io import StringIO
 from typing import Any
 from unittest.mock import patch
+from warnings import catch_warnings
 from weakref import finalize
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
@@ -19,12 +29,18 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakIdKeyDictionary
 
+from now_builder.errors import ConfigError
+from now_builder.formats.word_vectors import WIDTH
+from pc2_baseline.config import Settings, read_settings
+from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.methods import make_method
+from pc2_baseline.training.method import Sizes
+
 FAKE = torch.device("meta")
 """The device that stands for a GPU: its tensors have shapes, and no numbers."""
 
 _aten = torch.ops.aten
 _to_copy, _item, _unique = _aten._to_copy, _aten._local_scalar_dense, _aten._unique2  # noqa: SLF001
-_TAKES_BOTH = {_to_copy.default, _aten.copy_.default, _aten._pack_padded_sequence.default}  # noqa: SLF001
 _INDEXING = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}
 _MOST_KNOWN = 2**22
 """Numbers of the largest tensor that is computed for real."""
@@ -56,11 +72,7 @@ def _gru(words: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return torch.cat(states, -1), last
 
 
-class MixedDevicesError(RuntimeError):
-    """Tensors of the host and of the GPU met in one operation."""
-
-
-class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class FakeDevice(TorchDispatchMode):
     """Run PyTorch code on :data:`FAKE` as if it were a GPU, and count what it does there.
 
     Integers that the host has sent, and what follows from them alone, are computed for real beside
@@ -70,26 +82,20 @@ class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes:
         every_cell: Make up that all cells of a matrix are not zero.
-        synchronisations: How often the host waited for the GPU, by operation and place.
         work: How often an operation ran, by type of its product, operations of that, and bytes.
         live: Bytes that are held of what was made here.
         peak: The most that were held at once.
-
-    Raises:
-        MixedDevicesError: If an operation gets tensors of both devices.
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.every_cell = False
-        self.synchronisations: Counter[str] = Counter()
         self.work: Counter[tuple[torch.dtype | None, int, int]] = Counter()
         self.live = self.peak = 0
         self._twins = WeakIdKeyDictionary()  # by storage: its numbers, where they are known
 
     def restart(self) -> None:
         """Count anew; what is held stays held."""
-        self.synchronisations.clear()
         self.work.clear()
         self.peak = self.live
 
@@ -100,8 +106,6 @@ class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         given = _tensors((args, kwargs))
         fake = [tensor for tensor in given if tensor.device == FAKE]
-        if fake and func not in _TAKES_BOTH and any(t.device != FAKE and t.dim() for t in given):
-            raise MixedDevicesError(f"{func} in {_place()}: tensors of the host and of the GPU")
         if fake and func in _INDEXING:
             args = (args[0], self._without_masks(args[1]), *args[2:])
             given = _tensors((args, kwargs))
@@ -125,35 +129,21 @@ class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return what the host gets from the GPU, after waiting for it; nothing if it asks not."""
         first = args[0]
         if func is _item.default:
-            self._wait("item")
             known = self._twin(first)
             return torch.ones((), dtype=first.dtype).item() if known is None else known.item()
         if func is _to_copy.default and torch.device(kwargs.get("device") or FAKE) != FAKE:
-            self._wait("copy")
             return func(self._numbers(first), **kwargs)
         if func is _aten.copy_.default and first.device != FAKE:
-            self._wait("copy")
             return func(first, self._numbers(args[1]), *args[2:], **kwargs)
         if func is _aten.nonzero.default:
-            self._wait("nonzero")
             return self._send(self._cells(first))
         if func is _aten.count_nonzero.default:
             return self._send(torch.tensor(len(self._cells(first))))
         if func is _unique.default:
-            self._wait("unique")
             known = self._twin(first)
             values = torch.arange(first.numel()) if known is None else known
             return tuple(map(self._send, func(values, *args[1:], **kwargs)))
-        if func is _aten.bincount.default:
-            self._wait("bincount")
-            return self._send(func(self._numbers(first), *args[1:], **kwargs))
-        if func.name() == "torchvision::nms":
-            self._wait("nms")
-            return self._send(torch.arange(len(first)))
         return None
-
-    def _wait(self, operation: str) -> None:
-        self.synchronisations[f"{operation} in {_place()}"] += 1
 
     def _without_masks(self, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Replace masks by the places that they mark, which the host has to wait for."""
@@ -162,7 +152,6 @@ class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if index is None or index.dtype != torch.bool:
                 found.append(index)
                 continue
-            self._wait("mask")
             found += [self._send(places.contiguous()) for places in self._cells(index).unbind(1)]
         return found
 
@@ -216,7 +205,7 @@ class FakeDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return the numbers of a tensor, if they are known, or the tensor if it is the host's."""
         if tensor.device != FAKE:
             return tensor
-        known = self._twins.get(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        known = self._twins.get(tensor.untyped_storage())
         return None if known is None or known.dtype != tensor.dtype else _laid(known, tensor)
 
     def _count(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
@@ -273,12 +262,137 @@ def _laid(flat: Tensor, like: Tensor) -> Tensor:
     return flat.as_strided(like.shape, like.stride(), like.storage_offset())
 
 
-def _place() -> str:
-    """Name the function of this project that called an operation."""
-    frame = sys._getframe(1)  # noqa: SLF001 - the standard library's own way
-    while frame.f_back is not None:
-        module = str(frame.f_globals.get("__name__"))
-        if module.startswith(("pc2_baseline", "now_builder")) and module != __name__:
-            return f"{module.rpartition('.')[2]}.{frame.f_code.co_name}"
-        frame = frame.f_back
-    return "a caller"
+GPUS = {
+    "h100": (67.0, 495.0, 989.0, 3.35),
+    "h200": (67.0, 495.0, 989.0, 4.8),
+}
+"""Data sheets: dense TFLOP/s in float32, TF32 and bfloat16, and TB/s of memory."""
+_BATCHES = 4
+_FROM = ("noisy_from_epoch", "ambiguous_from_epoch", "hard_from_epoch")
+_FEATURES, _VOCABULARY, _DEV = 768, 30_000, 1000
+Work = Mapping[tuple[torch.dtype | None, int, int], float | int]
+
+
+def seconds_of(work: Work, gpu: str, *, tf32: bool) -> float:
+    """Return the time of some work, each operation by what it is short of."""
+    fp32, in_tf32, bf16, memory = GPUS[gpu]
+    rates = {torch.float32: in_tf32 if tf32 else fp32, torch.bfloat16: bf16}
+    found = 0.0
+    for (kind, flops, moved), times in work.items():
+        rate = rates.get(kind or torch.float32, fp32 / 2)
+        found += times * (max(moved / (0.8e12 * memory), flops / (0.7e12 * rate)) + 45e-6)
+    return found
+
+
+def flops_of(work: Work) -> float:
+    """Return the operations of some work's products."""
+    return float(sum(flops * times for (_, flops, _), times in work.items()))
+
+
+def lengths_like_now(count: int) -> np.ndarray:
+    """Return lengths of captions as NoW's: skewed, 54 tokens in the mean, 412 at most."""
+    drawn = np.random.default_rng(0).gamma(3.0, 18.0, count)
+    return np.clip(np.round(drawn), 3, 412).astype(int) + 2
+
+
+def pairs_of(count: int, settings: Settings) -> PairSet:
+    """Make pairs on the fake device."""
+    draw = np.random.default_rng(1)
+    captions = [draw.integers(4, _VOCABULARY, length) for length in lengths_like_now(count)]
+    if settings.reads:
+        captions = list(draw.normal(size=(count, WIDTH)).astype(np.float32))
+    regions, own = torch.empty(count, 36, _FEATURES, device=FAKE), np.arange(count)
+    return PairSet(regions, captions, "counted", FAKE, own, own >= 0)
+
+
+def count_steps(settings: Settings, device: FakeDevice) -> dict[str, tuple[list[Work], int, int]]:
+    """Run an epoch of each kind on a few batches.
+
+    Returns:
+        By phase the work of each step (of all peers' division, of the blocks of dev), the largest
+        memory in bytes, and its epochs in a training.
+
+    Raises:
+        ConfigError: If the method trains on the CPU.
+    """
+    train, noisy_from = settings.train, getattr(settings.method, "noisy_from_epoch", None)
+    clean = train.epochs if noisy_from is None else min(noisy_from, train.epochs)
+    kinds = {"warm-up": train.warmup_epochs, "clean": clean, "noisy": train.epochs - clean}
+    first = {name: 1 for name in _FROM if hasattr(settings.method, name)} | {"mean_epochs": 0}
+    short = settings.model_copy(update={
+        "method": settings.method.model_copy(update={**first, "schedules": ()}),
+        "train": train.model_copy(update={"warmup_epochs": 1, "epochs": 2}),
+    })  # fmt: skip
+    pairs = pairs_of(_BATCHES * train.batch, settings)
+    method: Any = make_method(short, Sizes(len(pairs), _FEATURES, _VOCABULARY), FAKE)
+    learners = getattr(method, "learners", None) or [getattr(method, "learner", None)]
+    if learners == [None]:
+        raise ConfigError(f"method {settings.method.name}: it trains on the CPU, whatever the GPU")
+    found: dict[str, tuple[list[Work], int, int]] = {}
+    judged = sum(train.judges(epoch) for epoch in range(train.total_epochs))
+    for number, (name, epochs) in enumerate(kinds.items()):
+        if not epochs:
+            continue
+        steps: list[Work] = []
+        peaks: list[int] = []
+
+        def note(*_: object, steps: list[Work] = steps, peaks: list[int] = peaks) -> None:
+            steps.append(Counter(device.work))
+            peaks.append(device.peak)
+            device.restart()
+
+        device.every_cell = not number  # at first all negatives break the margin
+        hooks = [own.optimiser.register_step_post_hook(note) for own in learners]
+        device.restart()
+        method.fit_epoch(pairs, number)
+        for hook in hooks:
+            hook.remove()
+        found[name] = steps, max(peaks), epochs
+        if flops_of(device.work):
+            found["division"] = [Counter(device.work)], device.peak, judged
+    device.restart()
+    method.similarity(pairs_of(256, settings))
+    found["dev"] = [Counter(device.work)], device.peak, judged
+    return found
+
+
+def hours_of(
+    counted: dict[str, tuple[list[Work], int, int]],
+    settings: Settings,
+    gpu: str,
+    pairs: int,
+    clean_share: float,
+) -> dict[str, float]:
+    """Project the hours of each phase over all pairs, so many of them called clean."""
+    epoch, hours = pairs / (_BATCHES * settings.train.batch), {}
+    most = max(len(steps) for steps, *_ in counted.values())
+    for name, (steps, _, epochs) in counted.items():
+        share = 2 * clean_share if 1 < len(steps) < most else 1.0  # half of these pairs are clean
+        of_dev = (_DEV / 256) ** 2
+        seconds = sum(seconds_of(work, gpu, tf32=settings.train.tf32) for work in steps)
+        hours[name] = seconds * epochs * share * (of_dev if name == "dev" else epoch) / 3600
+    return hours
+
+
+def main() -> None:
+    """Print a line for each phase, and the sums."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", default="pc2-paper")
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--gpu", choices=GPUS, default="h100")
+    parser.add_argument("--pairs", type=int, default=98_000)
+    parser.add_argument("--clean", type=float, default=0.7, help="Share of the pairs called clean.")
+    asked = parser.parse_args()
+    settings = read_settings(asked.config, asked.set)
+    with redirect_stderr(StringIO()), catch_warnings(action="ignore"), fake_gpu() as device:
+        counted = count_steps(settings, device)
+    hours = hours_of(counted, settings, asked.gpu, asked.pairs, asked.clean)
+    print(f"{'phase':10}{'epochs':>7}{'TFLOP':>10}{'hours':>8}{'GiB':>7}")
+    for name, (steps, peak, epochs) in counted.items():
+        flops = sum(map(flops_of, steps)) / len(steps) / 1e12
+        print(f"{name:10}{epochs:7}{flops:10.4g}{hours[name]:8.2f}{peak / 2**30:7.1f}")
+    print(f"{sum(hours.values()):.1f} h on one {asked.gpu}, {asked.pairs:,} pairs")
+
+
+if __name__ == "__main__":
+    main()
