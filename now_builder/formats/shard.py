@@ -60,13 +60,12 @@ class CaptureRow:
         caption: meta description as served: entities decoded once, NFC, white space collapsed,
             control characters dropped, nothing else. ``None`` if the page has none.
         caption_source: where the caption was found: ``name``, ``og``, ``twitter``, ``script`` …
-        candidates: JSON object of every description found, by source.
+        candidates: JSON object of the descriptions found, by source.
         lang: language of the page (BCP 47 primary tag), detected from caption and text; ``und`` if
             undecided.
         lang_declared: language that the page declares.
         charset: encoding used.
-        charset_source: ``bom``, ``header``, ``meta``, ``xml``, ``utf-8``, ``browser`` or
-            ``default``.
+        charset_source: ``bom``, ``header``, ``meta``, ``utf-8``, ``browser`` or ``default``.
         charset_browser: encoding by which the browser read the text in the screenshot
             (``document.characterSet``, in lower case); ``charset`` where both read it alike.
         fetched_at: UTC, ISO 8601.

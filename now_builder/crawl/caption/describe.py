@@ -2,40 +2,27 @@
 
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from html import unescape
 from typing import Any
 
-from lxml import etree
+from bs4 import BeautifulSoup, Tag
+from bs4.builder._lxml import LXMLTreeBuilder
+from bs4.filter import SoupStrainer
 
 from now_builder.crawl.caption.charset import decode, whole_characters
 from now_builder.formats.text import clean, decode_entities, is_placeholder
 
-_XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*>", re.IGNORECASE)
-_JSON_LD = re.compile(r"^\s*application/ld\+json", re.IGNORECASE)
-_INERT = frozenset(
-    {"noscript", "template", "textarea", "title", "iframe", "noembed", "noframes", "xmp", "style",
-     "script", "plaintext"}
-)  # fmt: skip
-"""Elements whose content is text, or inert in a browser that runs scripts: no description."""
-_WATCHED = _INERT | {"svg"}
-_SCOPES = frozenset({"itemscope", "typeof"})
-_PLACES = _SCOPES | {"id"}
-_ROOTS = frozenset({"html", "head", "body"})
-"""Elements whose item is the page, whatever type it has there (a firm's, on many sites)."""
-_IDS = 16
-"""Maximum number of ids around a description in which an item's ``itemref`` is looked up."""
-
-_Item = dict[str, Any]
-_Place = tuple[_Item, tuple[str, ...]]
-_PIECE = 1 << 16
+_LONGEST = 1 << 22
+"""Bytes of a page that are read; its elements may take 200 times as much memory."""
 _DEEPEST = 6000
 """Maximum depth (Chromium's is 512): for each stray end tag libxml2 searches all open elements, so
 that a page of 2 MB took minutes."""
+_PIECE = 1 << 16
 
+_XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*>", re.IGNORECASE)
 _BY_NAME = {
     "description": "name", "og:description": "og", "twitter:description": "twitter",
     "dc.description": "dc", "dcterms.description": "dc", "dcterms.abstract": "dc",
@@ -46,6 +33,24 @@ _SCOPED = frozenset({"itemprop", "property"})
 FALLBACKS = ("property", "og", "twitter", "dc", "itemprop", "http-equiv", "json-ld")
 """Sources other than ``name`` and ``script``, best first."""
 
+_PAGE = re.compile(r"(?:Page|Gallery|RealEstateListing)$")
+_SUBJECT = re.compile(
+    r"(?:Album|Application|Article|Attraction|Book|Course|CreativeWork|Dataset|Episode|Event|Game|"
+    r"HowTo|Movie|Posting|Product|ProductGroup|ProductModel|Recipe|Recording|Reference|Report|"
+    r"Season|Series|Service|Trip|Vehicle|Car)$"
+)
+"""Ends of the schema.org types of pages, and of subjects that pages commonly are about."""
+
+_JSON_LD = re.compile(r"\s*application/ld\+json", re.IGNORECASE)
+_WRAPPING = re.compile(
+    r"[\ufeff\s;]*(?:(?://|/\*)?[ \t]*(?:<!\[CDATA\[|<!--)[ \t]*(?:\*/)?[\ufeff\s;]*)?"
+)
+_LAST_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+(?:"|\\?\Z))|,(?=\s*[}\]])', re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([^\"\\/bfnrtu])|(.))", re.DOTALL)
+"""``\\x27`` and ``\\'``, which scripts have, and the escapes of JSON."""
+
+_JSON = json.JSONDecoder(strict=False)
+
 
 @dataclass(frozen=True, slots=True)
 class Description:
@@ -54,8 +59,9 @@ class Description:
     Attributes:
         caption: the chosen description; ``None`` if there is none that is not empty.
         source: ``name``, ``script`` or one of :data:`FALLBACKS`.
-        candidates: all descriptions by source, in document order, without repeats; those of JSON-LD
-            and microdata for the page come before those for its subject.
+        candidates: descriptions by source, in document order, without repeats. Microdata, RDFa and
+            JSON-LD are read only where there is none by name but placeholders; those for the page
+            come before those for its subject.
         lang: declared language, as written.
         metas: name and content of each ``<meta>`` that has a name.
     """
@@ -75,25 +81,38 @@ def describe(content: bytes, content_type: str | None, browser: str | None = Non
 
     The caption is the first ``<meta name=description>`` of the whole document whose content is
     neither empty nor a placeholder; the name is compared without regard to case. Where there is
-    none, the best of :data:`FALLBACKS` is taken.
+    none, the best of :data:`FALLBACKS` is taken. Nothing beyond the first 4 MiB is read.
     """
-    decoded = decode(content, content_type, browser)
-    page = _read(decoded.text)
+    decoded = decode(content[:_LONGEST], content_type, browser)
+    text = _XML_DECLARATION.sub("", decoded.text.replace("\0", "\ufffd")) + "\n"
+    strainer = _Strainer()
+    soup = _soup(text, strainer)
+    metas = soup.find_all("meta", recursive=False)
+    stated = [(_source_of(meta), _get(meta, "content")) for meta in metas]
+    found = [pair for pair in stated if pair[0] not in _SCOPED]
+    named = filter(None, (clean(words) for source, words in found if source == "name"))
+    if all(map(is_placeholder, named)):
+        if len(found) < len(stated):
+            found += _of_items(_soup(text))
+        found += [("json-ld", words) for words in _of_json_ld(soup)]
     unique: dict[str, dict[str, None]] = {}  # without repeats, in order
-    for origin, text in _descriptions(page):
-        if cleaned := clean(text):
+    for origin, words in found:
+        if origin and (cleaned := clean(words)):
             unique.setdefault(origin, {})[cleaned] = None
     candidates = {origin: list(texts) for origin, texts in unique.items()}
     caption, source = choose(candidates)
+    title = soup.find("title", recursive=False)
     return Description(
         caption=caption,
         source=source,
         candidates=candidates,
         charset=decoded.charset,
         charset_source=decoded.source,
-        title=clean("".join(page.title or ())) or None,
-        lang=_declared_language(page),
-        metas=[(m["name"], m.get("content", "")) for m, *_ in page.metas if "name" in m],
+        title=clean(title.get_text()) or None if title else None,
+        lang=strainer.lang or _content_language(metas),
+        metas=[
+            (_get(meta, "name"), _get(meta, "content")) for meta in metas if meta.has_attr("name")
+        ],
     )
 
 
@@ -123,219 +142,165 @@ def choose(candidates: Mapping[str, Sequence[str]]) -> tuple[str | None, str | N
     return next(worded, pairs[0] if pairs else (None, None))
 
 
-class _TooDeepError(Exception):
-    """More elements are open than a page needs."""
+class _Strainer(SoupStrainer):
+    """Keeps the elements that are read, and those whose content a browser does not show.
 
+    A ``<meta>`` within ``<noscript>`` or ``<template>`` describes nothing; it stays below them.
+    """
 
-class _Reader:
-    """Collects parser events; no tree is built, so memory is that of the source."""
+    kept = frozenset({"meta", "title", "script", "noscript", "template"})
 
     def __init__(self) -> None:
-        self.metas: list[tuple[dict[str, str], bool, _Place]] = []
-        self.items: list[_Item] = [{"@type": "WebPage"}]
-        self.referred: dict[str, _Item] = {}
-        self._places: list[tuple[int, _Place]] = [(-1, (self.items[0], ()))]
+        super().__init__(sorted(self.kept))
         self.lang = ""
-        self.title: list[str] | None = None
-        self.json_ld: list[list[str]] = []
-        self._depth = 0
-        self._open: Counter[str] = Counter()
-        self._text: list[str] | None = None
 
-    def start(self, tag: str, attributes: Mapping[str, str], _prefixes: object) -> None:
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            raise _TooDeepError
-        if not _PLACES.isdisjoint(attributes):
-            self._places.append((self._depth, self._place(tag, attributes)))
-        if tag == "meta":
-            inert = any(self._open[name] for name in _INERT)
-            self.metas.append((dict(attributes), inert, self._places[-1][1]))
-        elif tag == "html":
-            self.lang = self.lang or attributes.get("lang", "").strip()
-        elif tag == "title" and self.title is None and not self._open["svg"]:
-            self._text = self.title = []
-        elif tag == "script" and _JSON_LD.match(attributes.get("type", "")):
-            self._text = []
-            self.json_ld.append(self._text)
-        if tag in _WATCHED:
-            self._open[tag] += 1
-
-    def _place(self, tag: str, attributes: Mapping[str, str]) -> _Place:
-        """Return the item of microdata or RDFa that an element begins or is in, and ids in it."""
-        item, ids = self._places[-1][1]
-        if attributes.keys().isdisjoint(_SCOPES):
-            return item, (*ids[1 - _IDS :], attributes["id"])
-        kinds = attributes.get("itemtype", attributes.get("typeof", "")).split()
-        inner: _Item = {"@type": "WebPage" if tag in _ROOTS else kinds or "CreativeWork"}
-        names = attributes.get("itemprop", attributes.get("property", "")).split()
-        for name in names:
-            item.setdefault(_bare(name), []).append(inner)
-        if not names:
-            self.items.append(inner)
-        for name in attributes.get("itemref", "").split():
-            self.referred.setdefault(name, inner)
-        return inner, ()
-
-    def end(self, tag: str) -> None:
-        if self._places[-1][0] == self._depth:
-            self._places.pop()
-        self._depth -= 1
-        if tag in _WATCHED:
-            self._open[tag] -= 1
-            self._text = None
-
-    def data(self, text: str) -> None:
-        if self._text is not None:
-            self._text.append(text)
-
-    def close(self) -> "_Reader":
-        return self
+    def allow_tag_creation(
+        self,
+        nsprefix: str | None,  # noqa: ARG002 - BeautifulSoup's signature
+        name: str,
+        attrs: Any,
+    ) -> bool:
+        if name == "html":
+            self.lang = self.lang or attrs.get("lang", "").strip()
+        return name in self.kept
 
 
-def _read(text: str) -> _Reader:
-    """Read HTML, served as XHTML or not; libxml2 cuts it into tags as HTML5 says.
+class _Builder(LXMLTreeBuilder):
+    """Builds the tree by lxml, up to where more elements are open than any page needs."""
 
-    Reading ends where more than 6,000 elements are open.
-    """
-    reader = _Reader()
-    parser = etree.HTMLParser(target=reader, recover=True, huge_tree=True)
-    text = _XML_DECLARATION.sub("", text.replace("\0", "\ufffd"))
-    with suppress(_TooDeepError):
-        for start in range(0, len(text), _PIECE):
-            parser.feed(text[start : start + _PIECE])
-        parser.feed("\n")  # no document is empty
-        parser.close()
-    return reader
+    depth = 0
 
+    def prepare_markup(self, markup: Any, *_: Any, **__: Any) -> Any:
+        """Read text as it is, without advice on what looks like XML."""
+        yield markup, None, None, False
 
-def _descriptions(page: _Reader) -> Iterator[tuple[str, str]]:
-    for meta, inert, (item, ids) in page.metas:
-        source, text = None if inert else _source_of(meta), meta.get("content", "")
-        if source in _SCOPED:
-            owners = [page.referred[name] for name in ids if name in page.referred]
-            for owner in owners if owners and item is page.items[0] else [*owners, item]:
-                owner.setdefault("description", []).append((source, text))
-        elif source:
-            yield source, text
-    for thing in _own(list(_things(page.items))):
-        yield from (found for found in thing.get("description", ()) if isinstance(found, tuple))
-    yield from (("json-ld", text) for text in _of_json_ld(map("".join, page.json_ld)))
+    def feed(self, markup: Any) -> None:
+        self.parser = self.parser_for(None)
+        for start in range(0, len(markup), _PIECE):
+            if self.depth < _DEEPEST:
+                self.parser.feed(markup[start : start + _PIECE])
+        self.parser.close()
+
+    def start(self, *args: Any) -> None:
+        self.depth += 1
+        super().start(*args)
+
+    def end(self, *args: Any) -> None:
+        self.depth -= 1
+        super().end(*args)
 
 
-def _source_of(meta: Mapping[str, str]) -> str | None:
-    name = _BY_NAME.get(meta.get("name", "").strip().lower())
-    named = _BY_PROPERTY.get(meta.get("property", "").strip().lower())
+def _soup(text: str, strainer: SoupStrainer | None = None) -> BeautifulSoup:
+    builder = _Builder(huge_tree=True, multi_valued_attributes=None)
+    return BeautifulSoup(text, builder=builder, parse_only=strainer)
+
+
+def _get(tag: Tag, name: str) -> str:
+    return str(tag.get(name) or "")
+
+
+def _source_of(meta: Tag) -> str | None:
+    name = _BY_NAME.get(_get(meta, "name").strip().lower())
+    named = _BY_PROPERTY.get(_get(meta, "property").strip().lower())
     if name or named:
         return name or named
-    if "description" in map(_bare, meta.get("itemprop", "").lower().split()):
-        return None if "itemscope" in meta else "itemprop"
-    if meta.get("http-equiv", "").strip().lower() == "description":
-        return "http-equiv"
+    if "description" in map(_bare, _get(meta, "itemprop").lower().split()):
+        return None if meta.has_attr("itemscope") else "itemprop"
+    return "http-equiv" if _get(meta, "http-equiv").strip().lower() == "description" else None
+
+
+def _content_language(metas: Sequence[Tag]) -> str | None:
+    for meta in metas:
+        if _get(meta, "http-equiv").strip().lower() == "content-language":
+            return _get(meta, "content").split(",")[0].strip() or None
     return None
 
 
-_PAGE = re.compile(r"(?:Page|Gallery|RealEstateListing)$")
-_ABOUT = re.compile(
-    r"(?:Album|Application|Article|Attraction|Book|Course|CreativeWork|Dataset|Episode|Event|Game|"
-    r"HowTo|Movie|Posting|Product|ProductGroup|ProductModel|Recipe|Recording|Reference|Report|"
-    r"Season|Series|Service|Trip|Vehicle|Car)$"
-)
-_ANY = re.compile("")
-"""Ends of the schema.org types of pages, and of subjects that pages commonly are about."""
-
-_STRING = r'("(?:[^"\\]|\\.)*+(?:"|\\?\Z))'  # one without an end takes the rest, in one pass
-_NO_JSON = re.compile(
-    rf"{_STRING}|(?://|/\*)[ \t]*+(?:<!\[CDATA\[|\]\]>|<!--|-->)(?:[ \t]*+\*/)?"
-    r"|<!\[CDATA\[|\]\]>|<!--|-->|/\*(?:.*?\*/|.*)|//[^\n]*",
-    re.DOTALL,
-)
-_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([^\"\\/bfnrtu])|(.))", re.DOTALL)
-"""``\\x27`` and ``\\'``, which scripts have, and the escapes of JSON."""
-
-_LONGEST_JSON = 1 << 22
-"""Maximum length of a script of JSON-LD: its objects, or the faults that are mended, take up to 80
-bytes of memory a character."""
-
-_LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
-_JSON = json.JSONDecoder(strict=False)
+def _of_items(soup: BeautifulSoup) -> list[tuple[str, str]]:
+    """Return the descriptions of microdata and RDFa: of the page, then of its subject."""
+    found = []
+    for meta in soup.find_all("meta"):
+        source = _source_of(meta)
+        if source in _SCOPED and not meta.find_parent(["noscript", "template"]):
+            rank = _rank(meta.find_parent(_begins_item))
+            found += [(rank, source, _get(meta, "content"))] if rank is not None else []
+    return [(source, words) for _, source, words in sorted(found, key=lambda one: one[0])]
 
 
-def _of_json_ld(scripts: Iterable[str]) -> Iterator[str]:
-    """Yield the descriptions of the page, then of its subject, unless they have no type."""
-    for thing in _own([thing for text in scripts for thing in _things(_read_json(text))]):
-        description = thing.get("description")
-        if isinstance(description, str) and _is_a(thing, _ANY):
-            yield whole_characters(description)
+def _begins_item(tag: Tag) -> bool:
+    return tag.has_attr("itemscope") or tag.has_attr("typeof")
 
 
-def _own(things: Sequence[_Item]) -> Iterator[_Item]:
-    """Yield the objects that are the page, then its subject; not its author or its site.
+def _rank(item: Tag | None) -> int | None:
+    """Return 0 for the page itself, 1 for its subject, ``None`` for other items, as its author."""
+    if item is None or item.name in {"html", "head", "body"}:
+        return 0
+    kinds = (_get(item, "itemtype") or _get(item, "typeof")).split()
+    names = {_bare(name) for name in (_get(item, "itemprop") or _get(item, "property")).split()}
+    if names and "mainEntity" not in names:
+        return None
+    if _is_a(kinds, _PAGE):
+        return 0
+    return 1 if names or not kinds or _is_a(kinds, _SUBJECT) else None
 
-    One of another type is taken only as the page's main entity.
+
+def _of_json_ld(soup: BeautifulSoup) -> Iterator[str]:
+    """Yield the descriptions of the objects that are the page, then of its subject.
+
+    Its author or its site are neither. An object of a type that pages are not commonly about is
+    the subject only as the page's main entity; one without a type is none.
     """
-    pages = [
-        page
-        for thing in things
-        for page in (thing, *_things(thing.get("mainEntityOfPage")))
-        if _is_a(page, _PAGE)
-    ]
+    scripts = soup.find_all("script", recursive=False)
+    texts = [tag.get_text() for tag in scripts if _JSON_LD.match(_get(tag, "type"))]
+    things = [thing for text in texts for thing in _things(_read_json(text))]
+    pages = [thing for thing in things if _is_a(thing["@type"], _PAGE)]
     main = [thing for page in pages for thing in _things(page.get("mainEntity"))]
-    names = {thing["@id"] for thing in main if isinstance(thing.get("@id"), str)}
-    main += [thing for thing in things if str(thing.get("@id")) in names]
-    main += [thing for thing in things if _is_a(thing, _ABOUT) or thing.get("mainEntityOfPage")]
-    yield from (*pages, *main)
+    ids = {thing["@id"] for thing in main if isinstance(thing.get("@id"), str)}
+    main += [thing for thing in things if str(thing.get("@id")) in ids]
+    main += [t for t in things if _is_a(t["@type"], _SUBJECT) or t.get("mainEntityOfPage")]
+    for thing in (*pages, *main):
+        if thing["@type"] and isinstance(thing.get("description"), str):
+            yield whole_characters(thing["description"])
 
 
 def _read_json(text: str) -> Any:
     """Read the JSON of a script; invalid JSON is read again with its usual faults removed.
 
-    These are comments, CDATA, last commas, escapes of scripts, entities around strings. A script
-    longer than any page needs is not read.
+    These are comments and CDATA around it, last commas, escapes of scripts, entities.
     """
-    if len(text) > _LONGEST_JSON:
-        return None
     with suppress(ValueError, RecursionError):
         return json.loads(text, strict=False)
     for source in (text, unescape(text)):
-        mended = _LAST_COMMA.sub(r"\1", _NO_JSON.sub(r"\1", source)).lstrip("\ufeff; \t\r\n")
-        mended = _ESCAPE.sub(_json_escape, mended)
+        start = _WRAPPING.match(source)
+        mended = _LAST_COMMA.sub(r"\1", source[start.end() if start else 0 :])
+        mended = _ESCAPE.sub(lambda e: rf"\u00{e[1]}" if e[1] else e[2] or e[0], mended)
         with suppress(ValueError, RecursionError):
             return _JSON.raw_decode(mended)[0]
     return None
 
 
-def _json_escape(match: re.Match[str]) -> str:
-    return rf"\u00{match[1]}" if match[1] else match[2] or match[0]
+def _things(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the objects in a value, its lists and graphs, with names that have no prefix.
 
-
-def _things(value: Any) -> Iterator[_Item]:
-    """Yield the objects in a value, its lists and graphs, their names without a prefix."""
+    ``@type`` is a list of names in each.
+    """
     waiting = [value]
     while waiting:
         item = waiting.pop()
         if isinstance(item, list):
             waiting += reversed(item)
         elif isinstance(item, dict):
-            yield {_bare(name): part for name, part in item.items()}
-            waiting.append(item.get("@graph"))
+            thing = {_bare(name): part for name, part in item.items()}
+            kinds = thing.get("@type", thing.get("type"))
+            kinds = kinds if isinstance(kinds, list) else [kinds]
+            yield thing | {"@type": [kind for kind in kinds if isinstance(kind, str)]}
+            waiting += [thing.get("mainEntityOfPage"), thing.get("@graph")]
 
 
-def _is_a(thing: Mapping[str, Any], kind: re.Pattern[str]) -> bool:
-    types = thing.get("@type", thing.get("type"))
-    names = types if isinstance(types, list) else [types]
-    return any(isinstance(name, str) and kind.search(_bare(name)) for name in names)
+def _is_a(kinds: Sequence[str], pattern: re.Pattern[str]) -> bool:
+    return any(pattern.search(_bare(kind)) for kind in kinds)
 
 
 def _bare(name: str) -> str:
     """Return the name of a type or property without its address (``schema:``, ``https://…/``)."""
     return re.split("[/#:]", name.rstrip("/"))[-1]
-
-
-def _declared_language(page: _Reader) -> str | None:
-    if page.lang:
-        return page.lang
-    for meta, *_ in page.metas:
-        if meta.get("http-equiv", "").strip().lower() == "content-language":
-            return meta.get("content", "").split(",")[0].strip() or None
-    return None

@@ -34,10 +34,6 @@ def named(text: str) -> str:
     return f'<meta name="description" content="{text}">'
 
 
-def page(declaration: str, text: str) -> str:
-    return f"<html><head>{declaration}{named(text)}<title>t</title></head>"
-
-
 def _browser(data: dict) -> Iterator[tuple[str, Case]]:
     for group, cases in data["browser"].items():
         for name, (html, *caption) in cases.items():
@@ -63,20 +59,17 @@ def _ours(data: dict) -> Iterator[tuple[str, Case]]:
 
 
 def _labelled(data: dict) -> Iterator[tuple[str, Case]]:
-    """Encodings that the header, or a tag of one form or the other, names."""
-    forms = (
-        '<meta charset="{}">',
-        "<meta http-equiv=content-type content='text/html;charset={}'>",
+    """Encodings that the header, or a tag of one form or the other, names in turn."""
+    ways = (
+        ("", "text/html; charset={}"),
+        ('<meta charset="{}">', "text/html"),
+        ("<meta http-equiv=content-type content='text/html;charset={}'>", "text/html"),
     )
     for number, (label, (codec, text, charset)) in enumerate(data["labels"].items()):
-        ways = {
-            f"header {label}": ("", f"text/html; charset={label}"),
-            f"meta {label}": (forms[number % 2].format(label), "text/html"),
-        }
-        for name, (declaration, header) in ways.items():
-            content = page(declaration, text).encode(codec)
-            caption = unicodedata.normalize("NFC", text)
-            yield name, Case(content, caption, charset=charset, header=header)
+        declaration, header = (part.format(label) for part in ways[number % 3])
+        caption = unicodedata.normalize("NFC", text)
+        content = f"<html><head>{declaration}{named(text)}<title>t</title></head>".encode(codec)
+        yield f"label {label}", Case(content, caption, charset=charset, header=header)
 
 
 def _encoded(cases: dict[str, dict]) -> Iterator[tuple[str, Case]]:
