@@ -346,55 +346,20 @@ def _build(
 
 
 @app.command("verify")
-def _verify(
-    folder: Annotated[
-        Path, typer.Argument(help="Release made by package; captures made by crawl for --recheck.")
-    ],
-    recheck: Annotated[
-        bool,
-        typer.Option("--recheck", help="Read the sources again with BeautifulSoup, and compare."),
-    ] = False,
-    sample: Annotated[
-        int | None,
-        typer.Option(help="Number of random pages to read again; all by default.", min=1),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random pages.")] = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Check a release: hashes, counts, shapes, ids, fingerprints. Or the captions of captures.
+def _verify(release: Release) -> None:
+    """Check a release: hashes, counts, shapes, ids, fingerprints.
 
     Files that the manifest does not list are named; they are no error.
     """
-    if recheck:
-        _recheck(folder, sample, seed, as_json=as_json)
-        return
-    if not (folder / "manifest.json").exists() and (folder / "plan.parquet").exists():
-        raise FormatError(folder, "captures, not a release; --recheck reads their captions again")
     from now_builder.package.verify import unlisted_files, verify
 
-    problems = verify(folder)
+    problems = verify(release)
     if problems:
-        raise FormatError(folder, "; ".join(problems))
-    others = unlisted_files(folder)
-    typer.echo(f"{folder}: complete and unchanged")
+        raise FormatError(release, "; ".join(problems))
+    others = unlisted_files(release)
+    typer.echo(f"{release}: complete and unchanged")
     for name in others:
         typer.echo(f"{name}: not part of the release")
-
-
-def _recheck(captures: Path, sample: int | None, seed: int, *, as_json: bool) -> None:
-    from now_builder.inspect.recheck import recheck
-
-    found = recheck(captures, sample, seed)
-    if as_json:
-        typer.echo(json.dumps(asdict(found), ensure_ascii=False, indent=2))
-    else:
-        typer.echo("".join(f"{one}\n" for one in found.disagreements), nl=False)
-    if found.disagreements:
-        raise FormatError(
-            captures, f"{len(found.disagreements)} of {found.pages} captions are read differently"
-        )
-    if not as_json:
-        typer.echo(f"{captures}: {found.pages} captions are read the same")
 
 
 @app.command("report")
@@ -443,20 +408,12 @@ def _audit_stats(
         Path | None,
         typer.Option(help="Run folder, or CSV/Parquet with key and clean_prob, to compare with."),
     ] = None,
-    corrected: Annotated[
-        Path | None,
-        typer.Option(help="CSV to write: the first table, with what later ones judge otherwise."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute the share of mismatched pairs by judge, and the agreement between judges."""
-    from now_builder.inspect.corrections import write_corrected
     from now_builder.inspect.stats import audit_stats
 
     _print(audit_stats(audits, release, run), as_json=as_json)
-    if corrected is not None:
-        changed, again = write_corrected(audits[0], audits[1:], release, corrected)
-        typer.echo(f"{corrected}: {changed} rows changed of {again} judged again", err=as_json)
 
 
 @app.command("doctor")

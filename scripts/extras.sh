@@ -61,7 +61,6 @@ try_none() {
   fails_in_one_line "$lacks[hub]$at" now-builder fetch-now NoW
   fails_in_one_line "$lacks[hub]$at" now-builder publish "$tiny/release" me/tiny --yes
   fails_in_one_line "$lacks[export]$at" now-builder export "$tiny/release" shards --to webdataset --captures "$tiny/captures"
-  fails_in_one_line "$lacks[crawl]$at" now-builder verify "$tiny/captures" --recheck
   fails_in_one_line "$lacks[baseline]$at" pc2-baseline train "$tiny/release" run
   fails_in_one_line "$lacks[baseline]$at" pc2-baseline evaluate run
   fails_in_one_line "$lacks[baseline]$at" pc2-baseline predict run -o x.zip

@@ -1,16 +1,21 @@
 """The report of a release: one page to look at it, which loads nothing and needs no script."""
 
+from base64 import b64encode
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from io import StringIO
 from itertools import combinations
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
+from jaxtyping import Integer
 from jinja2 import Environment
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from now_builder import __version__
 from now_builder.errors import ConfigError, FormatError
@@ -22,11 +27,9 @@ from now_builder.formats.release import Manifest, Pair, read_manifest, stream_pa
 from now_builder.formats.shard import HEIGHT, WIDTH
 from now_builder.formats.split import SPLITS
 from now_builder.formats.statistics import ReleaseStatistics, Summary, identity, ranked, summarize
-from now_builder.inspect.agreement import Proportion, mean_interval, wilson
-from now_builder.inspect.histograms import Histogram, draw, histogram_of
 from now_builder.inspect.pairs import drawn, show
 from now_builder.inspect.settings import ReportSettings
-from now_builder.inspect.stats import audit_stats
+from now_builder.inspect.stats import Proportion, audit_stats, mean_interval, wilson
 from now_builder.program.html import policy_hash, template_environment
 
 _CAPTION = 400
@@ -34,6 +37,8 @@ _CAPTION = 400
 _COMMONEST = 5
 _EXTREMES = 12
 """Pairs shown of each kind: least clean, doubtful, cleanest."""
+_BLUE, _GREY = "#0072B2", "#8C8C8C"
+"""Colours of drawings, for light and dark pages."""
 _MAX_MB = 10
 """Size of the page in megabytes, which a mail may carry; pictures shrink to fit in."""
 
@@ -62,7 +67,7 @@ class EstimatedNoise:
         known: Number of pairs that have a clean probability.
         noisy: Share of them with a clean probability of at most one half.
         mean: Mean of one minus the clean probability, with the ends of its interval.
-        histogram: Clean probabilities by twentieths.
+        histogram: Drawing of the clean probabilities by twentieths.
         extremes: Title, and keys with their clean probability: least clean, doubtful, cleanest.
     """
 
@@ -71,7 +76,7 @@ class EstimatedNoise:
     known: int
     noisy: Proportion
     mean: tuple[float, float, float]
-    histogram: Histogram
+    histogram: str
     extremes: list[tuple[str, list[tuple[str, float]]]]
 
 
@@ -80,7 +85,7 @@ class Lengths:
     """Lengths of captions in characters or in tokens, ``unknown`` percent of them ``<unk>``."""
 
     unit: str
-    histogram: Histogram
+    histogram: str
     summary: Summary
     unknown: float | None = None
 
@@ -166,20 +171,40 @@ def lengths_of(statistics: ReleaseStatistics) -> list[Lengths]:
     """Summarize the lengths of captions in characters, then under each tokenizer."""
     splits = list(statistics.splits.values())
     characters = np.concatenate([split.characters for split in splits], dtype=np.int64)
-    found = [Lengths("characters", histogram_of(characters), summarize(characters))]
+    found = [Lengths("characters", _drawn_lengths(characters), summarize(characters))]
     for name in splits[0].tracks:
         tracks = [split.tracks[name] for split in splits]
         counts = np.concatenate([track.lengths for track in tracks], dtype=np.int64)
         unknown = 100 * sum(sum(track.unknown) for track in tracks) / max(1, int(counts.sum()))
         unit = f"{TOKENIZER_TITLES.get(name, name)} tokens"
-        found.append(Lengths(unit, histogram_of(counts), summarize(counts), unknown))
+        found.append(Lengths(unit, _drawn_lengths(counts), summarize(counts), unknown))
     return found
 
 
-def _detected(statistics: ReleaseStatistics) -> Histogram:
+def _drawn_lengths(lengths: Integer[np.ndarray, " pairs"]) -> str:
+    """Draw lengths up to where 99 % of them are; the last bar has all longer ones."""
+    top = int(np.quantile(lengths, 0.99)) + 1
+    counts, edges = np.histogram(np.minimum(lengths, top), bins=min(30, top), range=(0, top))
+    return histogram(edges, counts)
+
+
+def histogram(edges: Sequence[float] | np.ndarray, counts: Sequence[int] | np.ndarray) -> str:
+    """Draw counts between the edges of bins, as SVG in a data URI."""
+    with mpl.rc_context({"font.size": 9, "svg.hashsalt": "report", "axes.spines.top": False,
+                         "axes.spines.right": False, "axes.spines.left": False}):  # fmt: skip
+        figure = Figure(figsize=(3.6, 1.4), layout="constrained")
+        axes = figure.subplots()
+        axes.stairs(counts, edges, fill=True, color=_BLUE)
+        axes.set_yticks([])
+        axes.tick_params(colors=_GREY)
+        drawing = StringIO()
+        figure.savefig(drawing, format="svg", transparent=True, metadata={"Date": None})
+    return f"data:image/svg+xml;base64,{b64encode(drawing.getvalue().encode()).decode()}"
+
+
+def _detected(statistics: ReleaseStatistics) -> str:
     pages = sum((split.detected for split in statistics.splits.values()), Counter[int]())
-    numbers = range(REGIONS + 1)
-    return Histogram([float(number) for number in numbers], [pages[n] for n in numbers], 1.0)
+    return histogram(range(REGIONS + 2), [pages[number] for number in range(REGIONS + 1)])
 
 
 def _sources(statistics: ReleaseStatistics) -> dict[str, dict[str, int]]:
@@ -214,7 +239,7 @@ def _noise(settings: ReportSettings, known: Mapping[str, float]) -> EstimatedNoi
     noisy = wilson(int((values <= 0.5).sum()), len(values))
     if noisy is None or settings.run is None:
         raise FormatError(settings.run or "--run", "no clean probability of a pair of this release")
-    counts = np.bincount(np.minimum((values * 20).astype(int), 19), minlength=20)
+    counts, edges = np.histogram(values, bins=20, range=(0, 1))
     order, doubt = np.argsort(values, kind="stable"), np.argsort(abs(values - 0.5), kind="stable")
     rows = {"Least clean": order, "Nearest to one half": doubt, "Cleanest": order[::-1]}
     return EstimatedNoise(
@@ -222,7 +247,7 @@ def _noise(settings: ReportSettings, known: Mapping[str, float]) -> EstimatedNoi
         len(values),
         noisy,
         mean_interval(1 - values),
-        Histogram([place / 20 for place in range(20)], counts.tolist(), 0.05),
+        histogram(edges, counts),
         [
             (title, [(keys[row], float(values[row])) for row in found[:_EXTREMES]])
             for title, found in rows.items()
@@ -251,7 +276,6 @@ def _templates() -> Environment:
     )
     templates.globals.update(
         version=__version__,
-        draw=draw,
         inline=inline,
         policy_hash=lambda name: policy_hash(_asset(name)),
         splits=SPLITS,

@@ -1,13 +1,27 @@
-"""The card of a release: every number comes from its statistics."""
+"""The card of a release and what it tells: every number comes from its statistics."""
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
-from now_builder.formats.release import DATA_FOLDER
-from now_builder.formats.split import SplitPlan
-from now_builder.formats.statistics import ALIKE, SplitStatistics, ranked, summarize
-from now_builder.package.description import ReleaseDescription
+from now_builder.formats.captions import Vocabulary
+from now_builder.formats.features import source_name
+from now_builder.formats.release import DATA_FOLDER, Pair
+from now_builder.formats.shard import CaptureRow
+from now_builder.formats.split import SPLITS, Split, SplitPlan, registrable_domain
+from now_builder.formats.statistics import (
+    ALIKE,
+    Column,
+    ReleaseStatistics,
+    SplitStatistics,
+    TokenStatistics,
+    ranked,
+    summarize,
+)
+from now_builder.formats.verdicts import Verdict
 from now_builder.package.settings import FLAGS, PackageSettings
 from now_builder.program.html import template_environment
 
@@ -24,6 +38,102 @@ _FILTERS = (
     "duplicate_captions", "duplicate_looks", "matched", "suspects",
     "min_clean", "licensed", "never",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseDescription:
+    """Numbers and facts of a release, for its card and metadata.
+
+    Attributes:
+        statistics: Numbers of its pairs, with the columns of :func:`capture_columns`.
+        vocabularies: Vocabulary of each tokenizer.
+        listed: Number of URLs of the plan.
+        rejects: URLs in no split, by reason.
+        fetched: When the first and the last page were fetched.
+        verdicts: Pairs by verdict, for each split; empty where nothing was judged.
+        learned_split: Pools of the stages before, whose train pool vocabularies were learned on.
+        learned: Pairs of dev and test that were in that train pool; empty where the release has the
+            same pools.
+        licences: Pairs by licence of their site, where pages were chosen by it.
+        detector: Attributes of the feature file.
+    """
+
+    statistics: ReleaseStatistics
+    vocabularies: Mapping[str, Vocabulary]
+    listed: int
+    rejects: dict[str, int]
+    fetched: tuple[str, str]
+    verdicts: dict[Split, dict[str, int]]
+    learned_split: SplitPlan
+    learned: dict[Split, int]
+    licences: dict[str, int]
+    detector: dict[str, str]
+
+    @property
+    def splits(self) -> dict[Split, SplitStatistics]:
+        """Numbers of each split."""
+        return self.statistics.splits
+
+    @property
+    def sources(self) -> dict[Split, dict[str, int]]:
+        """Regions of each split by the name of their source."""
+        return {
+            split: {source_name(number): count for number, count in found.sources.items()}
+            for split, found in self.splits.items()
+        }
+
+
+def capture_columns(rows: Mapping[str, CaptureRow]) -> dict[str, Column]:
+    """Return the columns that are compared between pairs besides those of the statistics.
+
+    Returns:
+        ``casefolded`` (caption without regard to case), ``screenshot`` (its bytes), ``domain``
+        (registrable domain of the listed URL) and ``landed`` (that of the page shown in the end).
+    """
+    return {
+        "casefolded": lambda pair: pair.caption.casefold(),
+        "screenshot": lambda pair: rows[pair.key].sha256,
+        "domain": lambda pair: registrable_domain(pair.site),
+        "landed": lambda pair: _landed(rows[pair.key]),
+    }
+
+
+def _landed(row: CaptureRow) -> str:
+    try:
+        host = urlsplit(row.final_url or "").hostname
+    except ValueError:
+        host = None
+    return registrable_domain(host or row.site)
+
+
+def count_pairs(
+    statistics: SplitStatistics, pairs: Sequence[Pair], ids: Mapping[str, Mapping[str, list[int]]]
+) -> None:
+    """Count the pairs of a split and their captions."""
+    for pair in pairs:
+        statistics.add_pair(pair)
+    for name, captions in ids.items():
+        track = statistics.tracks[name] = TokenStatistics()
+        for pair in pairs:
+            track.add(captions[pair.key])
+
+
+def count_verdicts(
+    pairs: Mapping[Split, Sequence[Pair]], judged: Mapping[str, Verdict] | None
+) -> dict[Split, dict[str, int]]:
+    """Count the pairs of each split by verdict; nothing where there are no judgements."""
+    if judged is None:
+        return {}
+    return {
+        split: ranked(Counter(judged.get(pair.key, "not judged") for pair in pairs[split]))
+        for split in SPLITS
+    }
+
+
+def fetch_times(rows: Mapping[str, CaptureRow]) -> tuple[str, str]:
+    """Return when the first and the last page were fetched; empty if none was."""
+    times = [row.fetched_at for row in rows.values() if row.fetched_at]
+    return (min(times), max(times)) if times else ("", "")
 
 
 def write_card(about: ReleaseDescription, settings: PackageSettings, plan: SplitPlan) -> str:

@@ -5,8 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from now_builder.formats.release import DATA_FOLDER, SPDX, FileEntry, Pair
-from now_builder.package.card import as_counts, language_codes
-from now_builder.package.description import ReleaseDescription
+from now_builder.package.card import ReleaseDescription, as_counts, language_codes
 from now_builder.package.settings import PackageSettings
 
 _TERMS = (

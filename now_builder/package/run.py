@@ -1,24 +1,19 @@
 """Package a crawl as a release in the published layout; ``manifest.json`` comes last."""
 
-import hashlib
 import logging
-import os
 import platform
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from now_builder import __version__
 from now_builder.config import build
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import ConfigError
 from now_builder.formats.captions import (
-    Vocabulary,
     find_tokenizers,
-    read_captions,
     read_vocabulary,
     to_line,
     write_vocabulary,
@@ -33,7 +28,6 @@ from now_builder.formats.io import (
     write_json,
     write_text,
 )
-from now_builder.formats.pair_statistics import read_suspects
 from now_builder.formats.release import (
     DATA_FOLDER,
     LICENCES,
@@ -48,35 +42,32 @@ from now_builder.formats.release import (
 )
 from now_builder.formats.shard import (
     CaptureRow,
-    Planned,
-    complete_shards,
-    plan_path,
-    read_plan,
-    rows_path,
-    stream_rows,
 )
 from now_builder.formats.split import SPLITS, Split, SplitPlan, read_split
 from now_builder.formats.statistics import ReleaseStatistics
-from now_builder.formats.tables import read_hosts
-from now_builder.formats.verdicts import Verdict
 from now_builder.package.arrays import ArrayFiles, write_images
-from now_builder.package.card import write_card
-from now_builder.package.croissant import make_croissant
-from now_builder.package.description import (
+from now_builder.package.card import (
     ReleaseDescription,
     capture_columns,
     count_pairs,
     count_verdicts,
     fetch_times,
+    write_card,
 )
+from now_builder.package.croissant import make_croissant
 from now_builder.package.filters import CrawledPages, Selection, select, unusable
-from now_builder.package.flags import flags_of, same_screenshots
-from now_builder.package.judgements import read_judgements, relative
-from now_builder.package.licences import Sites, read_sites, write_licences
-from now_builder.package.pools import choose_pools, count_learned, read_test_sites
+from now_builder.package.inputs import (
+    FILES,
+    Inputs,
+    count_learned,
+    hash_of_features,
+    read_inputs,
+    relative,
+    with_flag,
+)
+from now_builder.package.licences import write_licences
 from now_builder.package.screenshots import find_consent_walls
 from now_builder.package.settings import PackageSettings
-from now_builder.program.progress import watched
 
 _log = logging.getLogger(__name__)
 
@@ -88,27 +79,6 @@ _MORE = (
     " with --split-shares 0.5,0.25,0.25, or package --split-by page (build: --set"
     " crawl.split_shares=0.5,0.25,0.25, --set package.by=page)"
 )
-_FILES = ("test_sites", "licensed", "suspects", "never")
-"""Settings that name a file, by its path from the release folder."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """The inputs of packaging."""
-
-    split: SplitPlan
-    learned: SplitPlan
-    plan: list[Planned]
-    rows: dict[str, CaptureRow]
-    ids: dict[str, dict[str, list[int]]]
-    vocabularies: dict[str, Vocabulary]
-    tokenizers: dict[str, str]
-    judged: dict[str, Verdict] | None
-    sites: Sites | None
-    suspects: dict[str, float]
-    never: frozenset[str]
-    hashes: dict[str, str]
-    flags: Mapping[str, frozenset[str]]
 
 
 def package(
@@ -150,10 +120,10 @@ def _package(
     }
     resolved = resolve_settings(settings, split, before, release)
     with open_features(features) as opened:
-        inputs = _read(captures, captions, release, resolved, split, vocabularies)
+        inputs = read_inputs(captures, captions, release, resolved, split, vocabularies)
         screenshots = {key: row.sha256 for key, row in inputs.rows.items()}
         check_captures(features, opened.keys, opened.attributes, screenshots)
-        inputs.hashes["features"] = _hash_of_features(features, opened)
+        inputs.hashes["features"] = hash_of_features(features, opened)
         if not force and before is not None and _stands(release, before, resolved, inputs):
             (release / _PREVIOUS).unlink(missing_ok=True)  # of a kill right after the manifest
             return before
@@ -165,7 +135,7 @@ def _package(
         if "consent_wall" in resolved.dropped_flags:
             usable = frozenset(n.key for n in pages.plan if unusable(pages, n.key) is None)
             walls = find_consent_walls(captures, usable)
-            pages = replace(pages, flags=_with_flag(pages.flags, "consent_wall", walls))
+            pages = replace(pages, flags=with_flag(pages.flags, "consent_wall", walls))
         selection = select(pages, inputs.split, resolved, inputs.judged)
         _warn_of_unknown_words(selection, inputs)
         _check_sizes(selection, resolved, release)
@@ -195,7 +165,7 @@ def resolve_settings(
     if given.get("matched"):
         files = [name for name in settings.matched if name != "none"]
         given["matched"] = [relative(name, release) for name in files]
-    for option in _FILES:
+    for option in FILES:
         if name := given.get(option):
             given[option] = "" if name == "none" else relative(name, release)
     resolved = build(PackageSettings, tree | given, str(release / "manifest.json"))
@@ -221,12 +191,6 @@ def _before(release: Path) -> Manifest | None:
     return None
 
 
-def _with_flag(
-    flags: Mapping[str, frozenset[str]], name: str, keys: Iterable[str]
-) -> dict[str, frozenset[str]]:
-    return {**flags, **{key: flags.get(key, frozenset()) | {name} for key in keys}}
-
-
 def _warn_of_missing_ink(settings: PackageSettings, rows: Mapping[str, CaptureRow]) -> None:
     captured = [row for row in rows.values() if row.status == "ok"]
     count = sum(row.ink_middle is None for row in captured)
@@ -237,99 +201,7 @@ def _warn_of_missing_ink(settings: PackageSettings, rows: Mapping[str, CaptureRo
         )  # fmt: skip
 
 
-def _read(
-    captures: Path,
-    captions: Path,
-    release: Path,
-    settings: PackageSettings,
-    split: SplitPlan,
-    vocabularies: dict[str, Vocabulary],
-) -> _Inputs:
-    plan = read_plan(captures)
-    rows, flags = _read_rows(captures, plan)
-    hashes = {"plan": sha256_of(plan_path(captures))}
-    shards = [sha256_of(rows_path(captures, shard)) for shard in complete_shards(captures)]
-    hashes["rows"] = hashlib.sha256("\n".join(shards).encode()).hexdigest()
-    ids: dict[str, dict[str, list[int]]] = {}
-    for name, vocabulary in vocabularies.items():
-        path = captions / f"{name}.txt"
-        ids[name] = read_captions(path)
-        hashes[name] = sha256_of(path)
-        hashes[f"{name}.vocab"] = sha256_of(captions / f"{name}.vocab.json")
-        if vocabulary.extra.get("ids_sha256", hashes[name]) != hashes[name]:
-            raise FormatError(path, "does not belong to its vocabulary; run tokenize again")
-    paths = [captions / f"{name}.tokenizer.json" for name in sorted(vocabularies)]
-    raw = {path.name: _read_text(path) for path in paths if path.exists()}
-    judged = None
-    if settings.matched:
-        paths = [_from_release(release, name) for name in settings.matched]
-        judged = read_judgements(paths, plan)
-        hashes |= {f"matched.{number}": sha256_of(path) for number, path in enumerate(paths)}
-    named = {
-        name: _from_release(release, file) for name in _FILES if (file := getattr(settings, name))
-    }
-    urls = {line.key: line.url for line in plan}
-    sites = read_test_sites(named["test_sites"], plan) if settings.test_sites else []
-    licensed = read_sites(named["licensed"]) if settings.licensed else None
-    suspects = read_suspects(named["suspects"], urls) if settings.suspects else {}
-    never = frozenset(read_hosts(named["never"]) if settings.never else ())
-    hashes |= {name: sha256_of(path) for name, path in named.items()}
-    pools = choose_pools(split, settings, sites)
-    return _Inputs(
-        pools, split, plan, rows, ids, vocabularies, raw, judged, licensed, suspects, never, hashes,
-        flags,
-    )  # fmt: skip
-
-
-def _from_release(release: Path, name: str) -> Path:
-    return Path(os.path.normpath(release.resolve() / name))
-
-
-def _read_rows(
-    captures: Path, plan: list[Planned]
-) -> tuple[dict[str, CaptureRow], dict[str, frozenset[str]]]:
-    """Read the rows without what no release needs, and their flags if they have any."""
-    urls = {line.key: line.url for line in plan}
-    rows: dict[str, CaptureRow] = {}
-    flags: dict[str, frozenset[str]] = {}
-    for row in watched(stream_rows(captures), "read", total=len(plan)):
-        if row.status == "ok" and row.caption and (found := flags_of(row)):
-            flags[row.key] = found
-        texts: dict[str, Any] = {
-            name: sys.intern(text) for name in _OFTEN if (text := getattr(row, name))
-        }
-        url = urls.get(row.key, row.url)  # equal, and one object
-        rows[row.key] = replace(row, url=url, **texts, **_UNUSED)
-    return rows, _with_flag(flags, "same_screenshot", same_screenshots(rows.values()))
-
-
-_OFTEN = ("site", "status", "error", "caption_source", "lang")
-"""Columns of few values: one object for equal ones."""
-
-_UNUSED: dict[str, Any] = {
-    "url_canonical": "", "redirects": [], "content_type": None, "charset": None,
-    "charset_source": None, "charset_browser": None, "title": None, "candidates": None,
-    "lang_declared": None, "html_sha256": None, "load_state": None, "robots": None, "browser": None,
-    "tool": None, "overlays": [],
-}  # fmt: skip
-"""Columns that are read for the flags alone, or not at all: half of a row's memory."""
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise FormatError(path, f"not UTF-8 text ({error})") from None
-
-
-def _hash_of_features(path: Path, features: Features) -> str:
-    """Identify a feature file without reading gigabytes: hash its size, keys and attributes."""
-    attributes = sorted((name, str(value)) for name, value in features.attributes.items())
-    text = f"{path.stat().st_size}\n{attributes}\n" + "\n".join(features.keys)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _stands(release: Path, before: Manifest, settings: PackageSettings, inputs: _Inputs) -> bool:
+def _stands(release: Path, before: Manifest, settings: PackageSettings, inputs: Inputs) -> bool:
     """Whether a release is complete and would come out the same."""
     return (
         (release / "manifest.json").exists()
@@ -365,7 +237,7 @@ def _check_sizes(selection: Selection, settings: PackageSettings, release: Path)
         )  # fmt: skip
 
 
-def _warn_of_unknown_words(selection: Selection, inputs: _Inputs) -> None:
+def _warn_of_unknown_words(selection: Selection, inputs: Inputs) -> None:
     """Name the languages of pages whose captions have no token that the train pool has."""
     lost = [item.key for item in selection.rejects if item.reason.startswith("empty_tokens:")]
     counts = Counter(inputs.rows[key].lang or "unknown" for key in lost)
@@ -379,7 +251,7 @@ def _warn_of_unknown_words(selection: Selection, inputs: _Inputs) -> None:
         )  # fmt: skip
 
 
-def _fingerprints(selection: Selection, inputs: _Inputs) -> dict[str, dict[str, str]]:
+def _fingerprints(selection: Selection, inputs: Inputs) -> dict[str, dict[str, str]]:
     return {
         split: {
             name: fingerprint(keys, (ids[key] for key in keys)) for name, ids in inputs.ids.items()
@@ -405,7 +277,7 @@ def _warn_of_replacing(
         )  # fmt: skip
 
 
-def _count_learned(release: Path, inputs: _Inputs, selection: Selection) -> dict[Split, int]:
+def _count_learned(release: Path, inputs: Inputs, selection: Selection) -> dict[Split, int]:
     """Count pairs of dev and test in the train pool of the crawl, and warn, if pools are new."""
     if inputs.split == inputs.learned:
         return {}
@@ -434,7 +306,7 @@ def _clear(release: Path) -> None:
 def _write(
     release: Path,
     features: Features,
-    inputs: _Inputs,
+    inputs: Inputs,
     selection: Selection,
     settings: PackageSettings,
 ) -> Manifest:
@@ -478,7 +350,7 @@ def _write(
     return _describe(release, inputs, settings, selection, description, shapes)
 
 
-def _pairs(split: Split, keys: list[str], inputs: _Inputs, hashes: list[str]) -> list[Pair]:
+def _pairs(split: Split, keys: list[str], inputs: Inputs, hashes: list[str]) -> list[Pair]:
     return [
         Pair(
             key, split, index, row.url, row.site, row.caption or "", row.caption_source, row.lang,
@@ -489,7 +361,7 @@ def _pairs(split: Split, keys: list[str], inputs: _Inputs, hashes: list[str]) ->
     ]  # fmt: skip
 
 
-def _write_texts(release: Path, inputs: _Inputs, selection: Selection) -> list[str]:
+def _write_texts(release: Path, inputs: Inputs, selection: Selection) -> list[str]:
     """Write captions, keys and vocabularies, and return their paths."""
     written: list[str] = []
 
@@ -514,7 +386,7 @@ def _write_texts(release: Path, inputs: _Inputs, selection: Selection) -> list[s
 
 def _describe(
     release: Path,
-    inputs: _Inputs,
+    inputs: Inputs,
     settings: PackageSettings,
     selection: Selection,
     description: ReleaseDescription,

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from now_builder.formats.release import Pair
 from now_builder.formats.shard import CaptureRow
 from now_builder.formats.statistics import SplitStatistics, TokenStatistics, ceiling, summarize
-from now_builder.package.card import language_codes, size_category
-from now_builder.package.description import capture_columns
+from now_builder.package.card import capture_columns, language_codes, size_category
 
 
 def brute_force(images: list[str], captions: list[tuple[int, ...]]) -> float:

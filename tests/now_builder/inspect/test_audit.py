@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import read_pairs
-from now_builder.formats.shard import read_captures, read_plan, read_rows, write_shard
+from now_builder.formats.shard import read_captures, read_rows, write_shard
 from now_builder.formats.verdicts import (
     VerdictRow,
     one_line,
@@ -29,15 +29,9 @@ from now_builder.formats.verdicts import (
     read_verdicts,
     to_row,
 )
-from now_builder.inspect.agreement import auroc, kappa, mean_interval, wilson
 from now_builder.inspect.audit import sample_of, serving
-from now_builder.inspect.corrections import write_corrected
 from now_builder.inspect.settings import AuditSettings
-from now_builder.inspect.stats import audit_stats
-from now_builder.package.judgements import read_judgements
-from now_builder.package.run import package
-from now_builder.package.settings import PackageSettings
-from pc2_baseline.analysis.truth import read_truth
+from now_builder.inspect.stats import audit_stats, auroc, kappa, mean_interval, wilson
 
 COMMAND = [sys.executable, "-c", "from now_builder.cli import main; main()"]
 
@@ -251,29 +245,6 @@ def test_killed_at_any_time_and_started_again_it_goes_on(world, tmp_path):
         assert [line.key for line in read_verdicts(path)] == keys[: 2 * turn + 2]
 
 
-def test_dev_and_test_are_drawn_from_what_was_judged_to_match(world, tmp_path):
-    """Every second pair of dev and test is judged to match; package keeps these and no others."""
-    path = tmp_path / "audit.csv"
-    settings = AuditSettings(captures=world.captures, output=path, sample=500)
-    expected = set()
-    with serving(world.release, settings) as url:
-        for number, pair in enumerate(sample_of(world.release, settings)):
-            if pair.split == "train":
-                continue
-            word = ("match", "mismatch", "match", "unsure")[number % 4]
-            ask(url, "verdict", {"key": pair.key, "matched": word})
-            if word == "match":
-                expected.add(pair.key)
-        # A verdict that was taken back does not count.
-        undone = json.loads(ask(url, "undo", {})[2])
-        expected.discard(undone["key"])
-    release = tmp_path / "release"
-    package(world.captures, world.features, world.captions, release, PackageSettings(matched=path))
-    assert {pair.key for pair in read_pairs(release) if pair.split != "train"} == expected
-    train = {pair.key for pair in read_pairs(world.release) if pair.split == "train"}
-    assert {pair.key for pair in read_pairs(release) if pair.split == "train"} == train
-
-
 def test_wilson_by_hand():
     """10 of 100, z = 1.96: centre (0.1 + 0.019207) / 1.038415 = 0.114798; half width
     1.959964 / 1.038415 x sqrt(0.0009 + 0.00009604) = 0.059569; so 5.523 % to 17.437 %."""
@@ -416,24 +387,6 @@ def test_stats_of_any_table_of_pairs(world, tmp_path):
             audit_stats(*arguments)
 
 
-def test_a_verdict_of_another_crawl_with_the_same_key_counts_nowhere(world, settings, tmp_path):
-    pairs = read_pairs(world.release)[:4]
-    path = tmp_path / "theirs.csv"
-    frame = pd.DataFrame({"key": [pair.key for pair in pairs], "url": "http://else.test/"})
-    frame["verdict"] = "no"
-    again = settings.model_copy(update={"from_": path})
-    frame.to_csv(path, index=False)
-    for read in (lambda: audit_stats([path], world.release, None),
-                 lambda: sample_of(world.release, again)):  # fmt: skip
-        with pytest.raises(FormatError, match="none of its 4 lines names a key and url of"):
-            read()
-    frame.loc[0, "url"], frame.loc[1, "url"] = pairs[0].url, ""  # a key alone names a pair
-    frame.loc[2, "key"], frame.loc[2, "url"] = "", pairs[2].url
-    frame.to_csv(path, index=False)
-    assert audit_stats([path], world.release, None).together.counts["mismatch"] == 3
-    assert {*sample_of(world.release, again)} == {*pairs[:3]}
-
-
 def test_an_audit_does_not_go_on_with_the_verdicts_on_another_crawl(world, settings):
     first = sample_of(world.release, settings)[0]
     write(settings.output, [judged(first.key, judge="judge")])  # of http://a.test
@@ -441,20 +394,6 @@ def test_an_audit_does_not_go_on_with_the_verdicts_on_another_crawl(world, setti
     with pytest.raises(ConfigError, match="in this release is"), serving(world.release, settings):
         pass
     assert settings.output.read_bytes() == before
-
-
-def test_verdict_and_kind_are_what_audit_calls_matched_and_note(world, tmp_path):
-    """1 of 2 decided is mismatched; the same file is what dev and test are drawn by."""
-    urls = [pair.url for pair in read_pairs(world.release)[:3]]
-    words = [("mismatch", "Slogan"), ("yes", ""), ("unsure", "")]
-    rows = [f"{url},{verdict},{kind}" for url, (verdict, kind) in zip(urls, words, strict=True)]
-    path = tmp_path / "judged.csv"
-    path.write_text("\n".join(["url,verdict,kind", *rows]))
-    found = audit_stats([path], world.release, None).together
-    assert (found.noise.hits, found.noise.of, found.kinds) == (1, 2, {"slogan": 1})
-    told = read_judgements([path], read_plan(world.captures))
-    assert [*told.values()] == ["mismatch", "match", "unsure"]
-    assert read_truth(path, {"url": urls}).known.tolist() == [True, True, False]
 
 
 def test_only_pairs_that_a_table_names_are_shown_again(world, settings, tmp_path):
@@ -499,54 +438,6 @@ def test_suspects_come_first_and_only_those_of_this_release(world, settings, tmp
     table.assign(key="x" + table.key).to_csv(file, index=False)
     with pytest.raises(FormatError, match=r"none of its .* keys is one of the .* pages"):
         sample_of(world.release, own)
-
-
-def test_pages_below_a_clean_probability_are_left_out_and_the_setting_is_kept(world, tmp_path):
-    pairs = read_pairs(world.release)
-    low = {pair.key for pair in pairs if pair.split == "train"} - {pairs[0].key}
-    low = {*sorted(low)[:4]}
-    file, release = tmp_path / "pairs.csv", tmp_path / "release"
-    probability = [0.2 if pair.key in low else 0.9 for pair in pairs]
-    keys = [pair.key for pair in pairs]
-    pd.DataFrame({"key": keys, "clean_prob": probability}).to_csv(file, index=False)
-
-    def made(**settings):
-        own = PackageSettings(**settings)
-        return package(world.captures, world.features, world.captions, release, own)
-
-    assert made(suspects=file, min_clean=0.3).rejects["suspect"] == 4
-    assert not low & {pair.key for pair in read_pairs(release)}
-    assert made().rejects["suspect"] == 4
-    assert made(suspects="none").rejects.get("suspect") is None
-    with pytest.raises(ConfigError, match="--min-clean: expected --suspects"):
-        made(min_clean=0.3)
-
-
-def test_corrections_change_what_was_judged_otherwise_and_nothing_else(tmp_path):
-    table = tmp_path / "judged.csv"
-    before = 'URL,verdict,kind\nhttp://a.test/a,no,slogan\nhttp://a.test/b,yes,"x, y"\nc,true,\n'
-    table.write_text(before)
-    # A second look that names no kind leaves the kind of the same verdict.
-    same = write(tmp_path / "same.csv", [judged("a", "mismatch"), judged("b")])
-    out = tmp_path / "corrected.csv"
-    assert write_corrected(table, [same], None, out) == (0, 2)
-    assert out.read_text() == before.replace("URL", "url")
-    others = [judged("a", "unsure"), judged("b", "mismatch", note="other page")]
-    last = write(tmp_path / "last.csv", [judged("a")])
-    found = [same, write(tmp_path / "other.csv", others), last]
-    assert write_corrected(table, found, None, out) == (2, 2)
-    assert out.read_text().splitlines()[1:] == [
-        "http://a.test/a,match,", "http://a.test/b,mismatch,other page", "c,true,",
-    ]  # fmt: skip
-    # A verdict of an audit's own table takes the judge along; a key of another crawl is no pair.
-    first = write(tmp_path / "first.csv", [judged("a"), replace(judged("b"), url="http://b.test/")])
-    theirs = [judged("a", "mismatch", "bo", "slogan"), judged("b", "mismatch", "bo")]
-    assert write_corrected(first, [write(tmp_path / "bo.csv", theirs)], None, first) == (1, 1)
-    assert [(line.matched, line.judge) for line in read_verdicts(first)] == [
-        ("mismatch", "bo"), ("match", "ann"),
-    ]  # fmt: skip
-    with pytest.raises(FormatError, match=r"judged\.csv: none of its 3 rows was judged again"):
-        write_corrected(table, [], None, out)
 
 
 @pytest.mark.parametrize(

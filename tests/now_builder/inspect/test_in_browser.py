@@ -8,7 +8,6 @@ import pytest
 from now_builder.formats.release import read_pairs
 from now_builder.formats.verdicts import read_verdicts
 from now_builder.inspect.audit import sample_of, serving
-from now_builder.inspect.corrections import write_corrected
 from now_builder.inspect.report import report
 from now_builder.inspect.settings import AuditSettings, ReportSettings
 
@@ -220,8 +219,3 @@ def test_verdicts_are_corrected_with_their_kind_by_keyboard(hostile, tmp_path, b
         assert messages == []
         page.context.close()
     assert [(line.matched, line.note) for line in read_verdicts(path)] == expected
-    assert write_corrected(judged, [path], hostile.release, judged) == (3, 5)
-    header, *rows = csv.reader(judged.read_text().splitlines())
-    assert header == ["url", "verdict", "kind"]
-    after = dict(zip([pair.url for pair in sample], expected, strict=True))
-    assert rows == [*([url, *after[url]] for url in before), ["http://no/", "yes", ""]]

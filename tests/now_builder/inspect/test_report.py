@@ -1,15 +1,10 @@
 """The report: numbers that are the release's own, nothing loaded, nothing escaping, any size."""
 
 import re
-import shutil
-import subprocess
-import sys
 from collections import Counter, deque
-from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import combinations
 
-import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,22 +12,16 @@ import pytest
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import TOKENIZERS, UNK
 from now_builder.formats.features import open_features
-from now_builder.formats.pair_statistics import origin_of_run, read_clean_prob
+from now_builder.formats.pair_statistics import read_clean_prob
 from now_builder.formats.release import (
     read_manifest,
     read_pairs,
     read_split_captions,
-    stream_pairs,
-    write_manifest,
-    write_pairs,
 )
 from now_builder.formats.screenshots import data_uri
-from now_builder.formats.shard import CaptureRow, read_captures, write_shard
 from now_builder.formats.split import SPLITS
 from now_builder.formats.statistics import ReleaseStatistics, ceiling
 from now_builder.formats.verdicts import Verdict, VerdictRow, open_verdicts
-from now_builder.inspect.histograms import Histogram, draw, histogram_of
-from now_builder.inspect.pairs import drawn
 from now_builder.inspect.report import commonest_captions, lengths_of, read_rest, report
 from now_builder.inspect.settings import ReportSettings
 
@@ -125,7 +114,7 @@ def test_the_numbers_are_those_of_the_obvious_slow_way(world):
     bpe = next(lengths for lengths in lengths_of(found) if lengths.unit == "BPE tokens")
     assert bpe.summary.mean == pytest.approx(np.mean(every))
     assert bpe.summary.largest == max(every)
-    assert sum(bpe.histogram.counts) == len(every)
+    assert bpe.histogram.startswith("data:image/svg+xml;base64,")
 
 
 def test_the_share_of_unknown_tokens_is_told_by_language_and_tokenizer(world, tmp_path):
@@ -156,7 +145,7 @@ def test_the_page_shows_the_numbers_and_the_pairs(world, tmp_path):
     for reason, count in manifest.rejects.items():
         cells = re.search(rf"{reason.replace(':', ': ')}</th>.*?class=\"num\">(\d+)<", text)
         assert int(cells[1]) == count
-    pictures = seen.of("img")
+    pictures = [one for one in seen.of("img") if one["alt"].startswith("Screenshot")]
     assert len(pictures) == 7
     assert all(picture["alt"] and picture["src"].startswith("data:image/") for picture in pictures)
     paths = [path for path in seen.of("path") if "detector" in path["class"]]
@@ -165,31 +154,6 @@ def test_the_page_shows_the_numbers_and_the_pairs(world, tmp_path):
     assert set(seen.captions) <= captions
     assert [tag for tag, _ in seen.tags if re.fullmatch("h[1-6]", tag)][:2] == ["h1", "h2"]
     assert seen.of("html")[0]["lang"] == "en"
-
-
-def test_the_flags_of_pairs_are_counted(world, tmp_path):
-    text, _ = look(world, tmp_path)
-    assert "No pair has a flag." in text
-    release = tmp_path / "flagged"
-    shutil.copytree(world.release, release)
-    pairs = read_pairs(release)
-    flags = {0: "email,personal_data,placeholder", 1: "placeholder"}
-    changed = [replace(pair, flags=flags.get(n, "")) for n, pair in enumerate(pairs)]
-    write_pairs(release / "pairs.parquet", changed)
-    assert statistics_of(release).flags == {"placeholder": 2, "email": 1, "personal_data": 1}
-    text, _ = look(world, tmp_path, release=release)
-    assert re.search(r">placeholder</th><td class=\"num\">2<", text)
-    assert re.search(r">personal_data</th><td class=\"num\">1<", text)
-
-
-def test_the_draw_is_seeded_and_a_larger_one_begins_with_the_smaller(world, tmp_path):
-    first, _ = look(world, tmp_path, pairs=5, seed=1)
-    again, _ = look(world, tmp_path, pairs=5, seed=1)
-    other, _ = look(world, tmp_path, pairs=5, seed=2)
-    assert first == again
-    assert first != other
-    pairs = read_pairs(world.release)
-    assert drawn(pairs, 20, 3)[:5] == drawn(reversed(pairs), 5, 3)
 
 
 def test_a_page_loads_nothing_and_has_no_script(world, tmp_path, run):
@@ -225,7 +189,11 @@ def test_a_run_adds_its_noise_and_its_most_telling_pairs(world, tmp_path, run, m
     )
     noisy = sum(value <= 0.5 for value in beliefs.values())
     assert f"({noisy} of {len(train)}; Wilson)" in text
-    shown = [picture["alt"].split()[3] for picture in seen.of("img")]
+    shown = [
+        picture["alt"].split()[3]
+        for picture in seen.of("img")
+        if picture["alt"].startswith("Screenshot")
+    ]
     keys = [pair.key for pair in train]
     assert shown[:3] == keys[:3]
     assert shown[6:9] == keys[::-1][:3]
@@ -239,16 +207,6 @@ def test_a_run_adds_its_noise_and_its_most_telling_pairs(world, tmp_path, run, m
     text, _ = look(world, tmp_path, pairs=1, run=table)
     assert "<h3>As <code>beliefs.csv</code> believes</h3>" in text
     assert "a method's belief, which may be far off" in text
-
-
-@pytest.mark.parametrize("method", ["", 'method = "x"\n', "[settings.method]\nmargin = 1\n"])
-def test_a_run_that_does_not_name_its_method_is_called_by_its_folder(run, method):
-    path = run / "run.toml"
-    known = path.read_text().partition("[settings.method]")[0]
-    path.write_text(known if method.startswith("m") else known + method)
-    if method.startswith("m"):
-        path.write_text(known.replace("[settings.data]", f"[settings]\n{method}[settings.data]"))
-    assert origin_of_run(run) == ("run", f"{run.parent.name}/run")
 
 
 def test_audits_add_the_noise_that_was_measured(world, tmp_path, run):
@@ -319,89 +277,3 @@ def test_pictures_shrink_to_their_budget(world, tmp_path):
     assert all(size < budget + 30 for size, budget in zip(sizes, budgets, strict=True))
     with pytest.raises(FormatError, match="not a readable picture"):
         data_uri("a", png[:5000], 1e6)
-
-
-def test_histograms_have_round_steps_and_lose_nothing():
-    found = histogram_of(np.array([1, 2, 3, 99, 100, 7000]))
-    assert sum(found.counts) == 6
-    assert found.width in {1, 2, 5, 10, 20, 50, 100, 200, 500}
-    drawing = draw(Histogram([0.0, 5.0, 10.0], [2, 4, 1], 5.0), open_end=True)
-    assert [bar[3] for bar in drawing.bars] == ["0 to 4: 2", "5 to 9: 4", "10 or more: 1"]
-    assert [bar[2] for bar in drawing.bars] == [45, 90, 22.5]
-
-
-LARGE = """
-import re, sys
-from pathlib import Path
-from now_builder.inspect.report import report
-from now_builder.inspect.settings import ReportSettings
-release, captures, output = map(Path, sys.argv[1:4])
-report(release, ReportSettings(captures=captures, output=output, pairs=20))
-print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
-"""
-
-
-def _grown(world, tmp_path, factor):
-    """The release with its train split repeated: long captions, and stored embeddings of zeros."""
-    release = tmp_path / f"grown{factor}"
-    shutil.copytree(world.release, release)
-    pairs = read_pairs(release)
-    train = [pair for pair in pairs if pair.split == "train"]
-    many = [
-        replace(pair, key=f"{pair.key}{'' if turn == 0 else f'x{turn}'}", pair_index=place,
-                caption=f"{turn} {pair.caption * 5}")
-        for place, (turn, pair) in enumerate((t, p) for t in range(factor) for p in train)
-    ]  # fmt: skip
-    write_pairs(release / "pairs.parquet", [*many, *(p for p in pairs if p.split != "train")])
-    data = release / "now100k_precomp"
-    for name in TOKENIZERS:
-        path = data / f"train_caps_{name}.txt"
-        path.write_text(path.read_text() * factor)
-    with h5py.File(data / "train.h5", "a") as file:
-        for name in ("boxes", "scores", "classes", "source", "n_regions"):
-            whole = file[name][:]
-            del file[name]
-            file.create_dataset(name, data=np.concatenate([whole] * factor))
-        del file["keys"]
-        keys = np.array([pair.key for pair in many], dtype=object)
-        file.create_dataset("keys", data=keys, dtype=h5py.string_dtype())
-        del file["regions"]
-        made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        made.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        made.set_fill_time(h5py.h5d.FILL_TIME_NEVER)  # a hole in the file, which reads as zeros
-        space = h5py.h5s.create_simple((len(many), 36, 768))
-        h5py.h5d.create(file.id, b"regions", h5py.h5t.IEEE_F32LE, space, made)
-    manifest = read_manifest(release)
-    counts = {**manifest.counts, "train": len(many)}
-    write_manifest(release, manifest.model_copy(update={"counts": counts}))
-    return release, len(many)
-
-
-def _captures_of(pairs, world, captures):
-    """Captures that hold the pages that will be drawn, and no other."""
-    captures.mkdir()
-    picture = next(read_captures(world.captures))
-    for shard in {int(pair.key[:5]) for pair in pairs}:
-        rows = [
-            CaptureRow(pair.key, pair.url, pair.url, pair.site, "ok", phash=pair.phash)
-            for pair in pairs if int(pair.key[:5]) == shard
-        ]  # fmt: skip
-        write_shard(captures, shard, rows, (replace(picture, key=row.key) for row in rows))
-    return captures
-
-
-@pytest.mark.parametrize("pairs", [5_000, pytest.param(98_000, marks=pytest.mark.slow)])
-def test_memory_does_not_grow_with_the_release(world, tmp_path, pairs):
-    """100 MB of buffers at most; the regions of 5,000 pairs are 550 MB, of 98,000 11 GB."""
-    train = read_manifest(world.release).counts["train"]
-    peaks = []
-    for factor in (1, -(-pairs // train)):
-        release, count = _grown(world, tmp_path, factor)
-        captures = _captures_of(drawn(stream_pairs(release), 20, 0), world, tmp_path / f"c{count}")
-        done = subprocess.run(
-            [sys.executable, "-c", LARGE, release, captures, tmp_path / "large.html"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-2000:]
-        peaks.append(int(done.stdout))
-    assert peaks[1] - peaks[0] < 100_000, peaks

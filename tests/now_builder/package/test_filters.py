@@ -13,7 +13,7 @@ from now_builder.formats.captions import UNK
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import Shares, SplitPlan
 from now_builder.package.filters import CrawledPages, Selection, select
-from now_builder.package.judgements import read_judgements
+from now_builder.package.inputs import read_judgements
 from now_builder.package.settings import PackageSettings
 
 SPLIT = SplitPlan(shares=Shares(train=0.5, dev=0.2, test=0.3))
@@ -166,12 +166,6 @@ def test_of_urls_that_led_to_one_page_one_is_a_pair() -> None:
     assert why(select(found, SPLIT, chosen(duplicate_pages="keep"))) == {}
 
 
-def test_visits_that_ended_nowhere_or_at_their_own_url_are_no_duplicates() -> None:
-    ended = {0: None, 1: "http://site1.test/1", 2: "about:blank", 3: "about:blank"}
-    found = world({number: str(number) for number in ended}, final_url=ended)
-    assert why(select(found, SPLIT, chosen())) == {}
-
-
 @pytest.mark.parametrize(
     ("filters", "reason"),
     [
@@ -201,26 +195,6 @@ def test_of_duplicates_one_stays_test_before_dev_before_train(
         assert original in selection.splits["test"]
         assert kinds[int(original[-4:])] == kinds[int(reject.key[-4:])]
         assert (reject.detail or "").startswith(f"of {original} in test, ")
-
-
-def test_what_is_dropped_as_a_duplicate_makes_room_for_the_next() -> None:
-    captions = {number: f"caption {number // 2}" for number in range(200)}
-    sizes = {"train": 30, "dev": 10, "test": 15}
-    selection = select(world(captions), SPLIT, chosen(duplicate_captions="exact", **sizes))
-    assert {name: len(keys) for name, keys in selection.splits.items()} == sizes
-    kept = [captions[int(key[-4:])] for keys in selection.splits.values() for key in keys]
-    assert len(set(kept)) == len(kept)
-
-
-def test_a_duplicate_of_a_page_that_is_no_pair_is_none() -> None:
-    """The original must be in the release: judged out, or over the size, it counts for nothing."""
-    found = world(dict.fromkeys(range(40), "same"))
-    pools = {item.key: SPLIT.pool_of(item.site, item.key) for item in found.plan}
-    nobody = dict.fromkeys(pools, "mismatch")
-    selection = select(found, SPLIT, chosen(duplicate_captions="exact"), nobody)
-    assert {name: len(keys) for name, keys in selection.splits.items()} == {
-        "train": 1, "dev": 0, "test": 0,
-    }  # fmt: skip
 
 
 @settings(max_examples=20)

@@ -11,8 +11,6 @@ import pytest
 import yaml
 
 from now_builder.errors import FormatError
-from now_builder.export.run import export
-from now_builder.export.settings import ExportSettings
 from now_builder.formats.io import sha256_of
 from now_builder.formats.release import (
     LICENCES,
@@ -132,20 +130,6 @@ def test_manifest_card_and_metadata_name_licences_and_sources(made, release):
     assert verify(release) == []
 
 
-def test_the_list_is_kept_until_another_is_named(made, release):
-    before = (release / "manifest.json").read_bytes()
-    shutil.copy(made.folder / "sites.csv", release.parent)
-    made(release, licensed=release.parent / "sites.csv")
-    assert (release / "manifest.json").read_bytes() == before
-    content = (release.parent / "sites.csv").read_text().replace("Apache-2.0", "BSD")
-    (release.parent / "sites.csv").write_text(content)
-    made(release, licensed=release.parent / "sites.csv")
-    assert "BSD" in read_manifest(release).licences
-    made(release, licensed="none")
-    assert not (release / LICENCES).exists()
-    assert verify(release) == []
-
-
 def test_a_page_that_led_to_another_site_is_out_whatever_its_own_licence(
     made, small_crawl, tmp_path
 ):
@@ -191,15 +175,6 @@ def test_verify_finds_a_page_without_a_licence_though_all_hashes_agree(release):
     tree = json.loads((release / "manifest.json").read_text(encoding="utf-8"))
     rehash(release, files={name: tree["files"][name] for name in tree["files"] if name != LICENCES})
     assert any("names no licences.csv" in problem for problem in verify(release))
-
-
-def test_an_export_carries_the_attribution_and_drops_an_old_one(made, release, tmp_path):
-    out = tmp_path / "hub"
-    export(release, out, ExportSettings(to="parquet"))
-    assert (out / LICENCES).read_bytes() == (release / LICENCES).read_bytes()
-    every = made(tmp_path / "every", licensed="none")
-    export(every, out, ExportSettings(to="parquet"), force=True)
-    assert not (out / LICENCES).exists()
 
 
 @pytest.mark.parametrize(

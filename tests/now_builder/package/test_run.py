@@ -228,14 +228,6 @@ def test_a_flag_changes_that_setting_alone(world: World) -> None:
     assert world.package(release, matched=Path("none")).rejects.get("not_matched") is None
 
 
-def test_a_smaller_size_takes_a_part_of_the_same_draw(world: World, tmp_path: Path) -> None:
-    drawn = {}
-    for size in (4, 7):
-        world.package(tmp_path / str(size), test=size)
-        drawn[size] = {p.key for p in read_pairs(tmp_path / str(size)) if p.split == "test"}
-    assert drawn[4] < drawn[7]
-
-
 def test_sizes_that_cannot_be_had_are_cut_with_a_warning(
     world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -542,16 +534,6 @@ def test_captures_and_exports_are_no_folder_for_a_release(world: World) -> None:
         world.package(world.captures)
 
 
-def test_killed_while_it_is_rewritten_it_keeps_its_settings(world: World, release: Path) -> None:
-    killed = world.folder / "rewritten"
-    shutil.copytree(release, killed)
-    for point in (8, 28):
-        assert world.kill(killed, point, "--force")
-        assert not (killed / "manifest.json").exists()
-    world.package(killed)
-    assert contents(killed) == contents(release)
-
-
 FILTERS = {
     "min_characters": 24, "max_characters": 90, "languages": "zh,en,ja,ru", "drop": "blank,email",
     "duplicate_pages": "keep", "duplicate_captions": "exact", "duplicate_looks": 2,
@@ -635,16 +617,3 @@ def test_blank_pages_and_personal_data_are_left_out_and_other_flags_on_request(
 def test_a_setting_that_there_is_not_is_one_clear_line(settings, problem) -> None:
     with pytest.raises(ConfigError, match=rf"^now-builder package: {problem}[^\n]*$"):
         build(PackageSettings, settings, "now-builder package")
-
-
-def test_a_single_site_by_address_is_split_by_page(
-    make_crawl: Callable[..., None], make_features: Callable[..., None], tmp_path: Path
-) -> None:
-    world = World(tmp_path, tmp_path / "captures")
-    make_crawl(world.captures, 60, 1, 20, address="127.0.0.1")
-    make_features(world.features, [r.key for r in read_rows(world.captures) if r.status == "ok"])
-    tokenize(world.captures, world.captions, TokenizeSettings(bert="learn"))
-    counts = world.package(tmp_path / "release").counts
-    assert all(count > 3 for count in counts.values())
-    card = (tmp_path / "release" / "DATASET_CARD.md").read_text(encoding="utf-8")
-    assert "same site" in card

@@ -1,0 +1,221 @@
+"""The inputs of packaging, read from captures, captions and the files that settings name."""
+
+import hashlib
+import logging
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from now_builder.errors import FormatError
+from now_builder.formats.captions import Vocabulary, read_captions
+from now_builder.formats.features import Features
+from now_builder.formats.io import sha256_of
+from now_builder.formats.pair_statistics import read_suspects
+from now_builder.formats.shard import (
+    CaptureRow,
+    Planned,
+    complete_shards,
+    plan_path,
+    read_plan,
+    rows_path,
+    stream_rows,
+)
+from now_builder.formats.split import Split, SplitPlan, names_above, suffix_list
+from now_builder.formats.tables import read_hosts
+from now_builder.formats.verdicts import Verdict, read_named
+from now_builder.package.flags import flags_of, same_screenshots
+from now_builder.package.licences import Sites, read_sites
+from now_builder.package.settings import PackageSettings
+from now_builder.program.progress import watched
+
+_log = logging.getLogger(__name__)
+
+FILES = ("test_sites", "licensed", "suspects", "never")
+"""Settings that name a file, by its path from the release folder."""
+
+_SHOWN = 5
+"""Sites that a warning names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs of packaging."""
+
+    split: SplitPlan
+    learned: SplitPlan
+    plan: list[Planned]
+    rows: dict[str, CaptureRow]
+    ids: dict[str, dict[str, list[int]]]
+    vocabularies: dict[str, Vocabulary]
+    tokenizers: dict[str, str]
+    judged: dict[str, Verdict] | None
+    sites: Sites | None
+    suspects: dict[str, float]
+    never: frozenset[str]
+    hashes: dict[str, str]
+    flags: Mapping[str, frozenset[str]]
+
+
+def read_inputs(
+    captures: Path,
+    captions: Path,
+    release: Path,
+    settings: PackageSettings,
+    split: SplitPlan,
+    vocabularies: dict[str, Vocabulary],
+) -> Inputs:
+    """Read plan, rows, captions and the files that settings name; hash all of them."""
+    plan = read_plan(captures)
+    rows, flags = _read_rows(captures, plan)
+    hashes = {"plan": sha256_of(plan_path(captures))}
+    shards = [sha256_of(rows_path(captures, shard)) for shard in complete_shards(captures)]
+    hashes["rows"] = hashlib.sha256("\n".join(shards).encode()).hexdigest()
+    ids: dict[str, dict[str, list[int]]] = {}
+    for name, vocabulary in vocabularies.items():
+        path = captions / f"{name}.txt"
+        ids[name] = read_captions(path)
+        hashes[name] = sha256_of(path)
+        hashes[f"{name}.vocab"] = sha256_of(captions / f"{name}.vocab.json")
+        if vocabulary.extra.get("ids_sha256", hashes[name]) != hashes[name]:
+            raise FormatError(path, "does not belong to its vocabulary; run tokenize again")
+    paths = [captions / f"{name}.tokenizer.json" for name in sorted(vocabularies)]
+    raw = {path.name: _read_text(path) for path in paths if path.exists()}
+    judged = None
+    if settings.matched:
+        paths = [_from_release(release, name) for name in settings.matched]
+        judged = read_judgements(paths, plan)
+        hashes |= {f"matched.{number}": sha256_of(path) for number, path in enumerate(paths)}
+    named = {
+        name: _from_release(release, file) for name in FILES if (file := getattr(settings, name))
+    }
+    urls = {line.key: line.url for line in plan}
+    sites = read_test_sites(named["test_sites"], plan) if settings.test_sites else []
+    licensed = read_sites(named["licensed"]) if settings.licensed else None
+    suspects = read_suspects(named["suspects"], urls) if settings.suspects else {}
+    never = frozenset(read_hosts(named["never"]) if settings.never else ())
+    hashes |= {name: sha256_of(path) for name, path in named.items()}
+    pools = choose_pools(split, settings, sites)
+    return Inputs(
+        pools, split, plan, rows, ids, vocabularies, raw, judged, licensed, suspects, never, hashes,
+        flags,
+    )  # fmt: skip
+
+
+def _from_release(release: Path, name: str) -> Path:
+    return Path(os.path.normpath(release.resolve() / name))
+
+
+def _read_rows(
+    captures: Path, plan: list[Planned]
+) -> tuple[dict[str, CaptureRow], dict[str, frozenset[str]]]:
+    """Read the rows without what no release needs, and their flags if they have any."""
+    urls = {line.key: line.url for line in plan}
+    rows: dict[str, CaptureRow] = {}
+    flags: dict[str, frozenset[str]] = {}
+    for row in watched(stream_rows(captures), "read", total=len(plan)):
+        if row.status == "ok" and row.caption and (found := flags_of(row)):
+            flags[row.key] = found
+        texts: dict[str, Any] = {
+            name: sys.intern(text) for name in _OFTEN if (text := getattr(row, name))
+        }
+        url = urls.get(row.key, row.url)  # equal, and one object
+        rows[row.key] = replace(row, url=url, **texts, **_UNUSED)
+    return rows, with_flag(flags, "same_screenshot", same_screenshots(rows.values()))
+
+
+_OFTEN = ("site", "status", "error", "caption_source", "lang")
+"""Columns of few values: one object for equal ones."""
+
+_UNUSED: dict[str, Any] = {
+    "url_canonical": "", "redirects": [], "content_type": None, "charset": None,
+    "charset_source": None, "charset_browser": None, "title": None, "candidates": None,
+    "lang_declared": None, "html_sha256": None, "load_state": None, "robots": None, "browser": None,
+    "tool": None, "overlays": [],
+}  # fmt: skip
+"""Columns that are read for the flags alone, or not at all: half of a row's memory."""
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(path, f"not UTF-8 text ({error})") from None
+
+
+def hash_of_features(path: Path, features: Features) -> str:
+    """Identify a feature file without reading gigabytes: hash its size, keys and attributes."""
+    attributes = sorted((name, str(value)) for name, value in features.attributes.items())
+    text = f"{path.stat().st_size}\n{attributes}\n" + "\n".join(features.keys)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def with_flag(
+    flags: Mapping[str, frozenset[str]], name: str, keys: Iterable[str]
+) -> dict[str, frozenset[str]]:
+    """Return the flags of pages with one more flag for some of them."""
+    return {**flags, **{key: flags.get(key, frozenset()) | {name} for key in keys}}
+
+
+def choose_pools(learned: SplitPlan, settings: PackageSettings, sites: list[str]) -> SplitPlan:
+    """Return the pools of a release."""
+    suffixes = (learned.suffixes or suffix_list()) if settings.by == "domain" else None
+    chosen = {"seed": settings.seed, "by": settings.by, "suffixes": suffixes}
+    if (settings.seed, settings.by) == (learned.seed, learned.by):
+        chosen = {}  # a file of an older version names no list of suffixes
+    return learned.model_copy(update=chosen | ({"test_sites": sites} if sites else {}))
+
+
+def read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
+    """Read the sites of the test pool: a host name or URL a line, or a column ``site`` or ``url``.
+
+    A name stands for all hosts below it too. Names without a page in the crawl are logged.
+    """
+    sites = read_hosts(path)
+    crawled = {name for line in plan for name in names_above(line.site)}
+    missing = [site for site in sites if site not in crawled]
+    if len(missing) == len(sites):
+        raise FormatError(path, f"none of its {len(sites)} sites has a page in the crawl")
+    if missing:
+        rest = len(missing) - _SHOWN
+        named = ", ".join(missing[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+        _log.warning("%s: no page in the crawl of %s", path, named)
+    return sorted({*sites}.difference(missing))
+
+
+def count_learned(
+    learned: SplitPlan, rows: Mapping[str, CaptureRow], splits: Mapping[Split, Sequence[str]]
+) -> dict[Split, int]:
+    """Count the pairs of dev and test that were in the train pool of the stages before."""
+    return {
+        split: sum(learned.pool_of(rows[key].site, key) == "train" for key in keys)
+        for split, keys in splits.items()
+        if split != "train"
+    }
+
+
+def read_judgements(paths: Iterable[Path], plan: Iterable[Planned]) -> dict[str, Verdict]:
+    """Read verdicts by page key from files with a column ``url`` or ``key`` and one ``matched``.
+
+    Two verdicts on one page that differ count as unsure.
+
+    Raises:
+        FormatError: As :func:`read_named` says.
+    """
+    keys: dict[str, dict[str, list[str]]] = {"key": {}, "url": {}}
+    for line in plan:
+        keys["key"].setdefault(line.key, []).append(line.key)
+        for url in {line.url, line.url_canonical}:
+            keys["url"].setdefault(url, []).append(line.key)
+    verdicts: dict[str, Verdict] = {}
+    for path in paths:
+        for key, verdict in read_named(path, keys, "the plan"):
+            verdicts[key] = verdict if verdicts.get(key, verdict) == verdict else "unsure"
+    return verdicts
+
+
+def relative(name: str, release: Path) -> str:
+    """Name a file from the release folder: the manifest then tells no home folder."""
+    return os.path.relpath(Path(name).resolve(), release.resolve())
