@@ -24,10 +24,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.encoders import CaptionCodes, ImageCodes
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.onednn_products import fast_float32
-from pc2_baseline.networks.similarity import MemoryBudget, SgrSimilarity
+from pc2_baseline.networks.sgr import SgrSimilarity
+from pc2_baseline.networks.similarity import MemoryBudget
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Size:
     mean_words: float
     longest: int
     chunk_mb: int | None = None
-    keep_mb: int | None = None
+    keep_mb: int = 4096
     threads: int = 1
     device: str = "cpu"
 

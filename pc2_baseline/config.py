@@ -1,22 +1,33 @@
 """Settings of a training: four strict sections, read from TOML or a preset by name."""
 
 import re
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from pkgutil import resolve_name
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    SerializeAsAny,
     model_validator,
 )
 
 from now_builder.config import Strict, build, nearest, read_toml, with_overrides
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import NowName, PrecompName
-from pc2_baseline.method_section import MethodSection, Share, method_fields, settings_class
+from pc2_baseline.method_section import (
+    MethodSection,
+    MethodSettings,
+    Share,
+    read_section,
+    settings_class,
+)
 
 DEFAULT_PRESET = "pc2-paper"
 _PRESETS = Path(__file__).with_name("configs")
@@ -56,8 +67,7 @@ class DataSettings(Strict):
     )
     captures: Path | None = Field(
         None,
-        description="For dual_encoder: folder made by crawl that the release was packaged from, "
-        "for its screenshots.",
+        description="Folder made by crawl that the release was packaged from, for its screenshots.",
     )
     bank: NonNegativeInt = Field(
         0,
@@ -81,23 +91,31 @@ class DataSettings(Strict):
     )
 
 
-class ModelSettings(Strict):
-    """The matching network: encoders and what compares their outputs."""
+NETWORKS = {
+    "sgr": "sgr:SgrSettings",
+    "saf": "saf:SafSettings",
+    "scan_t2i": "attention:WordScanSettings",
+    "scan_i2t": "attention:RegionScanSettings",
+    "imram": "attention:ImramSettings",
+    "maxsim": "attention:MaxSimSettings",
+    "vsrn": "region_graph:VsrnSettings",
+    "pooled": "pooled:PooledSettings",
+    "reading": "reading:ReadingSettings",
+    "dual_encoder": "dual_encoder:DualNetworkSettings",
+}
+"""Class of the settings of each network in :mod:`pc2_baseline.networks`, by its similarity."""
 
-    embed_dim: PositiveInt = Field(2048, description="Width of regions and words.")
-    word_dim: PositiveInt = Field(300, description="Width of a token's embedding.")
-    similarity: Literal[
-        "sgr",
-        "saf",
-        "scan_t2i",
-        "scan_i2t",
-        "imram",
-        "maxsim",
-        "vsrn",
-        "pooled",
-        "reading",
-        "dual_encoder",
-    ] = Field(
+
+class ModelSettings(Strict):
+    """Base of the settings of a network, which ``similarity`` names.
+
+    Attributes:
+        has_parts: Whether its encoders return regions and words, not one vector each alone.
+    """
+
+    has_parts: ClassVar[bool] = False
+
+    similarity: str = Field(
         "sgr",
         description="Network: SGRAF's graph reasoning (sgr) or attention filtration (saf); SCAN, "
         "words attending to regions (scan_t2i) or regions to words (scan_i2t); IMRAM; each word "
@@ -107,75 +125,85 @@ class ModelSettings(Strict):
         "correction (reading), for features of a detector that reads, such as tiny-web; or the "
         "screenshot against the caption's text by model.encoder (dual_encoder), for data.captures.",
     )
+
+    @property
+    def product_width(self) -> int:
+        """Width of an embedding, where no setting says so."""
+        return 2048
+
+    @classmethod
+    def read_by(cls, tree: Any) -> type[Strict]:
+        """Return the settings of the network that a section names: SGR's if it names none."""
+        if cls is not ModelSettings:
+            return cls
+        name = str(tree.get("similarity", "sgr")) if isinstance(tree, Mapping) else "sgr"
+        return network_settings(name)
+
+    @property
+    def pooled_width(self) -> int:
+        """Width of a pooled vector of the network."""
+        return self.product_width
+
+    def build(self, features: int, vocabulary: int, words: Any, group: Any) -> Any:
+        """Build the network, freshly drawn.
+
+        Args:
+            features: Width of a region.
+            vocabulary: Number of tokens.
+            words: Words of the data, for a network that reads.
+            group: Ranks that train it.
+        """
+        del words, group
+        return self.network(features, vocabulary)
+
+    def network(self, features: int, vocabulary: int) -> Any:
+        """Build a network that needs nothing else."""
+        raise NotImplementedError
+
+
+class DualEncoderSettings(ModelSettings):
+    """A dual encoder of transformers on pixels and texts, whose settings its data need as well."""
+
     encoder: str = Field(
         "google/siglip2-base-patch16-224",
-        description="For dual_encoder: the dual encoder of transformers to begin with (CLIP, "
-        "SigLIP, SigLIP 2, AltCLIP, Chinese-CLIP …): name on the Hugging Face hub, or folder.",
+        description="Dual encoder of transformers to begin with (CLIP, SigLIP, SigLIP 2, AltCLIP, "
+        "Chinese-CLIP …): name on the Hugging Face hub, or folder.",
     )
     squeeze: bool = Field(
         default=False,
-        description="For dual_encoder: resize screenshots to a square first; CLIP's own processor "
-        "crops the middle square.",
+        description="Resize screenshots to a square first; CLIP's own processor crops the middle "
+        "square.",
     )
     lora_rank: NonNegativeInt = Field(
         0,
-        description="For dual_encoder: train adapters of this rank (LoRA) beside the linear "
-        "layers, and nothing else; 0: none.",
+        description="Train adapters of this rank (LoRA) next to the linear layers, and nothing "
+        "else; 0: none.",
     )
     chunk: NonNegativeInt = Field(
         0,
-        description="For dual_encoder: encode so many of a batch at once, and again in the "
-        "backward pass: the same gradients in the memory of a chunk, a third slower; 0: all.",
+        description="Encode so many of a batch at once, and again in the backward pass: the same "
+        "gradients in the memory of a chunk, a third slower; 0: all.",
     )
-    image_pooling: Literal["mean", "gpo"] = Field(
-        "mean",
-        description="For pooled: mean of the regions, or their values sorted by size in each "
-        "dimension with learned weights (VSE-infinity's generalized pooling).",
-    )
-    caption_encoder: Literal["words", "gru"] = Field(
-        "words", description="For pooled: mean of the words' embeddings, or of a GRU's outputs."
-    )
-    similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
-    graph_layers: PositiveInt = Field(
-        3, description="Layers of graph reasoning: SGR's over nodes, VSRN's over regions."
-    )
-    attention_temperature: PositiveFloat | None = Field(
-        None,
-        description="Factor in the attention's softmax of SCAN and IMRAM; default: 9, and 4 for "
-        "scan_i2t.",
-    )
-    cosine_pooling: Literal["lse", "mean"] = Field(
-        "lse", description="SCAN: LogSumExp of the cosines of words or regions, or their mean."
-    )
-    lse_sharpness: PositiveFloat | None = Field(
-        None, description="SCAN: factor in the LogSumExp; default: 6 for scan_t2i, 5 for scan_i2t."
-    )
-    matching_steps: PositiveInt = Field(3, description="Steps of IMRAM's matching.")
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.4, description="Dropout in the word embedding and both attention poolings."
-    )
-    feature_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="Dropout of the values of the regions' features."
-    )
-    word_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="Dropout of whole words, of tokens alone: reading has letters."
-    )
-    precision: Literal["fp32", "bf16"] = Field(
-        "fp32",
-        description="Precision of the similarity's large products, where it has an attention or "
-        "graphs, and of the towers of dual_encoder; norms, softmaxes and losses stay in fp32.",
-    )
-    division_precision: Literal["fp32", "bf16"] | None = Field(
-        None,
-        description="Precision of the passes that divide the pairs, where the similarity has an "
-        "attention or graphs. Default: that of training. bf16 beside fp32 is a third faster; "
-        "pairs near the threshold may change sides.",
-    )
-    keep_mb: Annotated[int, Field(ge=0)] | None = Field(
-        None,
-        description="Largest block in MiB to keep for the backward pass; chunks of larger ones "
-        "are computed twice, which takes a third longer. Default: 4096.",
-    )
+    precision: Literal["fp32", "bf16"] = Field("fp32", description="Precision of the towers.")
+
+
+def network_settings(name: str) -> type[ModelSettings]:
+    """Return the class of the settings of a network.
+
+    Raises:
+        ValueError: If there is no network of that name.
+    """
+    if name not in NETWORKS:
+        names = ", ".join(NETWORKS)
+        raise ValueError(f"similarity to be one of {names}{nearest(name, NETWORKS)}")
+    kind: type[ModelSettings] = resolve_name(f"pc2_baseline.networks.{NETWORKS[name]}")
+    return kind
+
+
+ModelSection = Annotated[
+    SerializeAsAny[ModelSettings], BeforeValidator(partial(read_section, ModelSettings))
+]
+"""Type of the field in the settings of a run."""
 
 
 class TrainSettings(Strict):
@@ -239,7 +267,7 @@ class Settings(Strict):
     """All settings of a run."""
 
     data: DataSettings = DataSettings()
-    model: ModelSettings = ModelSettings()
+    model: ModelSection = Field(default_factory=lambda: network_settings("sgr")(similarity="sgr"))
     method: MethodSection = Field(default_factory=lambda: settings_class("pc2")(name="pc2"))
     train: TrainSettings = TrainSettings()
 
@@ -261,7 +289,7 @@ class Settings(Strict):
 
     @model_validator(mode="after")
     def _network_and_data_are_what_the_method_takes(self) -> "Settings":
-        if self.model.similarity in {"pooled", "reading", "dual_encoder"}:
+        if not self.model.has_parts:
             has = f'model.similarity = "{self.model.similarity}" has one vector each'
             if self.method.name == "pc2-released":
                 raise ValueError(f"method pc2-released needs regions and words, but {has}")
@@ -276,7 +304,7 @@ class Settings(Strict):
                 f'method mscn: model.similarity is "{self.model.similarity}", expected "sgr" or '
                 '"saf", whose last layer it replaces'
             )
-        if self.model.similarity == "dual_encoder" and self.method.name == "ridge":
+        if isinstance(self.model, DualEncoderSettings) and self.method.name == "ridge":
             raise ValueError("method ridge needs features, but dual_encoder sees screenshots")
         return self
 
@@ -385,7 +413,7 @@ def read_settings(config: str | None, overrides: list[str], on: str | None = Non
 
     A file may begin with ``extends = "a preset"`` and then holds only what differs from it. What
     differs on a data set is below ``[on.NAME]``; those sections are inherited too. Where the method
-    is changed, settings that both methods have are kept.
+    or the network is changed, settings that both have are kept.
 
     Args:
         config: Name of a preset or path of a TOML file; ``None`` is :data:`DEFAULT_PRESET`.
@@ -398,23 +426,29 @@ def read_settings(config: str | None, overrides: list[str], on: str | None = Non
     """
     name = config or DEFAULT_PRESET
     tree = _tree(name, _check_on(name, on))
-    changed = with_overrides({}, overrides).get("method")
-    if isinstance(changed, dict):
-        tree = with_method(tree, changed.get("name"))
+    for section, values in with_overrides({}, overrides).items():
+        tree = with_choice(tree, section, values)
     return build(Settings, with_overrides(tree, overrides), f"{name} --on {on}" if on else name)
 
 
-def with_method(tree: dict[str, Any], name: Any) -> dict[str, Any]:
-    """Change the method of a tree of settings; settings that both methods have are kept.
+def with_choice(tree: dict[str, Any], section: str, values: Any) -> dict[str, Any]:
+    """Change the method or the network of a tree; settings that both classes have are kept.
 
-    Without a name the tree stays as it is.
+    The tree stays as it is if the values of the section name none.
     """
-    own = tree.get("method")
-    if name is None or not isinstance(own, dict) or own.get("name") == name:
+    choices: dict[str, tuple[str, type[Strict]]] = {
+        "method": ("name", MethodSettings), "model": ("similarity", ModelSettings),
+    }  # fmt: skip
+    key, kind = choices.get(section, ("", Strict))
+    own, chosen = tree.get(section), values.get(key) if isinstance(values, dict) else None
+    if chosen is None or not isinstance(own, dict) or own.get(key) == chosen:
         return tree
-    known = method_fields(str(name))
-    kept = {key: value for key, value in own.items() if key in known}
-    return {**tree, "method": {**kept, "name": name}}
+    try:
+        known = kind.read_by({key: chosen}).model_fields
+    except ValueError:  # no such class, which is said when the tree is read
+        known = {}
+    kept = {name: value for name, value in own.items() if name in known}
+    return {**tree, section: {**kept, key: chosen}}
 
 
 def _tree(name: str, on: str | None) -> dict[str, Any]:
@@ -428,9 +462,9 @@ def _tree(name: str, on: str | None) -> dict[str, Any]:
 
 def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Lay a tree over another one, section by section."""
-    method = over.get("method")
-    merged = dict(with_method(under, method.get("name")) if isinstance(method, dict) else under)
+    merged = dict(under)
     for section, values in over.items():
+        merged = with_choice(merged, section, values)
         below = merged.get(section)
         if isinstance(below, dict) and isinstance(values, dict):
             merged[section] = {**below, **values}

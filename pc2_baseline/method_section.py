@@ -1,15 +1,13 @@
 """The section ``[method]`` of a run's settings: the class that reads it, and shared fields."""
 
 from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import entry_points
+from functools import partial
 from pkgutil import resolve_name
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PositiveFloat, SerializeAsAny
 
 from now_builder.config import Strict, nearest
-from now_builder.errors import ConfigError
 
 METHODS = {
     "bicro": "bicro:BiCro",
@@ -37,9 +35,6 @@ METHODS = {
 class of its settings as ``section``, and is imported only when such settings are read: a method
 needs torch, ``--help`` does not."""
 
-GROUP = "pc2_baseline.methods"
-"""Entry-point group of methods of other packages: the name, and the class of its settings."""
-
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -63,22 +58,6 @@ class MethodSettings(Strict):
             return cls
         name = str(tree.get("name", "pc2")) if isinstance(tree, Mapping) else "pc2"
         return settings_class(name)
-
-
-Own = TypeVar("Own", bound=MethodSettings)
-
-
-class OutsideSettings(MethodSettings):
-    """Base of the settings of a method that another package adds.
-
-    A subclass has ``name``, a ``Literal`` of the entry point's name with that as its default.
-
-    Attributes:
-        implementation: The method's class as ``package.module:Class``; imported when it trains, so
-            that the settings need not import torch.
-    """
-
-    implementation: ClassVar[str]
 
 
 class SoftmaxSettings(MethodSettings):
@@ -134,75 +113,29 @@ class CoTeachingSettings(DividingSettings):
     )
 
 
-def own_section(section: MethodSettings, kind: type[Own]) -> Own:
-    """Return a method's section as the class that the method has for it.
-
-    Raises:
-        TypeError: If it is another method's.
-    """
-    if not isinstance(section, kind):
-        raise TypeError(f"settings of {section.name}, expected {kind.__name__}")
-    return section
-
-
 def settings_class(name: str) -> type[MethodSettings]:
     """Return the class of the settings of a method.
 
     Raises:
         ValueError: If there is no method of that name.
     """
-    outside = _outside()
-    if name in outside:
-        return outside[name]
     if name not in METHODS:
-        names = [*METHODS, *outside]
-        raise ValueError(f"name to be one of {', '.join(names)}{nearest(name, names)}")
-    section: type[MethodSettings] = resolve_name(f"pc2_baseline.methods.{METHODS[name]}").section
+        raise ValueError(f"name to be one of {', '.join(METHODS)}{nearest(name, METHODS)}")
+    section: type[MethodSettings] = method_class(name).section
     return section
 
 
-@cache
-def _outside() -> dict[str, type[OutsideSettings]]:
-    return outside_settings(METHODS)
+def method_class(name: str) -> Any:
+    """Return the class of a method, whose settings are read by its ``section``."""
+    return resolve_name(f"pc2_baseline.methods.{METHODS[name]}")
 
 
-def outside_settings(known: Mapping[str, object]) -> dict[str, type[OutsideSettings]]:
-    """Load the settings of the methods of all installed packages, by name.
-
-    Raises:
-        ConfigError: If a name is taken, or an entry point does not name such settings.
-    """
-    found: dict[str, type[OutsideSettings]] = {}
-    for point in entry_points(group=GROUP):
-        where = f"entry point {GROUP}: {point.name} = {point.value}"
-        if point.name in known or point.name in found:
-            raise ConfigError(f"{where}: there is already a method of that name")
-        try:
-            kind = point.load()
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"{where}: cannot be imported ({error})") from None
-        if not (isinstance(kind, type) and issubclass(kind, OutsideSettings)):
-            raise ConfigError(f"{where}: expected a subclass of OutsideSettings")
-        field = kind.model_fields.get("name")
-        if field is None or field.default != point.name or not hasattr(kind, "implementation"):
-            raise ConfigError(f"{where}: expected name = {point.name!r}, and implementation")
-        found[point.name] = kind
-    return found
+def read_section(base: type[Strict], value: object) -> object:
+    """Read a section by the class that it names; a value that is no tree stays as it is."""
+    return base.read_by(value).model_validate(value) if isinstance(value, Mapping) else value
 
 
-def method_fields(name: str) -> set[str]:
-    """Return the names of the settings of a method; none if there is no such method."""
-    try:
-        return set(settings_class(name).model_fields)
-    except ValueError:
-        return set()
-
-
-def _read_section(value: object) -> object:
-    if not isinstance(value, Mapping):
-        return value
-    return MethodSettings.read_by(value).model_validate(value)
-
-
-MethodSection = Annotated[SerializeAsAny[MethodSettings], BeforeValidator(_read_section)]
+MethodSection = Annotated[
+    SerializeAsAny[MethodSettings], BeforeValidator(partial(read_section, MethodSettings))
+]
 """Type of the field in the settings of a run."""

@@ -8,6 +8,7 @@ everything between them is restated.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,11 +18,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet, cut_full
-from pc2_baseline.method_section import own_section
-from pc2_baseline.methods.pc2.pseudo_class import Pc2Network
+from pc2_baseline.methods.pc2.network import Pc2Network
 from pc2_baseline.methods.pc2.released import Pc2ReleasedSettings, full_batches
-from pc2_baseline.modules.coteaching import PEERS, Rows, dividing_batches, warm_up_batches
+from pc2_baseline.modules.coteaching import CLEAN, ORDER, PEERS, Rows
 from pc2_baseline.modules.division import Division, by_posterior, clean_posterior
+from pc2_baseline.modules.seeds import stream
 
 REGIONS = 36
 OWN_WORDS = 1e-14
@@ -166,12 +167,11 @@ class PlainPc2:
     """
 
     def __init__(self, settings: Settings, nets: Sequence[Pc2Network], pairs: int) -> None:
-        method = own_section(settings.method, Pc2ReleasedSettings)
-        self.method, self.train = method, settings.train
+        self.method, self.train = cast(Pc2ReleasedSettings, settings.method), settings.train
         self.peers = [
             PlainPeer(
                 copy.deepcopy(net), settings.train.lr,
-                torch.zeros(pairs, method.classes, dtype=torch.float32),
+                torch.zeros(pairs, self.method.classes, dtype=torch.float32),
                 torch.zeros(pairs, dtype=torch.bool),
             )
             for net in nets
@@ -191,7 +191,7 @@ class PlainPc2:
         own, losses = self.peers[peer], []
         own.net.train()
         size, seed = self.train.batch, self.train.seed
-        for rows in warm_up_batches(len(pairs), size, seed, epoch, peer, cut_full):
+        for rows in cut_full(np.arange(len(pairs)), size, stream(seed, epoch, peer, CLEAN)):
             if len(rows) == 1:
                 break
             batch = pairs.batch(rows)
@@ -219,7 +219,7 @@ class PlainPc2:
         own.net.eval()
         losses, moved = np.zeros((2, len(pairs)), dtype=np.float32)
         size = self.method.division_batch
-        for rows in dividing_batches(len(pairs), size, seed, epoch, into_batches=cut_full):
+        for rows in cut_full(np.arange(len(pairs)), size, stream(seed, len(pairs), ORDER, epoch)):
             batch = pairs.batch(rows)
             regions, words = own.regions(batch), own.words(batch)
             scores = own.score(regions, words, batch.lengths.tolist())

@@ -19,7 +19,7 @@ from now_builder.formats.release import Pair, is_ours, read_split_pairs
 from now_builder.formats.screenshots import Screenshot, find_screenshots
 from now_builder.formats.shard import open_screenshot
 from now_builder.formats.split import Split
-from pc2_baseline.config import DataSettings, ModelSettings
+from pc2_baseline.config import DataSettings, DualEncoderSettings
 from pc2_baseline.data.precomp import SplitArrays
 from pc2_baseline.data.release_reader import ReleaseReader
 from pc2_baseline.progress import bar
@@ -71,7 +71,7 @@ class PixelReader(ReleaseReader):
         FormatError: If the release has no texts.
     """
 
-    def __init__(self, release: Path, data: DataSettings, model: ModelSettings) -> None:
+    def __init__(self, release: Path, data: DataSettings, model: DualEncoderSettings) -> None:
         super().__init__(release, data)
         check_has_texts(release)
         if data.captures is None:

@@ -10,7 +10,7 @@ from now_builder.formats.benchmarks import PRECOMP
 from now_builder.formats.captions import Vocabulary
 from now_builder.formats.release import data_folder, features_hashes
 from now_builder.formats.split import SPLITS, Split
-from pc2_baseline.config import DataSettings, ModelSettings
+from pc2_baseline.config import DataSettings, DualEncoderSettings, ModelSettings
 from pc2_baseline.data.pixels import PixelReader
 from pc2_baseline.data.precomp import PrecompReader
 from pc2_baseline.data.release_reader import ReleaseReader
@@ -21,7 +21,7 @@ Reader = ReleaseReader | PrecompReader
 
 def make_reader(release: Path, data: DataSettings, model: ModelSettings | None = None) -> Reader:
     """Return the reader of a data set's layout, or of what a network sees of it."""
-    if model is not None and model.similarity == "dual_encoder":
+    if isinstance(model, DualEncoderSettings):
         return PixelReader(release, data, model)
     if data.name in PRECOMP:
         return PrecompReader(release, data)

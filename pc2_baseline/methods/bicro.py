@@ -1,7 +1,7 @@
 """BiCro: bidirectional cross-modal similarity consistency (Yang et al., CVPR 2023)."""
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_section import Share, own_section
+from pc2_baseline.method_section import Share
 from pc2_baseline.methods.relabelling import (
     Labelling,
     Labels,
@@ -22,10 +22,10 @@ from pc2_baseline.methods.relabelling import (
     closeness,
     learn_labelled,
 )
-from pc2_baseline.modules.beta_mixture import divide_by_beta
 from pc2_baseline.modules.coteaching import DividedPairs, Rows, full_margin_loss
+from pc2_baseline.modules.division import divide_by_beta
 from pc2_baseline.modules.learner import rate
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.encoders import CaptionCodes, ImageCodes, Loss, PerPair
 from pc2_baseline.training.method import Sizes
 
 _TINY = 1e-12
@@ -40,11 +40,6 @@ class BiCroSettings(RelabellingSettings):
     )
     mismatch_threshold: Share = Field(
         0.0, description="Noisy pairs with a lower label are left out (BiCro*: 0.5); 0: none."
-    )
-    zero_below: Share = Field(
-        0.0,
-        description="Noisy pairs with a lower label get margin 0, and go on acting, as in the "
-        "released code (0.5); 0: none.",
     )
 
 
@@ -63,7 +58,7 @@ class BiCro(Relabelling):
     Differs:
         The released code learns from noisy pairs in the second half of the epochs alone, in a step
         of their own before the clean one (``method.noisy_from_epoch``, ``method.steps``), and gives
-        those of low label a margin of 0 (``method.zero_below``). Its margins belong to the negative
+        those of low label a margin of 0. Its margins belong to the negative
         caption in one direction; here a margin is the query's. A peer whose mixture calls no pair
         clean skips the epoch; here all but a hundredth are clean then, as where it calls all so.
         Dividing batches have one order a run.
@@ -72,7 +67,7 @@ class BiCro(Relabelling):
     section = BiCroSettings
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, BiCroSettings)
+        self.method = cast(BiCroSettings, settings.method)
         super().__init__(settings, sizes, device)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
@@ -92,7 +87,7 @@ class BiCro(Relabelling):
             labelling = Labelling(labels_of, method.mismatch_threshold, noisy_first=True)
             return learn_labelled(self, method, train, epoch, peer, labelling)
 
-        def loss(rows: Rows) -> Float[Tensor, ""]:
+        def loss(rows: Rows) -> Loss:
             costs = full_margin_loss(self.nets[peer].score_batch(train.batch(rows)), method.margin)
             kept = max(1, int(method.warmup_share * len(costs)))
             return costs.topk(kept, largest=False).values.sum()
@@ -108,8 +103,7 @@ class BiCro(Relabelling):
         similarity = net.score(images[:size], captions[:size])
         found = anchors(closeness(similarity, self.method.margin))
         own = consistency(*(cosines(codes, codes[found]) for codes in whole))
-        noisy_labels = own[size:].masked_fill(own[size:] < self.method.zero_below, 0.0)
-        return ((1 + own[:size]) / 2).index_fill(0, found, 1.0), noisy_labels
+        return ((1 + own[:size]) / 2).index_fill(0, found, 1.0), own[size:]
 
     def _divide(self, train: PairSet, peer: int) -> DividedPairs:
         """Divide the pairs by a mixture of two beta distributions over their losses."""
@@ -133,7 +127,7 @@ def cosines(
 
 def consistency(
     images: Float[Tensor, "batch anchors"], captions: Float[Tensor, "batch anchors"]
-) -> Float[Tensor, " batch"]:
+) -> PerPair:
     r"""Compare how similar a pair's two halves are to the halves of the nearest clean pair.
 
     .. math::

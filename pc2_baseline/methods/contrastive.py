@@ -4,9 +4,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
@@ -16,6 +14,7 @@ from pc2_baseline.modules.contrastive import contrastive_loss
 from pc2_baseline.modules.coteaching import Rows
 from pc2_baseline.modules.learner import rate, take_steps
 from pc2_baseline.modules.seeds import stream
+from pc2_baseline.networks.encoders import Loss
 from pc2_baseline.training.method import Sizes
 
 
@@ -51,7 +50,7 @@ class Contrastive(OneNetwork[ContrastiveSettings]):
         self.begin(epoch, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
 
-        def loss(rows: Rows) -> Float[Tensor, ""]:
+        def loss(rows: Rows) -> Loss:
             return self.loss(self.net.score_batch(train.batch(rows))).mean()
 
         return {"loss": take_steps(self.learner, batches, loss, epoch)}

@@ -5,32 +5,33 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from now_builder.errors import ConfigError
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_section import Share, SoftmaxSettings
+from pc2_baseline.method_section import SoftmaxSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import info_nce, log_matches, matching_probability
 from pc2_baseline.modules.coteaching import warm_up_batches
 from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.networks.encoders import Block, PerPair
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
+
+MOMENTUM = 0.8
+"""Share of a pair's confidence that an epoch keeps; the rest is new."""
+THRESHOLD = 0.1
+"""Confidences below this count as 0."""
+COMPLEMENTARY_WEIGHT = 5.0
+"""Lambda: weight of the complementary loss beside the active one."""
 
 
 class CrclSettings(SoftmaxSettings):
     """CRCL (Qin et al., NeurIPS 2023): active complementary loss, self-refined confidences."""
 
     name: Literal["crcl"] = "crcl"
-    momentum: Share = Field(
-        0.8, description="Share of a pair's confidence that an epoch keeps; the rest is new."
-    )
-    threshold: Share = Field(0.1, description="Confidences below this count as 0.")
-    complementary_weight: NonNegativeFloat = Field(
-        5.0, description="Lambda: weight of the complementary loss beside the active one."
-    )
     schedules: tuple[PositiveInt, ...] = Field(
         (5, 5, 5),
         description="Epochs of each schedule before the last, without those of train.warmup_epochs "
@@ -40,11 +41,8 @@ class CrclSettings(SoftmaxSettings):
 
 
 def active_complementary(
-    similarity: Float[Tensor, "batch batch"],
-    confidence: Float[Tensor, " batch"],
-    temperature: float,
-    weight: float,
-) -> Float[Tensor, " batch"]:
+    similarity: Block, confidence: PerPair, temperature: float, weight: float
+) -> PerPair:
     r"""Active complementary loss of each pair, the sum of both directions.
 
     .. math::
@@ -119,11 +117,11 @@ class Crcl(OneNetwork[CrclSettings]):
             matching = matching_probability(similarity.detach(), method.temperature)
             confidence = old[rows].to(matching.device)
             if since >= warmup:
-                confidence = refined(confidence, matching, method.momentum, method.threshold)
+                confidence = refined(confidence, matching, MOMENTUM, THRESHOLD)
             new.append(matching if taken_over else confidence)
             pair_losses.append(info_nce(similarity.detach(), method.temperature))
             loss = active_complementary(
-                similarity, confidence, method.temperature, method.complementary_weight
+                similarity, confidence, method.temperature, COMPLEMENTARY_WEIGHT
             ).mean()
             losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
         order, found = np.concatenate(batches), torch.zeros(2, len(train))  # each pair once
@@ -136,16 +134,11 @@ class Crcl(OneNetwork[CrclSettings]):
 
         The loss of a pair is its InfoNCE in the batch, which no confidence weighs; it is only kept.
         """
-        is_clean = confidence >= self.method.threshold
+        is_clean = confidence >= THRESHOLD
         self.statistics = {"clean_prob": confidence, "is_clean": is_clean, "loss": loss}
 
 
-def refined(
-    confidence: Float[Tensor, " batch"],
-    matching: Float[Tensor, " batch"],
-    momentum: float,
-    threshold: float,
-) -> Float[Tensor, " batch"]:
+def refined(confidence: PerPair, matching: PerPair, momentum: float, threshold: float) -> PerPair:
     """Move confidences towards the matching probabilities; those below a threshold become 0."""
     moved = momentum * confidence + (1 - momentum) * matching
     return moved.masked_fill(moved < threshold, 0.0)

@@ -1,19 +1,20 @@
 """CREAM: consistency refining and mining (Ma et al., TIP 2024)."""
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Literal, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_section import DivisionSettings, Share, own_section
-from pc2_baseline.methods.networks import make_network
-from pc2_baseline.methods.peers import Peers
+from pc2_baseline.method_section import DivisionSettings
+from pc2_baseline.methods.one_network import make_network
+from pc2_baseline.methods.peers import Peers, pack_statistics
 from pc2_baseline.modules.contrastive import log_matches, soft_info_nce
 from pc2_baseline.modules.coteaching import (
     DIVISIONS,
@@ -22,12 +23,12 @@ from pc2_baseline.modules.coteaching import (
     Rows,
     batches_beside,
     dividing_batches,
-    pack_statistics,
 )
-from pc2_baseline.modules.division import Division, divide, require_clean
+from pc2_baseline.modules.division import Division, PairValues, divide, require_clean
 from pc2_baseline.modules.learner import Step, stepped_rate, under
 from pc2_baseline.modules.seeds import stream
-from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.encoders import Block, PerPair
+from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import STATISTICS, EpochOutputs, Sizes, State
 
@@ -35,6 +36,14 @@ NOISY, HARD, CLEAN = range(3)
 """Kinds of a pair: how many of the two peers call it clean."""
 
 _HARD_ORDER = 3  # part of the stream's name
+
+
+MINE_ALL_ABOVE = 0.85
+"""Share of clean pairs above which every negative of clean and hard pairs is mined; up to it, only
+those whose part of the target is at least the pairs' mean correspondence."""
+
+LR_DECAY = 0.1
+"""Factor of the learning rate each time ``train.lr_drop_epoch`` epochs have passed."""
 
 
 class CreamSettings(DivisionSettings):
@@ -52,20 +61,9 @@ class CreamSettings(DivisionSettings):
     noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
         15, description="First epoch after the warm-up that trains on noisy pairs."
     )
-    mine_all_above: Share = Field(
-        0.85,
-        description="Share of clean pairs above which every negative of clean and hard pairs is "
-        "mined; up to it, only those whose part of the target is at least the pairs' mean "
-        "correspondence.",
-    )
-    lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.1,
-        description="Factor of the learning rate each time train.lr_drop_epoch epochs have "
-        "passed since the warm-up.",
-    )
 
 
-class Cream(Peers[MatchingNetwork]):
+class Cream(Peers):
     """Two peers whose agreement makes a pair clean, hard or noisy, each kind with soft targets.
 
     Every epoch ends with one evaluation pass, in which each peer divides the pairs by their InfoNCE
@@ -85,12 +83,11 @@ class Cream(Peers[MatchingNetwork]):
     """
 
     section = CreamSettings
+    nets: Sequence[MatchingNetwork]
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, CreamSettings)
-        super().__init__(
-            PEERS, settings, device, lambda group: make_network(settings.model, sizes, group)
-        )
+        self.method = cast(CreamSettings, settings.method)
+        super().__init__(PEERS, settings, device, partial(make_network, settings.model, sizes))
         self.statistics: list[dict[str, Tensor]] = []
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
@@ -111,7 +108,7 @@ class Cream(Peers[MatchingNetwork]):
 
     def state_dict(self) -> State:
         """Return networks, optimisers and both divisions."""
-        return super().state_dict() | {STATISTICS: pack_statistics(self.peers, self.statistics)}
+        return super().state_dict() | {STATISTICS: pack_statistics(self.statistics)}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Load a state, or its networks alone."""
@@ -123,9 +120,9 @@ class Cream(Peers[MatchingNetwork]):
         """Return both peers' statistics and the mean clean probability, for ``divisions/``."""
         if not self.statistics:
             return {}
-        return {DIVISIONS: pack_statistics(self.peers, self.statistics)}
+        return {DIVISIONS: pack_statistics(self.statistics)}
 
-    def correspondence(self, peer: int) -> Float[np.ndarray, " pairs"]:
+    def correspondence(self, peer: int) -> PairValues:
         r"""Refine how far the halves of each pair belong together, for a peer to train with.
 
         .. math::
@@ -152,7 +149,7 @@ class Cream(Peers[MatchingNetwork]):
     def _learn(self, train: PairSet, epoch: int, peer: int) -> float:
         """Train a peer for an epoch and return the mean loss of a batch."""
         since = epoch - self.train.warmup_epochs
-        drops = stepped_rate(max(since, 0), self.train.lr_drop_epoch, self.method.lr_decay)
+        drops = stepped_rate(max(since, 0), self.train.lr_drop_epoch, LR_DECAY)
         self.begin(epoch, peer, drops)
         net, learner, name = self.nets[peer], self.learners[peer], self.peers[peer]
         kinds, correspondence = np.full(len(train), CLEAN), np.ones(len(train))
@@ -194,14 +191,11 @@ class Cream(Peers[MatchingNetwork]):
         return [(kind, rows) for kind, rows in found if len(rows) > 1]
 
     def _mining_floors(
-        self,
-        kinds: Int[np.ndarray, " pairs"],
-        correspondence: Float[np.ndarray, " pairs"],
-        since: int,
+        self, kinds: Int[np.ndarray, " pairs"], correspondence: PairValues, since: int
     ) -> dict[int, float]:
         """Return for each kind of pair the smallest part of a target that a negative may have."""
         mean = float(correspondence.mean())
-        if np.mean(kinds == CLEAN) > self.method.mine_all_above:
+        if np.mean(kinds == CLEAN) > MINE_ALL_ABOVE:
             return {CLEAN: 0.0, HARD: 0.0, NOISY: mean}
         clean = mean if since >= self.method.hard_from_epoch else np.inf
         return {CLEAN: clean, HARD: mean, NOISY: mean}
@@ -214,7 +208,7 @@ class Cream(Peers[MatchingNetwork]):
         self.nets[peer].eval()
         found = []
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
-        with self.nets[peer].dividing():
+        with torch.inference_mode():
             for rows in bar(batches, f"divide {self.peers[peer]}", len(batches)):
                 similarity = self.nets[peer].score_batch(train.batch(rows))
                 logs = log_matches(similarity, self.method.temperature)
@@ -231,9 +225,7 @@ class Cream(Peers[MatchingNetwork]):
         }
 
 
-def mined_targets(
-    similarity: Float[Tensor, "batch batch"], correspondence: Float[Tensor, " batch"], floor: float
-) -> tuple[Float[Tensor, "batch batch"], Float[Tensor, "batch batch"]]:
+def mined_targets(similarity: Block, correspondence: PerPair, floor: float) -> tuple[Block, Block]:
     r"""Soft targets of a batch: each pair's correspondence, the rest for similar negatives.
 
     .. math::

@@ -1,17 +1,18 @@
 """Cross-fit division: every pair is judged by a network that did not train on it."""
 
-from typing import Literal
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal, cast
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from pydantic import Field
-from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_section import CrossFittedSettings, SoftmaxSettings, own_section
-from pc2_baseline.methods.networks import make_network
+from pc2_baseline.method_section import CrossFittedSettings, SoftmaxSettings
+from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.methods.peers import CrossFitted
 from pc2_baseline.modules.contrastive import contrastive_loss, info_nce
 from pc2_baseline.modules.coteaching import (
@@ -22,12 +23,12 @@ from pc2_baseline.modules.coteaching import (
     pair_losses,
     read_statistics,
 )
-from pc2_baseline.modules.division import Division, require_clean
-from pc2_baseline.modules.folds import divide_by_fold
+from pc2_baseline.modules.division import Division, PairValues, divide_by_fold, require_clean
 from pc2_baseline.modules.learner import rate, take_steps
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
-from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.encoders import Block, Loss, PerPair
+from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.training.method import Sizes
 
 
@@ -42,7 +43,7 @@ class CrossFitSettings(CrossFittedSettings, SoftmaxSettings):
     )
 
 
-class CrossFit(CrossFitted[MatchingNetwork]):
+class CrossFit(CrossFitted):
     """K peers: each leaves one of K folds out of its training and alone judges the pairs in it.
 
     The warm-up trains each peer on all pairs outside its fold. Every epoch ends with one evaluation
@@ -67,12 +68,11 @@ class CrossFit(CrossFitted[MatchingNetwork]):
     """
 
     section = CrossFitSettings
+    nets: Sequence[MatchingNetwork]
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own = own_section(settings.method, CrossFitSettings)
-        super().__init__(
-            own.folds, settings, device, lambda group: make_network(settings.model, sizes, group)
-        )
+        self.method = own = cast(CrossFitSettings, settings.method)
+        super().__init__(own.folds, settings, device, partial(make_network, settings.model, sizes))
         self.contrast = (
             None if own.loss == "triplet" else contrastive_loss(own.loss, own.temperature)
         )
@@ -86,7 +86,7 @@ class CrossFit(CrossFitted[MatchingNetwork]):
         net, division = self.nets[peer], self._division(len(train), epoch)
         require_clean(Division(division.clean_prob[outside], division.is_clean[outside]))
 
-        def loss(rows: Rows) -> Float[Tensor, ""]:
+        def loss(rows: Rows) -> Loss:
             similarity = net.score_batch(train.batch(rows))
             clean_prob = torch.from_numpy(division.clean_prob[rows]).float().to(train.device)
             return self._loss(similarity, clean_prob, hardest=hardest)
@@ -102,20 +102,14 @@ class CrossFit(CrossFitted[MatchingNetwork]):
         ), 0)  # fmt: skip
         return DividedPairs(held_out, divide_by_fold(held_out, fold, self.train.seed))
 
-    def _loss(
-        self,
-        similarity: Float[Tensor, "batch batch"],
-        clean_prob: Float[Tensor, " batch"],
-        *,
-        hardest: bool,
-    ) -> Float[Tensor, ""]:
+    def _loss(self, similarity: Block, clean_prob: PerPair, *, hardest: bool) -> Loss:
         """Return the loss of a batch: triplets summed, or a softmax loss weighed and averaged."""
         if self.contrast is not None:
             return (clean_prob * self.contrast(similarity)).mean()
         margins = soft_margin(clean_prob, self.method.margin, self.method.margin_base)
         return (triplet_hardest if hardest else triplet_mean)(similarity, margins).sum()
 
-    def _statistic(self, similarity: Float[Tensor, "batch batch"]) -> Float[Tensor, " batch"]:
+    def _statistic(self, similarity: Block) -> PerPair:
         """Return the statistic that divides the pairs: low for pairs that fit well."""
         if self.contrast is not None:
             return info_nce(similarity, self.method.temperature)
@@ -129,7 +123,7 @@ class CrossFit(CrossFitted[MatchingNetwork]):
 
     def _held_out_losses(
         self, train: PairSet, peer: int, own: Int[np.ndarray, " fold"]
-    ) -> Float[np.ndarray, " pairs"]:
+    ) -> PairValues:
         """Return a peer's statistics of the pairs of its fold, in evaluation mode.
 
         The batches have one order a run, so a loss changes because the network did. Pairs of other

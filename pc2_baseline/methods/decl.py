@@ -1,12 +1,11 @@
 """DECL: deep evidential learning with noisy correspondence (Qin et al., ACM MM 2022)."""
 
-import logging
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from pc2_baseline.data.pairs import PairSet, cut
@@ -14,13 +13,17 @@ from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.coteaching import Rows, dividing_batches
 from pc2_baseline.modules.learner import Step, rate
-from pc2_baseline.modules.losses import triplet_top
+from pc2_baseline.modules.losses import triplet_costs
 from pc2_baseline.modules.seeds import stream
+from pc2_baseline.networks.encoders import Block, Loss, PerPair
 from pc2_baseline.progress import bar
 
-_log = logging.getLogger(__name__)
-_EPOCHS = 7
-"""Epochs from all negatives to the fewest, in the paper's schedules about."""
+LAMBDA_KL = 0.1
+"""Lambda 2: weight of the divergence that takes evidence from non-matches."""
+LAMBDA_HINGE = 0.8
+"""Lambda 1: weight of the hinge of clean pairs."""
+FEWEST_NEGATIVES = 5
+"""Mu: hardest negatives that count in the end."""
 
 
 class DeclSettings(MethodSettings):
@@ -31,17 +34,8 @@ class DeclSettings(MethodSettings):
         0.2, description="Margin of the hinge, in units of the logit's hyperbolic tangent."
     )
     temperature: PositiveFloat = Field(0.1, description="Tau: evidence is exp(tanh(logit) / tau).")
-    lambda_kl: NonNegativeFloat = Field(
-        0.1, description="Lambda 2: weight of the divergence that takes evidence from non-matches."
-    )
-    lambda_hinge: NonNegativeFloat = Field(
-        0.8, description="Lambda 1: weight of the hinge of clean pairs."
-    )
     hardening: NonNegativeFloat = Field(
         0.025, description="Eta: by how much fewer negatives count in the hinge with each step."
-    )
-    fewest_negatives: PositiveInt = Field(
-        5, description="Mu: hardest negatives that count in the end."
     )
     division_batch: Annotated[int, Field(ge=2)] = Field(
         128, description="Pairs among which a pair must be the likeliest to be clean, at most."
@@ -74,8 +68,6 @@ class Decl(OneNetwork[DeclSettings]):
         everything = torch.ones(len(train), dtype=torch.bool)
         is_clean = everything if epoch < warmup else self.statistics["is_clean"]
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
-        if epoch == 0:
-            self._warn_of_hardening(len(batches))
         losses = []
         for number, rows in enumerate(bar(batches, "train", len(batches))):
             clean = is_clean[torch.from_numpy(rows)].to(train.device)
@@ -91,31 +83,16 @@ class Decl(OneNetwork[DeclSettings]):
     def negatives(self, step: int) -> int:
         """Return how many hardest negatives count in a step, from 1, of a full batch."""
         method = self.method
-        return max(int(self.train.batch - method.hardening * step), method.fewest_negatives)
+        return max(int(self.train.batch - method.hardening * step), FEWEST_NEGATIVES)
 
-    def _warn_of_hardening(self, steps: int) -> None:
-        """Warn if the hinge is left with its hardest negatives within the first epoch."""
-        method = self.method
-        falling = self.train.batch - method.fewest_negatives
-        if falling > 0 and method.hardening * steps > falling:
-            text = (
-                "decl: method.hardening %g leaves %d of %d negatives before the first epoch of %d "
-                "steps ends, from which a network may learn nothing; %.2g takes %d epochs"
-            )
-            better = falling / steps / _EPOCHS
-            values = (method.hardening, method.fewest_negatives, self.train.batch, steps)
-            _log.warning(text, *values, better, _EPOCHS)
-
-    def _loss(
-        self, logits: Float[Tensor, "batch batch"], clean: Tensor, negatives: int
-    ) -> Float[Tensor, ""]:
+    def _loss(self, logits: Block, clean: Tensor, negatives: int) -> Loss:
         """Mean evidential loss of all pairs, and the weighted sum of the clean pairs' hinges."""
         method = self.method
         found = evidence(logits, method.temperature)
         margins = logits.new_full((len(logits),), method.margin)
         hinges = triplet_top(logits.tanh(), margins, negatives)
-        evidential = evidential_loss(found, clean, method.lambda_kl).mean()
-        return evidential + method.lambda_hinge * hinges.masked_fill(~clean, 0.0).sum()
+        evidential = evidential_loss(found, clean, LAMBDA_KL).mean()
+        return evidential + LAMBDA_HINGE * hinges.masked_fill(~clean, 0.0).sum()
 
     def _divide(self, train: PairSet) -> dict[str, Tensor]:
         """Call clean which pairs are the likeliest of their image, in evaluation mode.
@@ -126,7 +103,7 @@ class Decl(OneNetwork[DeclSettings]):
         """
         self.net.eval()
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
-        with self.net.dividing():
+        with torch.inference_mode():
             judged = [self._judge(train, rows) for rows in bar(batches, "divide", len(batches))]
         back = torch.from_numpy(np.argsort(np.concatenate(batches)))  # each pair is there once
         return {name: torch.cat([own[name] for own in judged]).cpu()[back] for name in judged[0]}
@@ -141,13 +118,22 @@ class Decl(OneNetwork[DeclSettings]):
             "clean_prob": matches.diagonal(),
             "is_clean": matches.argmax(1) == own,
             # float32 loses a part of what log-gammas of sums up to e^10 leave of each other.
-            "loss": evidential_loss(found.double(), everything, self.method.lambda_kl).float(),
+            "loss": evidential_loss(found.double(), everything, LAMBDA_KL).float(),
         }
 
 
-def evidence(
-    logits: Float[Tensor, "batch batch"], temperature: float
-) -> Float[Tensor, "batch batch"]:
+def triplet_top(similarity: Block, margins: PerPair, negatives: int) -> PerPair:
+    """Triplet loss of each pair, averaged over its hardest negatives in each direction.
+
+    Source:
+        DECL (Qin et al., ACM MM 2022), robust dynamic hinge loss.
+    """
+    number = min(negatives, len(similarity) - 1)
+    i2t, t2i = triplet_costs(similarity, margins)
+    return i2t.topk(number, 1).values.mean(1) + t2i.topk(number, 0).values.mean(0)
+
+
+def evidence(logits: Block, temperature: float) -> Block:
     r"""Turn logits of similarities into evidence :math:`e = \exp(\tanh(r) / \tau)`.
 
     The evidence lies between :math:`e^{-1/\tau}` and its inverse.
@@ -194,9 +180,7 @@ def dirichlet_loss(
     return error + variance + weight * uniform_divergence(evidence * (1 - target) + 1)
 
 
-def evidential_loss(
-    evidence: Float[Tensor, "batch batch"], is_clean: Bool[Tensor, " batch"], weight: float
-) -> Float[Tensor, " batch"]:
+def evidential_loss(evidence: Block, is_clean: Bool[Tensor, " batch"], weight: float) -> PerPair:
     """Sum each pair's :func:`dirichlet_loss` as an image and as a caption.
 
     Of pairs that are not clean every match is wrong.
@@ -206,7 +190,7 @@ def evidential_loss(
     return by_image + dirichlet_loss(evidence.T, target, weight)
 
 
-def match_probabilities(evidence: Float[Tensor, "batch batch"]) -> Float[Tensor, "batch batch"]:
+def match_probabilities(evidence: Block) -> Block:
     """Share the evidence of both directions out among the captions of a batch; rows sum to 1.
 
     Source:

@@ -1,12 +1,12 @@
 """GSC: geometrical structure consistency (Zhao et al., CVPR 2024)."""
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 from torch.nn import functional
 
@@ -18,11 +18,19 @@ from pc2_baseline.modules.contrastive import log_matches
 from pc2_baseline.modules.division import THRESHOLD, clean_posterior
 from pc2_baseline.modules.learner import Step, stepped_rate
 from pc2_baseline.modules.seeds import stream
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.encoders import Block, CaptionCodes, ImageCodes, Loss, PerPair
 from pc2_baseline.networks.fused import unit
-from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
+
+NEWEST_WEIGHT = 0.7
+"""Beta: weight of an epoch's own estimates of correspondence in their running averages."""
+STRUCTURE_WEIGHT = 0.01
+"""Gamma: weight of the loss that aligns the structures of both modalities."""
+LR_DECAY = 0.2
+"""Factor of the learning rate each time ``train.lr_drop_epoch`` epochs have passed, the warm-up
+included."""
 
 
 class GscSettings(MethodSettings):
@@ -35,23 +43,10 @@ class GscSettings(MethodSettings):
     temperature: PositiveFloat = Field(
         0.07, description="Temperature of InfoNCE, in units of similarity."
     )
-    newest_weight: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.7,
-        description="Beta: weight of an epoch's own estimates of correspondence in their running "
-        "averages; 1 forgets all earlier epochs.",
-    )
     structures: Literal["network", "pooled"] = Field(
         "network",
         description="How images are compared with images, and captions with captions: by the "
         "network itself, which takes three times the work, or by cosines of pooled vectors.",
-    )
-    structure_weight: NonNegativeFloat = Field(
-        0.01, description="Gamma: weight of the loss that aligns the structures of both modalities."
-    )
-    lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.2,
-        description="Factor of the learning rate each time train.lr_drop_epoch epochs have "
-        "passed, the warm-up included.",
     )
 
 
@@ -92,7 +87,7 @@ class Gsc(OneNetwork[GscSettings]):
         Raises:
             TrainingError: If all pairs' structures agree alike.
         """
-        self.begin(epoch, stepped_rate(epoch, self.train.lr_drop_epoch, self.method.lr_decay))
+        self.begin(epoch, stepped_rate(epoch, self.train.lr_drop_epoch, LR_DECAY))
         weights = self.statistics["clean_prob"]
         if epoch < self.train.warmup_epochs:
             weights = torch.ones(len(train))
@@ -112,9 +107,7 @@ class Gsc(OneNetwork[GscSettings]):
             "clean": float(self.statistics["is_clean"].sum()),
         }
 
-    def _batch_loss(
-        self, batch: Batch, weights: Float[Tensor, " batch"]
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, "3 batch"]]:
+    def _batch_loss(self, batch: Batch, weights: PerPair) -> tuple[Loss, Float[Tensor, "3 batch"]]:
         """Compute the loss of a batch.
 
         Returns:
@@ -128,7 +121,7 @@ class Gsc(OneNetwork[GscSettings]):
         matching = -own.mean(0)
         structures = [found * weights for found in self.compare(self.net, images, captions)]
         inside = structure_loss(*structures)
-        loss = (weights * (matching + self.method.structure_weight * inside)).mean()
+        loss = (weights * (matching + STRUCTURE_WEIGHT * inside)).mean()
         agreement = structure_agreement(*structures)
         return loss, torch.stack([matching, own.exp().mean(0), agreement]).detach().float()
 
@@ -140,7 +133,7 @@ class Gsc(OneNetwork[GscSettings]):
     ) -> None:
         """Take an epoch's estimates into the running averages; a weight is the smaller one."""
         fit = torch.from_numpy(clean_posterior(-agreement.numpy(), self.train.seed)).float()
-        new = self.method.newest_weight
+        new = NEWEST_WEIGHT
         prediction = new * predictions + (1 - new) * self.statistics["prediction"]
         structure_fit = new * fit + (1 - new) * self.statistics["structure"]
         clean_prob = torch.minimum(prediction, structure_fit)
@@ -153,7 +146,7 @@ class Gsc(OneNetwork[GscSettings]):
         }
 
 
-Structures = tuple[Float[Tensor, "batch batch"], Float[Tensor, "batch batch"]]
+Structures = tuple[Block, Block]
 """Similarities of each image with all images of a batch, and of each caption with all captions."""
 
 
@@ -207,16 +200,12 @@ def as_images(captions: CaptionCodes) -> ImageCodes:
     return ImageCodes(words, captions.pooled)
 
 
-def structure_agreement(
-    images: Float[Tensor, "batch batch"], captions: Float[Tensor, "batch batch"]
-) -> Float[Tensor, " batch"]:
+def structure_agreement(images: Block, captions: Block) -> PerPair:
     """Compute the cosine of each pair's two structures: high where its halves lie alike."""
     return functional.cosine_similarity(images, captions, dim=1)
 
 
-def structure_loss(
-    images: Float[Tensor, "batch batch"], captions: Float[Tensor, "batch batch"]
-) -> Float[Tensor, " batch"]:
+def structure_loss(images: Block, captions: Block) -> PerPair:
     r"""InfoNCE of each image's structure with the captions' structures, in nats.
 
     .. math:: -\log \mathrm{softmax}_j (G^I_i \cdot G^T_j)_i

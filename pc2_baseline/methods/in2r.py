@@ -3,37 +3,27 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import gcd
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet
-from pc2_baseline.method_section import (
-    DivisionSettings,
-    SoftmaxSettings,
-    TripletSettings,
-    own_section,
-)
-from pc2_baseline.methods.networks import make_network, pooled_width
+from pc2_baseline.method_section import DivisionSettings, SoftmaxSettings, TripletSettings
+from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.contrastive import symmetric_cross_entropy
-from pc2_baseline.modules.coteaching import (
-    PEERS,
-    DividedPairs,
-    Rows,
-    Triplet,
-    clean_and_noisy_batches,
-)
+from pc2_baseline.modules.coteaching import NONE, PEERS, DividedPairs, Rows, Triplet, batches_beside
 from pc2_baseline.modules.division import Division, divide, require_clean
 from pc2_baseline.modules.learner import Step, mean_losses, prefixed, stepped_rate, under
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
+from pc2_baseline.networks.encoders import Block, Loss, PerPair
 from pc2_baseline.networks.fused import unit
-from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.process_groups import ProcessGroup
 from pc2_baseline.progress import bar, say
 from pc2_baseline.training.method import TRAINING, Sizes, State
@@ -47,6 +37,13 @@ Memory = dict[str, Float[Tensor, "_ _"]]
 """Pooled vectors of pairs, oldest first: ``images`` and ``captions``; empty at first."""
 
 
+INTRA_WEIGHT = 0.5
+"""Lambda: weight of the triplets of two views (by dropout) of each image, and of each caption.
+
+The paper's table says that the published figures have it, its appendix says 0.1.
+"""
+
+
 class In2rSettings(TripletSettings, DivisionSettings, SoftmaxSettings):
     """IN2R (Liu et al., ICML 2026): targets of noisy pairs made of their neighbours' halves."""
 
@@ -56,14 +53,6 @@ class In2rSettings(TripletSettings, DivisionSettings, SoftmaxSettings):
     )
     memory: Annotated[int, Field(ge=1)] = Field(
         65_536, description="M: pairs that a network's memory holds; the oldest leave first."
-    )
-    intra_weight: NonNegativeFloat = Field(
-        0.5,
-        description="Lambda: weight of the triplets of two views (by dropout) of each image, and "
-        "of each caption.",
-    )
-    rectification_weight: NonNegativeFloat = Field(
-        1.0, description="Gamma: weight of the noisy pairs' loss."
     )
     rectify_by: Literal["targets", "prototypes"] = Field(
         "targets",
@@ -110,7 +99,7 @@ class In2rNetwork(nn.Module):
         self.refiner = GraphRefiner(width)
 
 
-class In2r(CoTaught[In2rNetwork, DividedPairs]):
+class In2r(CoTaught):
     """Co-taught peers; noisy halves learn from prototypes made of remembered clean neighbours.
 
     The warm-up learns all pairs by a symmetric cross-entropy. After it, a peer learns the pairs
@@ -132,15 +121,16 @@ class In2r(CoTaught[In2rNetwork, DividedPairs]):
     """
 
     section = In2rSettings
+    nets: Sequence[In2rNetwork]
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, In2rSettings)
+        self.method = cast(In2rSettings, settings.method)
 
         def make(group: ProcessGroup) -> In2rNetwork:
             matching = make_network(settings.model, sizes, group)
-            return In2rNetwork(matching, pooled_width(settings.model))
+            return In2rNetwork(matching, settings.model.pooled_width)
 
-        super().__init__(settings, device, make, DividedPairs)
+        super().__init__(settings, device, make)
         self.nets[1].load_state_dict(self.nets[0].state_dict())
         self.memories: list[Memory] = [{}, {}]
 
@@ -176,7 +166,7 @@ class In2r(CoTaught[In2rNetwork, DividedPairs]):
         self.begin(epoch, peer, 1.0)
         temperature, net = self.method.temperature, self.matching[peer]
 
-        def loss(rows: Rows) -> Float[Tensor, ""]:
+        def loss(rows: Rows) -> Loss:
             similarity = net.score_batch(train.batch(rows))
             return symmetric_cross_entropy(similarity, temperature).mean()
 
@@ -197,10 +187,8 @@ class In2r(CoTaught[In2rNetwork, DividedPairs]):
                 f"in2r: {remembered} pairs are remembered, fewer than method.neighbours = "
                 f"{method.neighbours}, so peer {name} learns no noisy pair in epoch {epoch + 1}"
             )
-        batches = clean_and_noisy_batches(
-            division, self.train.batch, self.train.seed, epoch, peer,
-            with_noisy=remembered >= method.neighbours,
-        )  # fmt: skip
+        kinds = division.clean, [division.noisy if remembered >= method.neighbours else NONE]
+        batches = batches_beside(*kinds, self.train.batch, self.train.seed, epoch, peer)
         found, stored = [], [self.memories[peer]]
         for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             loss, vectors = self._clean_loss(train.batch(clean), peer, triplet)
@@ -210,29 +198,25 @@ class In2r(CoTaught[In2rNetwork, DividedPairs]):
             if len(noisy) > 1:  # one pair alone has no negative
                 rectified = self._rectification_loss(train.batch(noisy), peer, known)
             step = Step(epoch, number, name, np.append(clean, noisy), {"noisy": rectified.detach()})
-            total = loss + method.rectification_weight * rectified
-            found.append((self.learners[peer].step(total, step), rectified.detach()))
+            found.append((self.learners[peer].step(loss + rectified, step), rectified.detach()))
         mean, noisy_mean = mean_losses(found)
         return {"loss": mean, "loss_noisy": noisy_mean}, newest(stored, method.memory)
 
-    def _clean_loss(
-        self, batch: Batch, peer: int, triplet: Triplet
-    ) -> tuple[Float[Tensor, ""], Memory]:
+    def _clean_loss(self, batch: Batch, peer: int, triplet: Triplet) -> tuple[Loss, Memory]:
         """Return the loss of clean pairs (eq. 2 to 5), and their pooled vectors."""
         net, method = self.matching[peer], self.method
         images = net.encode_images(batch.regions)
         captions = net.encode_captions(batch.tokens, batch.lengths)
         margins = images.pooled.new_full((len(images.pooled),), method.margin)
         costs = triplet(net.score(images, captions), margins)
-        if method.intra_weight:
-            again = net.encode_images(batch.regions).pooled
-            costs = costs + method.intra_weight * triplet(images.pooled @ again.T, margins)
-            again = net.encode_captions(batch.tokens, batch.lengths).pooled
-            costs = costs + method.intra_weight * triplet(captions.pooled @ again.T, margins)
+        again = net.encode_images(batch.regions).pooled
+        costs = costs + INTRA_WEIGHT * triplet(images.pooled @ again.T, margins)
+        again = net.encode_captions(batch.tokens, batch.lengths).pooled
+        costs = costs + INTRA_WEIGHT * triplet(captions.pooled @ again.T, margins)
         vectors = {"images": images.pooled.detach(), "captions": captions.pooled.detach()}
         return costs.sum(), vectors
 
-    def _rectification_loss(self, batch: Batch, peer: int, known: Memory) -> Float[Tensor, ""]:
+    def _rectification_loss(self, batch: Batch, peer: int, known: Memory) -> Loss:
         """Return the loss of noisy pairs, the mean of both directions (eq. 11)."""
         net, refiner = self.matching[peer], self.nets[peer].refiner
         images = net.encode_images(batch.regions).pooled
@@ -248,7 +232,7 @@ class In2r(CoTaught[In2rNetwork, DividedPairs]):
         queries: Float[Tensor, "batch dim"],
         others: Float[Tensor, "batch dim"],
         prototypes: Float[Tensor, "batch dim"],
-    ) -> Float[Tensor, " batch"]:
+    ) -> PerPair:
         """Return what it costs that halves do not find what their prototypes stand for."""
         temperature = self.method.temperature
         if self.method.rectify_by == "prototypes":
@@ -286,9 +270,7 @@ def counterparts(
     return values[(queries.detach() @ keys.T).topk(number).indices]
 
 
-def soft_target_costs(
-    found: Float[Tensor, "batch batch"], wanted: Float[Tensor, "batch batch"], temperature: float
-) -> Float[Tensor, " batch"]:
+def soft_target_costs(found: Block, wanted: Block, temperature: float) -> PerPair:
     r"""Cross-entropies, both ways, of what halves find among a batch and what they should find.
 
     .. math::

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -15,22 +15,22 @@ from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import DivisionSettings, SoftmaxSettings, TripletSettings
 from pc2_baseline.methods.one_network import OneNetwork
-from pc2_baseline.modules.beta_mixture import divide_by_beta
 from pc2_baseline.modules.contrastive import log_matches, symmetric_cross_entropy
 from pc2_baseline.modules.coteaching import (
     DividedPairs,
     Rows,
-    clean_and_noisy_batches,
+    batches_beside,
     dividing_batches,
     full_margin_loss,
     pair_losses,
     read_statistics,
     warm_up_batches,
 )
-from pc2_baseline.modules.division import require_clean
+from pc2_baseline.modules.division import divide_by_beta, require_clean
 from pc2_baseline.modules.learner import Learner, Step, prefixed, rate, take_steps, under
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
+from pc2_baseline.networks.encoders import Block, Loss, PerPair
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import TRAINING, Sizes, State
 
@@ -43,13 +43,16 @@ _ITERATIONS = 1000
 _TOLERANCE = 1e-6
 
 
+MASS = 0.1
+"""Rho: share of a noisy batch that is rematched."""
+COST_LR = 2e-6
+"""Adam's learning rate of the cost function; it drops as ``train.lr`` does."""
+
+
 class L2rmSettings(TripletSettings, DivisionSettings, SoftmaxSettings):
     """L2RM (Han et al., CVPR 2024): noisy pairs are rematched by partial optimal transport."""
 
     name: Literal["l2rm"] = "l2rm"
-    mass: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.1, description="Rho: share of a noisy batch that is rematched."
-    )
     regularisation: PositiveFloat = Field(
         0.07,
         description="Entropic regularisation of the transport, in units of cost; Flickr30K: 0.01.",
@@ -58,9 +61,6 @@ class L2rmSettings(TripletSettings, DivisionSettings, SoftmaxSettings):
         default=True,
         description="Never rematch an image with the caption that it came with; false where most "
         "noisy pairs may be matched after all, as on CC152K in the released code.",
-    )
-    cost_lr: NonNegativeFloat = Field(
-        2e-6, description="Adam's learning rate of the cost function; it drops as train.lr does."
     )
 
 
@@ -81,7 +81,7 @@ class L2rm(OneNetwork[L2rmSettings]):
         batch; a cost depends on its own row of similarities alone, so here only theirs are
         computed. Smaller batches are kept instead of dropped. It lowers the learning rate to a
         tenth again each time that ``train.lr_drop_epoch`` has passed. For its mixture see
-        :mod:`~pc2_baseline.modules.beta_mixture`.
+        :mod:`~pc2_baseline.modules.division`.
     """
 
     section = L2rmSettings
@@ -90,7 +90,7 @@ class L2rm(OneNetwork[L2rmSettings]):
         super().__init__(settings, sizes, device)
         largest = max(3, self.train.batch)  # batches of two may take a third pair
         self.cost = CostFunction(largest).to(device)
-        self.cost_learner = Learner(self.cost, self.method.cost_lr, float("inf"), 0.0)
+        self.cost_learner = Learner(self.cost, COST_LR, float("inf"), 0.0)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Train for one epoch, then divide the pairs anew by their mean-negative triplet loss."""
@@ -125,7 +125,7 @@ class L2rm(OneNetwork[L2rmSettings]):
         """Train for an epoch of the warm-up; return the mean loss of a batch."""
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
 
-        def loss(rows: Rows) -> Float[Tensor, ""]:
+        def loss(rows: Rows) -> Loss:
             similarity = self.net.score_batch(train.batch(rows))
             return symmetric_cross_entropy(similarity, self.method.temperature).mean()
 
@@ -138,9 +138,8 @@ class L2rm(OneNetwork[L2rmSettings]):
         hardest = epoch >= self.train.warmup_epochs + self.method.mean_epochs
         triplet = triplet_hardest if hardest else triplet_mean
         generator = stream(self.train.seed, epoch, 0, _COST_STREAM)
-        batches = clean_and_noisy_batches(
-            division, self.train.batch, self.train.seed, epoch, 0, with_noisy=True
-        )
+        kinds = division.clean, [division.noisy]
+        batches = batches_beside(*kinds, self.train.batch, self.train.seed, epoch, 0)
         losses = []
         for number, (clean, noisy) in enumerate(bar(batches, "train", len(batches))):
             self._learn_cost(train, clean, epoch, generator)
@@ -153,14 +152,14 @@ class L2rm(OneNetwork[L2rmSettings]):
             losses.append(self.learner.step(loss, step))
         return float(np.mean(losses))
 
-    def _noisy_loss(self, train: PairSet, noisy: Rows) -> Float[Tensor, ""]:
+    def _noisy_loss(self, train: PairSet, noisy: Rows) -> Loss:
         """Compute how far the matches of noisy pairs are from the plan that rematches them."""
         similarity = self.net.score_batch(train.batch(noisy))
         with torch.no_grad():
             cost = self.cost(similarity)
             own = torch.eye(len(noisy), dtype=torch.bool, device=cost.device)
             allowed = ~own if self.method.mask_diagonal else None
-            plan = partial_plan(cost, self.method.mass, self.method.regularisation, allowed)
+            plan = partial_plan(cost, MASS, self.method.regularisation, allowed)
         return rematching(similarity, plan, self.method.temperature).mean()
 
     def _learn_cost(
@@ -202,25 +201,19 @@ def sinkhorn(
         row_mass: :math:`p`, above 0.
         column_mass: :math:`q`, above 0, with the same sum.
         regularisation: :math:`\varepsilon`, in units of cost.
-        allowed: Cells that may hold mass; the others are 0 in the plan. Default: all.
+        allowed: Cells that may hold mass, one at least in each row and column; the others are 0 in
+            the plan. Default: all.
 
     Returns:
         The plan, in float64. The masses of its columns are exact, those of its rows are off by no
         more than 1e-6, in sum, unless 1000 iterations were not enough.
 
-    Raises:
-        ValueError: If the masses differ in sum, or a row or column may hold none.
-
     Source:
         Cuturi, NeurIPS 2013; on logarithms Peyré and Cuturi, Computational Optimal Transport, 4.4.
     """
     p, q = row_mass.double(), column_mass.double()
-    if not torch.isclose(p.sum(), q.sum()):
-        raise ValueError(f"masses of rows {p.sum():.6g}, of columns {q.sum():.6g}: not the same")
     kernel = -cost.double() / regularisation
     if allowed is not None:
-        if not (allowed.any(0).all() and allowed.any(1).all()):
-            raise ValueError("a row or column with no allowed cell, expected one in each at least")
         kernel = kernel.masked_fill(~allowed, -torch.inf)
     of_rows, of_columns = torch.zeros_like(kernel[..., 0]), torch.zeros_like(kernel[..., 0, :])
     for _ in range(_ITERATIONS):
@@ -274,9 +267,7 @@ def partial_plan(
     return plan[..., :-1, :-1].to(cost.dtype)
 
 
-def rematching(
-    similarity: Float[Tensor, "batch batch"], plan: Float[Tensor, "batch batch"], temperature: float
-) -> Float[Tensor, " batch"]:
+def rematching(similarity: Block, plan: Block, temperature: float) -> PerPair:
     r"""Divergence of each image's and each caption's matches from a plan, the mean of both KL.
 
     .. math::

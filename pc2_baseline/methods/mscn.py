@@ -13,12 +13,11 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pc2_baseline.config import ModelSettings, Settings
+from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut, endless
-from pc2_baseline.method_section import TripletSettings, own_section
-from pc2_baseline.methods.networks import make_network
+from pc2_baseline.method_section import TripletSettings
+from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.methods.peers import CoTaught
-from pc2_baseline.modules.beta_mixture import moments, posterior_from
 from pc2_baseline.modules.coteaching import (
     CLEAN,
     PEERS,
@@ -27,7 +26,15 @@ from pc2_baseline.modules.coteaching import (
     Rows,
     full_margin_loss,
 )
-from pc2_baseline.modules.division import Division, by_posterior, require_clean, scaled
+from pc2_baseline.modules.division import (
+    Division,
+    PairValues,
+    by_posterior,
+    moments,
+    posterior_from,
+    require_clean,
+    scaled,
+)
 from pc2_baseline.modules.learner import (
     Learner,
     Step,
@@ -40,10 +47,10 @@ from pc2_baseline.modules.learner import (
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.retrieval import BLOCK
 from pc2_baseline.modules.seeds import seed_torch, stream
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
-from pc2_baseline.networks.network import MatchingNetwork
-from pc2_baseline.networks.similarity import Similarity
-from pc2_baseline.process_groups import ProcessGroup
+from pc2_baseline.networks.encoders import Block, CaptionCodes, ImageCodes, Loss, PerPair
+from pc2_baseline.networks.sgr import NodeSettings, Similarity
+from pc2_baseline.networks.similarity import MatchingNetwork
+from pc2_baseline.process_groups import ALONE, ProcessGroup
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import TRAINING, EpochOutputs, Sizes, State
 
@@ -89,14 +96,14 @@ class MetaPairs:
 
     images: Int[np.ndarray, " pairs"]
     captions: Int[np.ndarray, " pairs"]
-    labels: Float[np.ndarray, " pairs"]
+    labels: PairValues
 
     def __getitem__(self, place: Rows) -> "MetaPairs":
         """Return some of them."""
         return MetaPairs(self.images[place], self.captions[place], self.labels[place])
 
 
-class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
+class Mscn(CoTaught):
     r"""Co-taught peers whose last layer is a small network that a meta set corrects.
 
     The meta net :math:`\Theta` makes a similarity of the vector that SGR or SAF makes of a pair.
@@ -131,18 +138,20 @@ class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
     """
 
     section = MscnSettings
+    nets: Sequence[MatchingNetwork]
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, MscnSettings)
+        self.method = cast(MscnSettings, settings.method)
         self._is_meta = torch.zeros(sizes.pairs, dtype=torch.bool)
 
-        def make(model: ModelSettings, group: ProcessGroup) -> MatchingNetwork:
+        def make(model: NodeSettings, group: ProcessGroup) -> MatchingNetwork:
             net = make_network(model, sizes, group)
             net.similarity.evaluate = meta_net(model.similarity_dim)
             return net
 
-        super().__init__(settings, device, partial(make, settings.model), DividedPairs)
-        exact = settings.model.model_copy(update={"precision": "fp32"})  # a difference is taken
+        model = cast(NodeSettings, settings.model)
+        super().__init__(settings, device, partial(make, model))
+        exact = model.model_copy(update={"precision": "fp32"})  # a difference is taken
         self.aheads = [make(exact, group).to(device) for group in self.groups.groups]
         self.meta_learners = [
             Learner(_evaluate(net), self.method.meta_lr, float("inf"), 0.0) for net in self.nets
@@ -188,7 +197,7 @@ class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
         pairs = np.setdiff1d(np.arange(len(train)), self.meta_rows(train))
         batches = cut(pairs, 2 * self.train.batch, stream(seed, epoch, peer, CLEAN))
 
-        def loss(rows: Rows) -> Float[Tensor, ""]:
+        def loss(rows: Rows) -> Loss:
             return full_margin_loss(net.score_batch(train.batch(rows)), margin).sum()
 
         return {
@@ -225,7 +234,7 @@ class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
         mean, meta_mean = mean_losses(losses)
         return {"loss": mean, "meta_loss": meta_mean}
 
-    def _loss(self, similarity: Float[Tensor, "batch batch"], since: int) -> Float[Tensor, ""]:
+    def _loss(self, similarity: Block, since: int) -> Loss:
         """Return the loss of clean pairs, from whose margins nothing is learned."""
         margins = meta_margins(similarity.detach().diagonal(), self.method.margin)
         triplet = triplet_hardest if since >= self.method.mean_epochs else triplet_mean
@@ -241,7 +250,7 @@ class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
             captions = ahead.encode_captions(batch.tokens, batch.lengths)
             return ahead.encode_images(batch.regions), captions
 
-        def meta_loss() -> Float[Tensor, ""]:
+        def meta_loss() -> Loss:
             labels = torch.from_numpy(asked.labels).to(self.device, torch.float32)
             logits = score_meta_pairs(ahead, train, asked)
             return functional.binary_cross_entropy_with_logits(logits, labels)
@@ -261,11 +270,11 @@ class Mscn(CoTaught[MatchingNetwork, DividedPairs]):
         losses, known = (self._losses(train, peer, pairs) for pairs in (own, asked))
         return DividedPairs(losses, divide_by_known(losses, known, asked.labels))
 
-    def _losses(self, train: PairSet, peer: int, pairs: MetaPairs) -> Float[np.ndarray, " pairs"]:
+    def _losses(self, train: PairSet, peer: int, pairs: MetaPairs) -> PairValues:
         """Return one less the similarity of pairs, in evaluation mode."""
         net, blocks = self.nets[peer], cut(np.arange(len(pairs.labels)), BLOCK)
         net.eval()
-        with net.dividing():
+        with torch.inference_mode():
             logits = [
                 score_meta_pairs(net, train, pairs[rows])
                 for rows in bar(blocks, f"divide {PEERS[peer]}", len(blocks))
@@ -279,7 +288,7 @@ def meta_net(width: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
 
 
-def meta_margins(similarity: Float[Tensor, " batch"], margin: float) -> Float[Tensor, " batch"]:
+def meta_margins(similarity: PerPair, margin: float) -> PerPair:
     r"""Return the margins of pairs by their similarities :math:`p`, in [0, 1].
 
     .. math:: \hat\alpha = \frac{p^2}{p^2 + (1 - p)^2}\,\alpha
@@ -306,13 +315,30 @@ def score_meta_pairs(
     return cast(Similarity, net.similarity).score_own(images, captions)
 
 
+@torch.no_grad()
+def vectors(
+    similarity: Similarity, images: ImageCodes, captions: CaptionCodes
+) -> Float[Tensor, "images captions node"]:
+    """Return the vector of each pair of a block that its logit is made of."""
+    found: list[Tensor] = []
+    hook = similarity.evaluate.register_forward_pre_hook(lambda _, given: found.append(given[0]))
+    group, similarity.group = similarity.group, ALONE  # all of the block on each rank
+    try:
+        similarity(images, captions)
+    finally:
+        hook.remove()
+        similarity.group = group
+    order = torch.argsort(captions.lengths, stable=True)
+    return torch.cat(found, 1)[:, torch.argsort(order).to(found[0].device)]
+
+
 def meta_gradients(
     nets: tuple[MatchingNetwork, MatchingNetwork],
     lr: float,
     encode: Callable[[], tuple[ImageCodes, CaptionCodes]],
     loss: Callable[[Tensor], Tensor],
     meta_loss: Callable[[], Tensor],
-) -> tuple[Float[Tensor, ""], list[Tensor]]:
+) -> tuple[Loss, list[Tensor]]:
     r"""Return the meta loss one step ahead, and its gradient by the weights of the meta net.
 
     .. math::
@@ -355,7 +381,7 @@ def meta_gradients(
     ends = []
     for way in (_SHIFT, -_SHIFT):
         _move(moving, start, uphill, way / length)
-        ends.append(cast(Similarity, ahead.similarity).vectors(*encode()))
+        ends.append(vectors(cast(Similarity, ahead.similarity), *encode()))
     middle, along = (ends[0] + ends[1]) / 2, (ends[0] - ends[1]) * (length / (2 * _SHIFT))
     middle.requires_grad_()
     plane = (slopes * head(middle).squeeze(-1).sigmoid()).sum()
@@ -367,9 +393,7 @@ def meta_gradients(
 
 
 def divide_by_known(
-    losses: Float[np.ndarray, " pairs"],
-    known: Float[np.ndarray, " known"],
-    labels: Float[np.ndarray, " known"],
+    losses: PairValues, known: Float[np.ndarray, " known"], labels: Float[np.ndarray, " known"]
 ) -> Division:
     """Divide pairs by a mixture of two betas, begun as those of pairs that are known.
 

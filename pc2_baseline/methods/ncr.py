@@ -1,15 +1,12 @@
 """NCR: noisy correspondence rectifier (Huang et al., NeurIPS 2021)."""
 
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_section import own_section
 from pc2_baseline.methods.relabelling import (
     Labelling,
     Labels,
@@ -22,6 +19,7 @@ from pc2_baseline.methods.relabelling import (
 from pc2_baseline.modules.coteaching import DividedPairs, Rows, full_margin_loss
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.learner import rate
+from pc2_baseline.networks.encoders import Block, PerPair
 from pc2_baseline.training.method import Sizes
 
 _TINY = 1e-12
@@ -54,7 +52,7 @@ class Ncr(Relabelling):
     section = NcrSettings
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, NcrSettings)
+        self.method = cast(NcrSettings, settings.method)
         super().__init__(settings, sizes, device)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
@@ -98,9 +96,7 @@ class Ncr(Relabelling):
         return DividedPairs(losses, divide(losses, self.train.seed))
 
 
-def predicted_labels(
-    similarity: Float[Tensor, "batch batch"], margin: float
-) -> Float[Tensor, " batch"]:
+def predicted_labels(similarity: Block, margin: float) -> PerPair:
     """Predict the label of each pair of a batch: its closeness, in units of the batch's highest.
 
     The arguments are those of :func:`~pc2_baseline.methods.relabelling.closeness`.

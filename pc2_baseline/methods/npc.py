@@ -7,14 +7,12 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_section import DivisionSettings, Share, SoftmaxSettings
-from pc2_baseline.methods.networks import make_network
-from pc2_baseline.methods.one_network import OneNetwork
+from pc2_baseline.method_section import DivisionSettings, SoftmaxSettings
+from pc2_baseline.methods.one_network import OneNetwork, make_network
 from pc2_baseline.modules.contrastive import info_nce
 from pc2_baseline.modules.coteaching import (
     DividedPairs,
@@ -26,7 +24,8 @@ from pc2_baseline.modules.coteaching import (
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.learner import Learner, Step, prefixed, rate, under
 from pc2_baseline.modules.retrieval import BLOCK
-from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.encoders import Loss, PerPair
+from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import TRAINING, Sizes, State
 
@@ -36,13 +35,14 @@ _FEWEST = 2
 _TINY = 1e-12
 
 
+BANK_THRESHOLD = 0.9
+"""Clean probability above which a pair enters the memory bank."""
+
+
 class NpcSettings(SoftmaxSettings, DivisionSettings):
     """NPC (Zhang et al., AAAI 2024): pairs weigh by what learning them does to clean pairs."""
 
     name: Literal["npc"] = "npc"
-    bank_threshold: Share = Field(
-        0.9, description="Pairs with a higher clean probability make the memory bank."
-    )
 
 
 class Npc(OneNetwork[NpcSettings]):
@@ -128,22 +128,20 @@ class Npc(OneNetwork[NpcSettings]):
         if TRAINING in state:
             self.ahead_learner.load_optimiser(under(state[TRAINING], _AHEAD))
 
-    def _losses(self, net: MatchingNetwork, train: PairSet, rows: Rows) -> Float[Tensor, " batch"]:
+    def _losses(self, net: MatchingNetwork, train: PairSet, rows: Rows) -> PerPair:
         return info_nce(net.score_batch(train.batch(rows)), self.method.temperature)
 
     def _entries(self, rows: Rows) -> list[Rows]:
         """Return the entries of some pairs: by image, then by caption."""
         return [self.statistics[name][rows].numpy() for name in _BANK]
 
-    def _weighed_loss(
-        self, train: PairSet, rows: Rows, weights: Float[Tensor, " batch"]
-    ) -> Float[Tensor, ""]:
+    def _weighed_loss(self, train: PairSet, rows: Rows, weights: PerPair) -> Loss:
         """Compute the loss of a batch and of its entries in the memory bank."""
         own = weights * self._losses(self.net, train, rows)
         bank = [self._losses(self.net, train, entries) for entries in self._entries(rows)]
         return torch.stack([own, *bank]).sum(0).mean()
 
-    def _weigh(self, train: PairSet, step: Step) -> Float[Tensor, " batch"]:
+    def _weigh(self, train: PairSet, step: Step) -> PerPair:
         """Weigh the pairs of a batch by a step that the copy of the network takes on them.
 
         In evaluation mode: with a dropout of its own it would harm or help entries by chance.
@@ -171,7 +169,7 @@ class Npc(OneNetwork[NpcSettings]):
         loss = partial(info_nce, temperature=self.method.temperature)
         losses = pair_losses(self.net, train, batches, loss, "divide")
         division = divide(losses, self.train.seed)
-        bank = np.flatnonzero(division.clean_prob > self.method.bank_threshold)
+        bank = np.flatnonzero(division.clean_prob > BANK_THRESHOLD)
         bank = bank if len(bank) >= _FEWEST else division.clean
         net, entries = self.net, torch.from_numpy(bank)
         image_of = torch.from_numpy(train.image_of).to(train.device)
@@ -209,7 +207,7 @@ def nearest(
 
 def confidence(
     before: Float[Tensor, "entries batch"], after: Float[Tensor, "entries batch"]
-) -> Float[Tensor, " batch"]:
+) -> PerPair:
     r"""Weigh pairs by the losses of their entries before and after a step.
 
     .. math::

@@ -1,24 +1,39 @@
 """State of methods of one network: the network, its optimiser, and statistics of the pairs."""
 
 from collections.abc import Mapping
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from pc2_baseline.config import Settings
+from pc2_baseline.config import ModelSettings, Settings, TrainSettings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_section import MethodSettings, own_section
-from pc2_baseline.methods.networks import make_learner, make_network
+from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.modules.coteaching import DIVISIONS
+from pc2_baseline.modules.learner import Learner
 from pc2_baseline.modules.retrieval import similarity_matrix
 from pc2_baseline.modules.seeds import seed_torch
-from pc2_baseline.process_groups import join_process_groups
+from pc2_baseline.networks.similarity import MatchingNetwork
+from pc2_baseline.process_groups import ALONE, ProcessGroup, join_process_groups
 from pc2_baseline.training.method import NETWORKS, STATISTICS, TRAINING, EpochOutputs, Sizes, State
 
 Own = TypeVar("Own", bound=MethodSettings)
+
+
+def make_network(
+    model: ModelSettings, sizes: Sizes, group: ProcessGroup = ALONE
+) -> MatchingNetwork:
+    """Build the network of a run's settings, freshly drawn, for the ranks that train it."""
+    net: MatchingNetwork = model.build(sizes.features, sizes.vocabulary, sizes.words, group)
+    net.similarity.group = group
+    return net
+
+
+def make_learner(net: nn.Module, matching: MatchingNetwork, train: TrainSettings) -> Learner:
+    """Build the learner of a network; ``matching`` is its part that scores."""
+    return Learner(net, train.lr, train.clip, train.weight_decay, matching)
 
 
 class OneNetwork(Generic[Own]):
@@ -33,7 +48,7 @@ class OneNetwork(Generic[Own]):
     ensemble_size = 1
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, self.section)
+        self.method = cast(Own, settings.method)
         self.train = settings.train
         self.model = settings.model
         self.sizes = sizes

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Generic, TypeVar, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.methods.networks import make_learner
+from pc2_baseline.methods.one_network import make_learner
 from pc2_baseline.modules.coteaching import (
     DIVISIONS,
     PEERS,
@@ -20,34 +20,32 @@ from pc2_baseline.modules.coteaching import (
     by_peer,
     dividing_batches,
     full_margin_loss,
-    pack_statistics,
     pair_losses,
     read_statistics,
     warm_up_batches,
 )
-from pc2_baseline.modules.folds import assign_folds
+from pc2_baseline.modules.division import assign_folds
 from pc2_baseline.modules.learner import prefixed, take_steps, under
 from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
 from pc2_baseline.modules.seeds import seed_torch
-from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.process_groups import ProcessGroup, join_process_groups
 from pc2_baseline.training.method import NETWORKS, STATISTICS, TRAINING, EpochOutputs, State
 
-Net = TypeVar("Net", bound=nn.Module)
-Divided = TypeVar("Divided", bound=DividedPairs)
 
-
-class Peers(Generic[Net]):
+class Peers:
     """Networks with their optimisers, side by side; subclasses train them.
 
     ``make`` draws the network of a peer for the ranks that train it.
 
     Attributes:
         groups: The processes that train each peer.
+        nets: The network of each peer.
         matching: The part of each network that encodes and scores; the network itself if it does
             nothing else.
     """
 
+    nets: Sequence[nn.Module]
     optimiser = ""
     """Part of the names that an optimiser has in a checkpoint, after the peer's."""
 
@@ -56,17 +54,18 @@ class Peers(Generic[Net]):
         names: Sequence[str],
         settings: Settings,
         device: torch.device,
-        make: Callable[[ProcessGroup], Net],
+        make: Callable[[ProcessGroup], nn.Module],
     ) -> None:
         self.peers = list(names)
         self.ensemble_size = len(self.peers)
         self.train = settings.train
         self.device = device
         self.groups = join_process_groups(len(self.peers))
-        self.nets: list[Net] = []
+        nets = []
         for peer, group in enumerate(self.groups.groups):
             seed_torch(self.train.seed, peer)
-            self.nets.append(make(group).to(device))
+            nets.append(make(group).to(device))
+        self.nets = nets
         self.matching = [
             net if isinstance(net, MatchingNetwork) else cast(MatchingNetwork, net.matching)
             for net in self.nets
@@ -111,27 +110,27 @@ class Peers(Generic[Net]):
                 learner.load_optimiser(under(state[TRAINING], f"{peer}{self.optimiser}"))
 
 
-class CoTaught(Peers[Net], Generic[Net, Divided]):
+class CoTaught(Peers):
     """Two peers that divide the pairs for each other.
+
+    Attributes:
+        divided: Class of the statistics of a division.
+        statistics: Those of each peer; empty before the first division.
 
     Source:
         Co-teaching (Han et al., NeurIPS 2018); with a division NCR (Huang et al., NeurIPS 2021).
     """
 
     optimiser = ".optimiser"
+    divided: type[DividedPairs] = DividedPairs
+    statistics: Sequence[DividedPairs] = ()
 
     def __init__(
-        self,
-        settings: Settings,
-        device: torch.device,
-        make: Callable[[ProcessGroup], Net],
-        divided: type[Divided],
+        self, settings: Settings, device: torch.device, make: Callable[[ProcessGroup], nn.Module]
     ) -> None:
         super().__init__(PEERS, settings, device, make)
-        self.divided = divided
-        self.statistics: list[Divided] = []
 
-    def teacher(self, peer: int) -> Divided:
+    def teacher(self, peer: int) -> DividedPairs:
         """Return the statistics that teach a peer: the other's."""
         return self.statistics[1 - peer]
 
@@ -150,7 +149,7 @@ class CoTaught(Peers[Net], Generic[Net, Divided]):
         return pair_losses(self.matching[peer], train, batches, loss, f"divide {PEERS[peer]}")
 
     def divided_anew(
-        self, epoch: int, figures: Sequence[dict[str, float]], divide: Callable[[int], Divided]
+        self, epoch: int, figures: Sequence[dict[str, float]], divide: Callable[[int], DividedPairs]
     ) -> dict[str, float]:
         """Let each peer divide the pairs, if the epoch that just ended is judged.
 
@@ -170,21 +169,28 @@ class CoTaught(Peers[Net], Generic[Net, Divided]):
         """Load a state, or its networks alone."""
         super().load_state_dict(state)
         if state.get(STATISTICS):  # none before the first division
-            self.load_statistics(state[STATISTICS])
-
-    def load_statistics(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load both peers' statistics as they are stored."""
-        self.statistics = [read_statistics(self.divided, under(tensors, peer)) for peer in PEERS]
+            stored = (under(state[STATISTICS], peer) for peer in PEERS)
+            self.statistics = [read_statistics(self.divided, own) for own in stored]
 
     def epoch_outputs(self) -> EpochOutputs:
         """Return both peers' statistics and the mean clean probability, for ``divisions/``."""
         return {DIVISIONS: self._tensors()} if self.statistics else {}
 
     def _tensors(self) -> dict[str, Tensor]:
-        return pack_statistics(PEERS, [own.to_tensors() for own in self.statistics])
+        return pack_statistics([own.to_tensors() for own in self.statistics])
 
 
-class CrossFitted(Peers[Net]):
+def pack_statistics(statistics: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return both peers' statistics under their names, and the mean clean probability."""
+    state: dict[str, Tensor] = {}
+    for peer, own in zip(PEERS, statistics, strict=False):  # none before the first division
+        state |= prefixed(peer, own)
+    if statistics:
+        state["clean_prob"] = torch.stack([own["clean_prob"] for own in statistics]).mean(0)
+    return state
+
+
+class CrossFitted(Peers):
     """K peers: each leaves one of K folds out of its training and alone judges the pairs in it.
 
     The division by their statistics, one for all peers, is kept by pair_index with the folds.
@@ -200,7 +206,7 @@ class CrossFitted(Peers[Net]):
         folds: int,
         settings: Settings,
         device: torch.device,
-        make: Callable[[ProcessGroup], Net],
+        make: Callable[[ProcessGroup], nn.Module],
     ) -> None:
         super().__init__([str(peer) for peer in range(folds)], settings, device, make)
         self.statistics: dict[str, Tensor] = {}

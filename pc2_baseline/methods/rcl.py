@@ -2,15 +2,13 @@
 
 from typing import Literal
 
-from jaxtyping import Float
-from torch import Tensor
-
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import SoftmaxSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import complementary
 from pc2_baseline.modules.coteaching import Rows, warm_up_batches
 from pc2_baseline.modules.learner import rate, take_steps
+from pc2_baseline.networks.encoders import Loss
 
 
 class RclSettings(SoftmaxSettings):
@@ -36,7 +34,7 @@ class Rcl(OneNetwork[RclSettings]):
         self.begin(epoch, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
 
-        def loss(rows: Rows) -> Float[Tensor, ""]:
+        def loss(rows: Rows) -> Loss:
             similarity = self.net.score_batch(train.batch(rows))
             return 2 * complementary(similarity, self.method.temperature).mean()  # both ways
 

@@ -1,6 +1,6 @@
 """Base of NCR and BiCro: peers with frozen copies of each other, and losses by soft labels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -14,20 +14,21 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet
 from pc2_baseline.method_section import CoTeachingSettings
-from pc2_baseline.methods.networks import make_network
+from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.coteaching import (
+    NONE,
     PEERS,
-    DividedPairs,
     Rows,
     Triplet,
-    clean_and_noisy_batches,
+    batches_beside,
     full_margin_loss,
 )
 from pc2_baseline.modules.division import require_clean
 from pc2_baseline.modules.learner import Step, load_learned, mean_losses
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
-from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.encoders import Block, Loss, PerPair
+from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
 
@@ -45,7 +46,7 @@ class RelabellingSettings(CoTeachingSettings):
 Labels = tuple[Float[Tensor, " clean"], Float[Tensor, " noisy"]]
 
 
-class Relabelling(CoTaught[MatchingNetwork, DividedPairs]):
+class Relabelling(CoTaught):
     """Two peers, each with a frozen copy of the other that helps to label its pairs.
 
     Differs:
@@ -54,14 +55,12 @@ class Relabelling(CoTaught[MatchingNetwork, DividedPairs]):
         that peers can be trained side by side.
     """
 
+    nets: Sequence[MatchingNetwork]
+
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        super().__init__(
-            settings, device, lambda group: make_network(settings.model, sizes, group), DividedPairs
-        )
-        self.others = [
-            make_network(settings.model, sizes, group).to(device).eval()
-            for group in self.groups.groups
-        ]
+        make = partial(make_network, settings.model, sizes)
+        super().__init__(settings, device, make)
+        self.others = [make(group).to(device).eval() for group in self.groups.groups]
 
     def copy_others(self) -> None:
         """Copy the other peer's network to each peer."""
@@ -99,10 +98,9 @@ def learn_labelled(
     triplet = triplet_mean if since < method.mean_epochs else triplet_hardest
     division = own.teacher(peer).division
     require_clean(division)
-    batches = clean_and_noisy_batches(
-        division, own.train.batch, own.train.seed, epoch, peer,
-        with_noisy=since >= method.noisy_from_epoch,
-    )  # fmt: skip
+    noisy = division.noisy if since >= method.noisy_from_epoch else NONE
+    kinds = division.clean, [noisy]
+    batches = batches_beside(*kinds, own.train.batch, own.train.seed, epoch, peer)
     net, learner, found = own.nets[peer], own.learners[peer], []
     for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
         step = Step(epoch, number, name, np.append(clean, noisy))
@@ -136,9 +134,9 @@ def labelled_loss(
     method: RelabellingSettings,
     triplet: Triplet,
     batch: Batch,
-    labels: Float[Tensor, " batch"],
+    labels: PerPair,
     is_counted: Bool[Tensor, " batch"] | None = None,
-) -> Float[Tensor, ""]:
+) -> Loss:
     """Sum the triplet losses of pairs, with soft margins by their labels."""
     margins = soft_margin(labels, method.margin, method.margin_base)
     similarity = net.score_batch(batch)
@@ -146,7 +144,7 @@ def labelled_loss(
     return (costs if is_counted is None else costs.masked_fill(~is_counted, 0.0)).sum()
 
 
-def closeness(similarity: Float[Tensor, "batch batch"], margin: float) -> Float[Tensor, " batch"]:
+def closeness(similarity: Block, margin: float) -> PerPair:
     r"""Return by how much a pair is more similar than its negatives on average, up to the margin.
 
     .. math:: s_i = [\alpha - \ell_i / 2]_0^\alpha
@@ -159,6 +157,6 @@ def closeness(similarity: Float[Tensor, "batch batch"], margin: float) -> Float[
     return (margin - full_margin_loss(similarity, margin) / 2).clamp(0, margin)
 
 
-def anchors(values: Float[Tensor, " batch"]) -> Int[Tensor, " anchors"]:
+def anchors(values: PerPair) -> Int[Tensor, " anchors"]:
     """Return the positions of the highest tenth of the values, and one more."""
     return values.topk(len(values) // 10 + 1).indices

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import numpy as np
 import torch
@@ -14,10 +14,9 @@ from torch import Tensor
 from now_builder.formats.word_vectors import WIDTH
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_section import MethodSettings, own_section
+from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.modules.coteaching import DIVISIONS, DividedPairs
-from pc2_baseline.modules.division import divide
-from pc2_baseline.modules.folds import assign_folds
+from pc2_baseline.modules.division import assign_folds, divide
 from pc2_baseline.modules.reading import (
     Reading,
     centre_and_scale,
@@ -26,8 +25,8 @@ from pc2_baseline.modules.reading import (
     mean_regions,
 )
 from pc2_baseline.modules.seeds import stream
-from pc2_baseline.networks.cosine import cosine_logits
 from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.pooled import cosine_logits
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
 
@@ -138,7 +137,7 @@ class Ridge:
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         del device  # everything is done on the CPU
-        self.method = own_section(settings.method, RidgeSettings)
+        self.method = cast(RidgeSettings, settings.method)
         self.seed = settings.train.seed
         self.vocabulary = sizes.vocabulary
         penalties = self.method.penalty_from, self.method.penalty_to

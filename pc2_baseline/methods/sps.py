@@ -1,18 +1,20 @@
 """SPS: proxy captions sought in a stable feature space (Xie et al., IJCAI 2025)."""
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Literal, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 from torch.nn import functional
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet, cut
-from pc2_baseline.method_section import DivisionSettings, Share, own_section
-from pc2_baseline.methods.networks import make_network
+from pc2_baseline.method_section import DivisionSettings
+from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.contrastive import info_nce, matching_probability
 from pc2_baseline.modules.coteaching import (
@@ -27,13 +29,21 @@ from pc2_baseline.modules.coteaching import (
 from pc2_baseline.modules.division import Division, divide, require_clean
 from pc2_baseline.modules.learner import Step, stepped_rate
 from pc2_baseline.modules.seeds import stream
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
-from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.encoders import Block, CaptionCodes, ImageCodes, Loss, PerPair
+from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
 
 _LR_DECAY = 0.1
 _CLEAN_ORDER = 3  # part of the stream's name
+
+
+STRICT_ABOVE = 0.6
+"""Clean probability above which a clean pair is strictly clean."""
+PROXY_THRESHOLD = 0.5
+"""Labels of noisy images with their proxy captions that are lower count 0."""
+STABILITY_WEIGHT = 25.0
+"""Weight of both losses that make the space stable: see :func:`instability`."""
 
 
 class SpsSettings(DivisionSettings):
@@ -43,12 +53,6 @@ class SpsSettings(DivisionSettings):
     temperature: PositiveFloat = Field(
         0.07, description="Temperature of InfoNCE, in units of similarity."
     )
-    strict_above: Share = Field(
-        0.6, description="Clean probability above which a clean pair is strictly clean."
-    )
-    proxy_threshold: Share = Field(
-        0.5, description="Labels of noisy images with their proxy captions that are lower count 0."
-    )
     clean_from_epoch: Annotated[int, Field(ge=0)] = Field(
         10, description="First epoch after the warm-up that trains on clean pairs that are not "
         "strictly so.",
@@ -56,14 +60,9 @@ class SpsSettings(DivisionSettings):
     noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
         15, description="First epoch after the warm-up that trains on noisy pairs."
     )
-    stability_weight: NonNegativeFloat = Field(
-        25.0,
-        description="Weight of both losses that make the space stable: similarities as high both "
-        "ways, and images as alike as their captions.",
-    )
 
 
-class Sps(CoTaught[MatchingNetwork, DividedPairs]):
+class Sps(CoTaught):
     r"""Co-taught peers; noisy images learn with the caption of the most alike strictly clean image.
 
     The warm-up learns all pairs by InfoNCE, whose losses divide them. After it, a peer takes steps
@@ -85,12 +84,11 @@ class Sps(CoTaught[MatchingNetwork, DividedPairs]):
     """
 
     section = SpsSettings
+    nets: Sequence[MatchingNetwork]
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, SpsSettings)
-        super().__init__(
-            settings, device, lambda group: make_network(settings.model, sizes, group), DividedPairs
-        )
+        self.method = cast(SpsSettings, settings.method)
+        super().__init__(settings, device, partial(make_network, settings.model, sizes))
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Train both peers for one epoch, then divide the pairs anew."""
@@ -133,14 +131,14 @@ class Sps(CoTaught[MatchingNetwork, DividedPairs]):
                 learner.step(costs.mean(), Step(epoch, number, name, batch.pair_index.numpy()))
         return {"loss": float(np.mean(losses))}
 
-    def _info_nce(self, similarity: Float[Tensor, "batch batch"]) -> Float[Tensor, " batch"]:
+    def _info_nce(self, similarity: Block) -> PerPair:
         """Return InfoNCE of each pair, the sum of both directions."""
         return 2 * info_nce(similarity, self.method.temperature)
 
     def _batches(self, division: Division, epoch: int, peer: int) -> list[tuple[Rows, Rows, Rows]]:
         """Put beside each strictly clean batch one of other clean pairs and one of noisy ones."""
         method, since = self.method, epoch - self.train.warmup_epochs
-        strict, clean = strictly_clean(division, method.strict_above)
+        strict, clean = strictly_clean(division, STRICT_ABOVE)
         size, seed = self.train.batch, self.train.seed
         noisy = division.noisy if since >= method.noisy_from_epoch else NONE
         beside = batches_beside(strict, [noisy], size, seed, epoch, peer)
@@ -149,15 +147,15 @@ class Sps(CoTaught[MatchingNetwork, DividedPairs]):
         once += [NONE] * (len(beside) - len(once))
         return [(rows, own, other) for (rows, other), own in zip(beside, once, strict=True)]
 
-    def _strict_loss(self, batch: Batch, peer: int) -> Float[Tensor, ""]:
+    def _strict_loss(self, batch: Batch, peer: int) -> Loss:
         net = self.nets[peer]
         images = net.encode_images(batch.regions)
         captions = net.encode_captions(batch.tokens, batch.lengths)
         similarity = net.score(images, captions)
         unstable = instability(similarity, cosines(images), cosines(captions))
-        return self._info_nce(similarity).mean() + self.method.stability_weight * unstable
+        return self._info_nce(similarity).mean() + STABILITY_WEIGHT * unstable
 
-    def _labels(self, train: PairSet, peer: int, clean: Rows) -> Float[Tensor, " batch"]:
+    def _labels(self, train: PairSet, peer: int, clean: Rows) -> PerPair:
         """Return how far clean pairs are believed in."""
         similarity = self.nets[peer].score_batch(train.batch(clean))
         predicted = matching_probability(similarity, self.method.temperature)
@@ -166,7 +164,7 @@ class Sps(CoTaught[MatchingNetwork, DividedPairs]):
 
     def _proxies(
         self, train: PairSet, peer: int, strict: Rows, noisy: Rows
-    ) -> tuple[Batch, Float[Tensor, " batch"]]:
+    ) -> tuple[Batch, PerPair]:
         """Return noisy images with their proxy captions, and how far these are believed in."""
         net, pairs = self.nets[peer], train.batch(noisy)
         sure = net.encode_images(train.image_batch(train.image_of[strict]))
@@ -175,7 +173,7 @@ class Sps(CoTaught[MatchingNetwork, DividedPairs]):
         batch = Batch(pairs.regions, tokens, lengths, pairs.pair_index)
         predicted = matching_probability(net.score_batch(batch), self.method.temperature)
         labels = predicted * alike
-        return batch, labels.masked_fill(labels < self.method.proxy_threshold, 0.0)
+        return batch, labels.masked_fill(labels < PROXY_THRESHOLD, 0.0)
 
     def _divide(self, train: PairSet, peer: int) -> DividedPairs:
         """Divide the pairs by a mixture of two Gaussians over their InfoNCE."""
@@ -214,11 +212,7 @@ def cosines(
     return first @ second.T
 
 
-def instability(
-    similarity: Float[Tensor, "batch batch"],
-    images: Float[Tensor, "batch batch"],
-    captions: Float[Tensor, "batch batch"],
-) -> Float[Tensor, ""]:
+def instability(similarity: Block, images: Block, captions: Block) -> Loss:
     r"""Mean square by which the space is not the same seen from images and from captions.
 
     .. math:: \frac{1}{B^2} \sum_{ij} (S_{ij} - S_{ji})^2 + (V_{ij} - U_{ij})^2

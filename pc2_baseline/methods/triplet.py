@@ -3,9 +3,7 @@
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_section import TripletSettings
@@ -14,6 +12,7 @@ from pc2_baseline.modules.coteaching import Rows
 from pc2_baseline.modules.learner import rate, take_steps
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
+from pc2_baseline.networks.encoders import Loss
 
 
 class OneNetworkSettings(TripletSettings):
@@ -71,7 +70,7 @@ class Triplet(OneNetwork[OneNetworkSettings]):
         pairs = train.matched_rows() if self.method.matched_only else np.arange(len(train))
         batches = cut(pairs, self.train.batch, stream(self.train.seed, epoch))
 
-        def loss(rows: Rows) -> Float[Tensor, ""]:
+        def loss(rows: Rows) -> Loss:
             similarity = self.net.score_batch(train.batch(rows))
             margins = similarity.new_full((len(rows),), self.method.margin)
             return triplet(similarity, margins).sum()

@@ -5,8 +5,8 @@ from functools import partial
 from math import log
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+
+from pc2_baseline.networks.encoders import Block, PerPair
 
 GCE_POWER = 0.7
 """Exponent q of the generalised cross-entropy, as in the experiments of Zhang and Sabuncu."""
@@ -14,9 +14,7 @@ GCE_POWER = 0.7
 _LOG_ZERO = log(1e-7)
 
 
-def log_matches(
-    similarity: Float[Tensor, "batch batch"], temperature: float
-) -> tuple[Float[Tensor, "batch batch"], Float[Tensor, "batch batch"]]:
+def log_matches(similarity: Block, temperature: float) -> tuple[Block, Block]:
     r"""Log-probabilities that an image and a caption belong together, among those of the batch.
 
     .. math:: \log P_{ij},\ P_{i\cdot} = \mathrm{softmax}(S_{i\cdot} / \tau)
@@ -33,9 +31,7 @@ def log_matches(
     return scaled.log_softmax(1), scaled.log_softmax(0)
 
 
-def matching_probability(
-    similarity: Float[Tensor, "batch batch"], temperature: float
-) -> Float[Tensor, " batch"]:
+def matching_probability(similarity: Block, temperature: float) -> PerPair:
     """Mean probability of each pair over both directions, among the pairs of a batch.
 
     The arguments are those of :func:`log_matches`.
@@ -44,9 +40,7 @@ def matching_probability(
     return ((by_image.exp() + by_caption.exp()) / 2).diagonal()
 
 
-def info_nce(
-    similarity: Float[Tensor, "batch batch"], temperature: float
-) -> Float[Tensor, " batch"]:
+def info_nce(similarity: Block, temperature: float) -> PerPair:
     r"""InfoNCE of each pair, the mean of both directions, in nats.
 
     The arguments are those of :func:`log_matches`.
@@ -59,11 +53,8 @@ def info_nce(
 
 
 def soft_info_nce(
-    similarity: Float[Tensor, "batch batch"],
-    temperature: float,
-    by_image: Float[Tensor, "batch batch"],
-    by_caption: Float[Tensor, "batch batch"],
-) -> Float[Tensor, " batch"]:
+    similarity: Block, temperature: float, by_image: Block, by_caption: Block
+) -> PerPair:
     r"""InfoNCE of each pair with soft targets, the mean of both directions, in nats.
 
     .. math:: -\sum_j T_{ij} \log P_{ij}
@@ -81,9 +72,7 @@ def soft_info_nce(
     return -((by_image * image_logs).sum(1) + (by_caption * caption_logs).sum(0)) / 2
 
 
-def complementary(
-    similarity: Float[Tensor, "batch batch"], temperature: float
-) -> Float[Tensor, " batch"]:
+def complementary(similarity: Block, temperature: float) -> PerPair:
     r"""Complementary contrastive loss of each pair, the mean of both directions.
 
     .. math:: -\sum_{j \ne i} \log(1 - P_{ij})
@@ -100,16 +89,14 @@ def complementary(
     return -both.masked_fill(own, 0.0).sum(1) / 2
 
 
-def _log_complement(logs: Float[Tensor, "batch batch"]) -> Float[Tensor, "batch batch"]:
+def _log_complement(logs: Block) -> Block:
     """Return log(1 - P) of each row's log P, exact also where one P is 1 but for rounding."""
     top = logs.argmax(1, keepdim=True)  # no other P is above a half
     others = logs.scatter(1, top, torch.finfo(logs.dtype).min)
     return torch.log1p(-others.exp()).scatter(1, top, others.logsumexp(1, keepdim=True))
 
 
-def generalised_cross_entropy(
-    similarity: Float[Tensor, "batch batch"], temperature: float, power: float
-) -> Float[Tensor, " batch"]:
+def generalised_cross_entropy(similarity: Block, temperature: float, power: float) -> PerPair:
     r"""Generalised cross-entropy of each pair, the mean of both directions.
 
     .. math:: (1 - P_{ii}^q) / q
@@ -129,9 +116,7 @@ def generalised_cross_entropy(
     return ((1 - (power * own).exp()) / power).mean(0)
 
 
-def symmetric_cross_entropy(
-    similarity: Float[Tensor, "batch batch"], temperature: float
-) -> Float[Tensor, " batch"]:
+def symmetric_cross_entropy(similarity: Block, temperature: float) -> PerPair:
     r"""InfoNCE of each pair and the cross-entropy the other way round, the mean of both directions.
 
     .. math:: -\log P_{ii} - \sum_j P_{ij} \log I_{ij} = -\log P_{ii} - A (1 - P_{ii})
@@ -147,11 +132,9 @@ def symmetric_cross_entropy(
     return info_nce(similarity, temperature) - _LOG_ZERO * missed
 
 
-def contrastive_loss(
-    name: str, temperature: float
-) -> Callable[[Float[Tensor, "batch batch"]], Float[Tensor, " batch"]]:
+def contrastive_loss(name: str, temperature: float) -> Callable[[Block], PerPair]:
     """Return the loss of a name, as a function of the similarities alone."""
-    losses: dict[str, Callable[..., Float[Tensor, " batch"]]] = {
+    losses: dict[str, Callable[..., PerPair]] = {
         "info_nce": info_nce, "complementary": complementary,
         "gce": partial(generalised_cross_entropy, power=GCE_POWER),
     }  # fmt: skip

@@ -6,15 +6,15 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from pc2_baseline.data.pairs import Cut, PairSet, cut, endless
-from pc2_baseline.modules.division import Division
-from pc2_baseline.modules.learner import prefixed
+from pc2_baseline.data.pairs import PairSet, cut, endless
+from pc2_baseline.modules.division import Division, PairValues
 from pc2_baseline.modules.losses import triplet_mean
 from pc2_baseline.modules.seeds import stream
-from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.encoders import Block, PerPair
+from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.progress import bar
 
 PEERS = ("a", "b")
@@ -25,7 +25,7 @@ TAUGHT = "taught"
 
 Divided = TypeVar("Divided", bound="DividedPairs")
 Rows = Int[np.ndarray, " _"]
-Triplet = Callable[..., Float[Tensor, " batch"]]
+Triplet = Callable[..., PerPair]
 
 NONE: Rows = np.array([], dtype=np.int64)
 """No pairs."""
@@ -43,7 +43,7 @@ class DividedPairs:
         division: Division by the losses.
     """
 
-    loss: Float[np.ndarray, " pairs"]
+    loss: PairValues
     division: Division
 
     def summary(self) -> dict[str, float]:
@@ -67,18 +67,6 @@ def read_statistics(kind: type[Divided], state: Mapping[str, Tensor]) -> Divided
     return kind(division=division, **{name: state[name].numpy() for name in names})
 
 
-def pack_statistics(
-    peers: Sequence[str], statistics: Sequence[Mapping[str, Tensor]]
-) -> dict[str, Tensor]:
-    """Return each peer's statistics under its name, and the mean clean probability, as stored."""
-    state: dict[str, Tensor] = {}
-    for peer, own in zip(peers, statistics, strict=False):  # none before the first division
-        state |= prefixed(peer, own)
-    if statistics:
-        state["clean_prob"] = torch.stack([own["clean_prob"] for own in statistics]).mean(0)
-    return state
-
-
 def by_peer(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return both peers' figures of an epoch by one name each, for the log."""
     return {
@@ -88,27 +76,17 @@ def by_peer(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def warm_up_batches(
-    pairs: int, size: int, seed: int, epoch: int, peer: int, into_batches: Cut = cut
-) -> list[Rows]:
+def warm_up_batches(pairs: int, size: int, seed: int, epoch: int, peer: int) -> list[Rows]:
     """Cut all pairs into shuffled batches, for an epoch of the warm-up."""
-    return into_batches(np.arange(pairs), size, stream(seed, epoch, peer, CLEAN))
-
-
-def clean_and_noisy_batches(
-    division: Division, size: int, seed: int, epoch: int, peer: int, *, with_noisy: bool
-) -> list[tuple[Rows, ...]]:
-    """Pair each clean batch with as many noisy pairs, or fewer where there are fewer."""
-    noisy = division.noisy if with_noisy else NONE
-    return batches_beside(division.clean, [noisy], size, seed, epoch, peer)
+    return cut(np.arange(pairs), size, stream(seed, epoch, peer, CLEAN))
 
 
 def batches_beside(
     clean: Rows, others: Sequence[Rows], size: int, seed: int, epoch: int, peer: int
 ) -> list[tuple[Rows, ...]]:
-    """Cut clean pairs into shuffled batches, and put a batch of every other kind beside each.
+    """Cut clean pairs into shuffled batches, each with a batch of every other kind.
 
-    Pairs of another kind come again, shuffled anew, where they are fewer than the clean ones.
+    Pairs of another kind are shuffled and cut again if they are fewer than the clean ones.
     """
     batches = cut(clean, size, stream(seed, epoch, peer, CLEAN))
     beside = [
@@ -118,26 +96,24 @@ def batches_beside(
     return [(rows, *(next(kind, NONE) for kind in beside)) for rows in batches]
 
 
-def dividing_batches(
-    pairs: int, size: int, seed: int, *epoch: int, into_batches: Cut = cut
-) -> list[Rows]:
-    """Cut all pairs into the batches of the dividing pass: one order a run, or one an epoch."""
-    return into_batches(np.arange(pairs), size, stream(seed, pairs, ORDER, *epoch))
+def dividing_batches(pairs: int, size: int, seed: int) -> list[Rows]:
+    """Cut all pairs into the batches of the dividing pass, in one order a run."""
+    return cut(np.arange(pairs), size, stream(seed, pairs, ORDER))
 
 
 def pair_losses(
     net: MatchingNetwork,
     train: PairSet,
     batches: Sequence[Rows],
-    loss: Callable[[Float[Tensor, "batch batch"]], Float[Tensor, " batch"]],
+    loss: Callable[[Block], PerPair],
     title: str,
-) -> Float[np.ndarray, " pairs"]:
+) -> PairValues:
     """Compute the losses of pairs in evaluation mode, by pair_index.
 
     Each pair is compared with those of its batch; pairs in no batch have 0.
     """
     net.eval()
-    with net.dividing():
+    with torch.inference_mode():
         found = [
             loss(net.score_batch(train.batch(rows))).float()
             for rows in bar(batches, title, len(batches))
@@ -147,8 +123,6 @@ def pair_losses(
     return losses
 
 
-def full_margin_loss(
-    similarity: Float[Tensor, "batch batch"], margin: float
-) -> Float[Tensor, " batch"]:
+def full_margin_loss(similarity: Block, margin: float) -> PerPair:
     """Compute mean-negative triplet losses, the margin of all pairs full: what divides them."""
     return triplet_mean(similarity, similarity.new_full((len(similarity),), margin))

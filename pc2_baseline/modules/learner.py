@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from now_builder.errors import TrainingError
-from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.progress import bar
 
 Value = TypeVar("Value")
@@ -118,7 +118,7 @@ class Learner:
         """
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        if self.matching is not None:
+        if self.matching is not None and self.matching.similarity.group.parts > 1:
             self.matching.similarity.group.sum_gradients(self.matching.shared_parameters())
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
         # Both in one copy: the only time in a step that the host waits for the device's results.
@@ -139,7 +139,7 @@ class Learner:
         return {name: _stored(value) for name, value in state if name not in frozen}
 
     def load_network(self, state: Mapping[str, Tensor]) -> None:
-        """Load weights and buffers; see :func:`load_learned`."""
+        """Load what :meth:`network_state` returned."""
         load_learned(self.net, state)
 
     def optimiser_state(self) -> dict[str, Tensor]:
@@ -179,7 +179,7 @@ def take_steps(
 
 
 def load_learned(net: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load a :meth:`Learner.network_state` into its network, or into one built alike.
+    """Load a :meth:`Learner.network_state`.
 
     Raises:
         ValueError: If names or shapes are not this network's.

@@ -7,12 +7,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from pc2_baseline.networks.encoders import Block, Loss, PerPair
+
 MarginAxis = Literal["query", "image", "caption"]
 
 
-def soft_margin(
-    correspondence: Float[Tensor, " batch"], margin: float, base: float = 10.0
-) -> Float[Tensor, " batch"]:
+def soft_margin(correspondence: PerPair, margin: float, base: float = 10.0) -> PerPair:
     r"""Shrink the triplet margin of a pair by how little its halves correspond.
 
     .. math:: \hat\alpha_i = \frac{m^{\hat y_i} - 1}{m - 1}\,\alpha
@@ -34,11 +34,11 @@ def soft_margin(
 
 
 def triplet_costs(
-    similarity: Float[Tensor, "batch batch"],
-    margins: Float[Tensor, " batch"],
+    similarity: Block,
+    margins: PerPair,
     negatives: Bool[Tensor, "batch batch"] | None = None,
     axis: MarginAxis = "query",
-) -> tuple[Float[Tensor, "batch batch"], Float[Tensor, "batch batch"]]:
+) -> tuple[Block, Block]:
     r"""Hinge costs of both directions, each with the margin of the query.
 
     .. math::
@@ -67,11 +67,11 @@ def triplet_costs(
 
 
 def triplet_mean(
-    similarity: Float[Tensor, "batch batch"],
-    margins: Float[Tensor, " batch"],
+    similarity: Block,
+    margins: PerPair,
     negatives: Bool[Tensor, "batch batch"] | None = None,
     axis: MarginAxis = "query",
-) -> Float[Tensor, " batch"]:
+) -> PerPair:
     """Triplet loss of each pair, its negatives averaged: the warm-up and the dividing statistic.
 
     The arguments are those of :func:`triplet_costs`.
@@ -84,11 +84,11 @@ def triplet_mean(
 
 
 def triplet_hardest(
-    similarity: Float[Tensor, "batch batch"],
-    margins: Float[Tensor, " batch"],
+    similarity: Block,
+    margins: PerPair,
     negatives: Bool[Tensor, "batch batch"] | None = None,
     axis: MarginAxis = "query",
-) -> Float[Tensor, " batch"]:
+) -> PerPair:
     """Triplet loss of each pair against its hardest negative in each direction.
 
     The arguments are those of :func:`triplet_costs`.
@@ -98,24 +98,6 @@ def triplet_hardest(
     """
     i2t, t2i = triplet_costs(similarity, margins, negatives, axis)
     return i2t.amax(1) + t2i.amax(0)
-
-
-def triplet_top(
-    similarity: Float[Tensor, "batch batch"], margins: Float[Tensor, " batch"], negatives: int
-) -> Float[Tensor, " batch"]:
-    """Triplet loss of each pair, averaged over its hardest negatives in each direction.
-
-    Source:
-        DECL (Qin et al., ACM MM 2022), robust dynamic hinge loss.
-    """
-    number = min(negatives, len(similarity) - 1)
-    i2t, t2i = triplet_costs(similarity, margins)
-    return i2t.topk(number, 1).values.mean(1) + t2i.topk(number, 0).values.mean(0)
-
-
-def likeliest(logits: Float[Tensor, "batch classes"]) -> Int[Tensor, " batch"]:
-    """Choose each prediction's likeliest pseudo-class."""
-    return logits.argmax(1)
 
 
 def relatively_likeliest(logits: Float[Tensor, "batch classes"]) -> Int[Tensor, " batch"]:
@@ -134,28 +116,12 @@ def relatively_likeliest(logits: Float[Tensor, "batch classes"]) -> Int[Tensor, 
 
 def pseudo_class_loss(
     image_logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]
-) -> Float[Tensor, ""]:
+) -> Loss:
     """Cross-entropy of the images' predictions with the pseudo-classes of their captions."""
     return functional.cross_entropy(image_logits, target)
 
 
-def robust_class_loss(
-    image_logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"], power: float
-) -> Float[Tensor, ""]:
-    r"""Generalised cross-entropy of the images' predictions with pseudo-classes.
-
-    .. math:: \frac{1}{B} \sum_i \frac{1 - p_{i, t_i}^q}{q}
-
-    At a power :math:`q` near 0 it is the cross-entropy, at 1 the mean absolute error.
-
-    Source:
-        Zhang and Sabuncu, NeurIPS 2018, eq. 6; on pseudo-classes PCSR (Liu et al., AAAI 2026).
-    """
-    chosen = image_logits.log_softmax(1).gather(1, target[:, None])
-    return ((1 - (power * chosen).exp()) / power).mean()
-
-
-def batch_entropy(predictions: Float[Tensor, "batch classes"]) -> Float[Tensor, ""]:
+def batch_entropy(predictions: Float[Tensor, "batch classes"]) -> Loss:
     r"""Entropy :math:`H(\bar p)` of the mean prediction of a batch, in nats; to be *maximised*.
 
     Source:
@@ -169,20 +135,9 @@ def batch_entropy(predictions: Float[Tensor, "batch classes"]) -> Float[Tensor, 
     return -torch.xlogy(mean, mean).sum()
 
 
-def own_entropy(logits: Float[Tensor, "batch classes"]) -> Float[Tensor, ""]:
-    r"""Mean of the entropies :math:`H(p_i)` of the predictions themselves, in nats.
-
-    Source:
-        The authors' code of PC2. With K = 128 and weight 10 its optimum against the cross-entropy
-        is 0.05 for the likeliest class: predictions stay near uniform.
-    """
-    logs = logits.log_softmax(1)
-    return -(logs.exp() * logs).sum(1).mean()
-
-
 def mean_entropy(
     image_logits: Float[Tensor, "batch classes"], caption_logits: Float[Tensor, "batch classes"]
-) -> Float[Tensor, ""]:
+) -> Loss:
     """Average the entropies :func:`batch_entropy` of the images and of the captions of a batch."""
     images, captions = (batch_entropy(own.softmax(1)) for own in (image_logits, caption_logits))
     return (images + captions) / 2

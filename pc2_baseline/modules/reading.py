@@ -14,6 +14,7 @@ from now_builder.formats.word_vectors import WIDTH
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.data.words import SeenWords
+from pc2_baseline.networks.encoders import Loss
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.reading import (
     FEWEST,
@@ -128,9 +129,7 @@ def centre_and_scale(
     return pages.mean(0), torch.where(spread > 0, spread, torch.ones_like(spread))
 
 
-def first_guess(
-    read: Float[Tensor, "pairs dim"], captions: Float[Tensor, "pairs dim"]
-) -> Float[Tensor, ""]:
+def first_guess(read: Float[Tensor, "pairs dim"], captions: Float[Tensor, "pairs dim"]) -> Loss:
     """Return the one factor of least squares from first guesses to captions, 0 if negative."""
     factor: Tensor = (read * captions).sum() / read.square().sum().clamp(min=1e-12)
     return factor.clamp(min=0)

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 
 from leaderboard.metrics import CUTOFFS, Recalls, fold_recalls, recalls
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.progress import bar
 
 BLOCK = 128

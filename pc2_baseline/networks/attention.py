@@ -8,23 +8,96 @@ a pair, and captions are padded and taken together.
 
 from functools import partial
 from math import log
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
+from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional
 
 from now_builder.formats.features import REGIONS
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask
-from pc2_baseline.networks.cosine import cosine_logits
+from pc2_baseline.networks.encoders import (
+    CaptionCodes,
+    CaptionEncoder,
+    ImageCodes,
+    ImageEncoder,
+    word_mask,
+)
 from pc2_baseline.networks.fused import EPSILON, unit
-from pc2_baseline.networks.similarity import DEFAULT_BUDGET, SLOPE, ChunkedSimilarity, MemoryBudget
+from pc2_baseline.networks.pooled import cosine_logits
+from pc2_baseline.networks.sgr import SLOPE
+from pc2_baseline.networks.similarity import (
+    DEFAULT_BUDGET,
+    ChunkedSettings,
+    ChunkedSimilarity,
+    MatchingNetwork,
+    MemoryBudget,
+)
 
 Direction = Literal["t2i", "i2t"]
-Pooling = Literal["lse", "mean"]
+STEPS = 3
+"""Steps of IMRAM's matching."""
 
 _MOST_WORDS = 2.0**20
+
+
+class AttendingSettings(ChunkedSettings):
+    """Settings of the networks that compare words with regions alone."""
+
+    def network(self, features: int, vocabulary: int) -> MatchingNetwork:
+        """Build the network; the similarity is drawn last."""
+        dim, drops = self.embed_dim, (self.dropout, self.word_dropout)
+        images = LocalImageEncoder(features, dim, self.dropout, self.feature_dropout)
+        captions = LocalCaptionEncoder(vocabulary, self.word_dim, dim, *drops)
+        return MatchingNetwork(images, captions, self.compare())
+
+    def compare(self) -> ChunkedSimilarity:
+        """Build the similarity; this one is MaxSim's."""
+        return MaxSimilarity(self.budget)
+
+
+class MaxSimSettings(AttendingSettings):
+    """Late interaction."""
+
+
+class WordScanSettings(AttendingSettings):
+    """SCAN (Lee et al., ECCV 2018) whose words attend to regions."""
+
+    direction: ClassVar[Direction] = "t2i"
+
+    attention_temperature: PositiveFloat = Field(
+        9.0, description="Factor in the attention's softmax."
+    )
+    lse_sharpness: PositiveFloat = Field(6.0, description="Factor in the LogSumExp of the cosines.")
+
+    def compare(self) -> ChunkedSimilarity:
+        """Build the similarity."""
+        factors = self.attention_temperature, self.lse_sharpness
+        return ScanSimilarity(self.direction, *factors, self.budget)
+
+
+class RegionScanSettings(WordScanSettings):
+    """SCAN whose regions attend to words."""
+
+    direction: ClassVar[Direction] = "i2t"
+
+    attention_temperature: PositiveFloat = Field(
+        4.0, description="Factor in the attention's softmax."
+    )
+    lse_sharpness: PositiveFloat = Field(5.0, description="Factor in the LogSumExp of the cosines.")
+
+
+class ImramSettings(AttendingSettings):
+    """IMRAM (Chen et al., CVPR 2020)."""
+
+    attention_temperature: PositiveFloat = Field(
+        9.0, description="Factor in the attention's softmax."
+    )
+
+    def compare(self) -> ChunkedSimilarity:
+        """Build the similarity."""
+        return ImramSimilarity(self.embed_dim, STEPS, self.attention_temperature, self.budget)
 
 
 def multiply(
@@ -123,9 +196,8 @@ class ScanSimilarity(AttendingSimilarity):
     Args:
         direction: ``t2i``: words attend to regions; ``i2t``: regions attend to words.
         temperature: Factor of the affinities in the softmax, lambda 1 of the paper.
-        pooling: Cosines are averaged, or pooled by LogSumExp, which is at most 1 plus the
+        sharpness: Lambda 2 of the LogSumExp that pools the cosines, which is at most 1 plus the
             logarithm of their number over the sharpness.
-        sharpness: Lambda 2 of LogSumExp.
         budget: Memory that a block may take, and its precision.
 
     Source:
@@ -142,16 +214,14 @@ class ScanSimilarity(AttendingSimilarity):
         self,
         direction: Direction,
         temperature: float,
-        pooling: Pooling,
         sharpness: float,
         budget: MemoryBudget = DEFAULT_BUDGET,
     ) -> None:
         super().__init__(REGIONS, budget)
         self.direction = direction
         self.temperature = temperature
-        self.pooling = pooling
         self.sharpness = sharpness
-        self.bound = 1.0 + (log(_MOST_WORDS) / sharpness if pooling == "lse" else 0.0)
+        self.bound = 1.0 + log(_MOST_WORDS) / sharpness
 
     def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> int:
         """Return the bytes of affinities, scaled ones, weights and mixtures of a block."""
@@ -182,8 +252,6 @@ class ScanSimilarity(AttendingSimilarity):
         cosines: Float[Tensor, "sets others queries"],
         there: Bool[Tensor, "#sets #others queries"],
     ) -> Float[Tensor, "sets others"]:
-        if self.pooling == "mean":
-            return (cosines * there).sum(2) / there.sum(2)
         sharp = (self.sharpness * cosines).masked_fill(~there, float("-inf"))
         return sharp.logsumexp(2) / self.sharpness
 
@@ -363,3 +431,15 @@ def _unpadded(
     longest = int(captions.lengths.max())
     there = word_mask(captions.lengths, longest, captions.words.device)
     return captions.words[:, :longest] * there[..., None], there
+
+
+class LocalImageEncoder(ImageEncoder):
+    """An image encoder for networks that compare regions alone: the pooled vector is their mean."""
+
+    attends = False
+
+
+class LocalCaptionEncoder(CaptionEncoder):
+    """A caption encoder for networks that compare words alone: the pooled vector is their mean."""
+
+    attends = False

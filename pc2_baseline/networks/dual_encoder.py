@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -10,13 +11,14 @@ from jaxtyping import Float, Int, Num
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from now_builder.dual_encoder import DualTowers
+from now_builder.dual_encoder import DualTowers, EncoderInputs
 from now_builder.errors import ConfigError
 from now_builder.program.missing_package import install_extra
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
-from pc2_baseline.networks.cosine import CosineSimilarity
+from pc2_baseline.config import DualEncoderSettings
+from pc2_baseline.networks.encoders import CaptionCodes, ImageCodes
 from pc2_baseline.networks.fused import unit
-from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.pooled import CosineSimilarity
+from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.process_groups import ProcessGroup
 
 
@@ -107,3 +109,24 @@ def choose_weights(towers: DualTowers, lora_rank: int) -> None:
         inject_adapter_in_model(adapters, model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("." in name and (not lora_rank or "lora_" in name))
+
+
+class DualNetworkSettings(DualEncoderSettings):
+    """A dual encoder that learns."""
+
+    @property
+    def pooled_width(self) -> int:
+        """Width of the encoder's vectors."""
+        return encoder_inputs(self.encoder).width
+
+    def build(self, features: int, vocabulary: int, words: Any, group: ProcessGroup) -> DualNetwork:  # noqa: ARG002
+        """Build the network."""
+        towers = DualTowers(encoder_inputs(self.encoder))
+        choose_weights(towers, self.lora_rank)
+        return DualNetwork(towers, group, self.chunk, self.precision)
+
+
+@cache
+def encoder_inputs(name: str) -> EncoderInputs:
+    """Return what a dual encoder takes."""
+    return EncoderInputs(name)

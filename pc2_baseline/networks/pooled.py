@@ -4,15 +4,46 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask, word_places, xavier
+from pc2_baseline.networks.encoders import (
+    CaptionCodes,
+    ImageCodes,
+    read_words,
+    with_blanks,
+    word_mask,
+    xavier,
+)
 from pc2_baseline.networks.fused import unit
-from pc2_baseline.networks.recurrent import read_words
-from pc2_baseline.networks.text import with_blanks
+from pc2_baseline.networks.similarity import BlockSimilarity, EmbeddingSettings, MatchingNetwork
 
 PLACE_DIM = 32
 SHARPNESS = 0.1
+_WHOLE = 1 - 1e-6
+
+
+class PooledSettings(EmbeddingSettings):
+    """One vector a screenshot and one a caption."""
+
+    image_pooling: Literal["mean", "gpo"] = Field(
+        "mean",
+        description="Mean of the regions, or their values sorted by size in each dimension with "
+        "learned weights (VSE-infinity's generalized pooling).",
+    )
+    caption_encoder: Literal["words", "gru"] = Field(
+        "words", description="Mean of the words' embeddings, or of a GRU's outputs."
+    )
+
+    def network(self, features: int, vocabulary: int) -> MatchingNetwork:
+        """Build the network."""
+        dim, pooling = self.embed_dim, self.image_pooling
+        images = PooledImageEncoder(features, dim, pooling, self.feature_dropout)
+        drops = self.dropout, self.word_dropout
+        captions = PooledCaptionEncoder(
+            vocabulary, self.word_dim, dim, self.caption_encoder, *drops
+        )
+        return MatchingNetwork(images, captions, CosineSimilarity())
 
 
 class GeneralizedPooling(nn.Module):
@@ -133,9 +164,48 @@ class PooledCaptionEncoder(nn.Module):
         return sums / lengths.to(words)[:, None]
 
 
+def word_places(
+    lengths: Int[Tensor, " captions"], tokens: Int[Tensor, "captions words"]
+) -> tuple[Int[Tensor, " allwords"], Int[Tensor, " allwords"]]:
+    """Return the caption and the place of each word that is there, beside the tokens.
+
+    They follow from the lengths, which the host has: a mask on the device would be waited for.
+    """
+    there = word_mask(lengths, tokens.shape[1], lengths.device)
+    caption, place = there.nonzero().to(tokens.device).unbind(1)
+    return caption, place
+
+
 def _mean(
     words: Float[Tensor, "captions words dim"], lengths: Int[Tensor, " captions"]
 ) -> Float[Tensor, "captions dim"]:
     """Average the words that are there."""
     there = word_mask(lengths, words.shape[1], words.device)
     return (words * there[..., None]).sum(1) / lengths.to(words)[:, None]
+
+
+def cosine_logits(
+    similarity: Float[Tensor, "*shape"], bound: float = 1.0
+) -> Float[Tensor, "*shape"]:
+    r"""Turn similarities in :math:`[-b, b]` into logits, :math:`2\,\mathrm{artanh}(s / b)`.
+
+    They rank as the similarities do. They are the logits of :math:`(1 + s / b) / 2`, so that
+    :func:`~pc2_baseline.modules.retrieval.ensemble`, which averages what logits stand for, ranks
+    by the mean similarity of several networks. No training uses them: margins are in units of
+    the similarity itself.
+    """
+    return 2 * (similarity / bound).clamp(-_WHOLE, _WHOLE).atanh()
+
+
+class CosineSimilarity(BlockSimilarity):
+    """Score by the cosine of the pooled vectors, in [-1, 1].
+
+    There is nothing to split: each rank of a process group computes the whole product.
+    """
+
+    def forward(
+        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
+    ) -> Float[Tensor, "images captions"]:
+        """Return the cosines of a block, or their logits."""
+        cosine = images.pooled @ captions.pooled.T
+        return cosine_logits(cosine) if logits else cosine

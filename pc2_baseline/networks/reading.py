@@ -2,18 +2,21 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from now_builder.formats.features import REGIONS
 from now_builder.formats.word_vectors import WIDTH
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask
-from pc2_baseline.networks.cosine import cosine_logits
+from pc2_baseline.config import ModelSettings
+from pc2_baseline.networks.encoders import CaptionCodes, ImageCodes, word_mask
 from pc2_baseline.networks.fused import unit
-from pc2_baseline.networks.similarity import BlockSimilarity
+from pc2_baseline.networks.pooled import cosine_logits
+from pc2_baseline.networks.similarity import BlockSimilarity, MatchingNetwork
 
 FEWEST = 1e-3
 """Length below which a region shows no words."""
@@ -23,6 +26,25 @@ POWER = 0.8
 """How far spreads are evened out: 0 not at all, 1 wholly."""
 FLOOR = 0.02
 """Share of the widest variance that is added to every variance."""
+
+
+class ReadingSettings(ModelSettings):
+    """Words that were read against the letters of captions."""
+
+    feature_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Dropout of the values of the regions' features."
+    )
+
+    @property
+    def pooled_width(self) -> int:
+        """Width of a pooled vector: that of letters."""
+        return WIDTH
+
+    def build(self, features: int, vocabulary: int, words: Any, group: Any) -> MatchingNetwork:  # noqa: ARG002
+        """Build the network; one that is loaded has the words of its data in its state."""
+        sides = words or WordSides.unknown(features)
+        images = ReadingImageEncoder(features, sides, self.feature_dropout)
+        return MatchingNetwork(images, ReadingCaptionEncoder(sides), ReadingSimilarity())
 
 
 @dataclass(frozen=True, slots=True)

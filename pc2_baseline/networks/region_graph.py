@@ -1,10 +1,30 @@
 """Image side of VSRN: regions reason over their graph, then are read one after the other."""
 
-from jaxtyping import Float
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from pc2_baseline.networks.codes import ImageCodes, xavier
+from pc2_baseline.networks.encoders import CaptionEncoder, ImageCodes, xavier
 from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.pooled import CosineSimilarity
+from pc2_baseline.networks.similarity import EmbeddingSettings, MatchingNetwork
+
+
+class VsrnSettings(EmbeddingSettings):
+    """VSRN (Li et al., ICCV 2019)."""
+
+    has_parts: ClassVar[bool] = True
+
+    graph_layers: PositiveInt = Field(3, description="Layers of graph reasoning over the regions.")
+
+    def network(self, features: int, vocabulary: int) -> MatchingNetwork:
+        """Build the network."""
+        dim, drops = self.embed_dim, (self.dropout, self.word_dropout)
+        images = RegionGraphEncoder(features, dim, self.graph_layers, self.feature_dropout)
+        captions = OneWayCaptionEncoder(vocabulary, self.word_dim, dim, *drops)
+        return MatchingNetwork(images, captions, CosineSimilarity())
 
 
 class RegionGraphLayer(nn.Module):
@@ -74,3 +94,17 @@ def _along_regions(
 ) -> Float[Tensor, "images regions dim"]:
     """Scale each of the vectors' numbers to length 1 over the regions of an image."""
     return unit(regions.transpose(1, 2)).transpose(1, 2).contiguous()
+
+
+class OneWayCaptionEncoder(CaptionEncoder):
+    """A caption encoder that reads forwards; its last state is the caption."""
+
+    attends = False
+    both_ways = False
+
+    def pooled(
+        self, words: Float[Tensor, "captions words dim"], lengths: Int[Tensor, " captions"]
+    ) -> Float[Tensor, "captions dim"]:
+        """Return the last word of each caption."""
+        last = (lengths - 1).to(words.device)[:, None, None].expand(-1, 1, words.shape[2])
+        return words.gather(1, last)[:, 0]

@@ -1,29 +1,71 @@
-"""Similarity of all images with all captions of a block at once, by words, regions and nodes."""
+"""Similarity of all images with all captions of a block: in chunks, by cells, by cosines.
 
-from collections.abc import Callable, Mapping
+Gradients come from the cells of a block that have one alone. A hinge on the hardest negatives has a
+gradient in at most 3 B of the B² cells of a block, and a sum over negatives in those that break the
+margin. So a block is scored without a graph, and the cells that the loss then sends a gradient to
+are scored again with one: the same gradients, and a loss sees the same matrix, ties included.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int, Num
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
-from pc2_baseline.networks.active_cells import FEW, BlockScores, active_share, score_active
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask, xavier
-from pc2_baseline.networks.fused import conclude, local_nodes, reason, squared_difference, unit
+from pc2_baseline.config import ModelSettings
+from pc2_baseline.data.pairs import Batch
+from pc2_baseline.networks.encoders import Block, CaptionCodes, ImageCodes
 from pc2_baseline.process_groups import ALONE, ProcessGroup
 
-TEMPERATURE = 9.0
-SLOPE = 0.1
 CHUNK_MB = {"cpu": 8, "cuda": 128}
 """Of nodes: larger chunks of captions hold more padding."""
 WIDE_MB = {"cpu": 8, "cuda": 1024}
 """Of what is a word wide, within a chunk: on a GPU, starting many small kernels takes longer than
 their work (45 µs each on an H100)."""
-KEEP_MB = 4096
+
+
+class EmbeddingSettings(ModelSettings):
+    """Settings of all networks that embed regions and words."""
+
+    embed_dim: PositiveInt = Field(2048, description="Width of regions and words.")
+    word_dim: PositiveInt = Field(300, description="Width of a token's embedding.")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.4, description="Dropout in the word embedding and both attention poolings."
+    )
+    feature_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Dropout of the values of the regions' features."
+    )
+    word_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Dropout of whole words."
+    )
+
+    @property
+    def product_width(self) -> int:
+        """Width of an embedding."""
+        return self.embed_dim
+
+
+class ChunkedSettings(EmbeddingSettings):
+    """Settings of the networks that compare words with regions."""
+
+    has_parts: ClassVar[bool] = True
+
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="Precision of the similarity's large products; norms, softmaxes and losses "
+        "stay in fp32.",
+    )
+
+    @property
+    def budget(self) -> "MemoryBudget":
+        """Memory of a block, and the precision."""
+        return MemoryBudget(precision=self.precision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +75,49 @@ class MemoryBudget:
     Attributes:
         chunk_mb: Largest tensor (images, words, dim) or (images, words, node), in MiB; ``None``:
             a default for the device.
-        keep_mb: Size in MiB of the activations of a block that may be kept for the backward pass;
-            ``None``: a default for the device.
+        keep_mb: Size in MiB of the activations of a block that may be kept for the backward pass.
         precision: ``fp32``, or ``bf16`` for the large products and the nodes; norms, softmaxes,
             and all that has one value a pair stay in float32.
-        division_precision: Precision while pairs are divided; ``None``: the same.
     """
 
     chunk_mb: int | None = None
-    keep_mb: int | None = None
+    keep_mb: int = 4096
     precision: Literal["fp32", "bf16"] = "fp32"
-    division_precision: Literal["fp32", "bf16"] | None = None
 
 
 DEFAULT_BUDGET = MemoryBudget()
+
+
+FEW = 0.4
+"""Share of active cells up to which scoring them again costs less than keeping a whole graph.
+
+Measured on the CPU at widths 256 and 1,024: even at a half.
+"""
+
+
+class _ActiveCells(Function):
+    """A block whose gradient is that of its active cells; the captions are sorted by length."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        similarity: "ChunkedSimilarity",
+        logits: bool,  # noqa: FBT001 - autograd takes no names
+        lengths: Tensor,
+        *tensors: Tensor,
+    ) -> Tensor:
+        ctx.similarity, ctx.logits, ctx.lengths = similarity, logits, lengths
+        ctx.save_for_backward(*tensors)
+        regions, image, words, caption = tensors[:4]
+        captions = CaptionCodes(words, caption, lengths)
+        return similarity.score_block(ImageCodes(regions, image), captions, logits=logits)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        sums = ctx.similarity.cell_gradients(
+            ctx.saved_tensors, ctx.lengths, gradient, logits=ctx.logits
+        )
+        return None, None, None, *sums
 
 
 class BlockSimilarity(nn.Module):
@@ -55,7 +126,6 @@ class BlockSimilarity(nn.Module):
     Attributes:
         group: Ranks that train the network together. A parameter that acts on a rank's own share
             of the block alone has its gradients summed over them; other work is done by each.
-        dividing: Whether pairs are being divided, which may have a precision of its own.
         few_active: Whether few cells of the next block are expected to have a gradient. Each block
             tells of the next; set it when an epoch begins, so that a resumed one does the same.
     """
@@ -63,7 +133,6 @@ class BlockSimilarity(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.group: ProcessGroup = ALONE
-        self.dividing = False
         self.few_active = True
 
     def forward(
@@ -111,76 +180,90 @@ class ChunkedSimilarity(BlockSimilarity):
         # that their shares have like lengths, and the ranks like work.
         order = torch.argsort(captions.lengths, stable=True)
         own = order[self.group.part :: self.group.parts]
-        regions, image, words, caption = self.group.share(
-            images.regions, images.pooled, captions.words, captions.pooled
-        )
-        images = ImageCodes(regions, image)
-        part = CaptionCodes(words, caption, captions.lengths)[own]
-        block: Callable[[ImageCodes, CaptionCodes], Tensor] = partial(self._score, logits=logits)
-        if not torch.is_grad_enabled() or not self.by_cell or not len(own):
-            scores = block(images, part)
-        elif self.few_active:
-            scores = score_active(self._ways(block, images, logits=logits), images, part)
-        else:
-            scores = block(images, part)
-            scores.register_hook(  # type: ignore[no-untyped-call]
-                lambda gradient: self._count(active_share(gradient))
+        if self.group.parts > 1:
+            regions, image, words, caption = self.group.share(
+                images.regions, images.pooled, captions.words, captions.pooled
             )
-        gathered = self.group.gather(scores, len(order))
-        gathered = gathered[:, torch.argsort(order).to(gathered.device)]
+            images = ImageCodes(regions, image)
+            captions = CaptionCodes(words, caption, captions.lengths)
+        part = captions[own]
+        if torch.is_grad_enabled() and self.by_cell and len(own) and self.few_active:
+            tensors = (images.regions, images.pooled, part.words, part.pooled, *self.parameters())
+            scores: Tensor = _ActiveCells.apply(self, logits, part.lengths, *tensors)
+        else:
+            scores = self.score_block(images, part, logits=logits)
+            if scores.requires_grad and self.by_cell and len(own):
+                scores.register_hook(self._count)  # type: ignore[no-untyped-call]
+        if self.group.parts > 1:
+            scores = self.group.gather(scores, len(order))
+        gathered = scores[:, torch.argsort(order).to(scores.device)]
         self.note(gathered[len(images.pooled) :].detach(), captions.lengths, len(images.pooled))
         return gathered[: len(images.pooled)]
 
-    def _score(
+    def score_block(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool
     ) -> Float[Tensor, "rows captions"]:
         """Score captions, sorted by length, in chunks; keep the graph if it fits."""
-        kind = self._kind(images)
+        kind = self._kind(images.regions.dtype)
         device = images.pooled.device
         cells = self._chunk_bytes(device) // (kind.itemsize * self.width)
         kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
-        keep_mb = KEEP_MB if self.budget.keep_mb is None else self.budget.keep_mb
-        keep = kept <= keep_mb * 2**20
+        keep = kept <= self.budget.keep_mb * 2**20
         block = partial(self._block, logits=logits)
         lengths = captions.lengths.clamp(min=self.shortest).tolist()
         # Every rank must take part in the messages of the backward pass, also one without captions.
         found = [_nothing_of(images, captions, len(images.pooled) + self.extra)]
         for start, stop in _runs(lengths, len(images.pooled), cells):
             part = captions[start:stop]
-            found.append(
-                block(images, part, kind)
-                if keep
-                # No random draw is made in a block, so no state of the generators is kept.
-                else checkpoint(
-                    block, images, part, kind, use_reentrant=False, preserve_rng_state=False
-                )
-            )
+            if keep:
+                found.append(block(images, part, kind))
+            else:  # no random draw is made in a block, so no state of the generators is kept
+                how = {"use_reentrant": False, "preserve_rng_state": False}
+                found.append(checkpoint(block, images, part, kind, **how))
         return torch.cat(found, 1)
 
-    def _ways(
+    def cell_gradients(
         self,
-        block: Callable[[ImageCodes, CaptionCodes], Tensor],
-        images: ImageCodes,
+        tensors: tuple[Tensor, ...],
+        lengths: Int[Tensor, " captions"],
+        gradient: Float[Tensor, "images captions"],
         *,
         logits: bool,
-    ) -> BlockScores:
-        kind, width = self._kind(images), max(self.width, images.regions.shape[2])
-        cells = self._chunk_bytes(images.pooled.device) // (kind.itemsize * width)
-        return BlockScores(
-            block,
-            partial(self._cells, kind=kind, logits=logits),
-            lambda lengths: _runs(lengths.clamp(min=self.shortest).tolist(), 1, cells),
-            tuple(self.parameters()),
-            self._count,
-        )
+    ) -> list[Tensor]:
+        """Return the gradients of codes and weights (``tensors``) by a block's active cells."""
+        codes, parameters = tensors[:4], tensors[4:]
+        # Transposed, so that the cells come sorted by caption, and by the captions' lengths.
+        columns, rows = gradient.T.nonzero(as_tuple=True)
+        self.few_active = len(rows) / max(gradient.numel(), 1) <= FEW
+        sums = [torch.zeros_like(tensor) for tensor in tensors]
+        lengths = lengths[columns.cpu()]
+        kind = self._kind(codes[0].dtype)
+        width = kind.itemsize * max(self.width, codes[0].shape[2])
+        cells = self._chunk_bytes(codes[0].device) // width
+        for start, stop in _runs(lengths.clamp(min=self.shortest).tolist(), 1, cells):
+            i, j = rows[start:stop], columns[start:stop]
+            places = (i, i, j, j)
+            own = [code[place].requires_grad_() for code, place in zip(codes, places, strict=True)]
+            with torch.enable_grad():
+                captions = CaptionCodes(own[2], own[3], lengths[start:stop])
+                similarity = self._cells(
+                    ImageCodes(own[0], own[1]), captions, kind=kind, logits=logits
+                )
+            found = torch.autograd.grad(
+                similarity, (*own, *parameters), gradient[i, j], materialize_grads=True
+            )
+            for total, place, value in zip(sums[:4], places, found[:4], strict=True):
+                total.index_add_(0, place, value)
+            for total, value in zip(sums[4:], found[4:], strict=True):
+                total.add_(value)
+        return sums
 
-    def _count(self, share: float) -> None:
-        self.few_active = share <= FEW
+    def _count(self, gradient: Float[Tensor, "images captions"]) -> None:
+        """Note whether few cells of a block have a gradient."""
+        self.few_active = int(gradient.count_nonzero()) / max(gradient.numel(), 1) <= FEW
 
-    def _kind(self, images: ImageCodes) -> torch.dtype:
-        own = self.budget.division_precision if self.dividing else None
-        bf16 = (own or self.budget.precision) == "bf16"
-        return torch.bfloat16 if bf16 else images.regions.dtype
+    def _kind(self, own: torch.dtype) -> torch.dtype:
+        return torch.bfloat16 if self.budget.precision == "bf16" else own
 
     def note(
         self,
@@ -216,252 +299,6 @@ class ChunkedSimilarity(BlockSimilarity):
         raise NotImplementedError
 
 
-class Similarity(ChunkedSimilarity):
-    """Score pairs, in (0, 1), by what their words and the wholes differ in from each other.
-
-    Nothing of the width of a word is kept for the backward pass.
-
-    A subclass defines in :meth:`conclude` how a pair's nodes become one vector: one global, and
-    one for each word, compared with what it attends to in the image.
-
-    Source:
-        SGRAF (Diao et al., AAAI 2021).
-    """
-
-    kept_layers = 1
-
-    def __init__(self, dim: int, node_dim: int, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
-        super().__init__(node_dim, budget)
-        self.local = nn.Linear(dim, node_dim)
-        self.whole = nn.Linear(dim, node_dim)
-        self.evaluate = nn.Linear(node_dim, 1)
-        xavier(self)
-
-    def conclude(
-        self,
-        nodes: Float[Tensor, "images captions nodes node"],
-        there: Bool[Tensor, "captions nodes"],
-    ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
-        """Turn the nodes of each pair into one vector.
-
-        Returns:
-            The vector of each pair, and figures of each caption for :meth:`note`.
-        """
-        raise NotImplementedError
-
-    def score_own(self, images: ImageCodes, captions: CaptionCodes) -> Float[Tensor, " pairs"]:
-        """Return the logit of each image with the caption of its own row."""
-        return self._cells(images, captions, kind=self._kind(images), logits=True)
-
-    @torch.no_grad()
-    def vectors(
-        self, images: ImageCodes, captions: CaptionCodes
-    ) -> Float[Tensor, "images captions node"]:
-        """Return the vector of each pair of a block that its logit is made of."""
-        found: list[Tensor] = []
-        hook = self.evaluate.register_forward_pre_hook(lambda _, given: found.append(given[0]))
-        group, self.group = self.group, ALONE  # all of the block on each rank
-        try:
-            self(images, captions)
-        finally:
-            hook.remove()
-            self.group = group
-        order = torch.argsort(captions.lengths, stable=True)
-        return torch.cat(found, 1)[:, torch.argsort(order).to(found[0].device)]
-
-    def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
-        """Return the bytes kept for the backward pass: nodes, and attention by layer."""
-        lengths = captions.lengths + 1
-        nodes = int(lengths.sum()) * self.local.out_features
-        attention = int(lengths.square().sum())
-        cells = len(images.pooled) * (nodes + attention)
-        return kind.itemsize * self.kept_layers * cells
-
-    def _block(
-        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
-    ) -> Float[Tensor, "rows captions"]:
-        longest = int(captions.lengths.max())
-        words = captions.words[:, :longest]
-        mask = word_mask(captions.lengths, longest, words.device)
-        whole = squared_difference(
-            images.pooled, captions.pooled, self.whole.weight, self.whole.bias
-        )
-        cells = self._chunk_bytes(words.device, WIDE_MB) // (kind.itemsize * words.shape[2])
-        nodes = local_nodes(
-            unit(whole),
-            images.regions,
-            words * mask[..., None],
-            self.local.weight,
-            self.local.bias,
-            (TEMPERATURE, SLOPE),
-            (kind, cells),
-        )
-        concluded, figures = self.conclude(nodes, functional.pad(mask, (1, 0), value=True))
-        scores = self.evaluate(concluded).squeeze(-1)
-        return torch.cat([scores if logits else torch.sigmoid(scores), figures])
-
-    def _cells(
-        self, images: ImageCodes, captions: CaptionCodes, *, kind: torch.dtype, logits: bool
-    ) -> Float[Tensor, " cells"]:
-        longest = int(captions.lengths.max())
-        mask = word_mask(captions.lengths, longest, captions.words.device)
-        words = captions.words[:, :longest] * mask[..., None]
-        whole = self.whole((images.pooled - captions.pooled).square())
-        affinity = functional.leaky_relu(images.regions @ words.transpose(1, 2), SLOPE)
-        weights = (TEMPERATURE * unit(affinity)).softmax(1).transpose(1, 2)
-        context = unit(weights @ images.regions)
-        local = functional.linear(
-            (context - words).to(kind).square(),
-            self.local.weight.to(kind),
-            self.local.bias.to(kind),
-        )
-        nodes = torch.cat([unit(whole)[:, None].to(kind), unit(local)], 1)
-        concluded, _ = self.conclude(nodes[None], functional.pad(mask, (1, 0), value=True))
-        scores = self.evaluate(concluded[0]).squeeze(-1)
-        return scores if logits else torch.sigmoid(scores)
-
-
-class GraphLayer(nn.Module):
-    """Let similarity nodes attend to each other and re-project them.
-
-    Source:
-        SGR of SGRAF (Diao et al., AAAI 2021), eq. 8 and 9: softmax(Q(X)K(X)ᵀ), unscaled, without
-        a residual.
-
-    Differs:
-        Query and key projections are multiplied first: Q(x)·K(x') = (KᵀQx + Kᵀb_Q)·x' + terms in
-        x alone, which cancel in the softmax, as does a key's bias. The same value, one product a
-        node fewer.
-    """
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.query = nn.Linear(dim, dim)
-        self.key = nn.Linear(dim, dim, bias=False)
-        self.mix = nn.Linear(dim, dim)
-        xavier(self)
-
-    def forward(
-        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
-    ) -> Float[Tensor, "pairs nodes dim"]:
-        """Update all nodes from all nodes."""
-        return reason(nodes, padding, self._folded(), (self.mix.weight, self.mix.bias))
-
-    def first(
-        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
-    ) -> Float[Tensor, "pairs dim"]:
-        """Update the first node alone, in full precision from the attention on."""
-        weight, bias = self._folded()
-        mixed = conclude(nodes, padding, (weight.to(nodes.dtype), bias.to(nodes.dtype)))
-        return functional.relu(self.mix(mixed.to(weight.dtype)))
-
-    def _folded(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]]:
-        return self.key.weight.T @ self.query.weight, self.query.bias @ self.key.weight
-
-
-class SgrSimilarity(Similarity):
-    """Similarity graph reasoning: nodes attend to each other; the global one is read.
-
-    Source:
-        SGRAF (Diao et al., AAAI 2021), branch SGR.
-
-    Differs:
-        The last graph layer is computed for the global node alone, the only one that is read.
-    """
-
-    def __init__(
-        self, dim: int, node_dim: int, layers: int, budget: MemoryBudget = DEFAULT_BUDGET
-    ) -> None:
-        super().__init__(dim, node_dim, budget)
-        self.layers = nn.ModuleList(GraphLayer(node_dim) for _ in range(layers))
-        self.kept_layers = layers
-
-    def conclude(
-        self,
-        nodes: Float[Tensor, "images captions nodes node"],
-        there: Bool[Tensor, "captions nodes"],
-    ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
-        """Reason over the graph of each pair's nodes and return the global one."""
-        images, captions = nodes.shape[:2]
-        padding = ~there.expand(images, -1, -1).reshape(images * captions, 1, -1)
-        flat = nodes.flatten(0, 1)
-        *inner, last = self.layers
-        for layer in inner:
-            flat = layer(flat, padding)
-        reasoned: Tensor = last.first(flat, padding)  # type: ignore[operator]
-        return reasoned.view(images, captions, -1), reasoned.new_zeros(0, captions)
-
-
-class SafSimilarity(Similarity):
-    """Similarity attention filtration: nodes are weighed by themselves and summed.
-
-    Batch normalisation is over the nodes of one caption in all images of the batch, so a batch
-    gives as many statistics as it has captions; the running ones take them in, in the captions'
-    order, as a loop over captions does.
-
-    Source:
-        SGRAF (Diao et al., AAAI 2021), branch SAF, eq. 10 and 11.
-    """
-
-    extra = 2
-    by_cell = False
-
-    def __init__(self, dim: int, node_dim: int, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
-        super().__init__(dim, node_dim, budget)
-        self.weigh = nn.Linear(node_dim, 1)
-        xavier(self.weigh)
-        self.norm = nn.BatchNorm1d(1)
-
-    def conclude(
-        self,
-        nodes: Float[Tensor, "images captions nodes node"],
-        there: Bool[Tensor, "captions nodes"],
-    ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
-        """Sum each pair's nodes by normalised weights; add the statistics of each caption."""
-        kind, wide = nodes.dtype, self.weigh.weight.dtype
-        raw = functional.linear(nodes, self.weigh.weight.to(kind)).squeeze(-1).to(wide)
-        raw = raw + self.weigh.bias
-        mean, variance = self._statistics(raw, there)
-        scaled = (raw - mean[:, None]) * (variance[:, None] + self.norm.eps).rsqrt()
-        gates = torch.sigmoid(scaled * self.norm.weight + self.norm.bias) * there
-        weights = gates / (gates.sum(2, keepdim=True) + 1e-8)
-        summed = (weights[:, :, None].to(kind) @ nodes).squeeze(2).to(wide)
-        return unit(summed), torch.stack([mean, variance])
-
-    def _statistics(
-        self, raw: Float[Tensor, "images captions nodes"], there: Bool[Tensor, "captions nodes"]
-    ) -> tuple[Float[Tensor, " captions"], Float[Tensor, " captions"]]:
-        captions = raw.shape[1]
-        if not self.training or self.norm.running_mean is None or self.norm.running_var is None:
-            own = (self.norm.running_mean, self.norm.running_var)
-            mean, variance = (value.expand(captions) for value in own if value is not None)
-            return mean, variance
-        count = len(raw) * there.sum(1)
-        mean = (raw * there).sum((0, 2)) / count
-        squares = ((raw - mean[:, None]) * there).square().sum((0, 2))
-        return mean, squares / count
-
-    @torch.no_grad()
-    def note(
-        self,
-        figures: Float[Tensor, "extra captions"],
-        lengths: Int[Tensor, " captions"],
-        images: int,
-    ) -> None:
-        """Move the running statistics by each caption's, the variance as an unbiased one."""
-        norm = self.norm
-        if not self.training or norm.running_mean is None or norm.running_var is None:
-            return
-        # n steps of m <- (1 - s) m + s x at once: x_k has weight s (1 - s)^(n - 1 - k).
-        share = norm.momentum or 0.0
-        back = torch.arange(figures.shape[1] - 1, -1, -1, device=figures.device)
-        weights = share * (1 - share) ** back
-        count = (images * (lengths + 1)).to(figures)
-        left = (1 - share) ** figures.shape[1]
-        norm.running_mean.mul_(left).add_((weights * figures[0]).sum())
-        norm.running_var.mul_(left).add_((weights * figures[1] * count / (count - 1)).sum())
-
-
 def _nothing_of(
     images: ImageCodes, captions: CaptionCodes, rows: int
 ) -> Float[Tensor, "rows none"]:
@@ -480,3 +317,46 @@ def _runs(lengths: list[int], images: int, cells: int) -> list[tuple[int, int]]:
             chunks.append((start, stop))
             start = stop
     return chunks
+
+
+class MatchingNetwork(nn.Module):
+    """Encode images, encode captions, score them."""
+
+    def __init__(self, images: nn.Module, captions: nn.Module, similarity: BlockSimilarity) -> None:
+        super().__init__()
+        self.images = images
+        self.captions = captions
+        self.similarity = similarity
+
+    def shared_parameters(self) -> Iterable[nn.Parameter]:
+        """Return the weights whose gradients are shared out among the ranks of a process group."""
+        return self.similarity.parameters()
+
+    def encode_images(self, regions: Float[Tensor, "images rows width"]) -> ImageCodes:
+        """Encode screenshots."""
+        codes: ImageCodes = self.images(regions)
+        return codes
+
+    def encode_captions(
+        self, tokens: Num[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
+    ) -> CaptionCodes:
+        """Encode captions."""
+        codes: CaptionCodes = self.captions(tokens, lengths)
+        return codes
+
+    def score(
+        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
+    ) -> Float[Tensor, "images captions"]:
+        """Return the similarity matrix of a block, or logits, which rank alike.
+
+        Similarities are in (0, 1), or cosines and sums of them, by the kind of the network;
+        margins are in their units. Logits are for scoring alone.
+        """
+        matrix: Tensor = self.similarity(images, captions, logits=logits)
+        return matrix
+
+    def score_batch(self, batch: Batch, *, logits: bool = False) -> Block:
+        """Encode both halves of some pairs and score them; the pairs are on the diagonal."""
+        images = self.encode_images(batch.regions)
+        captions = self.encode_captions(batch.tokens, batch.lengths)
+        return self.score(images, captions, logits=logits)

@@ -64,7 +64,7 @@ class OpenRun:
         changed |= {"memory_gb": 0, "device_gb": 0} if from_disk else {}
         data = data.model_copy(update=changed)
         with (
-            fast_float32(settings.model.embed_dim),
+            fast_float32(settings.model.product_width),
             open_pairs(self.release, split, data, self.device, settings.model) as pairs,
         ):
             if round_of(self.release, split) is None:

@@ -8,7 +8,7 @@ from now_builder.dual_encoder import encoder_name
 from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.io import check_output
 from now_builder.formats.release import check_split
-from pc2_baseline.config import Settings
+from pc2_baseline.config import DualEncoderSettings, Settings
 from pc2_baseline.methods.triplet import OneNetworkSettings
 from pc2_baseline.runs.open_run import OpenRun, mean_similarity, open_runs
 
@@ -127,7 +127,8 @@ def _notes(every: Sequence[Settings]) -> str:
 def _encoder(settings: Settings) -> str:
     """Return the name of the pre-trained model that a run began with, or nothing."""
     model = settings.model
-    return encoder_name(model.encoder)[-_LONGEST:] if model.similarity == "dual_encoder" else ""
+    name = model.encoder if isinstance(model, DualEncoderSettings) else ""
+    return encoder_name(name)[-_LONGEST:] if name else ""
 
 
 def _is_bound(settings: Settings) -> bool:

@@ -22,8 +22,7 @@ from pc2_baseline.data.pairs import PairSet, cut, open_split
 from pc2_baseline.data.readers import tracks_of
 from pc2_baseline.data.release_reader import ReleaseReader
 from pc2_baseline.methods.ridge import Problem, fit_lsa
-from pc2_baseline.modules.division import THRESHOLD, clean_posterior
-from pc2_baseline.modules.folds import assign_folds
+from pc2_baseline.modules.division import THRESHOLD, assign_folds, clean_posterior
 from pc2_baseline.modules.reading import (
     Reading,
     centre_and_scale,

@@ -96,7 +96,7 @@ def train(
     for kind in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
         kind.fp32_precision = "tf32" if settings.train.tf32 else "ieee"
     with (
-        fast_float32(settings.model.embed_dim),
+        fast_float32(settings.model.product_width),
         open_split(reader, "train", device) as opened,
         open_split(reader, "dev", device) as opened_dev,
     ):

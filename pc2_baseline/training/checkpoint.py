@@ -46,7 +46,7 @@ class CheckpointState(Strict):
         best_rsum: Dev rSum of that epoch.
         stopped: Whether the training ended early because no epoch was better.
         files: Tensor file of each group.
-        sha256: Hash of each of these files; checkpoints of earlier versions have none.
+        sha256: Hash of each of these files.
         history: One record an epoch, from the first.
     """
 
@@ -148,7 +148,7 @@ def read_tensors(folder: Path, groups: set[str] | None = None) -> State:
         if groups is None or group in groups:
             try:
                 tensors[group] = load_file(folder / name)
-                if state.sha256.get(group) not in {None, sha256_of(folder / name)}:
+                if state.sha256.get(group) != sha256_of(folder / name):
                     raise FormatError(folder / name, f"not as written: sha256 in {STATE} differs")
             except (OSError, SafetensorError) as error:
                 raise FormatError(folder / name, f"not a readable tensor file ({error})") from None

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from leaderboard.core.rounds import round_of
 from now_builder.config import Strict, build, read_toml, to_toml
@@ -81,15 +81,6 @@ class RunRecord(Strict):
     format: str = "pc2-run/1"
     release: ReleaseRecord
     settings: Settings
-
-    @model_validator(mode="after")
-    def _captions_were_texts(self) -> "RunRecord":
-        if self.settings.reads and not self.release.texts_sha256:
-            raise ValueError(
-                "an earlier version's run, which has read captions from tokens, expected texts "
-                "(release.texts_sha256); train it anew"
-            )
-        return self
 
 
 def start_run(run: Path, record: RunRecord, *, force: bool) -> None:

@@ -20,7 +20,7 @@ from pc2_baseline.config import read_settings
 # To a network on the fake device nothing can be loaded, and PyTorch says so.
 pytestmark = pytest.mark.filterwarnings("ignore:for .* copying from a non-meta parameter")
 
-SMALL = ["model.embed_dim=16", "model.similarity_dim=8", "model.word_dim=8", "train.batch=16",
+SMALL = ["model.embed_dim=16", "model.word_dim=8", "train.batch=16",
          "train.warmup_epochs=10", "train.epochs=50"]  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def test_a_training_of_three_networks_is_counted_by_phase(device):
     """Two peers of four batches each, of which half the pairs are clean; one network of four."""
     noisy = ["method.noisy_from_epoch=10", "method.classes=8", "method.class_hidden=8"]
     for config, overrides, steps in (
-        ("pc2-paper", noisy, {"warm-up": 8, "clean": 4, "noisy": 4}),
+        ("pc2-paper", [*noisy, "model.similarity_dim=8"], {"warm-up": 8, "clean": 4, "noisy": 4}),
         ("pc2-pooled", noisy, {"warm-up": 8, "clean": 4, "noisy": 4}),
         ("scan-t2i", [], {"warm-up": 4, "clean": 4}),
     ):

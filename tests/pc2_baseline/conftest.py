@@ -78,8 +78,8 @@ def flickr(tmp_path_factory):
 def small_settings():
     """Overrides that make any preset small and quick."""
     return [
-        "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16",
-        "model.graph_layers=1", "method.classes=8", "method.class_hidden=16", "train.batch=8",
+        "model.embed_dim=8", "model.word_dim=8", "model.similarity_dim=8",
+        "model.graph_layers=1", "method.classes=8", "method.class_hidden=8", "train.batch=12",
         "train.warmup_epochs=2", "train.epochs=2", "train.device=cpu", "train.lr=1e-3",
         "train.tensorboard=false", "train.pictures=false",
     ]  # fmt: skip

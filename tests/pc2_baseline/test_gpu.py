@@ -17,12 +17,11 @@ from now_builder.formats.captions import make_vocabulary, write_vocabulary
 from pc2_baseline.config import read_settings
 from pc2_baseline.method_section import METHODS as KNOWN
 from pc2_baseline.networks.attention import ImramSimilarity, MaxSimilarity, ScanSimilarity
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.encoders import CaptionCodes, CaptionEncoder, ImageCodes, ImageEncoder
 from pc2_baseline.networks.fused import unit
-from pc2_baseline.networks.image import ImageEncoder
-from pc2_baseline.networks.network import MatchingNetwork
-from pc2_baseline.networks.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
-from pc2_baseline.networks.text import CaptionEncoder
+from pc2_baseline.networks.saf import SafSimilarity
+from pc2_baseline.networks.sgr import SgrSimilarity
+from pc2_baseline.networks.similarity import MatchingNetwork, MemoryBudget
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.run_folder import pick_device
 
@@ -34,8 +33,8 @@ HAS_MIXTURES = importlib.util.find_spec("sklearn") is not None
 KINDS = {
     "sgr": lambda budget: SgrSimilarity(DIM, NODE, 3, budget),
     "saf": lambda budget: SafSimilarity(DIM, NODE, budget),
-    "scan_t2i": lambda budget: ScanSimilarity("t2i", 9.0, "lse", 6.0, budget),
-    "scan_i2t": lambda budget: ScanSimilarity("i2t", 4.0, "mean", 5.0, budget),
+    "scan_t2i": lambda budget: ScanSimilarity("t2i", 9.0, 6.0, budget),
+    "scan_i2t": lambda budget: ScanSimilarity("i2t", 4.0, 5.0, budget),
     "imram": lambda budget: ImramSimilarity(DIM, 3, 9.0, budget),
     "maxsim": MaxSimilarity,
 }

@@ -1,4 +1,4 @@
-"""docs/new-method.md: its method as an installed package, and its commands."""
+"""docs/new-method.md: its method and its commands."""
 
 import json
 import os
@@ -6,19 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
-from importlib import import_module
-from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import ClassVar, Literal
 
 import pytest
 
-from now_builder.errors import ConfigError
-from pc2_baseline import method_section
 from pc2_baseline.config import Plan
 from pc2_baseline.data.planted import plant
-from pc2_baseline.method_section import OutsideSettings, outside_settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "new-method.md"
 SMALL = [
@@ -28,35 +21,31 @@ SMALL = [
 ]  # fmt: skip
 
 
+IN_PLACE = (
+    "import sys, pc2_baseline.methods as methods, pc2_baseline.method_section as section;"
+    "methods.__path__.append(sys.argv.pop(1));"
+    "section.METHODS['small-loss'] = 'small_loss:SmallLoss';"
+    "from pc2_baseline.cli import main; main()"
+)
+"""The program with the page's file in its place, and its line in the table."""
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The page's package as ``pip install`` leaves it, and its settings file beside it."""
+    """The page's method and its settings file."""
     folder = tmp_path_factory.mktemp("site")
     text = PAGE.read_text(encoding="utf-8")
     for name, code in re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        path = folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(code)
-    (folder / "small_loss" / "__init__.py").touch()
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    info = folder / "small_loss-0.1.dist-info"
-    info.mkdir()
-    name, version = project["name"], project["version"]
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    groups = project["entry-points"].items()
-    (info / "entry_points.txt").write_text(
-        "".join(f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in own.items())
-                for group, own in groups)
-    )  # fmt: skip
+        (folder / Path(name).name).write_text(code)
+    assert (folder / "small_loss.py").exists()
     return folder
 
 
 def run(site, *arguments):
-    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        [sys.executable, "-c", "from pc2_baseline.cli import main; main()", *arguments],
+        [sys.executable, "-c", IN_PLACE, str(site), *arguments],
         capture_output=True, text=True, check=False, cwd=site, timeout=300,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
 
 
@@ -84,63 +73,24 @@ def test_the_pages_method_trains_divides_and_stands_in_a_table(site):
     assert "jieba/small-loss/seed-2: to do" in done.stdout
 
 
-def test_a_setting_of_an_outside_method_is_checked_as_ours_are(site):
+def test_its_settings_are_checked(site):
     done = run(site, *commands()["train"], "--set", "method.keep=2")
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(r"error: small-loss.toml --on demo: method.keep: .*\n", done.stderr)
 
 
-class Fine(OutsideSettings):
-    """Settings of a method that is not there."""
-
-    implementation: ClassVar[str] = "nowhere.method:Fine"
-    name: Literal["fine"] = "fine"
-
-
-class Nameless(OutsideSettings):
-    """Settings without a name."""
-
-    implementation: ClassVar[str] = "nowhere:Nameless"
-
-
-class Unbound(OutsideSettings):
-    """Settings that name no method."""
-
-    name: Literal["unbound"] = "unbound"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "problem"),
-    [
-        ("sgr", "Fine", "already a method of that name"),
-        ("fine", "nowhere:Fine", r"cannot be imported \(No module"),
-        ("fine", "Missing", r"cannot be imported \(.*Missing"),
-        ("fine", "PAGE", "expected a subclass of OutsideSettings"),
-        ("other", "Fine", "expected name = 'other', and implementation"),
-        ("nameless", "Nameless", "expected name = 'nameless', and implementation"),
-        ("unbound", "Unbound", "expected name = 'unbound', and implementation"),
-    ],
-)
-def test_an_entry_point_that_is_none_is_told_in_one_line(monkeypatch, name, value, problem):
-    monkeypatch.setitem(sys.modules, "here", sys.modules[__name__])
-    points = [EntryPoint(name, value if ":" in value else f"here:{value}", method_section.GROUP)]
-    monkeypatch.setattr(method_section, "entry_points", lambda group: points)
-    with pytest.raises(
-        ConfigError, match=rf"entry point pc2_baseline.methods: {name} = .*{problem}"
-    ):
-        outside_settings({"sgr": ()})
-
-
 def test_the_pages_method_goes_on_bit_for_bit(site, tiny, monkeypatch):
     import torch
 
+    from pc2_baseline import method_section, methods
     from pc2_baseline.config import read_settings
     from pc2_baseline.data.pairs import open_pairs
     from pc2_baseline.methods import make_method
     from pc2_baseline.training.method import Sizes
 
-    monkeypatch.syspath_prepend(site)
-    kind = import_module("small_loss.settings").SmallLossSettings
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(site)])
+    monkeypatch.setitem(method_section.METHODS, "small-loss", "small_loss:SmallLoss")
+    kind = method_section.settings_class("small-loss")
     settings = read_settings("sgr", SMALL).model_copy(update={"method": kind(keep=0.5)})
     cpu = torch.device("cpu")
     with open_pairs(tiny, "train", settings.data, cpu) as pairs:
@@ -154,15 +104,3 @@ def test_the_pages_method_goes_on_bit_for_bit(site, tiny, monkeypatch):
     for group, expected in whole.state_dict().items():
         found = again.state_dict()[group]
         assert all(found[name].equal(value) for name, value in expected.items())
-
-
-def test_a_method_whose_class_cannot_be_imported_is_told_in_one_line(monkeypatch):
-    import torch
-
-    from pc2_baseline.config import Settings
-    from pc2_baseline.methods import make_method
-    from pc2_baseline.training.method import Sizes
-
-    settings = Settings.model_construct(method=Fine())
-    with pytest.raises(ConfigError, match=r"method fine: nowhere.method:Fine cannot be imported"):
-        make_method(settings, Sizes(4, 8, 9), torch.device("cpu"))

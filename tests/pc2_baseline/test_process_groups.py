@@ -32,6 +32,14 @@ SPLIT = "sgr"
 """One network: its similarity block is split between the ranks."""
 
 
+def model_of(preset):
+    """The small model, without settings that the network of a preset does not have."""
+    own = read_settings(preset, []).model
+    names = [value.partition("=")[0] for value in MODEL]
+    return [value for value, name in zip(MODEL, names, strict=True)
+            if not name.startswith("model.") or hasattr(own, name[6:])]  # fmt: skip
+
+
 def alone(release, folder, preset, overrides):
     """Train in this process."""
     train(release, folder, read_settings(preset, overrides))
@@ -51,7 +59,7 @@ def log(folder):
 @pytest.fixture(scope="module")
 def pixels(painted, small_clip):
     """Release and settings of a dual encoder, whose batches ranks that share it encode in parts."""
-    own = [*MODEL, "data.tokenizer=jieba", "model.precision=fp32", "model.chunk=2",
+    own = [*model_of("clip"), "data.tokenizer=jieba", "model.precision=fp32", "model.chunk=2",
            f'model.encoder="{small_clip}"', f'data.captures="{painted / "captures"}"']  # fmt: skip
     return painted / "release", own
 
@@ -61,7 +69,7 @@ def two_ranks(tiny, pixels, tmp_path_factory):
     """What two ranks made and said: a command, the split block, all trainings in one launch."""
     folder = tmp_path_factory.mktemp("two")
     sets = [part for value in (*LONGER, "train.patience=0") for part in ("--set", value)]
-    jobs = [(str(tiny), str(folder / preset), preset, [*MODEL, *METHODS.get(preset, [])])
+    jobs = [(str(tiny), str(folder / preset), preset, [*model_of(preset), *METHODS.get(preset, [])])
             for preset in (*METHODS, SPLIT)]  # fmt: skip
     jobs.append((str(pixels[0]), str(folder / "clip"), "clip", pixels[1]))
     (folder / "jobs.json").write_text(json.dumps(jobs))
@@ -84,7 +92,7 @@ def test_one_process_is_a_group_of_one():
 
 @pytest.mark.parametrize("preset", METHODS)
 def test_peers_in_two_processes_equal_peers_in_one_bit_for_bit(tiny, tmp_path, two_ranks, preset):
-    one = alone(tiny, tmp_path / "one", preset, [*MODEL, *METHODS[preset]])
+    one = alone(tiny, tmp_path / "one", preset, [*model_of(preset), *METHODS[preset]])
     two = two_ranks[0] / preset
     for group in ("networks", "training", "statistics"):
         expected, found = (tensors(run, group) for run in (one, two))

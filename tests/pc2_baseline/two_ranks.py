@@ -16,10 +16,12 @@ import torch.distributed as dist
 from pc2_baseline import cli
 from pc2_baseline.config import read_settings
 from pc2_baseline.networks.attention import ImramSimilarity, MaxSimilarity, ScanSimilarity
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
-from pc2_baseline.networks.cosine import CosineSimilarity
+from pc2_baseline.networks.encoders import CaptionCodes, ImageCodes
 from pc2_baseline.networks.fused import unit
-from pc2_baseline.networks.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
+from pc2_baseline.networks.pooled import CosineSimilarity
+from pc2_baseline.networks.saf import SafSimilarity
+from pc2_baseline.networks.sgr import SgrSimilarity
+from pc2_baseline.networks.similarity import MemoryBudget
 from pc2_baseline.process_groups import ALONE, join_process_groups
 from pc2_baseline.runs.train import train
 
@@ -50,7 +52,7 @@ def compare_blocks():
     for name, make in (
         ("sgr", lambda: SgrSimilarity(24, 10, 3)),
         ("saf", lambda: SafSimilarity(24, 10)),
-        ("scan", lambda: ScanSimilarity("i2t", 4.0, "lse", 5.0)),
+        ("scan", lambda: ScanSimilarity("i2t", 4.0, 5.0)),
         ("imram", lambda: ImramSimilarity(24, 3, 9.0)),
         ("maxsim", MaxSimilarity),
         ("vsrn", CosineSimilarity),

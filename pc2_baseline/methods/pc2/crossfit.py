@@ -1,8 +1,8 @@
 """PC2 with cross-fit division: each pair is judged by a network that did not train on it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -11,32 +11,20 @@ from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_section import CrossFittedSettings, own_section
-from pc2_baseline.methods.pc2.bank import PredictionBank, oscillation
-from pc2_baseline.methods.pc2.paper import (
-    rectified,
-    stable_pairs,
-    training_step,
-    warm_up_loss,
-)
+from pc2_baseline.method_section import CrossFittedSettings
+from pc2_baseline.methods.pc2.network import Pc2Network, PeerEpoch
+from pc2_baseline.methods.pc2.paper import rectified, stable_pairs, training_step, warm_up_loss
 from pc2_baseline.methods.pc2.peers import (
     PairStatistics,
     Pc2CommonSettings,
-    PeerEpoch,
+    PredictionBank,
     evaluate_pairs,
     make_pc2_network,
+    oscillation,
 )
-from pc2_baseline.methods.pc2.pseudo_class import CLASSIFIERS, Pc2Network
 from pc2_baseline.methods.peers import CrossFitted
-from pc2_baseline.modules.coteaching import (
-    NONE,
-    Triplet,
-    batches_beside,
-    dividing_batches,
-    read_statistics,
-)
-from pc2_baseline.modules.division import Division, require_clean
-from pc2_baseline.modules.folds import divide_by_fold
+from pc2_baseline.modules.coteaching import NONE, batches_beside, dividing_batches, read_statistics
+from pc2_baseline.modules.division import Division, divide_by_fold, require_clean
 from pc2_baseline.modules.learner import Step, mean_losses, rate, take_steps
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
@@ -52,7 +40,7 @@ class Pc2CrossFitSettings(CrossFittedSettings, Pc2CommonSettings):
     name: Literal["pc2-crossfit"] = "pc2-crossfit"
 
 
-class Pc2CrossFit(CrossFitted[Pc2Network]):
+class Pc2CrossFit(CrossFitted):
     """K peers with PC2's losses; a pair is judged by the one peer that never trained on it.
 
     Folds, judging and the mixtures (one a fold) are those of cross-fit division; warm-up, training
@@ -66,12 +54,12 @@ class Pc2CrossFit(CrossFitted[Pc2Network]):
     """
 
     section = Pc2CrossFitSettings
+    nets: Sequence[Pc2Network]
     judged = 2  # a prediction is compared with the one before
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own = own_section(settings.method, Pc2CrossFitSettings)
-        classifier = CLASSIFIERS[own.class_input]
-        make = partial(make_pc2_network, settings.model, sizes, own, classifier)
+        self.method = own = cast(Pc2CrossFitSettings, settings.method)
+        make = partial(make_pc2_network, settings.model, sizes, own, own.classifier)
         super().__init__(own.folds, settings, device, make)
         self.bank = PredictionBank(sizes.pairs, own.classes)
 
@@ -88,8 +76,10 @@ class Pc2CrossFit(CrossFitted[Pc2Network]):
             loss = partial(warm_up_loss, method, net, train)
             return take_steps(learner, batches, loss, epoch, name, "warm-up")
         triplet = triplet_mean if since < method.mean_epochs else triplet_hardest
-        own = self._peer_epoch(train, peer, triplet)
-        division = own.division
+        known = read_statistics(PairStatistics, self.statistics)
+        division = known.division
+        correspondence = rectified(division.clean_prob, known.stable_prob, known.is_stable)
+        own = PeerEpoch(net, learner, train.device, triplet, division, correspondence)
         require_clean(Division(division.clean_prob[outside], division.is_clean[outside]))
         takes_noisy = method.pseudo_captions and since >= method.noisy_from_epoch
         clean = np.flatnonzero(division.is_clean & outside)
@@ -98,15 +88,8 @@ class Pc2CrossFit(CrossFitted[Pc2Network]):
         losses = []
         for number, (rows, beside) in enumerate(bar(pairs, f"train {name}", len(pairs))):
             step = Step(epoch, number, name, np.append(rows, beside))
-            losses.append(training_step(method, own, rows, beside, step))
+            losses.append(training_step(method, own, train.batch(step.pair_index), len(rows), step))
         return mean_losses(losses)[0]
-
-    def _peer_epoch(self, train: PairSet, peer: int, triplet: Triplet) -> PeerEpoch:
-        """Return the state that a peer trains with after the warm-up."""
-        known = read_statistics(PairStatistics, self.statistics)
-        correspondence = rectified(known.division.clean_prob, known.stable_prob, known.is_stable)
-        own = self.nets[peer], self.learners[peer], self.bank
-        return PeerEpoch(train, *own, triplet, known.division, correspondence)
 
     def divide(self, train: PairSet, fold: Int[np.ndarray, " pairs"]) -> PairStatistics:
         """Divide the pairs of each fold by mixtures of its own, of losses and of oscillations."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import numpy as np
 import torch
@@ -12,28 +12,16 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 from torch import Tensor
 
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_section import own_section
-from pc2_baseline.methods.pc2.paper import (
-    class_terms,
-    co_divide,
-    describe,
-    peer_epoch,
-)
-from pc2_baseline.methods.pc2.peers import PairStatistics, Pc2CommonSettings, Pc2Peers, PeerEpoch
-from pc2_baseline.methods.pc2.pseudo_caption import PseudoCaptions, distinct, find_pseudo_captions
-from pc2_baseline.methods.pc2.pseudo_class import CLASSIFIERS, Encoded, Pc2Network
+from pc2_baseline.data.pairs import Batch, PairSet
+from pc2_baseline.methods.pc2.network import Encoded, PeerEpoch
+from pc2_baseline.methods.pc2.paper import class_terms, co_divide, peer_epoch, pseudo_caption_loss
+from pc2_baseline.methods.pc2.peers import PairStatistics, Pc2CommonSettings, Pc2Peers
 from pc2_baseline.modules.contrastive import info_nce
 from pc2_baseline.modules.coteaching import DIVISIONS, NONE, PEERS, Rows, batches_beside, by_peer
 from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.learner import Step, mean_losses, prefixed, rate, under
-from pc2_baseline.modules.losses import (
-    robust_class_loss,
-    soft_margin,
-    triplet_hardest,
-    triplet_mean,
-)
-from pc2_baseline.networks.codes import ImageCodes
+from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
+from pc2_baseline.networks.encoders import Loss
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import TRAINING, EpochOutputs, Sizes, State
 
@@ -44,6 +32,10 @@ TARGET_SHARES = 0.4, 0.9
 
 RATE = 0.3 * 0.2
 """Step of the threshold for each unit of share that is missing."""
+
+
+GCE_POWER = 0.7
+"""Power of the generalised cross-entropy of ambiguous pairs."""
 
 
 class PcsrSettings(Pc2CommonSettings):
@@ -61,22 +53,6 @@ class PcsrSettings(Pc2CommonSettings):
     )
     ambiguous_from_epoch: Annotated[int, Field(ge=0)] = Field(
         40, description="First epoch after the warm-up that trains on ambiguous pairs, too."
-    )
-    consistency_threshold: Literal["tracked", "mean"] = Field(
-        "tracked",
-        description="Lead that a pair's most frequent pseudo-class must exceed: tracked, from the "
-        "mean after the warm-up in small steps towards a growing share of consistent pairs; or "
-        "the mean lead of each epoch.",
-    )
-    gce_power: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.7,
-        description="Power q of the generalised cross-entropy of ambiguous pairs: near 0 the "
-        "cross-entropy, 1 the mean absolute error.",
-    )
-    ambiguous_captions: Literal["own", "pseudo"] = Field(
-        "own",
-        description="Captions that ambiguous images are matched with: their own, or "
-        "pseudo-captions as in the released code.",
     )
     lambda_ambiguous: NonNegativeFloat = Field(
         1.0, description="Weight of the ambiguous pairs' loss."
@@ -109,17 +85,16 @@ class Pcsr(Pc2Peers):
         The authors' code is a fork of that of PC2 and shares what departs from PC2's paper there
         (see :class:`~pc2_baseline.methods.pc2.released.Pc2Released`); here these parts are as in
         PC2's paper, and the losses of all kinds are one sum. In it, ambiguous images are matched
-        with pseudo-captions, too: ``ambiguous_captions = "pseudo"``.
+        with pseudo-captions, too.
     """
 
     section = PcsrSettings
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, PcsrSettings)
-        classifier = CLASSIFIERS[self.method.class_input]
-        super().__init__(settings, sizes, device, self.method, classifier)
+        self.method = cast(PcsrSettings, settings.method)
+        super().__init__(settings, sizes, device, self.method, self.method.classifier)
         self.histories = [ClassHistory(sizes.pairs, self.method.classes) for _ in PEERS]
-        self.robust_loss = partial(robust_class_loss, power=self.method.gce_power)
+        self.robust_loss = partial(robust_class_loss, power=GCE_POWER)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Train both peers for one epoch, then divide the pairs anew: a history has all epochs."""
@@ -136,13 +111,10 @@ class Pcsr(Pc2Peers):
         return by_peer(figures)
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Train one peer for an epoch."""
+        """Train one peer for an epoch; in the warm-up the pseudo-classifier does not learn."""
         self.begin(epoch, peer, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
-        learn = self._warm_up if epoch < self.train.warmup_epochs else self._co_teach
-        return learn(train, epoch, peer)
-
-    def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Learn all pairs by InfoNCE alone: the pseudo-classifier does not learn yet."""
+        if epoch >= self.train.warmup_epochs:
+            return self._co_teach(train, epoch, peer)
         temperature, net = self.method.temperature, self.matching[peer]
         return self.warm_up(
             train, epoch, peer,
@@ -159,14 +131,18 @@ class Pcsr(Pc2Peers):
         losses = []
         for number, rows in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             step = Step(epoch, number, name, np.concatenate(rows))
-            losses.append(self.training_step(own, rows, step))
+            clean, refinable, ambiguous = rows
+            batch = train.batch(np.concatenate([clean, ambiguous, refinable]))
+            losses.append(self.training_step(own, batch, rows, step))
         loss, refined = mean_losses(losses)
         return {"loss": loss, "loss_noisy": refined}
 
     def _batches(self, division: Division, epoch: int, peer: int) -> list[tuple[Rows, ...]]:
         """Cut the pairs into batches of clean, refinable and ambiguous ones, by the stage."""
         since, train = epoch - self.train.warmup_epochs, self.train
-        refinable, ambiguous = self._noisy_kinds(division, peer)
+        # Histories are crossed as divisions are.
+        is_consistent = self.histories[1 - peer].is_consistent().numpy()[division.noisy]
+        refinable, ambiguous = division.noisy[is_consistent], division.noisy[~is_consistent]
         if not self.method.pseudo_captions or since < self.method.noisy_from_epoch:
             refinable = NONE
         if since < self.method.ambiguous_from_epoch:
@@ -174,77 +150,48 @@ class Pcsr(Pc2Peers):
         others = [refinable, ambiguous]
         return batches_beside(division.clean, others, train.batch, train.seed, epoch, peer)
 
-    def _noisy_kinds(self, division: Division, peer: int) -> tuple[Rows, Rows]:
-        """Return the refinable and the ambiguous pairs: histories are crossed as divisions are."""
-        is_consistent = self.histories[1 - peer].is_consistent().numpy()[division.noisy]
-        return division.noisy[is_consistent], division.noisy[~is_consistent]
-
     def training_step(
-        self, own: PeerEpoch, rows: tuple[Rows, ...], step: Step
-    ) -> tuple[float, Float[Tensor, ""]]:
-        """Take one step down the sum of the losses of all kinds, encoding their images at once."""
-        method, net = self.method, own.net
+        self, own: PeerEpoch, batch: Batch, rows: tuple[Rows, ...], step: Step
+    ) -> tuple[float, Loss]:
+        """Take one step down the sum of the losses of all kinds, encoding their images at once.
+
+        ``batch`` has the clean, then the ambiguous, then the refinable pairs of ``rows``.
+        """
+        method = self.method
         clean, refinable, ambiguous = rows
-        whole = np.append(clean, ambiguous)
-        pairs, images = net.encode_split(own.train, whole, refinable)
+        pairs, images = own.net.encode(batch, len(clean) + len(ambiguous))
         clean_pairs, ambiguous_pairs = pairs[: len(clean)], pairs[len(clean) :]
         refined = unclear = torch.zeros((), device=self.device)
         if len(refinable):
-            refined = self.noisy_loss(own, images, clean_pairs)
+            refined = pseudo_caption_loss(method, own, images, clean_pairs)
         if len(ambiguous):
-            unclear = self.ambiguous_loss(own, ambiguous_pairs, clean_pairs, ambiguous)
+            unclear = self.ambiguous_loss(own, ambiguous_pairs, ambiguous)
         step = replace(step, parts={"refinable": refined.detach(), "ambiguous": unclear.detach()})
-        loss = self.clean_loss(own, clean_pairs, clean)
+        loss = self._matching_loss(own, clean_pairs, clean)
+        loss = loss + class_terms(own.net, clean_pairs, method)
         loss = loss + method.lambda_noisy * refined + method.lambda_ambiguous * unclear
         return own.learner.step(loss, step), refined.detach()
 
-    def clean_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Float[Tensor, ""]:
-        """Sum the triplet losses of clean pairs, and add the class terms."""
-        return self._matching_loss(own, pairs, rows) + class_terms(own.net, pairs, self.method)
-
-    def ambiguous_loss(
-        self, own: PeerEpoch, pairs: Encoded, clean: Encoded, rows: Rows
-    ) -> Float[Tensor, ""]:
+    def ambiguous_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Loss:
         """Triplet loss with soft margins, and class terms with the generalised cross-entropy."""
-        if self.method.ambiguous_captions == "pseudo":
-            matching = self.noisy_loss(own, pairs.images, clean)
-        else:
-            matching = self._matching_loss(own, pairs, rows)
-        return matching + class_terms(own.net, pairs, self.method, self.robust_loss)
+        return self._matching_loss(own, pairs, rows) + class_terms(
+            own.net, pairs, self.method, self.robust_loss
+        )
 
-    def _matching_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Float[Tensor, ""]:
+    def _matching_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Loss:
         """Sum the triplet losses of pairs, with soft margins by their correspondence."""
-        similarity = own.score(pairs.images, pairs.captions)
-        return own.triplet(similarity, self.margins(own.clean_labels(rows))).sum()
-
-    def noisy_loss(self, own: PeerEpoch, noisy: ImageCodes, pairs: Encoded) -> Float[Tensor, ""]:
-        """Sum the triplet losses of noisy images with pseudo-captions from the clean batch."""
-        found = self.find(own.net, noisy, pairs)
-        used, column = distinct(found.chosen)
-        similarity = own.score(noisy, pairs.captions[used], column)
-        costs = own.triplet(similarity, self.margins(found.correspondence), found.negatives)
-        low = found.correspondence < self.method.mismatch_threshold
-        return costs.masked_fill(low, 0.0).sum()
-
-    def margins(self, correspondence: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-        """Return soft margins."""
-        return soft_margin(correspondence, self.method.margin, self.method.margin_base)
-
-    def find(self, net: Pc2Network, noisy: ImageCodes, pairs: Encoded) -> PseudoCaptions:
-        """Choose a pair of the clean batch for each noisy image."""
-        asked, keys = (describe(net, codes, self.method) for codes in (noisy, pairs.images))
-        return find_pseudo_captions(asked, keys)
+        similarity = own.net.matching.score(pairs.images, pairs.captions)
+        margins = soft_margin(own.labels(rows), self.method.margin, self.method.margin_base)
+        return own.triplet(similarity, margins).sum()
 
     def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
         """Divide the pairs as PC2 does, add the predictions to the history, move its threshold."""
         statistics = co_divide(self, self.method, train, peer)
         history = self.histories[peer]
         history.add(self.banks[peer].predictions)
-        tracked = self.method.consistency_threshold == "tracked"
-        if not tracked or epoch < self.train.warmup_epochs:
+        if epoch < self.train.warmup_epochs:
             history.start_threshold()
-        if tracked:
-            history.track_threshold((epoch + 1) / self.train.total_epochs)
+        history.track_threshold((epoch + 1) / self.train.total_epochs)
         return statistics
 
     def state_dict(self) -> State:
@@ -271,6 +218,22 @@ class Pcsr(Pc2Peers):
             for name, history in zip(PEERS, self.histories, strict=True)
         }
         return {DIVISIONS: {**outputs[DIVISIONS], **consistent}}
+
+
+def robust_class_loss(
+    image_logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"], power: float
+) -> Loss:
+    r"""Generalised cross-entropy of the images' predictions with pseudo-classes.
+
+    .. math:: \frac{1}{B} \sum_i \frac{1 - p_{i, t_i}^q}{q}
+
+    At a power :math:`q` near 0 it is the cross-entropy, at 1 the mean absolute error.
+
+    Source:
+        Zhang and Sabuncu, NeurIPS 2018, eq. 6; on pseudo-classes PCSR (Liu et al., AAAI 2026).
+    """
+    chosen = image_logits.log_softmax(1).gather(1, target[:, None])
+    return ((1 - (power * chosen).exp()) / power).mean()
 
 
 class ClassHistory:

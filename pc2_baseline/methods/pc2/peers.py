@@ -1,8 +1,8 @@
-"""Base of PC2, its released code and PCSR: two peers with banks, and their statistics."""
+"""The peers of PC2: their settings, prediction banks, and statistics of the pairs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -14,14 +14,11 @@ from torch import Tensor
 from pc2_baseline.config import ModelSettings, Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import CoTeachingSettings, Share
-from pc2_baseline.methods.networks import make_network, pooled_width
-from pc2_baseline.methods.pc2.bank import PredictionBank
-from pc2_baseline.methods.pc2.pseudo_class import Classifier, Pc2Network
+from pc2_baseline.methods.one_network import make_network
+from pc2_baseline.methods.pc2.network import FlatClassifier, Pc2Network, PooledClassifier
 from pc2_baseline.methods.peers import CoTaught
-from pc2_baseline.modules.coteaching import PEERS, DividedPairs, Rows, Triplet, full_margin_loss
-from pc2_baseline.modules.division import THRESHOLD, Division, Scale
-from pc2_baseline.modules.learner import Learner
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.modules.coteaching import PEERS, DividedPairs, Rows, full_margin_loss
+from pc2_baseline.modules.division import THRESHOLD, PairValues, Scale
 from pc2_baseline.process_groups import ProcessGroup
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import TRAINING, Sizes, State
@@ -82,6 +79,11 @@ class Pc2CommonSettings(PseudoClassSettings):
     )
     lambda_pseudo: NonNegativeFloat = Field(1.0, description="Weight of the pseudo-class loss.")
 
+    @property
+    def classifier(self) -> "type[PooledClassifier]":
+        """Class of the pseudo-classifier."""
+        return FlatClassifier if self.class_input == "slots" else PooledClassifier
+
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "Pc2CommonSettings":
         if not self.pseudo_classes and self.rectify:
@@ -89,6 +91,47 @@ class Pc2CommonSettings(PseudoClassSettings):
         if not self.pseudo_classes and self.pseudo_captions and self.search_by != "embedding":
             raise ValueError('pseudo_captions without pseudo_classes need search_by = "embedding"')
         return self
+
+
+class PredictionBank:
+    """Hold the predictions that one network made for all pairs at the end of an epoch."""
+
+    def __init__(self, pairs: int, classes: int) -> None:
+        self.predictions = torch.zeros(pairs, classes, dtype=torch.float32)
+
+    @property
+    def written(self) -> Bool[Tensor, " pairs"]:
+        """Entries that were written: a prediction sums to 1."""
+        return self.predictions.any(1)
+
+    def write(self, predictions: Float[Tensor, "pairs classes"]) -> None:
+        """Replace all entries: row ``pair_index`` is that pair's own prediction.
+
+        Raises:
+            ValueError: If the shape is not the bank's.
+        """
+        if predictions.shape != self.predictions.shape:
+            raise ValueError(f"{predictions.shape}, expected {self.predictions.shape}")
+        self.predictions = predictions.detach().cpu().float().clone()
+
+    def write_rows(
+        self, rows: Int[np.ndarray, " batch"], predictions: Float[Tensor, "batch classes"]
+    ) -> None:
+        """Replace some entries."""
+        self.predictions[torch.from_numpy(rows)] = predictions.detach().cpu().float()
+
+
+def oscillation(
+    old: Float[Tensor, "pairs classes"], new: Float[Tensor, "pairs classes"]
+) -> Float[Tensor, " pairs"]:
+    r"""Compute how far each prediction moved: :math:`D_{KL}(p^{(e-1)} \| p^{(e)})`, in nats.
+
+    A zero among the new predictions counts as the smallest float32.
+    """
+    floor = torch.finfo(torch.float32).tiny
+    old, new = old.double(), new.double()
+    terms = torch.xlogy(old, old) - old * new.clamp(min=floor).log()
+    return terms.sum(1).clamp(min=0.0).float()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,50 +144,17 @@ class PairStatistics(DividedPairs):
         is_stable: Pairs whose margin is rectified by it.
     """
 
-    oscillation: Float[np.ndarray, " pairs"]
-    stable_prob: Float[np.ndarray, " pairs"]
+    oscillation: PairValues
+    stable_prob: PairValues
     is_stable: Bool[np.ndarray, " pairs"]
 
 
-@dataclass(frozen=True)
-class PeerEpoch:
-    """Network, data and division of one peer in one epoch after the warm-up.
-
-    Attributes:
-        division: Division of the *other* peer.
-        correspondence: Correspondence of each pair, for the margins of clean ones.
-    """
-
-    train: PairSet
-    net: Pc2Network
-    learner: Learner
-    bank: PredictionBank
-    triplet: Triplet
-    division: Division
-    correspondence: Float[np.ndarray, " pairs"]
-
-    def clean_labels(self, rows: Rows) -> Float[Tensor, " rows"]:
-        """Return the correspondence of some pairs, on the device of the batches."""
-        return torch.from_numpy(self.correspondence[rows]).float().to(self.train.device)
-
-    def score(
-        self,
-        images: ImageCodes,
-        captions: CaptionCodes,
-        column: Int[Tensor, " images"] | None = None,
-    ) -> Float[Tensor, "images images"]:
-        """Score images with captions, each image's own in ``column``, for the triplet loss."""
-        similarity = self.net.matching.score(images, captions)
-        return similarity if column is None else similarity[:, column]
-
-    @cached_property
-    def clean_predictions(self) -> Float[Tensor, "clean classes"]:
-        """The bank's predictions of the clean pairs, on the device of the batches."""
-        return self.bank.predictions[self.division.clean].to(self.train.device)
-
-
-class Pc2Peers(CoTaught[Pc2Network, PairStatistics]):
+class Pc2Peers(CoTaught):
     """Two peers, each with a pseudo-classifier and a prediction bank."""
+
+    nets: Sequence[Pc2Network]
+    divided = PairStatistics
+    statistics: Sequence[PairStatistics]
 
     def __init__(
         self,
@@ -152,11 +162,15 @@ class Pc2Peers(CoTaught[Pc2Network, PairStatistics]):
         sizes: Sizes,
         device: torch.device,
         method: PseudoClassSettings,
-        classifier: type[Classifier],
+        classifier: type[PooledClassifier],
     ) -> None:
         make = partial(make_pc2_network, settings.model, sizes, method, classifier)
-        super().__init__(settings, device, make, PairStatistics)
+        super().__init__(settings, device, make)
         self.banks = [PredictionBank(sizes.pairs, method.classes) for _ in PEERS]
+
+    def teacher(self, peer: int) -> PairStatistics:
+        """Return the statistics that teach a peer: the other's."""
+        return self.statistics[1 - peer]
 
     def share_banks(self) -> None:
         """Share both peers' predictions with all processes."""
@@ -192,17 +206,17 @@ def make_pc2_network(
     model: ModelSettings,
     sizes: Sizes,
     method: PseudoClassSettings,
-    classifier: type[Classifier],
+    classifier: type[PooledClassifier],
     group: ProcessGroup,
 ) -> Pc2Network:
     """Build a peer's network, freshly drawn: the pseudo-classifier first."""
-    classify = classifier(pooled_width(model), method.class_hidden, method.classes)
+    classify = classifier(model.pooled_width, method.class_hidden, method.classes)
     return Pc2Network(make_network(model, sizes, group), classify, method.classes)
 
 
 def evaluate_pairs(
     net: Pc2Network, train: PairSet, batches: Sequence[Rows], margin: float, title: str
-) -> tuple[Float[np.ndarray, " pairs"], Float[Tensor, "pairs classes"]]:
+) -> tuple[PairValues, Float[Tensor, "pairs classes"]]:
     """Evaluate each pair once, in evaluation mode.
 
     Each pair is compared with those of its batch.
@@ -213,9 +227,9 @@ def evaluate_pairs(
     """
     net.eval()
     own, predicted = [], []
-    with net.matching.dividing():
+    with torch.inference_mode():
         for rows in bar(batches, title, len(batches)):
-            pairs = net.encode(train.batch(rows))
+            pairs, _ = net.encode(train.batch(rows), len(rows))
             similarity = net.matching.score(pairs.images, pairs.captions)
             own.append(full_margin_loss(similarity, margin))
             predicted.append(net.predict(pairs.images))

@@ -14,43 +14,43 @@ from torch.nn import functional
 
 from now_builder.formats.features import REGIONS
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import PairSet, cut_full, endless
-from pc2_baseline.method_section import own_section
-from pc2_baseline.methods.pc2.bank import oscillation
+from pc2_baseline.data.pairs import Batch, PairSet, cut_full, endless
+from pc2_baseline.methods.pc2.network import (
+    Encoded,
+    FlatClassifier,
+    Pc2Network,
+    PeerEpoch,
+    find_pseudo_captions,
+)
 from pc2_baseline.methods.pc2.paper import peer_epoch
 from pc2_baseline.methods.pc2.peers import (
     PairStatistics,
     Pc2Peers,
-    PeerEpoch,
+    PredictionBank,
     PseudoClassSettings,
     evaluate_pairs,
+    oscillation,
 )
-from pc2_baseline.methods.pc2.pseudo_caption import distinct, find_pseudo_captions
-from pc2_baseline.methods.pc2.pseudo_class import Encoded, FlatClassifier, Pc2Network
 from pc2_baseline.modules.coteaching import (
     CLEAN,
     NOISY,
     NONE,
+    ORDER,
     PEERS,
     Rows,
     by_peer,
-    dividing_batches,
     full_margin_loss,
-    warm_up_batches,
 )
 from pc2_baseline.modules.division import THRESHOLD, Division, divide, require_clean
 from pc2_baseline.modules.learner import Step, stepped_rate, take_steps
 from pc2_baseline.modules.losses import (
-    likeliest,
-    own_entropy,
     pseudo_class_loss,
     soft_margin,
     triplet_hardest,
     triplet_mean,
 )
 from pc2_baseline.modules.seeds import stream
-from pc2_baseline.networks.codes import CaptionCodes, word_mask
-from pc2_baseline.networks.text import CaptionEncoder
+from pc2_baseline.networks.encoders import CaptionCodes, CaptionEncoder, Loss, word_mask
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
 
@@ -80,7 +80,7 @@ class Pc2Released(Pc2Peers):
     section = Pc2ReleasedSettings
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own_section(settings.method, Pc2ReleasedSettings)
+        self.method = cast(Pc2ReleasedSettings, settings.method)
         super().__init__(settings, sizes, device, self.method, PaddedClassifier)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
@@ -108,11 +108,11 @@ class Pc2Released(Pc2Peers):
         """Learn all pairs with mean negatives, and write the bank in training mode."""
         net, margin, learner = self.nets[peer], self.method.margin, self.learners[peer]
         size, seed = self.train.batch, self.train.seed
-        batches = warm_up_batches(len(train), size, seed, epoch, peer, cut_full)
+        batches = cut_full(np.arange(len(train)), size, stream(seed, epoch, peer, CLEAN))
         batches = [rows for rows in batches if len(rows) > 1]  # one breaks batch normalisation
 
-        def loss(rows: Rows) -> Float[Tensor, ""]:
-            pairs = net.encode(train.batch(rows))
+        def loss(rows: Rows) -> Loss:
+            pairs, _ = net.encode(train.batch(rows), len(rows))
             self.banks[peer].write_rows(rows, net.predict(pairs.images))
             similarity = net.matching.score(pairs.images, pairs.captions)
             return full_margin_loss(similarity, margin).sum() + self._class_terms(net, pairs)
@@ -130,12 +130,14 @@ class Pc2Released(Pc2Peers):
         for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             rows = noisy if since >= self.method.noisy_from_epoch else NONE
             step = Step(epoch, number, name, np.append(clean, rows))
-            losses.append((
-                self._clean_step(own, clean, step),
-                self._noisy_step(own, clean, rows, step) if len(rows) else 0.0,
-            ))  # fmt: skip
-        loss, noisy_loss = np.mean(losses, axis=0).tolist()
-        return {"loss": loss, "loss_noisy": noisy_loss}
+            batch, noisy_loss = train.batch(clean), 0.0
+            loss = self._clean_step(own, batch, step)
+            if len(rows):
+                more = self.banks[peer], batch, train.batch(rows)
+                noisy_loss = self._noisy_step(own, *more, step)
+            losses.append((loss, noisy_loss))
+        mean, noisy_mean = np.mean(losses, axis=0).tolist()
+        return {"loss": mean, "loss_noisy": noisy_mean}
 
     def _batches(self, division: Division, epoch: int, peer: int) -> Sequence[tuple[Rows, ...]]:
         """Cut an epoch's pairs; one that would end before it began takes a step on clean pairs."""
@@ -143,36 +145,38 @@ class Pc2Released(Pc2Peers):
         batches = full_batches(division, size, self.train.seed, epoch, peer)
         return batches or [(division.clean[:size], NONE)]
 
-    def _clean_step(self, own: PeerEpoch, clean: Rows, step: Step) -> float:
+    def _clean_step(self, own: PeerEpoch, batch: Batch, step: Step) -> float:
         """Take a step on clean pairs, the margins broadcast along the images both ways."""
-        pairs = own.net.encode(own.train.batch(clean))
-        similarity = own.score(pairs.images, pairs.captions)
-        margins = soft_margin(own.clean_labels(clean), self.method.margin, self.method.margin_base)
+        pairs, _ = own.net.encode(batch, len(batch.regions))
+        similarity = own.net.matching.score(pairs.images, pairs.captions)
+        y = own.labels(batch.pair_index.numpy())
+        margins = soft_margin(y, self.method.margin, self.method.margin_base)
         loss = own.triplet(similarity, margins, None, "image").sum()
         return own.learner.step(loss + self._class_terms(own.net, pairs), step)
 
-    def _noisy_step(self, own: PeerEpoch, clean: Rows, noisy: Rows, step: Step) -> float:
+    def _noisy_step(
+        self, own: PeerEpoch, bank: PredictionBank, clean: Batch, noisy: Batch, step: Step
+    ) -> float:
         """Take a step on noisy images with pseudo-captions, and write the bank.
 
         The gradient goes through the cosines into the margins, which are broadcast along the
         captions both ways; images with one pseudo-caption are negatives of each other. The bank is
         written by position in the subset of noisy, then of clean pairs.
         """
-        net, batch = own.net, own.train.batch(noisy)
+        net = own.net
         with uncounted(net):
-            pairs = net.encode(own.train.batch(clean))
-        images = net.matching.encode_images(batch.regions)
+            pairs, _ = net.encode(clean, len(clean.regions))
+        images = net.matching.encode_images(noisy.regions)
         found = find_pseudo_captions(net.predict(images), net.predict(pairs.images))
-        captions = refit(net, pairs.captions, int(batch.lengths.max()))
-        used, column = distinct(found.chosen)
-        similarity = own.score(images, captions[used], column)
-        margins = self.noisy_margins(found.correspondence)
-        loss = own.triplet(similarity, margins, None, "caption").sum()
+        captions = refit(net, pairs.captions, int(noisy.lengths.max()))
+        similarity = net.matching.score(images, captions[found.used])[:, found.column]
+        loss = own.triplet(similarity, self.noisy_margins(found.cosine), None, "caption").sum()
         with torch.no_grad():
-            for subset, rows, codes in (
+            for subset, batch, codes in (
                 (own.division.noisy, noisy, images), (own.division.clean, clean, pairs.images)
             ):  # fmt: skip
-                own.bank.write_rows(np.searchsorted(subset, rows), net.predict(codes))
+                places = np.searchsorted(subset, batch.pair_index.numpy())
+                bank.write_rows(places, net.predict(codes))
         return own.learner.step(loss, step)
 
     def noisy_margins(self, cosines: Float[Tensor, " noisy"]) -> Float[Tensor, " noisy"]:
@@ -180,10 +184,10 @@ class Pc2Released(Pc2Peers):
         kept = cosines.masked_fill(cosines < ZERO_BELOW, 0.0)
         return soft_margin(kept, self.method.margin, self.method.margin_base)
 
-    def _class_terms(self, net: Pc2Network, pairs: Encoded) -> Float[Tensor, ""]:
+    def _class_terms(self, net: Pc2Network, pairs: Encoded) -> Loss:
         """Return the pseudo-class loss less the weighted entropy of each image's prediction."""
         images, captions = net.classify(pairs.images), net.classify(pairs.captions)
-        loss = pseudo_class_loss(images, likeliest(captions))
+        loss = pseudo_class_loss(images, captions.argmax(1))
         return loss - self.method.lambda_entropy * own_entropy(images)
 
     def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
@@ -193,9 +197,8 @@ class Pc2Released(Pc2Peers):
         those that a division by it calls clean. The bank is not written.
         """
         method, seed, bank = self.method, self.train.seed, self.banks[peer]
-        batches = dividing_batches(
-            len(train), method.division_batch, seed, epoch, into_batches=cut_full
-        )
+        order = stream(seed, len(train), ORDER, epoch)
+        batches = cut_full(np.arange(len(train)), method.division_batch, order)
         title = f"divide {PEERS[peer]}"
         losses, predictions = evaluate_pairs(self.nets[peer], train, batches, method.margin, title)
         moved = np.zeros_like(losses)
@@ -220,6 +223,17 @@ def full_batches(
     noisy = endless(division.noisy, size, stream(seed, epoch, peer, NOISY), cut_full)
     batches = ((rows, next(noisy, NONE)) for rows in clean)
     return list(takewhile(lambda parts: all(len(rows) != 1 for rows in parts), batches))
+
+
+def own_entropy(logits: Float[Tensor, "batch classes"]) -> Loss:
+    r"""Mean of the entropies :math:`H(p_i)` of the predictions themselves, in nats.
+
+    Source:
+        The authors' code of PC2. With K = 128 and weight 10 its optimum against the cross-entropy
+        is 0.05 for the likeliest class: predictions stay near uniform.
+    """
+    logs = logits.log_softmax(1)
+    return -(logs.exp() * logs).sum(1).mean()
 
 
 class PaddedClassifier(FlatClassifier):
@@ -255,7 +269,7 @@ def refit(net: Pc2Network, captions: CaptionCodes, words: int) -> CaptionCodes:
     laid = resampled(captions.words[:, : int(captions.lengths.max())], words)
     laid = laid * word_mask(lengths, words, laid.device)[..., None]
     encoder = cast(CaptionEncoder, net.matching.captions)
-    return CaptionCodes(laid, encoder.pool(laid, lengths), lengths)
+    return CaptionCodes(laid, encoder.pooled(laid, lengths), lengths)
 
 
 @contextmanager

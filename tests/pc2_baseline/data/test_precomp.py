@@ -12,7 +12,7 @@ from pc2_baseline.config import DataSettings, read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.data.precomp import encode, read_vocabulary
 from pc2_baseline.data.readers import make_reader
-from pc2_baseline.methods.networks import make_network
+from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.modules.retrieval import fold_scores, scores, similarity_matrix
 from pc2_baseline.training.method import Sizes
 

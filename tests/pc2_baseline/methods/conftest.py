@@ -1,5 +1,6 @@
 """What tests of several methods share: methods on the tiny release, and what they do there."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -34,21 +35,25 @@ def read_preset(preset, overrides):
 
 @pytest.fixture
 def small(small_settings):
-    """Overrides that make any preset without pseudo-classes small and quick."""
+    """Overrides that make any preset of SGR without pseudo-classes small and quick."""
     kept = [value for value in small_settings if "method.class" not in value]
     return ["data.tokenizer=jieba", *kept]
 
 
 @pytest.fixture
 def on_tiny(tiny, small_settings):
-    """Make a method of a preset on the tiny release, with its pairs beside it.
+    """Make a method of a preset on the tiny release, with its pairs.
 
     Two thirds of these are known to match.
     """
 
     def settings_of(preset, *overrides):
-        has_classes = hasattr(read_preset(preset, []).method, "classes")
-        small = [value for value in small_settings if has_classes or "method.class" not in value]
+        chosen = [value for value in overrides if value.startswith("model.similarity=")]
+        own = read_preset(preset, chosen)
+        small = [
+            value for value in small_settings
+            if hasattr(getattr(own, value.split(".")[0]), re.split("[.=]", value)[1])
+        ]  # fmt: skip
         return read_preset(preset, ["data.tokenizer=jieba", *small, *overrides])
 
     def make(preset, *overrides):

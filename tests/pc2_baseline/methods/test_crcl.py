@@ -8,14 +8,11 @@ import torch
 
 from now_builder.errors import ConfigError
 from pc2_baseline.methods import crcl
-from pc2_baseline.methods.crcl import active_complementary, refined
+from pc2_baseline.methods.crcl import active_complementary
 from pc2_baseline.modules.contrastive import matching_probability
 
 SCHEDULES = ["train.warmup_epochs=2", "train.epochs=4", "method.schedules=[1]"]
 """Epochs 0 to 2, of which 0 and 1 leave the confidences; then 3 to 5, of which 3 and 4 do."""
-
-SIMILARITY = torch.tensor([[0.0, math.log(3)], [0.0, 0.0]], dtype=torch.float64)
-"""Rows: probabilities 1/4, 3/4 and 1/2, 1/2; columns: 1/2, 1/2 and 3/4, 1/4."""
 
 
 def slow_costs(similarity, confidence, tau, weight):
@@ -32,51 +29,12 @@ def slow_costs(similarity, confidence, tau, weight):
     return torch.tensor(costs, dtype=similarity.dtype)
 
 
-def test_the_loss_by_hand():
-    """Pair 0: of its image 1/4 and 3/4, of its caption 1/2 and 1/2; confidence 0.3, weight 5."""
-    tan = math.tan
-    active = 0.3 * (math.log(4) + math.log(2))
-    image = tan(0.75) / (tan(0.25) + tan(0.75)) ** 0.7
-    caption = tan(0.5) / (2 * tan(0.5)) ** 0.7
-    found = active_complementary(SIMILARITY, torch.tensor([0.3, 1.0]).double(), 1.0, 5.0)
-    assert float(found[0]) == pytest.approx(active + 5 * (image + caption), abs=1e-7)
-
-
 @pytest.mark.parametrize("weight", [0.0, 5.0])
 def test_the_loss_is_that_of_the_equation_done_slowly(weight):
     similarity = torch.rand(7, 7, dtype=torch.float64)
     confidence = torch.linspace(0, 1, 7, dtype=torch.float64)
     found = active_complementary(similarity, confidence, 0.05, weight)
     assert torch.allclose(found, slow_costs(similarity, confidence, 0.05, weight))
-
-
-def test_a_pair_of_no_confidence_is_not_drawn_together_and_costs_at_most_the_weight_both_ways():
-    similarity = 1e3 * torch.eye(6).roll(1, 0)
-    costs = active_complementary(similarity, torch.zeros(6), 0.05, 5.0)
-    assert torch.allclose(costs, torch.full((6,), 10.0))
-    assert float(active_complementary(similarity, torch.ones(6), 0.05, 5.0).min()) > 1e4
-
-
-def test_the_loss_has_the_right_gradient_and_is_finite_at_the_extremes():
-    similarity = torch.rand(4, 4, dtype=torch.float64, requires_grad=True)
-    confidence = torch.tensor([0.0, 0.2, 0.9, 1.0]).double()
-    assert torch.autograd.gradcheck(
-        lambda s: active_complementary(s, confidence, 0.3, 5.0), similarity
-    )
-    for scores in (torch.zeros(2, 2), torch.zeros(9, 9), torch.randn(9, 9) * 1e3):
-        for belief in (0.0, 1.0):
-            asked = scores.clone().requires_grad_()
-            value = active_complementary(asked, torch.full((len(asked),), belief), 0.05, 5.0).sum()
-            (gradient,) = torch.autograd.grad(value, asked)
-            assert torch.isfinite(value)
-            assert torch.isfinite(gradient).all()
-
-
-def test_confidences_keep_eight_tenths_take_two_and_are_cut_below_a_tenth():
-    old, matching = torch.tensor([1.0, 0.5, 0.1, 0.1]), torch.tensor([0.5, 1.0, 0.1, 0.09])
-    found = refined(old, matching, 0.8, 0.1 - 1e-6)
-    assert torch.allclose(found, torch.tensor([0.9, 0.6, 0.1, 0.0]))
-    assert refined(torch.zeros(1), torch.ones(1), 0.8, 0.1) == pytest.approx(0.2)
 
 
 def test_confidences_through_two_schedules_are_those_of_the_rules(on_tiny, steps, spy):

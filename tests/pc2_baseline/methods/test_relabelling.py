@@ -1,20 +1,16 @@
 """NCR and BiCro: who labels, whose margin, which pairs, and by what noisy and clean labels."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
 from pc2_baseline.methods import relabelling
-from pc2_baseline.methods.bicro import consistency, cosines
+from pc2_baseline.methods.bicro import consistency
 from pc2_baseline.methods.ncr import predicted_labels
-from pc2_baseline.methods.relabelling import anchors, closeness
-from pc2_baseline.modules.beta_mixture import divide_by_beta
-from pc2_baseline.modules.division import divide
+from pc2_baseline.methods.relabelling import closeness
 
 BOTH = pytest.mark.parametrize("preset", ["ncr", "bicro"])
-PEERS = pytest.mark.parametrize("peer", [0, 1])
+PEERS = pytest.mark.parametrize("peer", [1])
 CLEAN, NOISY = np.array([3, 20, 7, 1, 15, 0, 11, 22, 5, 18, 9]), np.array([2, 8, 13, 4])
 
 
@@ -28,17 +24,6 @@ def slow_hinges(matrix, margins):
         t2i = max(max(0.0, margin + matrix[j][i] - own) for j in others)
         found.append(i2t + t2i)
     return found
-
-
-@BOTH
-def test_the_other_that_labels_is_the_other_peer_as_the_last_epoch_left_it(divided, preset):
-    method, pairs = divided(preset)
-    before = [{n: value.clone() for n, value in net.state_dict().items()} for net in method.nets]
-    method.fit_epoch(pairs, 1)
-    for peer, other in enumerate(method.others):
-        assert not other.training
-        found = other.state_dict()
-        assert all(torch.equal(found[name], before[1 - peer][name]) for name in found)
 
 
 @BOTH
@@ -69,18 +54,7 @@ def test_the_loss_is_the_hinges_of_both_kinds_with_the_labels_as_soft_margins(
     assert steps[-1][0] == pytest.approx(sum(expected), rel=1e-4)
 
 
-@pytest.mark.parametrize(("preset", "noisy_place"), [("ncr", 1), ("bicro", 0)])
-def test_of_two_steps_the_noisy_one_has_its_place(divided, steps, preset, noisy_place):
-    method, pairs = divided(preset, "method.steps=two")
-    figures = method._learn(pairs, 1, 0)
-    losses = [loss for loss, _ in steps[-2:]]
-    assert losses[noisy_place] == pytest.approx(figures["loss_noisy"])
-    assert losses[1 - noisy_place] == pytest.approx(figures["loss"])
-
-
-@pytest.mark.parametrize(
-    "case", [("ncr", None, 24), ("bicro", 0.3, 7), ("bicro", 1.0, 24), ("bicro", 0.01, 1)]
-)
+@pytest.mark.parametrize("case", [("ncr", None, 24), ("bicro", 0.3, 7)])
 def test_the_warm_up_learns_mean_negatives_and_bicro_the_lowest_losses_alone(
     on_tiny, steps, scored, mean_losses, case
 ):
@@ -93,15 +67,6 @@ def test_the_warm_up_learns_mean_negatives_and_bicro_the_lowest_losses_alone(
     assert not more
     assert sorted(step.pair_index) == list(range(24))
     assert loss == pytest.approx(costs.sort().values[:kept].sum().item(), rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("preset", "mixture"), [("ncr", lambda losses: divide(losses, 0)), ("bicro", divide_by_beta)]
-)
-def test_pairs_are_divided_by_the_mixture_of_the_method(warm, preset, mixture):
-    method, pairs = warm(preset)
-    found = method._divide(pairs, 0)
-    assert np.array_equal(found.division.clean_prob, mixture(found.loss).clean_prob)
 
 
 @torch.no_grad()
@@ -170,14 +135,6 @@ def test_bicros_other_network_labels_by_the_closest_tenth_of_the_clean_pairs(
     assert expected[1] != pytest.approx(own[1], abs=1e-4)
 
 
-def test_an_anchor_is_certain_where_another_has_the_same_image(warm):
-    """As with five captions an image: the nearest image may then be the other's."""
-    method, pairs = warm("bicro")
-    pairs.image_of[:] = 0
-    clean, _ = labels(method, pairs)
-    assert clean.count(1.0) == 2
-
-
 @pytest.mark.parametrize(("preset", "counted"), [("bicro", 4), ("bicro-star", 2)])
 def test_bicro_star_leaves_noisy_pairs_of_low_label_out(divided, monkeypatch, preset, counted):
     """Every pair costs 1; two of four labels are below 0.5."""
@@ -189,15 +146,6 @@ def test_bicro_star_leaves_noisy_pairs_of_low_label_out(divided, monkeypatch, pr
         relabelling, "triplet_hardest", lambda similarity, _: similarity.sum(1) * 0 + 1
     )
     assert method._learn(pairs, 1, 0)["loss_noisy"] == counted
-
-
-def test_as_released_bicros_noisy_pairs_of_low_label_have_margin_0_and_go_on_acting(warm):
-    plain = labels(*warm("bicro"))
-    middle = float(np.median(plain[1]))
-    found = labels(*warm("bicro", f"method.zero_below={middle}"))
-    assert found[0] == plain[0]
-    assert found[1] == [label if label >= middle else 0.0 for label in plain[1]]
-    assert 0.0 in found[1]
 
 
 def slow_consistency(images, captions):
@@ -212,7 +160,7 @@ def slow_consistency(images, captions):
     return found
 
 
-@pytest.mark.parametrize("size", [2, 7, 23])
+@pytest.mark.parametrize("size", [2, 23])
 def test_labels_agree_with_the_slow_version(mean_losses, size):
     torch.manual_seed(0)
     matrix = torch.rand(size, size, dtype=torch.float64)
@@ -223,28 +171,3 @@ def test_labels_agree_with_the_slow_version(mean_losses, size):
     assert np.allclose(predicted_labels(matrix, 0.2), expected)
     x, y = torch.rand(2, size, 5, dtype=torch.float64) * 2 - 1
     assert np.allclose(consistency(x, y), slow_consistency(x.tolist(), y.tolist()))
-
-
-def test_labels_by_hand():
-    """The first pair loses nothing. The second loses 0.2 + 0.6 - 0.7 = 0.1 as an image, nothing as
-    a caption: 0.05 on average over two; half of that is taken from 0.2.
-    """
-    matrix = torch.tensor([[0.9, 0.4], [0.6, 0.7]])
-    assert closeness(matrix, 0.2).tolist() == pytest.approx([0.2, 0.175])
-    assert predicted_labels(matrix, 0.2).tolist() == pytest.approx([1.0, 0.875])
-    x, y = torch.tensor([[0.8, 0.2], [0.5, -0.1]]), torch.tensor([[0.4, 0.6], [-0.2, -0.3]])
-    assert consistency(x, y).tolist() == pytest.approx([(0.5 + 1 / 3) / 2, 0.0])
-    assert sorted(anchors(torch.arange(20.0)).tolist()) == [17, 18, 19], "a tenth and one more"
-    assert anchors(torch.tensor([0.1, 0.3, 0.2])).tolist() == [1]
-    rows, columns = torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0], [0.0, 7.0]])
-    assert cosines(rows, columns)[0].tolist() == pytest.approx([0.6, 0.8])
-
-
-@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
-def test_labels_are_finite_where_all_scores_are_equal(value):
-    assert predicted_labels(torch.full((2, 2), value), 0.2).tolist() == [1.0, 1.0]
-    hopeless = value - 2 * torch.eye(4)
-    assert predicted_labels(hopeless, 0.2).tolist() == [0.0] * 4
-    equal = torch.full((3, 2), value)
-    assert all(math.isfinite(label) for label in consistency(equal, equal).tolist())
-    assert consistency(torch.zeros(1, 2), torch.zeros(1, 2)).tolist() == [0.0]

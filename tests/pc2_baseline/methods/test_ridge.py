@@ -5,17 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 
-from leaderboard.metrics import recalls
-from now_builder.errors import ConfigError
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import PairSet, open_pairs
 from pc2_baseline.data.words import SeenWords
 from pc2_baseline.methods.ridge import Problem, Ridge, fit_lsa
-from pc2_baseline.modules.division import divide
-from pc2_baseline.modules.folds import assign_folds
-from pc2_baseline.modules.reading import fit_reading
+from pc2_baseline.modules.division import assign_folds, divide
 from pc2_baseline.training.method import Sizes
 
 CPU = torch.device("cpu")
@@ -53,35 +48,6 @@ def test_a_captions_vector_is_its_tf_idf_on_the_first_singular_vectors(captions)
     assert np.array_equal(found, again)
 
 
-def test_of_many_captions_the_iteration_finds_the_singular_vectors_too():
-    """Of words as common as each other: their singular values differ little."""
-    generator = np.random.default_rng(0)
-    drawn = [np.array([2, *generator.integers(4, 150, 12), 3]) for _ in range(250)]
-    lsa = fit_lsa(drawn, 150, 10, seed=0)
-    table = np.zeros((250, 150))
-    for row, caption in enumerate(drawn):
-        np.add.at(table[row], caption[1:-1], lsa.idf.numpy()[caption[1:-1]])
-    table = lines(table)
-    best = np.square(np.linalg.svd(table, compute_uv=False)[:10]).sum()
-    assert np.square(table @ lsa.tokens.numpy()).sum() > 0.99 * best
-
-
-def test_words_that_no_training_caption_has_count_for_nothing(captions):
-    lsa = fit_lsa(captions, 30, 5, seed=0)
-    assert not lsa.tokens[18:].any()
-    assert not lsa.tokens[:4].any(), "the tokens that frame a caption are no words"
-    known, with_unseen, unseen = [2, 5, 6, 3], [2, 5, 25, 6, 3], [2, 25, 3]
-    one, two, none = lsa.vectors([np.array(ids) for ids in (known, with_unseen, unseen)])
-    assert torch.allclose(one, two, atol=1e-6)
-    assert torch.allclose(none, -lsa.mean)
-
-
-def test_fewer_captions_than_dimensions_are_no_trouble(captions):
-    vectors = fit_lsa(captions[:3], 20, 64, seed=0).vectors(captions)
-    assert vectors.shape[0] == 30
-    assert torch.isfinite(vectors).all()
-
-
 def problem(pairs=40, features=7):
     generator = np.random.default_rng(1)
     pages = torch.from_numpy(generator.normal(size=(pairs, features)))
@@ -106,16 +72,6 @@ def test_weights_are_those_of_least_squares_with_penalty_rows(penalty):
     kept = given.fold != 1
     expected = least_squares(pages[kept], captions[kept], penalty)
     np.testing.assert_allclose(given.solve(penalty, without=1).numpy(), expected, atol=1e-10)
-
-
-def test_by_hand():
-    pages = torch.tensor([[1.0], [-1.0]]).double()
-    captions = torch.tensor([[3.0], [-1.0]]).double()
-    given = Problem(
-        pages, captions, np.array([0, 1]), torch.zeros_like(captions), captions.new_zeros(2)
-    )
-    assert given.solve(1.0).item() == pytest.approx(4 / (2 + 2))
-    assert given.solve(1.0, without=0).item() == pytest.approx(1 / (1 + 1))
 
 
 def test_a_pair_is_judged_by_a_fit_to_the_other_folds():
@@ -168,26 +124,6 @@ def test_an_epoch_is_a_penalty_and_they_grow_by_equal_factors(tiny):
         assert np.array_equal(method.statistics["clean_prob"], divide(loss, 0).clean_prob)
 
 
-def test_captions_of_a_fold_never_change_the_fit_that_judges_them(tiny):
-    """Pairs within a fold swap captions: the words that there are stay the same."""
-    settings = read_settings("ridge", SMALL)
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        inside = np.flatnonzero(assign_folds(pairs.image_of, pairs.captions, 3, 0) == 1)
-        captions = list(pairs.captions)
-        for row, other in zip(inside, np.roll(inside, 1), strict=True):
-            captions[row] = pairs.captions[other]
-        methods = [make(settings, pairs) for _ in range(2)]
-        for method, given in zip(
-            methods, (pairs, dataclasses.replace(pairs, captions=captions)), strict=True
-        ):
-            method.fit_epoch(given, 0)
-        for without, same in ((1, True), (0, False), (None, False)):
-            words = [  # what a fit says of each word, whatever the signs of the singular vectors
-                method.problem.solve(1.0, without) @ method.fitted["tokens"].T for method in methods
-            ]
-            assert torch.allclose(*words, atol=1e-6) is same
-
-
 READ = slice(3, 259)
 """Columns of the words in the drawn releases below, behind three that say nothing."""
 
@@ -200,14 +136,6 @@ def reading_pairs(texts, noise, seed):
     other = generator.normal(size=(len(texts), 36, 3))
     regions = np.concatenate([other, read], 2).astype(np.float32)
     return PairSet(regions, list(seen.letters), "", CPU, np.arange(len(texts)), None, seen)
-
-
-def as_tokens(pairs):
-    """Return a drawn split whose captions are ids of their words."""
-    texts = [text.split() for text in pairs.words.texts]
-    ids = {word: number for number, word in enumerate(sorted({w for t in texts for w in t}), 4)}
-    captions = [np.array([2, *(ids[word] for word in text), 3]) for text in texts]
-    return dataclasses.replace(pairs, captions=captions)
 
 
 def texts(letters, count, seed):
@@ -223,18 +151,6 @@ def reading(**changes):
 def fitted(method, pairs, epoch):
     method.fit_epoch(pairs, epoch)
     return method
-
-
-def test_what_is_read_finds_captions_of_words_that_training_never_saw():
-    learned, unseen = texts("abcdef", 80, 0), texts("mnopqr", 60, 1)
-    settings = reading()
-    train_pairs, test_pairs = reading_pairs(learned, 0.3, 2), reading_pairs(unseen, 0.3, 3)
-    method = fitted(Ridge(settings, Sizes(80, 259, 900), CPU), train_pairs, 11)
-    found = recalls(method.similarity(test_pairs), np.arange(60)).rsum
-    plain = reading(**{"method.words": "false"})
-    without = fitted(Ridge(plain, Sizes(80, 259, 900), CPU), as_tokens(train_pairs), 6)
-    assert found > 400
-    assert recalls(without.similarity(as_tokens(test_pairs)), np.arange(60)).rsum < 150
 
 
 def even_out(fitted, rows):
@@ -274,40 +190,3 @@ def test_below_it_the_fit_is_least_squares_of_what_is_missing():
     np.testing.assert_allclose(2 * np.tanh(method.similarity(pairs) / 2), slow, atol=1e-4)
     held_out = method.problem.nearest.numpy()
     np.testing.assert_allclose(held_out, best.diagonal(), atol=1e-6)
-
-
-def test_a_region_without_words_is_near_no_caption():
-    pairs = reading_pairs(texts("abcdef", 60, 0), 0.2, 1)
-    pairs.regions[:, 5:, READ] = 0
-    own = fit_reading(pairs)
-    captions = own.caption_vectors(pairs)
-    found = own.best_regions(pairs, captions)
-    shown = lines(pairs.regions[:, :5, READ].astype(np.float64)).reshape(-1, 256)
-    regions = even_out(shown, shown).reshape(60, 5, 256)
-    slow = np.stack([(one @ captions.numpy().T).max(0).clip(0) for one in regions])
-    np.testing.assert_allclose(found, slow, atol=1e-5)
-    some = torch.arange(len(pairs))[:, None] * torch.tensor([1, 0])  # its own, and the first
-    some = own.best_regions_of(pairs, captions, some)
-    assert torch.allclose(found.diagonal(), some[:, 0], atol=1e-9)
-    assert torch.allclose(found[:, 0], some[:, 1], atol=1e-9)
-
-
-def test_what_was_read_tells_shuffled_captions_by_pages_that_the_fit_left_out():
-    drawn = texts("abcdefgh", 90, 0)
-    pairs = reading_pairs(drawn, 1.0, 1)
-    wrong = np.arange(90) < 30
-    shuffled = dataclasses.replace(
-        pairs, image_of=np.where(wrong, (np.arange(90) + 7) % 30, np.arange(90))
-    )
-    method = fitted(Ridge(reading(), Sizes(90, 259, 900), CPU), shuffled, 8)
-    clean = method.statistics["clean_prob"].numpy()
-    assert roc_auc_score(~wrong, clean) > 0.95
-
-
-def test_a_release_without_words_is_refused(tiny):
-    settings = read_settings("reading", SMALL)
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        assert pairs.words is None
-        method = make(settings, pairs)
-        with pytest.raises(ConfigError, match=r"method.words.*hold no words"):
-            method.fit_epoch(pairs, 0)

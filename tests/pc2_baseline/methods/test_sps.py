@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from now_builder.errors import TrainingError
-from pc2_baseline.methods.sps import cosines, instability, strictly_clean
+from pc2_baseline.methods import sps
 from pc2_baseline.modules.coteaching import DividedPairs
 from pc2_baseline.modules.division import Division, divide
-from pc2_baseline.networks.codes import ImageCodes
 
 PLAIN = ["model.dropout=0"]
 STRICT, CLEAN, NOISY = np.arange(12), np.arange(12, 18), np.arange(18, 24)
@@ -51,17 +49,6 @@ def test_the_warm_up_learns_all_pairs_by_info_nce_which_divides_them(on_tiny, st
     for net, found in zip(method.nets, method.statistics, strict=True):
         assert found.loss.tolist() == pytest.approx(slow_info_nce(scored(net, pairs)), rel=1e-3)
         assert np.array_equal(found.division.clean_prob, divide(found.loss, 0).clean_prob)
-
-
-def test_clean_pairs_above_a_probability_are_strictly_so():
-    """A forced noisy pair is noisy however sure it is; and all clean ones if no two are sure."""
-    prob = np.array([0.9, 0.55, 0.6, 0.61, 0.95])
-    strict, clean = strictly_clean(Division(prob, np.arange(5) < 4), 0.6)
-    assert (strict.tolist(), clean.tolist()) == ([0, 3], [1, 2])
-    strict, clean = strictly_clean(Division(prob, np.arange(5) < 3), 0.6)
-    assert (strict.tolist(), clean.tolist()) == ([0, 1, 2], [])
-    with pytest.raises(TrainingError, match="1 of 5 pairs are clean"):
-        strictly_clean(Division(prob, np.arange(5) < 1), 0.6)
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 3])
@@ -120,9 +107,10 @@ def test_a_label_of_clean_pairs_mixes_the_others_belief_with_the_own_prediction(
 
 
 @torch.no_grad()
-def test_a_proxy_is_the_caption_of_the_most_alike_strictly_clean_image(believing, scored):
+def test_a_proxy_is_the_caption_of_the_most_alike_strictly_clean_image(believing, monkeypatch):
     """Its label is its chance among the noisy images times the cosine; 0 below the threshold."""
-    method, pairs = believing("method.proxy_threshold=0")
+    monkeypatch.setattr(sps, "PROXY_THRESHOLD", 0.0)
+    method, pairs = believing()
     net = method.nets[0].eval()
     batch, labels = method._proxies(pairs, 0, STRICT, NOISY)
     regions = net.encode_images(pairs.batch(np.arange(24)).regions).regions.mean(1)
@@ -136,51 +124,6 @@ def test_a_proxy_is_the_caption_of_the_most_alike_strictly_clean_image(believing
     expected = slow_chances(net.score_batch(batch)) * np.array(cosine)
     assert labels.tolist() == pytest.approx(expected, abs=1e-5)
     middle = float(np.sort(expected)[2:4].mean())
-    method.method = method.method.model_copy(update={"proxy_threshold": middle})
+    monkeypatch.setattr(sps, "PROXY_THRESHOLD", middle)
     _, labels = method._proxies(pairs, 0, STRICT, NOISY)
     assert labels.tolist() == pytest.approx(np.where(expected < middle, 0, expected), abs=1e-5)
-
-
-def test_labels_weigh_the_losses_of_clean_and_noisy_pairs(believing, steps, monkeypatch):
-    method, pairs = believing(*PLAIN, "method.clean_from_epoch=0", "method.noisy_from_epoch=0")
-    weights, asked = torch.linspace(0, 1, 6), []
-    own = method._info_nce
-    monkeypatch.setattr(method, "_labels", lambda train, peer, rows: weights)
-    monkeypatch.setattr(method, "_proxies", lambda train, peer, strict, rows: (
-        train.batch(rows), weights.flip(0)))  # fmt: skip
-    monkeypatch.setattr(method, "_info_nce", lambda matrix: asked.append(own(matrix)) or asked[-1])
-    method._learn(pairs, 1, 0)
-    _, clean, noisy = (costs.detach() for costs in asked)
-    found = [loss for loss, _ in steps][1:]
-    assert found == pytest.approx(
-        [float((weights * clean).mean()), float((weights.flip(0) * noisy).mean())]
-    )
-
-
-def test_labels_are_made_in_evaluation_mode_before_the_step(believing, monkeypatch):
-    method, pairs = believing("method.clean_from_epoch=0", "method.noisy_from_epoch=0")
-    net, modes = method.nets[0], []
-    for name in ("_labels", "_proxies"):
-        own = getattr(method, name)
-        monkeypatch.setattr(method, name, lambda *given, own=own: (
-            modes.append((net.training, torch.is_grad_enabled())), own(*given))[1])  # fmt: skip
-    method._learn(pairs, 1, 0)
-    assert modes == [(False, False)] * 2
-    assert net.training
-
-
-@pytest.mark.parametrize("score", [0.0, 1.0, -1.0])
-@pytest.mark.parametrize("count", [2, 9])
-def test_losses_are_finite_at_the_extremes(on_tiny, score, count):
-    method, _ = on_tiny("sps")
-    matrix = torch.full((count, count), score, requires_grad=True)
-    total = method._info_nce(matrix).sum() + instability(matrix, matrix, -matrix)
-    assert torch.isfinite(total)
-    assert torch.isfinite(torch.autograd.grad(total, matrix)[0]).all()
-
-
-def test_zero_vectors_are_like_nothing():
-    regions = torch.zeros(2, 3, 4, requires_grad=True)
-    found = cosines(ImageCodes(regions, torch.zeros(2, 4)))
-    assert not found.any()
-    assert torch.isfinite(torch.autograd.grad(found.sum(), regions)[0]).all()

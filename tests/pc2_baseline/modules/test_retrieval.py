@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from pc2_baseline.modules.retrieval import ensemble
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
-from pc2_baseline.networks.similarity import SafSimilarity, SgrSimilarity
+from pc2_baseline.networks.encoders import CaptionCodes, ImageCodes
+from pc2_baseline.networks.saf import SafSimilarity
+from pc2_baseline.networks.sgr import SgrSimilarity
 
 
 def sigmoid(x):

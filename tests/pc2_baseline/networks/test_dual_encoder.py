@@ -9,12 +9,13 @@ import torch
 from now_builder.dual_encoder import EncoderInputs, PictureEncoder
 from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.shard import open_screenshot
-from pc2_baseline.config import ModelSettings, read_settings
+from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.data.pixels import pairs_with_texts
 from pc2_baseline.methods import make_method
-from pc2_baseline.methods.networks import make_network, pooled_width
+from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.modules.contrastive import info_nce
+from pc2_baseline.networks.dual_encoder import DualNetworkSettings
 from pc2_baseline.training.method import Sizes
 
 CPU = torch.device("cpu")
@@ -49,7 +50,7 @@ def opened(folder, settings, *splits):
 
 def network(encoder, **more):
     torch.manual_seed(0)
-    model = ModelSettings(similarity="dual_encoder", encoder=str(encoder), **more)
+    model = DualNetworkSettings(similarity="dual_encoder", encoder=str(encoder), **more)
     return make_network(model, Sizes(1, 1, 1))
 
 
@@ -73,7 +74,7 @@ def test_before_it_learns_its_vectors_are_those_of_the_pre_trained_model(
     torch.testing.assert_close(images, one, atol=3e-6, rtol=0)
     assert one.std(0).max() > 1e-3, "pages are told apart"
     assert captions.std(0).max() > 1e-3, "captions, too; the towers' own test has their vectors"
-    assert pooled_width(own.model) == images.shape[1]
+    assert own.model.pooled_width == images.shape[1]
 
 
 def gradients(net, batch, loss=None):

@@ -6,10 +6,10 @@ from torch.nn import functional
 
 from now_builder.errors import ConfigError
 from pc2_baseline.config import read_settings
-from pc2_baseline.methods.networks import make_network
-from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
-from pc2_baseline.networks.cosine import CosineSimilarity
+from pc2_baseline.methods.one_network import make_network
+from pc2_baseline.networks.encoders import CaptionCodes, ImageCodes
 from pc2_baseline.networks.pooled import (
+    CosineSimilarity,
     GeneralizedPooling,
     PooledCaptionEncoder,
     PooledImageEncoder,
@@ -50,14 +50,6 @@ def test_generalized_pooling_weighs_sorted_values_dimension_by_dimension():
     assert torch.allclose(pool(vectors[:, torch.randperm(7)]), found)
 
 
-def test_generalized_pooling_may_become_the_mean_or_the_maximum(monkeypatch):
-    pool, vectors = GeneralizedPooling(), torch.randn(3, 7, 5)
-    torch.nn.init.zeros_(pool.weigh.weight)
-    assert torch.allclose(pool(vectors), vectors.mean(1), atol=1e-6)
-    monkeypatch.setattr(pool, "weights", lambda ranks: torch.eye(ranks)[0])
-    assert torch.equal(pool(vectors), vectors.amax(1))
-
-
 def test_the_mean_of_regions_is_that_of_their_projections():
     encoder = PooledImageEncoder(11, 6).eval()
     regions = torch.randn(4, 36, 11)
@@ -66,20 +58,6 @@ def test_the_mean_of_regions_is_that_of_their_projections():
     assert torch.allclose(found.pooled, slow, atol=1e-6)
     assert torch.equal(found.regions, found.pooled[:, None])
     assert torch.allclose(found.pooled.norm(dim=1), torch.ones(4))
-
-
-def test_the_generalized_pool_is_of_projected_regions():
-    encoder = PooledImageEncoder(11, 6, "gpo").eval()
-    regions = torch.randn(4, 36, 11)
-    slow = functional.normalize(encoder.pool(encoder.project(regions)), dim=1)
-    assert torch.allclose(encoder(regions).pooled, slow, atol=1e-6)
-
-
-def test_features_are_dropped_in_training_alone():
-    encoder, regions = PooledImageEncoder(11, 6, feature_dropout=0.5), torch.randn(4, 36, 11)
-    assert not torch.equal(encoder(regions).pooled, encoder(regions).pooled)
-    encoder.eval()
-    assert torch.equal(encoder(regions).pooled, encoder(regions).pooled)
 
 
 def test_a_bag_of_words_is_the_mean_of_embeddings_and_knows_no_order():
@@ -96,29 +74,12 @@ def test_a_bag_of_words_is_the_mean_of_embeddings_and_knows_no_order():
     assert torch.equal(found.words, found.pooled[:, None])
 
 
-def test_a_gru_reads_the_order():
-    torch.manual_seed(0)
-    encoder, lengths = PooledCaptionEncoder(20, 5, 6, "gru").eval(), torch.tensor([3])
-    one = encoder(torch.tensor([[1, 7, 2]]), lengths).pooled
-    assert not torch.allclose(one, encoder(torch.tensor([[7, 1, 2]]), lengths).pooled, atol=1e-3)
-    outputs = encoder.read(encoder.embed(torch.tensor([[1, 7, 2]])))[0][0]
-    slow = functional.normalize(sum((outputs[:, :6] + outputs[:, 6:]) / 2) / 3, dim=0)
-    assert torch.allclose(one[0], slow, atol=1e-6)
-
-
 @pytest.mark.parametrize("reader", ["words", "gru"])
 def test_padding_is_no_word(reader):
     encoder = PooledCaptionEncoder(20, 5, 6, reader).eval()
     alone = encoder(torch.tensor([[1, 3, 2]]), torch.tensor([3])).pooled
     padded = encoder(torch.tensor([[1, 3, 2, 9, 9], [4, 4, 4, 4, 4]]), torch.tensor([3, 5])).pooled
     assert torch.allclose(alone[0], padded[0], atol=1e-6)
-
-
-def test_words_are_blank_in_training_alone():
-    encoder = PooledCaptionEncoder(20, 5, 6, word_dropout=1.0)
-    tokens, lengths = torch.tensor([[1, 3, 2], [5, 5, 5]]), torch.tensor([3, 3])
-    assert torch.equal(*encoder(tokens, lengths).pooled)
-    assert not torch.equal(*encoder.eval()(tokens, lengths).pooled)
 
 
 def test_what_needs_regions_and_words_is_refused_by_name():
@@ -134,7 +95,8 @@ def test_each_kind_of_network_is_built_for_its_ranks():
     group = ProcessGroup(1, 2)
     for kind in ("sgr", "saf", "pooled"):
         small = ["model.embed_dim=8", "model.word_dim=6", f"model.similarity={kind}"]
-        model = read_settings("sgr", [*small, "model.image_pooling=gpo"]).model
+        own = ["model.image_pooling=gpo"] if kind == "pooled" else []
+        model = read_settings("sgr", [*small, *own]).model
         net = make_network(model, Sizes(4, 5, 20), group)
         assert net.similarity.group is group
         assert ("images.pool.weigh.weight" in net.state_dict()) is True

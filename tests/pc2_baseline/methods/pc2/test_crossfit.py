@@ -6,8 +6,7 @@ import torch
 
 from pc2_baseline.methods.pc2 import crossfit
 from pc2_baseline.methods.pc2.paper import rectified
-from pc2_baseline.modules.division import Division
-from pc2_baseline.modules.folds import assign_folds
+from pc2_baseline.modules.division import Division, assign_folds
 
 CLEAN = np.arange(24) % 3 > 0
 PROB = np.linspace(0.3, 0.9, 24)

@@ -1,5 +1,9 @@
-"""Reading packed captions by a GRU, with a backward pass written by hand for the CPU."""
+"""Encoders of SGRAF: regions and words to unit vectors, each with an attention pooling.
 
+The GRU that reads captions has a backward pass written by hand for the CPU.
+"""
+
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple, cast
 
@@ -10,6 +14,183 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+from now_builder.formats.features import REGIONS
+from pc2_baseline.networks.fused import unit
+
+Block = Float[Tensor, "batch batch"]
+"""Similarities of a batch, or what has their shape: rows images, columns captions."""
+PerPair = Float[Tensor, " batch"]
+"""A value of each pair of a batch."""
+Loss = Float[Tensor, ""]
+"""A loss, with its graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCodes:
+    """Encoded screenshots.
+
+    Attributes:
+        regions: One unit vector a region.
+        pooled: One unit vector a screenshot.
+    """
+
+    regions: Float[Tensor, "images regions dim"]
+    pooled: Float[Tensor, "images width"]
+
+    def __getitem__(self, rows: slice | Int[Tensor, " rows"]) -> "ImageCodes":
+        return ImageCodes(self.regions[rows], self.pooled[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionCodes:
+    """Encoded captions.
+
+    Attributes:
+        words: One unit vector a word; zeros from ``lengths`` on.
+        pooled: One unit vector a caption.
+        lengths: Words of each caption, on the CPU.
+    """
+
+    words: Float[Tensor, "captions words dim"]
+    pooled: Float[Tensor, "captions width"]
+    lengths: Int[Tensor, " captions"]
+
+    def __getitem__(self, rows: slice | Int[Tensor, " rows"]) -> "CaptionCodes":
+        on_cpu = rows if isinstance(rows, slice) else rows.cpu()
+        beside = rows if isinstance(rows, slice) else rows.to(self.words.device)
+        return CaptionCodes(self.words[beside], self.pooled[beside], self.lengths[on_cpu])
+
+
+def word_mask(lengths: Int[Tensor, " captions"], words: int, device: torch.device) -> Tensor:
+    """Mark the words that are there: (captions, words), bool."""
+    return torch.arange(words, device=device) < lengths.to(device)[:, None]
+
+
+def xavier(module: nn.Module) -> None:
+    r"""Draw the linear layers of a module uniformly from ±√6/√(in+out), biases zero."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
+class ImagePooling(nn.Module):
+    """Pool regions by self-attention to their mean.
+
+    Source:
+        VisualSA of SGRAF (Diao et al., AAAI 2021): batch normalisation over the region slots in
+        the local branch and over the width in the global one.
+    """
+
+    def __init__(self, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.local = nn.Sequential(
+            nn.Linear(dim, dim), nn.BatchNorm1d(REGIONS), nn.Tanh(), nn.Dropout(dropout)
+        )
+        self.whole = nn.Sequential(
+            nn.Linear(dim, dim), nn.BatchNorm1d(dim), nn.Tanh(), nn.Dropout(dropout)
+        )
+        self.weigh = nn.Linear(dim, 1)
+        xavier(self)
+
+    def forward(self, regions: Float[Tensor, "images 36 dim"]) -> Float[Tensor, "images dim"]:
+        """Return one unit vector per image."""
+        query = self.whole(regions.mean(1))
+        weights = self.weigh(self.local(regions) * query[:, None]).softmax(1)
+        return unit((weights * regions).sum(1))
+
+
+class ImageEncoder(nn.Module):
+    """Project region features to unit vectors and pool them: by attention, or their mean."""
+
+    attends = True
+
+    def __init__(
+        self, feature_dim: int, dim: int, dropout: float, feature_dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(feature_dropout)
+        self.project = nn.Linear(feature_dim, dim)
+        xavier(self)
+        self.pool = ImagePooling(dim, dropout) if self.attends else None
+
+    def forward(self, regions: Float[Tensor, "images 36 features"]) -> ImageCodes:
+        """Encode the screenshots of a batch."""
+        vectors = unit(self.project(self.drop(regions)))
+        pooled = unit(vectors.mean(1)) if self.pool is None else self.pool(vectors)
+        return ImageCodes(vectors, pooled)
+
+
+class CaptionPooling(nn.Module):
+    """Pool the words of each caption by self-attention to their mean, padding apart.
+
+    Source:
+        TextSA of SGRAF (Diao et al., AAAI 2021).
+    """
+
+    def __init__(self, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.local = nn.Sequential(nn.Linear(dim, dim), nn.Tanh(), nn.Dropout(dropout))
+        self.whole = nn.Sequential(nn.Linear(dim, dim), nn.Tanh(), nn.Dropout(dropout))
+        self.weigh = nn.Linear(dim, 1)
+        xavier(self)
+
+    def forward(
+        self, words: Float[Tensor, "captions words dim"], lengths: Int[Tensor, " captions"]
+    ) -> Float[Tensor, "captions dim"]:
+        """Return one unit vector per caption."""
+        padding = ~word_mask(lengths, words.shape[1], words.device)
+        mean = words.sum(1) / lengths.to(words)[:, None]
+        scores = self.weigh(self.local(words) * self.whole(mean)[:, None]).squeeze(-1)
+        weights = scores.masked_fill(padding, float("-inf")).softmax(1)
+        return unit((weights[..., None] * words).sum(1))
+
+
+class CaptionEncoder(nn.Module):
+    """Embed tokens, read them both ways, average the two directions, and pool the words."""
+
+    attends = True
+    both_ways = True
+
+    def __init__(
+        self, vocabulary: int, word_dim: int, dim: int, dropout: float, word_dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, word_dim)
+        nn.init.uniform_(self.embed.weight, -0.1, 0.1)
+        self.dropout = nn.Dropout(dropout)
+        self.word_dropout = word_dropout
+        self.read = nn.GRU(word_dim, dim, batch_first=True, bidirectional=self.both_ways)
+        self.pool = CaptionPooling(dim, dropout) if self.attends else None
+
+    def forward(
+        self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
+    ) -> CaptionCodes:
+        """Encode the captions of a batch."""
+        embedded = self.dropout(self.embed(tokens))
+        if self.training:
+            embedded = with_blanks(embedded, self.word_dropout)
+        words = unit(read_words(self.read, embedded, lengths))
+        return CaptionCodes(words, self.pooled(words, lengths), lengths)
+
+    def pooled(
+        self, words: Float[Tensor, "captions words dim"], lengths: Int[Tensor, " captions"]
+    ) -> Float[Tensor, "captions dim"]:
+        """Pool the words of each caption: by attention, or their sum, which is along their mean."""
+        pooled: Tensor = unit(words.sum(1)) if self.pool is None else self.pool(words, lengths)
+        return pooled
+
+
+def with_blanks(
+    embedded: Float[Tensor, "captions words dim"], share: float
+) -> Float[Tensor, "captions words dim"]:
+    """Replace a random share of the words of each caption by zeros."""
+    if not share:
+        return embedded
+    blank = torch.rand(embedded.shape[:2], device=embedded.device) < share
+    return embedded.masked_fill(blank[..., None], 0.0)
 
 
 def read_words(

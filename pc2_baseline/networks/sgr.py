@@ -1,0 +1,204 @@
+"""SGR of SGRAF: words with what they attend to in the image, as nodes of a graph."""
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pc2_baseline.networks.encoders import (
+    CaptionCodes,
+    CaptionEncoder,
+    ImageCodes,
+    ImageEncoder,
+    word_mask,
+    xavier,
+)
+from pc2_baseline.networks.fused import conclude, local_nodes, reason, squared_difference, unit
+from pc2_baseline.networks.similarity import (
+    DEFAULT_BUDGET,
+    WIDE_MB,
+    ChunkedSettings,
+    ChunkedSimilarity,
+    MatchingNetwork,
+    MemoryBudget,
+)
+
+TEMPERATURE = 9.0
+SLOPE = 0.1
+
+
+class NodeSettings(ChunkedSettings):
+    """Settings of the networks of SGRAF."""
+
+    similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
+
+    def encoders(self, features: int, vocabulary: int) -> tuple[ImageEncoder, CaptionEncoder]:
+        """Draw the encoders, the images' first."""
+        dim = self.embed_dim
+        images = ImageEncoder(features, dim, self.dropout, self.feature_dropout)
+        drops = self.dropout, self.word_dropout
+        return images, CaptionEncoder(vocabulary, self.word_dim, dim, *drops)
+
+
+class SgrSettings(NodeSettings):
+    """SGR of SGRAF (Diao et al., AAAI 2021)."""
+
+    graph_layers: PositiveInt = Field(3, description="Layers of graph reasoning over the nodes.")
+
+    def network(self, features: int, vocabulary: int) -> MatchingNetwork:
+        """Build the network."""
+        encoders = self.encoders(features, vocabulary)
+        sizes = self.embed_dim, self.similarity_dim, self.graph_layers
+        return MatchingNetwork(*encoders, SgrSimilarity(*sizes, self.budget))
+
+
+class Similarity(ChunkedSimilarity):
+    """Score pairs, in (0, 1), by what their words and the wholes differ in from each other.
+
+    Nothing of the width of a word is kept for the backward pass.
+
+    A subclass defines in :meth:`conclude` how a pair's nodes become one vector: one global, and
+    one for each word, compared with what it attends to in the image.
+
+    Source:
+        SGRAF (Diao et al., AAAI 2021).
+    """
+
+    kept_layers = 1
+
+    def __init__(self, dim: int, node_dim: int, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
+        super().__init__(node_dim, budget)
+        self.local = nn.Linear(dim, node_dim)
+        self.whole = nn.Linear(dim, node_dim)
+        self.evaluate = nn.Linear(node_dim, 1)
+        xavier(self)
+
+    def conclude(
+        self,
+        nodes: Float[Tensor, "images captions nodes node"],
+        there: Bool[Tensor, "captions nodes"],
+    ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
+        """Turn the nodes of each pair into one vector.
+
+        Returns:
+            The vector of each pair, and figures of each caption for :meth:`note`.
+        """
+        raise NotImplementedError
+
+    def score_own(self, images: ImageCodes, captions: CaptionCodes) -> Float[Tensor, " pairs"]:
+        """Return the logit of each image with the caption of its own row."""
+        return self._cells(images, captions, kind=self._kind(images.regions.dtype), logits=True)
+
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
+        """Return the bytes kept for the backward pass: nodes, and attention by layer."""
+        lengths = captions.lengths + 1
+        nodes = int(lengths.sum()) * self.local.out_features
+        attention = int(lengths.square().sum())
+        cells = len(images.pooled) * (nodes + attention)
+        return kind.itemsize * self.kept_layers * cells
+
+    def _block(
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
+    ) -> Float[Tensor, "rows captions"]:
+        longest = int(captions.lengths.max())
+        words = captions.words[:, :longest]
+        mask = word_mask(captions.lengths, longest, words.device)
+        whole = squared_difference(
+            images.pooled, captions.pooled, self.whole.weight, self.whole.bias
+        )
+        cells = self._chunk_bytes(words.device, WIDE_MB) // (kind.itemsize * words.shape[2])
+        halves = unit(whole), images.regions, words * mask[..., None]
+        local = self.local.weight, self.local.bias
+        nodes = local_nodes(*halves, *local, (TEMPERATURE, SLOPE), (kind, cells))
+        concluded, figures = self.conclude(nodes, functional.pad(mask, (1, 0), value=True))
+        scores = self.evaluate(concluded).squeeze(-1)
+        return torch.cat([scores if logits else torch.sigmoid(scores), figures])
+
+    def _cells(
+        self, images: ImageCodes, captions: CaptionCodes, *, kind: torch.dtype, logits: bool
+    ) -> Float[Tensor, " cells"]:
+        longest = int(captions.lengths.max())
+        mask = word_mask(captions.lengths, longest, captions.words.device)
+        words = captions.words[:, :longest] * mask[..., None]
+        whole = self.whole((images.pooled - captions.pooled).square())
+        affinity = functional.leaky_relu(images.regions @ words.transpose(1, 2), SLOPE)
+        weights = (TEMPERATURE * unit(affinity)).softmax(1).transpose(1, 2)
+        context = unit(weights @ images.regions)
+        weight, bias = self.local.weight.to(kind), self.local.bias.to(kind)
+        local = functional.linear((context - words).to(kind).square(), weight, bias)
+        nodes = torch.cat([unit(whole)[:, None].to(kind), unit(local)], 1)
+        concluded, _ = self.conclude(nodes[None], functional.pad(mask, (1, 0), value=True))
+        scores = self.evaluate(concluded[0]).squeeze(-1)
+        return scores if logits else torch.sigmoid(scores)
+
+
+class GraphLayer(nn.Module):
+    """Let similarity nodes attend to each other and re-project them.
+
+    Source:
+        SGR of SGRAF (Diao et al., AAAI 2021), eq. 8 and 9: softmax(Q(X)K(X)ᵀ), unscaled, without
+        a residual.
+
+    Differs:
+        Query and key projections are multiplied first: Q(x)·K(x') = (KᵀQx + Kᵀb_Q)·x' + terms in
+        x alone, which cancel in the softmax, as does a key's bias. The same value, one product a
+        node fewer.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(dim, dim)
+        self.key = nn.Linear(dim, dim, bias=False)
+        self.mix = nn.Linear(dim, dim)
+        xavier(self)
+
+    def forward(
+        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
+    ) -> Float[Tensor, "pairs nodes dim"]:
+        """Update all nodes from all nodes."""
+        return reason(nodes, padding, self._folded(), (self.mix.weight, self.mix.bias))
+
+    def first(
+        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
+    ) -> Float[Tensor, "pairs dim"]:
+        """Update the first node alone, in full precision from the attention on."""
+        weight, bias = self._folded()
+        mixed = conclude(nodes, padding, (weight.to(nodes.dtype), bias.to(nodes.dtype)))
+        return functional.relu(self.mix(mixed.to(weight.dtype)))
+
+    def _folded(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]]:
+        return self.key.weight.T @ self.query.weight, self.query.bias @ self.key.weight
+
+
+class SgrSimilarity(Similarity):
+    """Similarity graph reasoning: nodes attend to each other; the global one is read.
+
+    Source:
+        SGRAF (Diao et al., AAAI 2021), branch SGR.
+
+    Differs:
+        The last graph layer is computed for the global node alone, the only one that is read.
+    """
+
+    def __init__(
+        self, dim: int, node_dim: int, layers: int, budget: MemoryBudget = DEFAULT_BUDGET
+    ) -> None:
+        super().__init__(dim, node_dim, budget)
+        self.layers = nn.ModuleList(GraphLayer(node_dim) for _ in range(layers))
+        self.kept_layers = layers
+
+    def conclude(
+        self,
+        nodes: Float[Tensor, "images captions nodes node"],
+        there: Bool[Tensor, "captions nodes"],
+    ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
+        """Reason over the graph of each pair's nodes and return the global one."""
+        images, captions = nodes.shape[:2]
+        padding = ~there.expand(images, -1, -1).reshape(images * captions, 1, -1)
+        flat = nodes.flatten(0, 1)
+        *inner, last = self.layers
+        for layer in inner:
+            flat = layer(flat, padding)
+        reasoned: Tensor = last.first(flat, padding)  # type: ignore[operator]
+        return reasoned.view(images, captions, -1), reasoned.new_zeros(0, captions)
