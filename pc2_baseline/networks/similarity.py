@@ -218,8 +218,10 @@ class ChunkedSimilarity(BlockSimilarity):
             if keep:
                 found.append(block(images, part, kind))
             else:  # no random draw is made in a block, so no state of the generators is kept
-                how = {"use_reentrant": False, "preserve_rng_state": False}
-                found.append(checkpoint(block, images, part, kind, **how))
+                scores: Tensor = checkpoint(
+                    block, images, part, kind, use_reentrant=False, preserve_rng_state=False
+                )
+                found.append(scores)
         return torch.cat(found, 1)
 
     def cell_gradients(
