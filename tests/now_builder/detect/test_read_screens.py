@@ -100,8 +100,8 @@ def test_it_holds_what_each_page_shows_and_goes_on_after_a_stop(captures, tmp_pa
 def release_of(folder, *keys, split="test"):
     folder.mkdir()
     pairs = [
-        Pair(key, split, place, f"http://{key}.test/", f"{key}.test", "a", None, None, None, "")
-        for place, key in enumerate(keys)
+        Pair(key, split, place, f"http://{site}/", site, "a", None, None, None, "")
+        for place, (key, site) in enumerate((key, f"site{key}.test") for key in keys)
     ]
     write_pairs(folder / "pairs.parquet", pairs)
     return folder
