@@ -99,7 +99,7 @@ def stream_rows(
         kinds = pa.schema([field for field in schema if field.name in stored.names])
         for batch in file.iter_batches(_BLOCK, columns=kinds.names, use_threads=False):
             try:
-                table = batch.select(kinds.names).cast(kinds)
+                table = pa.Table.from_batches([batch]).select(kinds.names).cast(kinds)
             except (pa.ArrowException, ValueError, KeyError) as error:  # a name twice: a KeyError
                 raise FormatError(path, f"columns of another type ({error!s:.200})") from None
             for name in set(required).intersection(kinds.names):
