@@ -81,16 +81,14 @@ class EncoderInputs:
         ids = torch.zeros(1, self.text_limit, dtype=torch.long, device="meta")
         return int(_vectors(self.name, self._skeleton.get_text_features(input_ids=ids)).shape[1])
 
-    def pack(
-        self, pictures: Sequence[Image.Image], *, squeeze: bool = False
-    ) -> UInt8[Tensor, "n values"]:
+    def pack(self, pictures: Sequence[Image.Image]) -> UInt8[Tensor, "n values"]:
         """Resize RGB pictures of any size as the model wants, a row of bytes each.
 
-        They are scaled and shifted (:meth:`DualTowers.images`) where they are embedded: bytes take
-        a quarter of the memory. ``squeeze`` resizes each to a square first, so that a processor
-        that crops to a square (CLIP's) cuts nothing off.
+        Each becomes a square first, of which a processor that crops (CLIP's) cuts nothing off. They
+        are scaled and shifted (:meth:`DualTowers.images`) where they are embedded: bytes take a
+        quarter of the memory.
         """
-        rows = self._process([squared(each) if squeeze else each for each in pictures]).flatten(1)
+        rows = self._process([squared(each) for each in pictures]).flatten(1)
         packed = rows.to(torch.uint8)
         if not torch.equal(packed.to(rows.dtype), rows) or packed.shape[1] != prod(self.shape):
             raise refused(self.name, "its image processor makes more of a picture than bytes")
@@ -160,11 +158,9 @@ class PictureEncoder(EncoderInputs):
         self._towers = DualTowers(self, DTYPES[precision]).to(device).eval()
 
     @torch.inference_mode()
-    def images(
-        self, pictures: Sequence[Image.Image], *, squeeze: bool = False
-    ) -> Float[Tensor, "n width"]:
+    def images(self, pictures: Sequence[Image.Image]) -> Float[Tensor, "n width"]:
         """Embed pictures, as :meth:`pack` takes them, as unit vectors in float32 on the CPU."""
-        packed = self.pack(pictures, squeeze=squeeze).to(self._device)
+        packed = self.pack(pictures).to(self._device)
         vectors = self._towers.images(packed).float().cpu()
         if not vectors.isfinite().all():
             raise refused(self.name, "its vectors are not finite; precision fp32 may help")

@@ -169,11 +169,6 @@ class DualEncoderSettings(ModelSettings):
         description="Dual encoder of transformers to begin with (CLIP, SigLIP, SigLIP 2, AltCLIP, "
         "Chinese-CLIP …): name on the Hugging Face hub, or folder.",
     )
-    squeeze: bool = Field(
-        default=False,
-        description="Resize screenshots to a square first; CLIP's own processor crops the middle "
-        "square.",
-    )
     lora_rank: NonNegativeInt = Field(
         0,
         description="Train adapters of this rank (LoRA) next to the linear layers, and nothing "
@@ -238,9 +233,6 @@ class TrainSettings(Strict):
     )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Seed of every random draw.")
     device: str = Field("auto", description="cpu, cuda, cuda:1 …; auto takes CUDA where it is.")
-    deterministic: bool = Field(
-        default=True, description="Use only algorithms that repeat bit for bit on a device."
-    )
     tf32: bool = Field(
         default=False,
         description="On a GPU, round the factors of float32 products to TF32's ten bits: several "

@@ -36,15 +36,13 @@ class PackedScreenshots:
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(
-        self, shots: Sequence[Screenshot], inputs: EncoderInputs, *, squeeze: bool
-    ) -> None:
+    def __init__(self, shots: Sequence[Screenshot], inputs: EncoderInputs) -> None:
         self.shape = (len(shots), 1, prod(inputs.shape))
-        self._shots, self._inputs, self._squeeze = shots, inputs, squeeze
+        self._shots, self._inputs = shots, inputs
 
     def _pack(self, shot: Screenshot) -> UInt8[np.ndarray, "1 values"]:
         picture = open_screenshot(shot.read(), shot.key)
-        packed: np.ndarray = self._inputs.pack([picture], squeeze=self._squeeze).numpy()
+        packed: np.ndarray = self._inputs.pack([picture]).numpy()
         return packed
 
     def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> UInt8[np.ndarray, "n 1 values"]:
@@ -80,7 +78,7 @@ class PixelReader(ReleaseReader):
                 f"those that {release} was packaged from"
             )
         self.encoder, self.inputs = model.encoder, EncoderInputs(model.encoder)
-        self._captures, self._squeeze = data.captures, model.squeeze
+        self._captures = data.captures
 
     @cached_property
     def encoder_sha256(self) -> str | None:
@@ -95,7 +93,7 @@ class PixelReader(ReleaseReader):
             raise FormatError(self.release / "pairs.parquet", problem)
         shots = find_screenshots(self._captures, pairs)
         ordered = [shots[pair.key] for pair in pairs]
-        packed = PackedScreenshots(ordered, self.inputs, squeeze=self._squeeze)
+        packed = PackedScreenshots(ordered, self.inputs)
         ids = self.inputs.tokens([pair.caption for pair in pairs], self.data.max_tokens)
         return self._captures, packed, [np.array(own) for own in ids]
 

@@ -89,9 +89,8 @@ def train(
         early = ", stopped early" if state.stopped else ""
         say(f"{run}: done, {state.epoch + 1} epochs{early}; --force starts over")
         return Trained.of(state, 0)
-    if settings.train.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    repeat_exactly(settings.train.deterministic)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    repeat_exactly(wanted=True)
     backends: Any = torch.backends
     for kind in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
         kind.fp32_precision = "tf32" if settings.train.tf32 else "ieee"

@@ -193,7 +193,7 @@ class EmbeddedRegions:
         self, picture: Image.Image, boxes: Float[np.ndarray, "36 4"]
     ) -> Float[np.ndarray, "36 768"]:
         crops = [picture.crop(_whole_pixels(box)) for box in boxes.tolist()]
-        vectors = to_768(self._encoder.images(crops, squeeze=True)) * DIMENSION**0.5
+        vectors = to_768(self._encoder.images(crops)) * DIMENSION**0.5
         rows: Float[np.ndarray, "36 768"] = vectors.numpy()
         return rows
 

@@ -49,11 +49,10 @@ def test_a_pair_is_the_one_that_the_trainer_reads(tiny, data):
         data[len(data)]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_gives_every_pair_once_in_shuffled_batches(tiny, data, workers):
+def test_a_loader_gives_every_pair_once_in_shuffled_batches(tiny, data):
     data[0]  # what is open here must not reach the workers
     loader = DataLoader(
-        data, 7, shuffle=True, num_workers=workers, collate_fn=ReleaseDataset.collate,
+        data, 7, shuffle=True, num_workers=2, collate_fn=ReleaseDataset.collate,
         generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     expected, seen = regions_of(tiny), []

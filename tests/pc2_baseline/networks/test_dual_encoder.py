@@ -65,12 +65,12 @@ def test_before_it_learns_its_vectors_are_those_of_the_pre_trained_model(
     pages = pairs_with_texts(painted / "release", "test")
     shots = find_screenshots(painted / "captures", pages)
     pictures = [open_screenshot(shots[page.key].read(), page.key) for page in pages]
-    net = network(folder, squeeze=True).eval()
+    net = network(folder).eval()
     with opened(painted, own, "test") as (pairs,), torch.no_grad():
         batch = pairs.batch(np.arange(8))
         images = net.encode_images(batch.regions).pooled
         captions = net.encode_captions(batch.tokens, batch.lengths).pooled
-    one = torch.cat([expected.images([picture], squeeze=True) for picture in pictures])
+    one = torch.cat([expected.images([picture]) for picture in pictures])
     torch.testing.assert_close(images, one, atol=3e-6, rtol=0)
     assert one.std(0).max() > 1e-3, "pages are told apart"
     assert captions.std(0).max() > 1e-3, "captions, too; the towers' own test has their vectors"

@@ -58,17 +58,18 @@ def test_training_says_which_it_took(release, tmp_path):
     assert 'name = "crossfit"' in Path(tmp_path / "run" / "run.toml").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("asked", "precision"), [("true", "tf32"), ("false", "ieee")])
-def test_products_on_a_gpu_are_rounded_to_tf32_where_that_is_asked_for(
-    release, tmp_path, asked, precision
-):
+def test_products_on_a_gpu_are_rounded_to_tf32_where_that_is_asked_for(release, tmp_path):
     kinds = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
-    quick = ["--config", "sgr", "--set", "train.warmup_epochs=1", "--set", "train.epochs=0"]
-    command = ["train", str(release), str(tmp_path / "run"), *quick, "--set", f"train.tf32={asked}"]
-    small = ["--set", "model.embed_dim=16", "--set", "model.similarity_dim=8"]
-    done = CliRunner().invoke(app, [*command, *small, "--set", "data.tokenizer=jieba"])
-    assert done.exit_code == 0, done.output
-    assert {kind.fp32_precision for kind in kinds} == {precision}
+    small = [
+        "train.warmup_epochs=1", "train.epochs=0", "model.embed_dim=8", "model.similarity_dim=8",
+        "data.tokenizer=jieba",
+    ]  # fmt: skip
+    for asked, precision in (("true", "tf32"), ("false", "ieee")):
+        sets = [part for one in (*small, f"train.tf32={asked}") for part in ("--set", one)]
+        command = ["train", str(release), str(tmp_path / asked), "--config", "sgr", *sets]
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+        assert {kind.fp32_precision for kind in kinds} == {precision}
 
 
 def test_the_only_track_is_taken_where_the_presets_is_not_there(release, capsys):
@@ -77,17 +78,14 @@ def test_the_only_track_is_taken_where_the_presets_is_not_there(release, capsys)
     assert capsys.readouterr().err == f"{release}: {words}\n"
 
 
-@pytest.mark.parametrize(
-    ("on", "overrides"),
-    [
+def test_a_track_that_is_there_or_asked_for_is_left(release, capsys):
+    for on, overrides in (
         (None, []),
         ("f30k", []),
         ("now-bert", ["data.tokenizer = bert"]),
         ("now-bert", ["data.tokenizer=bpe"]),
-    ],
-)
-def test_a_track_that_is_there_or_asked_for_is_left(release, capsys, on, overrides):
-    assert with_only_track(release, "pc2-paper", overrides, on) == overrides
+    ):
+        assert with_only_track(release, "pc2-paper", overrides, on) == overrides
     assert not capsys.readouterr().err
 
 
