@@ -59,16 +59,7 @@ def held_by(root: psutil.Process, cpu: dict[int, float]) -> float:
 
 
 def measure(command: Sequence[str | Path], written: Path, kill_after: float | None = None) -> Cost:
-    """Run a command and watch it and its processes.
-
-    Args:
-        command: What to run.
-        written: File or folder whose size is taken at the end.
-        kill_after: Seconds after which all its processes are killed; without it, it must succeed.
-
-    Returns:
-        Its cost; CPU seconds are those of each of its processes when last seen.
-    """
+    """Run a command, kill it after some seconds if asked, and return what its processes took."""
     start, most = time.perf_counter(), 0.0
     cpu: dict[int, float] = {}
     line = list(map(str, command))

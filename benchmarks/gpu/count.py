@@ -75,10 +75,10 @@ def _gru(words: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 class FakeDevice(TorchDispatchMode):
     """Run PyTorch code on :data:`FAKE` as if it were a GPU, and count what it does there.
 
-    Integers that the host has sent, and what follows from them alone, are computed for real beside
-    the shapes. What else the host reads is made up: 1 for a number, all rows for a mask, rows that
-    are all different, low and high in turn for a copy of others, and for the cells of a matrix that
-    are not zero the diagonal and the cells beside it, as a hinge on hardest negatives leaves them.
+    Integers that the host has sent, and what follows from them alone, are computed for real. What
+    else the host reads is made up: 1 for a number, all rows for a mask, low and high in turn for a
+    copy, and for the cells of a matrix that are not zero the diagonal and the cells next to it, as
+    a hinge on hardest negatives leaves them.
 
     Attributes:
         every_cell: Make up that all cells of a matrix are not zero.
@@ -289,16 +289,11 @@ def flops_of(work: Work) -> float:
     return float(sum(flops * times for (_, flops, _), times in work.items()))
 
 
-def lengths_like_now(count: int) -> np.ndarray:
-    """Return lengths of captions as NoW's: skewed, 54 tokens in the mean, 412 at most."""
-    drawn = np.random.default_rng(0).gamma(3.0, 18.0, count)
-    return np.clip(np.round(drawn), 3, 412).astype(int) + 2
-
-
 def pairs_of(count: int, settings: Settings) -> PairSet:
-    """Make pairs on the fake device."""
-    draw = np.random.default_rng(1)
-    captions = [draw.integers(4, _VOCABULARY, length) for length in lengths_like_now(count)]
+    """Make pairs on the fake device, with captions as long as NoW's: 54 tokens in the mean."""
+    draw = np.random.default_rng(0)
+    lengths = np.clip(np.round(draw.gamma(3.0, 18.0, count)), 3, 412).astype(int) + 2
+    captions = [draw.integers(4, _VOCABULARY, length) for length in lengths]
     if settings.reads:
         captions = list(draw.normal(size=(count, WIDTH)).astype(np.float32))
     regions, own = torch.empty(count, 36, _FEATURES, device=FAKE), np.arange(count)
@@ -381,7 +376,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--gpu", choices=GPUS, default="h100")
     parser.add_argument("--pairs", type=int, default=98_000)
-    parser.add_argument("--clean", type=float, default=0.7, help="Share of the pairs called clean.")
+    parser.add_argument("--clean", type=float, default=0.7)
     asked = parser.parse_args()
     settings = read_settings(asked.config, asked.set)
     with redirect_stderr(StringIO()), catch_warnings(action="ignore"), fake_gpu() as device:
