@@ -118,9 +118,14 @@ NO_XET = "run the same command again, or with HF_HUB_DISABLE_XET=1, which does w
 
 
 def of_xet(error: BaseException) -> bool:
-    """Whether an error comes from the hub's Xet, whose client raises errors of any type."""
-    steps = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code.co_name in {"_upload_xet_files", "xet_get"} for frame, _ in steps)
+    """Whether an error comes from the hub's Xet, whose client raises errors of any type.
+
+    Uploads call it in ``_upload_pipeline.py``; other errors there come from deeper within.
+    """
+    steps = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if any(step.co_name in {"_upload_xet_files", "xet_get"} for step in steps):
+        return True
+    return bool(steps) and steps[-1].co_filename.endswith("_upload_pipeline.py")
 
 
 def size_text(size: int) -> str:

@@ -4,12 +4,13 @@ import logging
 import multiprocessing
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.export.card import PLACEHOLDER
@@ -23,8 +24,7 @@ from now_builder.package.verify import verify
 _LONG_S = 30.0
 """Seconds until a warning says what helps where Xet hangs."""
 
-_COMMIT_FILES, _COMMIT_BYTES = 50, 20 * 10**9
-"""Most files of a commit, as the hub advises, and bytes, unless one file has more."""
+_MESSAGE = "Publish a release of noise-of-web"
 
 _EVALUATION = """name: "{name}"
 description: >-
@@ -118,11 +118,11 @@ def account(settings: PublishSettings) -> str:
 
 
 def send(upload: DatasetUpload) -> str:
-    """Make the data set if there is none, and send all files, 50 or 20 GB at most a commit.
+    """Make the data set if there is none, and send all files; the last commit has the card.
 
     Where the hub has too many requests, it is asked again after the time that it says. A rerun
-    after a stop sends only what the hub does not have. The last commit brings card and metadata,
-    and removes Parquet files and licences of an earlier release.
+    after a stop sends only what the hub does not have. Parquet files and licences of an earlier
+    release are removed.
 
     Returns:
         Address of the data set.
@@ -134,7 +134,6 @@ def send(upload: DatasetUpload) -> str:
 
     name, settings = upload.repository, upload.settings
     api = HfApi(endpoint=settings.endpoint)
-    card = upload.files["README.md"].read_text(encoding="utf-8").replace(PLACEHOLDER, name)
 
     def make() -> set[str]:
         with hub_errors(name):
@@ -145,49 +144,26 @@ def send(upload: DatasetUpload) -> str:
         return {file.rfilename for file in found.siblings or []}
 
     old = sorted(path for path in patient(make) - set(upload.files) if _OURS.fullmatch(path))
-    add: dict[str, Path | bytes] = {**upload.files, "README.md": card.encode()}
-    batches = list(_batches(upload.files))
-    for number, batch in enumerate(batches, 1):
-        files = {path: add[path] for path in batch}
-        remove = old if number == len(batches) else []
-        patient(partial(_commit, name, settings.endpoint, files, remove))
-        _log.info("%s: commit %d of %d", name, number, len(batches))
+    patient(partial(_send_by_process, upload, old))
     return f"{api.endpoint}/datasets/{name}"
 
 
-def _batches(files: Mapping[str, Path]) -> Iterator[list[str]]:
-    """Cut the files into commits: data first, so that the last one has all that describes them."""
-    data = [name for name in files if name.startswith("data/")]
-    batch: list[str] = []
-    size = 0
-    for name in data:
-        more = files[name].stat().st_size
-        if batch and (len(batch) == _COMMIT_FILES or size + more > _COMMIT_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(name)
-        size += more
-    yield [*batch, *(name for name in files if name not in data)]
-
-
-def _commit(
-    name: str, endpoint: str | None, add: Mapping[str, Path | bytes], remove: Sequence[str]
-) -> None:
-    """Send files as one commit, by a process of its own: Xet's client hears no signal."""
+def _send_by_process(upload: DatasetUpload, remove: Sequence[str]) -> None:
+    """Send the files by a process of its own: Xet's client hears no signal."""
     from huggingface_hub.utils._runtime import is_xet_available
 
     context = multiprocessing.get_context("spawn")
     problems, told = context.Pipe(duplex=False)
-    process = context.Process(
-        target=_send_commit, args=(told, name, endpoint, add, remove), daemon=True
-    )
+    process = context.Process(target=_send_files, args=(told, upload, remove), daemon=True)
     process.start()
     told.close()
     try:
         process.join(_LONG_S)
         if process.is_alive() and is_xet_available():
             _log.warning(
-                "publish: %s: still sending; if nothing moves, stop it and %s", name, NO_XET
+                "publish: %s: still sending; if nothing moves, stop it and %s",
+                upload.repository,
+                NO_XET,
             )
         process.join()
     finally:
@@ -196,31 +172,28 @@ def _commit(
         problem, wait_s = problems.recv()
         raise NowError(problem) if wait_s is None else BusyError(problem, wait_s)
     if process.exitcode:
-        raise NowError(f"{name}: the process that sends ended with code {process.exitcode}")
+        raise NowError(
+            f"{upload.repository}: the process that sends ended with code {process.exitcode}"
+        )
 
 
-def _send_commit(
-    told: Connection,
-    name: str,
-    endpoint: str | None,
-    add: Mapping[str, Path | bytes],
-    remove: Sequence[str],
-) -> None:
-    """Send a commit; tell the line of an error that the hub's client raises."""
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+def _send_files(told: Connection, upload: DatasetUpload, remove: Sequence[str]) -> None:
+    """Send files, then the card; tell the line of an error that the hub's client raises."""
+    from huggingface_hub import HfApi
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    changes: list[CommitOperationAdd | CommitOperationDelete] = [
-        *(CommitOperationAdd(path, content) for path, content in add.items()),
-        *(CommitOperationDelete(path) for path in remove),
-    ]
+    name, card = upload.repository, upload.files["README.md"]
+    api = HfApi(endpoint=upload.settings.endpoint)
+    shared: dict[str, Any] = {"repo_id": name, "repo_type": "dataset", "commit_message": _MESSAGE}
+    text = card.read_text(encoding="utf-8").replace(PLACEHOLDER, name)
     try:
         with hub_errors(name):
-            HfApi(endpoint=endpoint).create_commit(
-                name,
-                changes,
-                commit_message="Publish a release of noise-of-web",
-                repo_type="dataset",
+            api.upload_folder(
+                folder_path=card.parent,
+                allow_patterns=[path for path in upload.files if path != "README.md"],
+                delete_patterns=list(remove) or None,
+                **shared,
             )
+            api.upload_file(path_or_fileobj=text.encode(), path_in_repo="README.md", **shared)
     except NowError as error:
         told.send((str(error), error.wait_s if isinstance(error, BusyError) else None))

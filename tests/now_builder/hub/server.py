@@ -71,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json({"name": "somebody"}) if self._known() else self._json({}, 401)
         if found := re.fullmatch(r"/api/(?:datasets|models)/([^/]+/[^/]+)(/revision/[^/]+)?", path):
             return self._about(found[1])
-        if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/[^/]+", path):
+        if found := re.fullmatch(r"/api/(?:datasets|models)/([^/]+/[^/]+)/tree/[^/]+", path):
             files = self.server.hub.files[found[1]].items()
             return self._json(
                 [{"type": "file", "path": name, "size": len(content), "oid": COMMIT}
