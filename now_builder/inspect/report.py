@@ -10,12 +10,10 @@ from io import StringIO
 from itertools import combinations
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 from jaxtyping import Integer
 from jinja2 import Environment
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from now_builder import __version__
 from now_builder.errors import ConfigError, FormatError
@@ -39,6 +37,7 @@ _EXTREMES = 12
 """Pairs shown of each kind: least clean, doubtful, cleanest."""
 _BLUE, _GREY = "#0072B2", "#8C8C8C"
 """Colours of drawings, for light and dark pages."""
+_SEED = 0
 _MAX_MB = 10
 """Size of the page in megabytes, which a mail may carry; pictures shrink to fit in."""
 
@@ -106,7 +105,7 @@ def report(release: Path, settings: ReportSettings) -> str:
     statistics = ReleaseStatistics()
     known: dict[str, float] = {}
     stream = _noting(statistics.read_pairs(release), clean_prob, known)
-    sample = drawn(stream, settings.pairs, settings.seed)
+    sample = drawn(stream, settings.pairs, _SEED)
     read_rest(release, manifest, statistics)
     noise = _noise(settings, known) if settings.run else None
     measured = audit_stats(settings.audit, release, settings.run) if settings.audit else None
@@ -183,20 +182,24 @@ def lengths_of(statistics: ReleaseStatistics) -> list[Lengths]:
 
 def _drawn_lengths(lengths: Integer[np.ndarray, " pairs"]) -> str:
     """Draw lengths up to where 99 % of them are; the last bar has all longer ones."""
-    top = int(np.quantile(lengths, 0.99)) + 1
-    counts, edges = np.histogram(np.minimum(lengths, top), bins=min(30, top), range=(0, top))
+    top = int(np.quantile(lengths, 0.99))
+    step = top // 30 + 1
+    counts, edges = np.histogram(np.minimum(lengths, top), np.arange(0, top + step + 1, step))
     return histogram(edges, counts)
 
 
-def histogram(edges: Sequence[float] | np.ndarray, counts: Sequence[int] | np.ndarray) -> str:
+def histogram(edges: np.ndarray, counts: Sequence[int] | np.ndarray) -> str:
     """Draw counts between the edges of bins, as SVG in a data URI."""
-    with mpl.rc_context({"font.size": 9, "svg.hashsalt": "report", "axes.spines.top": False,
-                         "axes.spines.right": False, "axes.spines.left": False}):  # fmt: skip
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({"font.size": 9, "svg.hashsalt": "report"}):
         figure = Figure(figsize=(3.6, 1.4), layout="constrained")
         axes = figure.subplots()
         axes.stairs(counts, edges, fill=True, color=_BLUE)
         axes.set_yticks([])
         axes.tick_params(colors=_GREY)
+        axes.spines[:].set_visible(False)
         drawing = StringIO()
         figure.savefig(drawing, format="svg", transparent=True, metadata={"Date": None})
     return f"data:image/svg+xml;base64,{b64encode(drawing.getvalue().encode()).decode()}"
@@ -204,7 +207,7 @@ def histogram(edges: Sequence[float] | np.ndarray, counts: Sequence[int] | np.nd
 
 def _detected(statistics: ReleaseStatistics) -> str:
     pages = sum((split.detected for split in statistics.splits.values()), Counter[int]())
-    return histogram(range(REGIONS + 2), [pages[number] for number in range(REGIONS + 1)])
+    return histogram(np.arange(REGIONS + 2), [pages[number] for number in range(REGIONS + 1)])
 
 
 def _sources(statistics: ReleaseStatistics) -> dict[str, dict[str, int]]:

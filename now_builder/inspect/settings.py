@@ -24,7 +24,6 @@ class ReportSettings(Strict):
     )
     output: Path = Field(Path("report.html"), description="Page to write (.html).")
     pairs: int = Field(60, ge=1, le=2000, description="Number of random pairs to show.")
-    seed: int = Field(0, description="Seed of the random pairs.")
 
 
 class AuditSettings(Strict):

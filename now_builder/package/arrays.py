@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,7 +31,6 @@ class ArrayFiles:
 
     h5: Path
     npy: Path | None
-    half: bool
 
 
 def write_images(
@@ -43,7 +42,7 @@ def write_images(
         Hash of each page's regions as stored.
 
     Raises:
-        FormatError: If a page's features are not finite, or not any more as float16.
+        FormatError: If a page's features are not finite.
     """
     place = {key: row for row, key in enumerate(features.keys)}
     rows = np.array([place[key] for key in keys], dtype=np.int64)
@@ -51,7 +50,8 @@ def write_images(
     attributes = {name: value for name, value in features.attributes.items() if name not in OF_FILE}
     with ExitStack() as stack:
         npy: BinaryIO | None = None
-        kind = "<f2" if files.half else "<f4"
+        half = features.dataset.dtype.itemsize == 2
+        kind = "<f2" if half else "<f4"
         if files.npy is not None:  # not mapped: a full disk would kill the process
             npy = stack.enter_context(stack.enter_context(replacing(files.npy)).open("wb"))
             shape = (len(keys), REGIONS, DIMENSION)
@@ -61,24 +61,16 @@ def write_images(
         def batches() -> Iterator[FeatureBatch]:
             starts = range(0, len(rows), _BATCH)
             for start in watched(starts, files.h5.stem, "batch"):
-                batch = _as_stored(features, features.read(rows[start : start + _BATCH]), files)
+                batch = features.read(rows[start : start + _BATCH])
+                bad = ~np.isfinite(batch.regions).all((1, 2))
+                if bad.any():
+                    key = batch.keys[bad.argmax()]
+                    raise FormatError(features.path, f"page {key}: regions not finite")
                 if npy is not None:
                     npy.write(batch.regions.astype(kind, copy=False).tobytes())
                 hashes.extend(hash_of(page) for page in batch.regions)
                 statistics.add_regions(batch.n_regions, batch.source)
                 yield batch
 
-        write_features(files.h5, batches(), attributes, files.half, len(keys))
+        write_features(files.h5, batches(), attributes, half, len(keys))
     return hashes
-
-
-def _as_stored(features: Features, batch: FeatureBatch, files: ArrayFiles) -> FeatureBatch:
-    with np.errstate(over="ignore"):
-        regions = batch.regions.astype(np.float16 if files.half else np.float32)
-    bad = ~np.isfinite(regions).all((1, 2))
-    if bad.any():
-        hint = ", or too large for float16" if files.half else ""
-        raise FormatError(
-            features.path, f"page {batch.keys[bad.argmax()]}: regions not finite{hint}"
-        )
-    return replace(batch, regions=regions)

@@ -313,11 +313,10 @@ def _write(
     statistics = ReleaseStatistics(capture_columns(inputs.rows))
     pairs: dict[Split, list[Pair]] = {}
     shapes: dict[str, list[int] | None] = {}
-    half = features.dataset.dtype.itemsize == 2 if settings.half is None else settings.half
     for split, keys in selection.splits.items():
         h5 = Path(DATA_FOLDER) / f"{split}.h5"
         npy = Path(DATA_FOLDER) / f"{split}_ims.npy" if settings.npy else None
-        files = ArrayFiles(release / h5, release / npy if npy else None, half)
+        files = ArrayFiles(release / h5, release / npy if npy else None)
         hashes = write_images(features, keys, files, statistics.splits[split])
         pairs[split] = _pairs(split, keys, inputs, hashes)
         count_pairs(statistics.splits[split], pairs[split], inputs.ids)

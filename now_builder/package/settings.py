@@ -95,9 +95,6 @@ class PackageSettings(Strict):
         "perceptual hashes of 64 bits; screenshots that look alike have 0 to 4; -1 drops none.",
     )
     npy: bool = Field(False, description="Also write {split}_ims.npy for the authors' loader.")
-    half: bool | None = Field(
-        None, description="Store regions as float16; default: as in FEATURES."
-    )
     name: str = Field("Rebuilt Noise of Web", min_length=1, description="Name of the dataset.")
     licence: str = Field(
         "other",

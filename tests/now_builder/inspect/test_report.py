@@ -163,10 +163,8 @@ def test_a_page_loads_nothing_and_has_no_script(world, tmp_path, run):
     assert "url(" not in text
     assert "default-src 'none'" in text
     sources = [value for _, found in seen.tags for name, value in found.items() if name == "src"]
-    assert all(
-        source.startswith(("data:image/webp;base64,", "data:image/svg+xml;base64,"))
-        for source in sources
-    )
+    kinds = ("data:image/webp;base64,", "data:image/svg+xml;base64,")
+    assert all(source.startswith(kinds) for source in sources)
     assert not any(name.startswith("on") for _, found in seen.tags for name in found)
 
 
