@@ -33,36 +33,20 @@ stage now-builder tokenize "$out/captures" "$out/captions" --bert learn --no-jie
 stage now-builder package "$out/captures" "$out/features.h5" "$out/captions" "$out/release" \
   --matched "$out/truth.parquet" --dev 64 --test 144
 
-# On the same small networks a plain loss, PC2 and, the demo's result, cross-fit division; ridge regression as a reference.
-# PC2 trains beside the others, on half of the cores each; `judged` then finds its run done, or goes on with it.
-export OMP_NUM_THREADS=$((($(nproc) + 1) / 2))
-truth="data.truth=$out/truth.parquet"
-trained() {  # PRESET RUN OPTION…
-  stage pc2-baseline train "$out/release" "$2" --config "$1" --on demo --set "$truth" "${@:3}"
-}
-scored() {  # RUN SUBMISSION RESULT
-  stage pc2-baseline predict "$1" --split test -o "$2"
-  stage now-leaderboard score "$2" --release "$out/release" --attributes "$out/truth.parquet" -o "$3"
-}
-judged() {  # PRESET RUN SUBMISSION RESULT
-  trained "$1" "$2"
-  stage pc2-baseline division "$2" --truth "$out/truth.parquet"
-  scored "$2" "$3" "$4"
-}
-pc2-baseline train "$out/release" "$out/pc2" --config pc2-pooled --on demo --set "$truth" >"$out/pc2.log" 2>&1 &
-background+=($!)
-trained sgr "$out/plain" --set model.similarity=pooled
-scored "$out/plain" "$out/plain.zip" "$out/plain.json"
-judged ridge "$out/ridge" "$out/ridge.zip" "$out/ridge.json"
-trained crossfit-pooled "$out/run"
-wait "${background[1]}" || true
-judged pc2-pooled "$out/pc2" "$out/pc2.zip" "$out/pc2.json"
-judged crossfit-pooled "$out/run" "$out/submission.zip" "$out/result.json"
-stage now-leaderboard verify "$out/result.json"
+# On the same small networks a plain loss, PC² and, the demo's result, cross-fit division; ridge regression as a reference.
+jobs=$(($(nproc) > 1 ? 2 : 1))
+OMP_NUM_THREADS=$(($(nproc) / jobs)) stage pc2-baseline table "$out/release" "$out/table" \
+  --rows scripts/demo.toml --on demo --seeds 1 --jobs "$jobs" --set "data.truth=$out/truth.parquet"
+results=()
+for row in plain ridge pc2 crossfit; do
+  stage now-leaderboard score "$out/table/jieba/$row/seed-0.zip" \
+    --release "$out/release" --attributes "$out/truth.parquet" -o "$out/$row.json"
+  results+=(--results "$out/$row.json")
+done
+stage now-leaderboard verify "$out/crossfit.json"
 stage now-leaderboard compare "$out/pc2.json" "$out/plain.json"
-stage now-leaderboard compare "$out/result.json" "$out/plain.json"
-stage now-leaderboard export-site "$out/site" --results "$out/result.json" \
-  --results "$out/pc2.json" --results "$out/ridge.json" --results "$out/plain.json"
+stage now-leaderboard compare "$out/crossfit.json" "$out/plain.json"
+stage now-leaderboard export-site "$out/site" "${results[@]}"
 
-printf '\nDone in %d s. The result stands beside its references above; the board: %s\n' \
-  $((SECONDS - started)) "$PWD/$out/site/index.html"
+printf '\nDone in %d s. The results stand above, next to their references; the table: %s, the board: %s\n' \
+  $((SECONDS - started)) "$PWD/$out/table/table.html" "$PWD/$out/site/index.html"
