@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from leaderboard.commands import blind, board, judge
+from leaderboard.commands import board, judge
 from now_builder.program.command_line import Program, run, say_version
 
 app = Program(
@@ -19,7 +19,6 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "recall": judge.recall,
         "compare": judge.compare,
         "verify": judge.verify,
-        "schema": judge.schema,
     },
     "Keep a board": {
         "submit": board.submit,
@@ -36,8 +35,8 @@ for panel, commands in COMMANDS.items():
         app.command(name, rich_help_panel=panel)(function)
 
 blind_app = Program(name="now-leaderboard blind", help="Rounds whose pairing only the judge knows.")
-blind_app.command("make")(blind.make)
-blind_app.command("close")(blind.close)
+blind_app.command("make")(board.make_round)
+blind_app.command("close")(board.close_round)
 app.add_typer(blind_app, name="blind", rich_help_panel="Keep a board")
 
 

@@ -46,11 +46,9 @@ class OneWay:
         most: the same if every tie were won (optimistic bound).
         least: the same if every tie were lost (pessimistic bound).
         median_rank: median rank, from 1; the half-integer median of an even number is rounded down,
-            as the field does. Ties count as the middle of their places. None if ranked lists end
-            before it.
-        mean_rank: mean rank, from 1, ties as the middle of their places. None if a list ends too
-            early.
-        mrr: mean reciprocal rank in [0, 1], ties by expectation. None if a list ends too early.
+            as the field does. Ties count as the middle of their places.
+        mean_rank: mean rank, from 1, ties as the middle of their places.
+        mrr: mean reciprocal rank in [0, 1], ties by expectation.
         ndcg: mean nDCG@10 in [0, 1], every right candidate of relevance 1, ties by expectation.
             None if only the best right candidate's rank is known, and there may be others.
     """
@@ -59,9 +57,9 @@ class OneWay:
     hits: dict[int, Fraction]
     most: dict[int, int]
     least: dict[int, int]
-    median_rank: float | None
-    mean_rank: float | None
-    mrr: float | None
+    median_rank: float
+    mean_rank: float
+    mrr: float
     ndcg: float | None = None
 
     def recall(self, cutoff: int) -> float:
@@ -232,18 +230,16 @@ def summarise(
     i2t: Ranks,
     t2i: Ranks,
     owner: Labels | None = None,
-    depth: int | None = None,
     own: Ranks | None = None,
 ) -> Recalls:
     """Compute recalls, rank statistics and rSum from ranks, as :func:`recalls`.
 
-    ``depth`` is the length of ranked lists: a ``greater`` that high is only a lower bound. ``own``
-    is the ranks of :func:`count_own`; without it there is no nDCG.
+    ``own`` is the ranks of :func:`count_own`; without it there is no nDCG.
     """
     images, captions = len(i2t.greater), len(t2i.greater)
     ways = (
-        one_way(i2t, captions, depth, ndcg=None if own is None else ndcg(own, owner)),
-        one_way(t2i, images, depth, ndcg=None if own is None else ndcg(t2i)),
+        _one_way(i2t, captions, None if own is None else ndcg(own, owner)),
+        _one_way(t2i, images, None if own is None else ndcg(t2i)),
     )
     order = [way.greater + way.later for way in (i2t, t2i)]
     argsort = [sum(int(np.count_nonzero(rank < k)) for k in CUTOFFS) for rank in order]
@@ -300,19 +296,40 @@ def fold_recalls(similarity: Matrix, owner: Labels, size: int) -> list[Recalls]:
     return found
 
 
+def count_within(similarity: Matrix, owner: Labels, groups: Labels) -> tuple[Ranks, Ranks]:
+    """Count ranks among the candidates of the query's own group alone.
+
+    Args:
+        similarity: images x captions.
+        owner: row of each caption's image.
+        groups: group of each image; images of negative groups are left out.
+
+    Returns:
+        The ranks of images and of captions, group by group, captions in the order of their images.
+    """
+    parts = []
+    for group in np.unique(groups[groups >= 0]):
+        rows, own = np.flatnonzero(groups == group), np.flatnonzero(groups[owner] == group)
+        own = own[np.argsort(owner[own], kind="stable")]
+        part = slice(rows[0], rows[-1] + 1)  # copies nothing where a group is consecutive
+        block = similarity[part] if part.stop - part.start == len(rows) else similarity[rows]
+        parts.append(count_ranks(block[:, own], np.searchsorted(rows, owner[own])))
+    ways = [[part[way] for part in parts] for way in (0, 1)]
+    i2t, t2i = (
+        Ranks(*(np.concatenate([getattr(p, field.name) for p in way]) for field in fields(Ranks)))
+        for way in ways
+    )
+    return i2t, t2i
+
+
 def _rsum(hits: Sequence[Fraction | int], *ways: Ranks) -> float:
     pairs = zip(hits, ways, strict=True)
     return float(100 * sum((Fraction(n) / len(way.greater) for n, way in pairs), Fraction(0)))
 
 
-def one_way(
-    ranks: Ranks, n_candidates: int, depth: int | None = None, *, ndcg: float | None = None
-) -> OneWay:
-    """Compute the metrics of one direction from the rank of each query; depth as in summarise."""
+def _one_way(ranks: Ranks, n_candidates: int, ndcg: float | None) -> OneWay:
+    """Compute the metrics of one direction from the rank of each query."""
     middle = ranks.greater + (ranks.equal + ranks.right + 1) / (ranks.right + 1) - 1
-    median = float(np.median(middle))
-    upper = np.partition(middle, len(middle) // 2)[len(middle) // 2]  # of the two in the middle
-    ends = depth is not None and depth < n_candidates
     return OneWay(
         n_queries=len(ranks.greater),
         hits={cutoff: _exact_hits(ranks, cutoff) for cutoff in CUTOFFS},
@@ -321,9 +338,9 @@ def one_way(
             cutoff: int(np.count_nonzero(ranks.greater + ranks.equal < cutoff))
             for cutoff in CUTOFFS
         },
-        median_rank=None if ends and upper >= (depth or 0) else float(np.floor(median) + 1),
-        mean_rank=None if ends and (ranks.greater >= depth).any() else float(middle.mean() + 1),
-        mrr=None if ends and (ranks.greater >= depth).any() else _mrr(ranks, n_candidates),
+        median_rank=float(np.floor(np.median(middle)) + 1),
+        mean_rank=float(middle.mean() + 1),
+        mrr=_mrr(ranks, n_candidates),
         ndcg=ndcg,
     )
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from leaderboard.board.groups import Seeds
-from leaderboard.board.tables import Row, Section, SectionKind
-from leaderboard.scoring.result import Result
+from leaderboard.board.tables import SectionKind
+from leaderboard.store.entries import Entry
 from now_builder.formats.benchmarks import BOARD_FACTS, BoardName
 from now_builder.formats.captions import TOKENIZERS
 
@@ -50,8 +50,6 @@ PARTS: Mapping[str, str] = {
 NOTE_MEANS: Mapping[str, str] = {
     "distances": "The reversed similarities score far above chance: distances may have been"
     " submitted.",
-    "follows-language": "Nearly all candidates in the query’s language stand above the others.",
-    "follows-site": "Nearly all candidates of the query’s site stand above the others.",
 }
 
 
@@ -63,26 +61,18 @@ class Note:
     warning: bool = False
 
 
-def section_title(section: Section, board: BoardName) -> str:
+def section_title(kind: SectionKind, board: BoardName) -> str:
     """Return the title of a section."""
-    kind = section.kind
     if board not in TOKENIZERS:
         return kind.noise.title[:1].upper() + kind.noise.title[1:]
     where = {
         "rebuilt": "Rebuilt release",
-        "archive": "The authors’ test set" if section.with_reported else "Another archive",
+        "archive": "The authors’ test set" if kind.published else "Another archive",
         "blind": "Blind round",
         "closed": "Closed blind round",
         "field": "Another data set",
     }[kind.origin]
     return where if kind.noise.protocol == "web" else f"{where}, {kind.noise.title}"
-
-
-def full_title(section: Section, board: BoardName) -> str:
-    """Return a title that is unique among sections, for use outside the site."""
-    title = section_title(section, board)
-    mark = f" {section.kind.fingerprint[:8]}" if section.kind.fingerprint else ""
-    return f"{title}{mark}, {section.kind.split}, {size_of(section.kind)}"
 
 
 def size_of(kind: SectionKind) -> str:
@@ -100,58 +90,33 @@ def listed(values: Sequence[object], most: int) -> str:
     return ", ".join(map(str, values[:most])) + rest
 
 
-def seed_mean(seeds: Seeds) -> str:
-    """Describe the mean over seeds."""
-    return f"{seeds.count} seeds: {seeds.mean:.1f} ± {seeds.deviation:.1f}"
-
-
-def row_notes(row: Row) -> list[Note]:
+def row_notes(row: Mapping[str, Any]) -> list[Note]:
     """Return the notes that a reader needs before comparing a row."""
-    if row.entry is not None:
-        equal = [Note(f"ranks of {row.equal_to}", warning=True)] if row.equal_to else []
-        return equal + _notes(row, row.entry.shown)
-    size = row.reported.ensemble if row.reported else None
-    return [_networks(size)] if size else []
-
-
-def _notes(row: Row, result: Result) -> list[Note]:
-    training = result.training
-    found = []
-    if not row.ranked:
-        found.append(Note("not ranked", warning=True))
-    if training.ensemble_size is not None:
-        found.append(_networks(training.ensemble_size))
-    if training.checkpoint_selection == "test":
-        found.append(Note("epoch chosen on test", warning=True))
-    if training.uses_test_images:
-        found.append(Note("trained on test images", warning=True))
-    if training.has_external_data:
-        found.append(Note("external data"))
+    size, item = row["ensemble"], row["item"]
+    networks = [Note("one network" if size == 1 else f"{size} networks")] if size else []
+    if not isinstance(item, Entry):
+        return networks
+    result = item.shown
     kind = result.postprocessing.kind
-    if kind != "none":
-        words = f"{kind.replace('_', '-')} post-processing"
-        found.append(Note(words, warning=kind == "transductive"))
-    found += [Note(note.code.replace("-", " the ")) for note in result.notes]
-    if result.precision is None:
-        found.append(Note("ranked lists"))
-    if result.precision == "float16":
-        found.append(Note("float16"))
-    return found
+    post = Note(f"{kind.replace('_', '-')} post-processing", warning=kind == "transductive")
+    chosen = result.training.checkpoint_selection == "test"
+    return [
+        *([Note(f"ranks of {row['equal_to']}", warning=True)] if row["equal_to"] else []),
+        *([] if row["ranked"] else [Note("not ranked", warning=True)]),
+        *networks,
+        *([Note("epoch chosen on test", warning=True)] if chosen else []),
+        *([Note("trained on test images", warning=True)] * result.training.uses_test_images),
+        *([Note("external data")] if result.training.has_external_data else []),
+        *([post] if kind != "none" else []),
+        *(Note(code.replace("-", " the ")) for code in row["notes"]),
+        *([Note("float16")] if result.precision == "float16" else []),
+    ]
 
 
-def filter_classes(row: Row) -> str:
+def filter_classes(row: Mapping[str, Any]) -> str:
     """Return the CSS classes that the page's filters select; unknown properties match no filter."""
-    classes: list[str] = [row.evidence]
-    size = row.reported.ensemble if row.reported else None
-    if row.entry is not None:
-        result = row.entry.result
-        size = result.training.ensemble_size
-        classes += ["raw"] * (result.postprocessing.kind == "none")
-        classes += ["own"] * (not result.training.has_external_data)
-    classes += ["one"] * (size == 1)
-    classes += ["unranked"] * (not row.ranked)
-    return " ".join(classes)
-
-
-def _networks(size: int) -> Note:
-    return Note("one network" if size == 1 else f"{size} networks")
+    item, classes = row["item"], [row["evidence"]]
+    if isinstance(item, Entry):
+        classes += ["raw"] * (item.shown.postprocessing.kind == "none")
+        classes += ["own"] * (not item.shown.training.has_external_data)
+    return " ".join(classes + ["one"] * (row["ensemble"] == 1) + ["unranked"] * (not row["ranked"]))

@@ -6,7 +6,7 @@ The tests check the packaged files: recalls add up, sources are known, no row is
 import tomllib
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -93,54 +93,28 @@ class Correction(Strict):
     why: str
 
 
-class _Figures(Strict):
-    method: str
-    i2t: Recall3 | None = None
-    t2i: Recall3 | None = None
-    rsum: float | None = None
-    ensemble: int | None = Field(default=None, ge=1)
-    note: str | None = None
-    corrections: tuple[Correction, ...] = ()
-
-
-class _Table(Strict):
-    board: BoardName
-    noise: NoiseCondition
-    source: str
-    table: str
-    rows: tuple[_Figures, ...]
-
-
-class _File(Strict):
-    tables: tuple[_Table, ...]
-
-
-class _SourceFile(Strict):
-    sources: tuple[Source, ...]
-
-
 class ReportedRow(Strict):
     """A row of a published table.
 
     Attributes:
+        source: publication of the figures, possibly a later paper that cites the method.
         i2t: image to text, R@1, R@5, R@10 in percent; None if only the sum is known.
         rsum: rSum as printed; the sum of the recalls if the table prints none.
-        source: publication of the figures, possibly a later paper that cites the method.
         ensemble: number of networks whose similarities are averaged; None if unknown.
         corrections: other figures printed for the row.
     """
 
     board: BoardName
-    method: str
     noise: NoiseCondition
-    i2t: Recall3 | None
-    t2i: Recall3 | None
-    rsum: float
     source: Source
     table: str
-    ensemble: int | None
-    note: str | None
-    corrections: tuple[Correction, ...]
+    method: str
+    i2t: Recall3 | None = None
+    t2i: Recall3 | None = None
+    rsum: float
+    ensemble: int | None = Field(default=None, ge=1)
+    note: str | None = None
+    corrections: tuple[Correction, ...] = ()
 
     @property
     def recalls(self) -> tuple[float, ...]:
@@ -158,7 +132,7 @@ class ReportedRow(Strict):
 @cache
 def read_sources() -> dict[str, Source]:
     """Read the packaged publications, by key."""
-    found = build(_SourceFile, _read(_SOURCES), _SOURCES).sources
+    found = [build(Source, tree, _SOURCES) for tree in _read(_SOURCES)["sources"]]
     return {source.key: source for source in found}
 
 
@@ -167,27 +141,15 @@ def read_reported(board: BoardName | None = None) -> tuple[ReportedRow, ...]:
     """Read the packaged rows of one board, or of all."""
     if board is not None:
         return tuple(row for row in read_reported() if row.board == board)
-    return tuple(
-        _row(table, figures)
-        for name in _TABLES
-        for table in build(_File, _read(name), name).tables
-        for figures in table.rows
-    )
-
-
-def _row(table: _Table, figures: _Figures) -> ReportedRow:
-    rsum = figures.rsum
-    if rsum is None:
-        rsum = round(sum((figures.i2t or ()) + (figures.t2i or ())), 1)
-    return ReportedRow(
-        **figures.model_dump(exclude={"rsum", "corrections"}),
-        board=table.board,
-        noise=table.noise,
-        rsum=rsum,
-        source=read_sources()[table.source],
-        table=table.table,
-        corrections=figures.corrections,
-    )
+    found = []
+    for name in _TABLES:
+        for table in _read(name)["tables"]:
+            shared = {**table, "source": read_sources()[table["source"]]}
+            rows = shared.pop("rows")
+            for row in rows:
+                rsum = round(sum(row.get("i2t", []) + row.get("t2i", [])), 1)
+                found.append(build(ReportedRow, {"rsum": rsum, **shared, **row}, name))
+    return tuple(found)
 
 
 def _correction_text(correction: Correction) -> str:
@@ -209,6 +171,6 @@ def short_name(source: Source) -> str:
     return f"{name}{others} {source.year}"
 
 
-def _read(name: str) -> dict[str, object]:
+def _read(name: str) -> dict[str, Any]:
     text = files("leaderboard.board").joinpath(FOLDER, name).read_text(encoding="utf-8")
     return tomllib.loads(text)

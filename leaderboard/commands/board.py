@@ -3,20 +3,15 @@
 import json
 import sys
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from leaderboard.commands.options import (
-    AsJson,
-    AttributesFile,
-    ReleaseArgument,
-    ReleaseFolder,
-    SubmissionFile,
-)
+from leaderboard.commands.judge import AsJson, AttributesFile, ReleaseFolder, SubmissionFile
 from now_builder.errors import ConfigError
+
+ReleaseArgument = Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder of the release.")]
 
 
 def submit(
@@ -30,22 +25,24 @@ def submit(
 
     The result is an immutable JSON file, named by its content, with the time in a file of its own;
     the same submission filed again is the same entry. A refusal lists every problem and its fix.
-    On the board it is a claim; a blind round, or a keeper's own run (reproduce), is proof.
+    On the board it is a claim; a blind round, or a keeper's own run (reproduce), is proof. Results
+    of an open round commit to their files; submit these again, on the closed round, after it.
     """
+    from leaderboard.board.display_text import CLAIM
+    from leaderboard.core.rounds import round_of
     from leaderboard.scoring.evaluate import score
-    from leaderboard.store.entries import NewFiling, check_is_store, file_result
+    from leaderboard.store.entries import check_is_store, file_result, file_round
 
     check_is_store(store)
     result = score(submission, release, attributes)
-    # to the microsecond, so that results filed within one second keep their order
-    entry, new = file_result(store, result, NewFiling(None, datetime.now(UTC)))
+    if (blind := round_of(release, result.split)) and not blind.closed:
+        file_round(store, blind)
+    entry, new = file_result(store, result)
     if as_json:
         typer.echo(entry.result.to_json(), nl=False)
         return
-    from leaderboard.board.display_text import CLAIM
-
     state = "filed" if new else "already there"
-    standing = "" if result.release.origin == "blind" else f"; {CLAIM}"
+    standing = "" if entry.evidence == "blind" else f"; {CLAIM}"
     typer.echo(f"{entry.name}: {state}: {result.method.name}, rSum {result.rsum:.1f}{standing}")
 
 
@@ -78,9 +75,9 @@ def reproduce(
     lies above it, and stands with the run's figures; else it is contradicted, and has no place.
     """
     from leaderboard.commands.terminal import comparison_as_text
-    from leaderboard.store.reproduce import Claim, reproduce
+    from leaderboard.store.recompute import Runner, reproduce
 
-    filed, compared = reproduce(store, name, submission, release, Claim(by, commit, run))
+    filed, compared = reproduce(store, name, submission, release, Runner(by, commit, run))
     typer.echo(comparison_as_text(compared, (f"the run of {filed.by}", f"entry {name}")))
     typer.echo(f"{name}: {'reproduced' if filed.agrees else 'contradicted'}")
 
@@ -106,9 +103,9 @@ def export_site(
     Open SITE/index.html. Pages load nothing from elsewhere and work without scripts; the same
     results give the same bytes. Reports filed by dataset-report become pages too.
     """
-    from leaderboard.site.export import export_site
+    from leaderboard.board.pages import export_site
     from leaderboard.store.dataset import read_reports
-    from leaderboard.store.verify import read_board
+    from leaderboard.store.recompute import read_board
 
     paths = [*results, *(more or [])]
     entries = read_board(paths)
@@ -121,9 +118,8 @@ def export(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="BOARD|X.zip|RESULT.json",
-            help="jieba, bpe, bert, flickr30k, coco-1k, coco-5k or cc152k; for trec a submission, "
-            "for hf-results a result.",
+            metavar="BOARD|X.zip",
+            help="jieba, bpe, bert, flickr30k, coco-1k, coco-5k or cc152k; for trec a submission.",
         ),
     ],
     results: Annotated[
@@ -131,78 +127,42 @@ def export(
         typer.Option(
             "--results",
             "--store",
-            help="A result JSON, or a store. Without it, only the reported rows; for hf-results "
-            "the store that proves the result.",
+            help="A result JSON, or a store. Without it, only the reported rows.",
         ),
     ] = None,
     kind: Annotated[
-        str,
-        typer.Option("--to", "--format", help="csv, json, md, tex, bib; trec, hf-results."),
+        str, typer.Option("--to", "--format", help="csv, json, md, tex; trec.")
     ] = "csv",
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            help="Folder to write, for trec; the model's repository, for hf-results.",
-        ),
+        Path | None, typer.Option("-o", "--output", help="For trec: folder to write.")
     ] = None,
     release: Annotated[
         Path | None, typer.Option(help="For trec: the release of the submission.")
     ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(metavar="USER/NAME", help="For hf-results: the data set on the hub."),
-    ] = None,
 ) -> None:
     """Print a board as a table for a spreadsheet, a program, a README or a paper.
 
-    Rows under different training noise, or scored on different data, get separate tables.
-    Citation keys of --to tex are those of --to bib. --to trec writes a submission as a TREC run
-    and its qrels for each direction, --to hf-results a result as .eval_results/*.yaml of the
-    Hugging Face hub.
+    Rows under different training noise, or scored on different data, get separate tables. --to trec
+    writes a submission as a TREC run and its qrels for each direction.
     """
-    from leaderboard.board.exports import FORMATS, rows_of
-    from leaderboard.site.pages import Site
-    from leaderboard.store.verify import read_board
+    from leaderboard.board.exports import FORMATS, write_trec
+    from leaderboard.board.tables import equal_ranks, make_board
+    from leaderboard.store.recompute import read_board
     from now_builder.formats.benchmarks import BOARDS
 
     if kind == "trec":
-        _export_trec(Path(what), release, output)
+        if release is None or output is None:
+            raise ConfigError("export --to trec: expected X.zip, --release RELEASE and -o FOLDER")
+        typer.echo("\n".join(map(str, write_trec(Path(what), release, output))))
         return
-    if kind == "hf-results":
-        _export_hub_results(Path(what), results or [], dataset, output)
-        return
-    found = next((name for name in BOARDS if name == what), None)
-    if found is None:
+    board = next((name for name in BOARDS if name == what), None)
+    if board is None:
         raise ConfigError(f"export: found {what!r}, expected one of {', '.join(BOARDS)}")
     if kind not in FORMATS:
-        kinds = ", ".join((*FORMATS, "trec", "hf-results"))
+        kinds = ", ".join((*FORMATS, "trec"))
         raise ConfigError(f"--to: found {kind!r}, expected one of {kinds}")
-    typer.echo(FORMATS[kind](rows_of(Site(read_board(results or [])).board(found))), nl=False)
-
-
-def _export_trec(submission: Path, release: Path | None, output: Path | None) -> None:
-    from leaderboard.scoring.trec import write_trec
-
-    if release is None or output is None:
-        raise ConfigError("export --to trec: expected X.zip, --release RELEASE and -o FOLDER")
-    typer.echo("\n".join(map(str, write_trec(submission, release, output))))
-
-
-def _export_hub_results(
-    result: Path, results: list[Path], dataset: str | None, output: Path | None
-) -> None:
-    from leaderboard.board.hub_results import write_hub_results
-    from leaderboard.store.entries import entry_of, read_result
-    from leaderboard.store.verify import read_board
-
-    if dataset is None or output is None:
-        wanted = "expected RESULT.json, --dataset USER/NAME and -o REPOSITORY"
-        raise ConfigError(f"export --to hf-results: {wanted}")
-    own, found = entry_of(read_result(result)), read_board(results)
-    entry = next((entry for entry in found if entry.name == own.name), own)
-    typer.echo(write_hub_results(entry, dataset, output))
+    entries = read_board(results or [])
+    typer.echo(FORMATS[kind](make_board(board, entries, equal_ranks(entries))), nl=False)
 
 
 def dataset_report(
@@ -211,19 +171,11 @@ def dataset_report(
     store: Annotated[
         Path | None, typer.Option(help="Also file it in this folder of results, for the board.")
     ] = None,
-    captions: Annotated[
-        bool,
-        typer.Option("--captions", help="Captions of dev and test too, if you may publish them."),
-    ] = False,
-    captures: Annotated[
-        Path | None,
-        typer.Option(help="Small screenshots of dev and test too, if the release's licence lets."),
-    ] = None,
 ) -> None:
     """Count duplicates and leaks of a release, and the rSum that a perfect scorer can reach.
 
-    Filed, it gives the board's entries their recalls by language and by site, and the queries that
-    they missed: their rows, captions with --captions, and screenshots with --captures.
+    Filed, it gives the board's entries their recalls by language and by site, and the scores of
+    knowing only these.
     """
     from leaderboard.commands.terminal import dataset_text
     from leaderboard.store.dataset import dataset_report, file_report
@@ -231,7 +183,7 @@ def dataset_report(
 
     if store is not None:
         check_is_store(store)
-    report = dataset_report(release, captions=captions, captures=captures)
+    report = dataset_report(release)
     if store is not None:
         sys.stderr.write(f"filed {file_report(store, report)}\n")
     typer.echo(report.to_json() if as_json else dataset_text(report), nl=not as_json)
@@ -247,7 +199,7 @@ def check_store(
         bool,
         typer.Option(
             "--keeper",
-            help="For keepers of the store: accept new tombstones, runs and blind results.",
+            help="For keepers of the store: accept new records that are proof, or decide on it.",
         ),
     ] = False,
     release: Annotated[
@@ -260,13 +212,14 @@ def check_store(
     """Check a folder of results changed by a pull request; exit code 1 on any problem.
 
     Every file is validated, every new result recomputed from its ranks; with the release also its
-    references, duplicates and fingerprint. Nothing in the folder is executed. Flags of a matrix can
+    references, duplicates and fingerprint. Nothing in the folder is executed. Notes on a matrix can
     only be recomputed from the file: verify --submission.
     """
-    from leaderboard.store.check_store import Trust, check_store
+    from leaderboard.store.check_store import check_store
 
-    trust = Trust(keeper, tuple(release or []), attributes)
-    problems = check_store(store, base, trust)
+    problems = check_store(
+        store, base, keeper=keeper, releases=release or (), attributes=attributes
+    )
     if as_json:
         typer.echo(json.dumps([asdict(problem) for problem in problems], indent=2))
     else:
@@ -274,3 +227,56 @@ def check_store(
         typer.echo("\n".join(lines) or f"{store}: fine")
     if problems:
         raise typer.Exit(1)
+
+
+def make_round(
+    release: ReleaseArgument,
+    out: Annotated[Path, typer.Argument(help="Folder to write: participants/ and judge/.")],
+    pairs: Annotated[
+        int | None, typer.Option(help="Number of test pairs to draw; all by default.")
+    ] = None,
+    round_: Annotated[str, typer.Option("--round", help="Name of the round.")] = "round",
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with a secret of 32 characters or more, which determines the draw and the "
+            "orders; a new one for each round. By default one is made."
+        ),
+    ] = None,
+    with_train: Annotated[
+        bool, typer.Option(help="Include the release's train and dev for participants.")
+    ] = False,
+    scored: Annotated[
+        int, typer.Option(min=1, help="Files that a person may have scored in the round.")
+    ] = 5,
+    codabench: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="BUNDLE.zip",
+            help="Also write the round as a competition for Codabench. The zip holds the pairing.",
+        ),
+    ] = None,
+) -> None:
+    """Write a blind round: images and captions of the test split, each in a secret order.
+
+    Publish OUT/participants and keep OUT/judge: score X.zip --release OUT/judge. The release, its
+    list of pages and its captures must stay private until the round is closed: whoever crawls the
+    pages again finds the pairing.
+    """
+    from leaderboard.blind import RoundPlan, make_round
+
+    plan = RoundPlan(pairs, round_, secret_file, with_train, scored, codabench)
+    blind = make_round(release, out, plan)
+    typer.echo(f"{out}: {blind.round}, {blind.pairs} pairs, commitment {blind.commitment}")
+
+
+def close_round(
+    out: Annotated[Path, typer.Argument(help="Folder that `blind make` wrote.")],
+) -> None:
+    """Publish the pairing: OUT/closed, on which anyone can check and score again.
+
+    sha256sum OUT/closed/blind.json must give the commitment of round.json.
+    """
+    from leaderboard.blind import close_round
+
+    typer.echo(f"{close_round(out)}: publish it; later scores are not blind")

@@ -8,8 +8,28 @@ from typing import Annotated
 
 import typer
 
-from leaderboard.commands.options import AsJson, AttributesFile, ReleaseFolder, SubmissionFile
+from now_builder.config import read_toml, with_overrides
 from now_builder.errors import ConfigError
+
+SubmissionFile = Annotated[
+    Path,
+    typer.Argument(metavar="X.zip", help="A submission, made by pack or pc2-baseline predict."),
+]
+ReleaseFolder = Annotated[
+    Path,
+    typer.Option(
+        "--release", help="The release it was made on: a folder of now-builder, or the authors'."
+    ),
+]
+AttributesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--attributes",
+        help="CSV or Parquet of page attributes: key or url, and lang, topic and/or ocr (see "
+        "now-builder ocr); adds the scores of knowing only these.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def pack(
@@ -17,8 +37,7 @@ def pack(
         Path,
         typer.Argument(
             metavar="SIMILARITY.npy",
-            help="Scores, rows are images, columns are captions, in the order of the split. With "
-            "--lists, by image the columns of its best captions, best first.",
+            help="Scores, rows are images, columns are captions, in the order of the split.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The submission to write (.zip).")],
@@ -32,22 +51,6 @@ def pack(
     ],
     method: Annotated[str, typer.Option(help="Name shown on the board.")],
     split: Annotated[str, typer.Option(help="test, or dev for model selection.")] = "test",
-    t2i: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="T2I.npy",
-            help="Ranked lists of the captions, with --lists: by caption the rows of its best "
-            "images, best first.",
-        ),
-    ] = None,
-    lists: Annotated[
-        bool,
-        typer.Option(
-            "--lists",
-            help="Read ranked lists, whole numbers, instead of scores. Lists are scored, and not "
-            "ranked on a board.",
-        ),
-    ] = False,
     image_ids: Annotated[
         Path | None,
         typer.Option(
@@ -74,15 +77,11 @@ def pack(
     another order, is an error instead of a low score. Use float32: float16 makes ties.
     """
     from leaderboard.submission.archive import new_submission, with_details
-    from leaderboard.submission.pack import Sources, pack_files
-    from now_builder.config import read_toml, with_overrides
+    from leaderboard.submission.matrix import pack_file
 
-    if lists != (t2i is not None):
-        found = "--lists without --t2i" if lists else "--t2i without --lists"
-        raise ConfigError(f"{found}: expected both for ranked lists, none for a matrix")
     details = with_overrides(read_toml(about) if about else {}, set_ or [])
     meta = with_details(new_submission(release, track, split, method), details)
-    pack_files(output, meta, Sources(similarity, t2i, image_ids, caption_ids))
+    pack_file(output, meta, similarity, image_ids, caption_ids)
     typer.echo(f"{output}: {meta.method.name}, track {meta.track}, {meta.split} of {release}")
 
 
@@ -98,28 +97,9 @@ def validate(submission: SubmissionFile, release: ReleaseFolder) -> None:
 
 
 def score(
-    submission: Annotated[
-        Path,
-        typer.Argument(
-            metavar="X.zip|RUN.trec",
-            help="A submission, made by pack or pc2-baseline predict; or a TREC run (--track).",
-        ),
-    ],
+    submission: SubmissionFile,
     release: ReleaseFolder,
     attributes: AttributesFile = None,
-    track: Annotated[
-        str | None, typer.Option(help="Of a TREC run: its track, which a submission names itself.")
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Of a TREC run: test, the default, or dev.")
-    ] = None,
-    direction: Annotated[
-        str | None,
-        typer.Option(
-            help="Of a TREC run: i2t if images are its queries, t2i if captions are; by default "
-            "the one that its tag ends in, or else i2t."
-        ),
-    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write the result JSON to this file.")
     ] = None,
@@ -127,47 +107,18 @@ def score(
 ) -> None:
     """Score a submission: R@1/5/10 and nDCG@10 both ways, rSum, intervals, ties, references.
 
-    With --track, score a TREC run, which is of one direction and gets no place on a board.
     Nothing is stored except with -o; export-site shows the result, submit files it, as a claim:
     whoever has the release has its pairing. A blind round, or a keeper's own run, makes it proof.
     """
     from leaderboard.commands.terminal import as_text
     from leaderboard.scoring.evaluate import score
     from leaderboard.store.entries import write_result
-    from now_builder.formats.io import write_text
 
-    if track is not None:
-        if attributes is not None:
-            raise ConfigError("--attributes: found it with --track, expected a submission: X.zip")
-        text, shown = _score_run(submission, release, split or "test", track, direction)
-        if output is not None:
-            write_text(output, text)
-        typer.echo(text if as_json else shown, nl=not as_json)
-        return
-    if split or direction or submission.suffix in {".trec", ".run"}:
-        raise ConfigError(f"{submission}: --track is not given, which a TREC run does not name")
     result = score(submission, release, attributes)
     if output is not None:
         write_result(output, result)
         sys.stderr.write(f"wrote {output}\n")
     typer.echo(result.to_json() if as_json else as_text(result), nl=not as_json)
-
-
-def _score_run(
-    path: Path, release: Path, split: str, track: str, direction: str | None
-) -> tuple[str, str]:
-    """Score a TREC run; return the result as JSON and as text."""
-    from leaderboard.commands.terminal import run_text
-    from leaderboard.core.tracks import check_scored_split, check_track
-    from leaderboard.scoring.trec import WAYS, score_run
-    from leaderboard.submission.gallery import read_gallery
-
-    way = next((way for way in WAYS if way == direction), None)
-    if way != direction:
-        raise ConfigError(f"--direction: found {direction!r}, expected i2t or t2i")
-    about = check_scored_split(split), check_track(track)
-    found = score_run(path, read_gallery(release, *about), *about, way)
-    return found.model_dump_json(by_alias=True, indent=2) + "\n", run_text(found)
 
 
 def recall(
@@ -199,7 +150,7 @@ def compare(
     McNemar's exact test. It does not cover training seeds: run several.
     """
     from leaderboard.commands.terminal import comparison_as_text
-    from leaderboard.scoring.pairing import compare_results
+    from leaderboard.scoring.evaluate import compare_results
     from leaderboard.store.entries import read_result
 
     one, other = read_result(first), read_result(second)
@@ -219,7 +170,7 @@ def verify(
 ) -> None:
     """Recompute every figure of results from their ranks; exit code 1 if one differs."""
     from leaderboard.store.entries import read_result
-    from leaderboard.store.verify import count_figures, verify
+    from leaderboard.store.recompute import count_figures, verify
 
     if submission is not None and (release is None or len(results) > 1):
         raise ConfigError("--submission: expected one result, and --release")
@@ -232,18 +183,3 @@ def verify(
         typer.echo("\n".join(lines or [f"{path}: {count_figures(result)} figures agree"]))
     if wrong:
         raise typer.Exit(1)
-
-
-def schema(
-    kind: Annotated[str, typer.Argument(help="submission or result.")] = "submission",
-) -> None:
-    """Print the JSON schema of submission.json, or of a result."""
-    from pydantic import BaseModel
-
-    from leaderboard.scoring.result import Result
-    from leaderboard.submission.archive import Submission
-
-    kinds: dict[str, type[BaseModel]] = {"submission": Submission, "result": Result}
-    if kind not in kinds:
-        raise ConfigError(f"schema: found {kind!r}, expected one of {', '.join(kinds)}")
-    typer.echo(json.dumps(kinds[kind].model_json_schema(by_alias=True), indent=2))

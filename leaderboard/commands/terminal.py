@@ -1,20 +1,17 @@
 """Results, comparisons and reports as text for a terminal."""
 
+import textwrap
 from collections.abc import Sequence
-from io import StringIO
 
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+import pandas as pd
 
 from leaderboard.board.display_text import CLAIM, REFERENCES
 from leaderboard.core.steps import steps_of
 from leaderboard.core.uncertainty import SIGNIFICANT, Comparison
 from leaderboard.metrics import CUTOFFS, OneWay, Recalls, tie_width
-from leaderboard.scoring.evaluate import LISTS_REASON
 from leaderboard.scoring.result import Direction, Result
-from leaderboard.scoring.trec import RunScore
 from leaderboard.store.dataset import DatasetReport
+from now_builder.config import Strict
 
 WAYS = (("i2t", "image to caption"), ("t2i", "caption to image"))
 
@@ -24,69 +21,100 @@ def as_text(result: Result) -> str:
     place = CLAIM if result.release.origin != "blind" else "of an open blind round"
     if not result.ranked:
         place = f"not ranked: {result.reason}"
-    head = Text(
-        f"{result.method.name}: rSum {result.rsum:.1f}"
-        f" (95 % interval {result.rsum_interval[0]:.1f} to {result.rsum_interval[1]:.1f})"
+    low, high = result.rsum_interval
+    head = (
+        f"{result.method.name}: rSum {result.rsum:.1f} (95 % interval {low:.1f} to {high:.1f})"
         f" on {result.n_pairs} pairs of {result.split}, track {result.track}; {place}"
     )
-    recalls = _recalls((result.i2t, result.t2i), WAYS)
-    return _printed(110, head, recalls, _references(result), *map(Text, _notes(result)))
-
-
-def run_text(found: RunScore) -> str:
-    """Format the score of a TREC run: the recalls of its direction with intervals."""
-    head = Text(
-        f"{found.queries_found} of {found.queries} queries of {found.split}, track"
-        f" {found.track}; not ranked: {LISTS_REASON}"
-    )
-    ways = [(way, name) for way, name in zip((found.i2t, found.t2i), WAYS, strict=True) if way]
-    return _printed(110, head, _recalls(*zip(*ways, strict=True)))
+    rows = {}
+    for field, name in WAYS:
+        way: Direction = getattr(result, field)
+        recalls = zip(CUTOFFS, way.values(), way.interval.values(), strict=True)
+        rows[name] = {
+            f"R@{cutoff}": f"{value:.1f} [{low:.1f}, {high:.1f}]"
+            for cutoff, value, (low, high) in recalls
+        } | _rank_statistics(way)
+    table = pd.DataFrame.from_dict(rows, orient="index").to_string()
+    return "\n".join([*_wrapped(head), table, *_references(result), *_wrapped(*_notes(result))])
 
 
 def comparison_as_text(found: Comparison, names: tuple[str, str]) -> str:
     """Format a paired comparison."""
     verdict = "significant" if found.p < SIGNIFICANT else "not significant"
-    head = Text(
+    head = (
         f"{names[0]} less {names[1]}: {found.difference:+.1f} rSum points (95 % interval"
         f" {found.low:+.1f} to {found.high:+.1f}), sign-flip p {found.p:.2g}: {verdict}"
     )
-    columns = ("only the first hits", "only the second hits", "undecided", "McNemar p")
-    table = _table("", *columns, left=1)
-    for field, name in WAYS:
-        for cutoff, each in getattr(found, field).items():
-            counts = (each.first_only, each.second_only, each.undecided)
-            table.add_row(f"{name} R@{cutoff}", *map(str, counts), f"{each.p:.2g}")
-    return _printed(100, head, table)
+    rows = {
+        f"{name} R@{cutoff}": {
+            "only the first hits": each.first_only,
+            "only the second hits": each.second_only,
+            "undecided": each.undecided,
+            "McNemar p": f"{each.p:.2g}",
+        }
+        for field, name in WAYS
+        for cutoff, each in getattr(found, field).items()
+    }
+    return "\n".join([*_wrapped(head), pd.DataFrame.from_dict(rows, orient="index").to_string()])
 
 
-def _recalls(directions: Sequence[Direction], ways: Sequence[tuple[str, str]]) -> Table:
-    table = _table("", "R@1", "R@5", "R@10", "medR", "meanR", "MRR", "nDCG@10", left=1)
-    for way, (_, name) in zip(directions, ways, strict=True):
-        cells = [
-            f"{value:.1f} [{low:.1f}, {high:.1f}]"
-            for value, (low, high) in zip(way.values(), way.interval.values(), strict=True)
+def recall_text(found: Recalls) -> str:
+    """Format the recalls of a bare matrix."""
+    rows = {
+        name: {
+            "queries": way.n_queries,
+            **{f"R@{cutoff}": f"{way.recall(cutoff):.2f}" for cutoff in CUTOFFS},
+            **_rank_statistics(way),
+        }
+        for (_, name), way in zip(WAYS, (found.i2t, found.t2i), strict=True)
+    }
+    lines = [f"rSum {found.rsum:.2f}", pd.DataFrame.from_dict(rows, orient="index").to_string()]
+    if tie_width(found.ranks):
+        bounds = f"{found.rsum_pessimistic:.2f} if all ties are lost, {found.rsum_optimistic:.2f}"
+        lines.append(f"{bounds} if all are won ({found.rsum_argsort:.2f} by stable argsort).")
+    return "\n".join(lines)
+
+
+def dataset_text(report: DatasetReport) -> str:
+    """Format a dataset report: tracks, splits, leaks."""
+    return "\n".join(
+        [
+            f"{report.name} ({report.origin}), fingerprint {report.fingerprint[:16]}",
+            "\nCaptions, by their tokens",
+            _table(report.tracks, {"fingerprint", "references"}),
+            "\nImages and pages",
+            _table(report.splits, {"languages", "queries"}),
+            "\nPairs of a later split that an earlier one has too",
+            _table(report.leaks, set()),
         ]
-        table.add_row(name, *(Text(cell) for cell in [*cells, *_rank_statistics(way)]))
-    return table
+    )
 
 
-def _rank_statistics(way: Direction | OneWay) -> list[str]:
-    """Format the rank statistics, with a dash for those that ranked lists do not determine."""
-    figures = way.median_rank, way.mean_rank, way.mrr, way.ndcg
-    return [*map(_or_dash, figures, (".0f", ".1f", ".3f", ".3f"))]
+def _table(rows: Sequence[Strict], left_out: set[str]) -> str:
+    table = pd.json_normalize([row.model_dump(exclude=left_out) for row in rows])
+    table = table.map(lambda value: "–" if value is None else value)
+    return table.to_string(index=False, float_format="{:.2f}".format)
 
 
-def _references(result: Result) -> Table:
+def _rank_statistics(way: Direction | OneWay) -> dict[str, str]:
+    """Format the rank statistics, with a dash for those that a blind round hides."""
+    figures = {
+        "medR": (way.median_rank, ".0f"),
+        "meanR": (way.mean_rank, ".1f"),
+        "MRR": (way.mrr, ".3f"),
+        "nDCG@10": (way.ndcg, ".3f"),
+    }
+    return {name: "–" if v is None else format(v, form) for name, (v, form) in figures.items()}
+
+
+def _references(result: Result) -> list[str]:
     rows = [(REFERENCES[name].lower(), value) for name, value in result.references.items()]
     rows.append(("this submission", result.rsum))
     longest = max(value for _, value in rows)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("rSum beside")
-    table.add_column("", justify="right")
-    table.add_column("")
-    for name, value in sorted(rows, key=lambda row: row[1]):
-        table.add_row(name, f"{value:.1f}", "█" * max(1, round(40 * value / longest)))
-    return table
+    return ["rSum beside"] + [
+        f"{name:24}{value:6.1f}  {'█' * max(1, round(40 * value / longest))}"
+        for name, value in sorted(rows, key=lambda row: row[1])
+    ]
 
 
 def _notes(result: Result) -> list[str]:
@@ -110,108 +138,11 @@ def _notes(result: Result) -> list[str]:
     if result.folds is not None:
         folds = result.folds
         notes.append(f"Mean of {folds.count} folds of {folds.size} images: rSum {folds.rsum:.1f}.")
-    name, reached = result.best_reference
-    notes.append(
-        f"{result.rsum - reached:+.1f} against the best of these, {REFERENCES[name].lower()}."
-    )
-    notes += [f"Look at this ({note.code}): {note.message}" for note in result.notes]
-    return notes
+    name, reached = max(result.references.items(), key=lambda one: one[1])
+    best = REFERENCES[name].lower()
+    notes.append(f"{result.rsum - reached:+.1f} against the best of these, {best}.")
+    return notes + [f"Look at this ({note.code}): {note.message}" for note in result.notes]
 
 
-def recall_text(found: Recalls) -> str:
-    """Format the recalls of a bare matrix."""
-    table = _table("", "queries", "R@1", "R@5", "R@10", "medR", "meanR", "MRR", "nDCG@10")
-    for (_, name), way in zip(WAYS, (found.i2t, found.t2i), strict=True):
-        table.add_row(
-            name,
-            str(way.n_queries),
-            *(f"{way.recall(cutoff):.2f}" for cutoff in CUTOFFS),
-            *_rank_statistics(way),
-        )
-    parts: list[RenderableType] = [Text(f"rSum {found.rsum:.2f}"), table]
-    if tie_width(found.ranks):
-        bounds = f"{found.rsum_pessimistic:.2f} if all ties are lost, {found.rsum_optimistic:.2f}"
-        parts.append(Text(f"{bounds} if all are won ({found.rsum_argsort:.2f} by stable argsort)."))
-    return _printed(100, *parts)
-
-
-def dataset_text(report: DatasetReport) -> str:
-    """Format a dataset report: tracks, splits, leaks."""
-    return _printed(
-        110,
-        Text(f"{report.name} ({report.origin}), fingerprint {report.fingerprint[:16]}"),
-        Text("\nCaptions, by their tokens"),
-        _tracks(report),
-        Text("\nImages and pages"),
-        _splits(report),
-        Text("\nPairs of a later split that an earlier one has too"),
-        _leaks(report),
-    )
-
-
-def _printed(width: int, *parts: RenderableType) -> str:
-    file = StringIO()
-    console = Console(file=file, width=width, color_system=None, legacy_windows=False)
-    for part in parts:
-        console.print(part)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
-
-
-def _table(*columns: str, left: int = 2) -> Table:
-    """Make a table whose first columns are aligned to the left."""
-    table = Table(box=None, pad_edge=False)
-    for place, name in enumerate(columns):
-        table.add_column(name, justify="left" if place < left else "right")
-    return table
-
-
-def _tracks(report: DatasetReport) -> Table:
-    table = _table(
-        "split", "track", "captions", "distinct", "not unique", "largest", "R@1 i2t", "R@1 t2i",
-        "rSum", "<unk> %", "tokens",
-    )  # fmt: skip
-    for track in report.tracks:
-        table.add_row(
-            track.split,
-            Text(track.track),
-            *map(str, (track.captions, track.distinct, track.queries)),
-            str(max((size for size, _ in track.group_sizes), default=1)),
-            f"{track.ceiling_i2t:.2f}",
-            f"{track.ceiling_t2i:.2f}",
-            _or_dash(track.ceiling_rsum, ".1f"),
-            _or_dash(track.unknown, ".2f"),
-            f"{track.tokens_median:.0f}, most {track.tokens_most}",
-        )
-    return table
-
-
-def _splits(report: DatasetReport) -> Table:
-    table = _table(
-        "split", "languages", "pairs", "images", "not unique", "same look", "sites", "domains"
-    )
-    for split in report.splits:
-        languages = [f"{name} {count}" for name, count in (split.languages or ())[:4]]
-        table.add_row(
-            split.split,
-            Text(", ".join(languages) or "–"),
-            *map(str, (split.pairs, split.images, split.image_queries)),
-            *map(_or_dash, (split.looks, split.sites, split.domains)),
-        )
-    return table
-
-
-def _leaks(report: DatasetReport) -> Table:
-    table = _table("later", "earlier", "captions", "images", "alike", "on shared sites", "sites")
-    for leak in report.leaks:
-        table.add_row(
-            leak.later,
-            leak.earlier,
-            Text(", ".join(f"{track} {count}" for track, count in leak.captions.items())),
-            str(leak.images),
-            *map(_or_dash, (leak.alike, leak.site_pairs, leak.sites)),
-        )
-    return table
-
-
-def _or_dash(value: object, form: str = "") -> str:
-    return "–" if value is None else format(value, form)
+def _wrapped(*paragraphs: str) -> list[str]:
+    return [line for text in paragraphs for line in textwrap.wrap(text, 110)]

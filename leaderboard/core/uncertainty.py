@@ -8,6 +8,7 @@ from math import exp, sqrt
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Bool, Float, Integer
 
 from leaderboard.metrics import CUTOFFS, Labels, Ranks, expected_hits, hits_per_image
@@ -204,10 +205,10 @@ def intervals_of(sums: Float[np.ndarray, "entries draws"]) -> Integer[np.ndarray
         Hall and Miller, Using the Bootstrap to Quantify the Authority of an Empirical Ranking,
         2009.
     """
-    best, worst = _places(sums)
-    low = np.percentile(best, 2.5, axis=1, method="inverted_cdf")
-    high = np.percentile(worst, 97.5, axis=1, method="inverted_cdf")
-    return np.stack([low, high], axis=1)
+    draws = pd.DataFrame(-sums)
+    places = zip((2.5, 97.5), (draws.rank(method="min"), draws.rank(method="max")), strict=True)
+    ends = [np.percentile(at, q, axis=1, method="inverted_cdf") for q, at in places]
+    return np.stack(ends, axis=1).astype(np.int64)
 
 
 @lru_cache(8)
@@ -222,32 +223,13 @@ def _counts(images: int, replicates: int) -> Integer[np.ndarray, "images draws"]
     return np.ascontiguousarray(np.concatenate(parts).T)
 
 
-def _places(
-    sums: Float[np.ndarray, "entries draws"],
-) -> tuple[Integer[np.ndarray, "entries draws"], Integer[np.ndarray, "entries draws"]]:
-    """Return each entry's best and worst place in every draw; they differ among ties."""
-    scores, entries = np.ascontiguousarray(-sums.T), len(sums)
-    order = scores.argsort(axis=1)
-    ordered = np.take_along_axis(scores, order, axis=1)
-    differ = ordered[:, 1:] != ordered[:, :-1]
-    first = np.zeros(scores.shape, np.int32)
-    first[:, 1:] = np.where(differ, np.arange(1, entries, dtype=np.int32), 0)
-    last = np.full(scores.shape, entries, np.int32)
-    last[:, :-1] = np.where(differ, np.arange(1, entries, dtype=np.int32), entries)
-    best, worst = np.empty((2, *scores.shape), np.int32)
-    np.put_along_axis(best, order, np.maximum.accumulate(first, axis=1) + 1, axis=1)
-    ends = np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]
-    np.put_along_axis(worst, order, ends, axis=1)
-    return best.T, worst.T
-
-
 def p_against_first(
     per_image: Float[np.ndarray, "entries images"],
 ) -> Float[np.ndarray, " entries"]:
     """Return how each entry compares with the best: p of sign-flip tests, adjusted by Holm.
 
     The best entry's own p is 1. With more than about 500 entries the flips cannot show a p that
-    survives Holm; then only entries far enough below for Hoeffding's bound are found different.
+    survives Holm's adjustment.
     """
     first = int(np.argmax(np.rint(per_image.sum(axis=1) * 2**20)))
     others = np.delete(np.arange(len(per_image)), first)
@@ -258,19 +240,8 @@ def p_against_first(
 
 
 def tied_with_first(per_image: Float[np.ndarray, "entries images"]) -> Bool[np.ndarray, " entries"]:
-    """Return which entries are not significantly below the best, by :func:`p_against_first`.
-
-    Where so many entries need flips that none of them could be found different after Holm's
-    adjustment, none is flipped: p of a test by flips is at least one in their number plus one.
-    """
-    first = int(np.argmax(np.rint(per_image.sum(axis=1) * 2**20)))
-    differences = np.round(np.delete(per_image[first] - per_image, first, axis=0), 9)
-    sums, squares = differences.sum(axis=1), (differences**2).sum(axis=1)
-    bounds = 2 * np.exp(-(sums**2) / (2 * np.maximum(squares, np.finfo(np.float64).tiny)))
-    near = bounds >= 1 / (REPLICATES + 1)
-    if near.sum() / (REPLICATES + 1) <= SIGNIFICANT:
-        return np.asarray(p_against_first(per_image) > SIGNIFICANT)
-    return np.insert(holm(np.where(near, 1.0, bounds)) > SIGNIFICANT, first, True)
+    """Return which entries are not significantly below the best, by :func:`p_against_first`."""
+    return np.asarray(p_against_first(per_image) > SIGNIFICANT)
 
 
 def _discordance(first: Ranks, second: Ranks, cutoff: int) -> Discordance:

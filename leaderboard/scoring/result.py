@@ -16,9 +16,6 @@ from now_builder.config import Sha256, Strict
 VERSION = "2"
 """Version of the evaluator, raised whenever a score could change."""
 
-NOTES = ("distances", "follows-language", "follows-site")
-"""Codes of the notes on a matrix; they cost no place."""
-
 Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Points = Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)]
 Rank = Annotated[float, Field(ge=1, allow_inf_nan=False)]
@@ -73,13 +70,12 @@ class Direction(AtCutoffs):
         pessimistic: recalls if every tie were lost.
         interval: Wilson's 95 % intervals.
         duplicate_aware: recalls if identical captions and images are right too.
-        median_rank: median rank, from 1, rounded as the field does. None if ranked lists end before
-            it.
-        mean_rank: mean rank, from 1. None if a ranked list ends before the right candidate.
-        mrr: mean reciprocal rank, in [0, 1]. None in the same case.
-        ndcg: mean nDCG@10, in [0, 1], ties by expectation. None in a blind round.
-        tied_queries: number of queries whose right candidate ties with a wrong one. It and the
-            ranks' median, mean and MRR are None in a blind round.
+        median_rank: median rank, from 1, rounded as the field does.
+        mean_rank: mean rank, from 1.
+        mrr: mean reciprocal rank, in [0, 1].
+        ndcg: mean nDCG@10, in [0, 1], ties by expectation.
+        tied_queries: number of queries whose right candidate ties with a wrong one. It, the
+            ranks' median and mean, MRR and nDCG are None in a blind round.
     """
 
     hits: dict[str, str]
@@ -216,7 +212,7 @@ class RankRecord(Record):
         duplicate_aware: the same if identical captions and images count as right; None if
             the split has none.
         explained: ties of each query that identical captions or images force; None if none.
-        depth: length of ranked lists; a ``greater`` that high is only a lower bound.
+        depth: always None: part of the format's version 4.
         own: ranks of all captions among those of their images' queries, for nDCG; left out if an
             image has one caption, whose rank is in ``i2t``.
     """
@@ -225,7 +221,7 @@ class RankRecord(Record):
     t2i: QueryRanks
     duplicate_aware: tuple[QueryRanks, QueryRanks] | None = None
     explained: tuple[Counts, Counts] | None = None
-    depth: Count | None = None
+    depth: None = None
     own: QueryRanks | None = Field(None, exclude_if=is_none)
 
     def read(self) -> tuple[Ranks, Ranks]:
@@ -248,15 +244,12 @@ class RankRecord(Record):
         images, captions = len(self.i2t.greater), len(self.t2i.greater)
         if images == 0 or captions == 0 or captions % images:
             return False
-        sizes = (images, captions), (captions, images)
-        ways = [(self.i2t, self.t2i), *([self.duplicate_aware] if self.duplicate_aware else [])]
-        explained = self.explained or ((), ())
         return (
-            all(way.fits(*size) for both in ways for way, size in zip(both, sizes, strict=True))
-            and all(
-                len(ties) in {0, queries}
-                for ties, (queries, _) in zip(explained, sizes, strict=True)
+            all(
+                i2t.fits(images, captions) and t2i.fits(captions, images)
+                for i2t, t2i in ((self.i2t, self.t2i), self.duplicate_aware or (self.i2t, self.t2i))
             )
+            and (self.explained is None or [*map(len, self.explained)] == [images, captions])
             and (self.own is None or self._has_best(self.own))
         )
 
@@ -276,9 +269,8 @@ class Folds(Record):
     """MS-COCO's 1K protocol: the mean over folds of 1,000 images with their captions.
 
     Attributes:
-        rsum_interval: 95 % interval, bootstrap over the images of all folds. None without ranks.
-        ranks: ranks within the folds, one fold after the other. None in results of before they
-            were kept.
+        rsum_interval: 95 % interval, bootstrap over the images of all folds.
+        ranks: ranks within the folds, one fold after the other. None in a blind round.
     """
 
     size: Annotated[int, Field(ge=1)]
@@ -286,7 +278,7 @@ class Folds(Record):
     i2t: AtCutoffs
     t2i: AtCutoffs
     rsum: Points
-    rsum_interval: tuple[Points, Points] | None = None
+    rsum_interval: tuple[Points, Points]
     ranks: RankRecord | None = None
 
 
@@ -297,16 +289,16 @@ class Result(Description, Record):
         rsum: rSum, 0 to 600, ties by expectation, rounded once from the exact value.
         n_pairs: number of captions, each with its image.
         n_images: number of images: the same, or a fifth if an image has five captions.
-        ranked: whether it gets a place on the board; ranked lists get none.
+        ranked: whether it may get a place on the board.
         reason: why it is not ranked.
         rsum_interval: 95 % interval, bootstrap over images with their captions, directions jointly.
         rsum_deviation: standard error by the same bootstrap.
         rsum_argsort: rSum by a stable ``argsort(...)[::-1]``: the field's value.
         references: rSum of trivial scorers that know nothing (``chance``), the language, the site,
             both, language and topic, or the text that OCR reads on the screenshot.
-        notes: notes on the matrix, of :data:`NOTES`.
+        notes: notes on the matrix; they cost no place.
         folds: figures of the other protocol, if the data set has two.
-        precision: float type of the stored matrix; None for ranked lists.
+        precision: float type of the stored matrix.
         payload_sha256: sha256 of the submission's zip.
         ranks: the ranks behind all figures. None in a blind round: they would reveal the pairing.
     """
@@ -332,38 +324,26 @@ class Result(Description, Record):
     references: dict[str, Points]
     notes: tuple[Note, ...]
     folds: Folds | None
-    precision: Precision | None
+    precision: Precision
     payload_sha256: Sha256
     evaluator: Evaluator
     ranks: RankRecord | None
 
-    @property
-    def best_reference(self) -> tuple[str, float]:
-        """The highest of the references, by name."""
-        known = self.references.items()
-        return max(known, key=lambda one: one[1], default=("chance", 0.0))
-
     def to_json(self) -> str:
         """Return the text of the result file, with the ranks last, one list per line."""
         tree = self.model_dump(mode="json", by_alias=True)
-        ranks = tree.pop("ranks")
-        inherited = {name: tree.pop(name) for name in Description.model_fields}
-        tree = {
-            "format": tree.pop("format"),
-            "method": inherited.pop("method"),
-            **tree,
-            **inherited,
-        }
-        text = json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=2)
-        return text[: -len("\n}")] + f',\n  "ranks": {_on_lines(ranks)}\n}}\n'
+        ranks, first = tree.pop("ranks"), ("format", "method")
+        described = [name for name in Description.model_fields if name != "method"]
+        order = [*first, *(name for name in tree if name not in {*first, *described}), *described]
+        text = json.dumps(
+            {name: tree[name] for name in order}, ensure_ascii=False, allow_nan=False, indent=2
+        )
+        lines = ",\n".join(
+            f'    "{name}": {_packed(value)}' for name, value in (ranks or {}).items()
+        )
+        packed = "{\n" + lines + "\n  }" if ranks else "null"
+        return text[: -len("\n}")] + f',\n  "ranks": {packed}\n}}\n'
 
 
-def _on_lines(ranks: object) -> str:
-    """Format each object on a line of its own, which keeps git diffs readable."""
-    if not isinstance(ranks, dict):
-        return json.dumps(ranks, separators=(",", ":"))
-    lines = (
-        f"    {json.dumps(name)}: {json.dumps(value, separators=(',', ':'))}"
-        for name, value in ranks.items()
-    )
-    return "{\n" + ",\n".join(lines) + "\n  }"
+def _packed(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

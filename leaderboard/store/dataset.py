@@ -1,20 +1,20 @@
-"""The dataset report: duplicates, ceilings and leaks of a release."""
+"""The dataset report: duplicates, ceilings, leaks and references of a release."""
 
 import hashlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from leaderboard.core.rounds import read_round
-from leaderboard.core.tracks import SCORED_SPLITS
-from leaderboard.scoring.evaluate import ceiling_rsum
+from leaderboard.core.tracks import SCORED_SPLITS, check_scored_split, check_track
+from leaderboard.scoring.evaluate import ceiling_rsum, read_inputs
 from leaderboard.scoring.result import Count, Percent, Points, is_none
-from leaderboard.store.entries import MAX_RECORD, locked, read_record
+from leaderboard.store.entries import DATASETS, MAX_RECORD, read_record
+from leaderboard.submission.archive import Line
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
 from now_builder.formats.io import write_text
@@ -26,36 +26,20 @@ from now_builder.formats.release import (
     hash_of,
     is_ours,
     open_regions,
-    read_release_vocabulary,
-    shared_licence,
 )
-from now_builder.formats.screenshots import data_uri, find_screenshots
 from now_builder.formats.split import SPLITS, Split, registrable_domain
 from now_builder.formats.statistics import (
     Identities,
     ReleaseStatistics,
     SplitStatistics,
     ranked,
-    summarize,
 )
 
-DATASETS = "datasets"
-"""Folder of a store."""
-
 MAX_DENSE = 5000
-"""Pairs up to which the ceiling of rSum is worked out: it takes a matrix."""
+"""Pairs up to which the ceiling of rSum and the references are computed: they take a matrix."""
 
 _SCAN = 256
-
-_PICTURE, _PICTURES = 6_000.0, 6.0 * 2**20
-"""Bytes of a picture as text, and of all pictures of a report, about."""
-
-_LABEL = 255
-Label = Annotated[str, Field(max_length=_LABEL)]
-Picture = Annotated[
-    str, Field(max_length=2**16, pattern=r"^data:image/webp;base64,[A-Za-z0-9+/]+={0,2}$")
-]
-Tokens = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_LABEL = 120
 
 
 class TrackReport(Strict):
@@ -63,54 +47,30 @@ class TrackReport(Strict):
 
     Attributes:
         distinct: Distinct captions, by their tokens.
-        group_sizes: Size of a group of identical captions, and how many groups have it.
         queries: Captions that are not the only one of their kind.
         ceiling_i2t: Expected R@1, percent, of a scorer that knows everything but cannot tell
             identical captions, or identical images, from each other.
         ceiling_rsum: The same of all six recalls; None of splits above 5,000 pairs.
-        unknown: Share of ``<unk>`` among the tokens, percent; None without a vocabulary.
+        references: rSum of reference scorers without attributes; empty for train.
     """
 
     split: Split
-    track: str
+    track: Line
     fingerprint: Sha256
     captions: Count
     distinct: Count
-    group_sizes: tuple[tuple[Count, Count], ...]
     queries: Count
     ceiling_i2t: Percent
     ceiling_t2i: Percent
     ceiling_rsum: Points | None
-    unknown: Percent | None
-    tokens_mean: Tokens
-    tokens_median: Tokens
-    tokens_p99: Tokens
-    tokens_most: Count
+    references: dict[Line, Points]
 
 
 class Queries(Strict):
-    """What pages say of each query of a split, in the order of its rows.
+    """Language of the caption (``und`` for none) and site of each query, in row order."""
 
-    Attributes:
-        languages: Language of the caption; ``und`` for none.
-        captions: Captions; None unless they may be published.
-        pictures: Small screenshots as data URIs; None unless ``licence`` lets others have them.
-    """
-
-    languages: tuple[Label, ...]
-    sites: tuple[Label, ...]
-    captions: tuple[str, ...] | None = None
-    pictures: tuple[Picture, ...] | None = Field(None, exclude_if=is_none)
-    licence: Label | None = Field(None, exclude_if=is_none)
-
-    @model_validator(mode="after")
-    def _check_lengths(self) -> "Queries":
-        columns = self.languages, self.sites, self.captions, self.pictures
-        if len({len(column) for column in columns if column is not None}) > 1:
-            raise ValueError("languages, sites, captions and pictures of different lengths")
-        if self.pictures is not None and self.licence is None:
-            raise ValueError("pictures without the licence that lets others have them")
-        return self
+    languages: tuple[Line, ...]
+    sites: tuple[Line, ...]
 
 
 class SplitReport(Strict):
@@ -118,22 +78,20 @@ class SplitReport(Strict):
 
     Attributes:
         images: Distinct images, by their features.
-        image_group_sizes: Size of a group of identical images, and how many groups have it.
         image_queries: Images that are not the only one of their kind.
         looks: Pairs whose screenshot has the perceptual hash of another pair's.
         languages: Language and pairs, the commonest first; ``und`` for none.
-        queries: None for train, and in ``now-dataset/1``.
+        queries: None for train.
     """
 
     split: Split
     pairs: Count
     images: Count
-    image_group_sizes: tuple[tuple[Count, Count], ...]
     image_queries: Count
     looks: Count | None
     sites: Count | None
     domains: Count | None
-    languages: tuple[tuple[str, Count], ...] | None
+    languages: tuple[tuple[Line, Count], ...] | None
     queries: Queries | None = Field(None, exclude_if=is_none)
 
 
@@ -149,7 +107,7 @@ class LeakReport(Strict):
 
     earlier: Split
     later: Split
-    captions: dict[str, Count]
+    captions: dict[Line, Count]
     images: Count
     alike: Count | None
     sites: Count | None
@@ -158,18 +116,17 @@ class LeakReport(Strict):
 
 
 class DatasetReport(Strict):
-    """``datasets/<fingerprint>.json`` of a store. Its counts are immutable.
+    """``datasets/<fingerprint>.json`` of a store.
 
     Attributes:
-        format: ``now-dataset/1`` is the same without queries.
         fingerprint: Hash of captions, keys and images of all splits.
         name: Name of the folder of the release.
         tracks: By split, then track: a result is on one of these if ``fingerprint`` is the same.
     """
 
-    format: Literal["now-dataset/1", "now-dataset/2"] = "now-dataset/2"
+    format: Literal["now-dataset/2"] = "now-dataset/2"
     fingerprint: Sha256
-    name: Annotated[str, Field(max_length=120)]
+    name: Line
     origin: Literal["rebuilt", "archive"]
     splits: tuple[SplitReport, ...]
     tracks: tuple[TrackReport, ...]
@@ -180,16 +137,14 @@ class DatasetReport(Strict):
         return self.model_dump_json(indent=2) + "\n"
 
 
-def dataset_report(
-    release: Path, *, captions: bool = False, captures: Path | None = None
-) -> DatasetReport:
+_Pages: TypeAlias = dict[Split, list[tuple[str, str]]]
+"""Key and image hash of each pair by split, in order: the fingerprints are made of them."""
+
+
+def dataset_report(release: Path) -> DatasetReport:
     """Count identical, shared and unknown items of a release, ours or the authors' archive.
 
-    With ``captions`` those of dev and test are in it too, with ``captures`` their screenshots, for
-    the pages of missed queries.
-
     Raises:
-        ConfigError: If the release's licence does not let others have its screenshots.
         FormatError: If it cannot be read, or is a blind round.
     """
     if read_round(release) is not None:
@@ -209,14 +164,11 @@ def dataset_report(
     prints = {
         (split, track): fingerprint(
             [key for key, _ in pages[split]],
-            statistics.read_tokens(release, split, track, _unknown_id(release, track)),
+            statistics.read_tokens(release, split, track, None),
         )
         for split in splits
         for track in tracks[split]
     }
-    told = {split: _queries(own, captions=captions) for split, own in queries.items() if own}
-    if captures is not None:
-        told = _pictured(release, captures, queries, told)
     digest = hashlib.sha256()
     for (split, track), own in prints.items():
         digest.update(f"{split} {track} {own}\n".encode())
@@ -225,16 +177,13 @@ def dataset_report(
     by_split = statistics.splits
     return DatasetReport(
         fingerprint=digest.hexdigest(),
-        name=release.resolve().name[:120],
+        name=release.resolve().name[:_LABEL],
         origin="rebuilt" if ours else "archive",
         splits=tuple(
-            _split_report(split, by_split[split], ours=ours).model_copy(
-                update={"queries": told.get(split)}
-            )
-            for split in splits
+            _split_report(split, by_split[split], queries.get(split), ours=ours) for split in splits
         ),
         tracks=tuple(
-            _track_report(split, track, by_split[split], own)
+            _track_report(release, split, track, by_split[split], own)
             for (split, track), own in prints.items()
         ),
         leaks=tuple(
@@ -253,7 +202,7 @@ def read_reports(store: Path) -> list[DatasetReport]:
 
 
 def file_report(store: Path, report: DatasetReport) -> Path:
-    """Write a report into a store, in place of one with the same counts.
+    """Write a report into a store.
 
     Raises:
         FormatError: If another report of the same release is there, or this one is too large.
@@ -261,57 +210,16 @@ def file_report(store: Path, report: DatasetReport) -> Path:
     path = store / DATASETS / f"{report.fingerprint}.json"
     text = report.to_json()
     if len(text.encode()) > MAX_RECORD:
-        wanted = "expected a report without captions or pictures"
-        raise FormatError(path, f"more than {MAX_RECORD} bytes, {wanted}")
-    with locked(store):
-        if path.exists() and _counts(read_record(path, DatasetReport)) != _counts(report):
-            raise FormatError(path, "another report of the same captions and images is filed there")
-        write_text(path, text)
+        raise FormatError(path, f"{len(text.encode())} bytes, expected {MAX_RECORD} at most")
+    if path.exists() and read_record(path, DatasetReport) != report:
+        raise FormatError(path, "another report of the same captions and images is filed there")
+    write_text(path, text)
     return path
-
-
-def _counts(report: DatasetReport) -> DatasetReport:
-    splits = tuple(split.model_copy(update={"queries": None}) for split in report.splits)
-    return report.model_copy(update={"format": "now-dataset/2", "splits": splits})
-
-
-def _queries(pairs: Sequence[Pair], *, captions: bool) -> Queries:
-    return Queries(
-        languages=tuple((pair.lang or "und")[:_LABEL] for pair in pairs),
-        sites=tuple(pair.site[:_LABEL] for pair in pairs),
-        captions=tuple(pair.caption for pair in pairs) if captions else None,
-    )
-
-
-def _pictured(
-    release: Path,
-    captures: Path,
-    pairs: Mapping[str, Sequence[Pair]],
-    told: Mapping[str, Queries],
-) -> dict[str, Queries]:
-    """Add the screenshots of each split's pairs, if the release's licence lets others have them."""
-    licence = shared_licence(release)
-    found = find_screenshots(captures, [pair for own in pairs.values() for pair in own])
-    budget = min(_PICTURE, _PICTURES / max(len(found), 1))
-
-    def picture(pair: Pair) -> str:
-        return data_uri(pair.key, found[pair.key].read(), budget)
-
-    return {
-        split: queries.model_copy(
-            update={"pictures": tuple(map(picture, pairs[split])), "licence": licence[:_LABEL]}
-        )
-        for split, queries in told.items()
-    }
 
 
 def _tracks(folder: Path, split: Split) -> list[str]:
     head = f"{split}_caps_"
     return sorted(path.stem.removeprefix(head) for path in folder.glob(f"{head}*.txt"))
-
-
-_Pages: TypeAlias = dict[Split, list[tuple[str, str]]]
-"""Key and image hash of each pair by split, in order: the fingerprints are made of them."""
 
 
 def _read_archive(
@@ -325,61 +233,52 @@ def _read_archive(
                     statistics.splits[split].add_image(pages[split][-1][1])
 
 
-def _unknown_id(release: Path, track: str) -> int | None:
-    """Return the id of ``<unk>``; None without a vocabulary."""
-    try:
-        return read_release_vocabulary(release, track).word2idx.get("<unk>")
-    except FormatError:
-        return None
-
-
-def _track_report(split: Split, track: str, statistics: SplitStatistics, found: str) -> TrackReport:
+def _track_report(
+    release: Path, split: Split, track: str, statistics: SplitStatistics, found: str
+) -> TrackReport:
     tokens, best = statistics.tracks[track], statistics.ceiling(track)
-    summary = summarize(tokens.lengths)
+    images = statistics.columns["image"]
+    dense, references = len(images.values) <= MAX_DENSE, {}
+    if dense and split in SCORED_SPLITS:
+        inputs = read_inputs(release, check_scored_split(split), check_track(track))
+        references = inputs.references
     return TrackReport(
         split=split,
         track=track,
         fingerprint=found,
         captions=len(tokens.lengths),
         distinct=tokens.lines.distinct,
-        group_sizes=_sizes(tokens.lines),
         queries=tokens.lines.repeated,
         ceiling_i2t=best.i2t,
         ceiling_t2i=best.t2i,
-        ceiling_rsum=_ceiling_rsum(statistics.columns["image"], tokens.lines),
-        unknown=None if tokens.unknown_id is None else tokens.unknown_percent,
-        tokens_mean=summary.mean,
-        tokens_median=summary.median,
-        tokens_p99=summary.p99,
-        tokens_most=summary.largest,
+        ceiling_rsum=_ceiling_rsum(images, tokens.lines) if dense else None,
+        references=references,
     )
 
 
-def _ceiling_rsum(images: Identities, captions: Identities) -> float | None:
-    count = len(images.values)
-    if count > MAX_DENSE:
-        return None
+def _ceiling_rsum(images: Identities, captions: Identities) -> float:
     same, said = (np.unique(found.values, return_inverse=True)[1] for found in (images, captions))
-    return ceiling_rsum(same, said, np.arange(count))
+    return ceiling_rsum(same, said, np.arange(len(same)))
 
 
-def _sizes(found: Identities) -> tuple[tuple[int, int], ...]:
-    sizes = Counter(found.group_sizes().tolist())
-    return tuple(sorted((size, count) for size, count in sizes.items() if size > 1))
-
-
-def _split_report(split: Split, statistics: SplitStatistics, *, ours: bool) -> SplitReport:
+def _split_report(
+    split: Split, statistics: SplitStatistics, queries: Sequence[Pair] | None, *, ours: bool
+) -> SplitReport:
     columns, phashes = statistics.columns, statistics.phashes
+    labels = Queries(
+        languages=tuple((pair.lang or "und")[:_LABEL] for pair in queries or ()),
+        sites=tuple(pair.site[:_LABEL] for pair in queries or ()),
+    )
     return SplitReport(
         split=split,
         pairs=statistics.pairs,
         images=columns["image"].distinct,
-        image_group_sizes=_sizes(columns["image"]),
         image_queries=columns["image"].repeated,
         looks=phashes.repeated if len(phashes.values) else None,
         sites=columns["site"].distinct if ours else None,
         domains=columns["domain"].distinct if ours else None,
         languages=tuple(ranked(statistics.languages).items()) if ours else None,
+        queries=labels if queries else None,
     )
 
 

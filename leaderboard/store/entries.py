@@ -1,11 +1,8 @@
 """The store: a folder of immutable results and records about them, suitable for git."""
 
-import fcntl
 import hashlib
-import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -13,21 +10,27 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AwareDatetime, Field, FiniteFloat
 
 from leaderboard.core.errors import SubmissionError
-from leaderboard.scoring.result import Points, Result
-from leaderboard.submission.archive import Description, Name, Prose, refusing_fields
+from leaderboard.core.rounds import BlindRound
+from leaderboard.scoring.result import Result
+from leaderboard.submission.archive import Name, Prose, refusing_fields
 from leaderboard.submission.untrusted import read_json
 from now_builder.config import Sha256, Strict
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import locking, remove_leftovers, write_text
+from now_builder.formats.io import remove_leftovers, write_text
 
 MAX_RECORD = 8 * 2**20
-_log = logging.getLogger(__name__)
-RESULTS, PRIVATE, LOCK = "results", "private", "store.lock"
-_FOLDERS = (RESULTS, "filings", "withdrawals", "reproductions", "datasets")
+RESULTS, FILINGS, WITHDRAWALS, REPRODUCTIONS, ROUNDS, DATASETS = FOLDERS = (
+    "results",
+    "filings",
+    "withdrawals",
+    "reproductions",
+    "rounds",
+    "datasets",
+)
 _NO_RESULT = "not a result. Score the submission first: now-leaderboard score X.zip -o RESULT.json"
 Record = TypeVar("Record", bound=Strict)
 
-# Within these years a time keeps its order in any zone, and fits every database.
+# Within these years a time keeps its order in any zone.
 Moment = Annotated[
     AwareDatetime,
     Field(ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(3000, 1, 1, tzinfo=UTC)),
@@ -37,16 +40,10 @@ Evidence = Literal["scored", "contradicted", "reproduced", "blind"]
 
 
 class Filing(Strict):
-    """``filings/<name>.json``: who submitted a result, and when.
-
-    Attributes:
-        submitter: handle of the submitter.
-        submitted_at: time of the submission, UTC.
-    """
+    """``filings/<name>.json``: time at which a result was filed, UTC."""
 
     format: Literal["now-filing/1"] = "now-filing/1"
     name: EntryName
-    submitter: Name | None = None
     submitted_at: Moment
 
 
@@ -60,12 +57,12 @@ class Withdrawal(Strict):
 
 
 class Reproduction(Strict):
-    """``reproductions/<name>-<sha256>.json``: an independent run of an entry.
+    """``reproductions/<name>-<sha256>.json``: a keeper's own run of an entry.
 
     Attributes:
         by: name of the person who ran it.
         config_sha256: sha256 of the run's resolved settings.
-        result: the run's own result. None in a record of before it was kept, which proves nothing.
+        result: the run's own result.
         difference: paired 95 % interval of the run's rSum less the entry's.
     """
 
@@ -73,17 +70,20 @@ class Reproduction(Strict):
     name: EntryName
     by: Name
     reproduced_at: Moment
-    rsum: Points
-    payload_sha256: Sha256
     code_commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None
     config_sha256: Sha256 | None = None
-    result: Result | None = None
-    difference: tuple[FiniteFloat, FiniteFloat] | None = None
+    result: Result
+    difference: tuple[FiniteFloat, FiniteFloat]
 
     @property
     def agrees(self) -> bool:
         """Whether the run is not below the entry: the interval holds zero, or lies above it."""
-        return self.difference is not None and self.difference[1] >= 0
+        return self.difference[1] >= 0
+
+    @property
+    def path(self) -> str:
+        """The path of the record in its store."""
+        return f"{REPRODUCTIONS}/{self.name}-{self.result.payload_sha256[:12]}.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,9 @@ class Entry:
 
     Attributes:
         name: first 12 hexadecimal digits of the sha256 of the result's JSON text.
-        filing: None outside a store, and in one of before every submission was dated.
-        stored: whether the result is in a store, not in a file elsewhere.
+        filing: None outside a store.
+        committed: the result of the same file in the open round, which the store has too, if this
+            is the result of a closed round.
     """
 
     name: str
@@ -101,13 +102,12 @@ class Entry:
     filing: Filing | None = None
     withdrawal: Withdrawal | None = None
     reproductions: tuple[Reproduction, ...] = ()
-    stored: bool = False
+    committed: Result | None = None
 
     @property
     def run(self) -> Reproduction | None:
         """The latest run by a keeper of the store, whose result decides. None without one."""
-        runs = (run for run in self.reproductions if run.result is not None)
-        return max(runs, key=lambda run: (run.reproduced_at, run.payload_sha256), default=None)
+        return max(self.reproductions, key=lambda run: (run.reproduced_at, run.path), default=None)
 
     @property
     def evidence(self) -> Evidence:
@@ -116,7 +116,7 @@ class Entry:
         A run that does not agree contradicts the entry. Proof is a record in a store, which its
         keepers merged; a result file from elsewhere is a claim.
         """
-        if self.stored and self.result.release.origin == "blind":
+        if self.committed or (self.filing and self.result.release.origin == "blind"):
             return "blind"
         if self.run is None:
             return "scored"
@@ -124,13 +124,13 @@ class Entry:
 
     @property
     def shown(self) -> Result:
-        """The result that pages show: the keeper's run, described as the entry is, or its own."""
-        run = self.run.result if self.run else None
-        if run is None:
-            return self.result
-        return run.model_copy(
-            update={name: getattr(self.result, name) for name in Description.model_fields}
-        )
+        """The result that pages show: that of the keeper's run with its description, or its own."""
+        return self.run.result if self.run else self.result
+
+    @property
+    def path(self) -> str:
+        """The path of the result in its store."""
+        return f"{RESULTS}/{self.result.track}-{self.result.split}-{self.name}.json"
 
 
 def entry_of(result: Result) -> Entry:
@@ -138,15 +138,10 @@ def entry_of(result: Result) -> Entry:
     return Entry(hashlib.sha256(result.to_json().encode()).hexdigest()[:12], result)
 
 
-def age(entry: Entry) -> tuple[int, datetime, str]:
-    """Return a sort key, the earliest entry first, by date.
-
-    A store's entries without a date are from before every submission was dated, so they are the
-    oldest (``check-store --base`` refuses new ones); a result file from elsewhere is the newest.
-    """
-    dated = 1 if entry.filing else 0 if entry.stored else 2
-    at = entry.filing.submitted_at if entry.filing else datetime.min.replace(tzinfo=UTC)
-    return dated, at, entry.name
+def age(entry: Entry) -> tuple[bool, datetime, str]:
+    """Return a sort key, the earliest entry first; result files without a date are the newest."""
+    at = entry.filing.submitted_at if entry.filing else datetime.max.replace(tzinfo=UTC)
+    return entry.filing is None, at, entry.name
 
 
 def write_result(path: Path | str, result: Result) -> None:
@@ -154,60 +149,37 @@ def write_result(path: Path | str, result: Result) -> None:
     write_text(Path(path), result.to_json())
 
 
-@dataclass(frozen=True, slots=True)
-class NewFiling:
-    """Submitter, None if nobody says who, and time of a submission."""
+def file_result(store: Path, result: Result, at: datetime | None = None) -> tuple[Entry, bool]:
+    """File a result and the time, now by default; return its entry, and whether it is new.
 
-    submitter: str | None
-    submitted_at: datetime
-
-
-def file_result(store: Path, result: Result, filing: NewFiling | None = None) -> tuple[Entry, bool]:
-    """File a result, the records about it first; return its entry, and whether it is new.
-
-    Everything is on disk when this returns. Filing an existing result changes nothing. The store is
-    created if missing; without a filing only the result is filed.
+    Filing an existing result changes nothing. The store is created if missing.
     """
     entry = entry_of(result)
-    path = result_path(store, entry)
-    with locked(store):
-        new = not path.exists()
-        if new and filing is not None:
-            filed = Filing(name=entry.name, **asdict(filing))
-            _write_record(store / "filings" / f"{entry.name}.json", filed)
-        if new:
-            write_result(path, result)
-        return read_entry(store, result), new
+    check_is_store(store)
+    new = not (store / entry.path).exists()
+    if new:
+        # to the microsecond, so that results filed within one second keep their order
+        filing = Filing(name=entry.name, submitted_at=at or datetime.now(UTC))
+        _write_record(store / FILINGS / f"{entry.name}.json", filing)
+        remove_leftovers(store / RESULTS)
+        write_result(store / entry.path, result)
+    return next(one for one in read_store(store) if one.name == entry.name), new
+
+
+def file_round(store: Path, blind: BlindRound) -> None:
+    """File the public description of an open round, whose commitment thereby stands in git."""
+    path = store / ROUNDS / f"{blind.commitment[:12]}.json"
+    if not path.exists():
+        _write_record(path, blind)
 
 
 def withdraw(store: Path, name: str, reason: str, at: datetime) -> Withdrawal:
     """Withdraw an entry; a tombstone records when and why. Withdrawing again changes nothing."""
-    path = store / "withdrawals" / f"{name}.json"
+    path = store / WITHDRAWALS / f"{name}.json"
     find_result(store, name)
-    with locked(store):
-        if not path.exists():
-            _write_record(path, Withdrawal(name=name, withdrawn_at=at, reason=reason))
-        return read_record(path, Withdrawal)
-
-
-def add_reproduction(store: Path, reproduction: Reproduction) -> Path:
-    """File a reproduction of an entry, the same run only once; return its file."""
-    find_result(store, reproduction.name)
-    path = store / reproduction_path(reproduction)
-    with locked(store):
-        if not path.exists():
-            write_text(path, reproduction.model_dump_json(by_alias=True) + "\n")
-    return path
-
-
-def reproduction_path(run: Reproduction) -> str:
-    """Return the path of a reproduction in its store."""
-    return f"reproductions/{run.name}-{run.payload_sha256[:12]}.json"
-
-
-def result_path(store: Path, entry: Entry) -> Path:
-    """Return the path of an entry's result file."""
-    return store / RESULTS / f"{entry.result.track}-{entry.result.split}-{entry.name}.json"
+    if not path.exists():
+        _write_record(path, Withdrawal(name=name, withdrawn_at=at, reason=reason))
+    return read_record(path, Withdrawal)
 
 
 def find_result(store: Path, name: str) -> Path:
@@ -249,23 +221,42 @@ def read_record(path: Path, kind: type[Record]) -> Record:
         raise FormatError(path, str(error)) from None
 
 
-def read_entry(store: Path, result: Result) -> Entry:
-    """Make the entry of a result with all records about it."""
-    entry = entry_of(result)
+def read_store(store: Path) -> list[Entry]:
+    """Read all entries of a store with the records about them, by name.
 
+    The result of an open round leaves the list once that of the same file in the closed round is
+    in the store, whose proof it is.
+    """
+    results = [read_result(path) for path in sorted((store / RESULTS).glob("[!.]*.json"))]
+    opened = {_file_of(result): result for result in results if result.release.origin == "blind"}
+    closed = {_file_of(result) for result in results if result.release.origin == "closed"}
+    entries = []
+    for result in results:
+        if result.release.origin == "blind" and _file_of(result) in closed:
+            continue
+        entry = entry_of(result)
+        if result.release.origin == "closed":
+            entry = replace(entry, committed=opened.get(_file_of(result)))
+        entries.append(_with_records(store, entry))
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def _file_of(result: Result) -> tuple[str, str]:
+    """Return the submission and the queries that a result is of."""
+    return result.payload_sha256, result.release.fingerprint
+
+
+def _with_records(store: Path, entry: Entry) -> Entry:
     def about(folder: str, kind: type[Record]) -> Record | None:
         path = store / folder / f"{entry.name}.json"
         return read_record(path, kind) if path.exists() else None
 
+    runs = sorted((store / REPRODUCTIONS).glob(f"{entry.name}-*.json"))
     return replace(
         entry,
-        stored=True,
-        filing=about("filings", Filing),
-        withdrawal=about("withdrawals", Withdrawal),
-        reproductions=tuple(
-            read_record(path, Reproduction)
-            for path in sorted((store / "reproductions").glob(f"{entry.name}-*.json"))
-        ),
+        filing=about(FILINGS, Filing),
+        withdrawal=about(WITHDRAWALS, Withdrawal),
+        reproductions=tuple(read_record(path, Reproduction) for path in runs),
     )
 
 
@@ -273,12 +264,13 @@ def read_results(paths: Iterable[Path]) -> list[Entry]:
     """Read result files, folders of them, and stores, by name, each result once."""
     entries: dict[str, Entry] = {}
     for path in paths:
-        folder = path / RESULTS if (path / RESULTS).is_dir() else path
-        for file in sorted(folder.glob("[!.]*.json")) if folder.is_dir() else [path]:
-            result = read_result(file)
-            entry = entry_of(result) if folder == path else read_entry(path, result)
-            known = entries.get(entry.name)
-            if known is None or not known.stored or entry.filing is not None:
+        if (path / RESULTS).is_dir():
+            found = read_store(path)
+        else:
+            files = sorted(path.glob("[!.]*.json")) if path.is_dir() else [path]
+            found = [entry_of(read_result(file)) for file in files]
+        for entry in found:
+            if entry.filing or entry.name not in entries:
                 entries[entry.name] = entry
     return [entries[name] for name in sorted(entries)]
 
@@ -289,14 +281,14 @@ def now() -> datetime:
 
 
 def check_is_store(store: Path) -> None:
-    """Refuse a folder that holds anything but a store; hidden files such as ``.git`` may be there.
+    """Refuse a folder that contains anything but a store and hidden files such as ``.git``.
 
     Raises:
         ConfigError: If it is a release, captures, an export or any other folder in use, or a file.
     """
     if store.exists() and not store.is_dir():
         raise ConfigError(f"{store}: a file, expected a folder of results")
-    known = {*_FOLDERS, PRIVATE, "README.md"}
+    known = {*FOLDERS, "README.md"}
     names = sorted(path.name for path in store.glob("[!.]*") if path.name not in known)
     if names:
         raise ConfigError(
@@ -305,43 +297,6 @@ def check_is_store(store: Path) -> None:
         )
 
 
-def prepare_store(store: Path) -> None:
-    """Create the folder, its private part for its owner alone, and a ``.gitignore`` for that.
-
-    A private part that others may read, as one copied from elsewhere, is narrowed.
-
-    Raises:
-        ConfigError: If the folder holds anything but a store.
-    """
-    check_is_store(store)
-    store.mkdir(parents=True, exist_ok=True)
-    private = store / PRIVATE
-    private.mkdir(mode=0o700, exist_ok=True)
-    if (mode := private.stat().st_mode & 0o777) & 0o077:
-        try:
-            private.chmod(mode & 0o700)
-        except OSError:  # another user's, or of a file system that has none
-            _log.warning("%s: permissions %04o, so others may read it; chmod 700", private, mode)
-    ignore = store / ".gitignore"
-    if not ignore.exists():
-        write_text(ignore, f"/{PRIVATE}/\n")
-
-
-@contextmanager
-def locked(store: Path) -> Iterator[None]:
-    """Let one thread of one process at a time add to the store, which is created if missing.
-
-    What killed processes left half-written in its folders is dropped first.
-    """
-    prepare_store(store)
-    path = store / PRIVATE / LOCK
-    with path.open("w") as lock:
-        with locking(path):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        for folder in (store, *store.glob("[!.]*/")):
-            remove_leftovers(folder)
-        yield
-
-
 def _write_record(path: Path, record: Strict) -> None:
+    remove_leftovers(path.parent)
     write_text(path, record.model_dump_json(indent=2) + "\n")

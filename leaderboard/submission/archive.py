@@ -1,33 +1,31 @@
 """Submissions: a zip of a description and similarities; writer and safe reader."""
 
 import platform
+import unicodedata
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal, TypeAlias
+from typing import Annotated, BinaryIO, Literal
 from urllib.parse import urlsplit
 
 import numpy as np
-from jaxtyping import Bool, Float, Integer, Shaped
+import regex
+from jaxtyping import Float
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from leaderboard.core.errors import Problem, Problems, SubmissionError
 from leaderboard.core.tracks import ScoredSplit, Track, check_scored_split, check_track
 from leaderboard.metrics import Matrix, Ranks, count_ranks
 from leaderboard.submission.gallery import Gallery, read_gallery
-from leaderboard.submission.text import graphemes, plain_text, visible_text
 from leaderboard.submission.untrusted import (
-    FLOATS,
-    WHOLE,
     Archive,
     check_finite,
     check_order,
     read_array_header,
     read_json,
-    read_lists,
     read_matrix,
     refusal,
     shown,
@@ -45,21 +43,42 @@ MAX_META = 4 * 2**20
 MAX_LINE = 120
 """Characters of a line of text, as readers count them."""
 
-Payload = Literal["matrix", "ranked"]
 Precision = Literal["float16", "float32", "float64"]
-Lists: TypeAlias = Integer[np.ndarray, "_ _"]
-
-PAYLOADS: dict[Payload, tuple[str, ...]] = {
-    "matrix": (MATRIX,),
-    "ranked": ("ranked_i2t.npy", "ranked_t2i.npy"),
-}
-"""Members of the zip besides ``submission.json``, by payload."""
-
 _PRECISIONS: dict[int, Precision] = {2: "float16", 4: "float32", 8: "float64"}
+
+_REFUSED = regex.compile(r"[\p{C}\p{Default_Ignorable_Code_Point}]")
+"""Control, format, private and unassigned characters, surrogates, and what is invisible."""
+
+# U+2800 is a symbol by its category, and blank.
+_VISIBLE = regex.compile(r"[[\p{L}\p{N}\p{P}\p{S}]--[\u2800]]", regex.V1)
+_STACK = regex.compile(r"\p{M}{4,}")
+
+
+def plain_text(text: str) -> str:
+    """Return text as one line in Unicode NFC with single spaces.
+
+    Raises:
+        ValueError: If it contains control, bidi, invisible or unassigned characters, or four
+            combining marks in a row.
+    """
+    text = " ".join(unicodedata.normalize("NFC", text).split())
+    if refused := _REFUSED.search(text):
+        code = f"U+{ord(refused[0]):04X}"
+        raise ValueError(f"text without control or invisible characters such as {code}")
+    if _STACK.search(text):
+        raise ValueError("three combining marks in a row at most")
+    return text
+
+
+def visible_text(text: str) -> str:
+    """Return the text if it has a visible character once normalised (NFKC)."""
+    if not _VISIBLE.search(unicodedata.normalize("NFKC", text)):
+        raise ValueError("at least one visible character")
+    return text
 
 
 def _short_enough(text: str) -> str:
-    if graphemes(text) > MAX_LINE:
+    if len(regex.findall(r"\X", text)) > MAX_LINE:  # extended grapheme clusters
         raise ValueError(f"{MAX_LINE} characters at most")
     return text
 
@@ -186,9 +205,7 @@ class Submission(Description):
     Attributes:
         dataset_fingerprint: fingerprint of the release's (split, track); must equal the judge's.
         axes: axes of the matrix: rows, then columns.
-        payload: ``matrix``: ``similarity.npy``. ``ranked``: ``ranked_i2t.npy`` (by image the
-            columns of its best captions, best first) and ``ranked_t2i.npy`` (by caption the rows
-            of its best images), ten or more each; scored, and not ranked on the board.
+        payload: member of the zip: ``similarity.npy``.
         image_ids: key of each row, optional; if given, a wrong order is an error.
         caption_ids: key of each column, optional; a wrong order is an error too.
     """
@@ -198,7 +215,7 @@ class Submission(Description):
     split: ScoredSplit
     dataset_fingerprint: Sha256
     axes: tuple[Literal["image"], Literal["caption"]] = ("image", "caption")
-    payload: Payload = "matrix"
+    payload: Literal["matrix"] = "matrix"
     image_ids: tuple[Key, ...] | None = None
     caption_ids: tuple[Key, ...] | None = None
 
@@ -297,60 +314,31 @@ def refusing_fields(name: str, model: type[BaseModel], tree: object) -> Iterator
 def pack(
     path: Path | str, similarity: Float[np.ndarray, "images captions"], meta: Submission
 ) -> None:
-    """Write a submission of one matrix; see :func:`pack_arrays`."""
-    pack_arrays(Path(path), (similarity,), meta.model_copy(update={"payload": "matrix"}))
+    """Write a submission atomically; the same matrix and description give the same bytes.
 
-
-def pack_arrays(path: Path, arrays: Sequence[Shaped[np.ndarray, "_ _"]], meta: Submission) -> None:
-    """Write a submission atomically; the same arrays and description give the same bytes.
-
-    The arrays are those that ``meta.payload`` names, in that order: matrices with rows of images
-    and columns of captions in the order of the split, kept in their precision (float32 is best,
-    float16 makes ties), or ranked lists of whole numbers.
+    Rows are images and columns captions, in the order of the split. The precision is kept: float32
+    is best, float16 makes ties.
 
     Raises:
-        SubmissionError: If an array is empty, not finite, or too large for a zip, or a matrix does
-            not fit the keys of ``meta``.
+        SubmissionError: If the matrix is empty, not finite, too large for a zip, or does not fit
+            the keys of ``meta``.
     """
-    members = dict(zip(PAYLOADS[meta.payload], arrays, strict=True))
-    for name, array in members.items():
-        _check_array(f"{path}: {name}", array, meta)
-    text = meta.model_dump_json(indent=2, exclude_none=True) + "\n"
-    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        archive.writestr(member(META), text)
-        for name, array in members.items():
-            with archive.open(member(name), "w") as stream:
-                plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-                np.lib.format.write_array(stream, plain, version=(1, 0), allow_pickle=False)
-
-
-def _check_array(name: str, array: Shaped[np.ndarray, "_ _"], meta: Submission) -> None:
-    shape = (array.shape[0], array.shape[1])
+    path, name = Path(path), f"{path}: {MATRIX}"
+    shape = similarity.shape
     wanted = (shape[0], shape[0]) if meta.track in TOKENIZERS else shape
     if meta.image_ids is not None and meta.caption_ids is not None:
         wanted = len(meta.image_ids), len(meta.caption_ids)
-    if 0 in shape or (array.dtype.kind == "f" and shape != wanted):
+    if 0 in shape or shape != wanted:
         raise refusal("matrix.shape", name, f"shape {shape}", f"{wanted}, images x captions")
-    if array.nbytes >= 2**31:
-        raise refusal("zip.size", name, f"{array.nbytes} bytes", "less than 2 GiB")
-    if array.dtype.kind == "f":
-        check_finite(array, name)
-
-
-@contextmanager
-def opened(path: Path, name: str | None = None) -> Iterator[BinaryIO]:
-    """Open an untrusted file; errors about its content give its path, or that name."""
-    if not path.is_file():
-        raise FormatError(path, "a folder, expected a file" if path.is_dir() else "no such file")
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise FormatError(path, f"cannot be read ({error.strerror})") from None
-    with file:
-        try:
-            yield file
-        except SubmissionError as error:
-            raise SubmissionError(*error.problems, name=name or str(path)) from None
+    if similarity.nbytes >= 2**31:
+        raise refusal("zip.size", name, f"{similarity.nbytes} bytes", "less than 2 GiB")
+    check_finite(similarity, name)
+    text = meta.model_dump_json(indent=2, exclude_none=True) + "\n"
+    plain = np.ascontiguousarray(similarity, dtype=similarity.dtype.newbyteorder("<"))
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        archive.writestr(member(META), text)
+        with archive.open(member(MATRIX), "w") as stream:
+            np.lib.format.write_array(stream, plain, version=(1, 0), allow_pickle=False)
 
 
 def member(name: str) -> zipfile.ZipInfo:
@@ -363,56 +351,37 @@ def member(name: str) -> zipfile.ZipInfo:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Ranks of image queries and of caption queries, and the arrays behind them.
+    """Ranks of image queries and of caption queries, and the matrix behind them.
 
     Attributes:
-        arrays: the matrix, or the ranked lists of images and of captions.
-        precision: float type of the stored matrix; None for ranked lists.
+        arrays: the matrix.
+        precision: float type of the stored matrix.
     """
 
     ranks: tuple[Ranks, Ranks]
-    arrays: Matrix | tuple[Lists, Lists]
-    precision: Precision | None = None
-
-    @property
-    def depth(self) -> int | None:
-        """Length of the shorter ranked lists."""
-        if isinstance(self.arrays, np.ndarray):
-            return None
-        return min(len(lists.T) for lists in self.arrays)
+    arrays: Matrix
+    precision: Precision
 
 
 class OpenSubmission:
-    """A submission whose description has been read, but not its payload."""
+    """A submission whose description has been read, but not its matrix."""
 
     def __init__(self, path: Path, archive: Archive) -> None:
         self._archive = archive
+        content = archive.read(META, MAX_META)
+        tree = read_json(content, META)
+        if not isinstance(tree, dict):
+            raise refusal("json.format", META, shown(tree), "an object")
         problems = Problems()
-        with problems.noted():
-            self.meta = _read_meta(archive)
-        present = [name for name in archive.sizes if name != META]
-        with problems.noted():
-            self._check_members(present, self.meta if not problems.found else None)
+        with problems.noted(), refusing_fields(META, Submission, tree):
+            self.meta = Submission.model_validate_json(content, strict=True)
+        with problems.noted(), archive.open(MATRIX, 2**33) as stream:
+            read_array_header(stream, MATRIX)
         problems.refuse_any()
         self.sha256 = sha256_of(path)
 
-    def _check_members(self, present: list[str], meta: Submission | None) -> None:
-        """Check the members against the payload; only their headers if it is unknown."""
-        wanted = PAYLOADS[meta.payload] if meta is not None else tuple(present)
-        missing = [name for name in wanted if name not in present]
-        foreign = [name for name in present if name not in wanted]
-        if missing or foreign or not present:
-            names = ", ".join([META, *wanted])
-            found = ", ".join(sorted(self._archive.sizes))
-            short = f", there is no {missing[0]}" if missing else ""
-            raise refusal("zip.payload", "zip", found, f"{names}{short}")
-        for name in present:
-            kinds = FLOATS if name.startswith("similarity") else WHOLE
-            with self._archive.open(name, 2**33) as stream:
-                read_array_header(stream, name, kinds)
-
     def read(self, gallery: Gallery) -> Scored:
-        """Read the payload and compute the ranks of all queries.
+        """Read the matrix and compute the ranks of all queries.
 
         Raises:
             SubmissionError: With all problems: size, type, order, values.
@@ -422,68 +391,39 @@ class OpenSubmission:
             check_order("image_ids", self.meta.image_ids, gallery.image_keys)
         with problems.noted():
             check_order("caption_ids", self.meta.caption_ids, gallery.caption_keys)
-        found = []
-        for way, name in enumerate(PAYLOADS[self.meta.payload]):
-            with problems.noted():
-                found.append(self._read_array(name, gallery.shape, way))
+        images, captions = gallery.shape
+        limit = images * captions * 8 + 5000
+        with problems.noted(), self._archive.open(MATRIX, limit) as stream:
+            matrix = read_matrix(stream, MATRIX, self._archive.sizes[MATRIX], gallery.shape)
         problems.refuse_any()
-        if self.meta.payload == "ranked":
-            i2t, t2i = found
-            images = ranks_of_right(gallery.owner[i2t] == np.arange(len(i2t))[:, None])
-            captions = ranks_of_right(t2i == gallery.owner[:, None])
-            return Scored((images, captions), (i2t, t2i))
-        (matrix,) = found
-        kind = _PRECISIONS[matrix.dtype.itemsize]
-        return Scored(count_ranks(matrix, gallery.owner), matrix, kind)
-
-    def _read_array(self, name: str, shape: tuple[int, int], way: int) -> Matrix | Lists:
-        with self._archive.open(name, max_matrix(shape)) as stream:
-            size = self._archive.sizes[name]
-            if self.meta.payload == "ranked":
-                return read_lists(stream, name, size, shape[way], shape[1 - way])
-            return read_matrix(stream, name, size, shape)
-
-
-def ranks_of_right(right: Bool[np.ndarray, "queries depth"]) -> Ranks:
-    """Return the rank of the first right candidate in each list, or its length if there is none."""
-    queries, depth = right.shape
-    none = np.zeros(queries, np.int64)
-    first = np.where(right.any(axis=1), right.argmax(axis=1), depth).astype(np.int64)
-    return Ranks(first, none, none, np.ones(queries, np.int64))
+        precision = _PRECISIONS[matrix.dtype.itemsize]
+        return Scored(count_ranks(matrix, gallery.owner), matrix, precision)
 
 
 @contextmanager
-def open_submission(path: Path | str, name: str | None = None) -> Iterator[OpenSubmission]:
+def open_submission(path: Path | str) -> Iterator[OpenSubmission]:
     """Open an untrusted submission. Pickle, HDF5 and torch files are never opened.
-
-    Args:
-        path: the file.
-        name: name of the submission in messages; its path by default.
 
     Raises:
         FormatError: If there is no such file.
         SubmissionError: With all problems: field, value found, value expected.
     """
     path = Path(path)
-    allowed = (META, *(member for members in PAYLOADS.values() for member in members))
-    with opened(path, name) as file:
-        yield OpenSubmission(path, Archive(file, allowed))
+    with opened(path) as file:
+        yield OpenSubmission(path, Archive(file, (META, MATRIX)))
 
 
-def max_matrix(shape: tuple[int, int]) -> int:
-    """Return the largest size of an array file of a split, in bytes."""
-    return shape[0] * shape[1] * 8 + 5000
-
-
-def max_submission(shape: tuple[int, int]) -> int:
-    """Return the largest size of a submission to a split, whole ranked lists, in bytes."""
-    return 2 * max_matrix(shape) + MAX_META + 5000
-
-
-def _read_meta(archive: Archive) -> Submission:
-    content = archive.read(META, MAX_META)
-    tree = read_json(content, META)
-    if not isinstance(tree, dict):
-        raise refusal("json.format", META, shown(tree), "an object")
-    with refusing_fields(META, Submission, tree):
-        return Submission.model_validate_json(content, strict=True)
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open an untrusted file; errors about its content give its path."""
+    if not path.is_file():
+        raise FormatError(path, "a folder, expected a file" if path.is_dir() else "no such file")
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise FormatError(path, f"cannot be read ({error.strerror})") from None
+    with file:
+        try:
+            yield file
+        except SubmissionError as error:
+            raise SubmissionError(*error.problems, name=str(path)) from None

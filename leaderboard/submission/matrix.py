@@ -1,17 +1,18 @@
-"""Score a similarity matrix in a ``.npy`` file of any size, in constant memory."""
+"""Matrices in ``.npy`` files: score one of any size in constant memory, or pack it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from leaderboard.metrics import CUTOFFS, Matrix, OneWay, Recalls, recalls, tie_width
-from leaderboard.submission.archive import opened
-from leaderboard.submission.untrusted import ArrayHeader, read_array_header, refusal
+from leaderboard.metrics import CUTOFFS, Labels, Matrix, OneWay, Recalls, recalls, tie_width
+from leaderboard.submission.archive import Submission, opened, pack
+from leaderboard.submission.untrusted import ArrayHeader, read_array_header, read_matrix, refusal
 from now_builder.errors import FormatError
+from now_builder.formats.io import read_lines
 
 
 @contextmanager
@@ -34,9 +35,9 @@ def _checked(file: BinaryIO, header: ArrayHeader) -> ArrayHeader:
         mend = "np.save(path, np.ascontiguousarray(similarity))"
         raise refusal("matrix.order", "matrix", "columns in one piece", "rows in one piece", mend)
     size = os.fstat(file.fileno()).st_size
-    expected = header.length + header.shape[0] * header.shape[1] * header.dtype.itemsize
-    if size != expected:
-        raise refusal("array.size", "matrix", f"{size} bytes", f"{expected} by its header")
+    if size != header.expected_size:
+        wanted = f"{header.expected_size} by its header"
+        raise refusal("array.size", "matrix", f"{size} bytes", wanted)
     return header
 
 
@@ -73,3 +74,46 @@ def _way(way: OneWay) -> dict[str, object]:
         "MRR": way.mrr,
         "nDCG@10": way.ndcg,
     }
+
+
+def pack_file(
+    path: Path,
+    meta: Submission,
+    matrix: Path,
+    image_ids: Path | None = None,
+    caption_ids: Path | None = None,
+) -> None:
+    """Pack a matrix of floats or whole numbers, reordered by files of keys.
+
+    Args:
+        path: the submission to write.
+        meta: its description, with the keys of the split.
+        matrix: the ``.npy`` file.
+        image_ids: keys of the rows, if they are not in the order of the split.
+        caption_ids: keys of the columns, if they are in another order.
+    """
+    rows = _order(image_ids, meta.image_ids or ())
+    columns = _order(caption_ids, meta.caption_ids or ())
+    with opened(matrix) as file:
+        size, shape = matrix.stat().st_size, (len(rows), len(columns))
+        similarity = read_matrix(file, "matrix", size, shape, whole=True)
+    pack(path, similarity[np.ix_(rows, columns)], meta)
+
+
+def _order(path: Path | None, keys: Sequence[str]) -> Labels:
+    """Return the position of each key of the split in a file of keys."""
+    if path is None:
+        return np.arange(len(keys))
+    found = read_lines(path, "no such file")
+    if found:
+        found[0] = found[0].removeprefix("\ufeff")  # a byte order mark, which some editors write
+    while found and not found[-1].strip():
+        found.pop()
+    places = {key: place for place, key in enumerate(found)}
+    missing = [key for key in keys if key not in places]
+    if missing or len(found) != len(keys):
+        short = f"{missing[0]!r} is missing" if missing else "some occur twice, or are too many"
+        raise FormatError(
+            path, f"{len(found)} keys, expected the {len(keys)} of the split once each: {short}"
+        )
+    return np.array([places[key] for key in keys], dtype=np.int64)

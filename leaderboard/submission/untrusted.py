@@ -10,14 +10,13 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from tokenize import TokenError
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Integer, Shaped
+from jaxtyping import Float
 
 from leaderboard.core.errors import Problem, Problems, SubmissionError
 
@@ -25,22 +24,21 @@ MAX_MEMBERS = 32
 MAX_RATIO = 200
 MAX_HEADER = 4096
 MAX_DEPTH = 24
-MIN_LIST = 10
 _MAX_COUNT = 2**40
+_CHUNK = 2**20
 
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR64 = b"PK\x06\x07"
-# An extra field with a name that some readers take instead of the member's own.
+# An extra field with a name that some readers use instead of the member's own.
 _UNICODE_PATH = 0x7075
-_CHUNK = 2**20
 
-_ANEW = "now-leaderboard pack makes it; by hand: zip -X -j mine.zip submission.json similarity.npy"
+_BY_HAND = "now-leaderboard pack makes it; by hand: zip -X -j x.zip submission.json similarity.npy"
 _TRICK = re.compile(r"^[/\\]|^[A-Za-z]:|(?:^|[/\\])\.\.?(?:[/\\]|$)|//|\0")
 _BY_PRODUCT = re.compile(
     r"(?:.*/)?(?:__MACOSX/.*|\._[^/]*|\.DS_Store|\.localized|(?:eh)?thumbs\.db|desktop\.ini)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Files that Finder, Windows and others add beside a user's files."""
+"""Files that Finder, Windows and others add next to a user's files."""
 
 # Errors of zipfile, zlib and struct on invalid bytes.
 _BROKEN = (
@@ -118,7 +116,7 @@ class Archive:
                 if name not in allowed:
                     code = "zip.traversal" if "/" in path else "zip.foreign"
                     only = f"only {', '.join(allowed)}"
-                    raise refusal(code, "zip", f"member {shown(path)}", only, _ANEW)
+                    raise refusal(code, "zip", f"member {shown(path)}", only, _BY_HAND)
                 if name in self._members:
                     raise refusal("zip.twice", "zip", f"{name} twice", "it once")
                 self._members[name] = info
@@ -158,20 +156,17 @@ def _refusing(name: str) -> Iterator[None]:
 
 
 def _check_end(file: BinaryIO) -> None:
+    """Refuse what does not end as a plain zip does, before zipfile reads its directory."""
     size = file.seek(0, 2)
     file.seek(max(0, size - _END.size - 20))
     tail = file.read(_END.size + 20)
     if len(tail) < _END.size or tail[-_END.size :][:4] != b"PK\x05\x06":
-        raise refusal(
-            "zip.format",
-            "file",
-            f"{size} bytes that do not end as a plain zip does",
-            "a zip with nothing after it and no comment",
-            "now-leaderboard pack makes one of a .npy matrix",
-        )
+        found = f"{size} bytes that do not end as a plain zip does"
+        mend = "now-leaderboard pack makes one of a .npy matrix"
+        raise refusal("zip.format", "file", found, "a zip with nothing after it, no comment", mend)
     _, disk, first_disk, here, members, length, offset, comment = _END.unpack(tail[-_END.size :])
     if (disk, first_disk, comment) != (0, 0, 0) or here != members or _LOCATOR64 in tail[:20]:
-        raise refusal("zip.format", "zip", "parts, a comment or zip64", "a plain zip", _ANEW)
+        raise refusal("zip.format", "zip", "parts, a comment or zip64", "a plain zip", _BY_HAND)
     if members > MAX_MEMBERS:
         raise refusal("zip.members", "zip", f"{members} members", f"{MAX_MEMBERS} at most")
     if offset + length + _END.size != size:
@@ -206,15 +201,11 @@ def _check_member(info: zipfile.ZipInfo, path: str) -> None:
         raise refusal("zip.link", "zip", f"{name}, a link", "files")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         method = f"{name} compressed by method {info.compress_type}"
-        raise refusal("zip.compression", "zip", method, "stored or deflated members", _ANEW)
+        raise refusal("zip.compression", "zip", method, "stored or deflated members", _BY_HAND)
     if info.file_size > MAX_RATIO * max(info.compress_size, 64):
-        raise refusal(
-            "zip.bomb",
-            "zip",
-            f"{name} of {info.file_size} bytes in {info.compress_size}",
-            f"at most {MAX_RATIO} times",
-            "store it uncompressed",
-        )
+        found = f"{name} of {info.file_size} bytes in {info.compress_size}"
+        wanted = f"at most {MAX_RATIO} times"
+        raise refusal("zip.bomb", "zip", found, wanted, "store it uncompressed")
 
 
 def _unicode_paths(extra: bytes) -> Iterator[str]:
@@ -232,29 +223,17 @@ def _is_another(other: str, path: str) -> bool:
     return not same_file or other.count("/") != path.count("/") or bool(_TRICK.search(other))
 
 
-FLOATS = frozenset(f"{order}f{size}" for order in "<>" for size in (2, 4, 8))
-WHOLE = frozenset(f"{order}i{size}" for order in "<>" for size in (4, 8))
+_FLOATS = frozenset(f"{order}f{size}" for order in "<>" for size in (2, 4, 8))
+_WHOLE = frozenset(f"{order}i{size}" for order in "<>" for size in (4, 8))
 
-_WANTED = {
-    FLOATS: ("float16, float32 or float64", "similarity.astype('float32')"),
-    FLOATS | WHOLE: (
-        "scores as float16, float32, float64, int32 or int64",
-        "similarity.astype('float32')",
-    ),
-    WHOLE: (
-        "ranked lists as int32 or int64",
-        "np.argsort(-similarity, axis=1)[:, :100].astype('int32'); scores are a matrix",
-    ),
-}
-
-
+_SAVED = "np.save(path, similarity) where it was made"
 _OTHER_FORMATS = {
     b"PK\x03\x04": (
         "a zip, as np.savez and torch.save write",
         "np.save(path, np.load(old)['arr_0']), or of torch np.save(path, similarity.cpu().numpy())",
     ),
-    b"\x80": ("a pickle, which is never opened", "np.save(path, similarity) where it was made"),
-    b"cnumpy": ("a pickle, which is never opened", "np.save(path, similarity) where it was made"),
+    b"\x80": ("a pickle, which is never opened", _SAVED),
+    b"cnumpy": ("a pickle, which is never opened", _SAVED),
     b"\x89HDF": ("an HDF5 file", "np.save(path, h5py.File(old)['similarity'][:])"),
 }
 """Other formats, by their first bytes: the name, and how to make a ``.npy`` file of one."""
@@ -273,9 +252,14 @@ class ArrayHeader:
     shape: tuple[int, ...]
     length: int
 
+    @property
+    def expected_size(self) -> int:
+        """Size of the whole file in bytes."""
+        return self.length + math.prod(self.shape) * self.dtype.itemsize
 
-def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLOATS) -> ArrayHeader:
-    """Read a ``.npy`` header.
+
+def read_array_header(stream: Readable, name: str, *, whole: bool = False) -> ArrayHeader:
+    """Read the ``.npy`` header of an array of floats, or with ``whole`` of integers too.
 
     Raises:
         SubmissionError: If it is not a ``.npy`` file of these types.
@@ -299,12 +283,12 @@ def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLO
     except _UNREADABLE:
         shape, fortran_order, dtype = (-1,), False, np.dtype("V")
     if not all(0 <= count < _MAX_COUNT for count in shape):
-        kind = "integer" if kinds is WHOLE else "float"
         mend = "np.save(path, similarity)"
-        raise refusal("array.header", name, f"header {shown(text)}", f"a plain {kind} array", mend)
-    if dtype.str not in kinds:
-        wanted, mend = _WANTED[frozenset(kinds)]
-        raise refusal("array.dtype", name, f"dtype {dtype.str!r}", wanted, mend)
+        raise refusal("array.header", name, f"header {shown(text)}", "a plain float array", mend)
+    if dtype.str not in (_FLOATS | _WHOLE if whole else _FLOATS):
+        types = "float16, float32, float64, int32 or int64" if whole else "float16, 32 or 64"
+        mend = "similarity.astype('float32')"
+        raise refusal("array.dtype", name, f"dtype {dtype.str!r}", f"scores as {types}", mend)
     return ArrayHeader(dtype, fortran_order, shape, 8 + len(size) + length)
 
 
@@ -318,69 +302,33 @@ def read_matrix(
     Raises:
         SubmissionError: If type, shape or size differ, or a value is not finite.
     """
-    header = read_array_header(stream, name, FLOATS | WHOLE if whole else FLOATS)
+    header = read_array_header(stream, name, whole=whole)
     if header.shape != shape:
         turned = header.shape == shape[::-1]
         mend = "rows are images: similarity.T" if turned else "rows and columns of the split"
-        if header.dtype.kind == "i":
-            mend += "; ranked lists are read with --lists"
         wanted = f"{shape}, images x captions"
         raise refusal("matrix.shape", name, f"shape {header.shape}", wanted, mend)
-    values = np.asarray(_read_values(stream, name, size, header))
-    return check_finite(values.astype(np.float64) if values.dtype.kind == "i" else values, name)
+    if size != header.expected_size:
+        wanted = f"{header.expected_size} by its header"
+        raise refusal("array.size", name, f"{size} bytes", wanted)
+    values = np.empty(shape[::-1] if header.fortran_order else shape, header.dtype)
+    _fill(values.reshape(-1).view(np.uint8).data, stream, name, header)
+    matrix = values.T if header.fortran_order else values
+    kind = np.dtype("f8") if matrix.dtype.kind == "i" else matrix.dtype.newbyteorder("=")
+    return check_finite(np.asarray(matrix.astype(kind, copy=False)), name)
 
 
-def read_lists(
-    stream: Readable, name: str, size: int, queries: int, candidates: int
-) -> Integer[np.ndarray, "queries depth"]:
-    """Read ranked lists: for each query the rows of its best candidates, best first.
-
-    Raises:
-        SubmissionError: If type, shape or size differ, a list is shorter than 10 (or than there are
-            candidates), or a candidate is out of range or occurs twice in a list.
-    """
-    header = read_array_header(stream, name, WHOLE)
-    least = min(MIN_LIST, candidates)
-    if len(header.shape) != 2 or not (
-        header.shape[0] == queries and least <= header.shape[1] <= candidates
-    ):
-        wanted = f"({queries}, K) with K from {least} to {candidates}"
-        raise refusal("ranked.shape", name, f"shape {header.shape}", wanted)
-    lists = np.asarray(_read_values(stream, name, size, header)).astype(np.int64)
-    outside = (lists < 0) | (lists >= candidates)
-    if outside.any():
-        row, place = np.argwhere(outside)[0].tolist()
-        found = f"{lists[row, place]} in list {row}, place {place}"
-        raise refusal("ranked.range", name, found, f"rows from 0 to {candidates - 1}")
-    ordered = np.sort(lists, axis=1)
-    twice = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
-    if twice.any():
-        found = f"a candidate twice in list {int(np.flatnonzero(twice)[0])}"
-        raise refusal("ranked.twice", name, found, "each candidate once")
-    return lists
-
-
-def _read_values(
-    stream: Readable, name: str, size: int, header: ArrayHeader
-) -> Shaped[np.ndarray, "rows columns"]:
-    """Read the values; the announced sizes must agree before allocation."""
-    expected = header.length + math.prod(header.shape) * header.dtype.itemsize
-    if size != expected:
-        raise refusal("array.size", name, f"{size} bytes", f"{expected} by its header")
-    shape = header.shape[::-1] if header.fortran_order else header.shape
-    values = np.empty(shape, header.dtype)
-    flat = values.reshape(-1).view(np.uint8).data
-    filled = 0
-    while filled < len(flat):
-        chunk = stream.read(min(_CHUNK, len(flat) - filled))
+def _fill(room: memoryview, stream: Readable, name: str, header: ArrayHeader) -> None:
+    """Read exactly as many bytes as the header announces."""
+    wanted, filled = f"{header.expected_size} by its header", 0
+    while filled < len(room):
+        chunk = stream.read(min(_CHUNK, len(room) - filled))
         if not chunk:
-            raise refusal("array.size", name, f"{header.length + filled} bytes", str(expected))
-        flat[filled : filled + len(chunk)] = chunk
+            raise refusal("array.size", name, f"{header.length + filled} bytes", wanted)
+        room[filled : filled + len(chunk)] = chunk
         filled += len(chunk)
     if stream.read(1):
-        raise refusal("array.size", name, "more bytes", f"{expected} by its header")
-    matrix = values.T if header.fortran_order else values
-    return np.asarray(matrix.astype(matrix.dtype.newbyteorder("="), copy=False))
+        raise refusal("array.size", name, "more bytes", wanted)
 
 
 def check_finite(
@@ -390,13 +338,11 @@ def check_finite(
     finite = np.isfinite(matrix)
     if not finite.all():
         row, column = np.argwhere(~finite)[0].tolist()
-        raise refusal(
-            "matrix.finite",
-            name,
+        found = (
             f"{np.count_nonzero(~finite)} values that are not finite, the first"
-            f" ({matrix[row, column]}) at image {row}, caption {column}",
-            "finite numbers",
+            f" ({matrix[row, column]}) at image {row}, caption {column}"
         )
+        raise refusal("matrix.finite", name, found, "finite numbers")
     return matrix
 
 
@@ -415,7 +361,7 @@ def read_json(content: bytes, name: str) -> Any:
         tree = json.loads(
             content.decode("utf-8"),
             object_pairs_hook=_once,
-            parse_constant=_no_constant,
+            parse_constant=_finite,
             parse_float=_finite,
         )
         json.dumps(tree, ensure_ascii=False).encode("utf-8")
@@ -433,14 +379,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return tree
 
 
-def _no_constant(text: str) -> float:
-    raise ValueError(f"found {text}")
-
-
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"found {text[:20]}, too large")
+        raise ValueError(f"found {text[:20]}, expected a finite number")
     return value
 
 
@@ -455,10 +397,6 @@ def check_order(field: str, found: Sequence[str] | None, keys: Sequence[str]) ->
     code, kind = "keys.foreign", "other keys"
     if set(found) == set(keys):
         code, kind = "keys.order", "the keys of the split in another order"
-    raise refusal(
-        code,
-        field,
-        f"{kind}; row {row} is {shown(found[row])}",
-        repr(keys[row]),
-        "now-leaderboard pack --image-ids/--caption-ids puts a matrix in order",
-    )
+    found_key = f"{kind}; row {row} is {shown(found[row])}"
+    mend = "now-leaderboard pack --image-ids/--caption-ids puts a matrix in order"
+    raise refusal(code, field, found_key, repr(keys[row]), mend)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import multiprocessing
 import shutil
 import sys
 from dataclasses import replace
@@ -16,14 +15,7 @@ from leaderboard.cli import main
 from leaderboard.core.errors import SubmissionError
 from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import Note, Release
-from leaderboard.store.entries import (
-    NewFiling,
-    Reproduction,
-    add_reproduction,
-    file_result,
-    withdraw,
-)
-from leaderboard.store.verify import read_board
+from leaderboard.store.entries import Reproduction, file_result, read_store, withdraw
 from leaderboard.submission.archive import new_submission, pack, with_details
 from leaderboard.submission.gallery import read_gallery
 from now_builder.formats.captions import TOKENIZERS, to_line
@@ -204,7 +196,7 @@ def attributes(tmp_path_factory):
     return path
 
 
-def file_entry(store, release, name, strength=2.0, filing=None, **details):
+def file_entry(store, release, name, strength=2.0, at=None, **details):
     """Score a made matrix and file it: ``seed``, ``track`` and ``split`` as its own settings."""
     split, track = details.pop("split", "test"), details.pop("track", "jieba")
     similarity = make_similarity(SIZES[split], strength, details.pop("seed", 0))
@@ -212,7 +204,7 @@ def file_entry(store, release, name, strength=2.0, filing=None, **details):
         similarity[:] = 0
     meta = with_details(new_submission(release, track, split, name), details)
     pack(store.parent / "x.zip", similarity, meta)
-    return file_result(store, score(store.parent / "x.zip", release), filing)[0]
+    return file_result(store, score(store.parent / "x.zip", release), at)[0]
 
 
 def run_of(entry, result=None, difference=(-1.0, 1.0)):
@@ -222,11 +214,16 @@ def run_of(entry, result=None, difference=(-1.0, 1.0)):
         name=entry.name,
         by="Fay Fox",
         reproduced_at=datetime(2026, 6, 1, tzinfo=UTC),
-        rsum=result.rsum,
-        payload_sha256=result.payload_sha256,
         result=result,
         difference=difference,
     )
+
+
+def file_run(store, run):
+    """Write the record of a run into a store."""
+    path = store / run.path
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(run.model_dump_json(by_alias=True) + "\n")
 
 
 def proven(entry, *run):
@@ -235,7 +232,7 @@ def proven(entry, *run):
 
 
 def filed_on(day):
-    return NewFiling("ann", datetime(2026, 1, 1, 9, tzinfo=UTC) + timedelta(day))
+    return datetime(2026, 1, 1, 9, tzinfo=UTC) + timedelta(day)
 
 
 @pytest.fixture
@@ -243,7 +240,8 @@ def entry_on(tmp_path, release):
     """Make entries on the small release."""
 
     def make(name="Mine", strength=2.0, **details):
-        return file_entry(tmp_path / "made", details.pop("on", release), name, strength, **details)
+        entry = file_entry(tmp_path / "made", details.pop("on", release), name, strength, **details)
+        return replace(entry, filing=None)
 
     return make
 
@@ -272,7 +270,7 @@ def filed(tmp_path_factory, release):
     noted = file_entry(store, release, "Forged", 60.0, filed_on(20), track="bpe")
     blind = file_entry(store, release, "Unseen", 2.0, filed_on(25), track="bert")
     for _, run in runs:
-        add_reproduction(store, run)
+        file_run(store, run)
     hidden = {"origin": "blind", "fingerprint": "0" * 64}
     changed = {
         noted.name: {"notes": (Note(code="distances", message="13 times, expected 8"),)},
@@ -282,7 +280,7 @@ def filed(tmp_path_factory, release):
         entry.result.method.name: replace(
             entry, result=entry.result.model_copy(update=changed.get(entry.name, {}))
         )
-        for entry in read_board([store])
+        for entry in read_store(store)
     }
 
 
@@ -311,18 +309,3 @@ def now_leaderboard(monkeypatch, capsys):
         return ended.value.code, *capsys.readouterr()
 
     return command
-
-
-@pytest.fixture(scope="session")
-def forked():
-    """Start scripts in processes of their own; a script gets its arguments as ``argv``."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["leaderboard.store.entries"])
-
-    def start(script, *argv):
-        process = context.Process(target=exec, args=(script, {"argv": argv}))
-        process.start()
-        return process
-
-    start.Queue, start.Barrier = context.SimpleQueue, context.Barrier
-    return start

@@ -164,29 +164,6 @@ def test_the_reciprocal_rank_of_several_right_ones_by_hand(line, owner, mean):
     assert recalls(similarity, np.array(owner)).i2t.mrr == pytest.approx((mean + 1) / 2)
 
 
-def test_ranks_below_the_end_of_lists_are_not_averaged():
-    """Lists of three of four candidates: image 3 and caption 0 are not on theirs."""
-    zeros = np.zeros(4, np.int64)
-    i2t = metrics.Ranks(np.array([0, 1, 2, 3]), zeros, zeros, zeros + 1)
-    t2i = metrics.Ranks(np.array([3, 0, 0, 0]), zeros, zeros, zeros + 1)
-    known, cut = summarise(i2t, t2i), summarise(i2t, t2i, depth=3)
-    assert (known.i2t.mean_rank, known.t2i.mean_rank) == (2.5, 1.75)
-    for way in (cut.i2t, cut.t2i):
-        assert way.mean_rank is None
-        assert way.mrr is None
-    assert (cut.i2t.median_rank, cut.t2i.median_rank) == (2, 1)
-    assert cut.rsum == known.rsum
-    assert summarise(i2t, t2i, depth=4).i2t == known.i2t
-
-
-@pytest.mark.parametrize(("places", "known"), [([0, 3, 3, 3], 4.0), ([0, 2, 3, 3], 3.0)])
-def test_a_median_at_or_beside_the_end_of_lists_of_three_is_not_given(places, known):
-    zeros = np.zeros(4, np.int64)
-    ranks = metrics.Ranks(np.array(places), zeros, zeros, zeros + 1)
-    assert summarise(ranks, ranks, depth=3).i2t.median_rank is None
-    assert summarise(ranks, ranks).i2t.median_rank == known
-
-
 def test_folds_are_the_scores_of_their_own_pairs():
     """Five images of two captions each, by two: two folds, and a fifth image that is left out."""
     similarity = np.random.default_rng(3).random((5, 10))

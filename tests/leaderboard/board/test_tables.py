@@ -1,155 +1,186 @@
-"""The boards: sections, places, how sure they are, and the orders that rows come in."""
+"""The boards: sections, places, how sure they are, and where their figures come from."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from leaderboard.board import display_text, tables
-from leaderboard.board.exports import badge_of, rows_of
+from leaderboard.board import tables
+from leaderboard.board.exports import rows_of
 from leaderboard.board.reported import NoiseCondition, read_reported
-from leaderboard.board.tables import (
-    SORT_KEYS,
-    SectionKind,
-    boards_of,
-    make_board,
-    sorted_rows,
-)
+from leaderboard.board.tables import RECALLS, SectionKind, boards_of, make_board
 from leaderboard.metrics import recalls
-from leaderboard.scoring.evaluate import fold_ranks, folds_of
+from leaderboard.scoring.evaluate import figures_of, record_within
 from leaderboard.scoring.references import chance_rsum
-from leaderboard.scoring.result import Folds
-from leaderboard.store.entries import Entry, entry_of
+from leaderboard.scoring.result import Release
+from leaderboard.store.entries import entry_of
 from leaderboard.submission.archive import Training
 from now_builder.formats.benchmarks import BOARDS
 from now_builder.formats.noise import Noise
 from tests.leaderboard.conftest import proven
-from tests.leaderboard.random_entries import make_entries
 
 
-def _boards(entries):
-    return [make_board(name, list(entries)) for name in BOARDS]
+def _sections(board):
+    """The rows of each section, in order, by its kind."""
+    return dict(list(board.groupby("kind", sort=False)))
+
+
+def _scored(board):
+    return board[board["entry"].notna()].set_index("method", drop=False)
 
 
 def _changed(entry, **fields):
     return entry_of(entry.result.model_copy(update=fields))
 
 
-def _scored(section):
-    return [row for row in section.rows if row.entry]
-
-
 def test_results_on_a_rebuilt_release_stand_apart_from_the_papers(entry_on):
-    own, paper = make_board("jieba", [entry_on("A", 2.0), entry_on("B", 4.0)]).sections
-    assert (own.with_reported, paper.with_reported) == (False, True)
-    assert [row.method for row in _scored(own)] == ["B", "A"]
-    assert {row.evidence for row in own.rows} == {"scored", "reference"}
-    assert {row.place for row in (*own.rows, *paper.rows)} == {None}, "claims are not numbered"
-    assert paper.rows[-1].rsum == 3.2
-    assert all(row.low < row.rsum < row.high for row in paper.rows[:-1])
+    board = make_board("jieba", [entry_on("A", 2.0), entry_on("B", 4.0)])
+    (own, mine), (paper, printed) = _sections(board).items()
+    assert (own.published, paper.published) == (False, True)
+    assert mine["data"].iloc[0].startswith("rebuilt release ")
+    assert list(_scored(mine).index) == ["B", "A"]
+    assert set(mine["evidence"]) == {"scored", "reference"}
+    assert board["place"].isna().all(), "claims are not numbered"
+    assert printed["rsum"].iloc[-1] == 3.2
+    reported = printed[printed["source"].notna()]
+    assert (reported["low"] < reported["rsum"]).all()
+    assert (reported["rsum"] < reported["high"]).all()
 
 
 def test_equal_scores_share_a_place_and_the_unranked_have_none(entry_on):
     entries = [entry_on("A"), entry_on("B"), entry_on("C", 1.0), entry_on("D", 0)]
-    claim = entry_on("E", 5.0)
-    rows = _scored(make_board("jieba", [*map(proven, entries), claim]).sections[0])
-    found = [(row.method, row.place) for row in rows]
-    assert found == [("A", 1), ("B", 1), ("C", 3), ("D", None), ("E", None)]
+    rows = _scored(make_board("jieba", [*map(proven, entries), entry_on("E", 5.0)]))
+    assert rows["place"].dropna().to_dict() == {"A": 1, "B": 1, "C": 3}
+    assert list(rows.index) == ["A", "B", "C", "D", "E"]
 
 
 def test_a_row_says_which_places_it_may_hold_and_whether_it_is_tied(filed):
-    section = make_board("jieba", filed.values()).sections[0]
-    rows = {row.method: row for row in section.rows}
-    assert rows["Best"].tied
-    assert rows["Level"].tied
-    assert not rows["Behind"].tied
-    assert rows["Best"].places[0] == 1 < rows["Level"].places[1]
-    assert rows["Behind"].places == (4, 4)
-    for name in ("Tied throughout", "Normalised", "Overstated"):
-        assert (rows[name].place, rows[name].tied, rows[name].places) == (None, None, None)
-    assert all(row.places[0] <= row.place <= row.places[1] for row in _scored(section) if row.place)
+    rows = _scored(make_board("jieba", filed.values()))
+    assert rows.loc[["Best", "Level", "Behind"], "tied"].tolist() == [True, True, False]
+    assert rows.loc["Best", "place_low"] == 1 < rows.loc["Level", "place_high"]
+    assert rows.loc["Behind", ["place_low", "place_high"]].tolist() == [4, 4]
+    claims = rows.loc[["Tied throughout", "Normalised", "Poor"]]
+    assert claims[["place", "tied", "place_low", "place_high"]].isna().all(axis=None)
+    placed = rows[rows["place"].notna()]
+    assert (placed["place_low"] <= placed["place"]).all()
+    assert (placed["place"] <= placed["place_high"]).all()
 
 
 def test_what_was_contradicted_stands_last_with_the_figures_of_the_run(filed):
-    section = make_board("jieba", filed.values()).sections[0]
-    claim, row = filed["Overstated"], section.row_of(filed["Overstated"].name)
-    assert (row.evidence, row.claimed) == ("contradicted", claim.result.rsum)
-    assert row.rsum == claim.run.rsum < claim.result.rsum
-    ranked = [row for row in section.rows[section.n_proof :] if row.ranked]
-    assert ranked[-1] is row
-    assert not any(row.proof for row in section.rows[section.n_proof :])
+    section = next(iter(_sections(make_board("jieba", filed.values())).values()))
+    claim, rows = filed["Overstated"], _scored(section)
+    row = rows.loc["Poor"]
+    assert (row["evidence"], row["claimed"]) == ("contradicted", claim.result.rsum)
+    assert row["rsum"] == claim.run.result.rsum < claim.result.rsum
+    assert rows[rows["ranked"]].index[-1] == "Poor"
+    proof = section["proof"].tolist()
+    leading = section["proof"] | (section["evidence"] == "reference")
+    assert leading.tolist() == sorted(leading, reverse=True), "proof and references first"
+    assert sum(proof) == 4
 
 
 def test_other_noise_another_split_and_a_blind_round_are_tables_of_their_own(filed):
-    board = make_board("jieba", filed.values())
-    assert [
-        (part.kind.split, part.kind.noise.protocol, part.with_reported) for part in board.sections
-    ] == [("test", "web", False), ("test", "either", False), ("test", "web", True),
-          ("dev", "web", False)]  # fmt: skip
-    assert board.sections[1].kind.noise.mismatch == 0.2
-    assert [part.kind.origin for part in make_board("bert", filed.values()).sections] == [
+    kinds = list(_sections(make_board("jieba", filed.values())))
+    assert [(kind.split, kind.noise.protocol, kind.published) for kind in kinds] == [
+        ("test", "web", False), ("test", "either", False), ("test", "web", True),
+        ("dev", "web", False)
+    ]  # fmt: skip
+    assert kinds[1].noise.mismatch == 0.2
+    assert [kind.origin for kind in _sections(make_board("bert", filed.values()))] == [
         "blind",
         "archive",
     ]
-    names = [part.kind.name for board in _boards(filed.values()) for part in board.sections]
+    boards = [make_board(name, filed.values()) for name in BOARDS]
+    names = [kind.name for board in boards for kind in _sections(board)]
     assert len(set(names)) > 20
+    for board in boards:
+        own = [kind.name for kind in _sections(board)]
+        assert len(set(own)) == len(own)
+    shown = [method for board in boards for method in _scored(board).index]
+    assert sorted(shown) == sorted({*filed, "Poor"} - {"Gone", "Overstated"})
 
 
-def test_an_entry_stands_once_and_a_withdrawn_one_nowhere(filed):
-    boards = _boards(filed.values())
-    shown = [row.method for board in boards for part in board.sections for row in _scored(part)]
-    assert sorted(shown) == sorted(set(filed) - {"Gone"})
-    assert [entry.name for entry in boards[0].withdrawn] == [filed["Gone"].name]
-
-
-def test_a_coco_result_stands_on_both_boards_the_folds_without_ranks(entry_on):
-    result = entry_on().result
-    folds = Folds(size=1000, count=5, i2t=result.i2t, t2i=result.t2i, rsum=result.rsum)
-    shape = {"n_images": 5000, "n_pairs": 25000, "track": "coco"}
-    release = result.release.model_copy(update={"origin": "field"})
+def test_a_result_of_five_folds_stands_on_both_boards(entry_on, monkeypatch):
+    """On folds of two images: the whole split on one board, the folds on the other."""
+    for module in ("leaderboard.scoring.evaluate", "leaderboard.board.tables"):
+        monkeypatch.setattr(f"{module}.FOLD", 2)
+    first = np.array([[5, 1, 9, 1], [1, 5, 1, 9], [1, 9, 5, 1], [9, 1, 1, 5]], np.float32)
+    second = first.copy()
+    second[:2, :2] = [[1, 5], [5, 1]]
     clean = Training(noise=Noise(protocol="captions", sha256="0" * 64, mismatch=0.0))
-    entry = _changed(entry_on(), **shape, folds=folds, release=release, training=clean)
-    assert boards_of(entry.result) == ("coco-5k", "coco-1k")
-    small = make_board("coco-1k", [entry])
-    assert small.section_of(entry.name).with_reported
-    assert small.section_of(entry.name).comparable == ()
-    whole = make_board("coco-5k", [entry]).section_of(entry.name)
-    assert whole.with_reported
-    assert [row.entry.name for row in whole.comparable] == [entry.name]
+    shared = {"release": Release(origin="field", fingerprint="0" * 64), "training": clean}
+    entries = []
+    for name, matrix in (("A", first), ("B", second)):
+        entry = entry_on(name)
+        folds = record_within(matrix, np.arange(4), np.arange(4) // 2)
+        figures = figures_of(folds, folds)
+        figures.pop("duplicates")
+        entries.append(_changed(entry, **figures, **shared, track="coco", ranks=folds))
+    assert boards_of(entries[0].result) == ("coco-5k", "coco-1k")
+    assert [entry.result.folds.rsum for entry in entries] == [600.0, 500.0]
+    board = make_board("coco-1k", map(proven, entries))
+    rows = _scored(board)
+    # The difference is 2 hits for each image of the first fold that a resample draws: both are
+    # first and second where it draws none of them, in 1 of 16 resamples.
+    assert rows[["place_low", "place_high"]].to_numpy().tolist() == [[1, 2], [1, 2]]
+    assert (rows.loc["B", "low"], rows.loc["B", "high"]) == (400.0, 600.0)
+    assert rows["resampled"].all()
+    assert rows.loc["B", list(RECALLS)].tolist()[:2] == [50.0, 100.0]
+    assert len(_scored(make_board("coco-5k", entries))) == 2
+
+
+def test_scored_rows_stand_among_the_reported_ones_on_the_same_data(entry_on, archive):
+    base = entry_on(on=archive, track="bert")
+    paper = {"n_pairs": 1000, "n_images": 1000}
+    entries = [
+        proven(_changed(base, rsum=140.0, **paper)),
+        _changed(base, rsum=150.0, **paper),
+        _changed(base, rsum=300.0, ranked=False, **paper),
+    ]
+    rows = rows_of(make_board("bert", entries))
+    rows = [row for row in rows if row["evidence"] != "reference"]
+    assert [(row["place"], row["method"]) for row in rows] == [
+        (1, "Mine"),
+        (None, "PC²"),
+        (None, "Mine"),
+        (None, "BiCro"),
+        (None, "DECL"),
+        (None, "NCR"),
+        (None, "SGR"),
+        (None, "Mine"),
+    ]
+    assert {(row["noise"], row["data"]) for row in rows} == {
+        ("noise of the web", "published test split")
+    }
+    elsewhere = make_board("bert", [base])
+    assert elsewhere["data"].iloc[0].startswith("copy ")
+    silent = _changed(base, track="flickr30k")
+    assert _scored(make_board("flickr30k", [silent]))["noise"].tolist() == ["noise not stated"]
+    shuffled = Training(noise=Noise(protocol="either", sha256="0" * 64, mismatch=0.2))
+    more = _scored(make_board("bert", [proven(_changed(base, training=shuffled))]))
+    assert more["noise"].tolist() == ["noise of the web, 20 % more shuffled"]
+    assert more["place"].isna().all(), "its submitter alone states it"
 
 
 def test_every_reported_row_is_on_its_board_once():
-    for board in _boards([]):
-        rows = [row.reported for part in board.sections for row in part.rows if row.reported]
-        assert len(rows) == len(read_reported(board.name))
-        assert all({row.noise for row in rows} for part in board.sections)
+    for name in BOARDS:
+        board = make_board(name, [])
+        assert board["source"].notna().sum() == len(read_reported(name))
 
 
-@pytest.mark.parametrize("key", SORT_KEYS)
-def test_another_order_has_the_same_rows_the_best_first(filed, key):
-    section = make_board("jieba", filed.values()).sections[0]
-    rows = sorted_rows(section, key)
-    assert sorted(row.method for row in rows) == sorted(row.method for row in section.rows)
-    for part in (rows[: section.n_proof], rows[section.n_proof :]):
-        if "-" in key:
-            column = SORT_KEYS.index(key) - 1
-            values = [row.recalls[column] for row in part if row.recalls]
-            assert values == sorted(values, reverse=True)
-        elif key == "date":
-            dates = [row.date for row in part if row.date]
-            assert dates == sorted(dates, reverse=True)
-    assert not rows[section.n_proof - 1].recalls or key == "method"
-    if key == "evidence":
-        assert [rows[0].evidence, rows[-1].evidence] == ["reproduced", "contradicted"]
-    elif key == "method":
-        assert (rows[0].method, rows[section.n_proof].method) == ("Behind", "Normalised")
+def test_references_of_a_filed_entry_are_those_that_the_board_vouches_for(filed, entry_on):
+    entry = filed["Normalised"]
+    own, known = entry.result.references["lang"], {"lang": 349.0}
+    assert tables.trusted_references(entry, {}).keys() == {"chance"}
+    assert tables.trusted_references(entry, known)["lang"] == 349.0 != own
+    assert tables.trusted_references(replace(entry, filing=None), {})["lang"] == own
+    assert tables.trusted_references(proven(entry), {})["lang"] == own
 
 
-def test_an_axis_begins_at_zero_unless_all_rows_stand_far_above_it(entry_on):
-    assert {part.base for part in make_board("jieba", [entry_on()]).sections} == {0.0}
-    clean = make_board("flickr30k", []).sections[0]
-    lowest = min(row.low for row in clean.rows if row.reported)
-    assert clean.axis * 0.75 <= clean.base <= lowest
+def test_an_axis_begins_at_zero_unless_all_rows_stand_far_above_it():
+    assert (tables.axis_of(1.0), tables.axis_of(500.0), tables.axis_of(599.0)) == (60, 540, 600)
+    assert tables.base_of(450.0, 540.0) == 440.0
+    assert tables.base_of(300.0, 540.0) == 0.0
 
 
 @pytest.mark.parametrize(("images", "each"), [(24, 1), (7, 5), (3, 2), (1, 1)])
@@ -159,50 +190,7 @@ def test_chance_in_closed_form_is_the_score_of_a_constant_matrix(images, each):
     assert chance_rsum(images, images * each) == recalls(constant, owner).rsum
 
 
-def test_places_in_folds_are_those_of_resampling_the_ranks_within_the_folds():
-    """Two folds of two images. Within its fold every image of A finds its caption first.
-
-    B has both images of the first fold second: 0 hits at 1, so i2t R@1 is 50, and so is t2i's;
-    in the whole split each right candidate has one other above it, for A too. The difference a
-    resample shows is 2 hits for each image of the first fold that it draws: both are first and
-    second where it draws none of them, in 1 of 16 resamples, more than the 2.5 % left out.
-    """
-    owner = np.arange(4)
-    first = np.array([[5, 1, 9, 1], [1, 5, 1, 9], [1, 9, 5, 1], [9, 1, 1, 5]], np.float32)
-    second = first.copy()
-    second[:2, :2] = [[1, 5], [5, 1]]
-    folds = [folds_of(fold_ranks(matrix, owner, 2), 2) for matrix in (first, second)]
-    assert [(one.count, one.rsum) for one in folds] == [(2, 600.0), (2, 500.0)]
-    assert (folds[1].i2t.r1, folds[1].i2t.r5, folds[1].t2i.r1) == (50.0, 100.0, 50.0)
-    base = make_entries(1)[0].result
-    shape = {"track": "coco", "n_images": 4, "n_pairs": 4, "ranks": None}
-    entries = [
-        Entry(name * 12, base.model_copy(update={**shape, "folds": one, "rsum": one.rsum}))
-        for name, one in zip("ab", folds, strict=True)
-    ]
-    kind = SectionKind(
-        "test", "0" * 64, "field", NoiseCondition(protocol="unstated"), 4, 4, folds=2
-    )
-    rows = [tables._scored(proven(entry), "coco-1k", None) for entry in entries]
-    found = tables._placed(rows, kind)
-    assert [row.places for row in found] == [(1, 2), (1, 2)]
-    assert all(row.resampled for row in found)
-    assert found[1].low == 400.0
-    assert found[1].high == 600.0
-
-
-def test_ranked_lists_are_shown_and_never_ranked():
-    """Neither lists that outdo every matrix nor those of a second run, whatever a file says."""
-    entries = make_entries(4)
-    for at in (0, 1, 2):
-        result = entries[at].result.model_copy(update={"precision": None, "rsum": 590.0 - at})
-        entries[at] = replace(entries[at], result=result)
-    entries[2:] = map(proven, entries[2:])
-    board = make_board("jieba", entries)
-    rows = {row.entry.name: row for row in _scored(board.sections[0])}
-    assert [rows[entry.name].place for entry in entries] == [None, None, None, 1]
-    exported = {row.entry: row for row in rows_of(board)}
-    assert [exported[entry.name].lists for entry in entries] == [True, True, True, False]
-    assert "place" not in badge_of(exported[entries[0].name]).message
-    notes = [note.text for note in display_text.row_notes(rows[entries[0].name])]
-    assert {"not ranked", "ranked lists"} <= set(notes)
+def test_the_name_of_a_section_says_its_noise():
+    noise = NoiseCondition(protocol="captions", mismatch=0.2)
+    kind = SectionKind("test", "a" * 64, "field", noise, 4, 20)
+    assert kind.name == f"test-{'a' * 16}-captions-20-4"

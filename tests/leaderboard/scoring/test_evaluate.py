@@ -1,11 +1,7 @@
 """From a submission and a release to a result: on our layout and on the authors'."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,14 +9,14 @@ import pytest
 
 from leaderboard.core.errors import SubmissionError
 from leaderboard.metrics import recalls
-from leaderboard.scoring.evaluate import score, validate
-from leaderboard.scoring.references import label_rsum, references
+from leaderboard.scoring.evaluate import record_within, score, validate
+from leaderboard.scoring.references import label_rsum, references_of
 from leaderboard.scoring.result import Result
 from leaderboard.store.entries import read_result, read_results, write_result
 from leaderboard.submission.archive import new_submission, pack
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import FormatError
-from now_builder.formats.release import read_pairs
+from now_builder.formats.release import read_pairs, write_pairs
 from tests.leaderboard.conftest import SIZES, make_similarity, score_matrix
 
 N = SIZES["test"]
@@ -117,9 +113,9 @@ def test_the_references_are_those_of_the_labels(release, gallery, attributes):
 
     Language alone: R@1 = 1/8, R@5 = 5/8, R@10 = 1, so 2 · 175 %. With topics: 1/4, 1, 1.
     """
-    found = references(release, gallery, "test", attributes)
+    found = references_of(release, gallery, "test", attributes)
     assert found == {"chance": 200 * 16 / N, "lang": 350, "lang+topic": 450}
-    assert references(release, gallery, "test") == {"chance": 200 * 16 / N, "lang": 350}
+    assert references_of(release, gallery, "test") == {"chance": 200 * 16 / N, "lang": 350}
 
 
 def test_text_on_the_screenshot_is_compared_with_the_captions_letter_by_letter(
@@ -132,7 +128,7 @@ def test_text_on_the_screenshot_is_compared_with_the_captions_letter_by_letter(
         table["ocr"] = [f'{said(pair.caption)}\n"' for pair in pairs]
         table.to_csv(tmp_path / f"{name}.csv", index=False)
     found = {
-        name: references(release, gallery, "test", tmp_path / f"{name}.csv")["ocr"]
+        name: references_of(release, gallery, "test", tmp_path / f"{name}.csv")["ocr"]
         for name in ("same", "none", "case")
     }
     captions = [pair.caption for pair in pairs]
@@ -154,51 +150,49 @@ def test_a_file_of_attributes_may_be_parquet_and_have_keys(tmp_path, release, ga
     table["key"] = table.pop("url").map(keys)
     table.sample(frac=1, random_state=0).to_parquet(tmp_path / "attributes.parquet")
     assert (
-        references(release, gallery, "test", tmp_path / "attributes.parquet")["lang+topic"] == 450
+        references_of(release, gallery, "test", tmp_path / "attributes.parquet")["lang+topic"]
+        == 450
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("site,topic\na,b\n", "expected key or url"),
-        ("url,topic\nhttp://a.test/,b\n", "no row for 24 of 24 pairs"),
-        (
-            "url,topics\nhttp://a.test/,b\n",
-            r"columns \['topics', 'url'\], expected lang, topic \(and caption_topic\) or ocr",
-        ),
-        (
-            "url,topic\n{url},a\n{url},b\n",
-            r"two rows of url '{url}', \('a',\) and \('b',\), expected the same topic in both",
-        ),
-        ("url,topic\n{url},a\n{url},a\n", "no row for 23 of 24 pairs"),
-        ('url,topic\n"a', "line 2: .* closed nowhere"),
-        ("url,topic\nhttp://a.test/x,y,b\n", "line 2: 3 cells, the header has 2"),
-    ],
-)
-def test_a_file_of_attributes_that_cannot_be_joined_is_named(
-    tmp_path, release, gallery, text, message
-):
+HOSTILE = [
+    ("site,topic\na,b\n", "expected key or url"),
+    ("url,topic\nhttp://a.test/,b\n", "no row for 24 of 24 pairs"),
+    (
+        "url,topics\nhttp://a.test/,b\n",
+        r"columns \['topics', 'url'\], expected lang, topic \(and caption_topic\) or ocr",
+    ),
+    (
+        "url,topic\n{url},a\n{url},b\n",
+        r"two rows of url '{url}' with other labels, expected the same topic in both",
+    ),
+    ("url,topic\n{url},a\n{url},a\n", "no row for 23 of 24 pairs"),
+    ('url,topic\n"a', "line 2: .* closed nowhere"),
+    ("url,topic\nhttp://a.test/x,y,b\n", "line 2: 3 cells, the header has 2"),
+]
+
+
+def test_a_file_of_attributes_that_cannot_be_joined_is_named(tmp_path, release, gallery):
     path, url = tmp_path / "attributes.csv", "http://site00.test/test"
-    path.write_text(text.replace("{url}", url))
-    with pytest.raises(FormatError, match=message.replace("{url}", url)):
-        references(release, gallery, "test", path)
+    for text, message in HOSTILE:
+        path.write_text(text.replace("{url}", url))
+        with pytest.raises(FormatError, match=message.replace("{url}", url)):
+            references_of(release, gallery, "test", path)
     with pytest.raises(FormatError, match="no such file"):
-        references(release, gallery, "test", tmp_path / "none.parquet")
+        references_of(release, gallery, "test", tmp_path / "none.parquet")
 
 
 def test_the_archive_has_nothing_to_join_a_file_of_attributes_with(archive, attributes):
     with pytest.raises(FormatError, match=r"no pairs\.parquet"):
-        references(archive, read_gallery(archive, "test", "bert"), "test", attributes)
+        references_of(archive, read_gallery(archive, "test", "bert"), "test", attributes)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"[]", b'{"rsum": NaN}', b'{"rsum": 600}', b"\xff", b"[" * 99, b" " * 2**21]
-)
-def test_a_file_that_is_no_result_is_named(tmp_path, content):
-    (tmp_path / "bad.json").write_bytes(content)
-    with pytest.raises(FormatError, match=r"bad\.json"):
-        read_results([tmp_path])
+def test_a_file_that_is_no_result_is_named(tmp_path):
+    hostile = (b"", b"[]", b'{"rsum": NaN}', b'{"rsum": 600}', b"\xff", b"[" * 99, b" " * 2**21)
+    for content in hostile:
+        (tmp_path / "bad.json").write_bytes(content)
+        with pytest.raises(FormatError, match=r"bad\.json"):
+            read_results([tmp_path])
     with pytest.raises(FormatError, match=r"none\.json"):
         read_results([tmp_path / "none.json"])
 
@@ -211,28 +205,6 @@ def test_a_result_with_an_impossible_figure_is_refused(tmp_path, packed, release
         read_result(tmp_path / "r.json")
 
 
-def test_a_killed_scoring_leaves_no_half_result(tmp_path, packed, release, attributes):
-    """Kill the command again and again, at later and later moments, until it gets through."""
-    output = tmp_path / "out" / "result.json"
-    expected = score(packed, release, attributes).to_json()
-    command = [sys.executable, "-c", "from leaderboard.cli import main; main()", "score", packed]
-    command += ["--release", release, "--attributes", attributes, "-o", output]
-    killed = 0
-    for wait in (0.3, 0.6, 0.9, 60):
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ
-        )
-        deadline = time.monotonic() + wait
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
-        if output.exists():
-            assert output.read_text() == expected
-    assert killed
-    assert output.read_text() == expected
-
-
 def test_a_wrong_split_is_not_called_another_release(tmp_path, release):
     path = tmp_path / "x.zip"
     meta = new_submission(release, "jieba", "dev", "Mine")
@@ -240,3 +212,42 @@ def test_a_wrong_split_is_not_called_another_release(tmp_path, release):
     with pytest.raises(SubmissionError, match="made on dev of this release") as caught:
         score(path, release)
     assert "another release" not in str(caught.value)
+
+
+def test_distances_get_a_hint_and_bad_similarities_do_not(tmp_path, release):
+    strong = make_similarity() + 4 * np.eye(N, dtype=np.float32)
+    for matrix, codes in ((-strong, ["distances"]), (strong, []), (np.zeros_like(strong), [])):
+        result = score_matrix(tmp_path / "x.zip", release, matrix)
+        assert [note.code for note in result.notes] == codes
+
+
+def test_site_and_both_are_references_where_pages_share_sites(mine, gallery):
+    """Six pages a site: R@1 = 1/6, R@5 = 5/6, R@10 = 1. With the language two: 1/2, 1, 1."""
+    pairs = read_pairs(mine)
+    for each, more in ((6, {"site": 400, "lang+site": 500}), (1, {}), (N, {})):
+        sites = [f"site{pair.pair_index // each}.test" for pair in pairs]
+        changed = [replace(pair, site=site) for pair, site in zip(pairs, sites, strict=True)]
+        write_pairs(mine / "pairs.parquet", changed)
+        found = references_of(mine, gallery, "test")
+        assert found == {"chance": 200 * 16 / N, "lang": 350, **more}
+
+
+def test_ranks_within_groups_are_those_of_each_group_alone():
+    """Any grouping of the images, as folds: consecutive or not, of other sizes, some left out."""
+    draw = np.random.default_rng(0)
+    similarity = draw.integers(0, 9, (30, 90)).astype(np.float32)
+    owner = draw.permutation(np.arange(90) // 3)
+    for groups in (np.arange(30) // 10, draw.integers(-1, 4, 30)):
+        record = record_within(similarity, owner, groups)
+        i2t, t2i = record.read()
+        start = 0
+        for group in np.unique(groups[groups >= 0]):
+            rows = np.flatnonzero(groups == group)
+            columns = np.concatenate([np.flatnonzero(owner == row) for row in rows])
+            own = recalls(similarity[np.ix_(rows, columns)], np.arange(len(columns)) // 3)
+            part = slice(start, start + len(rows))
+            assert np.array_equal(i2t.greater[part], own.ranks[0].greater)
+            assert np.array_equal(t2i.equal[3 * start : 3 * part.stop], own.ranks[1].equal)
+            start = part.stop
+        assert start == len(i2t.greater)
+        assert record.possible()

@@ -7,19 +7,27 @@ import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
-from leaderboard.store.check_store import Trust, check_store
+from leaderboard.blind import RoundPlan, close_round, make_round
+from leaderboard.board.pages import render_site
+from leaderboard.board.tables import make_board
+from leaderboard.scoring.evaluate import score
+from leaderboard.scoring.result import Release
+from leaderboard.store.check_store import check_store
 from leaderboard.store.dataset import dataset_report, file_report
-from leaderboard.store.entries import (
-    NewFiling,
-    Reproduction,
-    add_reproduction,
-    file_result,
-    withdraw,
+from leaderboard.store.entries import file_result, now, read_result, read_store, withdraw
+from leaderboard.store.recompute import Runner, reproduce
+from leaderboard.submission.archive import new_submission, pack
+from now_builder.errors import FormatError
+from tests.leaderboard.conftest import (
+    make_similarity,
+    pack_for_round,
+    pairing_of,
+    score_matrix,
 )
-from tests.leaderboard.conftest import make_similarity, score_matrix
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = AT + timedelta(seconds=1)
@@ -29,28 +37,18 @@ def _scored(release, folder, strength=2.0, name="Mine"):
     return score_matrix(folder / f"{name}.zip", release, make_similarity(strength=strength), name)
 
 
-def _file(store, *arguments):
-    """File a result, and leave out what is private, as git does."""
-    entry, _ = file_result(store, *arguments)
-    shutil.rmtree(store / "private")
-    return entry
-
-
 @pytest.fixture(scope="module")
 def whole(release, tmp_path_factory):
-    """A store with everything in it, as git would have it: without what is private."""
+    """A store with everything in it."""
     folder = tmp_path_factory.mktemp("whole")
-    store, result = folder / "store", _scored(release, folder)
-    first, _ = file_result(store, result, NewFiling("ann", AT))
-    file_result(store, _scored(release, folder, 1.0, "Other"), NewFiling("bo", AT))
+    store = folder / "store"
+    first, _ = file_result(store, _scored(release, folder), AT)
+    file_result(store, _scored(release, folder, 1.0, "Other"), AT)
     withdraw(store, first.name, "an error", AT)
-    again = Reproduction(
-        name=first.name, by="cy", reproduced_at=AT, rsum=400.0, payload_sha256="a" * 64
-    )
-    add_reproduction(store, again)
+    pack(folder / "run.zip", make_similarity(seed=3), new_submission(release, "jieba", "test", "R"))
+    reproduce(store, first.name, folder / "run.zip", release, Runner("cy"))
     file_report(store, dataset_report(release))
     (store / "README.md").write_text("Results.\n")
-    shutil.rmtree(store / "private")
     return store
 
 
@@ -59,8 +57,8 @@ def store(whole, tmp_path):
     return shutil.copytree(whole, tmp_path / "store")
 
 
-def _codes(problems):
-    return [problem.code for problem in problems]
+def _codes(store, *arguments, **options):
+    return [problem.code for problem in check_store(store, *arguments, **options)]
 
 
 def _one(store, folder):
@@ -68,177 +66,72 @@ def _one(store, folder):
 
 
 def test_a_sound_store_is_fine_and_so_is_its_growth(store, whole, release, now_leaderboard):
-    assert check_store(store) == []
-    _file(store, _scored(release, store.parent, 3.0, "Third"), NewFiling("dee", LATER))
-    assert check_store(store, whole) == []
-    code, text, _ = now_leaderboard("check-store", store, "--base", whole)
+    assert check_store(store, releases=[release]) == []
+    file_result(store, _scored(release, store.parent, 3.0, "Third"), LATER)
+    assert check_store(store, whole, releases=[release]) == []
+    code, text, _ = now_leaderboard("check-store", store, "--base", whole, "--release", release)
     assert (code, text) == (0, f"{store}: fine\n")
     assert json.loads(now_leaderboard("check-store", store, "--json")[1]) == []
 
 
 def test_nothing_of_the_base_may_change_or_go(store, whole, now_leaderboard):
-    _one(store, "results").unlink()
     path = _one(store, "filings")
     path.write_text(path.read_text().replace("2026-01-01", "2025-01-01"))
-    (store / ".gitignore").unlink()
+    _one(store, "withdrawals").unlink()
     (store / "README.md").write_text("Other results.\n")
-    found = {(problem.code, problem.field) for problem in check_store(store, whole)}
-    expected = {
-        ("base.deleted", f"results/{_one(whole, 'results').name}"),
-        ("base.changed", f"filings/{path.name}"),
-        ("base.deleted", ".gitignore"),
-        ("base.changed", "README.md"),
-    }
-    assert expected <= found
-    code, text, _ = now_leaderboard("check-store", store, "--base", whole, "--json")
-    assert code == 1
-    assert {problem["code"] for problem in json.loads(text)} >= {"base.deleted", "base.changed"}
+    (store / ".gitignore").write_text("new\n")
+    found = {problem.field for problem in check_store(store, whole)
+             if problem.code == "base.changed"}  # fmt: skip
+    gone = f"withdrawals/{_one(whole, 'withdrawals').name}"
+    assert found == {f"filings/{path.name}", gone, "README.md", ".gitignore"}
     code, text, told = now_leaderboard("check-store", store, "--base", whole)
-    assert (code, told) == (1, "")
-    assert "base.deleted: .gitignore: found nothing" in text
+    assert (code, told, "base.changed: README.md: found" in text) == (1, "", True)
+    code, text, _ = now_leaderboard("check-store", store, "--base", whole, "--json")
+    assert (code, json.loads(text)[0].keys()) == (
+        1, {"code", "field", "found", "expected", "mend"}
+    )  # fmt: skip
 
 
-def test_figures_that_nobody_can_recompute_are_the_judges_alone(store, whole, release):
-    result = _scored(release, store.parent, 3.0, "Blind")
-    told = {"release": result.release.model_copy(update={"origin": "blind"}), "ranks": None}
-    blind = result.model_copy(update=told)
-    _file(store, blind, NewFiling("judge", LATER))
-    assert _codes(check_store(store, whole)) == ["result.unproved"]
-    assert check_store(store, whole, Trust(keeper=True)) == []
-    assert check_store(store, store) == [], "what stands was judged"
-    unproved = shutil.copytree(whole, store.parent / "other")
-    _file(unproved, result.model_copy(update={"ranks": None}))
-    assert _codes(check_store(unproved, trust=Trust(keeper=True))) == ["result.unproved"]
-
-
-def test_names_are_those_of_contents(store):
+def test_names_and_texts_are_those_of_contents_and_records_point_to_entries(store):
     result = _one(store, "results")
+    text = result.read_text()
+    result.write_text(json.dumps(json.loads(text)))
+    assert _codes(store) == ["record.text"]
+    result.write_text(text)
     result.rename(result.with_name(f"bert-{result.name.partition('-')[2]}"))
     for folder in ("filings", "withdrawals", "reproductions", "datasets"):
         path = _one(store, folder)
-        path.rename(
-            path.with_name(f"0{path.name[1:]}" if path.name[0] != "0" else f"1{path.name[1:]}")
-        )
+        path.rename(path.with_name(f"{'1' if path.name[0] == '0' else '0'}{path.name[1:]}"))
     found = {problem.field.partition("/")[0] for problem in check_store(store)
              if problem.code == "record.name"}  # fmt: skip
     assert found == {"results", "filings", "withdrawals", "reproductions", "datasets"}
-
-
-def test_what_is_said_points_to_entries(store):
     for path in (store / "results").iterdir():
         path.unlink()
-    codes = _codes(check_store(store))
-    assert codes.count("record.dangling") == 4, "two filings, two others"
+    assert _codes(store).count("record.dangling") == 4, "two filings, two others"
 
 
-def test_what_is_no_record_is_the_judges_alone(store, whole, tmp_path):
-    base = shutil.copytree(whole, tmp_path / "base")
-    (base / "README.md").unlink()
-    (store / ".github").mkdir()
-    found = {(problem.code, problem.field) for problem in check_store(store, base)}
-    assert found == {("base.changed", "README.md"), ("store.foreign", ".github")}
-
-
-@pytest.mark.parametrize("second", [0, -1])
-def test_a_filing_dated_no_later_than_the_last_of_the_base_is_named(store, whole, release, second):
-    """Of near-identical entries the earlier one keeps the place."""
-    filing = NewFiling("eve", AT + timedelta(seconds=second))
-    _file(store, _scored(release, store.parent, 3.0, "Third"), filing)
-    assert _codes(check_store(store, whole)) == ["filing.date"]
-
-
-def test_a_new_result_without_a_filing_is_named(store, whole, release):
-    """It would count as older than all that are dated."""
-    entry = _file(store, _scored(release, store.parent, 3.0, "Third"))
-    (problem,) = check_store(store, whole)
-    assert problem.code == "filing.missing"
-    assert (problem.expected, check_store(store, store)) == (f"filings/{entry.name}.json", [])
-
-
-@pytest.mark.parametrize(
-    ("at", "code"),
-    [
-        ("2999-01-01T00:00:00Z", "filing.date"),
-        ("9999-12-31T23:59:59-14:00", "record.format"),
-        ("0001-01-01T00:00:00+14:00", "record.format"),
-    ],
-)
-def test_a_filing_of_another_time_is_named(store, at, code):
-    """It would be the newest for ever, or too far for a database."""
-    path = next((store / "filings").iterdir())
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"submitted_at": at}))
-    assert code in _codes(check_store(store))
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [(b"\xff", "JSON"), (b'{"format": "now-filing/1"}', "name"), (b"[]", "dictionary|object")],
-)
-def test_a_file_that_is_no_record_is_named(store, content, said):
+def test_files_that_are_no_records_are_named_and_never_followed(store, whole, tmp_path):
     path = _one(store, "filings")
-    path.write_bytes(content)
-    problems = [one for one in check_store(store) if one.field == f"filings/{path.name}"]
-    assert _codes(problems) == ["record.format"]
-    assert any(word in problems[0].found for word in said.split("|")), problems[0]
-
-
-def test_a_result_is_written_as_score_writes_it(store):
-    path = _one(store, "results")
-    path.write_text(json.dumps(json.loads(path.read_text())))
-    assert _codes(check_store(store)) == ["record.text"]
-
-
-def test_links_and_foreign_files_are_found_and_never_followed(store, tmp_path):
+    for content in (b"\xff", b'{"format": "now-filing/1"}', b"[]"):
+        path.write_bytes(content)
+        (problem,) = check_store(store)
+        assert (problem.code, problem.field) == ("record.format", f"filings/{path.name}")
+    path.write_bytes((whole / "filings" / path.name).read_bytes())
     secret = tmp_path / "secret.json"
     secret.write_text("{}")
     (store / "filings" / "aaaaaaaaaaaa.json").symlink_to(secret)
     (store / "datasets2").symlink_to(tmp_path)
-    (store / "results" / "evil.py").write_text("raise SystemExit(3)")
-    (store / "results" / "FILE.json").write_text("{}")
-    (store / "results" / ".hidden.json").write_text("{}")
+    for name in ("results/evil.py", "results/FILE.json", "results/.hidden.json", "conftest.py"):
+        (store / name).write_text("raise SystemExit(3)")
     (store / "filings" / "deep").mkdir()
-    (store / "conftest.py").write_text("raise SystemExit(3)")
-    (store / "private").write_text("{}")
     os.mkfifo(store / "withdrawals" / "bbbbbbbbbbbb.json")
     (store / "results" / "a\u202eb.json").write_text("{}")
-    found = {problem.field: problem.code for problem in check_store(store)}
-    assert found == {
-        "filings/aaaaaaaaaaaa.json": "store.link",
-        "datasets2": "store.link",
-        "results/evil.py": "store.foreign",
-        "results/FILE.json": "store.foreign",
-        "results/.hidden.json": "store.foreign",
-        "results/'a\\u202eb.json'": "store.foreign",
-        "filings/deep": "store.foreign",
-        "conftest.py": "store.foreign",
-        "private": "store.private",
-        "withdrawals/bbbbbbbbbbbb.json": "store.special",
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "make", "refused"),
-    [
-        ("store.lock", Path.touch, False),
-        ("store.lock", Path.mkdir, True),
-        ("store.lock", lambda path: path.symlink_to("/dev/null"), True),
-        ("store.lock", lambda path: path.write_text("{}"), True),
-        ("x.json", Path.touch, True),
-        ("folder", Path.mkdir, True),
-    ],
-)
-def test_a_private_folder_has_the_lock_that_submit_leaves_alone(store, name, make, refused):
-    (store / "private").mkdir()
-    make(store / "private" / name)
-    assert _codes(check_store(store)) == ["store.private"] * refused
-    assert _codes(check_store(store, store)) == ["store.private"] * refused
-
-
-def test_a_file_too_large_is_not_read(store):
-    path = store / "filings" / "aaaaaaaaaaaa.json"
-    with path.open("wb") as file:
+    with (store / "filings" / "cccccccccccc.json").open("wb") as file:
         file.truncate(2**40)
-    assert _codes(check_store(store)) == ["store.size"]
+    problems = check_store(store)
+    assert {problem.code for problem in problems} == {"store.foreign"}
+    assert len(problems) == 10
+    assert all(problem.field.isascii() for problem in problems)
 
 
 def test_neither_a_store_nor_its_folders_may_be_links_or_missing(store, whole, now_leaderboard):
@@ -247,12 +140,133 @@ def test_neither_a_store_nor_its_folders_may_be_links_or_missing(store, whole, n
         assert (code, "no such folder" in told, told.count("\n")) == (1, True, 1)
     shutil.rmtree(store / "results")
     (store / "results").symlink_to(whole / "results")
-    codes = _codes(check_store(store, whole))
-    assert ("store.link" in codes, codes.count("base.deleted")) == (True, 2)
+    assert _codes(store, whole) == ["store.foreign"]
     shutil.rmtree(store)
     store.symlink_to(whole)
-    code, _, told = now_leaderboard("check-store", store, "--base", whole)
-    assert (code, f"{store}: a link" in told) == (1, True)
+    with pytest.raises(FormatError, match="a link"):
+        check_store(store)
+
+
+def test_a_filing_dated_ahead_or_no_later_than_the_base_is_named(store, whole, release):
+    """Of near-identical entries the earlier one keeps the place; one far ahead closes a store."""
+    result = _scored(release, store.parent, 3.0, "Third")
+    entry, _ = file_result(store, result, LATER)
+    path = store / "filings" / f"{entry.name}.json"
+    tree = json.loads(path.read_text())
+    ahead = now() + timedelta(minutes=11)
+    for at in (AT, AT - timedelta(seconds=1), ahead, "2999-01-01T00:00:00Z"):
+        path.write_text(json.dumps(tree | {"submitted_at": str(at).replace(" ", "T")}))
+        assert _codes(store, whole) == ["filing.date"], at
+    soon = now() + timedelta(minutes=9)
+    path.write_text(json.dumps(tree | {"submitted_at": soon.isoformat()}))
+    assert _codes(store, whole) == []
+    for at in ("9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"):
+        path.write_text(json.dumps(tree | {"submitted_at": at}))
+        assert _codes(store, whole) == ["record.format"]
+    path.unlink()
+    assert _codes(store, whole) == ["filing.missing"]
+
+
+def test_an_invented_blind_round_is_refused_and_no_ranks_are_no_result(store, whole, release):
+    result = _scored(release, store.parent, 60.0, "Blind")
+    invented = Release(origin="blind", fingerprint=result.release.fingerprint)
+    forged = {"ranks": None, "release": invented}
+    file_result(store, result.model_copy(update=forged), LATER)
+    assert _codes(store, whole) == ["record.keeper"]
+    assert "result.differs" in _codes(store, whole, keeper=True, releases=[release])
+    other = shutil.copytree(whole, store.parent / "other")
+    file_result(other, result.model_copy(update={"ranks": None}), LATER)
+    assert "result.differs" in _codes(other, keeper=True)
+
+
+def test_a_made_up_fingerprint_is_found_on_the_release(store, whole, release):
+    result = _scored(release, store.parent, 60.0, "Elsewhere")
+    made_up = Release(origin="rebuilt", fingerprint="ab" * 32)
+    file_result(store, result.model_copy(update={"release": made_up}), LATER)
+    (problem,) = check_store(store, whole, releases=[release])
+    assert (problem.code, problem.found.split()[0]) == ("result.differs", "release.fingerprint")
+
+
+def test_forged_references_and_counts_are_found_and_not_shown(store, whole, release):
+    """The release recomputes them; a board shows what its keepers recomputed, and chance."""
+    result = _scored(release, store.parent, 3.0, "Forged")
+    forged = {"references": {**result.references, "lang": 1.0, "site": 0.5}}
+    forged["duplicates"] = result.duplicates.model_copy(update={"captions": 9})
+    entry, _ = file_result(store, result.model_copy(update=forged), LATER)
+    assert _codes(store, whole) == []
+    problems = check_store(store, whole, releases=[release])
+    fields = {problem.found.split()[0] for problem in problems}
+    assert fields == {"references.lang", "references.site", "duplicates.captions"}
+    own = [one for one in read_store(store) if one.name == entry.name]
+    for known, shown in (({}, {"chance"}), ({"lang": 350.0}, {"chance", "lang"})):
+        board = make_board("jieba", own, references={entry.result.release.fingerprint: known})
+        rows = board[(board["evidence"] == "reference") & (board["data"] != "published test split")]
+        assert set(rows["method"]) == shown
+        assert set(rows["rsum"]) & {1.0, 0.5} == set()
+    unknown = {"references": {**result.references, "fame": 1.0}}
+    file_result(store, result.model_copy(update=unknown), LATER)
+    assert "result.differs" in _codes(store, whole)
+
+
+def test_records_that_decide_on_proof_are_for_keepers(store, whole, release):
+    """A forged report on a data set would put its sentences on pages of proof."""
+    report = dataset_report(release)
+    forged = report.model_copy(update={"fingerprint": "f" * 64, "name": "Everyone else cheated"})
+    file_report(store, forged)
+    name = next(one.name for one in read_store(store) if not one.withdrawal)
+    withdraw(store, name, "not good enough", AT)
+    run = json.loads(_one(store, "reproductions").read_text())
+    path = store / "reproductions" / f"{run['name']}-{'0' * 12}.json"
+    run["result"]["payload_sha256"] = "0" * 64
+    path.write_text(json.dumps(run))
+    problems = check_store(store, whole)
+    assert [(one.code, one.field.partition("/")[0]) for one in problems] == [
+        ("record.keeper", folder) for folder in ("datasets", "reproductions", "withdrawals")
+    ]
+    assert check_store(store, whole, keeper=True) == []
+    run["difference"] = [-1.0, 1.0]
+    path.write_text(json.dumps(run))
+    assert _codes(store, whole, keeper=True) == ["result.differs"]
+
+
+def test_a_round_is_proof_by_hashes_that_stood_before_its_close(
+    release, secret, tmp_path, now_leaderboard
+):
+    """Open results commit to files, the round to its pairing; closed ones have every figure."""
+    out, store = tmp_path / "out", tmp_path / "store"
+    make_round(release, out, RoundPlan(secret_file=secret))
+    noise = np.random.default_rng(0).standard_normal((24, 24))
+    x = pack_for_round(out, (noise + 2 * pairing_of(out)).astype(np.float32), tmp_path / "x.zip")
+    submit = ("submit", x, "--store", store, "--release")
+    assert now_leaderboard(*submit, out / "judge")[0] == 0
+    assert [one.evidence for one in read_store(store)] == ["blind"]
+    assert check_store(store, keeper=True, releases=[out / "participants"]) == []
+    before = shutil.copytree(store, tmp_path / "before")
+    closed = close_round(out)
+    assert now_leaderboard(*submit, closed)[0] == 0
+    assert check_store(store, before, keeper=True, releases=[closed]) == []
+    (entry,) = read_store(store)
+    assert (entry.evidence, entry.result.release.origin) == ("blind", "closed")
+    assert entry.result.ranks is not None
+    pages = dict(render_site([entry]))
+    assert 'class="chip blind"' in pages[f"entries/{entry.name}.html"]
+    assert _codes(store, before) == ["record.keeper"], "proof is for keepers to add"
+    late = pack_for_round(out, pairing_of(out), tmp_path / "late.zip")
+    _, new = file_result(store, score(late, closed))
+    assert new
+    assert {one.evidence for one in read_store(store)} == {"blind", "scored"}, "no hash stood"
+    path = store / entry.path
+    path.unlink()
+    (store / "filings" / f"{entry.name}.json").unlink()
+    better = score(late, closed).model_copy(
+        update={"payload_sha256": entry.result.payload_sha256, "method": entry.result.method}
+    )
+    file_result(store, better)
+    assert "result.differs" in _codes(store, before, keeper=True), "other figures than it had open"
+    _one(store, "rounds").unlink()
+    problems = check_store(store, keeper=True, releases=[closed])
+    assert any("a record of the open round" in problem.expected for problem in problems)
+    assert read_result(_one(before, "results")).ranks is None
 
 
 @pytest.fixture(scope="module")

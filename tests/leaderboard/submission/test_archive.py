@@ -10,6 +10,7 @@ import sys
 import zipfile
 from contextlib import contextmanager
 from importlib import metadata
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -20,24 +21,22 @@ from pydantic import ValidationError
 
 import now_builder
 from leaderboard.core.errors import SubmissionError
+from leaderboard.scoring.evaluate import score
 from leaderboard.submission.archive import (
     MATRIX,
     META,
-    PAYLOADS,
     Method,
     Submission,
     Training,
     new_submission,
     open_submission,
     pack,
-    pack_arrays,
     parse,
     with_details,
 )
 from leaderboard.submission.gallery import Gallery
-from leaderboard.submission.pack import read_matrix_file
 from now_builder.errors import FormatError
-from tests.leaderboard.conftest import the_problem
+from tests.leaderboard.conftest import make_similarity, the_problem
 
 SIZE = 6
 KEYS = [f"00000_{row:04d}" for row in range(SIZE)]
@@ -87,15 +86,14 @@ def _read(path, content):
         return submission.meta, submission.read(GALLERY).arrays
 
 
-@pytest.mark.parametrize("kind", ["<f2", "<f4", "<f8", ">f2", ">f4", ">f8"])
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_every_plain_float_array_is_read(tmp_path, kind, order, version):
-    array = np.asarray(_similarity(kind), order=order)
-    _, found = _read(tmp_path / "x.zip", _with(matrix=_npy(array, version=version)))
-    assert np.array_equal(found, array)
-    assert found.dtype.isnative
+def test_every_plain_float_array_is_read(tmp_path):
+    kinds, versions = ("<f2", "<f4", "<f8", ">f2", ">f4", ">f8"), ((1, 0), (2, 0), (3, 0))
+    for kind, order, version in product(kinds, "CF", versions):
+        array = np.asarray(_similarity(kind), order=order)
+        _, found = _read(tmp_path / "x.zip", _with(matrix=_npy(array, version=version)))
+        assert np.array_equal(found, array)
+        assert found.dtype.isnative
 
 
 def test_packing_is_read_back_and_the_same_twice(tmp_path):
@@ -114,15 +112,6 @@ def test_packing_is_read_back_and_the_same_twice(tmp_path):
         assert '\n  "track": "jieba",\n' in text
         assert "null" not in text
         assert archive.read(MATRIX)[6:8] == b"\x01\x00"
-
-
-def test_what_is_packed_is_what_the_payload_names(tmp_path):
-    meta = parse(TREE | {"payload": "ranked"})
-    pack(tmp_path / "a.zip", _similarity(), meta)
-    assert _read(tmp_path / "a.zip", (tmp_path / "a.zip").read_bytes())[0].payload == "matrix"
-    with pytest.raises(ValueError, match="zip"):
-        pack_arrays(tmp_path / "b.zip", (np.zeros((6, 6), np.int32),), meta)
-    assert not (tmp_path / "b.zip").exists()
 
 
 def test_only_a_matrix_of_another_field_or_with_keys_may_be_oblong(tmp_path):
@@ -171,21 +160,17 @@ def test_a_deflated_zip_from_another_tool_is_read(tmp_path):
     assert np.array_equal(_read(tmp_path / "x.zip", content)[1], _similarity())
 
 
-@pytest.mark.parametrize("folder", ["", "mine/", "我的/"])
-def test_a_submission_that_was_zipped_again_on_a_mac_is_read(tmp_path, folder):
+def test_a_submission_that_was_zipped_again_on_a_mac_is_read(tmp_path):
     """Finder's order and names; Windows leaves its own where it showed the folder before."""
-    around = [(folder, b"")] if folder else []
-    twins = [(f"__MACOSX/{folder}._{name}", b"\0\5\x16\7" * 50) for name in (META, MATRIX)]
+    twins = [(f"__MACOSX/我的/._{name}", b"\0\5\x16\7" * 50) for name in (META, MATRIX)]
     members = [
-        *around,
-        (f"{folder}{META}", json.dumps(TREE)),
+        ("我的/", b""),
+        (f"我的/{META}", json.dumps(TREE)),
         twins[0],
-        (f"{folder}.DS_Store", bytes(6148)),
-        (f"__MACOSX/{folder}._.DS_Store", bytes(120)),
-        (f"{folder}{MATRIX}", _npy(_similarity())),
+        ("我的/.DS_Store", bytes(6148)),
+        (f"我的/{MATRIX}", _npy(_similarity())),
         twins[1],
-        (f"{folder}Thumbs.db", b"\xd0\xcf\x11\xe0"),
-        (f"{folder}desktop.ini", b"[.ShellClassInfo]"),
+        ("我的/Thumbs.db", b"\xd0\xcf\x11\xe0"),
     ]
     meta, found = _read(tmp_path / "x.zip", _zip(members, zipfile.ZIP_DEFLATED))
     assert np.array_equal(found, _similarity())
@@ -268,8 +253,6 @@ HOSTILE = {
     },
     "zip.missing": {
         "no description": (_zip([(MATRIX, _npy(_similarity()))]), "no submission.json"),
-    },
-    "zip.payload": {
         "no matrix": (_zip([(META, json.dumps(TREE))]), "no similarity.npy"),
     },
     "zip.twice": {
@@ -294,7 +277,7 @@ HOSTILE = {
         "a wrong checksum": (_with()[:40] + b"X" + _with()[41:], "submission.json|zip"),
     },
     "array.dtype": {
-        "an object array": (_with(matrix=_OBJECT), "expected float16"),
+        "an object array": (_with(matrix=_OBJECT), "float16"),
         "a structured array": (_with(matrix=_STRUCTURED), "dtype .*float16"),
         "a void array": (_with(matrix=_header(_SHAPE.replace("<f4", "|V0") % "6, 6")), "V0"),
         "complex numbers": (_with(matrix=_npy(_similarity("<c8"))), "float16"),
@@ -341,7 +324,7 @@ HOSTILE = {
         "json: not utf-8": (_with(b'{"track": "\xff"}'), "not plain JSON"),
         "json: a repeated key": (_with(b'{"track": "bpe", "track": "bert"}'), "'track' repeated"),
         "json: nan": (_with(b'{"compute": {"hours": NaN}}'), "found NaN"),
-        "json: infinity": (_with(b'{"compute": {"hours": 1e999}}'), "too large"),
+        "json: infinity": (_with(b'{"compute": {"hours": 1e999}}'), "finite number"),
         "json: a giant number": (_with(b'{"a":' + b"9" * 10**5 + b"}"), "not plain JSON"),
         "json: a lone surrogate": (_with(b'{"track": "\\ud800"}'), "not plain JSON"),
     },
@@ -358,6 +341,7 @@ HOSTILE = {
     "field.literal_error": {
         "json: another schema": (_with(schema_version="2"), "schema_version"),
         "json: swapped axes": (_with(axes=["caption", "image"]), "axes"),
+        "json: ranked lists": (_with(payload="ranked"), "payload"),
         "json: a train split": (_with(split="train"), "split"),
     },
     "field.int_type": {
@@ -389,23 +373,22 @@ HOSTILE = {
 """By code, which is stable (docs/formats.md): the bytes of hostile files, and the message."""
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"), [(code, kind) for code, kinds in HOSTILE.items() for kind in kinds]
-)
-def test_a_hostile_file_is_refused_with_a_reason(tmp_path, code, kind):
-    content, message = HOSTILE[code][kind]
-    with pytest.raises(SubmissionError, match=message) as caught:
-        _read(tmp_path / "x.zip", content)
-    assert {problem.code for problem in caught.value.problems} == {code}
-    assert all(problem.found and problem.expected for problem in caught.value.problems)
-    assert all(
-        problem.field.split(".")[0] in {"file", "zip", "submission", "similarity"}
-        for problem in caught.value.problems
-    )
-    text = str(caught.value)
-    assert text.isprintable()
-    assert str(tmp_path / "x.zip") in text
-    assert len(text) < 2000
+def test_hostile_files_are_refused_with_a_reason(tmp_path):
+    path = tmp_path / "x.zip"
+    for code, (content, message) in (
+        (code, pair) for code, kinds in HOSTILE.items() for pair in kinds.values()
+    ):
+        with pytest.raises(SubmissionError, match=message) as caught:
+            _read(path, content)
+        problems, text = caught.value.problems, str(caught.value)
+        assert {problem.code for problem in problems} == {code}
+        for problem in problems:
+            assert problem.found
+            assert problem.expected
+            assert problem.field.split(".")[0] in {"file", "zip", "submission", "similarity"}
+        assert text.isprintable()
+        assert str(path) in text
+        assert len(text) < 2000
     assert not Path("/tmp/now-leaderboard-was-fooled").exists()  # noqa: S108
 
 
@@ -413,16 +396,6 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     for path, said in ((tmp_path / "none.zip", "no such file"), (tmp_path, "a folder, expected")):
         with pytest.raises(FormatError, match=said), open_submission(path):
             pass
-
-
-def test_a_bare_matrix_is_read_with_the_same_care(tmp_path):
-    path = tmp_path / "s.npy"
-    np.save(path, _similarity())
-    assert np.array_equal(read_matrix_file(path, (SIZE, SIZE)), _similarity())
-    for content in (_OBJECT, b"", _npy(_similarity()) + b"x", _npy(np.zeros((3, 3)))):
-        path.write_bytes(content)
-        with pytest.raises(SubmissionError, match=r"s\.npy"):
-            read_matrix_file(path, (SIZE, SIZE))
 
 
 def _tries(path, content):
@@ -437,7 +410,7 @@ def _tries(path, content):
     assert np.isfinite(similarity).all()
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.binary(max_size=200), st.integers(0, 128))
 def test_no_matrix_bytes_do_more_than_be_refused(tmp_path_factory, tail, kept):
     matrix = _npy(_similarity())[:kept] + tail
@@ -453,7 +426,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.dictionaries(st.sampled_from(list(Submission.model_fields)), _JSON, max_size=5))
 def test_no_description_does_more_than_be_refused(tmp_path_factory, changes):
     _tries(tmp_path_factory.getbasetemp() / "fuzz.zip", _with(**changes))
@@ -513,11 +486,11 @@ def test_bombs_are_refused_in_little_memory(tmp_path):
 
 
 _FUZZ = """
-sound = [Path(name).read_bytes() for name in sys.argv[2:]]
-generator, path = np.random.default_rng(int(sys.argv[1])), Path(sys.argv[2] + ".fuzz")
+sound = Path(sys.argv[1]).read_bytes()
+generator, path = np.random.default_rng(0), Path(sys.argv[1] + ".fuzz")
 refused = 0
-for turn in range(3000):
-    content = bytearray(sound[turn % len(sound)])
+for turn in range(1000):
+    content = bytearray(sound)
     for _ in range(generator.integers(1, 5)):
         place = generator.integers(len(content))
         cut, put = generator.integers(0, 5, 2)
@@ -533,45 +506,29 @@ print(refused)
 """
 
 
-def test_no_bytes_of_any_payload_do_more_than_be_refused_in_little_memory(tmp_path):
-    """3,000 sound submissions of every kind, each damaged in places, in 900 MB of address space."""
-    lists = np.tile(np.arange(SIZE, dtype="<i4"), (SIZE, 1))
-    names = []
-    for payload, members in PAYLOADS.items():
-        array = lists if payload == "ranked" else _similarity()
-        meta = json.dumps(TREE | {"payload": payload}).encode()
-        names.append(tmp_path / f"{payload}.zip")
-        names[-1].write_bytes(_zip([(META, meta), *((name, _npy(array)) for name in members)]))
-        with open_submission(names[-1]) as submission:
-            submission.read(GALLERY)
-    assert int(_run(_FUZZ, 0, *names)) > 2000
+def test_no_bytes_do_more_than_be_refused_in_little_memory(tmp_path):
+    """1,000 times a sound submission, damaged in places, in 900 MB of address space."""
+    (tmp_path / "x.zip").write_bytes(_with())
+    assert int(_run(_FUZZ, tmp_path / "x.zip")) > 600
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_names_that_cannot_be_seen_or_that_hide_something_are_refused():
+    """Among them all that Unicode lets programs ignore, as joiners and variation selectors."""
+    hidden = "\u00ad \u034f \u115f \u180b \u200b \u200c \u200d \u2060 \ufe0f \ufeff \U000e0041"
+    turned = "\u061c \u200e \u202a \u202e \u2066 \u2069 \ue000 \u0378 \x00 \x1b"
+    for character in (*hidden.split(" "), *turned.split(" ")):
+        with pytest.raises(ValidationError, match="control or invisible"):
+            Method(name=f"A{character}B")
+    for name in (
         "\u0301\u0302",
-        "\u3164",
         "\u2800 \u2800",
-        "A\u202eB",
-        "A\u2066B",
-        "A\u200bB",
-        "\U000e0041x",
         "e\u0301\u0302\u0303\u0304\u0305",
-        "\ue000",
         "e\u0301" * 121,
-        "\u200d",
-        "A\u0000",
-    ],
-)
-def test_names_that_cannot_be_seen_or_that_hide_something_are_refused(name):
-    with pytest.raises(ValidationError):
-        Method(name=name)
-
-
-@pytest.mark.parametrize("name", ["PC²", "عربي", "नमस्ते", "👩‍👩‍👧", "Việt", "می‌خواهم", "❤️"])
-def test_names_of_all_scripts_are_kept(name):
-    assert Method(name=name).name == name
+    ):
+        with pytest.raises(ValidationError):
+            Method(name=name)
+    for name in ("PC²", "عربي", "नमस्ते", "Việt", "模型", "👧"):
+        assert Method(name=name).name == name
 
 
 def test_messages_about_fields_are_the_projects_own():
@@ -587,3 +544,41 @@ def test_messages_about_fields_are_the_projects_own():
 def test_seeds_are_bounded():
     with pytest.raises(ValidationError):
         Training(seeds=(10**400,))
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path, release):
+    """Fingerprint, keys of both sides, and a value of the matrix."""
+    meta = new_submission(release, "jieba", "test", "Mine")
+    wrong = meta.model_copy(
+        update={
+            "dataset_fingerprint": "0" * 64,
+            "image_ids": meta.image_ids[::-1],
+            "caption_ids": (*meta.caption_ids[:-1], "x"),
+        }
+    )
+    matrix = make_similarity()
+    pack(tmp_path / "x.zip", matrix, wrong)
+    spoilt = np.array([matrix[2, 2], np.nan], np.float32).tobytes()
+    content = (tmp_path / "x.zip").read_bytes().replace(matrix[2, 2:4].tobytes(), spoilt, 1)
+    (tmp_path / "x.zip").write_bytes(_resealed(content))
+    with pytest.raises(SubmissionError) as caught:
+        score(tmp_path / "x.zip", release)
+    assert [problem.code for problem in caught.value.problems] == [
+        "fingerprint.mismatch",
+        "keys.order",
+        "keys.foreign",
+        "matrix.finite",
+    ]
+    assert all(
+        problem.field and problem.found and problem.expected for problem in caught.value.problems
+    )
+
+
+def _resealed(content):
+    """Zip the members again, with the checksums that they now have."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(buffer, "w") as new:
+        for info in old.infolist():
+            start = info.header_offset + 30 + len(info.filename)
+            new.writestr(info.filename, content[start : start + info.file_size])
+    return buffer.getvalue()

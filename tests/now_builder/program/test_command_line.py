@@ -26,7 +26,7 @@ PROGRAMS = {
     "now_builder": "crawl status label ocr train-detector measure-detector detect tokenize "
     "package export publish fetch-now build verify report audit audit-stats doctor simweb "
     "pinned",
-    "leaderboard": "pack validate score recall compare verify schema submit reproduce withdraw "
+    "leaderboard": "pack validate score recall compare verify submit reproduce withdraw "
     "check-store dataset-report export export-site blind",
     "pc2_baseline": "train predict export zero-shot rank-pairs evaluate examples search make-noise "
     "division table presets plan plant",

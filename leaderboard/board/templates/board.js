@@ -44,10 +44,17 @@
       body,
       [...body.rows].sort((a, b) => group(a) - group(b) || sums(b) - sums(a)),
     ]);
+    table.tHead.querySelectorAll(".sort").forEach((head) => {
+      if (head.closest(".by-tier")) return;
+      const button = document.createElement("button");
+      button.className = "sort";
+      button.dataset.first = head.dataset.first;
+      button.append(...head.childNodes);
+      head.replaceWith(button);
+    });
     table.tHead.addEventListener("click", (event) => {
-      const link = event.target.closest("a");
-      if (!link || event.ctrlKey || event.metaKey || event.shiftKey || link.closest(".by-tier")) return;
-      event.preventDefault();
+      const link = event.target.closest(".sort");
+      if (!link || link.closest(".by-tier")) return;
       const head = link.closest("th"), now = head.getAttribute("aria-sort");
       const other = now === "descending" ? "ascending" : "descending";
       sort(table, head, now ? other : link.dataset.first);
@@ -69,24 +76,6 @@
     tally();
   });
 
-  document.querySelectorAll("tr[data-entry]").forEach((row) => {
-    const label = document.createElement("label"), box = document.createElement("input");
-    box.type = "checkbox";
-    box.ariaLabel = `Compare ${row.querySelector(".who a").textContent}`;
-    label.className = "pick";
-    label.append(box, " compare");
-    row.querySelector(".notes").append(label);
-    box.addEventListener("change", () => {
-      const chosen = [...row.closest("table").querySelectorAll(".pick input:checked")];
-      if (chosen.length < 2) {
-        said.textContent = chosen.length ? "Choose a second row of this table to compare" : "";
-        return;
-      }
-      const names = chosen.map((other) => other.closest("tr").dataset.entry).sort();
-      chosen.forEach((other) => { other.checked = false; });
-      location.assign(`../compare/${names.join("..")}.html`);
-    });
-  });
   find.hidden = count.hidden = false;
   tally();
 }
