@@ -9,7 +9,7 @@ from pathlib import Path
 from leaderboard.core.errors import Problem
 from leaderboard.core.rounds import BlindRound
 from leaderboard.scoring.result import Result
-from leaderboard.store.entries import MAX_RECORD, Filing, now, read_record, read_store
+from leaderboard.store.entries import MAX_RECORD, Entry, Filing, now, read_record, read_store
 from leaderboard.store.recompute import KINDS, Record, differences_from, path_of
 from leaderboard.submission.untrusted import shown
 from now_builder.errors import FormatError
@@ -46,29 +46,32 @@ def check_store(
             records[path] = read_record(store / path, kind)
         except FormatError as error:
             problems.append(Problem("record.format", path, error.problem, f"a {kind.__name__}"))
-    if problems:
-        return sorted(problems, key=lambda problem: (problem.field, problem.code))
-    problems += [
-        Problem("base.changed", path, "a change", "the base and new records")
-        for path in (old.keys() | files.keys() if base else ())
-        if files.get(path) != old.get(path) and (path in old or "/" not in path)
-    ]
-    entries = {entry.path: entry for entry in read_store(store)}
-    for path, record in records.items():
-        problems += _check_name(path, record, records, files[path])
-    new = {path: record for path, record in records.items() if path not in old}
-    commitments = [one.commitment for one in records.values() if isinstance(one, BlindRound)]
-    for path, record in new.items():
-        committed = path in entries and entries[path].committed
-        for one in differences_from(record, entries, releases, attributes, commitments):
-            found = f"{one.field} {one.found!r:.60}"
-            problems.append(Problem("result.differs", path, found, f"{one.expected!r:.60}"))
-        claim = isinstance(record, Result) and record.ranks and not committed
-        if base and not keeper and not (claim or isinstance(record, Filing)):
-            problems.append(Problem("record.keeper", path, "proof", "a keeper to add it: --keeper"))
-    return sorted(
-        [*problems, *_check_dates(records, old)], key=lambda problem: (problem.field, problem.code)
-    )
+    if not problems:
+        for path in (old.keys() | files.keys()) if base else ():
+            if files.get(path) != old.get(path) and (path in old or "/" not in path):
+                wanted = "the base and new records"
+                problems.append(Problem("base.changed", path, "a change", wanted))
+        for path, record in records.items():
+            problems += _check_name(path, record, records, files[path])
+        problems += _check_dates(records, old)
+        entries = {entry.path: entry for entry in read_store(store)}
+        commitments = [one.commitment for one in records.values() if isinstance(one, BlindRound)]
+        for path in sorted(records.keys() - old.keys()):
+            for one in differences_from(records[path], entries, releases, attributes, commitments):
+                found = f"{one.field} {one.found!r:.60}"
+                problems.append(Problem("result.differs", path, found, f"{one.expected!r:.60}"))
+            if base and not keeper and _is_for_keepers(records[path], entries.get(path)):
+                wanted = "a keeper to add it: --keeper"
+                problems.append(Problem("record.keeper", path, "proof", wanted))
+    return sorted(problems, key=lambda problem: (problem.field, problem.code))
+
+
+def _is_for_keepers(record: Record, entry: Entry | None) -> bool:
+    """Return whether a record is proof, or decides on it: neither a filing nor a claim."""
+    if isinstance(record, Result):
+        # an entry that the store does not list is one of an open round
+        return record.release.origin == "blind" or entry is None or entry.committed is not None
+    return not isinstance(record, Filing)
 
 
 def _files(root: Path, problems: list[Problem]) -> dict[str, bytes]:

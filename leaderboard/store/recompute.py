@@ -72,11 +72,10 @@ def read_board(paths: Iterable[Path]) -> list[Entry]:
     """
     entries = read_results(paths)
     for entry in entries:
-        for result in (entry.result, entry.shown):
+        runs = [(run.path, run.result) for run in entry.reproductions]
+        for path, result in [(entry.path, entry.result), *runs]:
             for difference in recomputed(result) if result.ranks else ():
-                raise FormatError(
-                    Path(entry.run.path if entry.run else entry.path), str(difference)
-                )
+                raise FormatError(Path(path), str(difference))
     return entries
 
 

@@ -243,13 +243,6 @@ def test_ties_of_prime_widths_do_not_spell_the_pairing(out, tmp_path):
         assert tree["reason"] == "ties decide more than 5 rSum points"
 
 
-def test_a_description_is_not_rounded(out, tmp_path):
-    meta = new_submission(out / "participants", "jieba", "test", "Mine")
-    compute = meta.compute.model_copy(update={"params_m": 12.345})
-    x = pack_for_round(out, _noisy(out), tmp_path / "x.zip", compute=compute)
-    assert score(x, out / "judge").compute.params_m == 12.345
-
-
 def test_after_the_round_anyone_scores_again_with_ranks(source, secret, tmp_path, now_leaderboard):
     out = tmp_path / "out"
     code, text, _ = now_leaderboard("blind", "make", source, out, "--secret-file", secret)

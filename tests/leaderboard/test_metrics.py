@@ -191,8 +191,9 @@ def test_the_float_type_and_memory_order_leave_the_score(kind):
     assert recalls(np.asfortranarray(similarity)).rsum == expected
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("place", [(0, 0), (3, 5), (199, 199)])
+@pytest.mark.parametrize(
+    ("value", "place"), [(np.nan, (0, 0)), (np.inf, (3, 5)), (-np.inf, (199, 199))]
+)
 def test_a_value_that_is_not_finite_is_refused(value, place):
     similarity = np.zeros((200, 200))
     similarity[place] = value

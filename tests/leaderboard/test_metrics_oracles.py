@@ -1,11 +1,7 @@
 """Recalls are those of ranx, torchmetrics and the field's own loop where nothing ties."""
 
-from itertools import permutations
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from leaderboard.metrics import CUTOFFS, recalls
 
@@ -23,10 +19,9 @@ def _six(found):
 
 @pytest.mark.slow  # ranx compiles itself for a minute or two when it is new
 @pytest.mark.filterwarnings("ignore:.*unsafe cast")  # in colours
-@pytest.mark.parametrize("seed", range(3))
-def test_recalls_are_those_of_ranx(seed):
+def test_recalls_are_those_of_ranx():
     ranx = pytest.importorskip("ranx")
-    similarity = _drawn(seed)
+    similarity = _drawn(0)
     names = [str(place) for place in range(len(similarity))]
     right = ranx.Qrels({name: {name: 1} for name in names})
     expected = []
@@ -43,11 +38,10 @@ def test_recalls_are_those_of_ranx(seed):
 
 
 @pytest.mark.slow  # torchmetrics takes many seconds to import
-@pytest.mark.parametrize("seed", range(3))
-def test_recalls_are_those_of_torchmetrics(seed):
+def test_recalls_are_those_of_torchmetrics():
     retrieval = pytest.importorskip("torchmetrics.retrieval")
     torch = pytest.importorskip("torch")
-    similarity = _drawn(seed)
+    similarity = _drawn(1)
     size = len(similarity)
     queries = torch.arange(size).repeat_interleave(size)
     right = torch.eye(size, dtype=torch.bool).reshape(-1)
@@ -60,7 +54,7 @@ def test_recalls_are_those_of_torchmetrics(seed):
     assert _six(recalls(similarity)) == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_all_figures_are_those_of_the_loop_of_the_field(seed):
     similarity = _drawn(seed, 151)
     found = recalls(similarity)
@@ -77,27 +71,3 @@ def test_all_figures_are_those_of_the_loop_of_the_field(seed):
         total += sum(expected)
     assert found.rsum == pytest.approx(total)
     assert found.rsum == found.rsum_argsort == found.rsum_optimistic == found.rsum_pessimistic
-
-
-@given(st.data())
-@settings(max_examples=40)
-def test_every_figure_is_the_mean_over_all_orders_of_the_tied(data):
-    """Each order of up to five candidates is a way to break all ties; their mean is the value."""
-    size = data.draw(st.integers(1, 5))
-    values = data.draw(st.lists(st.integers(0, 2), min_size=size**2, max_size=size**2))
-    similarity = np.array(values, np.float64).reshape(size, size)
-    found = recalls(similarity)
-    for way, lines in ((found.i2t, similarity), (found.t2i, similarity.T)):
-        ranks = np.array(
-            [
-                [
-                    sorted(order, key=(-line).__getitem__).index(row)
-                    for row, line in enumerate(lines)
-                ]
-                for order in permutations(range(size))
-            ]
-        )
-        for cutoff in CUTOFFS:
-            assert way.recall(cutoff) == pytest.approx(100 * np.mean(ranks < cutoff))
-        assert way.mean_rank == pytest.approx(np.mean(ranks + 1))
-        assert way.mrr == pytest.approx(np.mean(1 / (ranks + 1)))

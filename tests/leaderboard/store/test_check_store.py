@@ -170,6 +170,9 @@ def test_a_filing_dated_ahead_or_no_later_than_the_base_is_named(store, whole, r
 def test_an_invented_blind_round_is_refused_and_no_ranks_are_no_result(store, whole, release):
     result = _scored(release, store.parent, 60.0, "Blind")
     invented = Release(origin="blind", fingerprint=result.release.fingerprint)
+    with_ranks = shutil.copytree(whole, store.parent / "ranks")
+    file_result(with_ranks, result.model_copy(update={"release": invented}), LATER)
+    assert "record.keeper" in _codes(with_ranks, whole), "whatever else it has"
     forged = {"ranks": None, "release": invented}
     file_result(store, result.model_copy(update=forged), LATER)
     assert _codes(store, whole) == ["record.keeper"]

@@ -2,13 +2,11 @@
 
 import io
 import json
-import pickle
 import platform
 import struct
 import subprocess
 import sys
 import zipfile
-from contextlib import contextmanager
 from importlib import metadata
 from itertools import product
 from pathlib import Path
@@ -127,32 +125,11 @@ def test_only_a_matrix_of_another_field_or_with_keys_may_be_oblong(tmp_path):
 
 
 def test_what_a_zip_without_extensions_cannot_hold_is_not_packed(tmp_path):
-    meta = parse(TREE | {"track": "flickr30k"})
-    for columns, refused in ((2**16 - 1, False), (2**16, True), (2**17, True)):
-        vast = np.broadcast_to(np.float16(0), (2**14, columns))
-        with pytest.raises((SubmissionError, _Checked)) as caught, _stop_at("check_finite"):
-            pack(tmp_path / "a.zip", vast, meta)
-        if refused:
-            (problem,) = caught.value.problems
-            assert (problem.code, problem.found) == ("zip.size", f"{vast.nbytes} bytes")
-            assert "similarity.npy" in problem.field
-            assert "2 GiB" in problem.expected
-        else:
-            assert caught.type is _Checked
-
-
-class _Checked(Exception):  # noqa: N818 - a sign, no error
-    pass
-
-
-@contextmanager
-def _stop_at(name):
-    def stop(*_):
-        raise _Checked
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"leaderboard.submission.archive.{name}", stop)
-        yield
+    vast = np.broadcast_to(np.float16(0), (2**14, 2**16))
+    problem = the_problem(pack, tmp_path / "a.zip", vast, parse(TREE | {"track": "flickr30k"}))
+    assert (problem.code, problem.found) == ("zip.size", f"{vast.nbytes} bytes")
+    assert "similarity.npy" in problem.field
+    assert "2 GiB" in problem.expected
 
 
 def test_a_deflated_zip_from_another_tool_is_read(tmp_path):
@@ -243,13 +220,10 @@ _STRUCTURED = _npy(np.zeros((SIZE, SIZE), dtype=[("a", "<f4"), ("b", object)]), 
 HOSTILE = {
     "zip.format": {
         "nothing": (b"", "plain zip"),
-        "text": (b"hello" * 20, "plain zip"),
-        "a pickle": (pickle.dumps(_Evil()), "plain zip"),
         "a bare npy": (_npy(_similarity()), "plain zip"),
         "an hdf5 file": (b"\x89HDF\r\n\x1a\n" + bytes(600), "plain zip"),
         "bytes before the zip": (b"#!/bin/sh\n" + _with(), "before it"),
         "bytes after the zip": (_with() + b"x", "plain zip"),
-        "a torn zip": (_with()[:200] + _with()[260:], "before it or inside"),
     },
     "zip.missing": {
         "no description": (_zip([(MATRIX, _npy(_similarity()))]), "no submission.json"),
@@ -280,16 +254,11 @@ HOSTILE = {
         "an object array": (_with(matrix=_OBJECT), "float16"),
         "a structured array": (_with(matrix=_STRUCTURED), "dtype .*float16"),
         "a void array": (_with(matrix=_header(_SHAPE.replace("<f4", "|V0") % "6, 6")), "V0"),
-        "complex numbers": (_with(matrix=_npy(_similarity("<c8"))), "float16"),
         "whole numbers": (_with(matrix=_npy(np.eye(SIZE, dtype=int))), "float16"),
-        "dates": (_with(matrix=_npy(np.zeros((SIZE, SIZE), "<M8[s]"))), "float16"),
-        "a long double": (_with(matrix=_header(_SHAPE.replace("<f4", "<f16") % "6, 6")), "f16"),
     },
     "matrix.shape": {
         "a vast shape": (_with(matrix=_header(_SHAPE % "500000, 500000")), "500000"),
         "a flat shape": (_with(matrix=_npy(np.zeros(36, "<f4"))), r"\(36,\)"),
-        "no shape": (_with(matrix=_header(_SHAPE % "")), r"\(\)"),
-        "another shape": (_with(matrix=_npy(np.zeros((5, 7), "<f4"))), r"\(5, 7\)"),
     },
     "array.header": {
         "a vaster shape": (_with(matrix=_header(_SHAPE % ("9" * 30 + ", 6"))), "999"),
@@ -299,15 +268,12 @@ HOSTILE = {
             "header of 1073741824",
         ),
         "a header of brackets": (_with(matrix=_header("(" * 4000)), "plain float array"),
-        "a header of blanks": (_with(matrix=_header("{" + " " * 4000)), "plain float array"),
         "a header with code": (
             _with(matrix=_header("{'descr': __import__('os').system('x'), 'shape': (6, 6)}")),
             "plain float array",
         ),
-        "a header cut short": (_with(matrix=_header(_SHAPE % "6, 6")[:30]), "plain float array"),
     },
     "array.size": {
-        "too few values": (_with(matrix=_npy(_similarity())[:-4]), "by its header"),
         "too many values": (_with(matrix=_npy(_similarity()) + b"evil"), "by its header"),
     },
     "array.format": {
@@ -321,7 +287,6 @@ HOSTILE = {
     },
     "json.format": {
         "json: not an object": (_with(b"[]"), "expected an object"),
-        "json: not utf-8": (_with(b'{"track": "\xff"}'), "not plain JSON"),
         "json: a repeated key": (_with(b'{"track": "bpe", "track": "bert"}'), "'track' repeated"),
         "json: nan": (_with(b'{"compute": {"hours": NaN}}'), "found NaN"),
         "json: infinity": (_with(b'{"compute": {"hours": 1e999}}'), "finite number"),
@@ -330,7 +295,6 @@ HOSTILE = {
     },
     "json.depth": {
         "json: depth": (_with(b'{"a":' * 5000), "nested"),
-        "json: depth within text": (_with(b"[" * 10**5), "nested"),
     },
     "field.extra_forbidden": {
         "json: an unknown field": (_with(rsum=600), "rsum"),
@@ -339,7 +303,6 @@ HOSTILE = {
         "json: a missing field": (_with(b'{"track": "bpe"}'), "dataset_fingerprint"),
     },
     "field.literal_error": {
-        "json: another schema": (_with(schema_version="2"), "schema_version"),
         "json: swapped axes": (_with(axes=["caption", "image"]), "axes"),
         "json: ranked lists": (_with(payload="ranked"), "payload"),
         "json: a train split": (_with(split="train"), "split"),
@@ -353,12 +316,9 @@ HOSTILE = {
         "json: an empty name": (_with(method={"name": "  "}), "at least one visible character"),
         "json: a long name": (_with(method={"name": "x" * 200}), "120"),
         "json: a script link": (_with(links={"code": "javascript:alert(1)"}), "https"),
-        "json: a data link": (_with(links={"code": "data:text/html,x"}), "https"),
         "json: a plain link": (_with(links={"code": "http://169.254.169.254/"}), "https"),
         "json: a user in a link": (_with(links={"code": "https://github.com@evil.test/"}), "https"),
         "json: a quote in a link": (_with(links={"code": 'https://a.test/"onclick='}), "quotes"),
-        "json: a homoglyph": (_with(links={"code": "https://gіthub.com/x"}), "ASCII"),
-        "json: a broken address": (_with(links={"code": "https://[::1/x"}), "code"),
     },
     "keys.order": {
         "ids: another order": (_with(image_ids=KEYS[::-1]), "another order; row 0"),
