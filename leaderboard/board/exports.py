@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -68,8 +69,15 @@ Row = Mapping[str, Any]
 
 def rows_of(board: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a board as plain values; None for what is missing."""
-    rows = board.astype(object).where(board.notna(), None).to_dict("records")
-    return [{str(name): value for name, value in row.items()} for row in rows]
+    return [
+        {
+            str(name): None
+            if value is pd.NA or (isinstance(value, float) and isnan(value))
+            else value
+            for name, value in row.items()
+        }
+        for row in board.to_dict("records")
+    ]
 
 
 def to_csv(board: pd.DataFrame) -> str:
@@ -145,12 +153,12 @@ FORMATS: Mapping[str, Callable[[pd.DataFrame], str]] = {
 
 def _tables(board: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield the title and the rows of each table of proof or claims, without references."""
-    board = board[board["evidence"] != "reference"]
-    for (name, noise, data, proof), part in board.groupby(
-        ["board", "noise", "data", "proof"], sort=False
-    ):
-        kind = "proof" if proof else "claims, not ranked"
-        yield f"{TITLES.get(str(name), name)}: {noise}; {data}; {kind}", rows_of(part)
+    tables: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows_of(board[board["evidence"] != "reference"]):
+        part = "proof" if row["proof"] else "claims, not ranked"
+        tables.setdefault((row["board"], row["noise"], row["data"], part), []).append(row)
+    for (name, noise, data, part), rows in tables.items():
+        yield f"{TITLES.get(name, name)}: {noise}; {data}; {part}", rows
 
 
 def _remarks(row: Row) -> str:
