@@ -37,16 +37,21 @@ stage now-builder package "$out/captures" "$out/features.h5" "$out/captions" "$o
 jobs=$(($(nproc) > 1 ? 2 : 1))
 OMP_NUM_THREADS=$(($(nproc) / jobs)) stage pc2-baseline table "$out/release" "$out/table" \
   --rows scripts/demo.toml --on demo --seeds 1 --jobs "$jobs" --set "data.truth=$out/truth.parquet"
-results=()
-for row in plain ridge pc2 crossfit; do
-  stage now-leaderboard score "$out/table/jieba/$row/seed-0.zip" \
-    --release "$out/release" --attributes "$out/truth.parquet" -o "$out/$row.json"
-  results+=(--results "$out/$row.json")
-done
-stage now-leaderboard verify "$out/crossfit.json"
+runs=$out/table/jieba
+scored() {  # ROW RESULT
+  stage now-leaderboard score "$runs/$1/seed-0.zip" --release "$out/release" --attributes "$out/truth.parquet" -o "$2"
+}
+scored plain "$out/plain.json"
+scored ridge "$out/ridge.json"
+scored pc2 "$out/pc2.json"
+scored crossfit "$out/result.json"
+cp "$runs/crossfit/seed-0.zip" "$out/submission.zip"
+ln -sfn table/jieba/crossfit/seed-0 "$out/run"
+stage now-leaderboard verify "$out/result.json"
 stage now-leaderboard compare "$out/pc2.json" "$out/plain.json"
-stage now-leaderboard compare "$out/crossfit.json" "$out/plain.json"
-stage now-leaderboard export-site "$out/site" "${results[@]}"
+stage now-leaderboard compare "$out/result.json" "$out/plain.json"
+stage now-leaderboard export-site "$out/site" --results "$out/result.json" \
+  --results "$out/pc2.json" --results "$out/ridge.json" --results "$out/plain.json"
 
 printf '\nDone in %d s. The results stand above, next to their references; the table: %s, the board: %s\n' \
   $((SECONDS - started)) "$PWD/$out/table/table.html" "$PWD/$out/site/index.html"
