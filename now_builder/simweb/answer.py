@@ -14,22 +14,8 @@ from now_builder.simweb.world import Page, World, token
 _HOPS = 4
 _REDIRECTS = (301, 302, 303, 307, 308)
 _ROBOTS = b"User-agent: *\nDisallow: /private/\n"
-_PDF = b"""%PDF-1.4
-1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj
-2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj
-3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 360 640]>>endobj
-xref
-0 4
-0000000000 65535 f\x20
-0000000009 00000 n\x20
-0000000052 00000 n\x20
-0000000101 00000 n\x20
-trailer<</Size 4/Root 1 0 R>>
-startxref
-164
-%%EOF
-"""
-"""A PDF of one empty page."""
+_PDF = b"%PDF-1.4\ntrailer<<>>\n%%EOF\n"
+"""A PDF of no page: its type is what a crawler looks at."""
 
 
 @dataclass(slots=True)

@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass, field
 from html import escape
+from importlib.resources import files
 from random import Random
 
 from now_builder.simweb.draw import draw, hls
 from now_builder.simweb.words import Words, text
 from now_builder.simweb.world import Page, Site, World, token
+
+_STYLE = (files("now_builder.simweb") / "site.css").read_text(encoding="utf-8").replace("\n", "")
+"""The rules of all sites, whose colours and sizes are variables of a site's own."""
 
 _ICONS = {
     "menu": "M3 6h18M3 12h18M3 18h18",
@@ -143,37 +147,4 @@ def site_style(world: World, site: Site) -> str:
         ("var(--main);color:#fff", "var(--card)", "var(--soft)", "#1b1d22;color:#fff")
     )
     names = ";".join(f"--{name}:{value}" for name, value in values.items())
-    return f":root{{{names}}}{_BASE}.head{{background:{header}}}"
-
-
-_BASE = (
-    "*{box-sizing:border-box}body{margin:0;background:var(--paper);color:var(--ink);"
-    "font:var(--size)/1.45 var(--font)}a{color:inherit;text-decoration:none}"
-    "h1{font-size:1.35em;margin:10px 0 6px;line-height:1.25}h2{font-size:1.05em;margin:6px 0}"
-    "p{margin:6px 0}.head{display:flex;align-items:center;gap:10px;height:48px;padding:0 12px}"
-    ".head b{flex:1;font-size:1.1em;white-space:nowrap;overflow:hidden}"
-    ".pic{display:block;object-fit:cover;border-radius:var(--pr);overflow:hidden;max-width:100%}"
-    ".row{display:flex;gap:10px;align-items:center}.pad{padding:0 14px}"
-    ".tabs{display:flex;gap:16px;padding:9px 14px;white-space:nowrap;overflow:hidden;"
-    "border-bottom:1px solid var(--edge)}.tabs .on{color:var(--main);font-weight:700;"
-    "border-bottom:2px solid var(--main)}.dim{color:var(--dim);font-size:.82em}"
-    ".card{background:var(--card);border-radius:var(--r);box-shadow:var(--shadow);"
-    "border:1px solid var(--edge);overflow:hidden}"
-    ".btn,button{background:var(--main);color:#fff;border:0;border-radius:var(--r);"
-    "padding:8px 14px;font:inherit;display:inline-block}.btn.alt{background:none;"
-    "color:var(--main);border:1px solid var(--main)}"
-    "input,select{font:inherit;padding:7px 10px;border:1px solid var(--edge);"
-    "border-radius:var(--r);background:var(--card);color:var(--ink);max-width:100%}"
-    ".chip{padding:3px 10px;border-radius:14px;background:var(--soft);font-size:.85em;"
-    "white-space:nowrap}.grid{display:grid;grid-template-columns:1fr 1fr;gap:10px}"
-    ".bar{position:fixed;left:0;right:0;bottom:0;display:flex;justify-content:space-around;"
-    "background:var(--card);border-top:1px solid var(--edge);padding:5px 0;font-size:11px;"
-    "text-align:center}.bar span{display:block}.face{width:36px;height:36px;border-radius:50%;"
-    "background:var(--accent);color:#fff;display:grid;place-items:center;font-weight:700;"
-    "flex:none}.foot{margin-top:16px;padding:14px;background:var(--soft);font-size:.85em}"
-    ".foot a{margin-right:14px}.i{display:block;flex:none}.dots{display:flex;gap:6px;"
-    "justify-content:center;padding:8px}.dots i{width:7px;height:7px;border-radius:50%;"
-    "background:var(--edge)}.dots .on{background:var(--main)}.cookie{position:fixed;left:8px;"
-    "right:8px;bottom:8px;background:#23262d;color:#fff;padding:10px 12px;border-radius:8px;"
-    "display:flex;gap:10px;align-items:center;font-size:13px}"
-)
+    return f":root{{{names}}}{_STYLE}.head{{background:{header}}}"

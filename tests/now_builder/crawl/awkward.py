@@ -16,7 +16,7 @@ from typing import Self
 from .cases import read_cases
 from .hostile import ANSWERS, HARMFUL, STREAMS
 
-TALL = 2000
+OPEN = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n"
 TEXT = "<p>" + "A page that shows too little is waited for. " * 16 + "</p>"
 
 
@@ -76,6 +76,17 @@ UNDECLARED: dict[str, bytes] = {
 }
 """Pages served as text/html, with nothing that says their encoding."""
 
+SLOW: dict[str, tuple[float, str, bytes]] = {
+    "/slow": (1.5, "text/html; charset=utf-8", page("slow but fine")),
+    "/slow-red.png": (0.4, "image/png", _png()),
+    "/slow.css": (0.7, "text/css", b"main { display: block !important }"),
+    "/slow-script.js": (
+        0.4, "text/javascript",
+        b"for (const i of document.querySelectorAll('.later')) i.src = i.dataset.src",
+    ),
+}  # fmt: skip
+"""Seconds until an answer, its type and its body."""
+
 AWKWARD = read_cases(Path(__file__).with_suffix(".toml"))
 PAGES: dict[str, bytes] = {
     path: page(**{"description": None} | parts) for path, parts in AWKWARD.items()
@@ -91,8 +102,8 @@ class Awkward:
         pages: HTML by path; a test may add to it.
     """
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self._tls = tls
+    def __init__(self, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
+        self._tls, self._host = tls, host
         self.hits: Counter[str] = Counter()
         self.agents: set[str] = set()
         self.pages = PAGES | HARMFUL | UNDECLARED
@@ -101,8 +112,6 @@ class Awkward:
         self._ready = threading.Event()
         self._routes: dict[str, Callable[[asyncio.StreamWriter], Awaitable[None]]] = {
             "/hang": self._hang, "/hang.woff2": self._hang, "/silent": self._hang,
-            "/slow": self._slow, "/slow-red.png": self._slow_picture,
-            "/slow-script.js": self._slow_script, "/slow.css": self._slow_style,
             "/endless": self._endless, "/drip": self._drip, "/truncated": self._truncated,
             "/reset": self._reset,
         }  # fmt: skip
@@ -127,7 +136,7 @@ class Awkward:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         server = self._loop.run_until_complete(
-            asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 20, ssl=self._tls)
+            asyncio.start_server(self._accept, self._host, 0, limit=1 << 20, ssl=self._tls)
         )
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
@@ -158,7 +167,12 @@ class Awkward:
         for line in head.split("\r\n"):
             if line.lower().startswith("user-agent:"):
                 self.agents.add(line.partition(":")[2].strip())
-        if path in self._routes:
+        if path in SLOW:
+            seconds, *answer = SLOW[path]
+            await asyncio.sleep(seconds)
+            writer.write(response(200, *answer))
+            await writer.drain()
+        elif path in self._routes:
             await self._routes[path](writer)
         elif path in STREAMS:
 
@@ -211,38 +225,15 @@ class Awkward:
     async def _hang(self, _writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(3600)
 
-    async def _slow(self, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(1.5)
-        writer.write(response(200, "text/html; charset=utf-8", page("slow but fine")))
-        await writer.drain()
-
-    async def _slow_picture(self, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.4)
-        writer.write(response(200, "image/png", _png()))
-        await writer.drain()
-
-    async def _slow_style(self, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.7)
-        writer.write(response(200, "text/css", b"main { display: block !important }"))
-        await writer.drain()
-
-    async def _slow_script(self, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.4)
-        body = b"for (const i of document.querySelectorAll('.later')) i.src = i.dataset.src"
-        writer.write(response(200, "text/javascript", body))
-        await writer.drain()
-
     async def _endless(self, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n")
-        writer.write(page("endless")[:-14])
+        writer.write(OPEN + page("endless")[:-14])
         while True:
             writer.write(b"<p>more and more and more</p>" * 2000)
             await writer.drain()
             await asyncio.sleep(0)
 
     async def _drip(self, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n")
-        writer.write(page("drips")[:-14])
+        writer.write(OPEN + page("drips")[:-14])
         while True:
             await writer.drain()
             await asyncio.sleep(0.2)

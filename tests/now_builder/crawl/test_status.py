@@ -39,30 +39,25 @@ def test_rate_and_time_left_are_of_the_last_ten_minutes(tmp_path: Path) -> None:
     assert "crawl          running\n" in str(stopped)
 
 
-def test_a_finished_crawl_has_no_time_left(tmp_path: Path) -> None:
+def test_where_too_little_is_known_there_is_no_rate_and_where_all_is_done_no_time(
+    tmp_path: Path,
+) -> None:
+    for place, seconds in enumerate([[], [3.0], [3.0, 3.0]]):
+        captures = tmp_path / str(place)
+        captures.mkdir()
+        visit(captures, seconds, 4)
+        with lock_shards(captures, [0]):
+            status = crawl_status(captures)
+        assert (status.pages_per_s, status.left_s) == (None, None)
+        assert "time left      not known" in str(status)
     visit(tmp_path, [0.0, 1.0], 2)
-    status = crawl_status(tmp_path)
-    assert (status.to_do, status.left_s) == (0, 0.0)
-    assert "time left      none" in str(status)
-    assert "crawl          finished\n" in str(status)
-    assert "errors         x 2\n" in str(status)
-
-
-def test_a_folder_without_a_crawl_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(
-        FormatError, match=r"nowhere: no plan\.parquet in it, expected a folder that"
-    ):
+    assert crawl_status(tmp_path).left_s == 0.0
+    assert "crawl          finished\n" in str(crawl_status(tmp_path))
+    rows_path(tmp_path, 0).write_bytes(b"PAR1")
+    with pytest.raises(FormatError, match=r"00000\.parquet: .*; delete 00000\.tar and 00000\."):
+        crawl_status(tmp_path)
+    with pytest.raises(FormatError, match=r"nowhere: no plan\.parquet in it"):
         crawl_status(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("seconds", [[], [3.0], [3.0, 3.0]])
-def test_the_rate_of_too_few_visits_is_not_known(tmp_path: Path, seconds: list[float]) -> None:
-    visit(tmp_path, seconds, 4)
-    with lock_shards(tmp_path, [0]):
-        status = crawl_status(tmp_path)
-    assert (status.pages_per_s, status.left_s) == (None, None)
-    assert "time left      not known" in str(status)
-    assert ("no page failed" in str(status)) == (not seconds)
 
 
 @pytest.mark.usefixtures("no_locks")
@@ -70,12 +65,3 @@ def test_without_locks_a_crawl_is_at_work_for_nobody_and_held_up_by_nobody(tmp_p
     visit(tmp_path, [0.0], 2)
     with lock_shards(tmp_path, [0]), lock_shards(tmp_path, [0]):
         assert not crawl_status(tmp_path).running
-
-
-def test_a_torn_shard_is_named(tmp_path: Path) -> None:
-    visit(tmp_path, [], 1)
-    rows_path(tmp_path, 0).write_bytes(b"PAR1")
-    with pytest.raises(
-        FormatError, match=r"00000\.parquet: .*; delete 00000\.tar and 00000\.parquet and crawl"
-    ):
-        crawl_status(tmp_path)

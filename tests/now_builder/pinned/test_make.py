@@ -5,9 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from contextlib import closing
-from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from random import Random
 from threading import Thread
@@ -19,11 +16,9 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.pinned.git import Source
 from now_builder.pinned.make import make
 from now_builder.pinned.serve import PinnedAnswers
-from now_builder.pinned.sites import read_made
-from now_builder.program.web_server import serving
 from now_builder.urls import canonical
 from tests.kill_at_rename import run_until_rename
-from tests.now_builder.pinned.conftest import LINK, SUBMODULE, git, page
+from tests.now_builder.pinned.conftest import HEADER, LINK, SUBMODULE, git, page
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
 PROGRAM = (
@@ -71,15 +66,11 @@ def test_pages_of_any_name_are_listed_and_served_by_their_urls(mirrors, made):
     assert urls[0] == "http://site.ann.test/"
     assert set(urls) == {canonical(url) for url in urls}
     assert len(urls) == 9
-    with (
-        serving(PinnedAnswers(web)) as address,
-        closing(HTTPConnection(address, timeout=10)) as connection,
-    ):
-        for url in urls:
-            connection.request("GET", urlsplit(url).path, headers={"Host": "site.ann.test"})
-            answer = connection.getresponse()
-            assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html")
-            assert b"This is " in answer.read()
+    answers = PinnedAnswers(web)
+    for url in urls:
+        answer = answers.of("site.ann.test", urlsplit(url).path)
+        assert (answer.status, answer.content_type) == (200, "text/html")
+        assert b"This is " in answer.body
     row = rows_of(web)["site.ann.test"]
     assert (row["pages"], row["reason"]) == ("9", "left out: odd file names 1")
 
@@ -92,55 +83,48 @@ def test_nothing_leaves_the_folder_and_what_is_left_out_is_counted(mirrors, made
         "docs/far.html": (LINK, "../../../../etc/passwd"), "docs/loop": (LINK, "loop"),
         "docs/folder": (LINK, "deep"), "docs/Index.html": page("second of a name"),
         "docs/module": (SUBMODULE, ""), "docs/a\\b": "x", "docs/big.mp4": LFS,
-        "docs/INDEX.HTML/below": "x", "docs/run.sh": ("100755", "x"), "secret.html": page("no"),
+        "docs/INDEX.HTML/below": "x", "docs/least.bin": b"0" * 2**22,
+        "docs/most.bin": b"0" * (2**22 - 1), "docs/run.sh": ("100755", "x"),
+        "secret.html": page("no"),
     }, "docs")  # fmt: skip
     before = contents(mirrors.folder)
     web = made()
     assert {str(path) for path in contents(web / "site.ann.test")} == {
-        "index.html", "copy.html", "deep/hop.html", "run.sh"
+        "index.html", "copy.html", "deep/hop.html", "run.sh", "most.bin"
     }  # fmt: skip
     assert not any(path.is_symlink() for path in web.rglob("*"))
     row = rows_of(web)["site.ann.test"]
     assert row["status"] == "ok"
     assert row["reason"] == (
-        "left out: links to no file of the folder 5, names that differ by case alone 2, "
-        "odd file names 2, pointers of Git LFS 1, submodules 1"
+        "left out: files of 4 MiB and more 1, links to no file of the folder 5, "
+        "names that differ by case alone 2, odd file names 2, pointers of Git LFS 1, submodules 1"
     )
     assert contents(mirrors.folder) == before
     assert {path.name for path in tmp_path.iterdir()} == {"mirrors", "web", "list.csv"}
 
 
-def commit_tree(mirrors, place, tree):
-    """Commit a tree as given, in the place of the listed commit."""
-    top = git(place, "mktree", given=tree.encode())
-    commit = git(place, "-c", "user.name=T", "-c", "user.email=t@e.org", "commit-tree", top)
-    mirrors.listed = mirrors.listed.replace(git(place, "rev-parse", "main"), commit)
-
-
 def test_a_tree_that_git_itself_would_refuse_stays_inside(mirrors, made, tmp_path):
-    mirrors.add("ann/site", {"index.html": page("home")})
-    place = mirrors.folder / "ann+site"
-    blob = git(place, "hash-object", "-w", "--stdin", given=page("evil").encode())
-    tree = f"100644 blob {blob}\tevil.html\n"
-    for name in ["..", "..", ".git", "."]:
-        inner = git(place, "mktree", given=tree.encode())
-        tree = f"040000 tree {inner}\t{name}\n100644 blob {blob}\tevil.html\n"
-    commit_tree(mirrors, place, f"{tree}120000 blob {blob}\tlink\n")
+    """One leads out of its folder, one has more files than any disk holds."""
+    for name, odd in (("site", ["..", "..", ".git", "."]), ("bomb", range(10))):
+        mirrors.add(f"ann/{name}", {"index.html": page(name)})
+        place = mirrors.folder / f"ann+{name}"
+        blob = git(place, "rev-parse", "main:index.html")
+        tree = f"100644 blob {blob}\tevil.html\n"
+        for part in odd:
+            inner = git(place, "mktree", given=tree.encode())
+            if name == "site":
+                tree = f"040000 tree {inner}\t{part}\n100644 blob {blob}\tevil.html\n"
+            else:
+                tree = "".join(f"040000 tree {inner}\t{number}\n" for number in range(10))
+        top = git(place, "mktree", given=tree.encode())
+        who = "-c", "user.name=T", "-c", "user.email=t@e.org"
+        commit = git(place, *who, "commit-tree", top)
+        mirrors.listed = mirrors.listed.replace(git(place, "rev-parse", "main"), commit)
     web = made()
     assert {str(path) for path in contents(web / "site.ann.test")} == {"evil.html"}
     assert "odd file names 4" in rows_of(web)["site.ann.test"]["reason"]
     assert not list(tmp_path.glob("evil.html"))
-
-
-def test_a_commit_of_more_files_than_a_disk_holds_is_too_large(mirrors, made):
-    mirrors.add("ann/site", {"index.html": page("home")})
-    place = mirrors.folder / "ann+site"
-    tree = f"100644 blob {git(place, 'rev-parse', 'main:index.html')}\ta.html\n"
-    for _ in range(10):
-        inner = git(place, "mktree", given=tree.encode())
-        tree = "".join(f"040000 tree {inner}\t{number}\n" for number in range(10))
-    commit_tree(mirrors, place, tree)
-    assert rows_of(made())["site.ann.test"]["status"] == "too_large"
+    assert rows_of(web)["bomb.ann.test"]["status"] == "too_large"
 
 
 def test_what_cannot_be_had_is_a_row(mirrors, made):
@@ -175,39 +159,23 @@ def test_what_cannot_be_had_is_a_row(mirrors, made):
                             "http://third.bob.test/", "http://fourth.bob.test/"]  # fmt: skip
 
 
-def test_pages_are_chosen_by_a_rule(mirrors, made):
-    files = {f"{name}.html": page("same") for name in "abc"}
+def test_pages_are_chosen_by_a_rule_and_those_of_a_project_listed_below_its_name(mirrors, made):
     refresh = "<meta http-equiv=refresh content='0; url=/a.html'>"
-    files |= {
+    mirrors.add("ann/site", {
+        **{f"{name}.html": page("same") for name in "abc"},
         "z.html": page("of its own", f"<!--[if lt IE 9]>{refresh}<![endif]-->"),
         "index.html": page("home", f"<noscript>{refresh}</noscript>"),
-        "404.html": page("x"),
-    }
-    files |= {"_layouts/post.html": page("y"), ".cache/a.html": page("z")}
-    files |= {"0.html": "---\n---\n" + page("front matter"), "1.html": "<meta name=description>"}
-    files["2.html"] = page("moved", refresh)
-    mirrors.add("ann/site", files, pages=4)
-    web = made()
-    names = [url.rpartition("/")[2] for url in urls_of(web)]
-    assert names == ["", "a.html", "b.html", "z.html"]
-
-
-def test_pages_of_a_project_are_listed_below_its_name(mirrors, made):
-    files = {
-        "index.html": page("home", "<link rel=stylesheet href=/Project.x/s.css>"),
-        "s.css": "x",
-    }
-    mirrors.add("ann/Project.x", files | {"b/index.html": page("b")}, host="x.ann.test")
-    mirrors.add(
-        "ann/site", {"index.html": page("home", '<a href="/site/">'), "site/index.html": ""}
-    )
-    web = made()
-    assert urls_of(web) == [f"http://x.ann.test/Project.x/{path}" for path in ("", "b/")] + [
-        "http://site.ann.test/"
-    ]
-    answers = PinnedAnswers(web)
-    paths = "/Project.x/", "/Project.x/b/", "/Project.x/s.css", "/s.css"
-    assert [answers.of("x.ann.test", path).status for path in paths] == [200] * 4
+        "404.html": page("x"), "_layouts/post.html": page("y"), ".cache/a.html": page("z"),
+        "0.html": "---\n---\n" + page("front matter"), "1.html": "<meta name=description>",
+        "2.html": page("moved", refresh), "site/s.css": "",
+    }, pages=4)  # fmt: skip
+    style = page("home", "<link rel=stylesheet href=/Project.x/s.css>")
+    files = {"index.html": style, "s.css": "x", "b/index.html": page("b")}
+    mirrors.add("ann/Project.x", files, host="x.ann.test")
+    assert urls_of(made()) == [
+        *(f"http://site.ann.test/{name}" for name in ("", "a.html", "b.html", "z.html")),
+        "http://x.ann.test/Project.x/", "http://x.ann.test/Project.x/b/",
+    ]  # fmt: skip
 
 
 def test_a_commit_is_fetched_alone_and_no_hook_or_filter_runs(mirrors, made, tmp_path, monkeypatch):
@@ -242,18 +210,6 @@ def test_a_commit_is_fetched_alone_and_no_hook_or_filter_runs(mirrors, made, tmp
     assert not list(web.glob(".*.tmp"))
 
 
-def test_a_server_that_stalls_is_given_up(mirrors, made):
-    mirrors.add("ann/site", {"index.html": page("home")})
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        origin = f"http://127.0.0.1:{silent.getsockname()[1]}/{{}}"
-        began = time.monotonic()
-        web = made(source=Source(origin=origin, seconds=1.0))
-    row = rows_of(web)["site.ann.test"]
-    assert (row["status"], row["reason"]) == ("timeout", "not fetched in 1 s")
-    assert time.monotonic() - began < 20
-    assert rows_of(made())["site.ann.test"]["status"] == "ok"  # tried again
-
-
 class Refusing(BaseHTTPRequestHandler):
     """Answers with the status that the path begins with."""
 
@@ -266,7 +222,9 @@ class Refusing(BaseHTTPRequestHandler):
         pass
 
 
-def test_what_a_server_refuses_is_gone_and_nobody_is_asked(mirrors, made, tmp_path, monkeypatch):
+def test_a_server_that_refuses_or_stalls_is_a_row_and_nobody_is_asked(
+    mirrors, made, tmp_path, monkeypatch
+):
     ask = tmp_path / "ask"
     ask.write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\n")
     ask.chmod(0o755)
@@ -280,18 +238,24 @@ def test_what_a_server_refuses_is_gone_and_nobody_is_asked(mirrors, made, tmp_pa
     rows = rows_of(web).values()
     assert [row["status"] for row in rows] == ["gone", "gone", "gone", "unreachable"]
     assert not (tmp_path / "asked").exists()
+    mirrors.listed = HEADER
+    mirrors.add("ann/site", {"index.html": page("home")})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        origin = f"http://127.0.0.1:{silent.getsockname()[1]}/{{}}"
+        web = made(source=Source(origin=origin, seconds=1.0))
+    (row,) = rows_of(web).values()
+    assert (row["status"], row["reason"]) == ("timeout", "not fetched in 1 s")
+    assert rows_of(made())["site.ann.test"]["status"] == "ok"  # tried again
 
 
 def test_ctrl_c_ends_what_runs(mirrors, tmp_path):
-    for number in range(6):
-        mirrors.add(f"ann/site{number}", {"index.html": page("home")})
+    mirrors.add("ann/site", {"index.html": page("home")})
     listed = mirrors.write(tmp_path / "list.csv")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         origin = f"http://127.0.0.1:{silent.getsockname()[1]}/{{}}"
         program = PROGRAM.replace("Source(mirrors)", f"Source(origin={origin!r})")
         command = [sys.executable, "-c", program, tmp_path / "web", listed, mirrors.folder]
         with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-            silent.settimeout(60)
             with silent.accept()[0]:
                 process.send_signal(signal.SIGINT)
                 assert process.wait(30) != 0
@@ -318,18 +282,20 @@ def test_killed_anywhere_it_goes_on_and_a_second_make_is_the_same(mirrors, made,
 
 
 def test_what_is_done_is_kept_and_a_new_commit_is_fetched(mirrors, made):
-    first = mirrors.add("ann/site", {"index.html": page("home"), "old.html": page("old")})
-    mirrors.add("ann/more", {"index.html": page("home")})
-    web = made()
-    kept = web / "more.ann.test" / "index.html"
+    for number in range(4):
+        files = {"index.html": page("home"), "old.html": page(f"old {number}")}
+        first = mirrors.add(f"ann/site{number}", files)
+    drawn = [set(rows_of(made(sites=number))) for number in (2, 3, 4, 9)]
+    assert drawn[0] < drawn[1] < drawn[2] == drawn[3]
+    kept = made() / "site0.ann.test" / "index.html"
     inode = kept.stat().st_ino
     again, mirrors.listed = mirrors.listed, ""
-    second = mirrors.add("ann/site", {"index.html": page("new")})
+    second = mirrors.add("ann/site3", {"index.html": page("new")})
     mirrors.listed = again.replace(first, second).replace(",blog", ",shop")
     web = made()
-    assert not (web / "site.ann.test" / "old.html").exists()
+    assert not (web / "site3.ann.test" / "old.html").exists()
     assert kept.stat().st_ino == inode
-    assert rows_of(web)["more.ann.test"]["kind"] == "shop"
+    assert rows_of(web)["site0.ann.test"]["kind"] == "shop"
 
 
 def test_verdicts_beside_the_list_go_along_with_their_pages(mirrors, made, tmp_path):
@@ -363,29 +329,7 @@ def test_a_part_of_the_packages_list_has_its_verdicts(mirrors, made, tmp_path, m
     assert (made() / "judged.csv").read_text() == f"url,verdict\n{rows[2]}"
 
 
-def test_a_list_in_the_folder_to_write_is_left_as_it_is(mirrors, made, tmp_path):
-    mirrors.add("ann/site", {"index.html": page("home")})
-    mirrors.listed += f"ann/gone,{'3' * 40},,gone.ann.test,3,,,0,\n"
-    (tmp_path / "judged.csv").write_text("url,verdict\nhttp://site.ann.test/,match\n")
-    web = made()
-    before = contents(web)
-    (tmp_path / "link").symlink_to(web / "sites.csv")
-    for listed in (web / "sites.csv", tmp_path / "link"):
-        with pytest.raises(ConfigError, match=r"--list .*: lies in the folder to write"):
-            make(web, listed, source=Source(mirrors.folder))
-    assert contents(web) == before
-    assert [row.pages for row in read_made(web)] == [1, 0]
-
-
-def test_fewer_sites_are_some_of_more(mirrors, made):
-    for number in range(8):
-        mirrors.add(f"ann/site{number}", {"index.html": page("home")})
-    drawn = [set(rows_of(made(sites=number))) for number in (2, 5, 8, 9)]
-    assert [len(hosts) for hosts in drawn] == [2, 5, 8, 8]
-    assert drawn[0] < drawn[1] < drawn[2]
-
-
-def test_a_folder_of_other_things_is_left_alone(mirrors, made, tmp_path):
+def test_a_folder_or_a_list_of_other_things_is_left_as_it_is(mirrors, made, tmp_path):
     mirrors.add("ann/site", {"index.html": page("home")})
     (tmp_path / "web").mkdir()
     (tmp_path / "web" / "sites.csv").write_text("mine")
@@ -394,15 +338,14 @@ def test_a_folder_of_other_things_is_left_alone(mirrors, made, tmp_path):
     assert (tmp_path / "web" / "sites.csv").read_text() == "mine"
     with pytest.raises(ConfigError, match=r"--from .*nothing: no such folder"):
         made(source=Source(tmp_path / "nothing"))
-
-
-def test_a_file_that_mirrors_lack_for_its_size_is_left_out_where_it_is_there_too(mirrors, made):
-    files = {"index.html": page("home"), "least.bin": b"0" * 2**22, "most.bin": b"0" * (2**22 - 1)}
-    mirrors.add("ann/site", files)
+    (tmp_path / "web" / "sites.csv").unlink()
     web = made()
-    assert rows_of(web)["site.ann.test"]["reason"] == "left out: files of 4 MiB and more 1"
-    assert (web / "site.ann.test" / "most.bin").stat().st_size == 2**22 - 1
-    assert not (web / "site.ann.test" / "least.bin").exists()
+    before = contents(web)
+    (tmp_path / "link").symlink_to(web / "sites.csv")
+    for listed in (web / "sites.csv", tmp_path / "link"):
+        with pytest.raises(ConfigError, match=r"--list .*: lies in the folder to write"):
+            make(web, listed, source=Source(mirrors.folder))
+    assert contents(web) == before
 
 
 def test_a_mirror_that_would_fetch_what_it_lacks_does_not(mirrors, made, tmp_path):
@@ -410,9 +353,11 @@ def test_a_mirror_that_would_fetch_what_it_lacks_does_not(mirrors, made, tmp_pat
     place = mirrors.folder / "ann+site"
     name = git(place, "rev-parse", "main:lost.html")
     (place / "objects" / name[:2] / name[2:]).unlink()
-    for key, value in [("core.repositoryFormatVersion", "1"), ("extensions.partialClone", "it"),
-                       ("remote.it.promisor", "true"), ("remote.it.url", str(place)),
-                       ("remote.it.uploadpack", f"touch {tmp_path}/ran;")]:  # fmt: skip
+    for key, value in {
+        "core.repositoryFormatVersion": "1", "extensions.partialClone": "it",
+        "remote.it.promisor": "true", "remote.it.url": place,
+        "remote.it.uploadpack": f"touch {tmp_path}/ran;",
+    }.items():  # fmt: skip
         git(place, "config", key, value)
     row = rows_of(made())["site.ann.test"]
     assert (row["status"], row["reason"]) == ("ok", "left out: files of 4 MiB and more 1")

@@ -1,22 +1,18 @@
 """Pictures: every topic in every variant, tinted and placed."""
 
 import re
+from itertools import product
 from random import Random
 from xml.etree import ElementTree as ET
-
-import pytest
 
 from now_builder.simweb.draw import TOPICS, VARIANTS, draw, hls, tone
 from now_builder.simweb.settings import TOPIC_COUNT
 from now_builder.simweb.words import read_words
 
 
-def test_every_topic_of_the_words_has_drawings() -> None:
+def test_every_variant_is_drawn_and_differs_in_any_shape_of_frame() -> None:
     assert set(read_words("en").topics) == set(TOPICS)
     assert len(TOPICS) == TOPIC_COUNT
-
-
-def test_every_variant_is_drawn_and_differs() -> None:
     painted = {"path", "circle", "ellipse", "rect"}
     drawn = {topic: [draw(topic, Random(1), 120, n) for n in range(VARIANTS)] for topic in TOPICS}
     assert {len(set(variants)) for variants in drawn.values()} == {VARIANTS}
@@ -28,20 +24,10 @@ def test_every_variant_is_drawn_and_differs() -> None:
         colors = {shape.get(paint) for shape in shapes for paint in ("fill", "stroke")}
         assert len(colors - {None, "none"}) >= 3
         assert set(re.findall(r"var\(--(\w)", svg)) <= set(re.findall(r"--(\w):", svg))
-
-
-@pytest.mark.parametrize("width", [55, 100, 164.3, 300])
-def test_a_picture_fits_any_shape_of_frame(width: float) -> None:
-    for topic in TOPICS:
+    for topic, width in product(TOPICS, (55, 100, 164.3, 300)):
         svg = draw(topic, Random(2), width, attributes=' class="pic"')
         assert f'viewBox="0 0 {width} 100"' in svg
         assert ET.fromstring(svg).get("class") == "pic"  # noqa: S314 - our own text
-        assert "nan" not in svg
-        assert "inf" not in svg
-
-
-def test_colours_stay_colours() -> None:
-    assert hls(0, 0.5, 1) == "#ff0000"
-    rng = Random(4)
-    for _ in range(200):
-        assert re.fullmatch("#[0-9a-f]{6}", tone(rng, "#f7d117"))
+        assert not {"nan", "inf"} & set(re.findall(r"\w+", svg))
+    colors = [hls(0, 0.5, 1), *(tone(Random(4), "#f7d117") for _ in range(200))]
+    assert all(re.fullmatch("#[0-9a-f]{6}", color) for color in colors)

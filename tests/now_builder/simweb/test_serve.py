@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection
-from pathlib import Path
 
 import pytest
 
-from now_builder.errors import NowError
 from now_builder.program.web_server import serving
-from now_builder.simweb.answer import Answers, serve
+from now_builder.simweb.answer import Answers
 from now_builder.simweb.make import make, read_world
 from now_builder.simweb.settings import SimwebSettings
 from now_builder.simweb.world import Page, World
@@ -81,15 +79,12 @@ def test_a_page_is_served_whole_by_its_own_host(web: Web) -> None:
     assert web.get("http://elsewhere.test/").status == 421
 
 
-def test_pages_are_compressed_only_for_those_who_ask(web: Web) -> None:
+def test_pages_are_compressed_only_for_those_who_ask_and_have_pictures(web: Web) -> None:
     page = next(p for p in web.world.pages if p.kind == "page" and web.world.sites[p.site].gzip)
     plain, packed = web.get(page.url), web.get(page.url, "\r\nAccept-Encoding: gzip, br")
     assert "content-encoding" not in plain.headers
     assert packed.headers["content-encoding"] == "gzip"
     assert gzip.decompress(packed.body) == plain.body
-
-
-def test_pictures_of_a_page_can_be_fetched(web: Web) -> None:
     pages = ((page, web.get(page.url).text) for page in web.world.pages if page.kind == "page")
     page, text = next(pair for pair in pages if 'src="/pic/' in pair[1])
     target = text.split('src="')[1].split('"')[0]
@@ -115,6 +110,12 @@ def test_redirects_lead_to_a_page_in_one_hop_and_in_several_a_loop_to_its_start(
         target = web.get(web.at(page, target)).headers["location"]
     assert target == page.target
     assert len(seen) == 3
+    page = web.page("meta_refresh")
+    first = web.get(page.url).text
+    target = first.split('http-equiv="refresh" content="0;url=')[1].split('"')[0]
+    second = web.get(web.at(page, target)).text
+    assert "refresh" not in second
+    assert second.split("<body>")[1] == first.split("<body>")[1]
 
 
 def test_errors_and_answers_that_are_no_page_say_so(web: Web) -> None:
@@ -154,15 +155,13 @@ def test_an_endless_body_goes_on_a_truncated_one_breaks_off_a_huge_one_ends(web:
     assert huge.text.count("<li>") > 5000
 
 
-def test_robots_txt_forbids_what_the_robots_pages_are(web: Web) -> None:
+def test_robots_txt_forbids_the_robots_pages_and_duplicates_are_spellings_of_a_page(
+    web: Web,
+) -> None:
     page = web.page("robots")
     rules = web.get(web.at(page, "/robots.txt")).text
-    assert rules.splitlines()[0] == "User-agent: *"
     assert page.target.startswith(rules.split("Disallow: ")[1].strip())
     assert web.get(page.url).status == 200
-
-
-def test_duplicates_are_other_spellings_of_a_page(web: Web) -> None:
     duplicates = [page for page in web.world.pages if page.kind == "duplicate"]
     assert duplicates
     for page in duplicates:
@@ -172,32 +171,7 @@ def test_duplicates_are_other_spellings_of_a_page(web: Web) -> None:
         assert web.get(page.url).body == web.get(original.url).body
 
 
-def test_a_refresh_leads_once_to_the_same_page_without_one(web: Web) -> None:
-    page = web.page("meta_refresh")
-    first = web.get(page.url).text
-    target = first.split('http-equiv="refresh" content="0;url=')[1].split('"')[0]
-    second = web.get(web.at(page, target)).text
-    assert "refresh" not in second
-    assert second.split("<body>")[1] == first.split("<body>")[1]
-
-
-def test_descriptions_stand_where_their_kind_says(web: Web) -> None:
-    kinds = ("body_description", "late_description", "og_only", "no_description", "dialog",
-             "script_loop", "legacy_late", "empty_description")  # fmt: skip
-    low = {kind: web.get(kind).text.lower() for kind in kinds}
-    assert low["body_description"].index("description") > low["body_description"].index("<body>")
-    late = low["late_description"]
-    assert 1024 < late.index("description") < late.index("<body>")
-    assert 'property="og:description"' in low["og_only"]
-    assert '="description"' not in low["og_only"]
-    assert "description" not in low["no_description"]
-    assert "alert(" in low["dialog"]
-    assert "while(1)" in low["script_loop"]
-    assert low["legacy_late"].index("charset") > 1024
-    assert 'content=""' in low["empty_description"]
-
-
-def test_a_connection_is_kept_for_further_requests(web: Web) -> None:
+def test_a_connection_is_kept_and_other_requests_than_get_have_no_body(web: Web) -> None:
     page = web.page("page")
     with closing(HTTPConnection(*web.address, timeout=10)) as connection:
         sockets, bodies = set(), set()
@@ -207,15 +181,6 @@ def test_a_connection_is_kept_for_further_requests(web: Web) -> None:
             bodies.add(connection.getresponse().read())
             sockets.add(connection.sock)
     assert len(sockets) == len(bodies) == 1
-
-
-def test_other_requests_than_get_are_answered_without_a_body(web: Web) -> None:
     for line, status in [("HEAD / HTTP/1.1", 200), ("DELETE / HTTP/1.1", 405), ("hello", 400)]:
         answer = web.send(f"{line}\r\nHost: site00.test")
         assert (answer.status, answer.body) == (status, b"")
-
-
-def test_a_port_that_is_taken_is_the_users_mistake(tmp_path: Path) -> None:
-    make(tmp_path, SimwebSettings(pages=10))
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(NowError, match="--port"):
-        serve(tmp_path, taken.getsockname()[1])

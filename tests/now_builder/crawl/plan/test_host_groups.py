@@ -66,15 +66,6 @@ def test_a_finished_sample_does_not_tie_the_rest_of_the_list_together() -> None:
     assert len(new) > 8
 
 
-def test_shares_are_all_of_the_host_groups_and_none_twice() -> None:
-    plan = assign_host_groups(
-        extend_plan([], [f"http://s{n}.test/" for n in range(300)], 16), set()
-    )
-    every = host_groups(plan)
-    shares = [every[k::5] for k in range(5)]
-    assert sorted(group for share in shares for group in share) == every
-
-
 def test_tasks_hold_whole_host_groups_and_leave_out_what_is_done() -> None:
     found = join_into_tasks([[0, 3], [1], [2], [4, 5]], {0: 5, 3: 5, 1: 4, 4: 4, 5: 9}, 8)
     assert found == [(0, 3), (1, 4, 5)]

@@ -15,7 +15,6 @@ from now_builder.crawl.plan.planning import extend_plan
 from now_builder.crawl.plan.urls import read_urls
 from now_builder.crawl.storage.shard_tracker import find_duplicates
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.tables import read_hosts
 from now_builder.urls import canonical
 from tests.now_builder.crawl.cases import read_cases
 
@@ -38,39 +37,18 @@ def test_a_canonical_form_is_its_own(text: str) -> None:
     assert host is None or canonical(host) == host
 
 
-def test_notes_and_columns_after_a_url_are_not_part_of_it(tmp_path: Path) -> None:
-    path = tmp_path / "urls.txt"
-    path.write_text(
-        "http://a.test/ # a note\nhttp://b.test/#part\nhttp://c.test/\tTitle # 1\t2\n\t# none\n"
-        "http://d.test/#!/x  #note\nhttp://e.test/a b\n",
-        "utf-8",
-    )
-    assert read_urls(path) == [
-        "http://a.test/", "http://b.test/#part", "http://c.test/", "http://d.test/#!/x",
-        "http://e.test/a b",
-    ]  # fmt: skip
-
-
-def test_only_the_end_of_a_line_ends_one(tmp_path: Path) -> None:
-    sign = "\u2028\u2029\x85\v\f\x1c\x1e"
-    text, table, hosts = (tmp_path / name for name in ("urls.txt", "urls.csv", "never.txt"))
-    text.write_text(f"http://a.test/ # note{sign}more\r\nhttp://b.test/\n", "utf-8", newline="")
-    table.write_text(
-        f'url,title\nhttp://a.test/,x{sign}more\nhttp://b.test/,"two\nlines"\n', "utf-8"
-    )
-    hosts.write_text(f"a.test # note{sign}more\r\nb.test\n", "utf-8", newline="")
-    assert read_urls(text) == read_urls(table) == ["http://a.test/", "http://b.test/"]
-    assert read_hosts(hosts) == ["a.test", "b.test"]
-
-
-def test_a_parquet_list_is_known_by_its_bytes(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    table = pa.table({"text": ["hat", "cap"], "Url": [b"http://a.test/x", None]})
-    pq.write_table(table, tmp_path / "list:1")
-    assert read_urls(Path("list:1")) == ["http://a.test/x"]
-
+SIGN = "\u2028\u2029\x85\v\f\x1c\x1e"
+"""Signs that end a line elsewhere; here, only the end of a line does."""
 
 FOUND = {
+    "notes.txt": (
+        (f"http://a.test/ # {SIGN}more\nhttp://b.test/#part\nhttp://c.test/\tTitle # 1\t2\n"
+         "\t# none\nhttp://d.test/#!/x  #note\nhttp://e.test/a b\n"), None,
+        ["http://a.test/", "http://b.test/#part", "http://c.test/", "http://d.test/#!/x",
+         "http://e.test/a b"],
+    ),
+    "signs.csv": (f'url,x\na.test,x{SIGN}more\nb.test,"two\nlines"\n', None, ["a.test", "b.test"]),
+    "dots.txt": ("a." * 50_000 + "1,\nb.test\n", None, ["a." * 50_000 + "1,", "b.test"]),
     "tranco.csv": ("1,a.test\r\n2,test\r\n\r\n", None, ["a.test", "test"]),
     "top": ("1\ta.test\n30\t10.0.0.1\n", None, ["a.test", "10.0.0.1"]),
     "laion.csv": ("SAMPLE_ID,URL,TEXT\n1,http://a.test/,hat\n", None, ["http://a.test/"]),
@@ -106,11 +84,25 @@ def test_a_list_is_read_as_it_is_found_packed_or_not(tmp_path: Path) -> None:
             assert read_urls(tmp_path / f"{name}.gz", column) == urls, name
 
 
-def test_a_parquet_list_has_the_column_that_is_named(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"Link": ["a.test"], "url": ["b.test"]}), tmp_path / "list.parquet")
-    assert read_urls(tmp_path / "list.parquet", "link") == ["a.test"]
+def test_a_parquet_list_has_the_column_that_is_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, real = Path("list:1"), tmp_path / "list:1"  # known by its bytes
+    pq.write_table(
+        pa.table({"Link": ["a.test", "c.test"], "Url": [b"b.test", None]}), tmp_path / path
+    )
+    assert (read_urls(path), read_urls(path, "link")) == (["b.test"], ["a.test", "c.test"])
     with pytest.raises(FormatError, match=r"found columns .*, expected one page among them"):
-        read_urls(tmp_path / "list.parquet", "page")
+        read_urls(path, "page")
+    pq.write_table(pa.table({"url": [[7], [8]]}), real)
+    with pytest.raises(FormatError, match=r"row 1: found '\[7\]', expected one URL a line"):
+        read_urls(path)
+    pq.write_table(
+        pa.table({"url": pa.array([10**8], pa.date32())}), tmp_path / path
+    )  # of no calendar
+    with pytest.raises(FormatError, match="not a readable list of URLs"):
+        read_urls(path)
+    with pytest.raises(FormatError, match=r"^https://a\.test/x: .*echo 'https://a\.test/x' > urls"):
+        read_urls(Path("https://a.test/x"))
 
 
 REFUSED = [
@@ -162,23 +154,6 @@ def test_what_is_no_list_is_refused_as_what_it_is(tmp_path: Path) -> None:
         assert caught.value.path == path, name
 
 
-def test_two_quotes_take_no_record_of_a_named_column(tmp_path: Path) -> None:
-    path = tmp_path / "majestic.csv"
-    path.write_text('Rank,Domain,x\n1,a.test,"q\n2,b.test,c\n3,c.test,d"\n', "utf-8")
-    with pytest.raises(FormatError, match=r"line 2: .*other records"):
-        read_urls(path, "domain")
-
-
-def test_a_column_of_other_things_than_urls_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "urls.parquet"
-    pq.write_table(pa.table({"url": [[7], [8]]}), path)
-    with pytest.raises(FormatError, match=r"row 1: found '\[7\]', expected one URL a line"):
-        read_urls(path)
-    pq.write_table(pa.table({"url": pa.array([10**8], pa.date32())}), path)  # of no calendar
-    with pytest.raises(FormatError, match="not a readable list of URLs"):
-        read_urls(path)
-
-
 def test_single_lines_that_are_no_urls_stay_in_a_list(tmp_path: Path) -> None:
     """They become rows: a failure is a row."""
     lines = ["not a url", "mailto:a@b.test", "HTTP://[bad", "a.test", "中文.中国/x", "//b.test:80",
@@ -190,34 +165,18 @@ def test_single_lines_that_are_no_urls_stay_in_a_list(tmp_path: Path) -> None:
     assert len(read_urls(tmp_path / "urls.txt")) == 36
 
 
-def test_a_line_of_many_dots_is_judged_at_once(tmp_path: Path) -> None:
-    (tmp_path / "urls.txt").write_text("a." * 50_000 + "1,\nhttp://a.test/\n", "utf-8")
-    assert len(read_urls(tmp_path / "urls.txt")) == 2
-
-
-def test_a_url_where_a_list_is_expected_is_told_what_to_do() -> None:
-    with pytest.raises(FormatError, match=r"^https://a\.test/x: .*echo 'https://a\.test/x' > urls"):
-        read_urls(Path("https://a.test/x"))
-
-
 URLS = [f"http://site{n % 40:02d}.test/{n}" for n in range(500)]
 
 
-def test_every_listed_line_has_one_key_and_no_shard_is_too_large() -> None:
+def test_every_line_has_one_key_and_sites_stay_together_in_shards_that_are_not_too_large() -> None:
     plan = extend_plan([], [*URLS, URLS[0]], 64)
     assert Counter(line.url for line in plan) == Counter([*URLS, URLS[0]])
     assert len({line.key for line in plan}) == len(plan)
     assert max(Counter(line.shard for line in plan).values()) <= 64
     assert all(line.key == f"{line.shard:05d}_{line.key[6:]}" for line in plan)
-
-
-def test_a_short_list_gets_several_shards_and_sites_stay_together() -> None:
-    plan = extend_plan([], URLS, 256)
-    shards = {}
-    for line in plan:
-        shards.setdefault(line.site, set()).add(line.shard)
-    assert 4 <= len({line.shard for line in plan}) <= 24
-    assert all(len(numbers) <= 2 for numbers in shards.values())
+    found = {(line.site, line.shard) for line in extend_plan([], URLS, 256)}
+    assert 4 <= len({shard for _, shard in found}) <= 24  # several for a short list, too
+    assert max(Counter(site for site, _ in found).values()) <= 2
 
 
 @settings(max_examples=10)
@@ -233,15 +192,11 @@ def test_keys_are_for_life_whatever_is_added_or_taken_away(cut: int, random) -> 
     assert extend_plan(plan, URLS[:10], 16) == plan
 
 
-def test_repeated_urls_point_at_the_first_of_them() -> None:
+def test_repeated_urls_point_at_the_first_and_keys_can_name_all_shards(monkeypatch) -> None:
     views = ["http://a.test/#/x", "http://a.test/#/y"]
     plan = extend_plan([], ["http://a.test", "http://A.test/#x", *views], 8)
     assert find_duplicates(plan) == {plan[1].key: plan[0].key}
-
-
-def test_more_shards_than_keys_can_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("now_builder.crawl.plan.planning._MOST_SHARDS", 20)
     urls = [f"http://site{n}.test/" for n in range(400)]
     with pytest.raises(ConfigError, match="crawl them into several folders"):
         extend_plan([], urls, 16)
-    assert extend_plan([], urls, 400)

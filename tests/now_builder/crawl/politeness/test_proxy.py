@@ -1,29 +1,23 @@
 """The way out: what is not public is refused by address, at every request and redirect."""
 
 import asyncio
-import gc
 import shutil
-import socket
 import ssl
 import subprocess
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import httpx
 import pytest
 
 from now_builder.crawl.browser import pool
-from now_builder.crawl.politeness import proxy as proxy_module
 from now_builder.crawl.politeness import resolver
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Resolver, is_public, parse_mapping
 from now_builder.crawl.run import crawl
-from now_builder.crawl.visit import PageError
-from now_builder.errors import ConfigError
 from now_builder.formats.shard import read_captures, read_rows
 from tests.now_builder.crawl.awkward import PAGES, Awkward
 from tests.now_builder.crawl.crawls import settings_for, visit, write_list
@@ -44,19 +38,6 @@ def test_a_private_address_is_told_from_a_public_one() -> None:
     assert [address for address in PUBLIC if not is_public(ip_address(address))] == []
 
 
-def test_a_mapping_covers_its_host_or_the_hosts_below() -> None:
-    for text in ("", "a.test", "a.test:", "a.test:name", "a.test:1.2.3", "a.test:127.0.0.1:0",
-                 "a.test:127.0.0.1:99999", ":127.0.0.1", "a.test:127.0.0.1:80:80"):  # fmt: skip
-        with pytest.raises(ConfigError, match="--resolve"):
-            parse_mapping(text)
-    one, below = parse_mapping("a.test:127.0.0.1:80"), parse_mapping("*.test:[::1]")
-    assert (one.covers("a.test"), one.covers("b.test")) == (True, False)
-    assert (below.covers("b.a.test"), below.covers("test"), below.covers("atest")) == (
-        True, False, False,
-    )  # fmt: skip
-    assert str(below.address) == "::1"
-
-
 def _through(
     work: Callable[[Proxy, httpx.AsyncClient], Awaitable[None]],
     *mappings: str,
@@ -72,7 +53,32 @@ def _through(
     asyncio.run(run())
 
 
-HOSTS = ("127.0.0.1", "localhost", "10.0.0.1", "169.254.169.254", "2130706433", "0x7f.1")
+def test_a_mapped_host_is_reached_with_its_own_name_for_its_bytes_alone() -> None:
+    with Awkward() as server:
+
+        async def work(proxy: Proxy, client: httpx.AsyncClient) -> None:
+            response = await client.get("http://some.test/plain?x=1#y")
+            assert response.status_code == 404  # the query is part of the path
+            received = (await client.get("http://a.test/endless")).content
+            assert len(received) < 1_100_000
+            assert proxy.exhausted
+            refused = proxy.refusal("http://a.test/")
+            assert refused is not None
+            assert refused.code == "too_large"
+            proxy.begin(1_000_000)
+            response = await client.get("http://some.test/plain")
+            assert response.content == PAGES["/plain"]
+            assert response.headers["connection"] == "close"
+            with pytest.raises(httpx.HTTPError):
+                await client.get("http://a.test/endless-hints")
+            assert proxy.exhausted
+            assert proxy.received < 1_100_000
+
+        _through(work, *server.resolve, allow_private=True)
+    assert server.hits["/plain?x=1"] == 1
+
+
+HOSTS = ("a.test", "127.0.0.1", "localhost", "10.0.0.1", "169.254.169.254", "2130706433", "0x7f.1")
 
 
 def test_a_private_host_is_refused_however_it_is_spelt() -> None:
@@ -86,113 +92,7 @@ def test_a_private_host_is_refused_however_it_is_spelt() -> None:
             with pytest.raises(httpx.ProxyError):
                 await client.get(f"https://{host}:1/")
 
-    _through(work)
-
-
-def resolve_to(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """Answer look-ups in turn, the last for ever; give the list of names that were asked for."""
-    asked = []
-
-    def answer(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
-        asked.append(host)
-        found = answers[min(len(asked), len(answers)) - 1]
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in found]
-
-    monkeypatch.setattr(socket, "getaddrinfo", answer)
-    return asked
-
-
-def test_a_name_that_resolves_to_loopback_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolve_to(monkeypatch, ["93.184.216.34", "127.0.0.1"])
-    with pytest.raises(PageError, match="private_address"):
-        asyncio.run(Resolver([], allow_private=False).resolve("rebind.example", 80))
-
-
-def test_a_name_is_looked_up_once_so_that_it_cannot_change_its_mind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = resolve_to(monkeypatch, ["93.184.216.34"], ["127.0.0.1"])
-
-    async def run() -> None:
-        resolver = Resolver([], allow_private=False)
-        both = await asyncio.gather(*(resolver.resolve("rebind.example", 80) for _ in range(2)))
-        again = await resolver.resolve("Rebind.example.", 443)
-        assert {str(found[0][0]) for found in [*both, again]} == {"93.184.216.34"}
-
-    asyncio.run(run())
-    assert asked == ["rebind.example"]
-
-
-def test_a_mapped_loopback_address_still_needs_allow_private() -> None:
-    async def work(proxy: Proxy, client: httpx.AsyncClient) -> None:
-        assert (await client.get("http://a.test/")).status_code == 403
-        assert proxy.refusal("http://a.test/") is not None
-
     _through(work, "*.test:127.0.0.1:1")
-
-
-def test_a_mapped_host_is_reached_with_its_own_name() -> None:
-    with Awkward() as server:
-
-        async def work(_proxy: Proxy, client: httpx.AsyncClient) -> None:
-            response = await client.get("http://some.test/plain?x=1#y")
-            assert response.status_code == 404  # the query is part of the path
-            response = await client.get("http://some.test/plain")
-            assert response.content == PAGES["/plain"]
-            assert response.headers["connection"] == "close"
-
-        _through(work, *server.resolve, allow_private=True)
-    assert server.hits["/plain?x=1"] == 1
-
-
-def test_a_page_gets_no_more_than_its_bytes() -> None:
-    with Awkward() as server:
-
-        async def work(proxy: Proxy, client: httpx.AsyncClient) -> None:
-            received = (await client.get("http://a.test/endless")).content
-            assert len(received) < 1_100_000
-            assert proxy.exhausted
-            refused = proxy.refusal("http://a.test/")
-            assert refused is not None
-            assert refused.code == "too_large"
-            proxy.begin(1_000_000)
-            assert (await client.get("http://a.test/plain")).status_code == 200
-
-        _through(work, *server.resolve, allow_private=True)
-
-
-def test_heads_without_end_count_as_bytes_of_the_page() -> None:
-    with Awkward() as server:
-
-        async def work(proxy: Proxy, client: httpx.AsyncClient) -> None:
-            with pytest.raises(httpx.HTTPError):
-                await client.get("http://a.test/endless-hints")
-            assert proxy.exhausted
-            assert proxy.received < 1_100_000
-
-        _through(work, *server.resolve, allow_private=True)
-
-
-def test_names_that_take_long_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More slow names than the event loop's own pool has threads."""
-
-    def answer(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
-        if host.startswith("slow"):
-            time.sleep(1.5)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 0))]
-
-    monkeypatch.setattr(socket, "getaddrinfo", answer)
-
-    async def run() -> None:
-        resolver = Resolver([], allow_private=False)
-        slow = [asyncio.create_task(resolver.resolve(f"slow{n}.example", 80)) for n in range(40)]
-        await asyncio.sleep(0.1)
-        begun = time.monotonic()
-        await resolver.resolve("quick.example", 80)
-        assert time.monotonic() - begun < 0.7
-        await asyncio.gather(*slow)
-
-    asyncio.run(run())
 
 
 REQUESTS = (
@@ -245,7 +145,7 @@ def test_a_redirect_to_a_private_address_is_refused(
 def test_https_goes_through_the_same_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A certificate that nobody trusts is in ``test_survival``."""
+    """A certificate that nobody trusts is a row, found by the plain request or the browser."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
          "/CN=secure.test", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
@@ -254,61 +154,18 @@ def test_https_goes_through_the_same_way_out(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
     arguments = (*pool._ARGUMENTS, "--ignore-certificate-errors")
-    monkeypatch.setattr(pool, "_ARGUMENTS", arguments)
     with Awkward(context) as server:
         urls = write_list(tmp_path, [f"https://secure.test/{x}" for x in ("plain", "redirect")])
+        for robots in (True, False):
+            crawl(urls, tmp_path / str(robots), settings_for(server, robots=robots))
+            for row in read_rows(tmp_path / str(robots)):
+                assert (row.status, row.error) == ("failed", "tls_error")
+        monkeypatch.setattr(pool, "_ARGUMENTS", arguments)
         crawl(urls, tmp_path / "captures", settings_for(server, robots=False))
     rows = read_rows(tmp_path / "captures")
     assert [(row.status, row.caption) for row in rows] == [("ok", "a plain page")] * 2
     sources = {capture.html for capture in read_captures(tmp_path / "captures")}
     assert sources == {PAGES["/plain"]}
-
-
-def test_look_ups_and_connections_that_are_cancelled_are_not_reported(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One client waits for a look-up, one has sent nothing, when the crawl is stopped."""
-
-    async def slow(host: str) -> tuple[()]:
-        asked.set()
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            raise PageError("dns_error", host) from None
-        return ()
-
-    async def stop() -> None:
-        look_ups = Resolver([], allow_private=False)
-        async with Proxy(look_ups) as proxy:
-            port = int(proxy.url.rpartition(":")[2])
-            _, silent = await asyncio.open_connection("127.0.0.1", port)
-            _, waiting = await asyncio.open_connection("127.0.0.1", port)
-            waiting.write(b"CONNECT a.test:443 HTTP/1.1\r\n\r\n")
-            await asked.wait()
-        await look_ups.close()
-        for writer in (silent, waiting):
-            writer.close()
-
-    asked = asyncio.Event()
-    monkeypatch.setattr(resolver, "_query", slow)
-    asyncio.run(stop())
-    gc.collect()
-    assert [record for record in caplog.records if record.name == "asyncio"] == []
-
-
-def test_who_connects_while_the_proxy_closes_is_closed_with_it() -> None:
-    async def stop(steps: int) -> list[socket.socket]:
-        async with Proxy(Resolver([], allow_private=False)) as proxy:
-            address = ("127.0.0.1", int(proxy.url.rpartition(":")[2]))
-            clients = [socket.create_connection(address) for _ in range(3)]
-            for _ in range(steps):
-                await asyncio.sleep(0)
-        return clients
-
-    for steps in range(6):
-        for client in asyncio.run(stop(steps)):
-            client.close()
-    gc.collect()  # pytest fails a test that leaves a transport open
 
 
 class _Server:
@@ -365,24 +222,6 @@ async def _served(
         yield server, proxy
 
 
-def test_the_next_address_is_dialled_where_the_first_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    resolve_to(monkeypatch, ["127.0.0.2", "127.0.0.1"])
-
-    async def run() -> None:
-        async with (
-            _Server(b"HTTP/1.1 200 OK\r\n\r\nhere") as server,
-            Proxy(Resolver([], allow_private=True)) as proxy,
-        ):
-            proxy.begin(1000)
-            head = f"GET http://a.example:{server.port}/ HTTP/1.1\r\n\r\n".encode()
-            assert (await _answer(proxy, head)).endswith(b"here")
-            assert proxy.refusal(f"http://a.example:{server.port}/") is None
-
-    asyncio.run(run())
-
-
 def test_a_host_that_nobody_answers_for_is_named_with_its_port_until_the_page_ends() -> None:
     async def work(proxy: Proxy, client: httpx.AsyncClient) -> None:
         assert (await client.get("http://a.test/")).status_code == 502
@@ -401,25 +240,73 @@ def test_a_host_that_nobody_answers_for_is_named_with_its_port_until_the_page_en
     _through(work, "a.test:127.0.0.1:1", allow_private=True)
 
 
-def test_a_host_that_takes_too_long_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(*_: object, **__: object) -> None:
-        await asyncio.sleep(30)
-
-    async def run() -> None:
-        async with Proxy(Resolver([], allow_private=True)) as proxy:
-            monkeypatch.setattr(asyncio, "open_connection", never)
-            with pytest.raises(PageError, match=r"net_error: 127\.0\.0\.9:80: timeout"):
-                await proxy._dial("127.0.0.9", 80)
-
-    monkeypatch.setattr(proxy_module, "_DIAL_S", 0.05)
-    asyncio.run(run())
-
-
 TARGETS = (
     [("http://a.test:PORT/x?q=1", "/x?q=1"), ("http://a.test:PORT", "/"),
      ("http://a.test:PORT?q=http://a.test:PORT/", "/?q=http://a.test:PORT/"),
      ("http://tp/http?tp", "/http?tp"), ("http://you:me@tp/", "/")]
 )  # fmt: skip
+
+
+EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n" * 2
+KEPT_ALIVE = b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nKeep-Alive: timeout=5\r\nX: y\r\n\r\n"
+CLOSING = b"HTTP/1.1 200 OK\r\nX: y\r\nConnection: close\r\n\r\n"
+BODY = b"HTTP/1.1 in a body is no head\r\n\r\nConnection: stays\r\n\r\n"
+SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: own\r\n\r\n"
+LONG = b"X-Long: " + b"x" * 100_000 + b"\r\n"  # more than asyncio reads by default (64 KiB)
+PASSED_ON = (
+    [(EARLY + KEPT_ALIVE + BODY, EARLY + CLOSING + BODY, 1000),
+     (SWITCHING + b"no head", b"\r\n\r\nno head", 1000),
+     (b"HTTP/1.1 200 OK\r\n" + LONG + b"\r\nhere", b"here", 1_000_000),
+     (CLOSING + b"x" * 100, CLOSING + b"x" * 100, len(CLOSING) + 100),
+     (CLOSING + b"x" * 100, None, len(CLOSING) + 99)]
+)  # fmt: skip
+"""Answers, what is passed on of them (how that ends), and the bytes that the page may have."""
+
+
+def test_only_the_last_head_of_an_answer_says_that_the_connection_ends() -> None:
+    async def run(answer: bytes, expected: bytes | None, limit: int) -> None:
+        async with _served(answer, limit) as (server, proxy):
+            url = f"http://a.test:{server.port}/"
+            more = LONG if limit > 10_000 else b""
+            found = await _answer(proxy, f"GET {url} HTTP/1.1\r\n".encode() + more + b"\r\n")
+            assert more in server.heads[0]
+            assert (proxy.refusal(url) is not None) == proxy.exhausted == (expected is None)
+            assert found.endswith(expected) if expected else len(found) < len(answer)
+
+    for answer, expected, limit in PASSED_ON:
+        asyncio.run(run(answer, expected, limit))
+
+
+def test_a_host_is_cut_off_alone_and_a_new_page_or_the_end_cuts_off_all() -> None:
+    async def run() -> None:
+        before = asyncio.all_tasks()
+        async with _served(b"ready\n", hold=True) as (server, proxy):
+
+            async def connect(host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+                head = f"CONNECT {host}:{server.port} HTTP/1.1\r\n\r\n".encode()
+                reader, writer = await _ask(proxy, head)
+                await reader.readuntil(b"ready\n")
+                return reader, writer
+
+            opened = [await connect(host) for host in ("a.test", "b.test")]
+            proxy.cut("a.test")
+            assert await asyncio.wait_for(opened[0][0].read(), 5) == b""
+            reader, writer = opened[1]
+            writer.write(b"still here\n")
+            assert await asyncio.wait_for(reader.readline(), 5) == b"still here\n"
+            proxy.begin(1000)
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            opened.append(await connect("c.test"))
+            tasks = asyncio.all_tasks() - before
+            own = [task for task in tasks if "Proxy." in str(task.get_coro())]
+        assert own
+        assert all(task.done() for task in own)
+        assert not proxy._pipes
+        assert not proxy._tasks
+        for _, writer in opened:
+            writer.close()
+
+    asyncio.run(run())
 
 
 def test_a_request_goes_on_without_what_is_the_proxys() -> None:
@@ -446,44 +333,6 @@ def test_a_request_goes_on_without_what_is_the_proxys() -> None:
         asyncio.run(run(target, first))
 
 
-def test_only_the_last_head_of_an_answer_says_that_the_connection_ends() -> None:
-    early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n"
-    last = b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nKeep-Alive: timeout=5\r\nX: y\r\n\r\n"
-    body = b"HTTP/1.1 in a body is no head\r\n\r\nConnection: stays\r\n\r\n"
-
-    async def run() -> None:
-        async with _served(early * 2 + last + body) as (server, proxy):
-            head = f"GET http://a.test:{server.port}/ HTTP/1.1\r\n\r\n".encode()
-            closing = b"HTTP/1.1 200 OK\r\nX: y\r\nConnection: close\r\n\r\n"
-            assert await _answer(proxy, head) == early * 2 + closing + body
-            assert proxy.received >= len(early * 2 + closing + body)
-            assert not proxy.exhausted
-
-    asyncio.run(run())
-
-
-def test_a_host_is_cut_off_alone_and_a_new_page_cuts_off_all() -> None:
-    async def run() -> None:
-        async with _served(b"ready\n", hold=True) as (server, proxy):
-            opened = {}
-            for host in ("a.test", "b.test"):
-                head = f"CONNECT {host}:{server.port} HTTP/1.1\r\n\r\n".encode()
-                reader, writer = opened[host] = await _ask(proxy, head)
-                assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
-                assert await reader.readline() == b"ready\n"
-            proxy.cut("a.test")
-            assert await asyncio.wait_for(opened["a.test"][0].read(), 5) == b""
-            reader, writer = opened["b.test"]
-            writer.write(b"still here\n")
-            assert await asyncio.wait_for(reader.readline(), 5) == b"still here\n"
-            proxy.begin(1000)
-            assert await asyncio.wait_for(reader.read(), 5) == b""
-            for _, writer in opened.values():
-                writer.close()
-
-    asyncio.run(run())
-
-
 def test_a_refusal_is_found_by_its_scheme_and_without_the_last_dot_until_the_host_is_reached() -> (
     None
 ):
@@ -506,70 +355,3 @@ def test_a_refusal_is_found_by_its_scheme_and_without_the_last_dot_until_the_hos
                 assert proxy.refusal("https://a.test/x") is not None
 
     asyncio.run(run())
-
-
-def test_a_page_may_have_exactly_its_bytes() -> None:
-    async def run(limit: int, answer: bytes) -> tuple[bytes, bool]:
-        async with _served(answer, limit) as (server, proxy):
-            url = f"http://a.test:{server.port}/"
-            found = await _answer(proxy, f"GET {url} HTTP/1.1\r\n\r\n".encode())
-            assert (proxy.refusal(url) is not None) == proxy.exhausted
-            return found, proxy.exhausted
-
-    answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * 100
-    assert asyncio.run(run(len(answer), answer)) == (answer, False)
-    found, exhausted = asyncio.run(run(len(answer) - 1, answer))
-    assert len(found) < len(answer)
-    assert exhausted
-
-
-def test_heads_may_be_as_long_as_cookies_make_them() -> None:
-    """Longer than asyncio reads by default (64 KiB)."""
-    long = b"X-Long: " + b"x" * 100_000 + b"\r\n"
-
-    async def run() -> None:
-        answer = b"HTTP/1.1 200 OK\r\n" + long + b"\r\nhere"
-        async with _served(answer, 1_000_000) as (server, proxy):
-            first = f"GET http://a.test:{server.port}/ HTTP/1.1\r\n".encode()
-            assert (await _answer(proxy, first + long + b"\r\n")).endswith(b"here")
-            assert long in server.heads[0]
-
-    asyncio.run(run())
-
-
-def test_behind_a_change_of_protocols_nothing_is_a_head() -> None:
-    switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: own\r\n\r\n"
-
-    async def run() -> None:
-        async with _served(switching + b"no head") as (server, proxy):
-            head = f"GET http://a.test:{server.port}/ HTTP/1.1\r\n\r\n".encode()
-            assert (await _answer(proxy, head)).endswith(b"\r\n\r\nno head")
-
-    asyncio.run(run())
-
-
-def test_a_proxy_that_closes_waits_for_its_connections() -> None:
-    async def run() -> None:
-        names = Resolver([parse_mapping("a.test:127.0.0.1")], allow_private=True)
-        before = asyncio.all_tasks()
-        async with _Server(b"ready\n", hold=True) as server:
-            async with Proxy(names) as proxy:
-                proxy.begin(1000)
-                head = f"CONNECT a.test:{server.port} HTTP/1.1\r\n\r\n".encode()
-                reader, writer = await _ask(proxy, head)
-                await reader.readuntil(b"ready\n")
-                port = int(proxy.url.rpartition(":")[2])
-                own = [t for t in asyncio.all_tasks() - before if _file(t) != __file__]
-                assert len(own) == 2
-            assert all(task.done() for task in own)
-            assert not proxy._pipes
-            assert not proxy._tasks
-            writer.close()
-            with pytest.raises(ConnectionRefusedError):
-                await asyncio.open_connection("127.0.0.1", port)
-
-    asyncio.run(run())
-
-
-def _file(task: asyncio.Task[Any]) -> str:
-    return str(task.get_coro().cr_code.co_filename)

@@ -67,18 +67,17 @@ def test_a_host_that_is_none_of_the_only_ones_is_not_even_looked_up(
     assert asked == ["a.b.shop.test", "xn--mller-kva.test"]
 
 
-@pytest.mark.parametrize("text", ["", "*", "*.", "*.*", "*test", "a.test,b.test", "a b", "a.*"])
-def test_a_pattern_that_is_none_is_named(text: str) -> None:
-    with pytest.raises(ConfigError, match="--only"):
-        parse_pattern(text)
-
-
-def test_a_name_is_looked_up_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = answering(monkeypatch, "93.184.216.34")
+def test_a_name_is_looked_up_once_for_a_while_so_that_it_cannot_change_its_mind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = answering(monkeypatch, "2606:4700::1", "8.8.8.8", "2606:4700::1%eth0", "8.8.4.4")
     names = Resolver([], allow_private=False)
 
     async def run() -> None:
-        await names.resolve("a.example", 80)
+        both = await asyncio.gather(*(names.resolve("a.example", 8443) for _ in range(2)))
+        for found, port in [*both, await names.resolve("A.example.", 8443)]:
+            assert [str(each) for each in found] == ["2606:4700::1", "8.8.8.8", "8.8.4.4"]
+            assert port == 8443
         for _ in range(2):
             at, found = names._known["a.example"]
             names._known["a.example"] = (at - 299.0, found)
@@ -86,27 +85,48 @@ def test_a_name_is_looked_up_again_after_a_while(monkeypatch: pytest.MonkeyPatch
 
     asyncio.run(run())
     assert asked == ["a.example", "a.example"]
+    answering(monkeypatch, "8.8.8.8", "127.0.0.1")
+    assert refusal(Resolver([], allow_private=False), "a.example").code == "private_address"
 
 
-def test_the_addresses_of_a_name_keep_their_order_each_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    answering(monkeypatch, "2606:4700::1", "93.184.216.34", "2606:4700::1%eth0", "93.184.216.35")
-    found, port = asyncio.run(Resolver([], allow_private=False).resolve("a.example", 8443))
-    assert [str(address) for address in found] == [
-        "2606:4700::1", "93.184.216.34", "93.184.216.35",
-    ]  # fmt: skip
-    assert port == 8443
-
-
-def test_a_mapping_gives_the_port_only_if_it_has_one() -> None:
-    names = Resolver(
-        [parse_mapping("A.test:127.0.0.1:8765"), parse_mapping("*.test:127.0.0.2")],
-        allow_private=True,
-    )
-    for host, address, port in [("a.test", "127.0.0.1", 8765), ("b.test", "127.0.0.2", 80)]:
+def test_a_mapping_covers_its_host_or_the_hosts_below() -> None:
+    for text in ("", "a.test", "a.test:", "a.test:name", "a.test:1.2.3", "a.test:127.0.0.1:0",
+                 "a.test:127.0.0.1:99999", ":127.0.0.1", "a.test:127.0.0.1:80:80"):  # fmt: skip
+        with pytest.raises(ConfigError, match="--resolve"):
+            parse_mapping(text)
+    for text in ("", "*", "*.", "*.*", "*test", "a.test,b.test", "a b", "a.*"):
+        with pytest.raises(ConfigError, match="--only"):
+            parse_pattern(text)
+    mappings = [parse_mapping(text) for text in ("A.test:127.0.0.1:8765", "*.test:[::1]")]
+    names = Resolver(mappings, allow_private=True)
+    for host, address, port in [("a.test", "127.0.0.1", 8765), ("b.a.test", "::1", 80)]:
         found, to = asyncio.run(names.resolve(host, 80))
         assert ([str(each) for each in found], to) == ([address], port)
+    assert [mappings[1].covers(host) for host in ("test", "atest")] == [False, False]
+
+
+def test_names_that_take_long_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More slow names than the event loop's own pool has threads."""
+    asked = answering(monkeypatch, "93.184.216.34")
+    at_once = socket.getaddrinfo
+
+    def answer(host: str, *_: object, **__: object) -> object:
+        time.sleep(1.5 if host.startswith("slow") else 0)
+        return at_once(host, 80)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+
+    async def run() -> None:
+        names = Resolver([], allow_private=False)
+        slow = [asyncio.create_task(names.resolve(f"slow{n}.example", 80)) for n in range(40)]
+        await asyncio.sleep(0.1)
+        begun = time.monotonic()
+        await names.resolve("quick.example", 80)
+        assert time.monotonic() - begun < 0.7
+        await asyncio.gather(*slow)
+
+    asyncio.run(run())
+    assert len(asked) == 41
 
 
 def test_what_a_name_that_is_unknown_or_slow_is_refused_for(
@@ -126,27 +146,9 @@ def test_what_a_name_that_is_unknown_or_slow_is_refused_for(
     monkeypatch.setattr(resolver, "_LOOK_UP_S", 0.05)
     refused = refusal(names, "slow.example")
     assert (refused.code, refused.message) == ("dns_error", "slow.example: timeout")
-
-
-def test_a_failed_look_up_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([OSError("no network"), None])
-
-    def answer(*_: object, **__: object) -> list[tuple[object, ...]]:
-        problem = next(answers)
-        if problem is not None:
-            raise problem
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 0))]
-
-    monkeypatch.setattr(socket, "getaddrinfo", answer)
-    names = Resolver([], allow_private=False)
-
-    async def run() -> None:
-        with pytest.raises(PageError, match="no network"):
-            await names.resolve("a.example", 80)
-        found, _ = await names.resolve("a.example", 80)
-        assert str(found[0]) == "93.184.216.34"
-
-    asyncio.run(run())
+    answering(monkeypatch, "93.184.216.34")  # a failure is not kept
+    found, _ = asyncio.run(names.resolve("slow.example", 80))
+    assert str(found[0]) == "93.184.216.34"
 
 
 def test_rate_limits_do_not_apply_to_what_is_mapped_or_private(

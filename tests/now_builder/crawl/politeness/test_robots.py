@@ -147,31 +147,18 @@ def test_a_robots_txt_in_a_coding_is_decoded_or_unreachable() -> None:
         assert verdict_of((200, f"Content-Encoding: {coding}\r\n", body)) == verdict, coding
 
 
-def test_the_origins_that_are_remembered_are_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "_ORIGINS", 2)
-    sites = Sites({f"{name}.test": (200, "", b"") for name in "abc"})
+def test_a_connection_that_broke_is_tried_once_more_and_then_counts_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plain, "_FAILED_S", 1.0)
+    once = Sites({"a.test": (200, "", RULES)}, broken=1)
 
-    async def work(robots: Robots) -> None:
-        for name in "abccba":
-            await robots.decide(f"http://{name}.test/")
-
-    ask(sites, work)
-    assert [host[0] for host in sites.asked] == ["a", "b", "c", "a"]
-
-
-def test_a_connection_that_broke_is_tried_once_more() -> None:
-    sites = Sites({"a.test": (200, "", RULES)}, broken=1)
-
-    async def work(robots: Robots) -> None:
+    async def at_once(robots: Robots) -> None:
         decisions = await asyncio.gather(*(robots.decide(f"http://a.test/{n}") for n in range(9)))
         assert {decision.verdict for decision in decisions} == {"allowed"}
 
-    ask(sites, work)
-    assert len(sites.asked) == 2
-
-
-def test_a_failure_counts_for_a_while_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "_FAILED_S", 1.0)
+    ask(once, at_once)
+    assert len(once.asked) == 2
     sites = Sites({"a.test": (200, "", RULES)}, broken=2)
 
     async def work(robots: Robots) -> None:
@@ -187,61 +174,37 @@ def test_a_failure_counts_for_a_while_and_no_longer(monkeypatch: pytest.MonkeyPa
     assert len(sites.asked) == 3
 
 
-def down(work: Callable[[Robots, Callable[[], Awaitable[None]]], Awaitable[None]]) -> None:
-    """Run ``work(robots, start)`` while ``a.test`` is down until ``start`` is called."""
+def test_a_host_that_can_be_reached_again_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and later: while a host is down the proxy refuses it, and no longer."""
     sites = Sites({"a.test": (200, "", RULES)})
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-    async def run() -> None:
-        servers: list[asyncio.Server] = []
-
-        async def start() -> None:
-            servers.append(await asyncio.start_server(sites.serve, "127.0.0.1", port))
-
+    async def run(*, at_once: bool) -> None:
         mapping = parse_mapping(f"*.test:127.0.0.1:{port}")
         async with Proxy(Resolver([mapping], allow_private=True)) as proxy:
             proxy.begin(1 << 40)
             robots = Robots(proxy, "noise-of-web/test")
-            await work(robots, start)
+            if not at_once:
+                with pytest.raises(PageError, match="net_error"):
+                    await robots.decide("http://a.test/")
+            deciding = asyncio.ensure_future(robots.decide("http://a.test/"))
+            await asyncio.sleep(0.5 if at_once else 0)
+            if not at_once:
+                with pytest.raises(PageError, match="net_error"):
+                    await deciding
+            server = await asyncio.start_server(sites.serve, "127.0.0.1", port)
+            if not at_once:
+                await asyncio.sleep(0.3)
+                deciding = asyncio.ensure_future(robots.decide("http://a.test/"))
+            assert (await deciding).verdict == "allowed"
+            for scheme in ("http", "https"):  # not blamed on robots
+                with pytest.raises(PageError, match="dns_error"):
+                    await robots.decide(f"{scheme}://nowhere.invalid/")
             await robots.close()
-        servers[0].close()
+            server.close()
 
-    asyncio.run(run())
-
-
-def test_a_host_that_can_be_reached_again_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a host is down the proxy refuses it; that must not outlast the host's return."""
     monkeypatch.setattr(plain, "_FAILED_S", 0.2)
-
-    async def work(robots: Robots, start: Callable[[], Awaitable[None]]) -> None:
-        for _ in range(2):
-            with pytest.raises(PageError, match="net_error"):
-                await robots.decide("http://a.test/")
-        await start()
-        await asyncio.sleep(0.3)
-        assert (await robots.decide("http://a.test/")).verdict == "allowed"
-
-    down(work)
-
-
-def test_a_connection_that_was_refused_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(run(at_once=False))
     monkeypatch.setattr(site_rules, "_AGAIN_S", 2.0)
-
-    async def work(robots: Robots, start: Callable[[], Awaitable[None]]) -> None:
-        deciding = asyncio.ensure_future(robots.decide("http://a.test/"))
-        await asyncio.sleep(0.5)
-        await start()
-        assert (await deciding).verdict == "allowed"
-
-    down(work)
-
-
-def test_a_host_that_cannot_be_found_is_not_blamed_on_robots() -> None:
-    async def work(robots: Robots) -> None:
-        with pytest.raises(PageError, match="dns_error"):
-            await robots.decide("http://nowhere.invalid/")
-        with pytest.raises(PageError, match="dns_error"):
-            await robots.decide("https://nowhere.invalid/")
-
-    ask(Sites({}), work)
+    asyncio.run(run(at_once=True))

@@ -142,16 +142,9 @@ def test_ai_txt_refuses_pages_where_it_disallows() -> None:
         ask({"/ai.txt": (200, content)}, BOTH, work)
 
 
-def test_a_file_whose_opt_out_is_not_to_be_obeyed_is_not_asked_for() -> None:
-    async def work(files: SiteRules) -> None:
-        assert await files.opt_outs("http://a.test/") == {}
-
-    assert ask({}, frozenset({"noai"}), work) == {}
-    assert ask({}, frozenset({"ai.txt"}), work) == {"/ai.txt": 1}
-    assert ask({}, frozenset({"tdm-reservation"}), work) == {"/.well-known/tdmrep.json": 1}
-
-
-def test_a_file_that_could_not_be_had_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_asked_for_if_it_is_to_be_obeyed_and_again_if_it_could_not_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(plain, "_FAILED_S", 0.3)
 
     async def work(files: SiteRules) -> None:
@@ -159,5 +152,7 @@ def test_a_file_that_could_not_be_had_is_asked_for_again(monkeypatch: pytest.Mon
             assert await files.opt_outs("http://a.test/") == {}
             await asyncio.sleep(0.5)
 
+    assert ask({}, frozenset({"noai"}), work) == {}
+    assert ask({}, frozenset({"ai.txt"}), work) == {"/ai.txt": 1}
+    assert ask({}, frozenset({"tdm-reservation"}), work) == {"/.well-known/tdmrep.json": 1}
     assert ask({"/ai.txt": (503, b"")}, frozenset({"ai.txt"}), work)["/ai.txt"] == 2
-    assert ask({}, frozenset({"ai.txt"}), work)["/ai.txt"] == 1
