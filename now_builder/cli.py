@@ -135,8 +135,7 @@ def _train_detector(
     captures: Annotated[
         Path,
         typer.Argument(
-            metavar="CAPTURES",
-            help="Folder made by crawl, whose train pool alone is learned from.",
+            metavar="CAPTURES", help="Folder made by crawl, whose train pool alone is learned from."
         ),
     ],
     weights: Annotated[

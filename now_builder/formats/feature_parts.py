@@ -155,12 +155,10 @@ def _count(path: Path) -> int:
 def _old_and_new(path: Path, attributes: Mapping[str, str]) -> Iterator[FeatureBatch]:
     seen: set[str] = set()
     for batch in _stored(path, attributes):
-        fresh = np.array([i for i, key in enumerate(batch.keys) if key not in seen])
+        fresh = [number for number, key in enumerate(batch.keys) if key not in seen]
         seen.update(batch.keys)
-        if len(fresh) == len(batch.keys):
-            yield batch
-        elif len(fresh):
-            yield batch.take(fresh)
+        if fresh:
+            yield batch.take(np.array(fresh))
 
 
 def _stored(path: Path, attributes: Mapping[str, str]) -> Iterator[FeatureBatch]:

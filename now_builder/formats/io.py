@@ -304,17 +304,8 @@ def read_lines(path: Path, missing: str) -> list[str]:
 
 _MAGIC = {
     b"\x1f\x8b": "gzip data; unpack it first, by gunzip",
-    b"BZh": "bzip2 data; unpack it first, by bunzip2",
-    b"\xfd7zXZ": "xz data; unpack it first, by unxz",
-    b"\x28\xb5\x2f\xfd": "zstd data; unpack it first, by unzstd",
-    b"7z\xbc\xaf": "a 7z archive; unpack it first",
     b"PK\x03\x04": "a zip archive or an Excel workbook; unpack it, or save it as CSV",
-    b"\xd0\xcf\x11\xe0": "an Excel workbook; save it as CSV",
     b"PAR1": "Parquet",
-    b"ARROW1": "Arrow data; write it as Parquet",
-    b"\x89HDF": "HDF5",
-    b"SQLite": "an SQLite database; export the table as CSV",
-    b"%PDF": "PDF",
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
 }

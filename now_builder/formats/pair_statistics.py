@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,6 @@ from now_builder.formats.io import read_json, read_lines
 from now_builder.formats.release import data_folder, is_ours, read_manifest, stream_pairs
 from now_builder.formats.tables import read_frame
 
-Column = Literal["clean_prob", "cosine"]
-
-_RANGES: dict[Column, tuple[int, int]] = {"clean_prob": (0, 1), "cosine": (-2, 2)}
-"""Lowest and highest value; a cosine may have the mean of all taken off."""
 _RUN, _STATE = "pc2-run/1", "pc2-checkpoint/1"
 
 
@@ -34,42 +30,37 @@ def read_clean_prob(run: Path, release: Path) -> dict[str, float]:
     """
     if not run.is_dir():
         pairs = stream_pairs(release) if is_ours(release) else ()
-        return _read_table(run, "clean_prob", {pair.key: pair.url for pair in pairs})
+        return _read_table(run, {pair.key: pair.url for pair in pairs})
     keys = read_lines(data_folder(release) / "train_ids.txt", "no such file")
     file = _division_file(run, release)
     values = _clean_prob(file)
     if len(values) != len(keys):
         raise FormatError(file, f"{len(values)} probabilities, the release has {len(keys)}")
-    return _by_key(file, keys, values, "clean_prob")
+    return _by_key(file, keys, values)
 
 
-def read_suspects(
-    path: Path, urls: Mapping[str, str], column: Column = "clean_prob"
-) -> dict[str, float]:
+def read_suspects(path: Path, urls: Mapping[str, str]) -> dict[str, float]:
     """Read the clean probability of the pages in ``urls``, by key, from a table of pairs.
 
-    It has columns ``key`` and ``clean_prob``, or another ``column``, and best ``url``, as
-    ``pc2-baseline rank-pairs`` writes it: another crawl gives its pages the same keys.
+    It has columns ``key`` and ``clean_prob``, and best ``url``, as ``pc2-baseline rank-pairs``
+    writes it: another crawl gives its pages the same keys.
 
     Raises:
         FormatError: As :func:`read_clean_prob` says, or if no row, or a row by its URL, is of the
             pages.
     """
-    by_key = _read_table(path, column, urls)
+    by_key = _read_table(path, urls)
     known = {key: value for key, value in by_key.items() if key in urls}
     if not known:
         raise FormatError(path, f"none of its {len(by_key)} keys is one of the {len(urls)} pages")
     return known
 
 
-def _by_key(
-    file: Path, keys: Sequence[str], values: np.ndarray, column: Column
-) -> dict[str, float]:
-    low, high = _RANGES[column]
-    good = (values >= low) & (values <= high)
+def _by_key(file: Path, keys: Sequence[str], values: np.ndarray) -> dict[str, float]:
+    good = (values >= 0) & (values <= 1)
     if not good.all():
         row = int((~good).argmax())
-        problem = f"{column} of {keys[row]} is {values[row]}, expected {low} to {high}"
+        problem = f"clean_prob of {keys[row]} is {values[row]}, expected 0 to 1"
         raise FormatError(file, problem)
     return dict(zip(keys, values.tolist(), strict=True))
 
@@ -128,19 +119,19 @@ def _clean_prob(path: Path) -> np.ndarray:
     return values.astype(np.float64)
 
 
-def _read_table(path: Path, column: Column, urls: Mapping[str, str]) -> dict[str, float]:
+def _read_table(path: Path, urls: Mapping[str, str]) -> dict[str, float]:
     """Read numbers by key; a row with the URL of another page than in ``urls`` is an error."""
     if not path.exists():
         raise FormatError(path, "no such run folder, CSV or Parquet file")
     table = read_frame(path)
-    missing = {"key", column} - set(table.columns)
+    missing = {"key", "clean_prob"} - set(table.columns)
     if missing:
         raise FormatError(path, f"missing columns {sorted(missing)}")
     keys = [str(key) for key in table["key"]]
     try:
-        values = table[column].to_numpy(np.float64)
+        values = table["clean_prob"].to_numpy(np.float64)
     except (ValueError, TypeError) as error:
-        raise FormatError(path, f"{column} is not of numbers ({error!s:.200})") from None
+        raise FormatError(path, f"clean_prob is not of numbers ({error!s:.200})") from None
     if len(set(keys)) != len(keys):
         raise FormatError(path, "a key is in two rows")
     found = table["url"] if "url" in table.columns else []
@@ -148,4 +139,4 @@ def _read_table(path: Path, column: Column, urls: Mapping[str, str]) -> dict[str
         if key in urls and url not in {"", urls[key]}:
             problem = f"row {row}: {key} is {url:.80}, expected {urls[key]:.80}"
             raise FormatError(path, f"{problem}; it is of another crawl")
-    return _by_key(path, keys, values, column)
+    return _by_key(path, keys, values)

@@ -185,13 +185,7 @@ def image_kind(screenshot: bytes) -> Literal["png", "webp"]:
 _ELEMENTS_FORMAT = "now-elements/1"
 _PLAN, _CAPTURES = "now-plan/1", "now-captures/1"
 _ROWS = re.compile(r"(\d{5})\.parquet", re.ASCII)
-_OPTIONAL = {
-    "host_group",
-    "overlays",
-    "charset_browser",
-    "ink",
-    "ink_middle",
-}
+_OPTIONAL = {"host_group", "overlays", "charset_browser", "ink", "ink_middle"}
 """Columns that the first captures lack."""
 _REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
 

@@ -71,10 +71,7 @@ def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[object]
 
 
 def stream_rows(
-    path: Path,
-    schema: Any,
-    required: Collection[str],
-    optional: Collection[str] = (),
+    path: Path, schema: Any, required: Collection[str], optional: Collection[str] = ()
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table, whatever its size, holding a block of them at a time.
 

@@ -38,8 +38,8 @@ _BODY = 16 * 2**10
 def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
     """Draw the pairs to judge, in the order in which they are asked.
 
-    The draw depends on seed and keys alone: a larger sample begins with the smaller one, and two
-    judges with one seed see the same pairs in the same order. With ``from_`` it is a sample of the
+    The draw depends on keys alone: a larger sample begins with the smaller one, and two judges
+    see the same pairs in the same order. With ``from_`` it is a sample of the
     pairs judged there, by default all. With ``suspects`` it is no draw: the pairs with the lowest
     clean probability come first, and say nothing about the share of mismatches.
     """
@@ -56,7 +56,7 @@ def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
         sample = _suspects(settings.suspects, release, pairs, size)
         among += f" with a clean probability in {settings.suspects}"
     else:
-        sample = drawn(pairs, size, settings.seed)
+        sample = drawn(pairs, size)
     if not sample:
         problem = f"no pair of {settings.split or 'any split'}{among}"
         raise FormatError(release / "pairs.parquet", problem)
@@ -91,7 +91,7 @@ def serving(release: Path, settings: AuditSettings) -> Iterator[str]:
         by_key = {pair.key: pair for pair in sample}
         _check_file(verdicts, settings, by_key)
         audit = Audit(settings, by_key, _before(release, settings), screenshots, verdicts)
-        with listening(AuditHandler, settings.port, audit=audit) as url:
+        with listening(AuditHandler, audit=audit) as url:
             yield url
 
 

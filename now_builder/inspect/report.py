@@ -37,7 +37,6 @@ _EXTREMES = 12
 """Pairs shown of each kind: least clean, doubtful, cleanest."""
 _BLUE, _GREY = "#0072B2", "#8C8C8C"
 """Colours of drawings, for light and dark pages."""
-_SEED = 0
 _MAX_MB = 10
 """Size of the page in megabytes, which a mail may carry; pictures shrink to fit in."""
 
@@ -105,7 +104,7 @@ def report(release: Path, settings: ReportSettings) -> str:
     statistics = ReleaseStatistics()
     known: dict[str, float] = {}
     stream = _noting(statistics.read_pairs(release), clean_prob, known)
-    sample = drawn(stream, settings.pairs, _SEED)
+    sample = drawn(stream, settings.pairs)
     read_rest(release, manifest, statistics)
     noise = _noise(settings, known) if settings.run else None
     measured = audit_stats(settings.audit, release, settings.run) if settings.audit else None

@@ -44,11 +44,9 @@ class AuditSettings(Strict):
     sample: int = Field(
         200, ge=1, description="Number of pairs to judge; by default all with --from."
     )
-    seed: int = Field(0, description="Seed of the sample; judges of one sample share it.")
     split: Literal["train", "dev", "test"] | None = Field(
         None, description="Split of the pairs; by default all."
     )
     judge: str = Field(
         "judge", min_length=1, max_length=80, description="Name of the person, for the CSV."
     )
-    port: int = Field(0, ge=0, le=65535, description="Port on 127.0.0.1; 0 picks a free one.")

@@ -25,18 +25,10 @@ from now_builder.formats.verdicts import Verdict
 from now_builder.package.settings import FLAGS, PackageSettings
 from now_builder.program.html import template_environment
 
-_SIZES = (
-    (1_000, "n<1K"),
-    (10_000, "1K<n<10K"),
-    (100_000, "10K<n<100K"),
-    (1_000_000, "100K<n<1M"),
-    (10_000_000, "1M<n<10M"),
-    (100_000_000, "10M<n<100M"),
-)
+_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B")
 _FILTERS = (
-    "min_characters", "max_characters", "languages", "drop", "duplicate_pages",
-    "duplicate_captions", "duplicate_looks", "matched", "suspects",
-    "min_clean", "licensed", "never",
+    "languages", "drop", "duplicate_captions", "matched", "suspects", "min_clean", "licensed",
+    "never",
 )  # fmt: skip
 
 
@@ -173,7 +165,10 @@ def write_card(about: ReleaseDescription, settings: PackageSettings, plan: Split
 
 def size_category(pairs: int) -> str:
     """Return the hub's word for a number of pairs."""
-    return next((word for limit, word in _SIZES if pairs < limit), "100M<n<1B")
+    if pairs < 1000:
+        return "n<1K"
+    place = min(len(str(pairs)) - 4, len(_SIZES) - 2)
+    return f"{_SIZES[place]}<n<{_SIZES[place + 1]}"
 
 
 def language_codes(languages: Iterable[str]) -> list[str]:

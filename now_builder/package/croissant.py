@@ -77,8 +77,6 @@ def make_croissant(
         "recordSet": [_split_records(), _pair_records()],
         **_responsible(about, settings),
     }
-    if settings.homepage:
-        tree["url"] = settings.homepage
     return tree
 
 

@@ -12,7 +12,6 @@ from now_builder.formats.split import SPLITS, Split, SplitPlan, names_above
 from now_builder.formats.statistics import ranked
 from now_builder.formats.verdicts import Verdict
 from now_builder.package.licences import Sites, unlicensed
-from now_builder.package.screenshots import PhashIndex
 from now_builder.package.settings import PackageSettings
 from now_builder.program.progress import watched
 from now_builder.urls import canonical, site_of
@@ -86,8 +85,8 @@ def select(
     takes when it cannot take all is decided by a seeded hash of the key, so more pages or a larger
     size change the draw as little as can be; pairs are then ordered by key.
 
-    A page is tested for, in this order: being usable, site, licence, length, language, flags,
-    judgement, clean probability; and, in the order of the draw, test before dev before train, for
+    A page is tested for, in this order: being usable, site, licence, language, flags, judgement,
+    clean probability; and, in the order of the draw, test before dev before train, for
     being a duplicate of a page that is taken already. So a duplicate's original is always a pair,
     none is in two splits, and what is dropped makes room for the next of the draw.
     """
@@ -98,79 +97,45 @@ def select(
         why = (
             unusable(pages, line.key)
             or _filtered(pages, line.key, settings)
-            or _unmatched(line.key, pool, judged)
-            or _suspect(pages, line.key, settings, judged)
+            or _doubted(pages, line.key, pool, settings, judged)
         )
         if why is None:
             usable[pool].append(line)
         else:
             rejects.append(_reject(line, pool, *why))
     splits: dict[Split, list[str]] = {}
-    taken = _Taken(pages, settings)
+    taken: dict[tuple[str, str], str] = {}
     for pool in reversed(SPLITS):
         size = getattr(settings, pool)
         drawn = sorted(usable[pool], key=lambda line: _order(split.seed, line.key))
         splits[pool] = []
         for line in watched(drawn, f"draw {pool}"):
+            shared = _alike(pages.rows[line.key], settings)
+            twin = next((mark for mark in shared if mark in taken), None)
             if len(splits[pool]) == size:
                 why = "over_size", f"{pool} takes {size} of {len(drawn)}"
+            elif twin is not None:
+                why = twin[0], f"of {taken[twin]}, {shared[twin]}"
             else:
-                why = taken.twin_of(line.key)
-            if why is None:
-                taken.add(line.key, pool)
+                taken |= dict.fromkeys(shared, f"{line.key} in {pool}")
                 splits[pool].append(line.key)
-            else:
-                rejects.append(_reject(line, pool, *why))
+                continue
+            rejects.append(_reject(line, pool, *why))
     rejects.sort(key=lambda reject: reject.key)
     return Selection({pool: sorted(splits[pool]) for pool in SPLITS}, rejects)
 
 
-class _Taken:
-    """The pages taken so far, searched for duplicates."""
-
-    def __init__(self, pages: CrawledPages, settings: PackageSettings) -> None:
-        self._rows = pages.rows
-        self._splits: dict[str, Split] = {}
-        self._landed: dict[str, str] | None = {} if settings.duplicate_pages == "drop" else None
-        drops = settings.duplicate_captions == "exact"
-        self._captions: dict[str, str] | None = {} if drops else None
-        bits = settings.duplicate_looks
-        self._looks = PhashIndex(bits) if bits >= 0 else None
-
-    def twin_of(self, key: str) -> tuple[str, str] | None:
-        """Return why a page is a duplicate of another (reason and detail), else ``None``."""
-        row = self._rows[key]
-        first = self._landed.get(_landed(row)) if self._landed is not None else None
-        if first is not None:
-            landed = row.final_url or row.url
-            return "duplicate_page", f"of {first} in {self._splits[first]}, {landed}"
-        same = self._captions.get(_folded(row)) if self._captions is not None else None
-        if same is not None:
-            return "duplicate_caption", f"of {same} in {self._splits[same]}, equal but for case"
-        like = self._looks.find(row.phash) if self._looks is not None and row.phash else None
-        if like is not None:
-            detail = f"of {like[0]} in {self._splits[like[0]]}, {like[1]} bits apart"
-            return "duplicate_look", detail
-        return None
-
-    def add(self, key: str, pool: Split) -> None:
-        row = self._rows[key]
-        self._splits[key] = pool
-        if self._landed is not None:
-            self._landed[_landed(row)] = key
-        if self._captions is not None:
-            self._captions[_folded(row)] = key
-        if self._looks is not None and row.phash:
-            self._looks.add(key, row.phash)
+def _alike(row: CaptureRow, settings: PackageSettings) -> dict[tuple[str, str], str]:
+    """Return what no two pairs may share, by reason and value, with what a reject says of it."""
+    found = {("duplicate_page", _landed(row)): row.final_url or row.url}
+    if settings.duplicate_captions == "exact":
+        found["duplicate_caption", (row.caption or "").casefold()] = "equal but for case"
+    return found
 
 
 def _landed(row: CaptureRow) -> str:
     """Return the canonical form of the URL at which a visit ended, else of the listed one."""
     return canonical(row.final_url or row.url) or row.url
-
-
-def _folded(row: CaptureRow) -> str:
-    return (row.caption or "").casefold()
 
 
 def _filtered(
@@ -182,11 +147,6 @@ def _filtered(
         return "never", "a site of --never"
     if pages.sites is not None and (why := unlicensed(row, pages.sites)):
         return why
-    length = len(row.caption or "")
-    if length < settings.min_characters:
-        return "short_caption", f"{length} characters, fewer than {settings.min_characters}"
-    if settings.max_characters and length > settings.max_characters:
-        return "long_caption", f"{length} characters, more than {settings.max_characters}"
     lang = row.lang or "und"
     if settings.kept_languages and lang not in settings.kept_languages:
         return "language", lang
@@ -194,23 +154,15 @@ def _filtered(
     return (f"flag:{flags[0]}", ",".join(flags)) if flags else None
 
 
-def _unmatched(
-    key: str, pool: Split, judged: Mapping[str, Verdict] | None
-) -> tuple[str, str | None] | None:
-    if judged is None or pool == "train":
-        return None
-    verdict = judged.get(key)
-    return None if verdict == "match" else ("not_matched", f"judged {verdict or 'by nobody'}")
-
-
-def _suspect(
-    pages: CrawledPages,
-    key: str,
-    settings: PackageSettings,
+def _doubted(
+    pages: CrawledPages, key: str, pool: Split, settings: PackageSettings,
     judged: Mapping[str, Verdict] | None,
-) -> tuple[str, str | None] | None:
+) -> tuple[str, str | None] | None:  # fmt: skip
+    verdict = (judged or {}).get(key)
+    if judged is not None and pool != "train" and verdict != "match":
+        return "not_matched", f"judged {verdict or 'by nobody'}"
     clean_prob = pages.suspects.get(key, 1.0)
-    if clean_prob >= settings.min_clean or (judged or {}).get(key) == "match":
+    if clean_prob >= settings.min_clean or verdict == "match":
         return None
     return "suspect", f"clean_prob {clean_prob:.4g}, less than {settings.min_clean:g}"
 

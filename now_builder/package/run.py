@@ -12,12 +12,7 @@ from typing import Any
 from now_builder import __version__
 from now_builder.config import build
 from now_builder.errors import ConfigError
-from now_builder.formats.captions import (
-    find_tokenizers,
-    read_vocabulary,
-    to_line,
-    write_vocabulary,
-)
+from now_builder.formats.captions import find_tokenizers, read_vocabulary, to_line, write_vocabulary
 from now_builder.formats.features import OF_FILE, Features, check_captures, open_features
 from now_builder.formats.io import (
     alone_in,
@@ -40,9 +35,7 @@ from now_builder.formats.release import (
     write_pairs,
     write_rejects,
 )
-from now_builder.formats.shard import (
-    CaptureRow,
-)
+from now_builder.formats.shard import CaptureRow
 from now_builder.formats.split import SPLITS, Split, SplitPlan, read_split
 from now_builder.formats.statistics import ReleaseStatistics
 from now_builder.package.arrays import ArrayFiles, write_images
@@ -147,10 +140,7 @@ def _package(
 
 
 def resolve_settings(
-    settings: PackageSettings,
-    split: SplitPlan,
-    before: Manifest | None,
-    release: Path,
+    settings: PackageSettings, split: SplitPlan, before: Manifest | None, release: Path
 ) -> PackageSettings:
     """Decide every setting: as given, else as the release was made (``before``), else the default.
 

@@ -1,10 +1,7 @@
-"""Consent walls, by a page's elements; similar screenshots, by perceptual hashes."""
+"""Consent walls, by a page's elements."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-import numpy as np
-from jaxtyping import UInt64
 
 from now_builder.formats.shard import HEIGHT, WIDTH, Element, read_plan, stream_elements
 from now_builder.package.flags import consent_words
@@ -106,29 +103,3 @@ def _ends(elements: Sequence[Element]) -> list[int]:
         if 0 <= parent < number:
             ends[parent] = max(ends[parent], ends[number])
     return ends
-
-
-class PhashIndex:
-    """Perceptual hashes, searched for one that differs in so many of its 64 bits at most."""
-
-    def __init__(self, bits: int) -> None:
-        self._bits = bits
-        self._hashes: UInt64[np.ndarray, " room"] = np.zeros(1024, np.uint64)
-        self._keys: list[str] = []
-
-    def find(self, phash: str) -> tuple[str, int] | None:
-        """Return the nearest page and its distance in bits, the first of equals, else ``None``."""
-        known = self._hashes[: len(self._keys)]
-        if not len(known):
-            return None
-        bits = np.bitwise_count(known ^ np.uint64(int(phash, 16)))
-        nearest = int(bits.argmin())
-        distance = int(bits[nearest])
-        return (self._keys[nearest], distance) if distance <= self._bits else None
-
-    def add(self, key: str, phash: str) -> None:
-        """Add a page."""
-        if len(self._keys) == len(self._hashes):
-            self._hashes = np.concatenate([self._hashes, np.zeros_like(self._hashes)])
-        self._hashes[len(self._keys)] = np.uint64(int(phash, 16))
-        self._keys.append(key)

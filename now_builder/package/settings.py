@@ -67,10 +67,6 @@ class PackageSettings(Strict):
         description="Text file of hosts, one a line, as crawl --never takes it: pages of these and "
         "of hosts below them are left out, such as those whose owners ask for it. none: no file.",
     )
-    min_characters: int = Field(0, ge=0, description="Minimum characters of a caption.")
-    max_characters: int = Field(
-        0, ge=0, description="Maximum characters of a caption; 0: no limit."
-    )
     languages: str = Field(
         "all",
         pattern=r"^all$|^[a-z]{2,3}(,[a-z]{2,3})*$",
@@ -81,18 +77,8 @@ class PackageSettings(Strict):
         description="Flags whose pages are left out, such as blank,error_page; none drops none. "
         f"Flags: {', '.join(FLAGS)}. consent_wall takes reading the elements of all pages.",
     )
-    duplicate_pages: Literal["keep", "drop"] = Field(
-        "drop", description="drop: keep one of the listed URLs that led to one page by redirects."
-    )
     duplicate_captions: Literal["keep", "exact"] = Field(
         "keep", description="exact: keep one of the captions equal after case folding."
-    )
-    duplicate_looks: int = Field(
-        -1,
-        ge=-1,
-        le=32,
-        description="Drop screenshots within this Hamming distance of another, by their "
-        "perceptual hashes of 64 bits; screenshots that look alike have 0 to 4; -1 drops none.",
     )
     npy: bool = Field(False, description="Also write {split}_ims.npy for the authors' loader.")
     name: str = Field("Rebuilt Noise of Web", min_length=1, description="Name of the dataset.")
@@ -101,7 +87,6 @@ class PackageSettings(Strict):
         pattern=r"^[a-z0-9][a-z0-9.+-]*$",
         description="Licence id as the hub writes it, in lower case (cc-by-nc-4.0, other …).",
     )
-    homepage: str = Field("", description="Address of the published release, for its card.")
     contact: str = Field("", description="Address for requests of removal, for the card.")
 
     @field_validator("matched", mode="before")

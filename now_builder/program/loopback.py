@@ -11,8 +11,6 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from now_builder.errors import ConfigError
-
 
 class LoopbackHandler(BaseHTTPRequestHandler):
     """Answers requests; a subclass has ``do_GET`` and ``do_POST``.
@@ -82,14 +80,11 @@ class QuietServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def listening(handler: type[LoopbackHandler], port: int, **attributes: Any) -> Iterator[str]:
+def listening(handler: type[LoopbackHandler], **attributes: Any) -> Iterator[str]:
     """Serve while the context is open; yield the URL, whose path nobody can guess."""
     root = f"/{secrets.token_urlsafe(24)}/"
     own = type("Handler", (handler,), {**attributes, "root": root})
-    try:
-        server = QuietServer(("127.0.0.1", port), own)
-    except OSError as error:
-        raise ConfigError(f"--port {port}: {error.strerror}; another, or 0 for any") from None
+    server = QuietServer(("127.0.0.1", 0), own)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -21,12 +21,7 @@ from now_builder.formats.captions import (
     write_captions,
     write_vocabulary,
 )
-from now_builder.formats.io import (
-    alone_in,
-    refuse_folder_of_others,
-    remove_leftovers,
-    sha256_of,
-)
+from now_builder.formats.io import alone_in, refuse_folder_of_others, remove_leftovers, sha256_of
 from now_builder.formats.split import read_split
 from now_builder.tokenize.corpus import (
     CaptionTokenizer,

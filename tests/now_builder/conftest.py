@@ -166,6 +166,6 @@ def small_release(
     from now_builder.package.settings import PackageSettings
 
     release = tmp_path_factory.mktemp("small-release") / "release"
-    settings = PackageSettings(name='A "name": odd', licence="cc-by-nc-4.0", homepage="http://x.y/")
+    settings = PackageSettings(name='A "name": odd', licence="cc-by-nc-4.0")
     package(small_crawl, small_features, small_captions, release, settings)
     return release

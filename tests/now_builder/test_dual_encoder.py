@@ -111,14 +111,6 @@ def test_pictures_are_seen_whole_where_the_processor_crops(folder):
     assert (found[0] - found[1]).abs().max() > 1e-3
 
 
-def test_half_precision_stays_near(folder, pictures):
-    whole = PictureEncoder(str(folder("clip")), CPU).images(pictures)
-    for precision in ("bf16", "fp16"):
-        half = PictureEncoder(str(folder("clip")), CPU, precision).images(pictures)
-        assert half.dtype == torch.float32
-        assert (half * whole).sum(dim=1).min() > 0.99
-
-
 def test_a_model_is_known_by_what_its_vectors_depend_on_and_by_its_commit(folder, tmp_path):
     commit = "0123456789" * 4
     moved = shutil.copytree(folder("clip"), tmp_path / commit)
@@ -232,12 +224,6 @@ def test_a_model_of_the_hub_is_downloaded_without_its_pickle_where_there_are_saf
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert find_encoder("now/clip") == cache
     assert asked == [("now/clip", None, ["*.json", "*.txt", "*.model", "*.safetensors"])]
-
-
-def test_without_transformers_it_is_said_what_to_install(folder, monkeypatch):
-    monkeypatch.setattr("now_builder.dual_encoder.find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"transformers is missing; .*noise-of-web\[zero-shot\]"):
-        PictureEncoder(str(folder("clip")), CPU)
 
 
 def test_a_model_without_one_vector_for_each_is_named():

@@ -19,12 +19,8 @@ from now_builder.export.settings import ExportSettings
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.features import open_features
 from now_builder.formats.release import (
-    DATA_FOLDER,
-    read_manifest,
     read_pairs,
     read_split_captions,
-    write_manifest,
-    write_pairs,
 )
 from now_builder.formats.shard import read_captures
 from now_builder.package.run import package
@@ -104,23 +100,6 @@ def test_regions_boxes_and_tokens_are_those_of_the_release(loaded, release: Path
         assert [list(line) for line in data[f"tokens_{name}"]] == expected
 
 
-def test_tokens_are_by_any_tokenizer_and_of_the_same_pages(release: Path, tmp_path: Path) -> None:
-    own = shutil.copytree(release, tmp_path / "release")
-    manifest = read_manifest(own)
-    for split in SPLITS:
-        folder = own / DATA_FOLDER
-        shutil.copy(folder / f"{split}_caps_bpe.txt", folder / f"{split}_caps_mine.txt")
-        manifest.fingerprints[split]["mine"] = manifest.fingerprints[split]["bpe"]
-    write_manifest(own, manifest)
-    settings = ExportSettings(to="parquet", tokens=True)
-    export(own, tmp_path / "out", settings)
-    assert "| `tokens_mine` | content ids" in (tmp_path / "out" / "README.md").read_text("utf-8")
-    ids = own / DATA_FOLDER / "test_ids.txt"
-    ids.write_text("\n".join(reversed(ids.read_text().split())) + "\n")
-    with pytest.raises(FormatError, match=r"test_ids\.txt: keys are not those of pairs\.parquet"):
-        export(own, tmp_path / "other", settings)
-
-
 def test_files_are_cut_by_size_and_split(out: Path, loaded) -> None:
     names = sorted(path.name for path in (out / "data").iterdir())
     train = [name for name in names if name.startswith("train")]
@@ -178,20 +157,6 @@ def test_a_killed_run_goes_on_where_it_was(
     export(release, hurt, other, force=True)
     left = {path.split("/")[0] for path in contents(hurt)} - {"mine.txt"}
     assert left == {"images", "texts", "t2i", "i2t", "README.md", "export.json"}
-
-
-def test_datasets_takes_no_earlier_export_from_its_cache(
-    release: Path, repeating_release: Path, tmp_path: Path
-) -> None:
-    """Its cache knows a folder by its last name."""
-    found = []
-    for number, source in enumerate((release, repeating_release)):
-        out = tmp_path / str(number) / "out"
-        export(source, out, ExportSettings(to="parquet"))
-        data = datasets.load_dataset(str(out), split="test", cache_dir=str(tmp_path / "c"))
-        found.append(data["caption"][:])
-    assert len(found[0]) == len(found[1])
-    assert found[0] != found[1]
 
 
 def test_without_images_no_captures_are_needed_and_no_pixel_is_shipped(
@@ -256,14 +221,6 @@ def test_an_export_with_a_torn_record_is_one_clear_line(small_release, tmp_path)
     for force in (False, True):
         with pytest.raises(FormatError, match=r"export.json: not JSON .*; delete the folder"):
             export(small_release, tmp_path, ExportSettings(to="parquet"), force=force)
-
-
-def test_pairs_out_of_order_are_one_clear_line(small_release, tmp_path):
-    pairs = [pair for pair in read_pairs(small_release) if pair.split != "dev"]
-    for torn, told in ((pairs, r"dev is \[\], expected 0, 1, 2"), (pairs[1:], r"train is \[1, 2,")):
-        write_pairs(tmp_path / "pairs.parquet", torn)
-        with pytest.raises(FormatError, match=told):
-            export(tmp_path, tmp_path / "out", ExportSettings(to="parquet"))
 
 
 def test_a_description_that_was_edited_is_refused_before_anything_is_written(

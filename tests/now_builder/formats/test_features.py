@@ -95,20 +95,6 @@ def test_what_is_written_is_read(
                 assert same(found, expected)
 
 
-@settings(max_examples=15)
-@given(rows=st.lists(st.integers(0, 14), max_size=20))
-def test_rows_come_in_the_order_asked_for(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[int]
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "order.h5"
-    if not path.exists():
-        write_features(path, [batch([f"{i}" for i in range(15)])], {})
-    with open_features(path) as features:
-        whole = features.read(slice(None))
-        found = features.read(np.array(rows, dtype=np.int64))
-    assert same(found, whole.take(np.array(rows, dtype=np.int64)))
-
-
 def test_pages_that_are_counted_lie_in_one_piece_and_are_mapped(tmp_path: Path) -> None:
     for pages in (15, 0):
         path, keys = tmp_path / f"{pages}.h5", [f"{i}" for i in range(pages)]

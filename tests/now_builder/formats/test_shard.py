@@ -19,7 +19,6 @@ from now_builder.formats.shard import (
     Capture,
     CaptureRow,
     Element,
-    Planned,
     complete_shards,
     members_path,
     open_screenshot,
@@ -52,12 +51,6 @@ def capture(key: str, **changes) -> Capture:
 def row(key: str, **changes) -> CaptureRow:
     url = f"http://site.test/{key}"
     return replace(CaptureRow(key, url, url, "site.test", "ok", caption="a"), **changes)
-
-
-def test_shares_of_ink_are_stored_whether_there_are_any_or_not(tmp_path: Path) -> None:
-    rows = [row("00000_0000", ink=0.25, ink_middle=0.0), row("00000_0001", status="failed")]
-    write_shard(tmp_path, 0, rows, [])
-    assert read_rows(tmp_path) == rows
 
 
 def test_captures_from_before_a_column_was_added_still_read(tmp_path: Path) -> None:
@@ -122,17 +115,6 @@ def test_a_capture_survives_its_tar(
     assert list(read_captures(captures)) == [expected]
 
 
-def test_the_plan_is_read_as_written_with_urls_verbatim(tmp_path: Path) -> None:
-    plan = [
-        Planned("00000_0000", 0, "  HTTP://Site.test:80/%7Ea ", "http://site.test/~a", "site.test"),
-        Planned(
-            "00001_0000", 1, "http://例え.test/", "http://xn--r8jz45g.test/", "xn--r8jz45g.test"
-        ),
-    ]
-    write_plan(tmp_path, plan)
-    assert read_plan(tmp_path) == plan
-
-
 def test_the_same_shard_is_the_same_bytes_whatever_its_folder_is_called(
     tmp_path: Path, monkeypatch
 ) -> None:
@@ -143,12 +125,6 @@ def test_the_same_shard_is_the_same_bytes_whatever_its_folder_is_called(
         for path in (members_path, rows_path):
             assert path(tmp_path / "one", 0).read_bytes() == path(two, 0).read_bytes()
         assert read_rows(two) == read_rows(tmp_path / "one")
-
-
-def test_members_can_be_skipped_unread(tmp_path: Path) -> None:
-    tar = write(tmp_path / "c", ["00000_0000", "00000_0001", "00000_0002"])
-    found = read_members(tar, frozenset({"00000_0001"}))
-    assert [item.key for item in found] == ["00000_0000", "00000_0002"]
 
 
 def test_only_numbered_parquets_are_shards(tmp_path: Path) -> None:
@@ -203,14 +179,6 @@ def test_a_torn_parquet_is_one_line(tmp_path: Path, share: float) -> None:
     path.write_bytes(content[: int(share * len(content))])
     refused(lambda: read_rows(tmp_path / "c"), path, "parquet", MEND)
     refused(lambda: read_texts(tmp_path / "c", 0), path, "parquet", MEND)
-
-
-def test_a_foreign_parquet_is_refused(tmp_path: Path) -> None:
-    path = rows_path(tmp_path, 0)
-    pq.write_table(pa.table({"key": ["a"]}), path)
-    refused(lambda: read_rows(tmp_path), path, "format")
-    with pytest.raises(FormatError, match=r"^(?!.*delete)"):  # it is not ours
-        read_rows(tmp_path)
 
 
 def test_rows_of_other_types_are_refused(tmp_path: Path) -> None:

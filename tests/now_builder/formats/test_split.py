@@ -74,12 +74,6 @@ def test_by_domain_keeps_the_hosts_of_a_domain_together_and_by_site_does_not() -
     assert len({SplitPlan(by="site", shares=SHARES).pool_of(host, "k") for host in hosts}) == 3
 
 
-def test_by_page_each_key_is_drawn_for_itself() -> None:
-    plan = SplitPlan(seed=4, by="page", shares=SHARES)
-    for number in range(40):
-        assert plan.pool_of("a.test", f"k{number}") == pool(f"k{number}", 4, SHARES)
-
-
 def test_a_plan_from_before_domains_keeps_its_assignment(tmp_path: Path) -> None:
     """Its file has no suffixes, and perhaps no by: hosts are hashed as they were."""
     path = tmp_path / "split.toml"

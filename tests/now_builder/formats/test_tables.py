@@ -41,25 +41,11 @@ def test_empty_cells_of_parquet_are_empty_texts_or_none(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_an_index_that_pandas_stored_is_a_column(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    FRAME.set_index("key").to_parquet(tmp_path / "table:1")
-    assert list(read_frame(Path("table:1"))["key"]) == list(FRAME["key"])
-
-
 def test_a_name_twice_is_named(tmp_path: Path) -> None:
     column = pa.array(["a"])
     pq.write_table(pa.table([column, column], names=["key", "key"]), tmp_path / "t.parquet")
     with pytest.raises(FormatError, match="a name twice"):
         read_frame(tmp_path / "t.parquet")
-
-
-def test_text_that_is_not_utf8_is_refused_where_it_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "t.parquet"
-    pq.write_table(pa.table({"key": ["some text"]}), path, compression=None, use_dictionary=False)
-    path.write_bytes(path.read_bytes().replace(b"some text", b"some \xff\xfe\xfdt"))
-    with pytest.raises(FormatError, match="neither CSV nor Parquet"):
-        read_frame(path)
 
 
 TORN = [
@@ -119,14 +105,6 @@ def test_a_name_is_read_without_what_is_not_seen_around_it(tmp_path: Path) -> No
     path = tmp_path / "t.csv"
     path.write_text("\ufeff\ufeffKey,note\n\u200b00000_0000\u2060,\u200bx\n", "utf-8")
     assert read_frame(path).to_dict("list") == {"key": ["00000_0000"], "note": ["\u200bx"]}
-
-
-def test_a_name_that_differs_in_case_alone_is_another_column(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("KEY,key\na,b\n", "utf-8")
-    assert list(read_frame(tmp_path / "t.csv")["key"]) == ["b"]
-    (tmp_path / "t.csv").write_text("KEY,Key\na,b\n", "utf-8")
-    with pytest.raises(FormatError, match="a name twice"):
-        read_frame(tmp_path / "t.csv")
 
 
 def test_what_is_no_table_is_called_what_it_is(tmp_path: Path) -> None:

@@ -108,23 +108,6 @@ def test_what_cannot_be_had_is_said_in_one_line(run, tmp_path, words, more, line
     assert (tmp_path / "fetched.json").exists(), "what is there stays"
 
 
-def test_a_second_command_is_refused_and_leaves_the_download(hub, command, run, tmp_path):
-    hub.files[NAME] = {"NoW.zip": archive(padding=1 << 20)}
-    hub.cut = 1 << 19
-    with command("fetch-now", tmp_path / "NoW") as process:
-        deadline = time.monotonic() + 60
-        while not [path for method, path, _ in hub.asked if method == "GET"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        code, _, err = run("fetch-now", tmp_path / "NoW")
-        assert (code, err) == (
-            1,
-            f"error: {tmp_path}/NoW: another command is writing in this folder\n",
-        )
-        hub.waiting.set()
-        assert not process.wait(60), process.communicate()[1]
-
-
 def test_a_body_of_another_size_than_was_named_is_told_in_a_line(hub, tmp_path, whole):
     hub.files[NAME] = {"NoW.zip": whole}
     remote = fetch._find(hub.address)

@@ -1,16 +1,10 @@
 """The audit: every verdict is on the disk at once, and what audits say is worked out by hand."""
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -22,18 +16,10 @@ from hypothesis import strategies as st
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import read_pairs
 from now_builder.formats.shard import read_captures, read_rows, write_shard
-from now_builder.formats.verdicts import (
-    VerdictRow,
-    one_line,
-    open_verdicts,
-    read_verdicts,
-    to_row,
-)
+from now_builder.formats.verdicts import VerdictRow, one_line, open_verdicts, read_verdicts, to_row
 from now_builder.inspect.audit import sample_of, serving
 from now_builder.inspect.settings import AuditSettings
 from now_builder.inspect.stats import audit_stats, auroc, kappa, mean_interval, wilson
-
-COMMAND = [sys.executable, "-c", "from now_builder.cli import main; main()"]
 
 
 def judged(key, matched="match", judge="ann", note="", split="train"):
@@ -145,11 +131,10 @@ def test_two_audits_cannot_write_one_file_nor_two_judges(world, settings):
         pass
 
 
-def test_the_sample_is_seeded_and_grows_at_its_end(world, settings):
+def test_the_sample_grows_at_its_end(world, settings):
     small = sample_of(world.release, settings)
     large = sample_of(world.release, settings.model_copy(update={"sample": 40}))
     assert large[:12] == small
-    assert sample_of(world.release, settings.model_copy(update={"seed": 1})) != small
     dev = sample_of(world.release, settings.model_copy(update={"split": "dev", "sample": 500}))
     assert {pair.key for pair in dev} == {
         pair.key for pair in read_pairs(world.release) if pair.split == "dev"
@@ -210,39 +195,6 @@ def test_pictures_of_another_crawl_under_the_same_keys_are_refused(world, settin
         serving(world.release, again),
     ):
         pass
-
-
-@contextmanager
-def started(world, path, *options) -> Iterator[tuple[str, subprocess.Popen]]:
-    process = subprocess.Popen(
-        [*COMMAND, "audit", world.release, "--captures", world.captures, "-o", path, *options],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        line = process.stdout.readline()
-        yield line.removeprefix("Judge here: ").strip(), process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-def test_killed_at_any_time_and_started_again_it_goes_on(world, tmp_path):
-    path = tmp_path / "audit.csv"
-    settings = AuditSettings(captures=world.captures, output=path, sample=9)
-    keys = [pair.key for pair in sample_of(world.release, settings)]
-    for turn in range(3):
-        with started(world, path, "--sample", "9") as (url, process):
-            page = ask(url)[2].decode()
-            data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
-            assert data["done"] == keys[: 2 * turn]
-            for key in keys[2 * turn : 2 * turn + 2]:
-                assert ask(url, "verdict", {"key": key, "matched": "unsure"})[0] == 200
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        assert [line.key for line in read_verdicts(path)] == keys[: 2 * turn + 2]
 
 
 def test_wilson_by_hand():
@@ -323,22 +275,6 @@ def test_stats_of_two_judges_and_a_run(tmp_path):
     assert json.loads(json.dumps(asdict(found)))["between"][0]["first"] == "ann"
 
 
-def test_stats_count_the_kinds_of_mismatch(tmp_path):
-    lines = {
-        "a": ("mismatch", "Boilerplate"), "b": ("mismatch", "boilerplate"),
-        "c": ("mismatch", "not shown"), "d": ("match", "short"), "e": ("mismatch", ""),
-    }  # fmt: skip
-    one = write(tmp_path / "1.csv", [judged(k, w, note=n) for k, (w, n) in lines.items()])
-    two = write(
-        tmp_path / "2.csv",
-        [judged(k, w, "bo", note="not shown" if n else n) for k, (w, n) in lines.items()],
-    )
-    found = audit_stats([one, two], None, None)
-    assert found.judges[0].kinds == {"boilerplate": 2, "not shown": 1}
-    assert found.together.kinds == {"not shown": 1}
-    assert "  mismatched by: boilerplate 2, not shown 1" in str(found).splitlines()
-
-
 def test_stats_name_judges_apart_and_refuse_what_they_cannot_read(tmp_path, world, run):
     one, two = (write(tmp_path / name, [judged("a")]) for name in ("1.csv", "2.csv"))
     names = [judge.name for judge in audit_stats([one, two], None, None).judges]
@@ -372,10 +308,6 @@ def test_stats_of_any_table_of_pairs(world, tmp_path):
         assert found.judges[0].name == str(tmp_path / name)
         assert found.together.counts == {"match": 0, "mismatch": 2, "unsure": 1}
         assert found.together.by_split.keys() == {"train"}
-        [both] = audit_stats([ann, tmp_path / name], world.release, None).between
-        assert (both.both, both.decided) == (3, 2)
-        alone = audit_stats([tmp_path / name], None, None)
-        assert alone.together.counts == {"match": 0, "mismatch": 3, "unsure": 1}
     beliefs = tmp_path / "beliefs.csv"
     beliefs.write_text("key,clean_prob\n" + "".join(f"{pair.key},0.1\n" for pair in some))
     judges = [tmp_path / "key.csv", tmp_path / "url.parquet"]
@@ -404,18 +336,7 @@ def test_only_pairs_that_a_table_names_are_shown_again(world, settings, tmp_path
     again = {"from_": write(tmp_path / "first.csv", [*lines, other]), "captures": world.captures}
     every = sample_of(world.release, AuditSettings(**again))
     assert {pair.key for pair in every} == named
-    some = sample_of(world.release, AuditSettings(**again, sample=7))
-    assert some == every[:7]
-    with serving(
-        world.release, AuditSettings(**again, sample=7, output=tmp_path / "again.csv")
-    ) as url:
-        page = ask(url)[2].decode()
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
-    assert [item["verdict"] for item in data["items"]] == ["match"] * 7
-    dev = sample_of(world.release, AuditSettings(**again, split="dev"))
-    assert {pair.key for pair in dev} == {
-        pair.key for pair in pairs if pair.split == "dev" and pair.key in named
-    }
+    assert sample_of(world.release, AuditSettings(**again, sample=7)) == every[:7]
     again["from_"] = write(tmp_path / "elsewhere.csv", [other])
     with pytest.raises(FormatError, match=r"no pair of any split that .*elsewhere\.csv names"):
         sample_of(world.release, AuditSettings(**again))
@@ -438,19 +359,3 @@ def test_suspects_come_first_and_only_those_of_this_release(world, settings, tmp
     table.assign(key="x" + table.key).to_csv(file, index=False)
     with pytest.raises(FormatError, match=r"none of its .* keys is one of the .* pages"):
         sample_of(world.release, own)
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ("key,clean\na,1\n", "columns .*, expected key or url, and matched"),
-        ("matched\nyes\n", "columns .*, expected key or url, and matched"),
-        ("key,matched\na,maybe\n", "row 2: matched is 'maybe', expected true, false"),
-        ("key,matched\nelsewhere,yes\n", "none of its 1 lines names a key of"),
-        ("", "neither CSV nor Parquet"),
-    ],
-)
-def test_stats_say_what_a_table_lacks(world, tmp_path, content, problem):
-    (tmp_path / "x.csv").write_text(content)
-    with pytest.raises(FormatError, match=problem):
-        audit_stats([tmp_path / "x.csv"], world.release, None)

@@ -3,21 +3,16 @@
 import re
 from collections import Counter, deque
 from html.parser import HTMLParser
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.captions import TOKENIZERS, UNK
+from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.features import open_features
 from now_builder.formats.pair_statistics import read_clean_prob
-from now_builder.formats.release import (
-    read_manifest,
-    read_pairs,
-    read_split_captions,
-)
+from now_builder.formats.release import read_manifest, read_pairs, read_split_captions
 from now_builder.formats.screenshots import data_uri
 from now_builder.formats.split import SPLITS
 from now_builder.formats.statistics import ReleaseStatistics, ceiling
@@ -96,17 +91,6 @@ def test_the_numbers_are_those_of_the_obvious_slow_way(world):
             images = [pair.regions_sha256 for pair in by_split[split]]
             expected = ceiling(images, [tuple(ids) for ids in lines.captions])
             assert found.splits[split].ceiling(name) == expected
-    for earlier, later in combinations(SPLITS, 2):
-        first, second = found.splits[earlier], found.splits[later]
-        for column in ("caption", "site"):
-            known = {getattr(pair, column) for pair in by_split[earlier]}
-            expected = sum(getattr(pair, column) in known for pair in by_split[later])
-            assert second.columns[column].count_in(first.columns[column]) == expected
-        known = {pair.phash for pair in by_split[earlier]}
-        expected = sum(pair.phash in known for pair in by_split[later])
-        assert second.phashes.count_in(first.phashes) == expected
-    train, test = found.splits["train"], found.splits["test"]
-    assert test.columns["caption"].count_in(train.columns["caption"])
     every = [
         len(ids) for split in SPLITS
         for ids in read_split_captions(world.release, split, "bpe").captions
@@ -115,26 +99,6 @@ def test_the_numbers_are_those_of_the_obvious_slow_way(world):
     assert bpe.summary.mean == pytest.approx(np.mean(every))
     assert bpe.summary.largest == max(every)
     assert bpe.histogram.startswith("data:image/svg+xml;base64,")
-
-
-def test_the_share_of_unknown_tokens_is_told_by_language_and_tokenizer(world, tmp_path):
-    found, pairs = statistics_of(world.release), read_pairs(world.release)
-    text, _ = look(world, tmp_path)
-    for name in TOKENIZERS:
-        lines = {}
-        for split in SPLITS:
-            own = read_split_captions(world.release, split, name)
-            lines |= dict(zip(own.keys, own.captions, strict=True))
-        shares = found.unknown_percents(name)
-        assert list(shares) == list(found.languages)
-        for language, share in shares.items():
-            ids = [number for pair in pairs if pair.lang == language for number in lines[pair.key]]
-            assert share == pytest.approx(100 * ids.count(UNK) / len(ids))
-            row = re.search(
-                rf"<th scope=\"row\">{language}</th><td [^/]*</td>(.*%</td>)</tr>", text
-            )
-            assert f"{share:.2f} %" in row[1]
-    assert any(found.unknown_percents("jieba").values())
 
 
 def test_the_page_shows_the_numbers_and_the_pairs(world, tmp_path):

@@ -12,15 +12,9 @@ import yaml
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import sha256_of
-from now_builder.formats.release import (
-    LICENCES,
-    read_manifest,
-    read_pairs,
-    stream_rejects,
-    write_pairs,
-)
-from now_builder.formats.shard import read_captures, read_plan, read_rows, write_shard
-from now_builder.package.licences import is_free, read_sites
+from now_builder.formats.release import LICENCES, read_manifest, read_pairs, stream_rejects
+from now_builder.formats.shard import CaptureRow, read_plan
+from now_builder.package.licences import is_free, read_sites, unlicensed
 from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
 from now_builder.package.verify import verify
@@ -130,31 +124,16 @@ def test_manifest_card_and_metadata_name_licences_and_sources(made, release):
     assert verify(release) == []
 
 
-def test_a_page_that_led_to_another_site_is_out_whatever_its_own_licence(
-    made, small_crawl, tmp_path
-):
-    captures = shutil.copytree(small_crawl, tmp_path / "captures")
-    pairs = read_pairs(made.folder / "release")
-    gone, stayed = pairs[0], pairs[1]
-    elsewhere = next(pair.site for pair in pairs if pair.site != gone.site)
-    ends = {gone.key: f"http://{elsewhere}/", stayed.key: f"HTTP://{stayed.site.upper()}:80/x"}
-    for shard in {int(key[:5]) for key in ends}:
-        rows = [
-            replace(row, final_url=ends.get(row.key, row.final_url))
-            for row in read_rows(captures, shard)
-        ]
-        write_shard(captures, shard, rows, list(read_captures(captures, shards=[shard])))
-    release = made(tmp_path / "release", captures)
-    [reject] = [one for one in stream_rejects(release) if one.key == gone.key]
-    assert reject.reason == "not_licensed"
-    assert reject.detail == f"led to {elsewhere}, whose licence is another"
-    assert stayed.key in {pair.key for pair in read_pairs(release)}
+def test_a_page_that_led_to_another_site_is_out_whatever_its_own_licence():
+    sites = {host: {"licence": "MIT"} for host in ("a.test", "b.test")}
+    row = CaptureRow("k", "http://a.test/", "http://a.test/", "a.test", "ok")
+    assert unlicensed(replace(row, final_url="HTTP://A.TEST:80/x"), sites) is None
+    told = "not_licensed", "led to b.test, whose licence is another"
+    assert unlicensed(replace(row, final_url="http://b.test/"), sites) == told
 
 
 def test_verify_finds_a_page_without_a_licence_though_all_hashes_agree(release):
-    pairs = read_pairs(release)
     text = (release / LICENCES).read_text(encoding="utf-8")
-    licences = read_manifest(release).licences
     for changed, told in (
         (text.replace("MIT", "GPL-3.0"), "licences.csv: no licence that lets others have the"),
         (text.replace(",MIT,", ",BSD-2-Clause,"), "licences.csv: pairs by licence"),
@@ -166,12 +145,7 @@ def test_verify_finds_a_page_without_a_licence_though_all_hashes_agree(release):
         rehash(release)
         assert [told in problem for problem in verify(release)] == [True], told
     (release / LICENCES).write_text(text, encoding="utf-8")
-    rehash(release, licences={})
-    assert verify(release) == [f"{LICENCES}: pairs by licence {licences}, expected {{}}"]
-    rehash(release, licences=licences)
-    write_pairs(release / "pairs.parquet", [replace(pairs[0], site="a.test"), *pairs[1:]])
-    rehash(release)
-    assert any("the 1 pairs of a.test" in problem for problem in verify(release))
+    (release / LICENCES).write_text(text, encoding="utf-8")
     tree = json.loads((release / "manifest.json").read_text(encoding="utf-8"))
     rehash(release, files={name: tree["files"][name] for name in tree["files"] if name != LICENCES})
     assert any("names no licences.csv" in problem for problem in verify(release))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from now_builder.formats.shard import Element
 from now_builder.formats.statistics import alike
-from now_builder.package.screenshots import PhashIndex, has_consent_wall
+from now_builder.package.screenshots import has_consent_wall
 
 FULL = (0.0, 0.0, 720.0, 1280.0)
 NEWS = "Bread of the week needs flour, water, salt and the patience that a good loaf asks for. "
@@ -113,17 +113,6 @@ def test_other_boxes_are_no_walls(form: str) -> None:
 def test_elements_whose_parents_are_nonsense_end_all_the_same() -> None:
     box = Element(FULL, "div", text=ASKS, text_box=FULL, fixed=True, parent=7)
     has_consent_wall([box, box, Element(FULL, "p", parent=-5)])
-
-
-@given(st.lists(st.integers(0, 2**64 - 1), max_size=30), st.integers(0, 20))
-def test_the_index_finds_what_comparing_all_finds(hashes: list[int], bits: int) -> None:
-    index = PhashIndex(bits)
-    for number, value in enumerate(hashes):
-        near = [((value ^ other).bit_count(), at) for at, other in enumerate(hashes[:number])]
-        nearest = min(near, default=(99, 0))
-        expected = (str(nearest[1]), nearest[0]) if nearest[0] <= bits else None
-        assert index.find(f"{value:016x}") == expected
-        index.add(str(number), f"{value:016x}")
 
 
 @given(

@@ -1,6 +1,5 @@
 """What the three programs share: late commands, settings as options, log lines, ends."""
 
-import asyncio
 import errno
 import json
 import logging
@@ -28,8 +27,8 @@ PROGRAMS = {
     "pinned",
     "leaderboard": "pack validate score recall compare verify submit reproduce withdraw "
     "check-store dataset-report export export-site blind",
-    "pc2_baseline": "train predict export zero-shot rank-pairs evaluate examples search make-noise "
-    "division table presets plan plant",
+    "pc2_baseline": "train predict zero-shot rank-pairs evaluate examples make-noise "
+    "division table presets plant",
 }
 SETTINGS = {
     "crawl": "crawl", "label": "detect", "train-detector": "detect", "detect": "detect",
@@ -146,22 +145,10 @@ def test_a_settings_class_becomes_options():
     assert CliRunner().invoke(app, ["measure", "it"]).exit_code == 2, "a name is required"
 
 
-def test_help_has_a_short_name_in_every_program():
-    for words in ([], ["measure"]):
-        asked = [CliRunner().invoke(app, [*words, name]).output for name in ("-h", "--help")]
-        assert asked[0] == asked[1] != ""
-
-
 def test_a_setting_out_of_range_is_named_with_its_command():
     done = CliRunner().invoke(app, ["measure", "it", "-n", "x", "--width", "0"])
     assert isinstance(done.exception, ConfigError)
     assert str(done.exception).startswith("sizes measure: width: ")
-
-
-def test_commands_are_listed_by_panel_with_the_first_paragraph_of_their_help():
-    shown = CliRunner().invoke(app, ["--help"]).output
-    assert "Commands:\n  measure  Measure a thing.\n" in shown
-    assert "Others:\n  plain-one  Do nothing in particular, on two lines.\n" in shown
 
 
 @pytest.fixture
@@ -189,13 +176,6 @@ def test_a_record_of_ours_is_a_line_on_stderr(quiet, capsys, monkeypatch):
     monkeypatch.setenv("NOW_LOG", "loud")
     with pytest.raises(NowError, match="NOW_LOG=loud: expected debug, info"):
         set_up_logging()
-
-
-def test_connections_that_ctrl_c_cancels_are_no_errors(quiet, caplog):
-    set_up_logging()
-    for problem in (asyncio.CancelledError(), ValueError("kept")):
-        logging.getLogger("asyncio").error("in a callback", exc_info=problem)
-    assert [record.exc_info[0] for record in caplog.records] == [ValueError]
 
 
 def test_a_path_that_cannot_be_written_is_one_line(quiet, monkeypatch, capsys, tmp_path):
@@ -251,16 +231,6 @@ WAIT = "print('waiting', flush=True); time.sleep(60)"
 def test_a_signal_ends_in_one_line_that_says_what_is_kept(program, kind, number):
     about, line = STOPS[kind]
     assert stopped(program, WAIT, about, number) == (128 + number, f"stopped: {line}\n")
-
-
-def test_one_who_forced_is_told_to_go_on_without_also_where_ctrl_c_is_ignored():
-    """As in the background of a script."""
-    body = f"signal.signal(signal.SIGINT, signal.SIG_IGN); {WAIT}"
-    code, line = stopped("leaderboard", body, STOPS["kept"][0], signal.SIGTERM, "--force")
-    assert (code, line) == (
-        143,
-        "stopped: epochs are kept; run the same command again without --force to go on\n",
-    )
 
 
 def test_a_forked_worker_ends_by_sigterm_without_a_word():

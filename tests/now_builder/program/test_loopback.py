@@ -5,7 +5,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from now_builder.errors import ConfigError
 from now_builder.program.loopback import LoopbackHandler, listening
 
 
@@ -21,7 +20,7 @@ class Broken(LoopbackHandler):
 
 @pytest.mark.parametrize(("error", "told"), [(BrokenPipeError, False), (ValueError, True)])
 def test_a_browser_that_hangs_up_leaves_no_word_on_the_terminal(error, told, capfd):
-    with listening(Broken, 0, error=error) as url:
+    with listening(Broken, error=error) as url:
         parts = urlsplit(url)
         connection = http.client.HTTPConnection(parts.netloc, timeout=10)
         connection.request("GET", parts.path)
@@ -29,11 +28,3 @@ def test_a_browser_that_hangs_up_leaves_no_word_on_the_terminal(error, told, cap
             connection.getresponse()
         connection.close()
     assert ("while answering" in capfd.readouterr().err) == told
-
-
-def test_a_port_that_is_taken_is_told():
-    with listening(Broken, 0) as url:
-        port = urlsplit(url).port
-        taken = pytest.raises(ConfigError, match=f"--port {port}: .*another, or 0 for any")
-        with taken, listening(Broken, port):
-            pass

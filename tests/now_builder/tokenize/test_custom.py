@@ -115,19 +115,6 @@ def test_what_the_model_or_the_format_does_not_know_is_unknown(mine: Path, tmp_p
     assert cut(mine, "a<pad>b</s>") == ["a", "<unk>", "b", "<unk>"], "specials in a caption"
 
 
-def test_what_a_file_puts_around_a_text_is_unknown_within_it(tmp_path: Path) -> None:
-    words = {"<unk>": 0, "<cls>": 1, "<sep>": 2, "news": 3}
-    ends = [("<cls>", 1), ("<sep>", 2)]
-    for around in (
-        processors.TemplateProcessing(single="<cls> $A <sep>", special_tokens=ends),
-        processors.Sequence([processors.RobertaProcessing(("<sep>", 2), ("<cls>", 1))]),
-    ):
-        made = tokenizers.Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-        made.pre_tokenizer, made.post_processor = pre_tokenizers.WhitespaceSplit(), around
-        made.save(str(tmp_path / "mine.json"))
-        assert cut(tmp_path / "mine.json", "<sep> news <cls>") == ["<unk>", "news", "<unk>"]
-
-
 def test_it_stays_until_its_file_goes_and_is_made_again_for_new_pages(
     small_crawl: Path, mine: Path, captions: Path, tmp_path: Path
 ) -> None:
@@ -143,9 +130,7 @@ def test_it_stays_until_its_file_goes_and_is_made_again_for_new_pages(
         rows_path(captures, shard).write_bytes(rows_path(small_crawl, shard).read_bytes())
     summary = tokenize(captures, folder, LEARN)
     assert summary.made == ["jieba", "bpe", "bert", "mine"], "new pages change all"
-    assert str(summary).startswith(f"{summary.pages} captions;")
-    for name in ("mine.txt", "mine.vocab.json"):
-        assert (folder / name).read_bytes() == (captions / name).read_bytes()
+    assert (folder / "mine.txt").read_bytes() == (captions / "mine.txt").read_bytes()
     make_words(tmp_path / "mine.json")
     assert tokenize(captures, folder, learn(tmp_path / "mine.json")).made == ["mine"]
     for path in folder.glob("mine.*"):
@@ -191,10 +176,6 @@ def test_a_release_has_it_as_another_track(
     vocabularies = {"vocab/now100k_precomp_vocab_mine.json", "vocab/mine.tokenizer.json"}
     assert {"now100k_precomp/test_caps_mine.txt", *vocabularies} <= manifest.files.keys()
     assert "| mine |" in (release / "DATASET_CARD.md").read_text(encoding="utf-8")
-    print_ = manifest.fingerprints["train"]["mine"]
-    path = release / "manifest.json"
-    path.write_text(path.read_text(encoding="utf-8").replace(print_, "0" * 64), encoding="utf-8")
-    assert any("train_caps_mine.txt" in problem for problem in verify(release))
     three = tmp_path / "captions"
     shutil.copytree(captions, three, ignore=shutil.ignore_patterns("mine.*"))
     package(small_crawl, features, three, release, settings)

@@ -11,11 +11,7 @@ import tokenizers
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import SPECIALS, UNK, read_captions, read_vocabulary
-from now_builder.formats.shard import (
-    CaptureRow,
-    read_rows,
-    write_shard,
-)
+from now_builder.formats.shard import CaptureRow, read_rows, write_shard
 from now_builder.formats.split import Shares, SplitPlan, read_split, write_split
 from now_builder.tokenize.corpus import Corpus, TrainCaptions
 from now_builder.tokenize.run import tokenize
@@ -208,32 +204,6 @@ def test_a_tokenizer_added_later_leaves_the_others_as_they_were_made(
     assert tokenize(small_crawl, folder, TokenizeSettings(bpe_vocabulary=320)).made == []
     assert before.items() <= contents(folder).items()
     assert warned(caplog) == []
-
-
-def test_stopped_with_other_settings_it_keeps_the_old_ones_and_no_foreign_tokenizer(
-    small_crawl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "captions"
-    tokenize(small_crawl, folder, LEARN.model_copy(update={"bpe_vocabulary": 320}))
-    before = contents(folder)
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    smaller = LEARN.model_copy(update={"bpe_vocabulary": 310})
-    with monkeypatch.context() as patched:
-        patched.setattr("now_builder.tokenize.run.ShardCutter.cut_all", stop)
-        with pytest.raises(KeyboardInterrupt):
-            tokenize(small_crawl, folder, smaller)
-    assert tokenize(small_crawl, folder, LEARN).made == []
-    assert contents(folder) == before
-    with monkeypatch.context() as patched:
-        patched.setattr("now_builder.tokenize.run.write_vocabulary", stop)
-        with pytest.raises(KeyboardInterrupt):
-            tokenize(small_crawl, folder, smaller)
-    assert contents(folder) != before
-    assert tokenize(small_crawl, folder, LEARN).made == ["bpe"]
-    assert contents(folder) == before
 
 
 def test_the_folder_of_another_command_is_left_alone(small_crawl: Path) -> None:

@@ -9,10 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import models, pre_tokenizers
 
 from now_builder.errors import ConfigError
 from now_builder.tokenize.bert import learn_wordpiece, load_bert, make_bert
@@ -75,19 +73,6 @@ def test_jieba_cuts_a_caption_of_any_length_and_can_drop_white_space() -> None:
     assert tokens == ["手机", "网站", "a", "b"]
 
 
-def test_jieba_leaves_no_cache_in_a_shared_folder(tmp_path: Path) -> None:
-    code = (
-        "from now_builder.tokenize.jieba import JiebaTokenizer\n"
-        "print(list(JiebaTokenizer().cut(['网站'])))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={"TMPDIR": str(tmp_path), "PATH": ""},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stderr == ""
-    assert list(tmp_path.iterdir()) == []
-
-
 @settings(max_examples=60)
 @given(text=TEXT | st.text(max_size=30))
 def test_bpe_loses_nothing(bpe: LibraryTokenizer, text: str) -> None:
@@ -142,15 +127,6 @@ def test_case_is_left_to_the_library_and_a_special_token_in_a_caption_is_unknown
     assert "[SEP]" in expected[0].tokens
 
 
-def test_a_control_token_that_no_file_calls_special_is_unknown_too(tmp_path: Path) -> None:
-    words = {"[UNK]": 0, "[SEP]": 1, "use": 2, "<end>": 3}
-    made = tokenizers.Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.save(str(tmp_path / "tokenizer.json"))
-    found = next(load_bert(str(tmp_path)).cut(["use [SEP] <end> use"]))
-    assert found == ["use", "<unk>", "<unk>", "use"]
-
-
 @pytest.mark.parametrize(("length", "learned"), [(101, True), (5_000, False)])
 def test_a_run_of_any_length_is_cut_between_its_letters(
     tmp_path: Path, length: int, *, learned: bool
@@ -173,25 +149,6 @@ def test_a_run_of_any_length_is_cut_between_its_letters(
         assert "".join(token.removeprefix("##") for token in tokens) == caption
         first = [token[0] for token in tokens if not token.startswith("##")]
         assert not any(unicodedata.category(letter).startswith("M") for letter in first)
-
-
-def test_a_character_that_was_never_seen_is_unknown_by_itself() -> None:
-    made = learn_wordpiece(["ร้านอาหาร อร่อย", "😀 hello", "Ж"] * 3, 200, 2)
-    for text, expected in {
-        "ร้าน🍜อร่อย": "ร้าน<unk>อร่อย", "hello😀": "hello😀", "heЖo": "heЖo", "🍜🍜Ж": "<unk><unk>Ж",
-    }.items():  # fmt: skip
-        (tokens,) = made.cut([text])
-        assert "".join(token.removeprefix("##") for token in tokens) == expected
-
-
-def test_a_word_that_was_not_learned_on_is_cut_into_pieces_that_were() -> None:
-    """By steps on the way to longer pieces it would be cut into tokens of no vocabulary."""
-    learned = ["elektrisch", "elektrisch", "Musiker", "Musiker", "Trick", "rinne"] * 4
-    made = learn_wordpiece(learned, 120, 2)
-    known = {token for tokens in made.cut(learned) for token in tokens}
-    (tokens,) = made.cut(["elektiker"])
-    assert {token for token in tokens if len(token.removeprefix("##")) > 1} <= known
-    assert "".join(token.removeprefix("##") for token in tokens) == "elektiker"
 
 
 @cache
