@@ -2,7 +2,6 @@
 
 import logging
 import platform
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
@@ -35,7 +34,6 @@ from now_builder.formats.release import (
     write_pairs,
     write_rejects,
 )
-from now_builder.formats.shard import CaptureRow
 from now_builder.formats.split import SPLITS, Split, SplitPlan, read_split
 from now_builder.formats.statistics import ReleaseStatistics
 from now_builder.package.arrays import ArrayFiles, write_images
@@ -124,13 +122,11 @@ def _package(
             inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids, inputs.flags,
             inputs.sites, inputs.suspects, inputs.never,
         )  # fmt: skip
-        _warn_of_missing_ink(resolved, inputs.rows)
         if "consent_wall" in resolved.dropped_flags:
             usable = frozenset(n.key for n in pages.plan if unusable(pages, n.key) is None)
             walls = find_consent_walls(captures, usable)
             pages = replace(pages, flags=with_flag(pages.flags, "consent_wall", walls))
         selection = select(pages, inputs.split, resolved, inputs.judged)
-        _warn_of_unknown_words(selection, inputs)
         _check_sizes(selection, resolved, release)
         if before is not None and not force:
             _warn_of_replacing(release, before, _fingerprints(selection, inputs))
@@ -181,16 +177,6 @@ def _before(release: Path) -> Manifest | None:
     return None
 
 
-def _warn_of_missing_ink(settings: PackageSettings, rows: Mapping[str, CaptureRow]) -> None:
-    captured = [row for row in rows.values() if row.status == "ok"]
-    count = sum(row.ink_middle is None for row in captured)
-    if count and "blank" in settings.dropped_flags:
-        _log.warning(
-            "%d of %d pages were crawled before rows said how much there is to see on a screenshot "
-            "(ink_middle): none of them is taken for blank", count, len(captured),
-        )  # fmt: skip
-
-
 def _stands(release: Path, before: Manifest, settings: PackageSettings, inputs: Inputs) -> bool:
     """Whether a release is complete and would come out the same."""
     return (
@@ -224,20 +210,6 @@ def _check_sizes(selection: Selection, settings: PackageSettings, release: Path)
         _log.warning(
             "the pools hold fewer pairs than asked for, all are taken: %s%s",
             ", ".join(cut), _MORE if few else "",
-        )  # fmt: skip
-
-
-def _warn_of_unknown_words(selection: Selection, inputs: Inputs) -> None:
-    """Name the languages of pages whose captions have no token that the train pool has."""
-    lost = [item.key for item in selection.rejects if item.reason.startswith("empty_tokens:")]
-    counts = Counter(inputs.rows[key].lang or "unknown" for key in lost)
-    if counts:
-        pages = Counter(row.lang or "unknown" for row in inputs.rows.values() if row.caption)
-        shares = (f"{lang} {count} of {pages[lang]}" for lang, count in counts.most_common())
-        _log.warning(
-            "%d pages are rejects, as no word or letter of their captions is in the train pool "
-            "(captions by language: %s): crawl more sites in these languages, or all of them into "
-            "a new folder with --split-by page", len(lost), ", ".join(shares),
         )  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def test_help_imports_what_its_command_needs_and_nothing_else(program):
         expected = set()
         if program == "now_builder" and line in SETTINGS:
             expected = {f"now_builder.{SETTINGS[line]}.settings", "now_builder.config"}
-        if line in {"plant", "rank-pairs", "zero-shot"}:
+        if line in {"plant", "zero-shot"}:
             expected = {"pc2_baseline.config", "now_builder.config"}
         ours = {name for name in loaded if name.split(".")[0] in PROGRAMS}
         assert ours == expected, line
