@@ -94,8 +94,8 @@ class DataSettings(Strict):
 NETWORKS = {
     "sgr": "sgr:SgrSettings",
     "saf": "saf:SafSettings",
-    "scan_t2i": "attention:WordScanSettings",
-    "scan_i2t": "attention:RegionScanSettings",
+    "scan_t2i": "attention:ScanSettings",
+    "scan_i2t": "attention:ScanSettings",
     "imram": "attention:ImramSettings",
     "maxsim": "attention:MaxSimSettings",
     "vsrn": "region_graph:VsrnSettings",

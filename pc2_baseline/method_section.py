@@ -39,9 +39,13 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class MethodSettings(Strict):
-    """Base of the settings of a method, which name it."""
+    """Base of the settings of a method, which name it.
 
-    name: str
+    Attributes:
+        name: Name of the method in :data:`METHODS`, by which :func:`read_section` finds the class.
+    """
+
+    name: str = "pc2"
 
     @property
     def takes_matched(self) -> str:
@@ -67,6 +71,14 @@ class SoftmaxSettings(MethodSettings):
         0.05,
         description="Temperature of the softmax losses, in units of similarity; lower: only the "
         "hardest negatives count.",
+    )
+
+
+class InfoNceSettings(SoftmaxSettings):
+    """Settings of the methods that learn by InfoNCE at the temperature of CREAM's code."""
+
+    temperature: PositiveFloat = Field(
+        0.07, description="Temperature of InfoNCE, in units of similarity."
     )
 
 
@@ -110,6 +122,14 @@ class CoTeachingSettings(DividingSettings):
 
     noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
         0, description="First epoch after the warm-up that trains on noisy pairs."
+    )
+
+
+class LateNoisySettings(DivisionSettings, InfoNceSettings):
+    """Settings shared by methods by InfoNCE that learn noisy pairs late."""
+
+    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
+        15, description="First epoch after the warm-up that trains on noisy pairs."
     )
 
 

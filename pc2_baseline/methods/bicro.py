@@ -1,7 +1,7 @@
 """BiCro: bidirectional cross-modal similarity consistency (Yang et al., CVPR 2023)."""
 
 from functools import partial
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ _TINY = 1e-12
 class BiCroSettings(RelabellingSettings):
     """BiCro (Yang et al., CVPR 2023): labels by comparison with clean pairs."""
 
-    name: Literal["bicro"] = "bicro"
     warmup_share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.3, description="Share of a batch of the warm-up that is learned: its lowest losses."
     )

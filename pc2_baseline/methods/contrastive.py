@@ -21,7 +21,6 @@ from pc2_baseline.training.method import Sizes
 class ContrastiveSettings(SoftmaxSettings):
     """One network and a softmax loss: every pair is taken as matched."""
 
-    name: Literal["contrastive"] = "contrastive"
     loss: Literal["info_nce", "complementary", "gce"] = Field(
         "info_nce",
         description="InfoNCE; or a robust loss, by which a pair that does not fit costs little: "

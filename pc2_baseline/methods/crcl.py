@@ -1,7 +1,5 @@
 """CRCL: active complementary learning with self-refined confidences (Qin et al., NeurIPS 2023)."""
 
-from typing import Literal
-
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -31,7 +29,6 @@ COMPLEMENTARY_WEIGHT = 5.0
 class CrclSettings(SoftmaxSettings):
     """CRCL (Qin et al., NeurIPS 2023): active complementary loss, self-refined confidences."""
 
-    name: Literal["crcl"] = "crcl"
     schedules: tuple[PositiveInt, ...] = Field(
         (5, 5, 5),
         description="Epochs of each schedule before the last, without those of train.warmup_epochs "

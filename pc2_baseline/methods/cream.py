@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import numpy as np
 import torch
 from jaxtyping import Int
-from pydantic import Field, PositiveFloat
+from pydantic import Field
 from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_section import DivisionSettings
+from pc2_baseline.method_section import LateNoisySettings
 from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.methods.peers import Peers, pack_statistics
 from pc2_baseline.modules.contrastive import log_matches, soft_info_nce
@@ -46,20 +46,13 @@ LR_DECAY = 0.1
 """Factor of the learning rate each time ``train.lr_drop_epoch`` epochs have passed."""
 
 
-class CreamSettings(DivisionSettings):
+class CreamSettings(LateNoisySettings):
     """CREAM (Ma et al., TIP 2024): clean, hard and noisy pairs by the agreement of two networks."""
 
-    name: Literal["cream"] = "cream"
-    temperature: PositiveFloat = Field(
-        0.07, description="Temperature of InfoNCE, in units of similarity."
-    )
     hard_from_epoch: Annotated[int, Field(ge=0)] = Field(
         10,
         description="First epoch after the warm-up that trains on hard pairs (one network says "
         "clean, the other noisy), and that mines negatives of clean ones.",
-    )
-    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
-        15, description="First epoch after the warm-up that trains on noisy pairs."
     )
 
 

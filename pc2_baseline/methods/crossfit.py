@@ -35,7 +35,6 @@ from pc2_baseline.training.method import Sizes
 class CrossFitSettings(CrossFittedSettings, SoftmaxSettings):
     """Cross-fit division: a pair is judged by a network that did not train on it."""
 
-    name: Literal["crossfit"] = "crossfit"
     loss: Literal["triplet", "info_nce", "complementary", "gce"] = Field(
         "triplet",
         description="Triplets with soft margins by the clean probabilities, with a triplet loss as "

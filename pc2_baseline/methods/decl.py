@@ -1,7 +1,5 @@
 """DECL: deep evidential learning with noisy correspondence (Qin et al., ACM MM 2022)."""
 
-from typing import Annotated, Literal
-
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
@@ -9,7 +7,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_section import MethodSettings
+from pc2_baseline.method_section import DivisionSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.coteaching import Rows, dividing_batches
 from pc2_baseline.modules.learner import Step, rate
@@ -26,19 +24,15 @@ FEWEST_NEGATIVES = 5
 """Mu: hardest negatives that count in the end."""
 
 
-class DeclSettings(MethodSettings):
+class DeclSettings(DivisionSettings):
     """DECL (Qin et al., ACM MM 2022): evidence of each match, as a Dirichlet distribution."""
 
-    name: Literal["decl"] = "decl"
     margin: PositiveFloat = Field(
         0.2, description="Margin of the hinge, in units of the logit's hyperbolic tangent."
     )
     temperature: PositiveFloat = Field(0.1, description="Tau: evidence is exp(tanh(logit) / tau).")
     hardening: NonNegativeFloat = Field(
         0.025, description="Eta: by how much fewer negatives count in the hinge with each step."
-    )
-    division_batch: Annotated[int, Field(ge=2)] = Field(
-        128, description="Pairs among which a pair must be the likeliest to be clean, at most."
     )
 
 

@@ -6,13 +6,13 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveFloat
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet, cut
-from pc2_baseline.method_section import MethodSettings
+from pc2_baseline.method_section import InfoNceSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import log_matches
 from pc2_baseline.modules.division import THRESHOLD, clean_posterior
@@ -33,16 +33,12 @@ LR_DECAY = 0.2
 included."""
 
 
-class GscSettings(MethodSettings):
+class GscSettings(InfoNceSettings):
     """GSC (Zhao et al., CVPR 2024): pairs weighted by how well they fit the geometry learned.
 
     The warm-up is the epochs whose pairs all have weight 1; at least the first one is such.
     """
 
-    name: Literal["gsc"] = "gsc"
-    temperature: PositiveFloat = Field(
-        0.07, description="Temperature of InfoNCE, in units of similarity."
-    )
     structures: Literal["network", "pooled"] = Field(
         "network",
         description="How images are compared with images, and captions with captions: by the "

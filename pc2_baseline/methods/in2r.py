@@ -47,7 +47,6 @@ The paper's table says that the published figures have it, its appendix says 0.1
 class In2rSettings(TripletSettings, DivisionSettings, SoftmaxSettings):
     """IN2R (Liu et al., ICML 2026): targets of noisy pairs made of their neighbours' halves."""
 
-    name: Literal["in2r"] = "in2r"
     neighbours: PositiveInt = Field(
         5, description="K: remembered pairs that a noisy pair's prototype is made of."
     )

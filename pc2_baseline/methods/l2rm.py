@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import torch
@@ -52,7 +51,6 @@ COST_LR = 2e-6
 class L2rmSettings(TripletSettings, DivisionSettings, SoftmaxSettings):
     """L2RM (Han et al., CVPR 2024): noisy pairs are rematched by partial optimal transport."""
 
-    name: Literal["l2rm"] = "l2rm"
     regularisation: PositiveFloat = Field(
         0.07,
         description="Entropic regularisation of the transport, in units of cost; Flickr30K: 0.01.",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import numpy as np
 import torch
@@ -68,7 +68,6 @@ _TINY = 1e-12
 class MscnSettings(TripletSettings):
     """MSCN (Han et al., CVPR 2023): a last layer taught by pairs that are known to match."""
 
-    name: Literal["mscn"] = "mscn"
     meta_share: Annotated[float, Field(gt=0, le=0.5)] = Field(
         0.02,
         description="Largest share of the training pairs that is the meta set: drawn from those "

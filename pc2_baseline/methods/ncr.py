@@ -1,7 +1,7 @@
 """NCR: noisy correspondence rectifier (Huang et al., NeurIPS 2021)."""
 
 from functools import partial
-from typing import Literal, cast
+from typing import cast
 
 import torch
 
@@ -27,8 +27,6 @@ _TINY = 1e-12
 
 class NcrSettings(RelabellingSettings):
     """NCR (Huang et al., NeurIPS 2021): labels that the networks predict."""
-
-    name: Literal["ncr"] = "ncr"
 
 
 class Ncr(Relabelling):

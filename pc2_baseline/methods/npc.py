@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import torch
@@ -41,8 +40,6 @@ BANK_THRESHOLD = 0.9
 
 class NpcSettings(SoftmaxSettings, DivisionSettings):
     """NPC (Zhang et al., AAAI 2024): pairs weigh by what learning them does to clean pairs."""
-
-    name: Literal["npc"] = "npc"
 
 
 class Npc(OneNetwork[NpcSettings]):

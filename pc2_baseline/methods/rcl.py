@@ -1,7 +1,5 @@
 """RCL: a network learns from what does not match (Hu et al., TPAMI 2023)."""
 
-from typing import Literal
-
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import SoftmaxSettings
 from pc2_baseline.methods.one_network import OneNetwork
@@ -13,8 +11,6 @@ from pc2_baseline.networks.encoders import Loss
 
 class RclSettings(SoftmaxSettings):
     """RCL (Hu et al., TPAMI 2023): the complementary contrastive loss."""
-
-    name: Literal["rcl"] = "rcl"
 
 
 class Rcl(OneNetwork[RclSettings]):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import numpy as np
 import torch
@@ -41,7 +41,6 @@ Captions = Sequence[Int[np.ndarray, " _"]]
 class RidgeSettings(MethodSettings):
     """Ridge regression from screenshots to captions, in closed form."""
 
-    name: Literal["ridge"] = "ridge"
     dim: PositiveInt = Field(64, description="Width of a caption's vector (LSA).")
     words: bool = Field(
         default=False,

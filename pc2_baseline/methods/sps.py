@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveFloat
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet, cut
-from pc2_baseline.method_section import DivisionSettings
+from pc2_baseline.method_section import LateNoisySettings
 from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.contrastive import info_nce, matching_probability
@@ -46,20 +46,13 @@ STABILITY_WEIGHT = 25.0
 """Weight of both losses that make the space stable: see :func:`instability`."""
 
 
-class SpsSettings(DivisionSettings):
+class SpsSettings(LateNoisySettings):
     """SPS (Xie et al., IJCAI 2025): noisy images take the caption of a clean image like them."""
 
-    name: Literal["sps"] = "sps"
-    temperature: PositiveFloat = Field(
-        0.07, description="Temperature of InfoNCE, in units of similarity."
-    )
     clean_from_epoch: Annotated[int, Field(ge=0)] = Field(
         10, description="First epoch after the warm-up that trains on clean pairs that are not "
         "strictly so.",
     )  # fmt: skip
-    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
-        15, description="First epoch after the warm-up that trains on noisy pairs."
-    )
 
 
 class Sps(CoTaught):

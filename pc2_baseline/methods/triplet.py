@@ -18,7 +18,6 @@ from pc2_baseline.networks.encoders import Loss
 class OneNetworkSettings(TripletSettings):
     """Triplets of one network, of any kind: every pair is taken as matched."""
 
-    name: Literal["triplet"] = "triplet"
     warm_up: Literal["mean", "hardest"] = Field(
         "mean",
         description="Negatives of the warm-up: their mean, as NCR's SGR*, or the hardest, as SGR "

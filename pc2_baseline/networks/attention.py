@@ -8,7 +8,7 @@ a pair, and captions are padded and taken together.
 
 from functools import partial
 from math import log
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -61,39 +61,32 @@ class MaxSimSettings(AttendingSettings):
     """Late interaction."""
 
 
-class WordScanSettings(AttendingSettings):
-    """SCAN (Lee et al., ECCV 2018) whose words attend to regions."""
-
-    direction: ClassVar[Direction] = "t2i"
+class SoftmaxAttentionSettings(AttendingSettings):
+    """Settings of the networks whose attention is a softmax of affinities."""
 
     attention_temperature: PositiveFloat = Field(
-        9.0, description="Factor in the attention's softmax."
+        default_factory=lambda own: 4.0 if own["similarity"] == "scan_i2t" else 9.0,
+        description="Factor in the attention's softmax.",
     )
-    lse_sharpness: PositiveFloat = Field(6.0, description="Factor in the LogSumExp of the cosines.")
+
+
+class ScanSettings(SoftmaxAttentionSettings):
+    """SCAN (Lee et al., ECCV 2018): words attend to regions (t2i), or regions to words (i2t)."""
+
+    lse_sharpness: PositiveFloat = Field(
+        default_factory=lambda own: 5.0 if own["similarity"] == "scan_i2t" else 6.0,
+        description="Factor in the LogSumExp of the cosines.",
+    )
 
     def compare(self) -> ChunkedSimilarity:
         """Build the similarity."""
+        direction: Direction = "i2t" if self.similarity == "scan_i2t" else "t2i"
         factors = self.attention_temperature, self.lse_sharpness
-        return ScanSimilarity(self.direction, *factors, self.budget)
+        return ScanSimilarity(direction, *factors, self.budget)
 
 
-class RegionScanSettings(WordScanSettings):
-    """SCAN whose regions attend to words."""
-
-    direction: ClassVar[Direction] = "i2t"
-
-    attention_temperature: PositiveFloat = Field(
-        4.0, description="Factor in the attention's softmax."
-    )
-    lse_sharpness: PositiveFloat = Field(5.0, description="Factor in the LogSumExp of the cosines.")
-
-
-class ImramSettings(AttendingSettings):
+class ImramSettings(SoftmaxAttentionSettings):
     """IMRAM (Chen et al., CVPR 2020)."""
-
-    attention_temperature: PositiveFloat = Field(
-        9.0, description="Factor in the attention's softmax."
-    )
 
     def compare(self) -> ChunkedSimilarity:
         """Build the similarity."""

@@ -2,21 +2,19 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from now_builder.formats.features import REGIONS
 from now_builder.formats.word_vectors import WIDTH
-from pc2_baseline.config import ModelSettings
 from pc2_baseline.networks.encoders import CaptionCodes, ImageCodes, word_mask
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.pooled import cosine_logits
-from pc2_baseline.networks.similarity import BlockSimilarity, MatchingNetwork
+from pc2_baseline.networks.similarity import BlockSimilarity, FeatureSettings, MatchingNetwork
 
 FEWEST = 1e-3
 """Length below which a region shows no words."""
@@ -28,12 +26,8 @@ FLOOR = 0.02
 """Share of the widest variance that is added to every variance."""
 
 
-class ReadingSettings(ModelSettings):
+class ReadingSettings(FeatureSettings):
     """Words that were read against the letters of captions."""
-
-    feature_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="Dropout of the values of the regions' features."
-    )
 
     @property
     def pooled_width(self) -> int:

@@ -3,21 +3,18 @@
 from typing import ClassVar
 
 from jaxtyping import Float, Int
-from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from pc2_baseline.networks.encoders import CaptionEncoder, ImageCodes, xavier
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.pooled import CosineSimilarity
-from pc2_baseline.networks.similarity import EmbeddingSettings, MatchingNetwork
+from pc2_baseline.networks.similarity import GraphSettings, MatchingNetwork
 
 
-class VsrnSettings(EmbeddingSettings):
+class VsrnSettings(GraphSettings):
     """VSRN (Li et al., ICCV 2019)."""
 
     has_parts: ClassVar[bool] = True
-
-    graph_layers: PositiveInt = Field(3, description="Layers of graph reasoning over the regions.")
 
     def network(self, features: int, vocabulary: int) -> MatchingNetwork:
         """Build the network."""

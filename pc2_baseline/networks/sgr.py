@@ -20,6 +20,7 @@ from pc2_baseline.networks.similarity import (
     WIDE_MB,
     ChunkedSettings,
     ChunkedSimilarity,
+    GraphSettings,
     MatchingNetwork,
     MemoryBudget,
 )
@@ -41,10 +42,8 @@ class NodeSettings(ChunkedSettings):
         return images, CaptionEncoder(vocabulary, self.word_dim, dim, *drops)
 
 
-class SgrSettings(NodeSettings):
+class SgrSettings(NodeSettings, GraphSettings):
     """SGR of SGRAF (Diao et al., AAAI 2021)."""
-
-    graph_layers: PositiveInt = Field(3, description="Layers of graph reasoning over the nodes.")
 
     def network(self, features: int, vocabulary: int) -> MatchingNetwork:
         """Build the network."""

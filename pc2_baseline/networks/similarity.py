@@ -30,16 +30,21 @@ WIDE_MB = {"cpu": 8, "cuda": 1024}
 their work (45 µs each on an H100)."""
 
 
-class EmbeddingSettings(ModelSettings):
+class FeatureSettings(ModelSettings):
+    """Settings of all networks that take regions' features."""
+
+    feature_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Dropout of the values of the regions' features."
+    )
+
+
+class EmbeddingSettings(FeatureSettings):
     """Settings of all networks that embed regions and words."""
 
     embed_dim: PositiveInt = Field(2048, description="Width of regions and words.")
     word_dim: PositiveInt = Field(300, description="Width of a token's embedding.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.4, description="Dropout in the word embedding and both attention poolings."
-    )
-    feature_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="Dropout of the values of the regions' features."
     )
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="Dropout of whole words."
@@ -49,6 +54,12 @@ class EmbeddingSettings(ModelSettings):
     def product_width(self) -> int:
         """Width of an embedding."""
         return self.embed_dim
+
+
+class GraphSettings(EmbeddingSettings):
+    """Settings of the networks that reason over a graph."""
+
+    graph_layers: PositiveInt = Field(3, description="Layers of graph reasoning.")
 
 
 class ChunkedSettings(EmbeddingSettings):

@@ -81,7 +81,7 @@ def test_where_the_method_is_changed_settings_that_both_have_are_kept():
     changed, pc2 = read_settings(None, changes, "demo"), read_settings(None, [], "demo")
     assert changed.method.name == "triplet"
     assert changed.method.model_dump(exclude_defaults=True) == {
-        "margin": 0.3, "mean_epochs": pc2.method.mean_epochs,
+        "name": "triplet", "margin": 0.3, "mean_epochs": pc2.method.mean_epochs,
     }  # fmt: skip
     assert (changed.model, changed.train, changed.data) == (pc2.model, pc2.train, pc2.data)
 

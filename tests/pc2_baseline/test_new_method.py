@@ -91,7 +91,9 @@ def test_the_pages_method_goes_on_bit_for_bit(site, tiny, monkeypatch):
     monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(site)])
     monkeypatch.setitem(method_section.METHODS, "small-loss", "small_loss:SmallLoss")
     kind = method_section.settings_class("small-loss")
-    settings = read_settings("sgr", SMALL).model_copy(update={"method": kind(keep=0.5)})
+    settings = read_settings("sgr", SMALL).model_copy(
+        update={"method": kind(name="small-loss", keep=0.5)}
+    )
     cpu = torch.device("cpu")
     with open_pairs(tiny, "train", settings.data, cpu) as pairs:
         sizes = Sizes(len(pairs), pairs.features, 300)

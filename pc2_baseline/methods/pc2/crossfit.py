@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -36,8 +36,6 @@ _BANK = "bank"
 
 class Pc2CrossFitSettings(CrossFittedSettings, Pc2CommonSettings):
     """PC2's losses by a cross-fit division."""
-
-    name: Literal["pc2-crossfit"] = "pc2-crossfit"
 
 
 class Pc2CrossFit(CrossFitted):

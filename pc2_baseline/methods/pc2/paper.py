@@ -8,7 +8,7 @@ Symbols and sections are the paper's; where it is not followed, ``docs/departure
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -52,8 +52,6 @@ from pc2_baseline.training.method import Sizes
 
 class Pc2Settings(Pc2CommonSettings):
     """PC2 (Duan et al., ACM MM 2024)."""
-
-    name: Literal["pc2"] = "pc2"
 
 
 class Pc2(Pc2Peers):

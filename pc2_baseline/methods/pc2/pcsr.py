@@ -3,16 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import Field, NonNegativeFloat, model_validator
 from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet
+from pc2_baseline.method_section import SoftmaxSettings
 from pc2_baseline.methods.pc2.network import Encoded, PeerEpoch
 from pc2_baseline.methods.pc2.paper import class_terms, co_divide, peer_epoch, pseudo_caption_loss
 from pc2_baseline.methods.pc2.peers import PairStatistics, Pc2CommonSettings, Pc2Peers
@@ -38,14 +39,10 @@ GCE_POWER = 0.7
 """Power of the generalised cross-entropy of ambiguous pairs."""
 
 
-class PcsrSettings(Pc2CommonSettings):
+class PcsrSettings(Pc2CommonSettings, SoftmaxSettings):
     """PCSR (Liu et al., AAAI 2026): noisy pairs are refinable or ambiguous, by their history."""
 
-    name: Literal["pcsr"] = "pcsr"
     classes: Annotated[int, Field(ge=2)] = Field(256, description="Pseudo-classes K.")
-    temperature: PositiveFloat = Field(
-        0.05, description="Temperature of the warm-up's InfoNCE, in units of similarity."
-    )
     noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
         25,
         description="First epoch after the warm-up that trains on refinable pairs (noisy ones of a "

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import numpy as np
 import torch
@@ -61,7 +61,6 @@ ZERO_BELOW = 0.5
 class Pc2ReleasedSettings(PseudoClassSettings):
     """PC2 as its released code departs from the paper."""
 
-    name: Literal["pc2-released"] = "pc2-released"
     noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
         25, description="First epoch after the warm-up that trains on noisy pairs."
     )

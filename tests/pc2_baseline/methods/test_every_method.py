@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from pc2_baseline.config import read_settings
-from pc2_baseline.method_section import METHODS, settings_class
 from pc2_baseline.methods.pc2.peers import Pc2Peers
 from pc2_baseline.modules import coteaching
 from pc2_baseline.modules.learner import Learner
@@ -94,10 +93,6 @@ def test_each_epoch_of_the_warm_up_takes_every_pair_once_in_another_order(on_tin
             orders.append(np.concatenate(rows).tolist())
             assert sorted(orders[-1]) == list(range(24))
     assert len({tuple(order) for order in orders}) == len(orders)
-
-
-def test_every_method_has_settings_of_its_name():
-    assert all(settings_class(name).model_fields["name"].default == name for name in METHODS)
 
 
 @pytest.mark.parametrize(
