@@ -128,6 +128,7 @@ def test_a_truth_file_that_cannot_be_used_ends_in_one_line(trained, tmp_path):
     ):
         (tmp_path / "truth.csv").write_text(text)
         failed(call("division", trained, "--truth", tmp_path / "truth.csv"), pattern)
+    failed(call("division", trained), "--truth: the run has neither data.truth nor a noise file")
 
 
 def test_what_people_judged_is_a_truth(trained, tiny, tmp_path):
@@ -192,13 +193,8 @@ QUICK = [
     "train.warmup_epochs=1", "train.epochs=1", "method.class_hidden=8", "train.device=cpu",
     "train.pictures=false", "train.tensorboard=false",
 ]  # fmt: skip
-QUICKLY = [
-    "--config",
-    "pc2-paper",
-    "--on",
-    "demo",
-    *(part for value in QUICK for part in ("--set", value)),
-]
+QUICKLY = ["--config", "pc2-paper", "--on", "demo",
+           *(part for value in QUICK for part in ("--set", value))]  # fmt: skip
 
 
 def test_resume_goes_on_with_a_run_and_never_starts_one(tiny, tmp_path):
@@ -214,18 +210,6 @@ def test_resume_goes_on_with_a_run_and_never_starts_one(tiny, tmp_path):
     assert found["best_epoch"] == state["best_epoch"]
     assert found["best_dev"] == state["history"][-1]["dev"]
     failed(call("train", tiny, run, *QUICKLY, "--resume", "--force"), "go on, or start over")
-
-
-def test_several_seeds_in_one_command(tiny, tmp_path):
-    out = tmp_path / "seeds"
-    failed(call("train", tiny, out, *QUICKLY, "--seeds", "0,1", "--resume"), "--resume: no run")
-    done = call("train", tiny, out, *QUICKLY, "--seeds", "0,1")
-    assert re.search(r"2 seeds, dev rsum \d+\.\d ± \d+\.\d, i2t_R@1 ", done.stdout)
-    done = call("train", tiny, out, *QUICKLY, "--seeds", "0,1", "--resume", "--json")
-    found = json.loads(done.stdout)
-    assert found["seeds"] == [0, 1]
-    assert [run["folder"] for run in found["runs"]] == ["seed-0", "seed-1"]
-    failed(call("train", tiny, out, *QUICKLY, "--seeds", "0,x"), "--seeds 0,x: expected")
 
 
 def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
@@ -264,12 +248,6 @@ def test_a_release_is_planted(tmp_path):
     assert (~pd.read_csv(folder / "truth.csv").matched).sum() == 4
     failed(call("plant", folder, *sizes, "--seed", 1), "another plan")
     failed(call("plant", tmp_path / "other", "--tokens", 2), "tokens 2, expected 4 or more")
-
-
-def test_who_takes_the_papers_preset_for_a_small_release_is_told_of_another():
-    assert "crossfit-pooled --on demo" in presets()["pc2-paper"]
-    shown = " ".join(call("train", "--help").stdout.split())
-    assert "on fewer than 10,000 training pairs crossfit-pooled --on demo" in shown
 
 
 def test_presets_are_listed():

@@ -7,7 +7,7 @@ import pytest
 
 import pc2_baseline.config
 from now_builder.errors import ConfigError
-from pc2_baseline.config import Settings, presets, read_settings, sections_of
+from pc2_baseline.config import presets, read_settings, sections_of
 from pc2_baseline.runs.predict import method_title
 
 LAYOUTS = {"coco": "coco_precomp", "f30k": "f30k_precomp", "cc152k": "cc152k_precomp"}
@@ -37,28 +37,6 @@ def test_a_submission_names_its_method_as_papers_do_and_another_network():
         assert method_title(read_settings(preset, [])) == title
     settings = read_settings("sgr", ["model.similarity=pooled"])
     assert method_title(settings) == "Triplet loss, pooled network"
-
-
-def test_the_default_preset_has_the_papers_values():
-    settings = read_settings(None, [])
-    assert settings.method == Settings().method
-    method, train = settings.method, settings.train
-    assert (method.margin, method.margin_base, method.oscillation_threshold) == (0.2, 10, 0.5)
-    assert (method.classes, train.batch, train.warmup_epochs, train.epochs) == (128, 128, 10, 50)
-    assert (method.lambda_noisy, method.lambda_pseudo, method.lambda_entropy) == (1, 1, 10)
-    assert (settings.model.embed_dim, settings.model.word_dim) == (2048, 300)
-
-
-def test_other_data_differ_from_the_papers_preset_in_data_and_warm_up_alone():
-    for on, data, warm_up in (
-        ("f30k", {"name": "f30k_precomp"}, 5), ("coco", {"name": "coco_precomp"}, 10),
-        ("cc152k", {"name": "cc152k_precomp"}, 10), ("now-bpe", {"tokenizer": "bpe"}, 10),
-        ("now-bert", {"tokenizer": "bert"}, 10),
-    ):  # fmt: skip
-        changed, paper = read_settings(None, [], on), read_settings(None, [])
-        assert changed.data == paper.data.model_copy(update=data)
-        assert (changed.method, changed.model) == (paper.method, paper.model)
-        assert changed.train == paper.train.model_copy(update={"warmup_epochs": warm_up})
 
 
 def test_a_section_is_inherited_and_gives_way_to_the_values_of_the_file_that_extends_it(tmp_path):

@@ -122,11 +122,6 @@ def test_captions_and_vocabularies_that_do_not_fit_are_named(copy, tiny, tmp_pat
     refuse(tiny, "no token <start>", DataSettings(vocab_path=tmp_path / "v.json"))
 
 
-def test_a_folder_of_vocabularies_can_be_given(tiny):
-    with open_pairs(tiny, "dev", DataSettings(vocab_path=tiny / "vocab"), CPU) as pairs:
-        assert len(pairs) == 8
-
-
 def test_features_that_cannot_be_learned_from_are_refused(tiny, tmp_path):
     archive = as_published(tiny, tmp_path / "archive")
     path = archive / "h5100k_precomp" / "train_ims.npy"

@@ -11,7 +11,6 @@ from now_builder.errors import ConfigError, FormatError
 from pc2_baseline.config import DataSettings, read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.data.precomp import encode, read_vocabulary
-from pc2_baseline.data.readers import make_reader
 from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.modules.retrieval import fold_scores, scores, similarity_matrix
 from pc2_baseline.training.method import Sizes
@@ -105,13 +104,6 @@ def test_images_stored_once_a_caption_are_read_once(fields, tmp_path, name):
             assert np.array_equal(folded.regions, plain.regions)
 
 
-def test_as_many_different_images_as_captions_have_one_caption_each(fields, tmp_path):
-    plan = fields.Field(train=20, dev=10, test=10, each=1)
-    release = fields.make_field(tmp_path, plan)
-    with open_pairs(release, "dev", of(), CPU) as pairs:
-        assert pairs.images == len(pairs) == 10
-
-
 def test_images_of_which_some_are_repeated_are_refused(fields, tmp_path):
     release = fields.make_field(tmp_path, fields.Field(repeated=True))
     path = release / "f30k_precomp" / "dev_ims.npy"
@@ -144,18 +136,6 @@ def test_cc152k_is_a_table_of_one_caption_an_image(fields, tmp_path):
         assert texts_of(pairs, release, data)[1] == "<start> a w1a image <end>"
 
 
-def test_images_too_large_for_memory_stay_on_disk(fields, tmp_path):
-    release = fields.make_field(tmp_path, fields.Field(repeated=True))
-    with (
-        open_pairs(release, "dev", of(memory_gb=1e-9), CPU) as on_disk,
-        open_pairs(release, "dev", of(), CPU) as in_memory,
-    ):
-        assert isinstance(on_disk.regions, np.memmap)
-        assert not isinstance(in_memory.regions, np.memmap)
-        rows = np.array([7, 33, 0, 7])
-        assert torch.equal(on_disk.batch(rows).regions, in_memory.batch(rows).regions)
-
-
 def test_a_vocabulary_is_found_beside_the_data_or_where_it_is_said_to_be(copy, tmp_path):
     moved = shutil.move(copy / "vocab", tmp_path / "elsewhere")
     refuse(copy, "f30k_precomp_vocab.json: no such vocabulary; data.vocab_path")
@@ -163,11 +143,6 @@ def test_a_vocabulary_is_found_beside_the_data_or_where_it_is_said_to_be(copy, t
         assert read_vocabulary(copy, of(vocab_path=path)).idx == 24
     shutil.copytree(moved, copy / "f30k_precomp" / "vocab")
     assert read_vocabulary(copy / "f30k_precomp", of()).idx == 24
-
-
-def test_counting_needs_no_words_and_no_vocabulary(copy):
-    shutil.rmtree(copy / "vocab")
-    assert make_reader(copy, of()).count_train() == (100, 20)
 
 
 def test_each_image_is_encoded_once_and_scored_with_every_caption(flickr):
@@ -247,16 +222,6 @@ def test_images_of_another_number_shape_or_type_and_torn_ones_are_refused(copy):
     refuse(copy, "train_ims.npy: not a readable .npy array")
     path.unlink()
     refuse(copy, "train_ims.npy: no such file")
-
-
-def test_zeros_follow_the_rule_of_now(copy):
-    path = copy / "f30k_precomp" / "train_ims.npy"
-    regions = np.load(path)
-    regions[3, 30:] = 0
-    np.save(path, regions)
-    refuse(copy, "train_ims.npy: image 3: 6 of 36 regions are all zero; --set")
-    with open_pairs(copy, "train", of(allow_zero_rows=True), CPU) as pairs:
-        assert pairs.images == 20
 
 
 def test_a_vocabulary_that_cannot_serve_is_refused(copy):

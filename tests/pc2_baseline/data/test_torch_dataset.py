@@ -1,6 +1,5 @@
 """A release as a torch dataset: pairs, batches, workers, and files of every layout."""
 
-import pickle
 import shutil
 import subprocess
 import sys
@@ -73,13 +72,6 @@ def test_a_loader_of_two_datasets_gives_batches_of_both(tiny, data, monkeypatch)
     expected = data.__getitems__([*range(len(data)), *range(len(data))])
     assert [*batch] == [*expected]
     assert all(torch.equal(batch[name], values) for name, values in expected.items())
-
-
-def test_nothing_open_travels_to_a_worker(data):
-    before = len(pickle.dumps(data))
-    data[0]
-    assert len(pickle.dumps(data)) == before
-    assert torch.equal(pickle.loads(pickle.dumps(data))[1]["regions"], data[1]["regions"])  # noqa: S301
 
 
 def test_regions_come_as_stored_or_as_asked_for(tiny, data):

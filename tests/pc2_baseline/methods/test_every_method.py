@@ -252,6 +252,8 @@ def test_a_warm_up_whose_division_no_epoch_reads_is_not_divided(on_tiny, preset,
 
 
 PUBLISHED = [
+    ("pc2-paper", "f30k", "classes=128 margin_base=10 oscillation_threshold=0.5 warmup_epochs=5"),
+    ("pc2-paper", "", "batch=128 warmup_epochs=10 epochs=50 lambda_entropy=10 embed_dim=2048"),
     ("pcsr", "f30k", "noisy_from_epoch=25 ambiguous_from_epoch=40 classes=256 epochs=50"),
     ("cream", "f30k", "temperature=0.07 hard_from_epoch=10 noisy_from_epoch=15 epochs=40"),
     ("in2r", "coco", "neighbours=5 memory=448_000 lr=5e-4 image_pooling='gpo' epochs=40"),

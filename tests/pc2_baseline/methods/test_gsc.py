@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from pc2_baseline.config import read_settings
 from pc2_baseline.methods import gsc
-from pc2_baseline.methods.gsc import structure_agreement, structure_loss
-from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.modules.division import clean_posterior
-from pc2_baseline.training.method import Sizes
 
 AVERAGES = ("prediction", "structure", "clean_prob")
 
@@ -99,20 +95,3 @@ def test_the_loss_agrees_with_the_formula(made, monkeypatch, structures):
         expected, kept = slow_loss(net.score(images, captions), *within, weights, 0.3, 0.7)
     assert torch.allclose(loss, expected, atol=1e-5)
     assert torch.allclose(found, kept, atol=1e-5)
-
-
-@pytest.fixture(scope="module")
-def net():
-    small = ["model.embed_dim=32", "model.word_dim=8", "model.similarity_dim=8"]
-    return make_network(read_settings("gsc", small).model, Sizes(4, 8, 9)).eval()
-
-
-def test_agreement_is_the_cosine_of_rows_and_the_loss_their_info_nce():
-    images = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
-    captions = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-    expected = torch.tensor([1.0, 2**-0.5])
-    assert torch.allclose(structure_agreement(images, captions), expected)
-    logits = torch.tensor([[1.0, 0.0], [1.0, 2.0]])
-    expected = torch.tensor([1 + torch.e**-1, 1 + torch.e**-1]).log()
-    assert torch.allclose(images @ captions.T, logits)
-    assert torch.allclose(structure_loss(images, captions), expected)

@@ -11,7 +11,7 @@ import torch
 from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods import mscn
-from pc2_baseline.methods.mscn import divide_by_known, draw_meta_pairs, meta_margins
+from pc2_baseline.methods.mscn import divide_by_known, draw_meta_pairs
 from pc2_baseline.modules.seeds import stream
 
 STILL = ["model.dropout=0", "model.feature_dropout=0"]
@@ -24,11 +24,6 @@ HEAD = "similarity.evaluate."
 def taught(divided):
     """MSCN after its warm-up: each peer calls two thirds of the pairs clean."""
     return lambda *overrides: divided("mscn", QUARTER, *overrides)
-
-
-def test_margins_by_hand():
-    found = meta_margins(torch.tensor([0.0, 0.2, 0.5, 0.8, 1.0]), 0.2)
-    assert found.tolist() == pytest.approx([0, 0.2 * 0.04 / 0.68, 0.1, 0.2 * 0.64 / 0.68, 0.2])
 
 
 def test_the_meta_set_is_of_matching_pairs_the_same_in_every_epoch(on_tiny):

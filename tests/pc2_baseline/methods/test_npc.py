@@ -1,6 +1,5 @@
 """NPC: the memory bank, what a step on a batch does to it, and what the pairs weigh for it."""
 
-import math
 from copy import deepcopy
 from dataclasses import replace
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 from pc2_baseline.methods import npc
-from pc2_baseline.methods.npc import confidence, nearest
+from pc2_baseline.methods.npc import nearest
 from pc2_baseline.modules.division import Division
 
 STILL = ["model.dropout=0", "method.temperature=0.3"]
@@ -32,13 +31,6 @@ def slow_losses(matrix, tau=0.3):
         row, column = (matrix[i] / tau).exp(), (matrix[:, i] / tau).exp()
         found.append(-((row[i] / row.sum()).log() + (column[i] / column.sum()).log()) / 2)
     return torch.stack(found)
-
-
-def test_the_weight_by_hand():
-    """Ratios 2 and 1/2; 1/2 and 1/4; 1 and 1: means 1.25, 0.375 and 1."""
-    before = torch.tensor([[2.0, 1.0, 3.0], [1.0, 1.0, 5.0]])
-    after = torch.tensor([[1.0, 2.0, 3.0], [2.0, 4.0, 5.0]])
-    assert confidence(before, after).tolist() == pytest.approx([1, math.tanh(0.375), 1])
 
 
 def test_the_nearest_entry_is_that_of_a_loop_and_an_entry_is_its_own():

@@ -10,7 +10,6 @@ from pc2_baseline.methods.ncr import predicted_labels
 from pc2_baseline.methods.relabelling import closeness
 
 BOTH = pytest.mark.parametrize("preset", ["ncr", "bicro"])
-PEERS = pytest.mark.parametrize("peer", [1])
 CLEAN, NOISY = np.array([3, 20, 7, 1, 15, 0, 11, 22, 5, 18, 9]), np.array([2, 8, 13, 4])
 
 
@@ -78,11 +77,11 @@ def labels(method, pairs, peer=0, clean=CLEAN, noisy=NOISY):
     return [values.tolist() for values in method.labels(pairs, peer, clean, noisy)]
 
 
-@PEERS
 def test_ncrs_labels_are_predicted_and_clean_ones_mixed_with_the_others_belief(
-    divided, scored, mean_losses, peer
+    divided, scored, mean_losses
 ):
     """Clean: w + (1 - w) p, w of the other's division; noisy: the mean p of both networks."""
+    peer = 1
     method, pairs = divided("ncr")
 
     def predicted(net, rows):
@@ -120,10 +119,10 @@ def slow_labels(net, pairs, matrix, losses):
     return [clean, [label[pair] for pair in NOISY]]
 
 
-@PEERS
 def test_bicros_other_network_labels_by_the_closest_tenth_of_the_clean_pairs(
-    warm, scored, mean_losses, peer
+    warm, scored, mean_losses
 ):
+    peer = 1
     method, pairs = warm("bicro")
     expected, own = (
         slow_labels(net, pairs, scored(net, pairs, CLEAN), mean_losses)

@@ -9,9 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from now_builder.errors import TrainingError
-from pc2_baseline.methods.pc2.network import find_pseudo_captions
-from pc2_baseline.methods.pc2.paper import rectified
-from pc2_baseline.methods.pc2.peers import PredictionBank, oscillation
+from pc2_baseline.methods.pc2.peers import PredictionBank
 from pc2_baseline.modules.division import (
     Division,
     by_posterior,
@@ -114,27 +112,3 @@ def test_the_bank_starts_empty_and_keeps_what_was_written():
     assert torch.equal(bank.predictions, predictions)
     with pytest.raises(ValueError, match="expected"):
         bank.write(torch.zeros(2, 2))
-
-
-def test_oscillation_is_the_divergence_of_old_from_new():
-    """KL([.5,.5] ‖ [.9,.1]) = .5 ln(.5/.9) + .5 ln(.5/.1) = .5108."""
-    old = torch.tensor([[0.5, 0.5], [0.3, 0.7]])
-    new = torch.tensor([[0.9, 0.1], [0.3, 0.7]])
-    assert oscillation(old, new).tolist() == pytest.approx([0.5108, 0.0], abs=1e-4)
-
-
-def test_stable_pairs_are_rectified_and_others_are_not():
-    """y = .6 + .4·.75 = .9 where stable; else y = w."""
-    stable = np.array([True, False])
-    found = rectified(np.array([0.6, 0.6]), np.array([0.75, 0.49]), stable)
-    assert found == pytest.approx([0.9, 0.6])
-
-
-def test_each_noisy_image_takes_the_most_similar_clean_caption():
-    clean = torch.tensor([[0.9, 0.1], [0.1, 0.9]])
-    noisy = torch.tensor([[0.2, 0.8], [0.9, 0.1], [0.3, 0.7]])
-    found = find_pseudo_captions(noisy, clean)
-    assert found.chosen.tolist() == [1, 0, 1]
-    assert found.cosine[1].item() == pytest.approx(1.0)
-    assert found.used[found.column].tolist() == [1, 0, 1]
-    assert found.used.tolist() == [0, 1]

@@ -8,11 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pc2_baseline.methods.decl import triplet_top
-from pc2_baseline.methods.pc2.pcsr import robust_class_loss
 from pc2_baseline.methods.pc2.released import own_entropy
 from pc2_baseline.modules.losses import (
-    batch_entropy,
-    mean_entropy,
     pseudo_class_loss,
     relatively_likeliest,
     soft_margin,
@@ -58,13 +55,6 @@ def test_hardest_negatives_take_the_margin_of_the_query_both_ways(size, seed):
     assert torch.allclose(found, loop_hardest(similarity, margins, negatives), atol=1e-6)
 
 
-def test_mean_negatives_by_hand():
-    """Row 0: [.2+.4−.5]₊/2 = .05; column 0: [.2+.6−.5]₊/2 = .15; pair 0 costs .2."""
-    similarity = torch.tensor([[0.5, 0.4], [0.6, 0.9]])
-    costs = triplet_mean(similarity, torch.tensor([0.2, 0.2]))
-    assert costs.tolist() == pytest.approx([0.2, 0.0])
-
-
 @pytest.mark.parametrize(
     ("axis", "i2t", "t2i"), [("query", 0.1, 0.3), ("image", 0.1, 0.1), ("caption", 0.3, 0.3)]
 )
@@ -80,24 +70,6 @@ def test_the_margin_of_a_cell_is_that_of_the_query_the_image_or_the_caption(axis
         assert found.tolist() == pytest.approx(pairs)
 
 
-def test_the_entropy_term_rewards_spreading_over_classes():
-    spread, collapsed = torch.eye(8), torch.eye(8)[torch.zeros(8, dtype=torch.long)]
-    assert batch_entropy(spread).item() == pytest.approx(math.log(8))
-    assert batch_entropy(collapsed).item() == 0
-    logits = torch.zeros(8, 8)
-    logits[:, 0] = 1.0
-    logits.requires_grad_()
-    (-batch_entropy(logits.softmax(1))).backward()
-    assert (logits.grad[:, 0] > 0).all(), "descending must leave the crowded class"
-
-
-def test_the_mean_entropy_is_that_of_images_and_captions():
-    """Images spread over two classes (log 2), captions all in one (0)."""
-    images, captions = 60 * torch.eye(2), 60 * torch.eye(2)[[0, 0]]
-    assert mean_entropy(images, captions).item() == pytest.approx(math.log(2) / 2)
-    assert mean_entropy(captions, images).item() == pytest.approx(math.log(2) / 2)
-
-
 def test_the_own_entropy_is_averaged_over_predictions():
     """One even prediction over four classes (log 4), one sure (0): their mean, not its entropy."""
     logits = torch.tensor([[0.0, 0, 0, 0], [60.0, 0, 0, 0]])
@@ -110,13 +82,6 @@ def test_only_the_image_learns_from_the_captions_class():
     pseudo_class_loss(image, caption.argmax(1)).backward()
     assert caption.grad is None
     assert image.grad.abs().sum() > 0
-
-
-def test_the_robust_class_loss_by_hand():
-    """Chosen classes have probability 3/4 and 1/4: (1 − √.75 + 1 − √.25) / .5 / 2."""
-    logits = torch.tensor([[math.log(3), 0.0], [math.log(3), 0.0]], dtype=torch.float64)
-    found = robust_class_loss(logits, torch.tensor([0, 1]), 0.5)
-    assert found.item() == pytest.approx((1 - 0.75**0.5) + (1 - 0.25**0.5))
 
 
 def test_a_class_that_all_favour_tells_nothing_of_any():

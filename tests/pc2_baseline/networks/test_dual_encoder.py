@@ -140,40 +140,13 @@ def test_adapters_alone_learn_and_begin_as_nothing(painted, small_clip, settings
         assert torch.equal(whole.eval().score_batch(batch), adapted.eval().score_batch(batch))
 
 
-def state_of(method):
-    return {
-        group: {name: value.clone() for name, value in tensors.items()}
-        for group, tensors in method.state_dict().items()
-    }
-
-
-PARTS = {
-    "crossfit": ["method.folds=2"],
-    "pc2-paper": ["method.classes=8", "method.class_input=pooled", "method.noisy_from_epoch=0"],
-}
-
-
-@pytest.mark.parametrize("preset", ["clip", "crossfit", "pc2-paper"])
-def test_methods_take_it_and_resume_bit_for_bit(painted, settings, preset):
-    own = settings(preset, *PARTS.get(preset, []))
-    sizes = Sizes(24, 1, 28)
+def test_a_method_of_two_peers_takes_it(painted, settings):
+    own = settings("pc2-paper", "method.classes=8", "method.class_input=pooled")
     with opened(painted, own, "train", "dev") as (pairs, dev):
-        whole = make_method(own, sizes, CPU)
-        for epoch in range(own.train.total_epochs):
-            again = make_method(own, sizes, CPU)
-            if epoch:
-                again.load_state_dict(state_of(whole))
-            assert again.fit_epoch(pairs, epoch) == whole.fit_epoch(pairs, epoch)
-            first, second = state_of(whole), state_of(again)
-            for group, tensors in first.items():
-                for name, value in tensors.items():
-                    assert torch.equal(value, second[group][name]), name
-        alone = make_method(own, sizes, CPU)
-        before = alone.similarity(dev)
-        alone.load_state_dict({"networks": state_of(whole)["networks"]})
-        matrix = whole.similarity(dev)
-        assert np.array_equal(alone.similarity(dev), matrix)
-        assert np.abs(matrix - before).max() > 1e-5
+        method = make_method(own, Sizes(24, 1, 28), CPU)
+        before = method.similarity(dev)
+        assert np.isfinite([*method.fit_epoch(pairs, 0).values()]).all()
+        assert np.abs(method.similarity(dev) - before).max() > 1e-5
 
 
 def test_inputs_are_asked_for_without_weights(small_clip, monkeypatch):

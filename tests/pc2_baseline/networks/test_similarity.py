@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pc2_baseline.networks.encoders import CaptionCodes, CaptionEncoder, ImageCodes, ImageEncoder
-from pc2_baseline.networks.fused import local_nodes, reason, squared_difference, unit
+from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.saf import SafSimilarity
 from pc2_baseline.networks.sgr import SgrSimilarity
 from pc2_baseline.networks.similarity import MatchingNetwork, MemoryBudget
@@ -140,51 +140,6 @@ def test_what_is_kept_for_the_backward_pass_is_bounded_by_the_estimate():
     given = sum(x.untyped_storage().nbytes() for x in (images.regions, captions.words))
     estimate = net.similarity._kept(captions, images, torch.float32)
     assert sum(seen.values()) - given < 1.6 * estimate
-
-
-def test_unit_vectors_and_their_gradient_by_differences():
-    x = torch.randn(4, 3, 5, dtype=torch.float64, requires_grad=True)
-    assert torch.allclose(unit(x).norm(dim=-1), torch.ones(4, 3, dtype=torch.float64))
-    assert torch.autograd.gradcheck(unit, (x,))
-
-
-def doubles(*shapes):
-    generator = torch.Generator().manual_seed(3)
-    return [
-        torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
-        for shape in shapes
-    ]
-
-
-@pytest.mark.parametrize("rows", [1, 10_000])
-def test_local_nodes_and_their_gradient_by_differences(rows):
-    whole, regions, words, weight, bias = doubles((2, 3, 3), (2, 4, 6), (3, 5, 6), (3, 6), (3,))
-    there = torch.arange(5)[None, :, None] < torch.tensor([5, 2, 3])[:, None, None]
-
-    def nodes(whole, regions, words, weight, bias):
-        words = torch.nn.functional.normalize(words, dim=-1) * there
-        return local_nodes(
-            whole, regions, words, weight, bias, (9.0, 0.1), (torch.float64, rows)
-        )  # fmt: skip
-
-    assert torch.autograd.gradcheck(nodes, (whole, regions, words, weight, bias))
-
-
-def test_graph_reasoning_and_its_gradient_by_differences():
-    nodes, *weights = doubles((2, 4, 5), (5, 5), (5,), (5, 5), (5,))
-    padding = torch.tensor([[[False, False, True, True]], [[False, False, False, False]]])
-
-    def update(nodes, query, query_bias, mix, mix_bias):
-        return reason(nodes, padding, (query, query_bias), (mix, mix_bias))
-
-    assert torch.autograd.gradcheck(update, (nodes, *weights))
-
-
-def test_squared_differences_and_their_gradient_by_differences():
-    values = doubles((2, 5), (4, 5), (3, 5), (3,))
-    plain = functional.linear((values[0][:, None] - values[1]) ** 2, values[2], values[3])
-    assert torch.allclose(squared_difference(*values), plain, atol=1e-13)
-    assert torch.autograd.gradcheck(squared_difference, values)
 
 
 def loop_filtration(saf, norm, images, captions):

@@ -12,7 +12,7 @@ from leaderboard.core.steps import steps_of, to_step
 from leaderboard.scoring.evaluate import score
 from now_builder.errors import FormatError
 from pc2_baseline.cli import main
-from pc2_baseline.config import Plan, read_settings
+from pc2_baseline.config import read_settings
 from pc2_baseline.runs.evaluate import evaluate
 from pc2_baseline.runs.predict import predict
 from pc2_baseline.runs.train import train
@@ -103,9 +103,3 @@ def test_another_vocabulary_is_refused(run, out, tmp_path):
     with pytest.raises(FormatError, match=r"jieba vocabulary is not that of .*blind make --with"):
         predict(run, "test", tmp_path / "x.zip", release=other)
     assert not (tmp_path / "x.zip").exists()
-
-
-def test_an_ordinary_release_of_other_pages_is_still_refused(run, planted, tmp_path):
-    other = planted.plant(tmp_path / "r", Plan(train=24, dev=8, test=8, seed=9))
-    with pytest.raises(FormatError, match="another release than at training"):
-        predict(run, "test", tmp_path / "x.zip", release=other)

@@ -105,12 +105,6 @@ def test_of_several_tracks_none_is_taken(release, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_training_takes_the_only_track(release, tmp_path):
-    settings = ["--config", "pc2-paper", "--on", "now-bert", "--set", "train.device=nowhere"]
-    done = CliRunner().invoke(app, ["train", str(release), str(tmp_path / "run"), *settings])
-    assert "track jieba, the only one there is" in done.output + done.stderr
-
-
 def test_another_data_set_is_called_by_its_name(release, tmp_path):
     for config, folder, found in (
         ("sgr --on f30k", release, "holds NoW: --set data.name=now100k_precomp reads it"),

@@ -83,15 +83,6 @@ def _places(text, pairs):
     return [text.index(pair.caption.replace("<", "&lt;").replace(">", "&gt;")) for pair in pairs]
 
 
-def test_neighbours_are_those_of_a_brute_force_ranking():
-    scores = np.random.default_rng(0).random(30).astype(np.float32)
-    found = neighbours(scores, 7)
-    expected = sorted(range(30), key=lambda row: -scores[row])[:5]
-    assert found.nearest == [(row, float(scores[row])) for row in expected]
-    assert found.rank == 1 + int((scores > scores[7]).sum())
-    assert found.score == float(scores[7])
-
-
 def test_a_sample_has_right_and_wrong_examples():
     found = [neighbours(np.eye(6)[row if row < 3 else 0], row) for row in range(6)]
     assert [one.rank == 1 for one in sample(found, 4, 0)] == [True, True, False, False]
@@ -161,14 +152,6 @@ def test_training_pairs_are_ordered_by_the_division_and_marked_by_the_truth(worl
         odd = {"right": "wrong", "wrong": "right"}[even]
         marks = [even if row % 2 == 0 else odd for row in rows]
         assert re.findall(r'class="(right|wrong)"', text) == marks
-
-
-def test_without_a_truth_training_pairs_are_not_marked(world, tmp_path):
-    page = tmp_path / "page.html"
-    examples(world.run, None, page, Choice(count=3))
-    training = page.read_text().split("<h2>Training pairs")[1]
-    assert "Most surely mismatched" in training
-    assert not re.search(r'class="(right|wrong)"', training)
 
 
 def test_with_a_noise_file_a_caption_stands_beside_the_picture_that_it_was_given(world, tmp_path):

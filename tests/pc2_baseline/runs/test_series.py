@@ -36,12 +36,6 @@ def test_seeds_are_ordinary_runs_with_a_mean_and_a_spread(tiny, tmp_path, settin
     assert again["dev"] == series["dev"]
 
 
-def test_a_single_run_is_no_folder_of_seeds(tiny, tmp_path, settings):
-    (tmp_path / "run.toml").touch()
-    with pytest.raises(ConfigError, match="a single run"):
-        train_seeds(tiny, tmp_path, settings, [0])
-
-
 def test_seeds_that_are_none_are_refused():
     for text in ("", "a", "0,,1", "-1", "0,0", "1.5"):
         with pytest.raises(ConfigError, match="--seeds"):

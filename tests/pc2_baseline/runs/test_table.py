@@ -416,13 +416,6 @@ def test_without_tokenizers_the_track_is_jieba_or_the_first_that_is_there(tiny, 
         rows_on(release, ["sgr"])
 
 
-def test_methods_are_rows_of_their_names_on_each_track(tiny, flickr):
-    (row,) = rows_on(tiny, ["ridge"], [], ["train.lr=1e-3"], "demo")
-    assert (names([row]), row.settings.data.tokenizer) == (["jieba/ridge"], "jieba")
-    assert row.settings.train.lr == 1e-3
-    assert names(rows_on(flickr, ["pc2-paper"], on="f30k")) == ["flickr30k/pc2-paper"]
-
-
 def test_a_file_of_rows_sets_its_own_on_top_of_the_tables(tiny, flickr, tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(

@@ -1,14 +1,14 @@
 """A pre-trained dual encoder, from captures and release to a submission that the board takes."""
 
-import hashlib
 import io
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from PIL import Image, ImageDraw
+from PIL import Image
 from safetensors.torch import load_file
 
 from leaderboard.blind import RoundPlan, make_round
@@ -16,126 +16,31 @@ from leaderboard.scoring.evaluate import score
 from leaderboard.submission.archive import open_submission
 from leaderboard.submission.gallery import read_gallery
 from now_builder.dual_encoder import hash_of_encoder
-from now_builder.formats.captions import make_vocabulary, write_vocabulary
-from now_builder.formats.io import write_text
-from now_builder.formats.release import (
-    Manifest,
-    Pair,
-    fingerprint,
-    read_split_captions,
-    write_manifest,
-    write_pairs,
-)
-from now_builder.formats.shard import (
-    HEIGHT,
-    WIDTH,
-    Capture,
-    CaptureRow,
-    Planned,
-    read_captures,
-    write_plan,
-    write_shard,
-)
-from now_builder.formats.split import Shares, SplitPlan
+from now_builder.formats.release import read_pairs, write_pairs
+from now_builder.formats.shard import read_captures
 from pc2_baseline.config import ZeroShotSettings
 from pc2_baseline.runs.zero_shot import zero_shot
 from tests.pc2_baseline.commands import call, failed
-
-PAGES = 14
-TEST = slice(2, 14)
-"""Pages of the test split; the first two are dev's."""
-WORDS = ["red", "news", "cats", "dogs", "music", "films", "cars", "houses", "food", "schools",
-         "travel", "weather", "今天", "音楽"]  # fmt: skip
-
-
-def caption(page):
-    """A text of five tokens with its marks; page 7's is longer than a text tower takes."""
-    more = {7: " and more" * 8}
-    return f"{WORDS[page]} and {WORDS[page * 5 % PAGES]}{more.get(page, '')}"
-
-
-def draw(page, seed):
-    picture = Image.new("RGB", (WIDTH, HEIGHT), (17 * page % 256, 250 - 15 * page, 40 * seed))
-    pen = ImageDraw.Draw(picture)
-    pen.rectangle((40, 60 + 50 * page, 400, 300 + 60 * page), fill="white")
-    pen.ellipse((40 * page, 500, 40 * page + 200, 700), fill="black")
-    file = io.BytesIO()
-    picture.save(file, "PNG", compress_level=1)
-    return file.getvalue()
-
-
-def write_captures(folder, seed=0):
-    """Two shards, as a crawl writes them; another seed is another crawl."""
-    plan, shots = [], {}
-    for page in range(PAGES):
-        shard, url = page % 2, f"http://site{page}.test/{seed}"
-        plan.append(Planned(f"{shard:05d}_{page // 2:04d}", shard, url, url, f"site{page}.test"))
-        shots[plan[-1].key] = draw(page, seed)
-    folder.mkdir()
-    write_plan(folder, sorted(plan, key=lambda line: line.key))
-    for shard in (0, 1):
-        lines = [line for line in plan if line.shard == shard]
-        rows = [
-            CaptureRow(
-                line.key, line.url, line.url_canonical, line.site, "ok",
-                sha256=hashlib.sha256(shots[line.key]).hexdigest(), phash=f"{seed:016x}",
-            )
-            for line in lines
-        ]  # fmt: skip
-        write_shard(
-            folder,
-            shard,
-            rows,
-            (Capture(line.key, shots[line.key], b"<html>", []) for line in lines),
-        )
-    return plan
-
-
-def write_release(folder, plan):
-    """What a release has of pairs and captions, by the formats' own writers."""
-    data, pairs, prints = folder / "now100k_precomp", [], {}
-    for split, rows in (("dev", slice(0, 2)), ("test", TEST)):
-        lines, pages = plan[rows], range(PAGES)[rows]
-        ids = [[4 + page, 4 + page * 5 % PAGES] for page in pages]
-        for index, (line, page) in enumerate(zip(lines, pages, strict=True)):
-            own = hashlib.sha256(line.key.encode()).hexdigest()
-            pairs.append(
-                Pair(line.key, split, index, line.url, line.site, caption(page), "name", "en",
-                     f"{0:016x}", own)
-            )  # fmt: skip
-        write_text(data / f"{split}_ids.txt", "".join(f"{line.key}\n" for line in lines))
-        tokens = "".join(f"{','.join(map(str, row))}\n" for row in ids)
-        write_text(data / f"{split}_caps_jieba.txt", tokens)
-        prints[split] = {"jieba": fingerprint([line.key for line in lines], ids)}
-    write_pairs(folder / "pairs.parquet", pairs)
-    vocabulary = make_vocabulary(WORDS, "jieba", "drawn", "train")
-    write_vocabulary(folder / "vocab" / "now100k_precomp_vocab_jieba.json", vocabulary)
-    write_manifest(
-        folder,
-        Manifest(
-            name="small", created_at="2026-01-01", files={}, rejects={}, detector={}, versions={},
-            split=SplitPlan(shares=Shares(train=0.5, dev=0.2, test=0.3)), settings={},
-            counts={"dev": 2, "test": PAGES - 2}, fingerprints=prints,
-        ),
-    )  # fmt: skip
+from tests.pc2_baseline.painted import WORDS, write_painted
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Release and captures; read only."""
-    root = tmp_path_factory.mktemp("data")
-    write_release(root / "release", write_captures(root / "captures"))
+    """Release and captures; read only. One caption is longer than a text tower takes."""
+    root = write_painted(tmp_path_factory.mktemp("data"), {"dev": 2, "test": 12})
+    change(root / "release", lambda pair: {"caption": "a1 b2 " * 8} if pair.pair_index == 7 else {})
     return root / "release", root / "captures"
 
 
-@pytest.fixture(scope="module")
-def clip(encoders, tmp_path_factory):
-    return encoders.save(encoders.clip, tmp_path_factory.mktemp("m") / "clip", [*WORDS, "and"])
+def change(release, fields):
+    """Change fields of the pairs of a release."""
+    pairs = [replace(pair, **fields(pair)) for pair in read_pairs(release)]
+    write_pairs(release / "pairs.parquet", pairs)
 
 
 @pytest.fixture
-def settings(data, clip):
-    return ZeroShotSettings(captures=data[1], model=str(clip), device="cpu", batch_size=5)
+def settings(data, small_clip):
+    return ZeroShotSettings(captures=data[1], model=str(small_clip), device="cpu", batch_size=5)
 
 
 def scored(release, settings, out):
@@ -148,9 +53,9 @@ def scored(release, settings, out):
 
 def pictures_and_texts(release, captures):
     shots = {capture.key: capture.screenshot for capture in read_captures(captures)}
-    keys = read_split_captions(release, "test", "jieba").keys
-    shown = [Image.open(io.BytesIO(shots[key])).convert("RGB") for key in keys]
-    return shown, [caption(page) for page in range(PAGES)[TEST]]
+    pairs = [pair for pair in read_pairs(release) if pair.split == "test"]
+    shown = [Image.open(io.BytesIO(shots[pair.key])).convert("RGB") for pair in pairs]
+    return shown, [pair.caption for pair in pairs]
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
@@ -158,7 +63,7 @@ def test_scores_are_the_cosines_of_the_model_itself_and_the_board_takes_them(
     data, settings, encoders, tmp_path, kind
 ):
     release, captures = data
-    folder = encoders.save(getattr(encoders, kind), tmp_path / kind, [*WORDS, "and"])
+    folder = encoders.save(getattr(encoders, kind), tmp_path / kind, WORDS)
     own = settings.model_copy(update={"model": str(folder)})
     meta, matrix = scored(release, own, tmp_path / "x.zip")
     model = transformers.AutoModel.from_pretrained(folder).eval()
@@ -192,7 +97,7 @@ def test_scores_are_the_cosines_of_the_model_itself_and_the_board_takes_them(
 @pytest.mark.parametrize("kind", ["colpali", "colqwen2"])
 def test_models_of_many_vectors_are_compared_by_max_sim(data, settings, encoders, tmp_path, kind):
     release, captures = data
-    folder = encoders.save(getattr(encoders, kind), tmp_path / kind, [*WORDS, "and"])
+    folder = encoders.save(getattr(encoders, kind), tmp_path / kind, WORDS)
     own = settings.model_copy(update={"model": str(folder)})
     meta, matrix = scored(release, own, tmp_path / "x.zip")
     model = transformers.AutoModelForPreTraining.from_pretrained(folder).eval()
@@ -224,25 +129,29 @@ def command(release, captures, model, out, *more):
     )  # fmt: skip
 
 
-def test_by_command_in_half_precision_the_same_bytes_every_time(data, clip, tmp_path):
+def test_by_command_in_half_precision_the_same_bytes_every_time(data, small_clip, tmp_path):
     for name in ("a", "b"):
-        done = command(*data, clip, tmp_path / f"{name}.zip", "--precision", "bf16")
+        done = command(*data, small_clip, tmp_path / f"{name}.zip", "--precision", "bf16")
         assert done.returncode == 0, done.stderr
         assert done.stdout == f"{tmp_path / name}.zip: 12 screenshots x 12 captions\n"
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zip", "b.zip"]
 
 
-def test_mistakes_end_in_one_line(data, clip, easy, tmp_path, monkeypatch):
+def test_mistakes_end_in_one_line(data, small_clip, easy, tmp_path, monkeypatch):
     release, captures = data
     out = tmp_path / "x.zip"
-    failed(command(release, captures, clip, tmp_path / "x.npy"), "expected the name of a .zip file")
-    failed(command(tmp_path, captures, clip, out), "no folder now100k_precomp")
-    failed(command(release, tmp_path / "no", clip, out), "no such captures folder")
-    failed(command(release, captures, tmp_path / "no", out), "neither a folder nor a name")
-    failed(command(release, captures, clip, out, "--device", "abacus"), "'abacus' cannot be used")
-    failed(command(release, captures, clip, out, "--track", "bpe"), r"test_caps_bpe.txt: no such")
-    failed(command(easy, captures, clip, out), "no screenshot of 40 of 40 pairs")
+    no, no_zip = tmp_path / "no", tmp_path / "x.npy"
+    for given, problem in (
+        ((release, captures, small_clip, no_zip), "expected the name of a .zip file"),
+        ((tmp_path, captures, small_clip, out), "no folder now100k_precomp"),
+        ((release, no, small_clip, out), "no such captures folder"),
+        ((release, captures, no, out), "neither a folder nor a name"),
+        ((release, captures, small_clip, out, "--device", "abacus"), "'abacus' cannot be used"),
+        ((release, captures, small_clip, out, "--track", "bpe"), r"test_caps_bpe.txt: no such"),
+        ((easy, captures, small_clip, out), "no screenshot of 40 of 40 pairs"),
+    ):
+        failed(command(*given), problem)
     (texts := tmp_path / "texts").mkdir()
     transformers.BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1).save_pretrained(
         texts
@@ -253,18 +162,19 @@ def test_mistakes_end_in_one_line(data, clip, easy, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     failed(command(release, captures, "now/none", out), "`hf download now/none` brings all of it")
     monkeypatch.setattr("pc2_baseline.runs.zero_shot.find_spec", lambda _: None)
-    failed(command(release, captures, clip, out), r"pip install 'noise-of-web\[zero-shot\]")
+    failed(command(release, captures, small_clip, out), r"pip install 'noise-of-web\[zero-shot\]")
     assert not [*tmp_path.iterdir()], "a command that cannot start leaves nothing behind"
 
 
 def test_captures_of_another_crawl_changed_ones_and_releases_without_texts_are_refused(
-    data, clip, easy, settings, tmp_path
+    data, small_clip, easy, settings, tmp_path
 ):
     release, out = data[0], tmp_path / "x.zip"
-    write_captures(tmp_path / "other", seed=1)
+    other = shutil.copytree(release, tmp_path / "other")
+    change(other, lambda pair: {"url": f"{pair.url}1"})
     failed(
-        command(release, tmp_path / "other", clip, out),
-        r"no screenshot of 12 of 12 pairs, such as 00000_0001 \(http://site2.test/0\): not the "
+        command(other, data[1], small_clip, out),
+        r"no screenshot of 12 of 12 pairs, such as 00000_0002 \(http://site.*/1\): not the "
         r"captures that the release was packaged from\?",
     )
     captures = shutil.copytree(data[1], tmp_path / "captures")
@@ -275,23 +185,23 @@ def test_captures_of_another_crawl_changed_ones_and_releases_without_texts_are_r
         zero_shot(release, out, settings.model_copy(update={"captures": captures}))
     make_round(easy, tmp_path / "round", RoundPlan(name="June"))
     failed(
-        command(tmp_path / "round" / "participants", captures, clip, out),
+        command(tmp_path / "round" / "participants", captures, small_clip, out),
         "the test split of blind round 'June', which has neither screenshots nor caption texts",
     )
     archive = shutil.copytree(release, tmp_path / "archive")
     (archive / "manifest.json").unlink()
-    failed(command(archive, captures, clip, out), "no manifest.json and so no caption texts")
+    failed(command(archive, captures, small_clip, out), "no manifest.json and so no caption texts")
     swapped = shutil.copytree(release, tmp_path / "swapped")
     ids = swapped / "now100k_precomp" / "test_ids.txt"
     ids.write_text("".join(reversed(ids.read_text().splitlines(keepends=True))))
-    failed(command(swapped, data[1], clip, out), "keys of test are not those of its captions")
+    failed(command(swapped, data[1], small_clip, out), "keys of test are not those of its captions")
 
 
 def test_a_model_of_the_hub_is_named_with_its_page_and_commit(
-    data, clip, settings, tmp_path, monkeypatch
+    data, small_clip, settings, tmp_path, monkeypatch
 ):
     commit = "0123456789" * 4
-    snapshot = shutil.copytree(clip, tmp_path / commit)
+    snapshot = shutil.copytree(small_clip, tmp_path / commit)
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(snapshot))
     meta, _ = scored(data[0], settings.model_copy(update={"model": "now/clip"}), tmp_path / "x.zip")
     assert meta.method.name == "now/clip (zero-shot)"

@@ -42,15 +42,6 @@ def test_a_long_caption_is_interpolated_as_images_are_resized():
     assert not short[0, 20:].any()
 
 
-def test_the_first_epoch_has_no_oscillation_and_rectifies_nothing(on_tiny):
-    method, pairs = on_tiny("pc2-paper/demo")
-    method.fit_epoch(pairs, 0)
-    assert not method.statistics[0].oscillation.any()
-    assert not method.statistics[0].stable_prob.any()
-    method.fit_epoch(pairs, 1)
-    assert method.statistics[0].oscillation.any()
-
-
 def test_oscillation_is_the_divergence_of_the_epoch_before_from_the_new_one(on_tiny):
     method, pairs = on_tiny("pc2-paper/demo", "train.lr=1e-2")
     method.fit_epoch(pairs, 0)
@@ -170,10 +161,3 @@ def test_the_noisy_loss_counts_by_its_weight(divided, steps):
     noisy = found[1.0] - found[0.0]
     assert noisy > 0.01
     assert found[0.25] == pytest.approx(found[0.0] + 0.25 * noisy, rel=1e-5)
-
-
-def test_without_pseudo_captions_noisy_pairs_are_left_out(divided, steps):
-    method, pairs = divided("pc2-paper", "method.pseudo_captions=false")
-    method._learn(pairs, 1, 0)
-    learned = set(steps[-1][1].pair_index)
-    assert learned == set(method.statistics[1].division.clean)
