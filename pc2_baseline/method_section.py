@@ -26,7 +26,7 @@ METHODS = {
     "pc2-crossfit": "pc2.crossfit:Pc2CrossFit",
     "pc2-released": "pc2.released:Pc2Released",
     "pcsr": "pc2.pcsr:Pcsr",
-    "rcl": "rcl:Rcl",
+    "rcl": "contrastive:Rcl",
     "ridge": "ridge:Ridge",
     "sps": "sps:Sps",
     "triplet": "triplet:Triplet",

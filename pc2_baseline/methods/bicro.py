@@ -1,7 +1,7 @@
 """BiCro: bidirectional cross-modal similarity consistency (Yang et al., CVPR 2023)."""
 
 from functools import partial
-from typing import Annotated, cast
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import Share
 from pc2_baseline.methods.relabelling import (
@@ -26,7 +25,6 @@ from pc2_baseline.modules.coteaching import DividedPairs, Rows, full_margin_loss
 from pc2_baseline.modules.division import divide_by_beta
 from pc2_baseline.modules.learner import rate
 from pc2_baseline.networks.encoders import CaptionCodes, ImageCodes, Loss, PerPair
-from pc2_baseline.training.method import Sizes
 
 _TINY = 1e-12
 
@@ -42,7 +40,7 @@ class BiCroSettings(RelabellingSettings):
     )
 
 
-class BiCro(Relabelling):
+class BiCro(Relabelling[BiCroSettings]):
     r"""Co-taught peers that label a pair by how alike its halves differ from a clean pair's halves.
 
     The other peer's network labels: the closest tenth of the clean batch are its anchors. With
@@ -64,18 +62,6 @@ class BiCro(Relabelling):
     """
 
     section = BiCroSettings
-
-    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = cast(BiCroSettings, settings.method)
-        super().__init__(settings, sizes, device)
-
-    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train both peers for one epoch, then divide the pairs anew."""
-        each = self.groups.for_each_peer
-        if epoch >= self.train.warmup_epochs:
-            self.copy_others()
-        figures = each(lambda peer: self._learn(train, epoch, peer))
-        return self.divided_anew(epoch, figures, lambda peer: self._divide(train, peer))
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train one peer for an epoch; the warm-up takes the lowest losses of each batch."""

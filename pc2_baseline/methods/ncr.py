@@ -1,11 +1,9 @@
 """NCR: noisy correspondence rectifier (Huang et al., NeurIPS 2021)."""
 
 from functools import partial
-from typing import cast
 
 import torch
 
-from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.methods.relabelling import (
     Labelling,
@@ -20,7 +18,6 @@ from pc2_baseline.modules.coteaching import DividedPairs, Rows, full_margin_loss
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.learner import rate
 from pc2_baseline.networks.encoders import Block, PerPair
-from pc2_baseline.training.method import Sizes
 
 _TINY = 1e-12
 
@@ -29,7 +26,7 @@ class NcrSettings(RelabellingSettings):
     """NCR (Huang et al., NeurIPS 2021): labels that the networks predict."""
 
 
-class Ncr(Relabelling):
+class Ncr(Relabelling[NcrSettings]):
     r"""Co-taught peers that learn pairs by labels which the networks themselves predict.
 
     The label of a clean pair is :math:`w + (1 - w)\,p`, with the clean probability :math:`w` of the
@@ -48,18 +45,6 @@ class Ncr(Relabelling):
     """
 
     section = NcrSettings
-
-    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = cast(NcrSettings, settings.method)
-        super().__init__(settings, sizes, device)
-
-    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train both peers for one epoch, then divide the pairs anew."""
-        each = self.groups.for_each_peer
-        if epoch >= self.train.warmup_epochs:
-            self.copy_others()
-        figures = each(lambda peer: self._learn(train, epoch, peer))
-        return self.divided_anew(epoch, figures, lambda peer: self._divide(train, peer))
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train one peer for an epoch; the warm-up takes all pairs, mean negatives, one margin."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Generic, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.coteaching import (
     NONE,
     PEERS,
+    DividedPairs,
     Rows,
     Triplet,
     batches_beside,
@@ -43,10 +44,11 @@ class RelabellingSettings(CoTeachingSettings):
     )
 
 
+Own = TypeVar("Own", bound=RelabellingSettings)
 Labels = tuple[Float[Tensor, " clean"], Float[Tensor, " noisy"]]
 
 
-class Relabelling(CoTaught):
+class Relabelling(CoTaught, Generic[Own]):
     """Two peers, each with a frozen copy of the other that helps to label its pairs.
 
     Differs:
@@ -55,14 +57,32 @@ class Relabelling(CoTaught):
         that peers can be trained side by side.
     """
 
+    section: type[Own]
     nets: Sequence[MatchingNetwork]
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
+        self.method = cast(Own, settings.method)
         make = partial(make_network, settings.model, sizes)
         super().__init__(settings, device, make)
         self.others = [make(group).to(device).eval() for group in self.groups.groups]
 
-    def copy_others(self) -> None:
+    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
+        """Train both peers for one epoch, then divide the pairs anew."""
+        each = self.groups.for_each_peer
+        if epoch >= self.train.warmup_epochs:
+            self._copy_others()
+        figures = each(lambda peer: self._learn(train, epoch, peer))
+        return self.divided_anew(epoch, figures, lambda peer: self._divide(train, peer))
+
+    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Train one peer for an epoch."""
+        raise NotImplementedError
+
+    def _divide(self, train: PairSet, peer: int) -> DividedPairs:
+        """Divide the pairs by their losses with a peer."""
+        raise NotImplementedError
+
+    def _copy_others(self) -> None:
         """Copy the other peer's network to each peer."""
         states = self.groups.for_each_peer(lambda peer: self.learners[peer].network_state())
         for other, state in zip(self.others, reversed(states), strict=True):

@@ -34,3 +34,10 @@ def test_the_loss_is_the_one_that_is_set_at_its_temperature(
     expected = slow_loss(scored(method.net, pairs), loss, temperature)
     method.fit_epoch(pairs, 0)
     assert steps[0][0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_rcls_loss_sums_the_other_pairs_of_both_directions_alone(on_tiny, steps, scored):
+    method, pairs = on_tiny("rcl", "model.dropout=0", "train.batch=24")
+    expected = 2 * slow_loss(scored(method.net, pairs, training=True), "complementary", 0.05)
+    method.fit_epoch(pairs, 0)
+    assert steps[0][0] == pytest.approx(expected, rel=1e-4)
