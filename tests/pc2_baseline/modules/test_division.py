@@ -19,16 +19,6 @@ from pc2_baseline.modules.division import (
 )
 
 
-def test_two_modes_are_told_apart():
-    """70 % around .1, 30 % around .8: at least 99 % right."""
-    rng = np.random.default_rng(0)
-    matched = rng.random(2000) < 0.7
-    statistic = np.where(matched, rng.normal(0.1, 0.05, 2000), rng.normal(0.8, 0.08, 2000))
-    found = divide(statistic, seed=0)
-    assert (found.is_clean == matched).mean() >= 0.99
-    assert len(found.clean) + len(found.noisy) == 2000
-
-
 @pytest.mark.parametrize(
     ("clean_prob", "noisy"),
     [

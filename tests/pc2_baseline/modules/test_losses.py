@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pc2_baseline.methods.decl import triplet_top
 from pc2_baseline.methods.pc2.released import own_entropy
 from pc2_baseline.modules.losses import (
     pseudo_class_loss,
@@ -90,17 +89,3 @@ def test_a_class_that_all_favour_tells_nothing_of_any():
     assert relatively_likeliest(logits).tolist() == [0, 1, 2]
     dead = torch.tensor([[0.0, 1.0, -110.0], [1.0, 0.0, -110.0]])  # e^-110 is 0 in float32
     assert relatively_likeliest(dead).tolist() == [1, 0]
-
-
-def test_the_loss_of_the_hardest_few_lies_between_the_hardest_and_all():
-    torch.manual_seed(0)
-    similarity, margins = torch.rand(6, 6), torch.full((6,), 0.2)
-    assert torch.equal(triplet_top(similarity, margins, 1), triplet_hardest(similarity, margins))
-    everything = triplet_mean(similarity, margins) * 6 / 5
-    assert torch.allclose(triplet_top(similarity, margins, 5), everything)
-    assert torch.equal(triplet_top(similarity, margins, 99), triplet_top(similarity, margins, 5))
-    two = triplet_top(similarity, margins, 2)
-    own = similarity[3, 3]
-    i2t = sorted(max(0.0, (0.2 + similarity[3, j] - own).item()) for j in range(6) if j != 3)
-    t2i = sorted(max(0.0, (0.2 + similarity[j, 3] - own).item()) for j in range(6) if j != 3)
-    assert two[3].item() == pytest.approx(sum(i2t[-2:] + t2i[-2:]) / 2, abs=1e-6)
