@@ -4,8 +4,6 @@ import io
 import os
 import shutil
 import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -98,25 +96,6 @@ def test_threads_read_what_one_alone_reads_whatever_the_order(read, page):
     pages = [page[0], capture(other)] * 2
     alone = [Recognizer("chi_sim+eng")(each) for each in pages[:2]]
     assert list(ahead(read, pages, 2)) == alone * 2
-
-
-def test_pythons_lock_is_free_while_tesseract_computes(read, page):
-    """Else decode threads would stand still behind the reading."""
-    ticks, stop = [], threading.Event()
-
-    def tick():
-        while not stop.wait(0.002):
-            ticks.append(time.perf_counter())
-
-    ticker = threading.Thread(target=tick)
-    ticker.start()
-    start = time.perf_counter()
-    read(page[0])
-    end = time.perf_counter()
-    stop.set()
-    ticker.join()
-    longest = np.diff([start, *(t for t in ticks if start < t < end), end]).max()
-    assert longest < 0.7 * (end - start)
 
 
 def test_detect_reads_pages_and_names_how(draw, weights, tmp_path):

@@ -4,7 +4,6 @@ import hashlib
 import io
 import multiprocessing
 import os
-import re
 import shutil
 import time
 from dataclasses import replace
@@ -137,15 +136,6 @@ def test_torn_batches_are_named_and_done_again(drawn, whole, settings, tmp_path,
     assert detect(drawn, features, settings).fresh == 6
     assert all(f"{part}: torn" in caplog.text for part in torn)
     assert features.read_bytes() == whole.read_bytes()
-
-
-def test_a_torn_final_file_is_an_error_that_names_it(drawn, whole, settings, tmp_path):
-    features, content = tmp_path / "features.h5", whole.read_bytes()
-    for torn in (b"", content[: len(content) // 2]):
-        features.write_bytes(torn)
-        with pytest.raises(FormatError, match=re.escape(str(features))):
-            detect(drawn, features, settings)
-        assert features.read_bytes() == torn
 
 
 def test_two_processes_of_torchrun_write_one_file_together(

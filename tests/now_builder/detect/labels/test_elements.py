@@ -129,13 +129,6 @@ def test_boxes_are_image_px_cut_to_the_screen():
     assert found.boxes == [(0.0, 1000.0, 720.0, 1280.0)]
 
 
-def test_genuinely_nested_boxes_of_two_classes_both_stay():
-    """Pitfall 6: a button in a bar is no duplicate of it."""
-    bar = Element((0.0, 0.0, 720.0, 100.0), "nav")
-    button = Element((20.0, 20.0, 120.0, 80.0), "button", parent=0)
-    assert names(bar, button) == ["navigation bar", "button"]
-
-
 def test_a_heading_whose_text_stands_in_elements_below_takes_the_box_of_their_lines():
     """Pitfall 7: the block box of a heading spans the page, whoever holds its string."""
     block = (0.0, 90.0, 720.0, 180.0)

@@ -2,11 +2,9 @@
 
 import json
 import shutil
-from collections import Counter
 
 import pytest
 
-from now_builder.detect.labels import run as labelling
 from now_builder.detect.labels.elements import label
 from now_builder.detect.labels.mapping import DEFAULT, NAMES, read_mapping
 from now_builder.detect.labels.run import label_captures
@@ -97,27 +95,6 @@ def test_the_file_has_the_labels_of_the_pages(drawn, labelled):
         assert len(ignored) == len(expected.ignored)
 
 
-def test_killed_half_way_there_is_no_label_file_and_the_next_run_makes_the_same(
-    drawn, labelled, tmp_path, monkeypatch
-):
-    seen = []
-
-    def killed(elements, mapping):
-        seen.append(elements)
-        if len(seen) > 10:
-            raise KeyboardInterrupt
-        return label(elements, mapping)
-
-    monkeypatch.setattr(labelling, "label", killed)
-    with pytest.raises(KeyboardInterrupt):
-        label_captures(drawn, tmp_path / "labels", LabelSettings())
-    assert not list((tmp_path / "labels").iterdir())
-    monkeypatch.undo()
-    assert label_captures(drawn, tmp_path / "labels", LabelSettings()).fresh
-    path, whole = tmp_path / "labels" / "labels.json", labelled[0] / "labels.json"
-    assert path.read_bytes() == whole.read_bytes()
-
-
 def test_complete_labels_stay_and_other_settings_or_files_are_refused_unless_forced(
     drawn, labelled, tmp_path
 ):
@@ -149,38 +126,6 @@ def test_pages_without_labels_are_left_out(drawn, tmp_path):
     summary = label_captures(captures, tmp_path / "labels", LabelSettings())
     assert (summary.pages, summary.labelled) == (3, 1)
     assert [image["key"] for image in read(tmp_path / "labels")["images"]] == ["00000_0002"]
-
-
-def test_ignored_boxes_are_crowds_of_a_category_of_their_own(drawn, tmp_path):
-    elements = [Element(BOX, "img"), Element((0.0, 500.0, 300.0, 800.0), "div", "feed")]
-    captures = write_pages(tmp_path / "captures", drawn, [(elements, {})])
-    label_captures(captures, tmp_path / "labels", LabelSettings())
-    kinds = [(a["category_id"], a["iscrowd"]) for a in read(tmp_path / "labels")["annotations"]]
-    assert kinds == [(6, 0), (19, 1)]
-    coco = read(tmp_path / "labels")
-    assert boxes_of(coco, coco["images"][0]) == ([(5, BOX)], [elements[1].box])
-
-
-def count_classes(folder):
-    coco = read(folder)
-    names = {item["id"]: item["name"] for item in coco["categories"]}
-    return Counter(names[item["category_id"]] for item in coco["annotations"])
-
-
-def test_a_mapping_changes_the_classes_without_a_new_crawl(drawn, labelled, tmp_path):
-    path = tmp_path / "m.toml"
-    path.write_text(
-        'classes = [["press", "按"], ["look", "看"]]\n[looks]\nbutton = "press"\nlink = "press"\n'
-        'image = "look"\nicon = "look"\n',
-        encoding="utf-8",
-    )
-    label_captures(drawn, tmp_path / "labels", LabelSettings(mapping=path))
-    before, after = count_classes(labelled[0]), count_classes(tmp_path / "labels")
-    assert after["press"] == before["button"] + before["link"]
-    assert after["look"] == before["image"] + before["icon"]
-    assert after["ignore"] > before["ignore"]
-    names = [item["name"] for item in read(tmp_path / "labels")["categories"]]
-    assert names == ["press", "look", "ignore"]
 
 
 def test_a_mistake_in_a_mapping_names_file_and_field(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from now_builder.detect.base import Detector, Page, TextBox
+from now_builder.detect.base import Page, TextBox
 from now_builder.detect.model.apt import TINY, AptDetector, PromptTuner
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.regions.extraction import AptExtractor
@@ -100,8 +100,3 @@ def test_extraction_is_deterministic_and_pages_do_not_leak_into_each_other(extra
     assert np.array_equal(both.regions, again.regions)
     alone = extractor.extract([Page("a", strings(3))], noise(2)[:1])
     np.testing.assert_allclose(alone.regions[0], both.regions[0], atol=1e-3)
-
-
-def test_the_extractor_is_a_detector(extractor):
-    assert isinstance(extractor, Detector)
-    assert extractor.input_size == (180, 320)

@@ -83,17 +83,6 @@ def test_patches_are_those_of_the_loop_over_places(channels: int) -> None:
     assert torch.equal(patterns._nearest(page).flatten(), seen), "centred patches are compared"
 
 
-def test_grey_patterns_ignore_colour_and_colour_patterns_do_not() -> None:
-    red, blue = (torch.zeros(3, 96, 96) for _ in range(2))
-    red[0], blue[2] = striped(4, upright=True)[0], striped(4, upright=True)[0]
-    box = [torch.tensor([[0.0, 0, 96, 96]])]
-    for channels, alike in ((1, True), (3, False)):
-        patterns = Patterns(channels)
-        patterns.fit([red, blue, torch.rand(3, 96, 96, generator=torch.Generator())], seed=0)
-        same = torch.allclose(patterns(red[None], box), patterns(blue[None], box), atol=1e-4)
-        assert same is alike
-
-
 def test_a_region_outside_or_without_area_gives_a_finite_row() -> None:
     patterns = Patterns(1)
     boxes = [torch.tensor([[95.0, 95, 96, 96], [0, 0, 0, 0], [-5, -5, -1, -1]])]

@@ -90,15 +90,6 @@ def test_anchors_are_assigned_as_one_by_one(anchors, seed):
     assert torch.equal(negative, (element < 0) & ~near)
 
 
-def test_every_element_has_an_anchor_unless_a_smaller_one_took_it(anchors):
-    page = targets([[3, 3, 4, 4], [30, 30, 50, 40]])
-    element, _ = assign(anchors, page)
-    assert set(element.tolist()) == {-1, 0, 1}
-    element, negative = assign(anchors, targets([]))
-    assert (element == -1).all()
-    assert negative.all()
-
-
 def exact(anchors, page):
     """Logits and offsets of a network that makes no mistake."""
     element, _ = assign(anchors, page)
