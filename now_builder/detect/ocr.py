@@ -39,6 +39,9 @@ _SPARSE = 11
 CONFIDENCE = 60.0
 """Minimum confidence of a line, in per cent: smudges and pictures are below it."""
 
+LANGUAGES = "chi_sim+eng"
+"""Languages that detect reads, in Tesseract's names."""
+
 _DPI = 192
 """Resolution of screenshots of two image px per CSS px."""
 

@@ -80,8 +80,7 @@ class DetectSummary:
 
     Attributes:
         fresh: Pages extracted in this run.
-        seconds: Wall time of the extraction; of that ``waiting_s`` were spent waiting for decoded
-            screenshots, ``writing_s`` for the disk.
+        seconds: Wall time of the extraction.
         missing: Pages that other shares have still to do; the last of them writes the file.
     """
 
@@ -89,8 +88,6 @@ class DetectSummary:
     pages: int
     fresh: int
     seconds: float = 0.0
-    waiting_s: float = 0.0
-    writing_s: float = 0.0
     missing: int = 0
 
     def __str__(self) -> str:
@@ -104,8 +101,7 @@ class DetectSummary:
             return f"{self.features}: complete, {self.pages} pages"
         return (
             f"{self.features}: {self.pages} pages, {self.fresh} new in {self.seconds:.1f} s "
-            f"({rate:.1f} pages/s; waited {self.waiting_s:.1f} s for screenshots and "
-            f"{self.writing_s:.1f} s for the disk)"
+            f"({rate:.1f} pages/s)"
         )
 
 
@@ -143,11 +139,10 @@ def detect(
         if features.exists() and screenshots.keys() <= done and not read_parts(features):
             return DetectSummary(features, len(done), 0)
     started = time.perf_counter()
-    waiting = writing = 0.0
     if left and settings.engine == "ray":
         _detect_on_ray(captures, features, settings, left)
     elif left:
-        waiting, writing = _extract(captures, features, settings, shards, done, mine)
+        _extract(captures, features, settings, shards, done, mine)
     with _alone(features, share):
         # The last share finds all pages, however the others ended; no share waits for another.
         if share[1] > 1:
@@ -160,7 +155,7 @@ def detect(
             origin = {CAPTURES: captures_hash(done, screenshots)} if tied else {}
             pages = merge_parts(features, attributes | origin, settings.half)
     seconds = time.perf_counter() - started
-    return DetectSummary(features, pages, len(left), seconds, waiting, writing, missing)
+    return DetectSummary(features, pages, len(left), seconds, missing)
 
 
 def _begin(
@@ -225,8 +220,8 @@ def _extract(
     shards: Sequence[int],
     done: set[str],
     screenshots: Mapping[str, str | None],
-) -> tuple[float, float]:
-    """Return the seconds spent waiting for decoded screenshots and for the disk."""
+) -> None:
+    """Extract the pages that are left and write them as parts."""
     left = len(screenshots.keys() - done)
     _log.info("detect: %d of %d pages to do; loading the detector", left, len(screenshots))
     attributes = attributes_of(settings)
@@ -234,7 +229,7 @@ def _extract(
     batch_size = settings.batch_size or choose_batch_size(settings.device, attributes.get("size"))
     pipeline = Pipeline(detector, features, settings, batch_size, screenshots)
     pages = read_captures(captures, frozenset(done), shards)
-    return pipeline.run((page for page in pages if page.key in screenshots), left, len(done))
+    pipeline.run((page for page in pages if page.key in screenshots), left, len(done))
 
 
 def choose_batch_size(device: str, size: str | None) -> int:
@@ -342,15 +337,13 @@ class Pipeline:
         self.screenshots = screenshots
         self.settings, self.batch_size = settings, batch_size
         self.device = choose_device(settings.device)
-        self._waited = 0.0
-        self.read_text = make_text_source(settings.text_source, settings.ocr_languages)
+        self.read_text = make_text_source(settings.text_source)
 
-    def run(self, captures: Iterator[Capture], left: int, done: int) -> tuple[float, float]:
-        """Extract pages; return the seconds spent waiting for screenshots and for the disk."""
+    def run(self, captures: Iterator[Capture], left: int, done: int) -> None:
+        """Extract pages and write each batch as a part."""
         if self.device.type == "cpu":
             _keep_freed_memory()
-        writing, self._waited = 0.0, 0.0
-        batches = self._timed(in_background(self._on_device(captures), _AHEAD))
+        batches = in_background(self._on_device(captures), _AHEAD)
         with (
             self._lanes() as lanes,
             Progress("detect", left) as progress,
@@ -360,12 +353,8 @@ class Pipeline:
             # One lane is this thread, whose device is the detector's.
             extract = lambda batch: self.detector.extract(*batch)  # noqa: E731
             for found in map(extract, batches) if lanes == 1 else ahead(extract, batches, lanes):
-                start = time.perf_counter()
                 write(found)
-                writing += time.perf_counter() - start
                 progress.add(len(found.keys))
-            start = time.perf_counter()
-        return self._waited, writing + time.perf_counter() - start
 
     @contextmanager
     def _lanes(self) -> Iterator[int]:
@@ -383,16 +372,6 @@ class Pipeline:
             yield lanes
         finally:
             torch.set_num_threads(threads)
-
-    def _timed(self, batches: Iterator[_Batch]) -> Iterator[_Batch]:
-        """Add up the time that the next batch is waited for."""
-        while True:
-            start = time.perf_counter()
-            batch = next(batches, None)
-            self._waited += time.perf_counter() - start
-            if batch is None:
-                return
-            yield batch
 
     def _write(self, found: FeatureBatch) -> None:
         attributes = dict(self.detector.attributes)

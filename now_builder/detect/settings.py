@@ -25,7 +25,7 @@ class TrainDetectorSettings(Strict):
     size: Literal["tiny", "paper"] = Field(
         "tiny",
         description="tiny: 2 million parameters on 360 x 640 px, an hour on a CPU; paper: "
-        "CLIP-ResNet-50 on 720 x 1280 px, needs a GPU.",
+        "CLIP-ResNet-50 on 720 x 1280 px and bert-base-multilingual-cased, needs a GPU.",
     )
     from_: Path | None = Field(
         None,
@@ -45,12 +45,6 @@ class TrainDetectorSettings(Strict):
     steps: int = Field(0, ge=0, description="Total steps; 0: the size's default.")
     batch_size: int = Field(0, ge=0, description="Pages of a step; 0: the size's default.")
     lr: float = Field(0.0, ge=0, description="Highest learning rate; 0: the size's default.")
-    seed: int = Field(0, ge=0, description="Seed of the initial weights and of every draw.")
-    text_encoder: str = Field(
-        "",
-        description="Frozen 768-d encoder of class prompts and page text: hash:SEED, a hub name or "
-        "a folder. Empty: hash:0 for tiny, bert-base-multilingual-cased for paper.",
-    )
     clip_weights: str = Field(
         "",
         description="CLIP RN50 to start from: a .safetensors or .pt file (OpenAI's, open_clip's) "
@@ -131,9 +125,9 @@ class _SettingsOfOneMachine(Strict):
     )
     text_source: Literal["dom", "ocr", "none"] = Field(
         "dom",
-        description="Source of the strings on a page: its DOM, its pixels (Tesseract) or none.",
+        description="Source of the strings on a page: its DOM, its pixels (Tesseract, Chinese and "
+        "English) or none.",
     )
-    ocr_languages: str = Field("chi_sim+eng", description="Languages of OCR, in Tesseract's names.")
 
 
 class DetectSettings(DistributedSettings, _SettingsOfOneMachine):

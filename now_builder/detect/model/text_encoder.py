@@ -13,7 +13,7 @@ from torch import Tensor
 
 from now_builder.detect.base import Page, TextBox
 from now_builder.detect.boxes import intersection_over_minimum
-from now_builder.detect.ocr import Recognizer
+from now_builder.detect.ocr import LANGUAGES, Recognizer
 from now_builder.errors import ConfigError
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, Element
 
@@ -156,14 +156,14 @@ TextSource = Callable[[Capture], Sequence[TextBox]]
 """Finds the strings of a page; called from several threads."""
 
 
-def make_text_source(name: Literal["dom", "ocr", "none"], languages: str) -> TextSource:
-    """Make a source of strings; ``languages`` are Tesseract's names, joined by ``+``.
+def make_text_source(name: Literal["dom", "ocr", "none"]) -> TextSource:
+    """Make a source of strings.
 
     Raises:
         ConfigError: If what optical recognition needs is missing.
     """
     if name == "ocr":
-        return Recognizer(languages)
+        return Recognizer(LANGUAGES)
     if name == "dom":
         return lambda capture: dom_text_boxes(capture.elements)
     return lambda _: ()

@@ -26,7 +26,7 @@ from now_builder.detect.model.weights import (
     to_inference,
 )
 from now_builder.detect.model.word_reader import EDITION
-from now_builder.detect.ocr import ocr_attributes
+from now_builder.detect.ocr import LANGUAGES, ocr_attributes
 from now_builder.detect.pixels import to_batch, to_pixels
 from now_builder.detect.regions import detectron2 as detectron
 from now_builder.detect.regions.extraction import AptExtractor
@@ -76,7 +76,7 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
     """Return the attributes of a feature file, so that no other detector adds to it."""
     shared = {
         "text_source": settings.text_source,
-        **(ocr_attributes(settings.ocr_languages) if settings.text_source == "ocr" else {}),
+        **(ocr_attributes(LANGUAGES) if settings.text_source == "ocr" else {}),
         "precision": settings.precision,
         "storage": "float16" if settings.half else "float32",
         **(_embed_attributes(settings.embed) if settings.embed else {}),

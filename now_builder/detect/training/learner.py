@@ -89,7 +89,6 @@ def resolve_recipe(settings: TrainDetectorSettings, pages: int) -> Recipe:
     return replace(
         recipe,
         model=recipe.model.model_copy(update={"words": reads}),
-        text_encoder=settings.text_encoder or recipe.text_encoder,
         batch=batch,
         lr=settings.lr or recipe.lr,
         steps=settings.steps or max(recipe.fewest, recipe.epochs * pages // batch),
@@ -121,8 +120,8 @@ def identity(settings: TrainDetectorSettings) -> dict[str, Any]:
 class Learner:
     """A detector in training.
 
-    Random draws of a step are a pure function of the seed and the step's number, so a checkpoint
-    needs no state of random generators.
+    Random draws of a step are a pure function of its number, so a checkpoint needs no state of
+    random generators.
 
     Raises:
         ConfigError: If the device, the precision on it, the text encoder or CLIP's weights cannot
@@ -151,7 +150,7 @@ class Learner:
     def _build(self, mapping: ClassMapping) -> tuple[AptDetector, Appearance]:
         prompts = embed_prompts(self.encoder, mapping.classes)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.seed)
+            torch.manual_seed(0)
             model, appearance = AptDetector(self.recipe.model, prompts), Appearance()
         if self.settings.from_:
             weights = find_weights(self.settings.from_)
@@ -200,7 +199,7 @@ class Learner:
         Raises:
             TrainingError: If a loss is not finite.
         """
-        generator = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + number)
+        generator = torch.Generator().manual_seed(number)
         rate = learning_rate(self.recipe, number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]

@@ -153,12 +153,12 @@ class Training:
     def batch(self) -> list[TrainPage]:
         """Return the pages of the next step, from the endless sequence of shuffled epochs.
 
-        Their order is a pure function of seed and epoch, so a checkpoint need not keep it.
+        Their order is a pure function of the epoch, so a checkpoint need not keep it.
         """
         first, pages = self.step * self.recipe.batch, []
         for place in range(first, first + self.recipe.batch):
             epoch, offset = divmod(place, len(self.pages.learn))
-            generator = torch.Generator().manual_seed(self.settings.seed * 7_919 + epoch)
+            generator = torch.Generator().manual_seed(epoch)
             order = torch.randperm(len(self.pages.learn), generator=generator)
             pages.append(self.pages.learn[int(order[offset])])
         return pages
@@ -247,7 +247,7 @@ def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | Non
     model.eval()
     screenshots = Screenshots(model.config.input_size, 0, torch.get_num_threads())
     learned = pages.learn[:: max(1, len(pages.learn) // _FITTED)]
-    _fix_scale(model, learned, screenshots, settings.seed)
+    _fix_scale(model, learned, screenshots)
     if settings.half:
         model.half().float()
     names = pages.mapping.class_names
@@ -278,13 +278,11 @@ def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | Non
 
 
 @torch.inference_mode()
-def _fix_scale(
-    model: AptDetector, pages: Sequence[TrainPage], screenshots: Screenshots, seed: int
-) -> None:
+def _fix_scale(model: AptDetector, pages: Sequence[TrainPage], screenshots: Screenshots) -> None:
     """Fit the scale of the stored features of the best proposals, and the tiny size's patterns."""
     patches = model.patches
     if patches is not None:
-        patches.fit_patterns([screenshots.read([page])[0] for page in pages], seed)
+        patches.fit_patterns([screenshots.read([page])[0] for page in pages], seed=0)
     described = []
     for start in range(0, len(pages), 8):
         shots = screenshots.read(pages[start : start + 8]).to(model.centre.device)

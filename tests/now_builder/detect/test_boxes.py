@@ -89,15 +89,6 @@ def test_identical_boxes_come_back_when_nothing_else_is_left():
     assert len(kept) == 4
 
 
-def test_windows_are_thirty_six_and_cover_the_screen():
-    found = boxes.windows((180, 320))
-    assert found.shape == (36, 4)
-    assert found.min() == 0
-    assert found[:, 2].max().item() == pytest.approx(180)
-    assert found[:, 3].max().item() == pytest.approx(320)
-    assert len({tuple(row) for row in found.tolist()}) == 36
-
-
 def test_an_element_of_no_class_is_neither_foreground_nor_background():
     targets = Targets(
         torch.tensor([[0.0, 0, 10, 10]]), torch.tensor([3]), torch.tensor([[50.0, 50, 60, 60]]),

@@ -10,12 +10,11 @@ from torch.nn import functional
 from now_builder.detect.pixels import calls_in_background, in_background, window_means
 
 
-@pytest.mark.parametrize(("side", "stride"), [(1, 1), (2, 2), (4, 1), (3, 2)])
-@pytest.mark.parametrize("shape", [(2, 9, 11), (1, 3, 8, 7), (4, 4)])
-def test_means_of_windows_are_those_of_avg_pool_to_the_bit(shape, side, stride):
-    values = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-    slow = functional.avg_pool2d(values.reshape(-1, 1, *shape[-2:]), side, stride)
-    assert torch.equal(window_means(values, side, stride).flatten(), slow.flatten())
+def test_means_of_windows_are_those_of_avg_pool_to_the_bit():
+    for shape, side, stride in (((2, 9, 11), 3, 2), ((1, 3, 8, 7), 2, 2), ((4, 4), 4, 1)):
+        values = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+        slow = functional.avg_pool2d(values.reshape(-1, 1, *shape[-2:]), side, stride)
+        assert torch.equal(window_means(values, side, stride).flatten(), slow.flatten())
 
 
 def test_an_iterator_in_the_background_keeps_its_order_and_is_not_far_ahead():

@@ -10,6 +10,7 @@ from now_builder.detect.model.apt import TINY, AptDetector, PromptTuner
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.formats.features import SOURCES
+from tests.now_builder.detect.conftest import check_rows
 
 SMALL = TINY.model_copy(update={"input_size": (180, 320)})
 
@@ -59,13 +60,7 @@ def test_the_background_is_a_zero_logit(extractor):
 
 
 def check_batch(batch, pages):
-    assert batch.regions.shape == (pages, 36, 768)
-    assert np.isfinite(batch.regions).all()
-    assert (np.abs(batch.regions).sum(axis=2) > 0).all()
-    assert np.isfinite(batch.boxes).all()
-    assert (batch.boxes[..., 2:] > batch.boxes[..., :2]).all()
-    assert (batch.boxes >= 0).all()
-    assert (batch.boxes <= np.array([720, 1280, 720, 1280]) + 1e-3).all()
+    check_rows(batch, pages)
     assert ((batch.scores >= 0) & (batch.scores <= 1)).all()
     own = batch.source == SOURCES.index("detector")
     assert (own.sum(axis=1) == batch.n_regions).all()

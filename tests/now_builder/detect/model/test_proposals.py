@@ -5,7 +5,7 @@ import torch
 from torchvision.ops import box_iou
 
 from now_builder.detect.model.apt import PAPER, TINY
-from now_builder.detect.model.proposals import SHAPES, PageMaps, Pyramid, RegionProposals
+from now_builder.detect.model.proposals import SHAPES, Pyramid, RegionProposals
 
 
 def proposals(config, stride):
@@ -35,15 +35,6 @@ def test_anchors_cover_the_screen_at_both_sizes(config, stride):
         centres = (mine[:, :2] + mine[:, 2:]) / 2
         assert (centres.amin(dim=0) <= stride * 2**level).all()
         assert (centres.amax(dim=0) >= torch.tensor(config.input_size) - stride * 2**level).all()
-
-
-def test_all_anchors_but_a_few_begin_as_background_and_anchors_are_made_once():
-    rpn, maps = proposals(TINY, 8), maps_of(TINY, 8)
-    objectness, _, anchors = rpn(maps)
-    assert objectness.sigmoid().mean().item() == pytest.approx(0.01, abs=0.005)
-    assert rpn.anchors(maps) is anchors
-    smaller = PageMaps(maps.regions[..., :8], tuple(level[..., :8] for level in maps.levels))
-    assert len(rpn.anchors(smaller).boxes) < len(anchors.boxes)
 
 
 def test_boxes_are_proposed_by_falling_score_apart_and_on_the_screen():

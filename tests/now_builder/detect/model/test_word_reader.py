@@ -65,14 +65,6 @@ def test_contrast_is_the_distance_from_the_mean_in_deviations():
     assert torch.allclose(local_contrast(page)[0, 0], slow, atol=1e-4)
 
 
-def test_of_the_cells_that_show_a_letter_every_third_is_read():
-    logits = torch.full((3, 8), -1.0)
-    logits[1, 2:8] = 1.0
-    row, column = letters(logits[:, ::3] > 0)
-    assert row.tolist() == [1, 1]
-    assert column.tolist() == [3, 6]
-
-
 def test_a_letter_is_read_in_its_surest_row_and_at_its_surest_scale():
     """Against a loop over cells, of pages whose maps are not exactly twice as large."""
     generator = torch.Generator().manual_seed(0)
@@ -106,11 +98,11 @@ def test_logits_of_every_third_cell_are_those_of_all(reader):
 
 def test_a_region_sums_the_letters_whose_cells_it_contains(reader, monkeypatch):
     """Against a loop over the cells, at both scales; each counts for one and a half."""
-    monkeypatch.setattr(word_reader, "_CHUNK", 512)
+    monkeypatch.setattr(word_reader, "_CHUNK", 128)
     monkeypatch.setattr(word_reader, "_FEWEST", 16)
     generator = torch.Generator().manual_seed(1)
-    page = torch.randint(0, 256, (1, 3, 640, 360), dtype=torch.uint8, generator=generator)
-    boxes = torch.tensor([[0.0, 0.0, 360.0, 640.0], [33.0, 50.0, 120.0, 90.0], [5.0, 5, 6, 6]])
+    page = torch.randint(0, 256, (1, 3, 320, 180), dtype=torch.uint8, generator=generator)
+    boxes = torch.tensor([[0.0, 0.0, 180.0, 320.0], [33.0, 50.0, 120.0, 90.0], [5.0, 5, 6, 6]])
     with torch.inference_mode():
         found = reader(torch.cat([page, page.flip(3)]), [boxes, boxes[:1]])[:3]
         slow = torch.zeros(3, 256)
@@ -131,11 +123,6 @@ def test_a_region_sums_the_letters_whose_cells_it_contains(reader, monkeypatch):
 def test_a_page_whose_sides_are_no_whole_number_of_cells_is_read(reader):
     page = torch.zeros(1, 3, 321, 203, dtype=torch.uint8)
     assert reader(page, [torch.tensor([[0.0, 0.0, 203.0, 321.0]])]).shape == (1, 256)
-
-
-def test_the_shipped_reader_sees_nothing_on_an_empty_page(shipped):
-    blank = torch.full((1, 3, 640, 360), 200, dtype=torch.uint8)
-    assert not shipped(blank, [WHOLE]).any()
 
 
 @pytest.mark.parametrize(("size", "ink", "back"), [(14, 0, 255), (24, 255, 30)], ids=str)

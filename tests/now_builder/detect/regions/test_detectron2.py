@@ -23,66 +23,51 @@ from now_builder.formats.features import SOURCES, open_features
 from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import read_captures
 from now_builder.program.missing_package import INSTALL_DETECTRON2
+from tests.now_builder.detect.conftest import check_rows
 
 needs_detectron2 = pytest.mark.detectron2
 pytestmark = pytest.mark.filterwarnings("ignore:torch.meshgrid", "ignore:.*jit.script")
 
 
-def test_without_detectron2_one_line_says_how_to_get_it(drawn, tmp_path, monkeypatch):
+def test_what_cannot_be_had_or_does_not_go_together_is_refused(
+    drawn, weights, tmp_path, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "detectron2", None)
-    expected = f"^detectron2: not installed; {re.escape(INSTALL_DETECTRON2)}$"
-    settings = DetectSettings(regions="detectron2:config.yaml@random")
-    with pytest.raises(ConfigError, match=expected):
-        detect(drawn, tmp_path / "f.h5", settings)
-
-
-@pytest.mark.parametrize(
-    ("changed", "problem"),
-    [
+    for changed, problem in (
+        ({}, f"^detectron2: not installed; {re.escape(INSTALL_DETECTRON2)}$"),
         ({"regions": "hf:model"}, "regions 'hf:model': expected proposals, dom or detectron2:"),
-        ({"weights": "own"}, "--weights: not with --regions detectron2:"),
+        ({"weights": weights}, "--weights: not with --regions detectron2:"),
         ({"precision": "fp16"}, "precision fp16: not of a detectron2 model"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(drawn, weights, tmp_path, changed, problem):
-    if "weights" in changed:
-        changed = {"weights": weights}
-    settings = DetectSettings(**{"regions": "detectron2:config.yaml@random", **changed})
-    with pytest.raises(ConfigError, match=problem):
-        detect(drawn, tmp_path / "f.h5", settings)
+    ):
+        settings = DetectSettings(**{"regions": "detectron2:config.yaml@random", **changed})
+        with pytest.raises(ConfigError, match=problem):
+            detect(drawn, tmp_path / "f.h5", settings)
 
 
-@pytest.mark.parametrize("width", [256, 1024])
-def test_the_projection_to_768_keeps_norms_and_inner_products(width):
-    frame = orthonormal(width, 0).clone()
-    assert frame.shape == (width, 768)
+def test_the_projection_to_768_keeps_norms_and_inner_products():
+    frame = orthonormal(256, 0).clone()
     orthonormal.cache_clear()
     torch.manual_seed(5)
-    assert torch.equal(orthonormal(width, 0), frame), "a function of width and seed"
-    assert not torch.allclose(orthonormal(width, 1), frame)
-    draw = torch.randn(200, width, generator=torch.Generator().manual_seed(0))
-    before, after = draw @ draw.T, (draw @ frame) @ (draw @ frame).T
-    if width < 768:
-        torch.testing.assert_close(before, after, atol=1e-2, rtol=1e-4)
-    else:
-        assert abs(float(after.trace() / before.trace()) - 1) < 0.01
-        apart = (after - before).triu(1)[before.triu(1) != 0] / width
-        assert abs(float(apart.mean())) < 0.002
-        assert float(apart.abs().max()) < 0.2
-        product = frame.T.double() @ frame.double() * 768 / width
-        torch.testing.assert_close(product, torch.eye(768).double(), atol=1e-5, rtol=0)
+    assert torch.equal(orthonormal(256, 0), frame), "a function of width and seed"
+    assert not torch.allclose(orthonormal(256, 1), frame)
+    draw = torch.randn(200, 256, generator=torch.Generator().manual_seed(0))
+    after = (draw @ frame) @ (draw @ frame).T
+    torch.testing.assert_close(after, draw @ draw.T, atol=1e-2, rtol=1e-4)
+    wide = orthonormal(1024, 0).double()
+    expected = torch.eye(768).double() * 1024 / 768
+    torch.testing.assert_close(wide.T @ wide, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("width", [256, 768, 2048])
-def test_a_silent_or_overflowing_head_gives_no_zero_row_and_no_nan(width):
-    features = torch.ones(4, width)
-    features[1] = 0
-    features[2, 0] = torch.inf
-    features[3, 0] = torch.nan
-    found = to_768(features)
-    assert found.shape == (4, 768)
-    assert found.isfinite().all()
-    assert (found.norm(dim=1) > 0).all()
+def test_a_silent_or_overflowing_head_gives_no_zero_row_and_no_nan():
+    for width in (256, 768, 2048):
+        features = torch.ones(4, width)
+        features[1] = 0
+        features[2, 0] = torch.inf
+        features[3, 0] = torch.nan
+        found = to_768(features)
+        assert found.shape == (4, 768)
+        assert found.isfinite().all()
+        assert (found.norm(dim=1) > 0).all()
 
 
 _FPN = """
@@ -175,12 +160,7 @@ def screenshots(captures, count=2):
 
 
 def check(batch, pages):
-    assert batch.regions.shape == (pages, 36, 768)
-    assert np.isfinite(batch.regions).all()
-    assert (np.abs(batch.regions).sum(axis=2) > 0).all()
-    assert (batch.boxes[..., 2:] > batch.boxes[..., :2]).all()
-    assert (batch.boxes >= 0).all()
-    assert (batch.boxes <= np.array([720, 1280, 720, 1280])).all()
+    check_rows(batch, pages)
     assert (batch.n_regions == (batch.source == 0).sum(axis=1)).all()
 
 
@@ -257,10 +237,8 @@ def test_features_are_those_of_proposals_through_the_models_own_head(drawn, mode
 
 @needs_detectron2
 @pytest.mark.parametrize("kind", ["fpn", "c4"])
-@pytest.mark.parametrize("few", [0, 5])
-def test_where_little_is_proposed_windows_go_through_the_same_head(
-    drawn, models, tmp_path, kind, few
-):
+def test_where_little_is_proposed_windows_go_through_the_same_head(drawn, models, tmp_path, kind):
+    few = 5
     config = write_config(tmp_path / "few.yaml", kind, proposals=few)
     pages, images = screenshots(drawn)
     batch = detectron.Detectron2Detector(network_for(config), {}).extract(pages, images)
@@ -272,14 +250,11 @@ def test_where_little_is_proposed_windows_go_through_the_same_head(
     assert (batch.scores[grid] == 0).all()
     assert (batch.classes[grid] == -1).all()
     assert len(np.unique(batch.regions[0, few:], axis=0)) == 36 - few
-    again = detectron.Detectron2Detector(network_for(config), {}).extract(pages, images)
-    assert np.array_equal(batch.regions, again.regions)
 
 
 @needs_detectron2
-@pytest.mark.parametrize(("kind", "heads"), [("fpn", ""), ("c4", "AptRes5ROIHeads")])
-def test_in_bfloat16_features_point_where_they_did(drawn, models, tmp_path, kind, heads):
-    config = write_config(tmp_path / "model.yaml", kind, heads=heads, proposals=0)
+def test_in_bfloat16_features_point_where_they_did(drawn, models, tmp_path):
+    config = write_config(tmp_path / "c.yaml", "c4", heads="AptRes5ROIHeads", proposals=0)
     network, (pages, images) = network_for(config), screenshots(drawn, 1)
     full = detectron.Detectron2Detector(network, {}).extract(pages, images).regions[0]
     half = detectron.Detectron2Detector(network, {}, autocast=True).extract(pages, images)
@@ -314,44 +289,31 @@ def test_a_config_may_name_its_own_weights(models, tmp_path):
 
 
 @needs_detectron2
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        ("run #3?dl=1.pth", {}),
-        ("best.pth", {"best": np.float64(71.5), "losses": np.ones(3, np.float32)}),
-        ("best.pth", {"iteration": np.int64(9), "kept": np.array([True])}),
-    ],
-)
-def test_names_of_downloads_and_arrays_beside_the_tensors_are_read(models, tmp_path, name, more):
+def test_names_of_downloads_and_arrays_beside_the_tensors_are_read(models, tmp_path):
     config, weights = models["fpn"]
     state = torch.load(weights)["model"]
-    torch.save({"model": state} | more, tmp_path / name)
+    more = {"best": np.float64(71.5), "losses": np.ones(3, np.float32), "kept": np.array([True])}
+    torch.save({"model": state} | more, tmp_path / "run #3?dl=1.pth")
     config = shutil.copy(config, tmp_path / "config.yaml?dl=1")
-    found = network_for(config, tmp_path / name).model.state_dict()
+    found = network_for(config, tmp_path / "run #3?dl=1.pth").model.state_dict()
     assert all(torch.equal(found[key], value) for key, value in state.items())
 
 
 @needs_detectron2
-@pytest.mark.parametrize(
-    ("regions", "message"),
-    [
-        ("nowhere.yaml@random", "neither a YAML file nor the name of one"),
-        ("COCO-Detection/faster_rcnn_R_50_C4_3x.yaml", "MODEL.WEIGHTS of .* no file; expected"),
-        ("COCO-Detection/faster_rcnn_R_50_C4_3x.yaml@x.pkl", "x.pkl: no such file; expected"),
-        ("{bad}@random", "not a detectron2 config .*STRANGE"),
-        ("{code}@random", "not a detectron2 config .*python/object"),
-        ("{grey}@random", "INPUT.FORMAT 'L', expected BGR or RGB"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, regions, message):
+def test_configs_that_cannot_be_used_are_refused(tmp_path):
     pytest.importorskip("detectron2")
-    (tmp_path / "bad.yaml").write_text("MODEL: {STRANGE: 1}\nVERSION: 2\n")
-    (tmp_path / "grey.yaml").write_text("INPUT: {FORMAT: L}\nVERSION: 2\n")
-    (tmp_path / "code.yaml").write_text("SEED: !!python/object/apply:eval ['1']\nVERSION: 2\n")
-    places = {name: tmp_path / f"{name}.yaml" for name in ("bad", "grey", "code")}
-    regions = regions.format(**places)
-    with pytest.raises(ConfigError, match=message):
-        detectron.read_model_spec(f"detectron2:{regions}")
+    zoo, own = "COCO-Detection/faster_rcnn_R_50_C4_3x.yaml", tmp_path / "own.yaml"
+    for content, regions, message in (
+        ("", "nowhere.yaml@random", "neither a YAML file nor the name of one"),
+        ("", zoo, "MODEL.WEIGHTS of .* no file; expected"),
+        ("", f"{zoo}@x.pkl", "x.pkl: no such file; expected"),
+        ("MODEL: {STRANGE: 1}", f"{own}@random", "not a detectron2 config .*STRANGE"),
+        ("SEED: !!python/object/apply:eval ['1']", f"{own}@random", "config .*python/object"),
+        ("INPUT: {FORMAT: L}", f"{own}@random", "INPUT.FORMAT 'L', expected BGR or RGB"),
+    ):
+        own.write_text(f"{content}\nVERSION: 2\n")
+        with pytest.raises(ConfigError, match=message):
+            detectron.read_model_spec(f"detectron2:{regions}")
 
 
 @needs_detectron2

@@ -10,6 +10,7 @@ from now_builder.detect.run import detect
 from now_builder.detect.settings import DetectSettings
 from now_builder.formats.features import SOURCES, open_features
 from now_builder.formats.shard import Element, read_captures, read_rows, write_shard
+from tests.now_builder.detect.conftest import check_rows
 
 DOM = SOURCES.index("dom")
 OWN = {SOURCES.index(name) for name in ("detector", "relaxed", "grid")}
@@ -77,12 +78,7 @@ def found(captures, settings, tmp_path_factory):
 @pytest.mark.parametrize("name", RECORDS)
 def test_every_page_has_36_rows_and_boxes_of_the_dom_stand_first_and_exactly(found, name):
     batch, boxes = found[name]
-    assert np.isfinite(batch.regions).all()
-    assert (np.abs(batch.regions).sum(axis=2) > 0).all()
-    assert np.isfinite(batch.boxes).all()
-    assert (batch.boxes[..., 2:] > batch.boxes[..., :2]).all()
-    assert (batch.boxes >= 0).all()
-    assert (batch.boxes <= np.array([720, 1280, 720, 1280])).all()
+    check_rows(batch, 1)
     first = batch.n_regions[0]
     assert (batch.source[0, :first] == DOM).all()
     assert set(batch.source[0, first:].tolist()) <= OWN

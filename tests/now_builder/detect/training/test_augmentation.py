@@ -25,7 +25,7 @@ def painted(targets: Targets) -> torch.Tensor:
     return screen
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_boxes_stay_on_what_they_were_around(seed: int) -> None:
     before = page((60, 120, 110, 190))
     shots, (after,) = zoom(painted(before), [before], 1.3, torch.Generator().manual_seed(seed))

