@@ -146,11 +146,13 @@ def draw_model(config: ModelConfig, device: torch.device) -> AptDetector:
 class Ours:
     """The stage's own loop over captures that are in memory."""
 
-    def __init__(self, model: AptDetector, encoder: TextEncoder, settings: DetectSettings) -> None:
+    def __init__(
+        self, model: AptDetector, encoder: TextEncoder, settings: DetectSettings, proposals: int
+    ) -> None:
         self.settings = settings
         size = model.config.size
         self.batch = settings.batch_size or choose_batch_size(settings.device, size)
-        self.extractor = AptExtractor(model, encoder, {"size": size}, proposals=settings.proposals)
+        self.extractor = AptExtractor(model, encoder, {"size": size}, proposals=proposals)
 
     def __call__(self, captures: Sequence[Capture]) -> float:
         """Return the seconds from bytes to parts on disk."""
@@ -218,9 +220,8 @@ def compare(
         device=str(device),
         threads=options.threads,
         batch_size=options.batch_size,
-        proposals=proposals,
     )
-    ours = Ours(fast, plain.encoder, settings)
+    ours = Ours(fast, plain.encoder, settings, proposals)
     turn = options.turn or ours.batch
     plain(captures[0])
     ours(captures[:turn])

@@ -97,9 +97,6 @@ class _SettingsOfOneMachine(Strict):
         "quicker (GPUs that have it; CPUs that have it, at the paper's size), mixed with words on "
         "CPUs that have it, else fp32. A file keeps the precision with which it was begun.",
     )
-    proposals: int = Field(
-        100, ge=36, description="Proposals embedded per page; 36 regions are kept."
-    )
     shards_from: str = Field(
         "",
         description="K/N: work on the K-th of N shares of the shards, K from 0, so that N GPUs or "

@@ -57,7 +57,7 @@ class ModelConfig(Strict):
 
 
 PROPOSALS = 100
-"""Default number of boxes a page that are embedded."""
+"""Number of boxes a page that are embedded."""
 
 PAPER = ModelConfig(
     size="paper",

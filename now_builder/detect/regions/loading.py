@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from now_builder.detect.base import Detector, Page
+from now_builder.detect.model.apt import PROPOSALS
 from now_builder.detect.model.patch_features import WORDS
 from now_builder.detect.model.text_encoder import make_text_encoder
 from now_builder.detect.model.weights import (
@@ -92,7 +93,7 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
         "classes": json.dumps(card.classes),
         "text_encoder": card.text_encoder,
         "input_size": f"{width}x{height}",
-        "proposals": str(settings.proposals),
+        "proposals": str(PROPOSALS),
         **(_READS if _reads(settings, card) else {}),
         "regions": settings.regions,
         **shared,
@@ -121,7 +122,7 @@ def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> D
         model = to_inference(model, precision)
         encoder = make_text_encoder(card.text_encoder, device)
         dom = settings.regions == "dom"
-        detector = AptExtractor(model, encoder, named, settings.proposals, dom=dom)
+        detector = AptExtractor(model, encoder, named, dom=dom)
     if settings.embed:
         tower = "fp32" if precision == "mixed" else precision  # there are no words here
         detector = EmbeddedRegions(detector, PictureEncoder(settings.embed, device, tower), named)

@@ -249,9 +249,9 @@ def train_pages(drawn):
 
 
 @contextmanager
-def _small_screens():
+def _small_screens(*, patches=True):
     tiny = learner._RECIPES["tiny"]
-    model = tiny.model.model_copy(update={"input_size": (180, 320)})
+    model = tiny.model.model_copy(update={"input_size": (180, 320), "patches": patches})
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(learner._RECIPES, "tiny", replace(tiny, model=model))
         yield
@@ -272,7 +272,7 @@ def trained(train_pages, shared):
     def make(folder):
         folder.mkdir()
         path = folder / "w.safetensors"
-        with _small_screens():
+        with _small_screens(patches=False):
             training = Training(path, settings, train_pages)
         totals = [float(sum(training.take_step().values())) for _ in range(20)]
         finish(path, training.learner, training.pages)

@@ -240,12 +240,11 @@ def test_other_weights_or_settings_ask_for_force(drawn, whole, weights, settings
         "text_source": {"text_source": "none"},
         "precision": {"precision": "bf16"},
         "regions": {"regions": "dom"},
-        "proposals": {"proposals": 99},
     }.items():
         with pytest.raises(ConfigError, match=rf"made with {name} .*--force"):
             detect(drawn, features, settings.model_copy(update=changed))
     detect_shards(drawn, tmp_path / "parts.h5", settings.model_copy(update=changed), 0)
-    with pytest.raises(ConfigError, match=r"parts\.h5: made with proposals '99', now '100'"):
+    with pytest.raises(ConfigError, match=r"parts\.h5: made with regions 'dom', now 'proposals'"):
         detect(drawn, tmp_path / "parts.h5", settings)
     new = settings.model_copy(update={"weights": other})
     assert detect(drawn, features, new, force=True).fresh == 4

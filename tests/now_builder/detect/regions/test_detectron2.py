@@ -70,46 +70,35 @@ def test_a_silent_or_overflowing_head_gives_no_zero_row_and_no_nan():
         assert (found.norm(dim=1) > 0).all()
 
 
-_FPN = """
-MODEL:
-  BACKBONE: {NAME: build_resnet_fpn_backbone}
-  FPN: {IN_FEATURES: [res2, res3, res4, res5], OUT_CHANNELS: 16}
-  RESNETS: {OUT_FEATURES: [res2, res3, res4, res5]}
-  ANCHOR_GENERATOR: {SIZES: [[16], [32], [64], [128], [256]]}
-  RPN: {IN_FEATURES: [p2, p3, p4, p5, p6]}
-  ROI_HEADS: {NAME: StandardROIHeads, IN_FEATURES: [p2, p3, p4, p5]}
-  ROI_BOX_HEAD: {NAME: FastRCNNConvFCHead, NUM_FC: 2, FC_DIM: 1024, POOLER_RESOLUTION: 7}
-"""
-_C4 = """
-MODEL:
-  RESNETS: {OUT_FEATURES: [res4]}
-  RPN: {IN_FEATURES: [res4]}
-  ROI_HEADS: {NAME: Res5ROIHeads}
-"""
-_SMALL = """
-  META_ARCHITECTURE: GeneralizedRCNN
+_NET = "STEM_OUT_CHANNELS: 8, RES2_OUT_CHANNELS: 32, WIDTH_PER_GROUP: 8"
+_HEADS = "NUM_CLASSES: 18, BATCH_SIZE_PER_IMAGE: 32, SCORE_THRESH_TEST: 0.0"
+_MODELS = {
+    "fpn": f"""
+  BACKBONE: {{NAME: build_resnet_fpn_backbone}}
+  FPN: {{IN_FEATURES: [res2, res3, res4, res5], OUT_CHANNELS: 16}}
+  RESNETS: {{OUT_FEATURES: [res2, res3, res4, res5], {_NET}}}
+  ANCHOR_GENERATOR: {{SIZES: [[16], [32], [64], [128], [256]]}}
+  RPN: {{IN_FEATURES: [p2, p3, p4, p5, p6], PRE_NMS_TOPK_TEST: 300, POST_NMS_TOPK_TEST: FEW}}
+  ROI_HEADS: {{NAME: StandardROIHeads, IN_FEATURES: [p2, p3, p4, p5], {_HEADS}}}
+  ROI_BOX_HEAD: {{NAME: FastRCNNConvFCHead, NUM_FC: 2, FC_DIM: 1024, POOLER_RESOLUTION: 7}}
+""",
+    "c4": f"""
+  RESNETS: {{OUT_FEATURES: [res4], {_NET}}}
+  RPN: {{IN_FEATURES: [res4], PRE_NMS_TOPK_TEST: 300, POST_NMS_TOPK_TEST: FEW}}
+  ROI_HEADS: {{NAME: Res5ROIHeads, {_HEADS}}}
+""",
+}
+_SMALL = """  META_ARCHITECTURE: GeneralizedRCNN
   PIXEL_STD: [58.0, 58.0, 58.0]
-INPUT: {MIN_SIZE_TEST: 160, MAX_SIZE_TEST: 280, FORMAT: FORMAT_HERE}
+INPUT: {MIN_SIZE_TEST: 160, MAX_SIZE_TEST: 280, FORMAT: BGR}
 VERSION: 2
 """
 
 
-def write_config(path, kind, order="BGR", heads="", proposals=60):
-    """Write the config of a small model of either kind."""
-    text = {"fpn": _FPN, "c4": _C4}[kind] + _SMALL.replace("FORMAT_HERE", order)
-    text = text.replace(
-        "RESNETS: {", "RESNETS: {STEM_OUT_CHANNELS: 8, RES2_OUT_CHANNELS: 32, WIDTH_PER_GROUP: 8, "
-    )
-    text = text.replace(
-        "ROI_HEADS: {",
-        "ROI_HEADS: {NUM_CLASSES: 18, BATCH_SIZE_PER_IMAGE: 32, SCORE_THRESH_TEST: 0.0, ",
-    )
-    text = text.replace(
-        "RPN: {", f"RPN: {{PRE_NMS_TOPK_TEST: 300, POST_NMS_TOPK_TEST: {proposals}, "
-    )
-    if heads:
-        text = re.sub("(Standard|Res5)ROIHeads", heads, text)
-    path.write_text(text)
+def write_config(path, kind, heads="Res5ROIHeads", proposals=60):
+    """Write the config of a small model of either kind; ``heads`` are those of C4."""
+    model = _MODELS[kind].replace("FEW", str(proposals)).replace("Res5ROIHeads", heads)
+    path.write_text(f"MODEL:{model}{_SMALL}")
     return path
 
 
