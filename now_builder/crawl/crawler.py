@@ -9,7 +9,6 @@ import os
 import signal
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -264,11 +263,11 @@ class Crawler:
             await loop.run_in_executor(self.pool, _describe, visit, self.settings)
         except PageError as error:
             visit.fail(error)
-        except TimeoutError as stuck:
+        except TimeoutError:
             # Every step has its own limit, so this is the browser's driver, not the page.
-            _log.warning("crawl: %s: stuck%s; new browsers", line.url_canonical, _where(stuck))
+            _log.warning("crawl: %s: stuck; new browsers", line.url_canonical)
             await self.browsers.reset()
-            visit.fail(PageError("browser_crashed", f"stuck{_where(stuck)}"))
+            visit.fail(PageError("browser_crashed", "stuck"))
         except NowError:
             raise  # not this page's failure: no browser, a full disk
         except Exception as problem:  # noqa: BLE001 - the one place: a page's failure is a row
@@ -316,14 +315,6 @@ class Crawler:
             visit.hosts.add(site)
             await asyncio.sleep(pause_s)
         return decision.note
-
-
-def _where(error: BaseException) -> str:
-    """Return the function and line in which a cancelled visit was waiting."""
-    cause = error.__cause__ or error.__context__
-    frames = traceback.extract_tb(cause.__traceback__) if cause is not None else []
-    ours = [frame for frame in frames if "now_builder" in frame.filename]
-    return f" in {ours[-1].name}, line {ours[-1].lineno}" if ours else ""
 
 
 def _describe(visit: Visit, settings: CrawlSettings) -> None:

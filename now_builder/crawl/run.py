@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from now_builder.crawl.crawler import crawl_shards
 from now_builder.crawl.plan.planning import (
@@ -169,9 +168,9 @@ def _dispatch(
         return shards, crawl_shards(captures, shards, settings)
     captures = captures.resolve()
     pages = _pages_left(captures, plan, settings)
-    workers = settings.workers or (os.cpu_count() or 1)
     # Some tasks for each worker, so that all end together.
-    task_pages = min(_TASK_PAGES, max(1, pages.total() // (_TASKS_A_WORKER * workers)))
+    tasks = _TASKS_A_WORKER * (os.cpu_count() or 1)
+    task_pages = min(_TASK_PAGES, max(1, pages.total() // tasks))
 
     def parts(task: Shards) -> list[Shards]:
         cut = [tuple(shard for shard in group if shard in task) for group in groups]
@@ -193,14 +192,10 @@ def _work(captures: Path, settings: CrawlSettings, shards: Shards) -> tuple[Shar
 
 
 def _for_workers(settings: CrawlSettings) -> CrawlSettings:
-    """Make all paths absolute, and set the concurrency by a worker's CPUs, not its machine's."""
-    changes: dict[str, Any] = {
-        name: path.resolve()
-        for name in ("never", "browser")
-        if (path := getattr(settings, name)) is not None
-    }
-    changes["concurrency"] = settings.concurrency or max(1, round(3 * settings.worker_cpus))
-    return settings.model_copy(update=changes)
+    """Make the path absolute, and set the concurrency by a worker's CPUs, not its machine's."""
+    never = settings.never.resolve() if settings.never else None
+    concurrency = settings.concurrency or max(1, round(3 * settings.worker_cpus))
+    return settings.model_copy(update={"never": never, "concurrency": concurrency})
 
 
 def _pages_left(captures: Path, plan: Sequence[Planned], settings: CrawlSettings) -> Counter[int]:

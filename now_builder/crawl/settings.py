@@ -111,7 +111,6 @@ class CrawlSettings(DistributedSettings):
         description="Further attempts after net_error or renderer_crashed; browser_crashed has "
         "two of its own. Any other failure is final until --retry-failed.",
     )
-    browser: Path | None = Field(None, description="Chromium to use; by default the first found.")
     page_memory_mb: int = Field(
         1500,
         ge=1,

@@ -21,7 +21,6 @@ class DistributedSettings(Strict):
         "",
         description="Address of the Ray cluster (auto, ray://head:10001); empty: start Ray here.",
     )
-    workers: int = Field(0, ge=0, description="Ray workers at once; 0: as many as the cluster has.")
     worker_cpus: float = Field(2.0, gt=0, description="CPUs of a Ray worker.")
 
 

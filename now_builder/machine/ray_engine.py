@@ -72,7 +72,7 @@ class RayEngine(Generic[Task]):
     def run(self, tasks: Sequence[Task], on_report: Callable[[Any], object]) -> TaskResults[Task]:
         """Run all tasks, then stop the workers."""
         self._queue.extend((task, 1) for task in tasks)
-        workers = min(self._settings.workers or self._capacity(), len(tasks))
+        workers = min(self._capacity(), len(tasks))
         try:
             while self._queue or self._running:
                 while self._queue and len(self._running) < workers:

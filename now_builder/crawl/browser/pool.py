@@ -105,13 +105,11 @@ class BrowserPool:
         self._alive: dict[int, _Launched] = {}
         self._watching: asyncio.Task[None] | None = None
         self._suspect = False
-        self._path = settings.browser or find_chromium()
+        self._path = find_chromium()
         self.version = ""
 
     async def __aenter__(self) -> "BrowserPool":  # noqa: PYI034 - beartype reads no Self here
         """Start the driver and a first browser, so that a missing one is reported at once."""
-        if self._settings.browser is not None and not self._settings.browser.exists():
-            raise CrawlError(f"--browser {self._settings.browser}: no such file")
         if os.geteuid() == 0:
             _log.warning(
                 "crawl: running as root, so Chromium's own sandbox is off; run as an ordinary user "

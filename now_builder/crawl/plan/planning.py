@@ -58,7 +58,12 @@ def make_plan(captures: Path, listed: Sequence[str], settings: CrawlSettings) ->
         plan = read_plan(captures) if planned else []
         new = Counter(listed) - Counter(line.url for line in plan)
         if planned and settings.split_by != "auto":
-            _warn_of_split(captures, settings.split_by)
+            by = read_split(captures / "split.toml").by
+            if by != settings.split_by:
+                _log.warning(
+                    "crawl: --split-by %s is not used, as this crawl is split by %s; --force "
+                    "starts over", settings.split_by, by,
+                )  # fmt: skip
         if not new:
             return plan
         extended = extend_plan(plan, listed, _SHARD_SIZE)
@@ -83,14 +88,6 @@ def check_can_start_over(captures: Path, listed: Sequence[str]) -> None:
     own = {line.shard for line in read_plan(captures)} if plan_path(captures).exists() else set()
     planned = {line.shard for line in extend_plan([], listed, _SHARD_SIZE)}
     _check_numbers_free(captures, planned - own)
-
-
-def _warn_of_split(captures: Path, wanted: str) -> None:
-    """Warn if a crawl is split by another unit than the one asked for."""
-    by = read_split(captures / "split.toml").by
-    if by != wanted:
-        text = "crawl: --split-by %s is not used, as this crawl is split by %s; --force starts over"
-        _log.warning(text, wanted, by)
 
 
 def _check_numbers_free(captures: Path, shards: Collection[int]) -> None:

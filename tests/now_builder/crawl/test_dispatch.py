@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning"),
 ]
 
-ON_RAY = {"engine": "ray", "workers": 2, "worker_cpus": 1}
+ON_RAY = {"engine": "ray", "worker_cpus": 0.5}
 
 
 def workers() -> list[psutil.Process]:

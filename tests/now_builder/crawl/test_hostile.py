@@ -36,9 +36,6 @@ def test_only_what_may_pass_is_tried_again(odd: Odd) -> None:
     assert attempts["/nothing"] == attempts["/injected"] == attempts["/torn-gzip"] == 2
     for path in ("/big", "/reload", "/to-long-host", "/odd-status", "/blob"):
         assert attempts[path] == 1
-
-
-def test_half_a_character_is_mended_in_what_was_captured(odd: Odd) -> None:
     texts = [element.text for element in odd.shots["/surrogate-scripted"].elements]
     assert "\ufffd half" in texts
 
@@ -60,16 +57,15 @@ def test_storms_end_within_their_time_too_and_leave_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ["/console", "/throws"])
-def test_a_page_that_floods_its_browser_takes_no_other_with_it(tmp_path: Path, path: str) -> None:
-    others = [f"site{n}.test/page/{n}" for n in range(6)]
+def test_a_page_that_floods_its_browser_takes_no_other_with_it(tmp_path: Path) -> None:
+    others, floods = [f"site{n}.test/page/{n}" for n in range(6)], ["/console", "/throws"]
     with Awkward() as server:
         rows = visit(
-            tmp_path, server, [*others[:2], path, *others[2:]], concurrency=4,
-            page_memory_mb=PAGE_MB, page_timeout_s=15, robots=False,
+            tmp_path, server, [*others[:2], *floods, *others[2:]], concurrency=4,
+            page_timeout_s=15, robots=False,
         )  # fmt: skip
     assert [rows[url].status for url in others] == ["ok"] * 6
-    assert rows[path].error in LOST | {None}
+    assert {rows[path].error for path in floods} <= LOST | {None}
 
 
 def test_a_body_of_300_mb_costs_little_memory(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from .sites import (
     HTML,
     NOWHERE,
     OPTING,
-    PAGE,
     REFUSED,
     SYMBOLS,
     TDM_ERRORS,
@@ -39,6 +38,8 @@ def test_an_opt_out_is_obeyed_wherever_a_site_says_it_and_none_where_it_says_non
         row = rows[f"{name}.test/"]
         assert (row.status, row.error, row.error_message) == ("refused", "opt_out", said)
     assert {name: rows[f"{name}.test/"].error for name in ALLOWED} == dict.fromkeys(ALLOWED)
+    assert {path: rows[f"part.test{path}"].error for path in TDM_ERRORS} == TDM_ERRORS
+    assert rows["led.test/"].error == "opt_out"
     for name in ("signal", "usage", "ai-training", "ai-txt"):  # not a page of theirs is asked for
         assert server.hits[f"{name}.test/"] == 0
 
@@ -61,12 +62,6 @@ def test_the_files_of_a_site_are_asked_for_once_and_after_its_robots_txt(odd: Od
     assert server.times["many.test/robots.txt"] < server.times["many.test/ai.txt"]
 
 
-def test_the_first_rule_of_a_tdm_file_that_matches_decides(odd: Odd) -> None:
-    rows = odd.rows
-    assert {path: rows[f"part.test{path}"].error for path in TDM_ERRORS} == TDM_ERRORS
-    assert rows["led.test/"].error == "opt_out"
-
-
 def test_a_frame_whose_document_is_disallowed_stays_empty(odd: Odd) -> None:
     row, asked = odd.rows["framed.test/"], set(odd.sites.hits)
     assert not [url for url in asked if "/hidden" in url] + list({"down.test/"} & asked)
@@ -74,35 +69,17 @@ def test_a_frame_whose_document_is_disallowed_stays_empty(odd: Odd) -> None:
     assert (row.status, row.load_state, row.robots) == ("ok", "settled", "allowed")
 
 
-def test_hosts_with_emoji_and_symbols_are_visited(odd: Odd) -> None:
-    rows = odd.rows
+def test_hosts_types_and_redirects_are_read_as_a_browser_reads_them(odd: Odd) -> None:
+    rows, server = odd.rows, odd.sites
     assert [rows[url].status for url in SYMBOLS] == ["ok"] * 4 + ["failed"]
     sites = ["xn--n3h.test", "xn--n3h.test", "xn--ls8h.test"]
     assert [rows[url].site for url in SYMBOLS[:3]] == sites
     assert rows["moved.test/"].final_url == "http://xn--53h.test/"
     assert rows["1דוגמה.test/"].error == "bad_url"
-
-
-def test_types_are_html_where_a_browser_shows_html(odd: Odd) -> None:
-    errors = {kind: odd.rows[f"t{n}.test/"].error for n, kind in enumerate(TYPES)}
-    assert errors == TYPES
-
-
-def test_a_redirect_to_nowhere_is_no_redirect(odd: Odd) -> None:
-    rows, server = odd.rows, odd.sites
+    assert {kind: rows[f"t{n}.test/"].error for n, kind in enumerate(TYPES)} == TYPES
     assert [(rows[url].error, rows[url].attempts, server.hits[url]) for url in NOWHERE] == [
         ("http_302", 1, 1), ("http_301", 1, 1), ("http_308", 1, 1),
     ]  # fmt: skip
-
-
-def test_a_frame_whose_robots_txt_does_not_come_holds_up_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tab, "_FRAME_S", 0.5)
-    frame = '<iframe src="http://[::1]:9/"></iframe><iframe src="http://late.invalid/"></iframe>'
-    with Sites({"a.test/": response(200, HTML, page("frames", frame))}) as server:
-        row = visit(tmp_path, server, ["a.test/"])["a.test/"]
-    assert (row.status, row.load_state) == ("ok", "settled")
 
 
 def test_no_other_host_is_asked_for_anything(tmp_path: Path) -> None:
@@ -139,27 +116,14 @@ def test_no_other_host_is_asked_for_anything(tmp_path: Path) -> None:
     assert {f"b.test/{file}" for file in files} <= set(server.hits)
 
 
-BUSY = response(503, HTML, b"later", "Retry-After: 4")
-
-
-def test_a_busy_host_to_which_pages_lead_is_left_alone_as_long_as_it_asks(tmp_path: Path) -> None:
-    names = [f"from{n}.test/" for n in range(3)]
-    answers: dict[str, bytes | list[bytes]] = {
-        name: response(302, HTML, b"", f"Location: http://busy.test/{name}") for name in names
-    }
-    answers |= {f"busy.test/{name}": [BUSY, PAGE] if name == names[0] else PAGE for name in names}
-    with Sites(answers) as server:
-        urls = [*names, "free.test/"]
-        rows = visit(tmp_path, server, urls, concurrency=1)
-        asked = sorted(
-            at for url, times in server.times.items() if "busy.test/from" in url for at in times
-        )
-        free = server.times["free.test/"][0]
-    assert {row.status for row in rows.values()} == {"ok"}
-    assert asked[1] - asked[0] > 3.9
-    assert free < asked[1]  # who does not lead there does not wait
-    assert rows[names[0]].attempts == 2
-    assert rows[names[1]].attempts == 1
+def test_a_frame_whose_robots_txt_does_not_come_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tab, "_FRAME_S", 0.5)
+    frame = '<iframe src="http://[::1]:9/"></iframe><iframe src="http://late.invalid/"></iframe>'
+    with Sites({"a.test/": response(200, HTML, page("frames", frame))}) as server:
+        row = visit(tmp_path, server, ["a.test/"])["a.test/"]
+    assert (row.status, row.load_state) == ("ok", "settled")
 
 
 def test_whatever_is_raised_about_a_request_it_is_answered(

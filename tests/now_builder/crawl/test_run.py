@@ -5,23 +5,20 @@ import io
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
 import pytest
 from PIL import Image
 
+from now_builder.crawl.browser import pool
 from now_builder.crawl.plan import planning
 from now_builder.crawl.plan.planning import make_plan
 from now_builder.crawl.run import CrawlSummary, crawl
@@ -179,12 +176,8 @@ def test_added_urls_get_new_shards_and_the_split_stays(tmp_path: Path, caplog) -
         assert read_rows(captures)[:4] == rows
         assert read_split(captures / "split.toml") == split
         assert split.suffixes == suffix_list()
-
-
-def test_a_list_of_one_domain_is_split_by_page(tmp_path: Path) -> None:
-    urls = ["http://a.test/page/1", "http://www.a.test/page/2"]
-    make_plan(tmp_path, urls, CrawlSettings())
-    assert read_split(tmp_path / "split.toml").by == "page"
+    make_plan(tmp_path, [f"http://{host}/" for host in ("a.test", "www.a.test")], CrawlSettings())
+    assert read_split(tmp_path / "split.toml").by == "page"  # a list of one domain
 
 
 def test_a_duplicate_is_a_row_with_the_caption_of_the_first(tmp_path: Path) -> None:
@@ -224,49 +217,6 @@ def test_failed_pages_are_visited_again_only_on_request_and_keep_their_keys(tmp_
     assert {capture.key for capture in read_captures(captures)} == {
         row.key for row in rows.values() if row.status == "ok"
     }
-
-
-def test_a_host_is_in_one_share_also_where_its_failures_are_visited_again(tmp_path: Path) -> None:
-    captures = tmp_path / "captures"
-    with Awkward() as server:
-        urls = write_list(tmp_path, [server.url("/404")])
-        crawl(urls, captures, settings_for(server))
-        write_list(tmp_path, [server.url("/404"), server.url("/page/1")])
-        visited = [
-            crawl(urls, captures, settings_for(server, retry_failed=True, shards_from=f"{k}/2"))
-            for k in (0, 1)
-        ]
-    assert [summary.visited for summary in visited] == [2, 0]
-    assert [row.status for row in read_rows(captures)] == ["failed", "ok"]
-
-
-def test_shares_crawled_into_folders_of_their_own_are_one_crawl(
-    tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.setattr(planning, "_SHARD_SIZE", 4)
-    lines, whole = many(12), tmp_path / "whole"
-    with Awkward() as server:
-        urls = write_list(tmp_path, lines)
-        for share in range(3):
-            settings = settings_for(server, shards_from=f"{share}/3")
-            crawl(urls, tmp_path / str(share), settings)
-            shutil.copytree(tmp_path / str(share), whole, dirs_exist_ok=True)
-        plans = {(tmp_path / str(share) / "plan.parquet").read_bytes() for share in range(3)}
-        assert crawl(urls, whole, settings_for(server)).visited == 0
-    assert len(plans) == 1
-    assert Counter(row.url for row in read_rows(whole)) == Counter(lines)
-
-
-def test_a_crawl_that_reaches_nothing_says_where_to_look(tmp_path: Path, monkeypatch) -> None:
-    """The pages are rows, as ever; that nothing was reached is one line for people."""
-    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
-    urls = write_list(tmp_path, ["http://a.invalid/", "http://b.invalid/", "mailto:a@b.test"])
-    found = crawl(urls, tmp_path / "captures", CrawlSettings())
-    assert (found.statuses, found.errors) == ({"failed": 3}, {"dns_error": 2, "bad_url": 1})
-    line = found.failure or ""
-    assert line.startswith("no page was captured, 2 of 3 for dns_error: is this machine online")
-    assert "https_proxy is not used" in line
-    assert "crawl again with --retry-failed" in line
 
 
 def test_a_damaged_shard_is_mended_as_its_message_says(tmp_path: Path) -> None:
@@ -322,21 +272,37 @@ def test_two_crawls_of_one_folder_do_not_mix(tmp_path: Path) -> None:
         assert process.exitcode == 0
 
 
-def test_a_quota_refuses_the_rest_of_a_public_host_but_not_of_a_mapped_one(tmp_path: Path) -> None:
+def test_limits_are_not_those_of_a_mapped_host_and_no_barred_one_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "never.txt").write_text("# not these\nhttps://barred.test/x\n", "utf-8")
     with Awkward() as server:
-        pages = [f"a.test/page/{n}" for n in range(4)]
-        rows = visit(tmp_path, server, pages, per_host_quota=2)
-    assert [row.status for row in rows.values()] == ["ok"] * 4
+        server.pages["/leads"] = b'<meta http-equiv="refresh" content="0; url=http://barred.test/">'
+        pages = [*(f"a.test/page/{n}" for n in range(4)), "www.barred.test/gbk", "b.test/leads"]
+        rows = visit(tmp_path, server, pages, per_host_quota=2, never=tmp_path / "never.txt")
+        assert not {"/gbk", "/"} & set(server.hits)
+    outcomes = [(row.status, row.error) for row in rows.values()]
+    assert outcomes == [("ok", None)] * 4 + [("refused", "never")] * 2
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"split_shares": "0.5,0.5"}, {"split_shares": "0.5,0.6,0.7"}, {"resolve": ["nonsense"]}],
-)
-def test_a_setting_that_cannot_be_is_named_before_anything_is_visited(tmp_path, changes) -> None:
+def test_ipv6_literals_are_crawled_if_private_hosts_are_allowed(tmp_path: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with Awkward(host="::1") as server:
+        pages = [f"[::1]:{server.port}/{name}" for name in ("plain", "hidden")]
+        errors = [
+            [row.error for row in visit(tmp_path, server, pages, str(may), **may).values()]
+            for may in ({"allow_private": True}, {"allow_private": False})
+        ]
+    assert errors == [[None, "robots"], ["private_address"] * 2]
+
+
+def test_a_setting_that_cannot_be_is_named_before_anything_is_visited(tmp_path: Path) -> None:
     urls = write_list(tmp_path, ["http://a.test/"])
-    with pytest.raises(ConfigError):
-        crawl(urls, tmp_path / "captures", CrawlSettings.model_validate(changes))
+    for changes in ({"split_shares": "0.5,0.5"}, {"split_shares": "0.5,0.6,0.7"},
+                    {"resolve": ["nonsense"]}):  # fmt: skip
+        with pytest.raises(ConfigError):
+            crawl(urls, tmp_path / "captures", CrawlSettings.model_validate(changes))
 
 
 def test_a_busy_site_is_left_alone_for_as_long_as_it_asks(tmp_path: Path) -> None:
@@ -382,16 +348,15 @@ def test_webp_keeps_every_pixel_in_fewer_bytes(tmp_path: Path) -> None:
     kept = {}
     with Awkward() as server:
         for image in ("png", "webp"):
-            rows = visit(tmp_path, server, ["/plain", "/picture"], image, image=image).values()
-            kept[image] = list(read_captures(tmp_path / image))
-            for row, shot in zip(rows, kept[image], strict=True):
-                assert shot.extension == image
-                assert row.sha256 == hashlib.sha256(shot.screenshot).hexdigest()
-    for png, webp in zip(kept["png"], kept["webp"], strict=True):
-        one, two = (Image.open(io.BytesIO(shot.screenshot)) for shot in (png, webp))
-        assert two.size == (720, 1280)
-        assert one.convert("RGB").tobytes() == two.convert("RGB").tobytes()
-        assert len(webp.screenshot) < len(png.screenshot)
+            (row,) = visit(tmp_path, server, ["/picture"], image, image=image).values()
+            (shot,) = read_captures(tmp_path / image)
+            assert shot.extension == image
+            assert row.sha256 == hashlib.sha256(shot.screenshot).hexdigest()
+            kept[image] = shot.screenshot
+    one, two = (Image.open(io.BytesIO(content)) for content in kept.values())
+    assert two.size == (720, 1280)
+    assert one.convert("RGB").tobytes() == two.convert("RGB").tobytes()
+    assert len(kept["webp"]) < len(kept["png"])
 
 
 def test_dialogs_and_permission_prompts_are_refused(tmp_path: Path) -> None:
@@ -417,82 +382,20 @@ def test_what_moves_is_stopped_at_its_end_or_after_a_second(tmp_path: Path) -> N
     assert boxes["b"][0] - boxes["i"][0] == pytest.approx(400 - forth_px, abs=1)
 
 
-def test_hosts_on_the_list_are_never_asked_anything(tmp_path: Path) -> None:
-    never = tmp_path / "never.txt"
-    never.write_text("# not these\nbarred.test\nhttps://other.test/x  # a URL will do\n", "utf-8")
-    with Awkward() as server:
-        server.pages["/leads"] = b'<meta http-equiv="refresh" content="0; url=http://barred.test/">'
-        urls = ["barred.test/plain", "www.barred.test/gbk", "other.test/gzip", "notbarred.test/og",
-                "fine.test/leads"]  # fmt: skip
-        rows = visit(tmp_path, server, urls, never=never)
-        hits = server.hits
-    barred = [url for url, row in rows.items() if row.error == "never"]
-    assert sorted(barred) == [
-        "barred.test/plain", "fine.test/leads", "other.test/gzip", "www.barred.test/gbk",
-    ]  # fmt: skip
-    assert all(rows[url].status == "refused" for url in barred)
-    assert rows["notbarred.test/og"].status == "ok"
-    assert not {"/plain", "/gbk", "/gzip", "/"} & set(hits)
-
-
-class Answer(BaseHTTPRequestHandler):
-    """Pages of a host that has no name: one plain, one that removes its own root."""
-
-    def do_GET(self) -> None:
-        pages = {
-            "/robots.txt": "User-agent: *\nDisallow: /no",
-            "/gone": "<meta name=description content=gone>"
-            "<script>document.documentElement.remove()</script>",
-        }
-        body = pages.get(self.path, "<meta name=description content=plain><p>text").encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
-
-class Ipv6Server(ThreadingHTTPServer):
-    address_family = socket.AF_INET6
-
-
-def test_ipv6_literals_are_crawled_if_private_hosts_are_allowed(tmp_path: Path) -> None:
-    try:
-        server = Ipv6Server(("::1", 0), Answer)
-    except OSError:
-        pytest.skip("no IPv6 here")
-    with server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        root = f"http://[::1]:{server.server_address[1]}"
-        urls = write_list(tmp_path, [f"{root}/", f"{root}/no", f"{root}/gone"])
-        outcomes = []
-        for allowed in (True, False):
-            captures = tmp_path / str(allowed)
-            settings = CrawlSettings(allow_private=allowed, overlays="hide", page_timeout_s=30)
-            crawl(urls, captures, settings)
-            outcomes.append([(row.error, row.caption) for row in read_rows(captures)])
-        server.shutdown()
-        thread.join()
-    assert outcomes[0] == [(None, "plain"), ("robots", None), (None, "gone")]
-    assert outcomes[1] == [("private_address", None)] * 3
-
-
 def test_a_missing_browser_or_driver_is_a_users_mistake_and_who_visits_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
 ) -> None:
     urls = write_list(tmp_path, ["http://a.test/"])
+    monkeypatch.setattr(pool, "find_chromium", lambda: Path("/bin/false"))
     for contact in ("https://who.test/", ""):
         assert "--user-agent-url" not in caplog.text
-        settings = CrawlSettings(browser=tmp_path / "chrome", user_agent_url=contact)
-        with pytest.raises(CrawlError, match="no such file"):
-            crawl(urls, tmp_path / "captures", settings)
+        with pytest.raises(CrawlError, match="/bin/false does not start"):
+            crawl(urls, tmp_path / "captures", CrawlSettings(user_agent_url=contact))
     assert "--user-agent-url" in caplog.text
-    with pytest.raises(CrawlError, match="/bin/false does not start"):
-        crawl(urls, tmp_path / "captures", CrawlSettings(browser=Path("/bin/false")))
+    monkeypatch.setattr(pool, "find_chromium", lambda: None)
+    with pytest.raises(CrawlError, match="no Chromium found"):
+        crawl(urls, tmp_path / "captures", CrawlSettings())
+    monkeypatch.undo()
     monkeypatch.setenv("PLAYWRIGHT_NODEJS_PATH", "/bin/false")
     with pytest.raises(CrawlError, match=r"Playwright's driver does not start .*doctor"):
-        crawl(write_list(tmp_path, ["http://a.test/"]), tmp_path / "captures", CrawlSettings())
+        crawl(urls, tmp_path / "captures", CrawlSettings())

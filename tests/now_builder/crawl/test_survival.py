@@ -1,14 +1,9 @@
-"""What happens beside the pages: processes that die, memory, full disks, bad certificates."""
+"""What happens beside the pages: processes that die, and memory."""
 
 import asyncio
-import shutil
-import ssl
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -17,19 +12,12 @@ from playwright.async_api import BrowserContext
 
 from now_builder.crawl.browser import pool
 from now_builder.crawl.run import crawl
-from now_builder.formats.shard import read_captures, read_rows
+from now_builder.formats.shard import read_rows
 
 from .awkward import Awkward
 from .crawls import many, settings_for, write_list
 
 pytestmark = [pytest.mark.browser]
-
-_SUBREAPER = 36
-COMMAND = [sys.executable, "-c", "from now_builder.cli import main; main()", "crawl"]
-
-
-def options_for(server: Awkward) -> list[str]:
-    return ["--allow-private", "--resolve", server.resolve[0], "--concurrency", "2"]
 
 
 def family(process: psutil.Process | None = None) -> list[psutil.Process]:
@@ -156,110 +144,3 @@ def test_a_browser_that_does_not_close_is_ended(
         urls = write_list(tmp_path, many(2))
         crawl(urls, tmp_path / "captures", settings_for(server))
     assert set(family()) <= known
-
-
-# --- a full disk ---
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4k", "none", folder], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip("no file system may be mounted here")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
-def resize(disk: Path, size: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,size={size}", disk], check=True)
-
-
-@pytest.mark.skipif(shutil.which("mount") is None, reason="mounts a small file system")
-def test_a_full_disk_stops_the_crawl_in_one_line_and_it_goes_on_when_there_is_room(
-    small_disk: Path, tmp_path: Path
-) -> None:
-    captures = small_disk / "captures"
-    said = []
-    with Awkward() as server:
-        urls = write_list(tmp_path, many(12))
-        for size in ("4k", "64k", "320k", "50m"):  # for no plan, no page, no shard; for all
-            resize(small_disk, size)
-            done = subprocess.run(
-                [*COMMAND, str(urls), str(captures), *options_for(server)],
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            said.append((size, done.returncode, (done.stderr.splitlines() or [""])[-1]))
-            assert "Traceback" not in done.stderr, done.stderr
-            if done.returncode == 0:
-                break
-    for size, code, line in said[:-1]:
-        assert code == 1, size
-        assert line.startswith("error: ")
-        assert "No space left" in line
-        assert "kept" in line
-        assert "run the same command again" in line
-    assert said[-1][1] == 0
-    rows = read_rows(captures)
-    assert [row.url for row in rows if row.status == "ok"] == [row.url for row in rows]
-    assert sorted(row.url for row in rows) == sorted(many(12))
-    assert {capture.key for capture in read_captures(captures)} == {row.key for row in rows}
-
-
-# --- certificates ---
-
-CONFIG = """
-[ca]
-default_ca = here
-[here]
-database = index.txt
-new_certs_dir = .
-serial = serial
-default_md = sha256
-policy = any
-[any]
-commonName = supplied
-"""
-
-
-def certificate(folder: Path, host: str, start: str, end: str) -> ssl.SSLContext:
-    folder.mkdir()
-    (folder / "ca.conf").write_text(CONFIG, "ascii")
-    (folder / "index.txt").touch()
-    (folder / "serial").write_text("01", "ascii")
-    for command in (
-        ["req", "-new", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={host}", "-addext",
-         f"subjectAltName=DNS:{host}", "-keyout", "key.pem", "-out", "request.pem"],
-        ["ca", "-batch", "-selfsign", "-config", "ca.conf", "-startdate", start, "-enddate", end,
-         "-keyfile", "key.pem", "-in", "request.pem", "-out", "cert.pem", "-notext"],
-    ):  # fmt: skip
-        subprocess.run(["openssl", *command], check=True, capture_output=True, cwd=folder)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    return context
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
-def test_what_is_wrong_with_a_certificate_is_a_row(tmp_path: Path) -> None:
-    """Plain requests for robots.txt find it, or the browser."""
-    past, now, future = "200101000000Z", "240101000000Z", "20901231000000Z"
-    contexts = {
-        "expired": certificate(tmp_path / "1", "expired.test", past, "200201000000Z"),
-        "self-signed": certificate(tmp_path / "2", "self-signed.test", now, future),
-        "wrong-host": certificate(tmp_path / "3", "other.example", now, future),
-    }
-    with ExitStack() as stack:
-        resolve = []
-        for name, context in contexts.items():
-            server = stack.enter_context(Awkward(context))
-            resolve.append(f"{name}.test:127.0.0.1:{server.port}")
-        urls = write_list(tmp_path, [f"https://{name}.test/plain" for name in contexts])
-        for robots in (True, False):
-            captures = tmp_path / str(robots)
-            crawl(urls, captures, settings_for(server, resolve=resolve, robots=robots))
-            rows = read_rows(captures)
-            assert [(row.status, row.error) for row in rows] == [("failed", "tls_error")] * 3
-            assert all(row.error_message for row in rows)

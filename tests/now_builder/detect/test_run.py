@@ -164,7 +164,7 @@ def test_without_locks_shares_are_refused_and_one_process_detects(drawn, whole, 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
 def test_workers_of_a_ray_cluster_write_what_one_process_does(drawn, whole, settings, tmp_path):
     features = tmp_path / "features.h5"
-    on_ray = settings.model_copy(update={"engine": "ray", "workers": 2, "worker_cpus": 1.0})
+    on_ray = settings.model_copy(update={"engine": "ray", "worker_cpus": 0.5})
     assert detect(drawn, features, on_ray).fresh == 4
     with h5py.File(features) as one, h5py.File(whole) as other:
         assert all(np.array_equal(one[name][:], other[name][:]) for name in other)

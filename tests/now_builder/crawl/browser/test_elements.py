@@ -13,40 +13,34 @@ def by_role(elements: list[Element], role: str) -> Element:
     return found
 
 
-def test_boxes_are_in_image_px(odd: Odd) -> None:
-    button = next(element for element in odd.shots["/geometry"].elements if element.text == "Press")
+@pytest.fixture
+def found(odd: Odd) -> list[Element]:
+    """The elements of a page of hand-worked boxes."""
+    return odd.shots["/geometry"].elements
+
+
+def test_boxes_are_in_image_px_clipped_by_ancestors_and_the_screen(found: list[Element]) -> None:
+    button = next(element for element in found if element.text == "Press")
     assert button.box == (240, 40, 400, 120)
     assert (button.tag, button.role, button.interactive, button.visible) == (
         "button", "button", True, True,
     )  # fmt: skip
+    assert by_role(found, "note").box == (120, 180, 220, 260)
+    assert by_role(found, "note").visible_fraction == pytest.approx(0.2)
+    assert by_role(found, "banner").box == (600, 640, 720, 720)
+    assert not {"row", "main", "log"} & {element.role for element in found}
 
 
-def test_what_overflows_is_clipped_by_its_ancestors(odd: Odd) -> None:
-    assert by_role(odd.shots["/geometry"].elements, "note").box == (120, 180, 220, 260)
-    assert by_role(odd.shots["/geometry"].elements, "note").visible_fraction == pytest.approx(0.2)
-    assert not [element for element in odd.shots["/geometry"].elements if element.role == "row"]
+def test_what_is_covered_hidden_or_clear_is_not_visible_but_a_clear_cover_does_not_count(
+    found: list[Element],
+) -> None:
+    roles = {role: by_role(found, role).visible for role in
+             ("navigation", "status", "timer", "alert", "menubar")}  # fmt: skip
+    assert list(roles.values()) == [False, False, False, True, True]
+    assert by_role(found, "menubar").visible_fraction == 1
 
 
-def test_the_screen_clips_and_what_is_below_it_is_left_out(odd: Odd) -> None:
-    assert by_role(odd.shots["/geometry"].elements, "banner").box == (600, 640, 720, 720)
-    assert not [element for element in odd.shots["/geometry"].elements if element.role == "main"]
-
-
-def test_what_is_covered_is_not_visible_but_a_clear_cover_does_not_count(odd: Odd) -> None:
-    assert not by_role(odd.shots["/geometry"].elements, "navigation").visible
-    assert by_role(odd.shots["/geometry"].elements, "alert").visible
-    assert by_role(odd.shots["/geometry"].elements, "menubar").visible
-    assert by_role(odd.shots["/geometry"].elements, "menubar").visible_fraction == 1
-
-
-def test_hidden_and_transparent_are_not_visible(odd: Odd) -> None:
-    assert not by_role(odd.shots["/geometry"].elements, "status").visible
-    assert not by_role(odd.shots["/geometry"].elements, "timer").visible
-    assert not [element for element in odd.shots["/geometry"].elements if element.role == "log"]
-
-
-def test_text_boxes_are_those_of_the_lines(odd: Odd) -> None:
-    found = odd.shots["/geometry"].elements
+def test_text_boxes_are_those_of_the_lines(found: list[Element]) -> None:
     plain = next(element for element in found if element.text == "Plain text")
     left, top, right, bottom = plain.text_box
     assert (left, top) == (20, pytest.approx(40, abs=4))
@@ -56,47 +50,34 @@ def test_text_boxes_are_those_of_the_lines(odd: Odd) -> None:
     assert lines[3] - lines[1] > 100
 
 
-def test_open_shadow_roots_are_looked_into(odd: Odd) -> None:
-    found = odd.shots["/geometry"].elements
+def test_open_shadow_roots_are_looked_into(found: list[Element]) -> None:
     button = next(element for element in found if element.text == "in shadow")
-    assert button.box == (250, 770, 370, 810)
-    assert button.visible
+    assert (button.box, button.visible) == ((250, 770, 370, 810), True)
     assert found[button.parent].tag == "x-card"
     assert any(element.text == "slotted" for element in found)
 
 
-def test_a_frame_is_known_by_what_it_is_called(odd: Odd) -> None:
-    frames = [element for element in odd.shots["/geometry"].elements if element.tag == "iframe"]
+def test_frames_pictures_and_controls_say_what_they_are(found: list[Element]) -> None:
+    frames = [element for element in found if element.tag == "iframe"]
     assert [(frame.text, frame.text_box) for frame in frames] == [("A map", None), ("shop", None)]
-
-
-def test_pictures_and_controls_say_what_they_are(odd: Odd) -> None:
-    pictures = [element for element in odd.shots["/geometry"].elements if element.tag == "img"]
+    pictures = [element for element in found if element.tag == "img"]
     assert [(picture.role, picture.loaded) for picture in pictures] == [
         ("img", True), ("presentation", False),
     ]  # fmt: skip
-    checkbox = by_role(odd.shots["/geometry"].elements, "checkbox")
+    checkbox = by_role(found, "checkbox")
     assert (checkbox.input_type, checkbox.interactive) == ("checkbox", True)
-    assert by_role(odd.shots["/geometry"].elements, "textbox").text == "Search here"
-    assert by_role(odd.shots["/geometry"].elements, "article").fixed
+    assert by_role(found, "textbox").text == "Search here"
+    assert by_role(found, "article").fixed
 
 
-def test_parents_come_before_their_children(odd: Odd) -> None:
+def test_odd_pages_are_laid_out_on_the_screen(odd: Odd) -> None:
+    """Made for desktops, huge, and one that changes the built-ins."""
     for path in LAID_OUT:
-        found = odd.shots[path].elements
-        assert all(element.parent < place for place, element in enumerate(found))
-
-
-def test_a_page_made_for_desktops_is_scaled_to_the_screen(odd: Odd) -> None:
+        parents = [element.parent for element in odd.shots[path].elements]
+        assert all(parent < place for place, parent in enumerate(parents))
     box = by_role(odd.shots["/old"].elements, "banner").box
     assert box == pytest.approx((0, 0, 360, 72), abs=1)
-
-
-def test_a_huge_page_gives_only_what_is_on_the_screen(odd: Odd) -> None:
     assert 10 < len(odd.shots["/huge"].elements) <= 3000
-
-
-def test_a_page_that_changes_the_built_ins_is_read_all_the_same(odd: Odd) -> None:
     assert any(element.text == "text" for element in odd.shots["/tampered"].elements)
 
 
