@@ -106,8 +106,8 @@ class Labelling:
 
 
 def learn_labelled(
-    own: Relabelling,
-    method: RelabellingSettings,
+    own: Relabelling[Own],
+    method: Own,
     train: PairSet,
     epoch: int,
     peer: int,
