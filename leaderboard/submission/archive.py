@@ -49,12 +49,17 @@ _PRECISIONS: dict[int, Precision] = {2: "float16", 4: "float32", 8: "float64"}
 _REFUSED = regex.compile(r"[\p{C}\p{Default_Ignorable_Code_Point}]")
 """Control, format, private and unassigned characters, surrogates, and what is invisible."""
 
+_REFUSED_IN_PROSE = regex.compile(
+    rf"[{_REFUSED.pattern}--[\u200c\u200d\p{{Variation_Selector}}]]", regex.V1
+)
+"""The same but for the joiners and variation selectors that Persian, Hindi and emoji need."""
+
 # U+2800 is a symbol by its category, and blank.
 _VISIBLE = regex.compile(r"[[\p{L}\p{N}\p{P}\p{S}]--[\u2800]]", regex.V1)
 _STACK = regex.compile(r"\p{M}{4,}")
 
 
-def plain_text(text: str) -> str:
+def plain_text(text: str, refused: regex.Pattern[str] = _REFUSED) -> str:
     """Return text as one line in Unicode NFC with single spaces.
 
     Raises:
@@ -62,12 +67,16 @@ def plain_text(text: str) -> str:
             combining marks in a row.
     """
     text = " ".join(unicodedata.normalize("NFC", text).split())
-    if refused := _REFUSED.search(text):
-        code = f"U+{ord(refused[0]):04X}"
+    if found := refused.search(text):
+        code = f"U+{ord(found[0]):04X}"
         raise ValueError(f"text without control or invisible characters such as {code}")
     if _STACK.search(text):
         raise ValueError("three combining marks in a row at most")
     return text
+
+
+def _prose(text: str) -> str:
+    return plain_text(text, _REFUSED_IN_PROSE)
 
 
 def visible_text(text: str) -> str:
@@ -97,7 +106,7 @@ Line = Annotated[
     str, Field(max_length=4 * MAX_LINE), AfterValidator(plain_text), AfterValidator(_short_enough)
 ]
 Name = Annotated[Line, AfterValidator(visible_text)]
-Prose = Annotated[str, Field(max_length=500), AfterValidator(plain_text)]
+Prose = Annotated[str, Field(max_length=500), AfterValidator(_prose)]
 Link = Annotated[str, Field(max_length=300), AfterValidator(_https)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 Key = Annotated[str, Field(min_length=1, max_length=80)]

@@ -29,26 +29,14 @@ from leaderboard.metrics import Ranks, count_ranks, recalls
 from tests.leaderboard.conftest import closed_form_deviation
 
 
-@pytest.mark.parametrize(
-    ("hits", "expected"),
-    [(0.0, (0, 0.4)), (129.0, (11.0, 15.1)), (369.0, (34.0, 39.9)), (1000.0, (99.6, 100))],
-)
-def test_the_interval_of_a_recall_is_that_of_the_tables(hits, expected):
-    assert recall_interval(hits, 1000) == pytest.approx(expected, abs=0.05)
+def test_the_interval_of_a_recall_is_that_of_the_tables():
+    for hits, ends in ((0.0, (0, 0.4)), (129.0, (11.0, 15.1)), (1000.0, (99.6, 100))):
+        assert recall_interval(hits, 1000) == pytest.approx(ends, abs=0.05)
 
 
 def _now_like(seed, size=1000):
     generator = np.random.default_rng(seed)
     return recalls(generator.standard_normal((size, size)) + 2 * np.eye(size))
-
-
-def test_the_bootstrap_agrees_with_the_closed_form():
-    per_image = _now_like(0).per_image
-    found = bootstrap_rsum(per_image)
-    assert found.deviation == pytest.approx(closed_form_deviation(per_image), rel=0.03)
-    middle = 100 * per_image.mean()
-    assert found.low < middle < found.high
-    assert found.high - found.low == pytest.approx(2 * 1.96 * found.deviation, rel=0.05)
 
 
 def test_drawing_counts_of_values_is_drawing_pairs():
@@ -58,12 +46,8 @@ def test_drawing_counts_of_values_is_drawing_pairs():
     slow = [100 * generator.choice(per_image, 60).mean() for _ in range(4000)]
     fast = bootstrap_rsum(per_image, replicates=4000)
     assert fast.deviation == pytest.approx(np.std(slow), rel=0.06)
+    assert fast.deviation == pytest.approx(closed_form_deviation(per_image), rel=0.03)
     assert (fast.low, fast.high) == pytest.approx(np.percentile(slow, [2.5, 97.5]), abs=6)
-
-
-def test_a_perfect_score_has_an_interval_of_no_width():
-    found = bootstrap_rsum(recalls(np.eye(30)).per_image)
-    assert (found.low, found.high, found.deviation) == (600, 600, 0)
 
 
 def test_the_least_deviation_is_that_of_two_independent_directions():
@@ -113,17 +97,11 @@ def test_a_far_difference_gets_hoeffdings_bound_which_is_never_below_the_exact_p
     assert sign_flip(np.r_[np.ones(13), -1.0]) >= 1 / (REPLICATES + 1)
 
 
-def test_no_difference_has_a_p_of_1():
-    assert sign_flip(np.zeros(5)) == 1
-    assert sign_flip(np.array([1.0, -1.0])) == 1
-
-
-@pytest.mark.parametrize("first_only", range(7))
-@pytest.mark.parametrize("second_only", [0, 1, 5, 40])
-def test_mcnemars_p_is_twice_the_binomial_tail(first_only, second_only):
-    total, fewer = first_only + second_only, min(first_only, second_only)
-    tail = sum(Fraction(comb(total, k), 2**total) for k in range(fewer + 1))
-    assert mcnemar(first_only, second_only) == float(min(Fraction(1), 2 * tail))
+def test_mcnemars_p_is_twice_the_binomial_tail():
+    for first_only, second_only in product(range(7), (0, 1, 5, 40)):
+        total, fewer = first_only + second_only, min(first_only, second_only)
+        tail = sum(Fraction(comb(total, k), 2**total) for k in range(fewer + 1))
+        assert mcnemar(first_only, second_only) == float(min(Fraction(1), 2 * tail))
 
 
 def test_holm_worked_by_hand():
@@ -225,11 +203,6 @@ def test_equal_entries_get_equal_places_whatever_their_rows():
     assert (found == [1, 33]).all()
 
 
-def test_clearly_parted_entries_have_one_place_each():
-    matrix = np.array([[1.0], [3.0], [2.0]]) + np.zeros((3, 500))
-    assert intervals_of(resampled(matrix)).tolist() == [[3, 3], [1, 1], [2, 2]]
-
-
 def test_what_is_tied_with_the_first():
     """The second differs on few images, the third on all, the fourth equals the first."""
     generator = np.random.default_rng(0)
@@ -259,7 +232,7 @@ def _drawn_hits(generator, hardness, skill):
 
 
 def test_intervals_hold_the_value_of_the_population_and_equals_are_told_apart_by_luck_only():
-    """400 test sets of 500: of a nominal 95 and 5 %, luck alone leaves 3 points either way.
+    """200 test sets of 500: of a nominal 95 and 5 %, luck alone leaves 4 points either way.
 
     Every pair of the population is there twice, with the entries exchanged: they are equal.
     """
@@ -270,7 +243,7 @@ def test_intervals_hold_the_value_of_the_population_and_equals_are_told_apart_by
     truth = 100 * first.mean(axis=1)
     held = np.zeros(8)
     found = np.zeros(7)
-    for _ in range(400):
+    for _ in range(200):
         chosen = generator.integers(0, first.shape[1], 500)
         one, other = first[:, chosen], second[:, chosen]
         ends = [recall_interval(float(count), 500) for count in one.sum(axis=1)]
@@ -283,14 +256,14 @@ def test_intervals_hold_the_value_of_the_population_and_equals_are_told_apart_by
         only = (one & ~other).sum(axis=1), (other & ~one).sum(axis=1)
         found[:6] += [mcnemar(int(a), int(b)) <= 0.05 for a, b in zip(*only, strict=True)]
         found[6] += sign_flip(difference, flips=2000) <= 0.05
-    assert (np.abs(held / 400 - 0.95) < 0.035).all()
-    assert (found[:6] / 400 < 0.075).all()
-    assert found[6] / 400 == pytest.approx(0.05, abs=0.035)
+    assert (np.abs(held / 200 - 0.95) < 0.045).all()
+    assert (found[:6] / 200 < 0.08).all()
+    assert found[6] / 200 == pytest.approx(0.05, abs=0.045)
 
 
 def test_entries_that_flips_cannot_find_different_are_not_flipped():
     generator = np.random.default_rng(1)
-    matrix = generator.integers(0, 7, (640, 60)).astype(float)
+    matrix = generator.integers(0, 7, (320, 60)).astype(float)
     matrix[0] = 6.0
     matrix[1:40] = 0.0
     expected = p_against_first(matrix) > SIGNIFICANT

@@ -473,18 +473,20 @@ def test_no_bytes_do_more_than_be_refused_in_little_memory(tmp_path):
 
 
 def test_names_that_cannot_be_seen_or_that_hide_something_are_refused():
-    """Among them all that Unicode lets programs ignore, as joiners and variation selectors."""
-    hidden = "\u00ad \u034f \u115f \u180b \u200b \u200c \u200d \u2060 \ufe0f \ufeff \U000e0041"
-    turned = "\u061c \u200e \u202a \u202e \u2066 \u2069 \ue000 \u0378 \x00 \x1b"
-    for character in (*hidden.split(" "), *turned.split(" ")):
+    """All that Unicode lets programs ignore; free text may join letters and choose glyphs."""
+    joined = "\u180b\u200c\u200d\ufe0f\U000e0100"
+    hidden = "\u00ad\u034f\u115f\u200b\u2060\ufeff\U000e0041"
+    turned = "\u061c\u200e\u202a\u202e\u2066\u2069\ue000\u0378\x00\x1b"
+    for character in joined + hidden + turned:
         with pytest.raises(ValidationError, match="control or invisible"):
             Method(name=f"A{character}B")
-    for name in (
-        "\u0301\u0302",
-        "\u2800 \u2800",
-        "e\u0301\u0302\u0303\u0304\u0305",
-        "e\u0301" * 121,
-    ):
+    for character in joined:
+        assert Method(name="A", abstract=f"A{character}B").abstract == f"A{character}B"
+    for character in hidden + turned:
+        with pytest.raises(ValidationError, match="control or invisible"):
+            Training(external_data=f"A{character}B")
+    unseen = ("\u0301\u0302", "\u2800 \u2800", "e\u0301\u0302\u0303\u0304\u0305", "e\u0301" * 121)
+    for name in unseen:
         with pytest.raises(ValidationError):
             Method(name=name)
     for name in ("PC²", "عربي", "नमस्ते", "Việt", "模型", "👧"):
