@@ -29,17 +29,16 @@ def check_store(
 ) -> list[Problem]:
     """Find everything in an untrusted folder that a board must not accept, sorted by path.
 
-    Only data is read; nothing in the folder is executed, and no link is followed. All files of
-    ``base``, the folder before the change, must exist unchanged. A ``keeper`` of the store may add
-    what is proof, or decides on it. New results are recomputed from their ranks, and from the
-    ``releases`` with ``attributes`` of their pages.
+    Only data is read; no link is followed. All files of ``base``, the folder before the change,
+    must exist unchanged. A ``keeper`` may add what is proof, or decides on it. New results are
+    recomputed from their ranks, and from the ``releases`` with ``attributes`` of their pages.
 
     Raises:
         FormatError: If there is no such folder, or it is a link.
     """
     problems: list[Problem] = []
-    files, old = _files(store, problems), _files(base, []) if base else {}
     records: dict[str, Record] = {}
+    files, old = _files(store, problems), _files(base, []) if base else {}
     for path in sorted(path for path in files if "/" in path):
         kind = KINDS[path.partition("/")[0]]
         try:
@@ -47,8 +46,9 @@ def check_store(
         except FormatError as error:
             problems.append(Problem("record.format", path, error.problem, f"a {kind.__name__}"))
     if not problems:
-        for path in (old.keys() | files.keys()) if base else ():
-            if files.get(path) != old.get(path) and (path in old or "/" not in path):
+        fixed = old.keys() | {path for path in files if "/" not in path}
+        for path in fixed if base else ():
+            if files.get(path) != old.get(path):
                 wanted = "the base and new records"
                 problems.append(Problem("base.changed", path, "a change", wanted))
         for path, record in records.items():
@@ -58,8 +58,8 @@ def check_store(
         commitments = [one.commitment for one in records.values() if isinstance(one, BlindRound)]
         for path in sorted(records.keys() - old.keys()):
             for one in differences_from(records[path], entries, releases, attributes, commitments):
-                found = f"{one.field} {one.found!r:.60}"
-                problems.append(Problem("result.differs", path, found, f"{one.expected!r:.60}"))
+                found, wanted = f"{one.field} {one.found!r:.60}", f"{one.expected!r:.60}"
+                problems.append(Problem("result.differs", path, found, wanted))
             if base and not keeper and _is_for_keepers(records[path], entries.get(path)):
                 wanted = "a keeper to add it: --keeper"
                 problems.append(Problem("record.keeper", path, "proof", wanted))
@@ -68,8 +68,7 @@ def check_store(
 
 def _is_for_keepers(record: Record, entry: Entry | None) -> bool:
     """Return whether a record is proof, or decides on it: neither a filing nor a claim."""
-    if isinstance(record, Result):
-        # an entry that the store does not list is one of an open round
+    if isinstance(record, Result):  # one that the store does not list is of an open round
         return record.release.origin == "blind" or entry is None or entry.committed is not None
     return not isinstance(record, Filing)
 
@@ -82,13 +81,11 @@ def _files(root: Path, problems: list[Problem]) -> dict[str, bytes]:
     for folder in ("", *(f"{name}/" for name in KINDS)):
         inside = root / folder
         for entry in os.scandir(inside) if inside.is_dir() and not inside.is_symlink() else ():
-            if not folder and entry.name in KINDS and entry.is_dir(follow_symlinks=False):
-                continue
-            path, size = f"{folder}{entry.name}", entry.stat(follow_symlinks=False).st_size
-            plain = entry.is_file(follow_symlinks=False) and size <= MAX_RECORD
-            if plain and _PATH.fullmatch(path):
+            path, plain = f"{folder}{entry.name}", entry.is_file(follow_symlinks=False)
+            small = entry.stat(follow_symlinks=False).st_size <= MAX_RECORD
+            if plain and small and _PATH.fullmatch(path):
                 files[path] = Path(entry.path).read_bytes()
-            else:
+            elif path not in KINDS or not entry.is_dir(follow_symlinks=False):
                 found = "a link, a folder, a large or another file"
                 problems.append(Problem("store.foreign", shown(path), found, "a store's records"))
     return files
@@ -101,10 +98,11 @@ def _check_name(
     names = {other[-17:-5] for other in records if other.startswith("results/")}
     if path != (wanted := path_of(record)):
         yield Problem("record.name", path, "a name that is not its content's", wanted)
-    if isinstance(record, Result) and text != record.to_json().encode():
-        yield Problem("record.text", path, "other text", "that of score -o")
-    if isinstance(record, Result) and f"filings/{path[-17:]}" not in records:
-        yield Problem("filing.missing", path, "no filing", "one, which submit writes")
+    if isinstance(record, Result):
+        if text != record.to_json().encode():
+            yield Problem("record.text", path, "other text", "that of score -o")
+        if f"filings/{path[-17:]}" not in records:
+            yield Problem("filing.missing", path, "no filing", "one, which submit writes")
     about = wanted.partition("/")[2][:12]
     if path.startswith(("filings", "withdrawals", "reproductions")) and about not in names:
         yield Problem("record.dangling", path, f"no entry {about}", "the result it is about")

@@ -13,19 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from leaderboard.blind import RoundPlan, close_round, keyed_order, make_round
-from leaderboard.scoring.evaluate import read_inputs, score, validate
+from leaderboard.scoring.evaluate import read_inputs, score
 from leaderboard.scoring.references import chance_rsum
+from leaderboard.store.dataset import dataset_report
 from leaderboard.store.entries import entry_of
 from leaderboard.store.recompute import verify
 from leaderboard.submission.archive import new_submission, pack
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import TOKENIZERS, make_vocabulary, write_vocabulary
-from now_builder.formats.features import open_features
 from now_builder.formats.io import alone_in
 from now_builder.formats.release import (
     DATA_FOLDER,
-    Pair,
     read_image_identities,
     read_manifest,
     read_pairs,
@@ -78,9 +77,9 @@ def test_who_knows_the_pairing_reaches_600_and_public_rows_are_chance(out, tmp_p
 
 def test_a_keyed_order_is_uniform_and_blind_to_the_order_given():
     counts = dict.fromkeys(permutations(range(3)), 0)
-    for number in range(1200):
+    for number in range(600):
         counts[tuple(keyed_order(["a", "b", "c"], f"secret {number}", "x"))] += 1
-    expected = 1200 / 6
+    expected = 600 / 6
     chi2 = sum((count - expected) ** 2 / expected for count in counts.values())
     assert chi2 < 20.5, "0.1 % of uniform draws"
     keys = [f"k{row}" for row in range(40)]
@@ -161,28 +160,10 @@ def test_nothing_of_the_pages_is_in_the_participants_part(source, out):
         assert rejects.metadata.num_rows == 0
     manifest = read_manifest(out / "participants")
     assert (manifest.settings, manifest.inputs, manifest.versions) == ({}, {}, {})
-
-
-def test_keys_and_files_have_one_order_whatever_the_pairing(out):
-    numbered = [f"blind_{row:06d}" for row in range(24)]
-    for half in ("participants", "judge"):
-        data = out / half / DATA_FOLDER
-        with open_features(data / "test.h5") as features:
-            assert features.keys == numbered
-        assert (data / "test_ids.txt").read_text().split() == numbered
-        pairs = [pair for pair in read_pairs(out / half) if pair.split == "test"]
-        assert [pair.key for pair in pairs] == numbered
-        assert {replace(pair, key="", pair_index=0, regions_sha256="") for pair in pairs} == {
-            Pair("", "test", 0, "", "", "", None, None, None, "")
-        }
-
-
-def test_files_carry_no_times_and_only_the_judge_can_read_the_truth(out):
     assert (out / "judge").stat().st_mode & 0o777 == 0o700
     assert (out / "judge" / "blind.json").stat().st_mode & 0o777 == 0o600
     with h5py.File(out / "participants" / DATA_FOLDER / "test.h5") as file:
-        for name in file:
-            assert h5py.h5g.get_objinfo(file[name].id).mtime == 0
+        assert {h5py.h5g.get_objinfo(file[name].id).mtime for name in file} == {0}
 
 
 def test_the_participants_part_packs_and_validates_but_never_scores(out, tmp_path, now_leaderboard):
@@ -229,13 +210,11 @@ def test_a_blind_result_tells_aggregates_alone(out, tmp_path):
 def test_ties_of_prime_widths_do_not_spell_the_pairing(out, tmp_path):
     """Exact fractions would: a hit in a tie of p adds 1 / p, which no other query's can."""
     widths = [2, 3, 5, 7, 11, 13, 17, 19]
-    told = set()
     for shift in range(4):
         matrix = np.random.default_rng(0).random((24, 24)) * 1e-3
         for row, width in enumerate(widths):
             matrix[row, (np.arange(width) + shift) % 24] = 1
         result = score(pack_for_round(out, matrix, tmp_path / "t.zip"), out / "judge")
-        told.add(result.to_json())
         tree = json.loads(result.to_json())
         assert "/" not in json.dumps([tree["i2t"]["hits"], tree["t2i"]["hits"]])
         for way in ("i2t", "t2i"):
@@ -248,8 +227,10 @@ def test_after_the_round_anyone_scores_again_with_ranks(source, secret, tmp_path
     code, text, _ = now_leaderboard("blind", "make", source, out, "--secret-file", secret)
     assert code == 0
     x = pack_for_round(out, _noisy(out), tmp_path / "x.zip")
-    blind = score(x, out / "judge")
+    kept = cache(read_inputs)  # as a service that read the round before it was closed
+    blind = score(x, out / "judge", read=kept)
     assert now_leaderboard("blind", "close", out)[0] == 0
+    assert score(x, out / "judge", read=kept).release.origin == "closed"
     commitment = hashlib.sha256((out / "closed" / "blind.json").read_bytes()).hexdigest()
     assert commitment in text
     assert commitment == json.loads((out / "participants" / "round.json").read_text())["commitment"]
@@ -269,46 +250,32 @@ def test_after_the_round_anyone_scores_again_with_ranks(source, secret, tmp_path
     assert (out / "closed" / "blind.json").read_bytes() == first
 
 
-def test_a_service_that_read_the_round_before_it_was_closed_knows_it(source, secret, tmp_path):
-    out = tmp_path / "out"
-    make_round(source, out, RoundPlan(secret_file=secret))
-    x = pack_for_round(out, _noisy(out), tmp_path / "x.zip")
-    kept = cache(read_inputs)
-    assert score(x, out / "judge", read=kept).release.origin == "blind"
-    close_round(out)
-    assert score(x, out / "judge", read=kept).release.origin == "closed"
-
-
 def test_a_pairing_changed_afterwards_is_found(source, secret, tmp_path):
     out = tmp_path / "out"
     make_round(source, out, RoundPlan(secret_file=secret))
     x = pack_for_round(out, _noisy(out), tmp_path / "x.zip")
-    path, tree = out / "judge" / "blind.json", _truth(out)
+    path, sealed, tree = out / "judge" / "blind.json", out / "judge" / "round.json", _truth(out)
+
+    def commit():
+        """Change the judge's commitment, which does not reach what participants have."""
+        told = json.loads(sealed.read_text())
+        told["commitment"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        sealed.write_text(json.dumps(told))
+
     tree["owner"][:2] = tree["owner"][1::-1]
     path.write_text(json.dumps(tree))
     for attempt in (lambda: score(x, out / "judge"), lambda: close_round(out)):
         with pytest.raises(FormatError, match=r"not the pairing that round\.json commits to"):
             attempt()
-    # a judge who changes the commitment, too, does not reach what participants have
-    told = json.loads((out / "judge" / "round.json").read_text())
-    told["commitment"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    (out / "judge" / "round.json").write_text(json.dumps(told))
+    commit()
     with pytest.raises(FormatError, match="commits to"):
         close_round(out)
-
-
-def test_a_pairing_that_is_no_permutation_is_refused(source, secret, tmp_path):
-    out = tmp_path / "out"
-    make_round(source, out, RoundPlan(secret_file=secret))
-    path, tree = out / "judge" / "blind.json", _truth(out)
     tree["owner"][0] = tree["owner"][1]
     path.write_text(json.dumps(tree))
-    told = json.loads((out / "judge" / "round.json").read_text())
-    told["commitment"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    (out / "judge" / "round.json").write_text(json.dumps(told))
+    commit()
     with pytest.raises(FormatError, match="each of the rows 0 to 23 once"):
         read_gallery(out / "judge", "test", "jieba")
-    (out / "judge" / "round.json").unlink()
+    sealed.unlink()
     with pytest.raises(FormatError, match=r"round\.json: no such file beside blind\.json"):
         read_gallery(out / "judge", "test", "jieba")
 
@@ -317,6 +284,8 @@ def test_what_is_no_source_of_a_round_is_refused(source, archive, out, secret, t
     plan = RoundPlan(secret_file=secret)
     with pytest.raises(FormatError, match="the authors' archive, whose pairing is public"):
         make_round(archive, tmp_path / "a", plan)
+    with pytest.raises(FormatError, match="the release that it was drawn from"):
+        dataset_report(out / "judge")
     with pytest.raises(FormatError, match="a blind round itself"):
         make_round(out / "participants", tmp_path / "a", plan)
     for wanted in (19, 25):
@@ -339,17 +308,3 @@ def test_what_is_no_source_of_a_round_is_refused(source, archive, out, secret, t
     with pytest.raises(FormatError, match=r"no participants/round\.json"):
         close_round(tmp_path)
     assert not (tmp_path / "a").exists()
-
-
-def test_validating_reads_the_order_of_columns(out, tmp_path):
-    keys = read_gallery(out / "participants", "test", "jieba", unpaired=True).caption_keys
-    x = pack_for_round(out, _noisy(out), tmp_path / "x.zip", caption_ids=tuple(keys[::-1]))
-    with pytest.raises(Exception, match="another order"):
-        validate(x, out / "participants")
-
-
-def test_a_reported_data_set_is_never_a_round(out):
-    from leaderboard.store.dataset import dataset_report
-
-    with pytest.raises(FormatError, match="the release that it was drawn from"):
-        dataset_report(out / "judge")

@@ -90,29 +90,23 @@ def test_reordering_the_pairs_together_leaves_the_score():
     assert (shuffled.per_image == found.per_image[order]).all()
 
 
-def test_the_height_of_a_block_leaves_duplicates_and_their_ties(monkeypatch):
+def test_the_height_of_a_block_leaves_ties_and_duplicates(monkeypatch):
     """Five blocks of eight rows: what is summed over rows is summed over all of them."""
     draw = np.random.default_rng(0)
-    similarity = draw.integers(0, 4, (40, 40)) / 4
+    similarity = draw.integers(0, 3, (40, 40)).astype(np.float32)
     labels = draw.integers(0, 12, 40), draw.integers(0, 12, 40), np.arange(40)
-    ranks = summarise(*count_duplicate_aware(similarity, *labels))
-    ties = explained_ties(similarity, *labels)
-    monkeypatch.setattr(metrics, "_BLOCK_BYTES", 0)
-    in_blocks = summarise(*count_duplicate_aware(similarity, *labels))
-    assert (in_blocks.i2t, in_blocks.t2i) == (ranks.i2t, ranks.t2i)
-    for whole, parts in zip(ties, explained_ties(similarity, *labels), strict=True):
-        assert whole.any()
-        np.testing.assert_array_equal(parts, whole)
 
+    def counted():
+        plain, aware = count_ranks(similarity), count_duplicate_aware(similarity, *labels)
+        yield from (getattr(way, name) for way in plain for name in RANKS)
+        yield from (getattr(way, name) for way in aware for name in RANKS if name != "later")
+        yield from explained_ties(similarity, *labels)
 
-def test_ties_over_several_blocks_are_counted_in_all_of_them(monkeypatch):
-    similarity = np.random.default_rng(1).integers(0, 3, (40, 40)).astype(np.float32)
-    whole = count_ranks(similarity)
+    whole = list(counted())
     monkeypatch.setattr(metrics, "_BLOCK_BYTES", 0)
-    for ways, name in product(zip(count_ranks(similarity), whole, strict=True), RANKS):
-        parts, expected = (getattr(way, name) for way in ways)
+    for parts, expected in zip(counted(), whole, strict=True):
         assert expected.any()
-        np.testing.assert_array_equal(parts, expected, err_msg=name)
+        np.testing.assert_array_equal(parts, expected)
 
 
 def test_values_that_only_float64_tells_apart_are_no_ties():
@@ -263,3 +257,24 @@ def test_duplicates_of_several_captions_count_as_the_slow_way_says(data):
         column = similarity[:, j]
         tied = (column == column[own]) & (images == images[own])
         assert t2i[j] == sum(tied) - 1
+
+
+def test_all_figures_are_those_of_the_loop_of_the_field():
+    """All values differ, so that every way of ranking agrees."""
+    draw, size = np.random.default_rng(0), 151
+    similarity = draw.permutation(size**2).reshape(size, size) / size**2
+    similarity += 0.3 * draw.random(size) * np.eye(size)
+    found = recalls(similarity)
+    total = 0.0
+    for way, values in ((found.i2t, similarity), (found.t2i, similarity.T)):
+        ranks = np.array(
+            [np.where(np.argsort(row)[::-1] == i)[0][0] for i, row in enumerate(values)]
+        )
+        expected = [100 * np.mean(ranks < cutoff) for cutoff in CUTOFFS]
+        assert [way.recall(cutoff) for cutoff in CUTOFFS] == pytest.approx(expected)
+        assert way.median_rank == np.floor(np.median(ranks)) + 1
+        assert way.mean_rank == pytest.approx(ranks.mean() + 1)
+        assert way.mrr == pytest.approx(np.mean(1 / (ranks + 1)))
+        total += sum(expected)
+    assert found.rsum == pytest.approx(total)
+    assert found.rsum == found.rsum_argsort == found.rsum_optimistic == found.rsum_pessimistic

@@ -128,12 +128,6 @@ def test_exports_are_as_they_were():
         assert write(_golden()) == (GOLDEN / f"board.{name}").read_text(encoding="utf-8"), name
 
 
-def test_an_empty_board_has_a_header_only():
-    assert to_csv(_board()) == ",".join(EXPORTED) + "\n"
-    assert json.loads(to_json(_board())) == {"rows": []}
-    assert to_markdown(_board()) == ""
-
-
 def _parsed(text):
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
@@ -161,7 +155,7 @@ def test_no_payload_breaks_an_export_or_becomes_more_than_text():
         assert "www." not in bare
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(HOSTILE, st.floats(0, 600))
 def test_any_text_reads_back_and_tables_keep_their_cells(text, rsum):
     board = _board(_everywhere(text, rsum=rsum, board="jieba", noise="web", data="d"), OURS)
@@ -200,8 +194,7 @@ def _check_latex(exported):
 
 def test_only_web_addresses_become_links():
     for url, link in {
-        "https://example.org/a_(b)": "(https://example.org/a_%28b%29)",
-        "https://example.org/a b|c<d>\n": "(https://example.org/a%20b%7Cc%3Cd%3E%0A)",
+        "https://example.org/a_(b) c|<d>\n": "(https://example.org/a_%28b%29%20c%7C%3Cd%3E%0A)",
         "javascript:alert(1)": None,
         "data:text/html,x": None,
         "//example.org": None,

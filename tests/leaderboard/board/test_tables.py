@@ -98,6 +98,8 @@ def test_other_noise_another_split_and_a_blind_round_are_tables_of_their_own(fil
         assert len(set(own)) == len(own)
     shown = [method for board in boards for method in _scored(board).index]
     assert sorted(shown) == sorted({*filed, "Poor"} - {"Gone", "Overstated"})
+    printed = [board["source"].notna().sum() for board in boards]
+    assert printed == [len(read_reported(name)) for name in BOARDS]
 
 
 def test_a_result_of_five_folds_stands_on_both_boards(entry_on, monkeypatch):
@@ -160,12 +162,6 @@ def test_scored_rows_stand_among_the_reported_ones_on_the_same_data(entry_on, ar
     more = _scored(make_board("bert", [proven(_changed(base, training=shuffled))]))
     assert more["noise"].tolist() == ["noise of the web, 20 % more shuffled"]
     assert more["place"].isna().all(), "its submitter alone states it"
-
-
-def test_every_reported_row_is_on_its_board_once():
-    for name in BOARDS:
-        board = make_board(name, [])
-        assert board["source"].notna().sum() == len(read_reported(name))
 
 
 def test_references_of_a_filed_entry_are_those_that_the_board_vouches_for(filed, entry_on):

@@ -86,10 +86,6 @@ def test_nothing_of_the_base_may_change_or_go(store, whole, now_leaderboard):
     assert found == {f"filings/{path.name}", gone, "README.md", ".gitignore"}
     code, text, told = now_leaderboard("check-store", store, "--base", whole)
     assert (code, told, "base.changed: README.md: found" in text) == (1, "", True)
-    code, text, _ = now_leaderboard("check-store", store, "--base", whole, "--json")
-    assert (code, json.loads(text)[0].keys()) == (
-        1, {"code", "field", "found", "expected", "mend"}
-    )  # fmt: skip
 
 
 def test_names_and_texts_are_those_of_contents_and_records_point_to_entries(store):
@@ -182,14 +178,6 @@ def test_an_invented_blind_round_is_refused_and_no_ranks_are_no_result(store, wh
     assert "result.differs" in _codes(other, keeper=True)
 
 
-def test_a_made_up_fingerprint_is_found_on_the_release(store, whole, release):
-    result = _scored(release, store.parent, 60.0, "Elsewhere")
-    made_up = Release(origin="rebuilt", fingerprint="ab" * 32)
-    file_result(store, result.model_copy(update={"release": made_up}), LATER)
-    (problem,) = check_store(store, whole, releases=[release])
-    assert (problem.code, problem.found.split()[0]) == ("result.differs", "release.fingerprint")
-
-
 def test_forged_references_and_counts_are_found_and_not_shown(store, whole, release):
     """The release recomputes them; a board shows what its keepers recomputed, and chance."""
     result = _scored(release, store.parent, 3.0, "Forged")
@@ -206,6 +194,10 @@ def test_forged_references_and_counts_are_found_and_not_shown(store, whole, rele
         rows = board[(board["evidence"] == "reference") & (board["data"] != "published test split")]
         assert set(rows["method"]) == shown
         assert set(rows["rsum"]) & {1.0, 0.5} == set()
+    made_up = Release(origin="rebuilt", fingerprint="ab" * 32)
+    file_result(store, result.model_copy(update={"release": made_up}), LATER)
+    problems = check_store(store, whole, releases=[release])
+    assert "release.fingerprint" in {problem.found.split()[0] for problem in problems}
     unknown = {"references": {**result.references, "fame": 1.0}}
     file_result(store, result.model_copy(update=unknown), LATER)
     assert "result.differs" in _codes(store, whole)
@@ -292,35 +284,20 @@ def test_the_documented_workflow_trusts_nothing_of_a_pull_request(workflow):
 
 def test_the_documented_steps_find_what_is_outside_the_store(workflow, whole, tmp_path):
     step = next(one for one in workflow["jobs"]["check"]["steps"] if "diff" in one.get("run", ""))
-
-    def changed(change):
-        place = tmp_path / change.__name__
+    changes = {
+        "nothing": (lambda head: None, 0),
+        "results": (lambda head: (head / "store" / "results" / "x.json").write_text("{}"), 0),
+        "workflow": (lambda head: (head / ".github" / "check.yml").write_text("on: push\n"), 1),
+        "code": (lambda head: (head / "sub" / "store").mkdir(parents=True), 1),
+        "link": (lambda head: (head / "link").symlink_to("/etc/passwd"), 1),
+    }
+    for name, (change, expected) in changes.items():
         for side in ("base", "head"):
-            (place / side / ".git").mkdir(parents=True)
-            (place / side / ".github").mkdir()
-            (place / side / ".github" / "check.yml").write_text("on: pull_request\n")
-            shutil.copytree(whole, place / side / "store")
-        change(place / "head")
+            (tmp_path / name / side / ".git").mkdir(parents=True)
+            (tmp_path / name / side / ".github").mkdir()
+            (tmp_path / name / side / ".github" / "check.yml").write_text("on: pull_request\n")
+            shutil.copytree(whole, tmp_path / name / side / "store")
+        change(tmp_path / name / "head")
         command = ["bash", "-e", "-c", step["run"]]
-        code = subprocess.run(command, cwd=place, capture_output=True, check=False).returncode
-        return code, sorted(path.name for path in place.iterdir())
-
-    def nothing(head):
-        pass
-
-    def more_results(head):
-        (head / "store" / "results" / "x.json").write_text("{}")
-
-    def workflow_changed(head):
-        (head / ".github" / "check.yml").write_text("on: pull_request_target\n")
-
-    def code_added(head):
-        (head / "sub" / "store").mkdir(parents=True)
-
-    def link_added(head):
-        (head / "link").symlink_to("/etc/passwd")
-
-    assert changed(nothing) == (0, ["base", "head", "new", "old"])
-    assert changed(more_results)[0] == 0
-    for change in (workflow_changed, code_added, link_added):
-        assert changed(change)[0] == 1, change
+        done = subprocess.run(command, cwd=tmp_path / name, capture_output=True, check=False)
+        assert done.returncode == expected, name

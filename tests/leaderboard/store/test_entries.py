@@ -7,13 +7,12 @@ import pytest
 
 from leaderboard.scoring.evaluate import score
 from leaderboard.store.entries import (
-    check_is_store,
     file_result,
     find_result,
     read_results,
     withdraw,
 )
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import FormatError
 
 AT = datetime(2026, 11, 22, 3, 4, 5, tzinfo=UTC)
 
@@ -73,12 +72,3 @@ def test_a_record_that_is_not_one_is_named(tmp_path, result):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rsum": 600}))
     with pytest.raises(FormatError, match=rf"{entry.name}\.json: filing\.rsum"):
         read_results([tmp_path / "s"])
-
-
-def test_a_folder_in_use_is_no_store(tmp_path, release):
-    check_is_store(tmp_path / "new")
-    (tmp_path / "file").touch()
-    problems = {release: "not part of a folder of results", tmp_path / "file": "a file"}
-    for path, problem in problems.items():
-        with pytest.raises(ConfigError, match=problem):
-            check_is_store(path)

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from leaderboard.core.errors import SubmissionError
 from leaderboard.metrics import recalls
 from leaderboard.scoring.references import chance_rsum
-from leaderboard.submission.archive import new_submission
 from leaderboard.submission.gallery import read_gallery
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import FormatError
 from tests.leaderboard.conftest import score_matrix
 
 
@@ -68,12 +66,3 @@ def test_captions_that_are_no_multiple_of_five_are_named(tmp_path):
         file.write("one more\n")
     with pytest.raises(FormatError, match="11 captions, expected 5 for every image"):
         read_gallery(release, "test", "flickr30k")
-
-
-def test_names_from_outside_are_checked(release):
-    with pytest.raises(ConfigError, match="found 'words', expected one of jieba, bpe, bert"):
-        new_submission(release, "words", "test", "Mine")
-    with pytest.raises(ConfigError, match="found 'train', expected dev or test"):
-        new_submission(release, "bpe", "train", "Mine")
-    with pytest.raises(SubmissionError, match=r"submission\.method\.name"):
-        new_submission(release, "bpe", "test", "x" * 300)
