@@ -2,6 +2,7 @@
 
 import logging
 import platform
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
@@ -127,6 +128,7 @@ def _package(
             walls = find_consent_walls(captures, usable)
             pages = replace(pages, flags=with_flag(pages.flags, "consent_wall", walls))
         selection = select(pages, inputs.split, resolved, inputs.judged)
+        _warn_of_unknown_words(selection, inputs)
         _check_sizes(selection, resolved, release)
         if before is not None and not force:
             _warn_of_replacing(release, before, _fingerprints(selection, inputs))
@@ -210,6 +212,20 @@ def _check_sizes(selection: Selection, settings: PackageSettings, release: Path)
         _log.warning(
             "the pools hold fewer pairs than asked for, all are taken: %s%s",
             ", ".join(cut), _MORE if few else "",
+        )  # fmt: skip
+
+
+def _warn_of_unknown_words(selection: Selection, inputs: Inputs) -> None:
+    """Name the languages of pages whose captions have no token that the train pool has."""
+    lost = [item.key for item in selection.rejects if item.reason.startswith("empty_tokens:")]
+    counts = Counter(inputs.rows[key].lang or "unknown" for key in lost)
+    if counts:
+        pages = Counter(row.lang or "unknown" for row in inputs.rows.values() if row.caption)
+        shares = (f"{lang} {count} of {pages[lang]}" for lang, count in counts.most_common())
+        _log.warning(
+            "%d pages are rejects, as no word or letter of their captions is in the train pool "
+            "(captions by language: %s): crawl more sites in these languages, or all of them into "
+            "a new folder with --split-by page", len(lost), ", ".join(shares),
         )  # fmt: skip
 
 
