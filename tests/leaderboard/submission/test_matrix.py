@@ -50,12 +50,10 @@ BODY = bytes(64)
 
 HOSTILE = [
     (b"", "a .npy file"),
-    (b"PK\x03\x04" + BODY, "a .npy file"),
     (header("'<i4'") + BODY, "dtype '<i4'"),
     (header("'|O'") + BODY, "dtype|header"),
     (header("'<f4'", "True") + BODY, "columns in one piece, expected rows in one piece"),
     (header(shape="(16,)") + BODY, r"shape \(16,\)"),
-    (header(shape="(2, 2, 4)") + BODY, r"shape \(2, 2, 4\)"),
     (header(shape="(0, 4)"), r"shape \(0, 4\)"),
     (header() + BODY[:-1], "143|bytes, expected"),
     (header() + BODY + b"x", "bytes, expected"),
@@ -78,11 +76,6 @@ def test_what_is_no_matrix_is_refused(tmp_path):
         np.save(path, matrix)
         with pytest.raises(FormatError, match="not finite"):
             recall_file(path)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FormatError, match="no such file"):
-        recall_file(tmp_path / "m.npy")
 
 
 def test_the_command_prints_figures_and_json(tmp_path, now_leaderboard):
