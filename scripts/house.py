@@ -39,8 +39,7 @@ def settings_fields() -> int:
 
 def commands() -> int:
     """Count the commands of the three programs that have no subcommands."""
-    programs = (get_command(import_module(f"{name}.cli").app) for name in SOURCE)
-    return sum(1 for program in programs for _ in _leaves(program))
+    return sum(1 for n in SOURCE for _ in _leaves(get_command(import_module(f"{n}.cli").app)))
 
 
 def _leaves(command: Any) -> Iterator[Any]:
@@ -64,11 +63,11 @@ def main() -> None:
     }
     for name, count in counts.items():
         print(f"{name:9} {count:6,} of {budget[name]:6,}{'  over' * (count > budget[name])}")  # noqa: T201
-    folders = [path.parent for path in tracked(*SOURCE) if path.name != "__init__.py"]
-    crowded = {one for one in folders if folders.count(one) > MOST_IN_A_FOLDER}
+    inside = [path.parent for path in tracked(*SOURCE) if path.name != "__init__.py"]
+    crowded = {one for one in inside if inside.count(one) > MOST_IN_A_FOLDER}
     over = [name for name, count in counts.items() if count > budget[name]]
-    if over or crowded:
-        sys.exit(f"pyproject.toml: over budget: {', '.join([*over, *map(str, sorted(crowded))])}")
+    if over := [*over, *map(str, sorted(crowded))]:
+        sys.exit(f"pyproject.toml: over budget: {', '.join(over)}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from now_builder.config import read_toml, with_overrides
 from now_builder.errors import ConfigError
 
 SubmissionFile = Annotated[
@@ -78,6 +77,7 @@ def pack(
     """
     from leaderboard.submission.archive import new_submission, with_details
     from leaderboard.submission.matrix import pack_file
+    from now_builder.config import read_toml, with_overrides
 
     details = with_overrides(read_toml(about) if about else {}, set_ or [])
     meta = with_details(new_submission(release, track, split, method), details)

@@ -19,8 +19,7 @@ from recipes.pinned_web.look import read_page
 _KEPT = Path(__file__).with_name("personal.csv")
 _UNSEEN = "below the first screen"
 """Reason of a row that lets hits in the text of a page stay, but none on its first screen."""
-_START = 2000
-"""Characters of a page's text that its first screen may show."""
+_START = 2000  # characters of a page's text that its first screen may show
 _AROUND = 60
 
 Text = tuple[str, str, str, str]

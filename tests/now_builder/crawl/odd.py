@@ -48,6 +48,7 @@ CAPTIONS: dict[str, str | None] = {
     "/utf-8-script": "tea",
     "/utf-8-damaged": "Чай и коф\ufffd из дальних стран",
     "/ascii": "plain",
+    "/gone": "gone",
     "/untyped": "no content type",
     "/chunked": "in chunks",
 }
@@ -77,7 +78,7 @@ LATE: dict[str, str | None] = {
 }
 """Pages that are captured though they never load, or look harmful, with their captions."""
 
-PARTIAL = {*SLOW, "/truncated", "/drip", "/parts", "/vast-length"}
+PARTIAL = {*SLOW, "/truncated", "/drip", "/parts", "/vast-length", "/gone"}
 
 LOST: frozenset[str | None] = frozenset(
     {"timeout", "renderer_hung", "renderer_crashed", "browser_crashed"}
@@ -162,6 +163,7 @@ def _add_pages(server: Awkward) -> None:
         **{path: page("x", _CONTENT + "</main>" + b) for path, b in (COVERED | UNCOVERED).items()},
         "/geometry": geometry.replace(b"device-width", b"device-width, minimum-scale=1"),
         "/old": _OLD,
+        "/gone": page("gone", "<script>document.documentElement.remove()</script>"),
         "/fields": _clobbered("a-"),
         "/clobbered": _clobbered(""),
     }

@@ -19,39 +19,26 @@ def test_an_odd_page_ends_as_the_row_it_should(odd: Odd) -> None:
     assert {path: row.caption for path, row in found.items()} == expected
     assert {path: e for path, e in odd.errors(ERRORS).items() if e not in ERRORS[path]} == {}
     assert odd.rows["/hidden"].status == "refused"
-
-
-def test_a_page_that_loads_itself_for_ever_is_given_up_after_five_requests(odd: Odd) -> None:
-    assert odd.awkward.hits["/spin"] == 5
-    assert odd.rows["/spin"].redirects == ["http://site.test/spin"] * 4
-    assert odd.awkward.hits["/reloads"] == 4
-
-
-def test_every_page_ends_within_its_time(odd: Odd) -> None:
+    states = {path: odd.rows[path].load_state for path in (*CAPTIONS, *PARTIAL)}
+    assert {path for path, state in states.items() if state == "partial"} == PARTIAL
     rows = {path: odd.rows[path] for path in ERRORS}
     slow = {path: row.elapsed_s / row.attempts for path, row in rows.items() if row.attempts}
     assert {path: seconds for path, seconds in slow.items() if seconds > 2 * TIMEOUT_S} == {}
+    assert odd.rows["/spin"].redirects == ["http://site.test/spin"] * 4
+    assert (odd.awkward.hits["/spin"], odd.awkward.hits["/reloads"]) == (5, 4)
 
 
-def test_a_page_that_never_comes_to_rest_is_captured_and_says_partial(odd: Odd) -> None:
-    states = {path: odd.rows[path].load_state for path in (*CAPTIONS, *PARTIAL)}
-    assert {path for path, state in states.items() if state == "partial"} == PARTIAL
-
-
-def test_every_ok_row_and_no_other_has_members_of_the_right_size(odd: Odd) -> None:
+def test_every_ok_row_and_no_other_has_a_screenshot_and_the_source_as_served(odd: Odd) -> None:
     assert set(odd.shots) == {path for path, row in odd.rows.items() if row.status == "ok"}
     for capture in odd.shots.values():
         assert capture.screenshot.startswith(b"\x89PNG")
         assert int.from_bytes(capture.screenshot[16:20], "big") == 720
         assert int.from_bytes(capture.screenshot[20:24], "big") == 1280
-    assert "Hello" in [element.text for element in odd.shots["/dead"].elements]
-
-
-def test_the_html_is_the_source_as_served(odd: Odd) -> None:
     html = {path: odd.shots[path].html for path in ("/plain", "/gbk", "/gzip", "/script")}
     assert html["/plain"] == PAGES["/plain"]
     assert html["/gbk"] == html["/gzip"] == GBK.encode("gbk")
     assert html["/script"] == PAGES["/script"]
+    assert "Hello" in [element.text for element in odd.shots["/dead"].elements]
 
 
 def test_rows_tell_where_things_came_from(odd: Odd) -> None:
