@@ -68,7 +68,7 @@ Row = Mapping[str, Any]
 
 
 def rows_of(board: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a board as plain values; None for what is missing."""
+    """Return the rows of a board as plain values, with None for a missing one."""
     return [
         {
             str(name): None

@@ -211,7 +211,7 @@ def _entry(
 def _hits_csv(result: Result) -> str:
     """Write the expected hits of every query, captions in the order of their images.
 
-    Not the ranks, from which lists could be rebuilt; the result file has those.
+    The ranks are left out; the result file has them.
     """
     lines = ["direction,row," + ",".join(f"hit_at_{cutoff}" for cutoff in CUTOFFS)]
     for way, ranks in zip(("i2t", "t2i"), result.ranks.read() if result.ranks else (), strict=True):

@@ -260,7 +260,7 @@ def make_round(
     """Write a blind round: images and captions of the test split, each in a secret order.
 
     Publish OUT/participants and keep OUT/judge: score X.zip --release OUT/judge. The release, its
-    list of pages and its captures must stay private until the round is closed: whoever crawls the
+    list of pages and its captures must stay private until the round is closed: who crawls the
     pages again finds the pairing.
     """
     from leaderboard.blind import RoundPlan, make_round

@@ -347,8 +347,8 @@ def _reversed(ranks: Ranks, candidates: int) -> Ranks:
 def round_blind_result(result: Result) -> Result:
     """Round the result of an open blind round, so that it does not reveal the pairing.
 
-    Recalls and sums are in steps of about a standard error (:func:`steps_of`), and what is left of
-    the figures is empty: from exact ones the pairing can be worked out, file by file.
+    Recalls and sums are rounded to steps of about a standard error (:func:`steps_of`); all other
+    figures are empty. From exact figures of many files the pairing could be worked out.
     """
     description = result.model_dump(include={*Description.model_fields})
     figures = result.model_dump(
