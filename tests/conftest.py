@@ -101,6 +101,20 @@ def _browsers_first(request: pytest.FixtureRequest) -> None:
         _give_way()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    """Fail where a file changes the environment or the folder for the files after it."""
+    before, folder = _steering(), Path.cwd()
+    yield
+    assert (_steering(), Path.cwd()) == (before, folder)
+
+
+def _steering() -> dict[str, str]:
+    """Return the environment variables that steer the commands, not those of torch or ray."""
+    ours = ("HF_", "NOW_", "HOME", "XDG_", "OMP_", "TZ", "LANG", "LC_")
+    return {key: value for key, value in os.environ.items() if key.startswith(ours)}
+
+
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable], Path]:
     """Make a folder once for all workers: ``shared(name, make)``; read only.

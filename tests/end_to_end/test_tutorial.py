@@ -1,7 +1,6 @@
 """The whole road: the tutorial's commands on a small web, then the other pages that crawl."""
 
 import json
-import os
 import shlex
 import shutil
 import socket
@@ -57,18 +56,15 @@ def wait_for(port: int) -> None:
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder in which the tutorial was walked."""
     folder = tmp_path_factory.mktemp("tutorial")
-    before = Path.cwd()
-    os.chdir(folder)
-    os.environ["HF_HUB_OFFLINE"] = "1"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("HF_HUB_OFFLINE", "1")
         run_page("tutorial", port)
         yield folder
-    finally:
-        os.chdir(before)
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_the_tutorial_ends_with_a_board_of_three_methods(walked: Path) -> None:
