@@ -6,6 +6,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -80,28 +81,20 @@ class RoundPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Draw:
-    """Drawn rows of the release's test split, in the order of the round."""
-
-    images: list[int]
-    captions: list[int]
-    truth: BlindTruth
-
-
-@dataclass(frozen=True, slots=True)
 class _Folder:
-    """One folder of a round, and the data written to it."""
+    """One folder of a round, and the rows of the release's test split in the round's orders."""
 
     path: Path
     release: Path
     manifest: Manifest
-    draw: _Draw
+    images: list[int]
+    captions: list[int]
     training: tuple[Split, ...] = ()
 
     @property
     def keys(self) -> list[str]:
         """Neutral keys of the rows."""
-        return [f"blind_{row:06d}" for row in range(len(self.draw.images))]
+        return [f"blind_{row:06d}" for row in range(len(self.images))]
 
 
 def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> BlindRound:
@@ -124,21 +117,21 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
         raise ConfigError(f"{zipped}: found a folder, or a file in {out}; expected a zip elsewhere")
     manifest, test = _read_release(release, plan)
     secret = secrets.token_hex(32) if plan.secret_file is None else _read_secret(plan.secret_file)
-    draw = _draw(test, secret, plan)
+    images, captions, truth = _draw(test, secret, plan)
     remove_leftovers(out.resolve().parent)
     with alone_in(out), replacing_folder(out.resolve()) as temporary:
         judge = temporary / JUDGE
         judge.mkdir(mode=0o700)
-        write_json(judge / TRUTH_FILE, draw.truth.model_dump(mode="json"))
+        write_json(judge / TRUTH_FILE, truth.model_dump(mode="json"))
         (judge / TRUTH_FILE).chmod(0o600)
         blind = BlindRound(
             round=plan.name,
             split="test",
-            pairs=len(draw.images),
+            pairs=len(images),
             commitment=sha256_of(judge / TRUTH_FILE),
             scored=plan.scored,
         )
-        of_judge = _Folder(judge, release, manifest, draw)
+        of_judge = _Folder(judge, release, manifest, images, captions)
         training = _TRAINING if plan.with_train else ()
         of_all = replace(of_judge, path=temporary / PARTICIPANTS, training=training)
         for folder in (of_judge, of_all):
@@ -223,7 +216,9 @@ def _read_secret(path: Path) -> str:
     return secret
 
 
-def _draw(test: Sequence[Pair], secret: str, plan: RoundPlan) -> _Draw:
+def _draw(
+    test: Sequence[Pair], secret: str, plan: RoundPlan
+) -> tuple[list[int], list[int], BlindTruth]:
     """Draw pairs, then order their images and captions by independent keyed orders."""
     keys = [pair.key for pair in test]
     drawn = keyed_order(keys, secret, "draw")[: plan.pairs]
@@ -239,8 +234,7 @@ def _draw(test: Sequence[Pair], secret: str, plan: RoundPlan) -> _Draw:
         "keys": tuple(keys[pair] for pair in images),
         "owner": tuple(row_of[pair] for pair in captions),
     }
-    truth = build(BlindTruth, tree, "blind make")
-    return _Draw(images, captions, truth)
+    return images, captions, build(BlindTruth, tree, "blind make")
 
 
 def _write(folder: _Folder, blind: BlindRound) -> None:
@@ -254,10 +248,11 @@ def _write(folder: _Folder, blind: BlindRound) -> None:
     write_pairs(folder.path / "pairs.parquet", [*kept, *pairs])
     # rejects name pages of the test pool, and the pairs that they repeat
     write_rejects(folder.path / "rejects.parquet", [])
-    write_text(folder.path / "README.txt", _readme(blind))
+    readme = files("leaderboard.codabench").joinpath("participants.txt").read_text("utf-8")
+    write_text(folder.path / "README.txt", readme.format(round=blind.round, pairs=blind.pairs))
     _write_round(folder.path, blind)
     counts = {split: folder.manifest.counts[split] for split in folder.training}
-    _write_manifest(folder, {**counts, "test": len(pairs)}, prints)
+    _write_manifest(folder, blind.round, {**counts, "test": len(pairs)}, prints)
 
 
 def _write_round(folder: Path, blind: BlindRound) -> None:
@@ -273,7 +268,7 @@ def _write_captions(folder: _Folder) -> dict[str, str]:
         name = f"test_caps_{track}.txt"
         source = folder.release / DATA_FOLDER / name
         lines = read_lines(source, "no such file")
-        permuted = [lines[row] for row in folder.draw.captions]
+        permuted = [lines[row] for row in folder.captions]
         write_text(data / name, "".join(f"{line}\n" for line in permuted))
         ids = (from_line(source, row, line) for row, line in enumerate(permuted, 1))
         prints[track] = fingerprint(keys, ids)
@@ -284,7 +279,7 @@ def _write_images(folder: _Folder) -> list[Pair]:
     """Copy features in the order of the images; return rows with the features' hashes."""
     from now_builder.formats.features import OF_FILE, FeatureBatch, open_features, write_features
 
-    order, keys, pairs = np.array(folder.draw.images), folder.keys, []
+    order, keys, pairs = np.array(folder.images), folder.keys, []
     with open_features(folder.release / DATA_FOLDER / "test.h5") as features:
         half = features.dataset.dtype.itemsize == 2
         attributes = {
@@ -318,10 +313,10 @@ def _copy_files(folder: _Folder) -> None:
 
 
 def _write_manifest(
-    folder: _Folder, counts: dict[Split, int], prints: dict[Split, dict[str, str]]
+    folder: _Folder, name: str, counts: dict[Split, int], prints: dict[Split, dict[str, str]]
 ) -> None:
     """Write a manifest that lists the files, without settings and versions of the release."""
-    files = {
+    listed = {
         path.relative_to(folder.path).as_posix(): FileEntry(
             sha256=sha256_of(path), bytes=path.stat().st_size
         )
@@ -329,7 +324,7 @@ def _write_manifest(
         if path.is_file() and path.name not in {ROUND_FILE, TRUTH_FILE}
     }
     manifest = Manifest(
-        name=folder.draw.truth.round,
+        name=name,
         created_at=folder.manifest.created_at[:10],
         split=SplitPlan(shares=Shares(train=1.0, dev=0.0, test=0.0)),
         counts=counts,
@@ -338,31 +333,6 @@ def _write_manifest(
         detector=folder.manifest.detector,
         settings={},
         versions={},
-        files=files,
+        files=listed,
     )
     write_manifest(folder.path, manifest)
-
-
-def _readme(blind: BlindRound) -> str:
-    return f"""\
-Blind round {blind.round}: {blind.pairs} pairs of images and captions, each in a secret order of its
-own. Which caption belongs to which image only the judge knows: caption 5 is NOT that of image 5.
-
-    now100k_precomp/test.h5             regions of the images, a row an image
-    now100k_precomp/test_caps_*.txt     captions as token ids, a line a caption
-    vocab/                              their vocabularies
-
-Score every image with every caption: a float32 matrix, rows in the order of test.h5, columns in
-that of the caption file. Then pack and send it:
-
-    now-leaderboard pack similarity.npy -o x.zip --release . --track jieba --method "Ours"
-    pc2-baseline predict RUN --release . -o x.zip
-
-Scores come from the judge; here only `pack` and `validate` work on the test split.
-
-round.json has the commitment: the sha256 of the file blind.json, which the judge publishes when the
-round is closed. If they differ, the pairing was changed afterwards.
-
-The order is secret, the pages are not: whoever crawls them again finds the pairing. Do not look
-for the pages, and use nothing else that was made from them.
-"""

@@ -1,9 +1,9 @@
 """Recall in both directions from one pass over a similarity matrix; ties count by expectation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from math import comb
+from math import comb, floor, log10, sqrt
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +11,9 @@ from jaxtyping import Bool, Float, Integer
 
 CUTOFFS = (1, 5, 10)
 """The K of R@K."""
+
+MAX_TIE_WIDTH = 5.0
+"""Maximum number of rSum points that ties may decide in a ranked result."""
 
 _NDCG_CUTOFF = 10
 _BLOCK_ROWS = 128
@@ -226,6 +229,30 @@ def tie_width(ranks: tuple[Ranks, Ranks], explained: tuple[Labels, Labels] | Non
     return float(width)
 
 
+def steps_of(pairs: int) -> tuple[float, float]:
+    """Return the steps of a recall in percent and of rSum, by the number of pairs.
+
+    Each is the number of 1, 2, 5, 10, 20, … nearest to the largest standard error that the figure
+    can have: a hit is 0 or 1, the hits of a pair in both directions and at three cutoffs 0 to 6.
+    With 1,000 pairs they are 2 and 10, so that a recall is no count any more.
+
+    Source:
+        Blum and Hardt, The Ladder: A Reliable Leaderboard for Machine Learning Competitions, ICML
+        2015, whose step is near one standard error too.
+    """
+    return _round_number(50 / sqrt(pairs)), _round_number(300 / sqrt(pairs))
+
+
+def to_step(value: float, step: float) -> float:
+    """Return the multiple of a step that is nearest to a value."""
+    return round(step * round(value / step), 6)
+
+
+def _round_number(value: float) -> float:
+    unit: float = 10.0 ** floor(log10(value))
+    return min((unit, 2 * unit, 5 * unit, 10 * unit), key=lambda step: abs(log10(step / value)))
+
+
 def summarise(
     i2t: Ranks,
     t2i: Ranks,
@@ -237,18 +264,21 @@ def summarise(
     ``own`` is the ranks of :func:`count_own`; without it there is no nDCG.
     """
     images, captions = len(i2t.greater), len(t2i.greater)
-    ways = (
-        _one_way(i2t, captions, None if own is None else ndcg(own, owner)),
-        _one_way(t2i, images, None if own is None else ndcg(t2i)),
-    )
-    order = [way.greater + way.later for way in (i2t, t2i)]
-    argsort = [sum(int(np.count_nonzero(rank < k)) for k in CUTOFFS) for rank in order]
+    first = _one_way(i2t, captions, None if own is None else ndcg(own, owner))
+    second = _one_way(t2i, images, None if own is None else ndcg(t2i))
+
+    def rsum(of_images: Iterable[Fraction | int], of_captions: Iterable[Fraction | int]) -> float:
+        shares = Fraction(sum(of_images)) / images + Fraction(sum(of_captions)) / captions
+        return float(100 * shares)
+
+    argsort = [_count_below(way.greater + way.later).values() for way in (i2t, t2i)]
     return Recalls(
-        *ways,
-        rsum=_rsum([sum(way.hits.values(), Fraction(0)) for way in ways], i2t, t2i),
-        rsum_optimistic=_rsum([sum(way.most.values()) for way in ways], i2t, t2i),
-        rsum_pessimistic=_rsum([sum(way.least.values()) for way in ways], i2t, t2i),
-        rsum_argsort=_rsum(argsort, i2t, t2i),
+        first,
+        second,
+        rsum=rsum(first.hits.values(), second.hits.values()),
+        rsum_optimistic=rsum(first.most.values(), second.most.values()),
+        rsum_pessimistic=rsum(first.least.values(), second.least.values()),
+        rsum_argsort=rsum(*argsort),
         per_image=hits_per_image(i2t, t2i, owner),
         ranks=(i2t, t2i),
     )
@@ -322,9 +352,8 @@ def count_within(similarity: Matrix, owner: Labels, groups: Labels) -> tuple[Ran
     return i2t, t2i
 
 
-def _rsum(hits: Sequence[Fraction | int], *ways: Ranks) -> float:
-    pairs = zip(hits, ways, strict=True)
-    return float(100 * sum((Fraction(n) / len(way.greater) for n, way in pairs), Fraction(0)))
+def _count_below(ranks: Labels) -> dict[int, int]:
+    return {cutoff: int(np.count_nonzero(ranks < cutoff)) for cutoff in CUTOFFS}
 
 
 def _one_way(ranks: Ranks, n_candidates: int, ndcg: float | None) -> OneWay:
@@ -333,11 +362,8 @@ def _one_way(ranks: Ranks, n_candidates: int, ndcg: float | None) -> OneWay:
     return OneWay(
         n_queries=len(ranks.greater),
         hits={cutoff: _exact_hits(ranks, cutoff) for cutoff in CUTOFFS},
-        most={cutoff: int(np.count_nonzero(ranks.greater < cutoff)) for cutoff in CUTOFFS},
-        least={
-            cutoff: int(np.count_nonzero(ranks.greater + ranks.equal < cutoff))
-            for cutoff in CUTOFFS
-        },
+        most=_count_below(ranks.greater),
+        least=_count_below(ranks.greater + ranks.equal),
         median_rank=float(np.floor(np.median(middle)) + 1),
         mean_rank=float(middle.mean() + 1),
         mrr=_mrr(ranks, n_candidates),
@@ -416,10 +442,8 @@ def _checked(shape: tuple[int, int], owner: Labels | None) -> Labels:
             raise ValueError(f"found a matrix {shape}, expected as many images as captions")
         return np.arange(captions)
     if len(owner) != captions or not np.array_equal(np.unique(owner), np.arange(images)):
-        raise ValueError(
-            f"found {len(owner)} owners, {len(np.unique(owner))} of them different, expected one "
-            f"for each of {captions} captions and every one of {images} images among them"
-        )
+        wanted = f"one for each of {captions} captions, and every one of {images} images among them"
+        raise ValueError(f"found {len(owner)} owners, expected {wanted}")
     return owner
 
 
@@ -464,9 +488,8 @@ def _count(matrix: Matrix, row_target: Target, column_target: Target) -> tuple[R
         block = np.ascontiguousarray(matrix[span], dtype=kind)
         mask = room[: len(block)]
         if not np.isfinite(block, out=mask).all():
-            raise ValueError(
-                f"rows {span.start} to {span.stop - 1} hold a value that is not finite"
-            )
+            rows_of_block = f"rows {span.start} to {span.stop - 1}"
+            raise ValueError(f"{rows_of_block} contain a value that is not finite")
         targets = of_rows[span, None]
         rows.greater[span] = _by_row(np.greater(block, targets, out=mask))
         rows.equal[span] = _by_row(np.equal(block, targets, out=mask))

@@ -72,25 +72,23 @@ def _y_axis(low: float, high: float) -> tuple[Callable[[float], float], Ticks, f
 
 def recall_chart(record: RankRecord, labels: Sequence[str]) -> Chart:
     """Draw recall over K of both directions, from 1 to 100 on a logarithmic axis."""
-    ways, styles = record.read(), _BOTH
+    ways = record.read()
     last = max(len(way.greater) for way in ways)
     ks = [k for k in _KS if k <= last]
     x, (y, y_ticks, _) = _scale(0.0, log(max(ks[-1], 2)), _LEFT, _RIGHT), _y_axis(0.0, 100.0)
+    at = [x(log(k)) for k in ks]
     lines: list[tuple[Style, Points, Points]] = []
-    table = [["K", *labels], *([str(k)] for k in ks if k in _TABLE_KS)]
-    for style, way in zip(styles, ways, strict=True):
+    columns = []
+    for style, way in zip(_BOTH, ways, strict=True):
         hits = [float(expected_hits(way, k).sum()) for k in ks]
-        ends = [recall_interval(found, len(way.greater)) for found in hits]
         shares = [100 * found / len(way.greater) for found in hits]
-        at = [x(log(k)) for k in ks]
-        band = [(a, y(high)) for a, (_, high) in zip(at, ends, strict=True)]
-        band += [(a, y(low)) for a, (low, _) in zip(at, ends, strict=True)][::-1]
+        low, high = zip(*(recall_interval(found, len(way.greater)) for found in hits), strict=True)
+        band = [*zip(at, map(y, high), strict=True), *[*zip(at, map(y, low), strict=True)][::-1]]
         lines.append((style, [*zip(at, map(y, shares), strict=True)], band))
-        cells = [f"{share:.1f} ({low:.1f} – {high:.1f})"
-                 for k, share, (low, high) in zip(ks, shares, ends, strict=True)
-                 if k in _TABLE_KS]  # fmt: skip
-        for row, cell in zip(table[1:], cells, strict=True):
-            row.append(cell)
+        columns.append([f"{row[0]:.1f} ({row[1]:.1f} – {row[2]:.1f})"
+                        for k, *row in zip(ks, shares, low, high, strict=True)
+                        if k in _TABLE_KS])  # fmt: skip
+    table = [["K", *labels], *zip([str(k) for k in ks if k in _TABLE_KS], *columns, strict=True)]
     return Chart(
         name="curves",
         title="Recall at K, both ways",
@@ -99,14 +97,14 @@ def recall_chart(record: RankRecord, labels: Sequence[str]) -> Chart:
         x_ticks=[(x(log(k)), str(k)) for k in ks if k in _TABLE_KS and k != 3],
         y_ticks=y_ticks,
         lines=lines,
-        legend=[*zip(styles, labels, strict=True)],
+        legend=[*zip(_BOTH, labels, strict=True)],
         table=table,
     )
 
 
 def rank_chart(record: RankRecord, labels: Sequence[str]) -> Chart:
     """Draw a histogram of the ranks of right candidates; a tie counts as its middle rank."""
-    ways, styles = record.read(), _BOTH
+    ways = record.read()
     most = max(len(way.greater) for way in ways)
     edges = [edge for edge in _EDGES if edge < most] + [most]
     names = [f"{a + 1}" if a + 1 == b else f"{a + 1}–{b}"
@@ -116,7 +114,7 @@ def rank_chart(record: RankRecord, labels: Sequence[str]) -> Chart:
     step = (_RIGHT - _LEFT) / len(edges)
     boxes = [
         (style, _LEFT + step * (place + 0.12 + 0.38 * n), y(share), step * 0.36, y(0.0) - y(share))
-        for n, (style, way) in enumerate(zip(styles, shares, strict=True))
+        for n, (style, way) in enumerate(zip(_BOTH, shares, strict=True))
         for place, share in enumerate(way)
     ]
     return Chart(
@@ -128,7 +126,7 @@ def rank_chart(record: RankRecord, labels: Sequence[str]) -> Chart:
                  for place, name in enumerate(names)],
         y_ticks=y_ticks,
         boxes=boxes,
-        legend=[*zip(styles, labels, strict=True)],
+        legend=[*zip(_BOTH, labels, strict=True)],
         table=[
             ["Rank", *labels],
             *([name, *(f"{way[place]:.1f}" for way in shares)] for place, name in enumerate(names)),

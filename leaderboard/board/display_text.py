@@ -21,36 +21,14 @@ REFERENCES: Mapping[str, str] = {
     "ocr": "Text on the screenshot",
 }
 EVIDENCE: Mapping[str, str] = {
-    "reported": "reported",
-    "scored": "file scored",
-    "contradicted": "contradicted",
-    "reproduced": "reproduced",
-    "blind": "blind",
-}
-EVIDENCE_MEANS: Mapping[str, str] = {
-    "reported": "a claim: printed in a paper; no file was scored here",
-    "scored": "a claim: a file of similarities was scored, whose author knew the order of the rows",
-    "contradicted": "a claim that the keeper’s run of the code did not reach; the figures are that"
-    " run’s",
-    "reproduced": "proof: a keeper of the board ran the code and scored the run, which agrees; the"
-    " figures are that run’s",
-    "blind": "proof: scored on a round whose pairing only the judge had, and merged by the keepers",
+    name: "file scored" if name == "scored" else name
+    for name in ("reported", "scored", "contradicted", "reproduced", "blind")
 }
 CLAIM = (
     "a claim: whoever has the release has its pairing; a blind round, or a keeper’s own run of the"
     " code (reproduce), makes it proof"
 )
 """Standing of a result outside an open blind round, for the terminal."""
-PARTS: Mapping[str, str] = {
-    "Proof": "Scored on a pairing that only the judge had, or by the keeper’s own run of the code.",
-    "Claims": "Sent as a file, whose author knew the pairing and can reach any score, or printed in"
-    " a paper: sorted, not numbered.",
-}
-"""Reason for each part of a table, by its title."""
-NOTE_MEANS: Mapping[str, str] = {
-    "distances": "The reversed similarities score far above chance: distances may have been"
-    " submitted.",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import isnan
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import regex
 from jaxtyping import Num
+from jinja2 import Environment
 
 from leaderboard.board.reported import read_sources, short_name
 from leaderboard.board.tables import COLUMNS, RECALLS
@@ -20,6 +21,7 @@ from leaderboard.submission.archive import open_submission
 from leaderboard.submission.gallery import read_gallery
 from now_builder.formats.benchmarks import BOARD_FACTS
 from now_builder.formats.io import replacing, write_text
+from now_builder.program.html import template_environment
 
 TITLES: Mapping[str, str] = {
     name: ", ".join(filter(None, (facts.title, facts.protocol)))
@@ -50,18 +52,6 @@ _TEX = {
 } | {mark: f"\\{mark}" for mark in "$&#%_"}
 # Characters that every engine sets in every font encoding; the rest goes through \nowchar.
 _TEX_PLAIN = frozenset("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿß²³¹×±°–—‘’“”")
-_TEX_HEAD = r"""% Needs \usepackage{booktabs}.
-% A character that pdfTeX cannot set is shown by its code; XeTeX and LuaTeX set it.
-\providecommand{\nowchar}[1]{\ifdefined\Umathchardef\char"#1\relax\else\texttt{U+#1}\fi}
-"""
-_TEX_TABLE = r"""\begin{table}
-\centering
-\caption{%s.}
-\begin{tabular}{rlrrrrrrrl}
-\toprule
-& & \multicolumn{3}{c}{Image to text} & \multicolumn{3}{c}{Text to image} & & \\
-\# & Method & R@1 & R@5 & R@10 & R@1 & R@5 & R@10 & rSum & 95\,\%% \\
-\midrule"""
 _HIDDEN = regex.compile(r"[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\p{Bidi_Control}]|[\uFFFE\uFFFF]|\p{Cn}")
 
 Row = Mapping[str, Any]
@@ -69,15 +59,8 @@ Row = Mapping[str, Any]
 
 def rows_of(board: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a board as plain values, with None for a missing one."""
-    return [
-        {
-            str(name): None
-            if value is pd.NA or (isinstance(value, float) and isnan(value))
-            else value
-            for name, value in row.items()
-        }
-        for row in board.to_dict("records")
-    ]
+    rows: list[dict[str, Any]] = board.astype(object).where(board.notna(), None).to_dict("records")
+    return rows
 
 
 def to_csv(board: pd.DataFrame) -> str:
@@ -103,44 +86,12 @@ def to_json(board: pd.DataFrame) -> str:
 
 def to_markdown(board: pd.DataFrame) -> str:
     """Write a table of proof and one of claims for each board and noise, footnotes below."""
-    parts = []
-    for title, rows in _tables(board):
-        notes: list[str] = []
-        lines = [
-            f"### {_markdown(title)}",
-            "",
-            "| # | Method | i2t R@1 | R@5 | R@10 | t2i R@1 | R@5 | R@10 | rSum | 95 % | Evidence |",
-            "|--:|:--|" + "--:|" * 7 + ":--|:--|",
-        ]
-        for row in rows:
-            method, link, mark = _markdown(row["method"]), _url(row["url"]), _mark(row, notes)
-            method = f"[{method}]({link})" if link else method
-            evidence = ", ".join(filter(None, (row["evidence"], _remarks(row))))
-            method += rf" \[{mark}\]" if mark else ""
-            lines.append("| " + " | ".join([*_cells(row, method), _markdown(evidence)]) + " |")
-        lines += [f"\n\\[{n}\\] {_markdown(note)}" for n, note in enumerate(notes, 1)]
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
+    return _templates().get_template("board.md.j2").render(tables=_tables(board))
 
 
 def to_latex(board: pd.DataFrame) -> str:
     """Write booktabs tables of proof and of claims by board and noise; any text is escaped."""
-    parts = [_TEX_HEAD]
-    for title, rows in _tables(board):
-        notes: list[str] = []
-        lines = []
-        for row in rows:
-            mark, remarks = _mark(row, notes), _remarks(row)
-            method = _latex(row["method"]) + (f" {{[}}{mark}{{]}}" if mark else "")
-            method += rf" \emph{{{_latex(remarks)}}}" if remarks else ""
-            lines.append(" & ".join(_cells(row, method)).replace("–", "--") + r" \\")
-        footnotes = [
-            rf"\par{{\footnotesize {{[}}{n}{{]}} {_latex(note)}\par}}"
-            for n, note in enumerate(notes, 1)
-        ]
-        tail = [r"\bottomrule", r"\end{tabular}", *footnotes, r"\end{table}"]
-        parts.append("\n".join([_TEX_TABLE % _latex(title), *lines, *tail]) + "\n")
-    return "\n".join(parts)
+    return _templates().get_template("board.tex.j2").render(tables=_tables(board))
 
 
 FORMATS: Mapping[str, Callable[[pd.DataFrame], str]] = {
@@ -151,14 +102,37 @@ FORMATS: Mapping[str, Callable[[pd.DataFrame], str]] = {
 }
 
 
-def _tables(board: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the title and the rows of each table of proof or claims, without references."""
-    tables: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in rows_of(board[board["evidence"] != "reference"]):
-        part = "proof" if row["proof"] else "claims, not ranked"
-        tables.setdefault((row["board"], row["noise"], row["data"], part), []).append(row)
-    for (name, noise, data, part), rows in tables.items():
-        yield f"{TITLES.get(name, name)}: {noise}; {data}; {part}", rows
+@cache
+def _templates() -> Environment:
+    found = template_environment("leaderboard.board")
+    found.filters.update(markdown=_markdown, latex=_latex)
+    return found
+
+
+def _tables(board: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]], list[str]]]:
+    """Yield title, rows and footnotes of each table of proof or claims, without references."""
+    rows = board[board["evidence"] != "reference"]
+    parts = rows["proof"].map({True: "proof", False: "claims, not ranked"})
+    for key, table in rows.groupby(["board", "noise", "data", parts], sort=False):
+        name, *about = key
+        notes: list[str] = []
+        shown = [row | _display(row, notes) for row in rows_of(table)]
+        yield f"{TITLES.get(name, name)}: {'; '.join(about)}", shown, notes
+
+
+def _display(row: Row, notes: list[str]) -> dict[str, Any]:
+    """Return a row's cells as text, and the number of its footnote, which is added to ``notes``."""
+    place, low, high = row["place"], row["place_low"], row["place_high"]
+    among = "" if low is None or {low, high} == {place} else f" ({low}-{high})"
+    figures = [row[name] for name in (*RECALLS, "rsum")]
+    return {
+        "places": "" if place is None else f"{place}{among}",
+        "figures": ["" if value is None else f"{value:.1f}" for value in figures],
+        "interval": "" if row["low"] is None else f"{row['low']:.1f}–{row['high']:.1f}",
+        "link": _url(row["url"]),
+        "remarks": _remarks(row),
+        "mark": _mark(row, notes),
+    }
 
 
 def _remarks(row: Row) -> str:
@@ -178,19 +152,6 @@ def _mark(row: Row, notes: list[str]) -> str:
     if note not in notes:
         notes.append(note)
     return str(notes.index(note) + 1)
-
-
-def _cells(row: Row, method: str) -> list[str]:
-    """Return the place, the method as it is written, the figures and the interval of a row."""
-    place, low, high = row["place"], row["place_low"], row["place_high"]
-    among = "" if low is None or {low, high} == {place} else f" ({low}-{high})"
-    figures = [row[name] for name in (*RECALLS, "rsum")]
-    return [
-        "" if place is None else f"{place}{among}",
-        method,
-        *("" if value is None else f"{value:.1f}" for value in figures),
-        "" if row["low"] is None else f"{row['low']:.1f}–{row['high']:.1f}",
-    ]
 
 
 def _line(text: str) -> str:
@@ -235,7 +196,7 @@ def write_trec(path: Path, release: Path, out: Path) -> list[Path]:
     with open_submission(path) as submission:
         meta = submission.meta
         gallery = read_gallery(release, meta.split, meta.track)
-        matrix = read_payload(submission, gallery, release).arrays
+        matrix = read_payload(submission, gallery, release)
     name = re.sub(r"\W+", "-", meta.method.name)
     images, captions = gallery.image_keys, gallery.caption_keys
     own = [images[row] for row in gallery.owner]

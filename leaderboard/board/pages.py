@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment
 from markupsafe import Markup
 
@@ -29,7 +30,7 @@ from leaderboard.board.tables import (
     trusted_references,
 )
 from leaderboard.metrics import CUTOFFS, expected_hits
-from leaderboard.scoring.result import VERSION, Result
+from leaderboard.scoring.result import VERSION, RankRecord, Result
 from leaderboard.store.dataset import DatasetReport
 from leaderboard.store.entries import Entry, age
 from leaderboard.submission.archive import Description
@@ -39,25 +40,11 @@ from now_builder.formats.io import remove_leftovers, replacing_folder
 from now_builder.program.html import page_style, policy_hash, template_environment
 
 GENERATOR = "now-leaderboard"
-GROUPINGS: Mapping[str, str] = {"languages": "language", "sites": "site"}
+GROUPED: Mapping[str, str] = {"languages": "language", "sites": "site"}
 """Groups of queries that have figures of their own: a field of the data set's report each."""
 
 _NEWEST, _LEADERS, _OPEN_TABLES = 8, 3, 4
-_LINKS = {"paper": "Paper", "code": "Code", "weights": "Weights", "model_card": "Model card"}
 _DESCRIBED = {*Description.model_fields, "precision"} - {"environment"}
-_SPACE = """---
-title: Noise of Web leaderboard
-emoji: 📊
-colorFrom: blue
-colorTo: gray
-sdk: static
-app_file: index.html
-pinned: false
----
-
-Written by `now-leaderboard export-site --space`. Open the app: index.html.
-"""
-
 Row = Mapping[str, Any]
 Section = tuple[SectionKind, list[dict[str, Any]]]
 
@@ -95,7 +82,7 @@ def export_site(
             path.write_text(text, encoding="utf-8", newline="")
             count += 1
         if space:
-            (fresh / "README.md").write_text(_SPACE, encoding="utf-8")
+            (fresh / "README.md").write_text(_text("space.md"), encoding="utf-8")
     return count + space
 
 
@@ -115,10 +102,9 @@ def render_site(
     data = {name: f"data/{report.fingerprint[:16]}.html" for name, (_, report) in tracks.items()}
     references = {name: track.references for name, (track, _) in tracks.items()}
     queries = {
-        name: {by: getattr(split.queries, by) for by in GROUPINGS}
+        name: {by: getattr(report.queries[track.split], by) for by in GROUPED}
         for name, (track, report) in tracks.items()
-        for split in report.splits
-        if split.split == track.split and split.queries
+        if track.split in report.queries
     }
     equal = equal_ranks(known)
     boards = {name: make_board(name, known, equal, references) for name in BOARDS}
@@ -165,80 +151,72 @@ def _entry(
     """Yield the page and the files of an entry."""
     entry: Entry = row["item"]
     result, name = entry.shown, entry.name
+    low, high = result.rsum_interval
     own = {"method": result.method.name, "evidence": row["evidence"], "rsum": result.rsum}
-    own |= {"low": result.rsum_interval[0], "high": result.rsum_interval[1]}
-    ladder = [own] + [
+    ladder = [own | {"low": low, "high": high}] + [
         {"method": known, "evidence": "reference", "rsum": rsum, "low": None, "high": None}
         for known, rsum in references.items()
     ]
     ladder.sort(key=lambda one: -one["rsum"])
-    best = max(references, key=lambda known: references[known])
-    environment = result.environment.model_dump(exclude_none=True)
-    urls = result.links.model_dump()
-    yield (
-        f"entries/{name}.html",
-        _render(
-            "entry.html.j2",
-            root="../",
-            board=board,
-            data=data,
-            entry=entry,
-            r=result,
-            row=row,
-            kind=row["kind"],
-            seeds=seeds,
-            ladder=ladder,
-            axis=axis_of(max(one["high"] or one["rsum"] for one in ladder)),
-            best=(best, references[best]),
-            groups=[(GROUPINGS[by], found) for by, found in groups.items() if found],
-            ways=list(zip(WAYS, (result.i2t, result.t2i), strict=True)),
-            curves=recall_chart(result.ranks, WAYS) if result.ranks else None,
-            ranks=rank_chart(result.ranks, WAYS) if result.ranks else None,
-            links=[(title, urls[field]) for field, title in _LINKS.items() if urls[field]],
-            environment=", ".join(f"{name} {version}" for name, version in environment.items()),
-            changed=_described_otherwise(entry.result, result),
-        ),
+    page = _render(
+        "entry.html.j2",
+        root="../",
+        board=board,
+        data=data,
+        entry=entry,
+        row=row,
+        seeds=seeds,
+        ladder=ladder,
+        axis=axis_of(max(one["high"] or one["rsum"] for one in ladder)),
+        best=max(references.items(), key=lambda item: item[1]),
+        groups=[(GROUPED[by], found) for by, found in groups.items() if found],
+        curves=recall_chart(result.ranks, WAYS) if result.ranks else None,
+        ranks=rank_chart(result.ranks, WAYS) if result.ranks else None,
+        changed=_described_otherwise(entry.result, result),
     )
+    yield f"entries/{name}.html", page
     tree = {name: row[name] for name in EXPORTED} | dict(groups)
     yield f"entries/{name}.json", json.dumps(tree, ensure_ascii=False, indent=1) + "\n"
     yield f"results/{name}.json", entry.result.to_json()
     if entry.run:
         yield f"results/{name}.run.json", result.to_json()
     if result.ranks:
-        yield f"ranks/{name}.csv", _hits_csv(result)
+        yield f"ranks/{name}.csv", _hits_csv(result.ranks)
 
 
-def _hits_csv(result: Result) -> str:
+def _hits_csv(record: RankRecord) -> str:
     """Write the expected hits of every query, captions in the order of their images.
 
     The ranks are left out; the result file has them.
     """
-    lines = ["direction,row," + ",".join(f"hit_at_{cutoff}" for cutoff in CUTOFFS)]
-    for way, ranks in zip(("i2t", "t2i"), result.ranks.read() if result.ranks else (), strict=True):
-        for row, hits in enumerate(zip(*(expected_hits(ranks, k) for k in CUTOFFS), strict=True)):
-            lines.append(",".join([way, str(row), *(f"{hit:.6g}" for hit in hits)]))
-    return "\n".join(lines) + "\n"
+    ways = {
+        way: pd.DataFrame({f"hit_at_{cutoff}": expected_hits(ranks, cutoff) for cutoff in CUTOFFS})
+        for way, ranks in zip(("i2t", "t2i"), record.read(), strict=True)
+    }
+    table = pd.concat(ways, names=["direction", "row"])
+    return table.to_csv(float_format="%.6g", lineterminator="\n")
 
 
 def _described_otherwise(claim: Result, run: Result) -> list[tuple[str, str, str]]:
     """List the fields of a claim's description that its keeper's run does not share."""
-    trees = [_flat(one.model_dump(mode="json", include=_DESCRIBED)) for one in (claim, run)]
+    one, other = (_flat(item.model_dump(mode="json", include=_DESCRIBED)) for item in (claim, run))
     return [
-        (field, trees[0].get(field, "–"), trees[1].get(field, "–"))
-        for field in dict.fromkeys([*trees[0], *trees[1]])
-        if trees[0].get(field) != trees[1].get(field)
+        (field, one.get(field, "–"), other.get(field, "–"))
+        for field in {**one, **other}
+        if one.get(field) != other.get(field)
     ]
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}: ".replace("_", " "))
-        elif value not in (None, [], ""):
-            text = display_text.listed(value, 12) if isinstance(value, list) else str(value)
-            found[prefix + name.replace("_", " ")] = text
-    return found
+def _flat(tree: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields that are stated, as text, by their path in the tree."""
+    (flat,) = pd.json_normalize(tree, sep=": ").to_dict("records")
+    return {
+        str(name).replace("_", " "): (
+            display_text.listed(value, 12) if isinstance(value, list) else str(value)
+        )
+        for name, value in flat.items()
+        if value not in (None, [], "")
+    }
 
 
 def _index(sections: Mapping[BoardName, Sequence[Section]], live: Sequence[Entry]) -> str:

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from now_builder.config import Strict, build
 from now_builder.formats.benchmarks import BoardName
@@ -35,16 +35,6 @@ class NoiseCondition(Strict):
 
     protocol: Protocol
     mismatch: float | None = Field(default=None, ge=0, lt=1)
-
-    @model_validator(mode="after")
-    def _agree(self) -> "NoiseCondition":
-        silent = self.mismatch is None
-        expected = {"none": self.mismatch == 0, "web": silent, "unstated": silent}
-        if not expected.get(self.protocol, bool(self.mismatch)):
-            raise ValueError(
-                f"protocol {self.protocol!r} does not go with mismatch {self.mismatch}"
-            )
-        return self
 
     @property
     def title(self) -> str:

@@ -16,7 +16,7 @@ from leaderboard.core.tracks import Origin
 from leaderboard.core.uncertainty import intervals_of, resampled, sum_deviation, tied_with_first
 from leaderboard.metrics import hits_per_image
 from leaderboard.scoring.references import REFERENCES, chance_rsum
-from leaderboard.scoring.result import Folds, Result
+from leaderboard.scoring.result import Result, Within
 from leaderboard.store.entries import Entry, Evidence, age
 from now_builder.formats.benchmarks import BENCHMARKS, BOARD_FACTS, FOLD, BoardName
 from now_builder.formats.captions import TOKENIZERS
@@ -56,7 +56,6 @@ COLUMNS: Mapping[str, str] = {
     "kind": "object",
     "item": "object",
     "ranked": "bool",
-    "resampled": "bool",
     "tied": "boolean",
 }
 """Columns of a board, by their type.
@@ -227,7 +226,7 @@ def _section_order(
     )
 
 
-def part_of(result: Result, board: BoardName) -> Result | Folds:
+def part_of(result: Result, board: BoardName) -> Result | Within:
     """Return the figures of a result that a board shows: those of the folds, or the whole."""
     return (result.folds if board == "coco-1k" else None) or result
 
@@ -254,7 +253,6 @@ def _entry_row(entry: Entry, board: BoardName, equal_to: str | None) -> dict[str
         "equal_to": equal_to,
         "item": entry,
         "ranked": result.ranked,
-        "resampled": True,
     }
 
 
@@ -283,7 +281,6 @@ def _reported_row(row: ReportedRow, kind: SectionKind) -> dict[str, Any]:
         "notes": (),
         "item": row,
         "ranked": True,
-        "resampled": False,
     }
 
 
@@ -308,7 +305,7 @@ def _reference_rows(
         for name, rsum in trusted_references(entry, known).items():
             values.setdefault(name, set()).add(rsum)
     agreed = {name: min(values[name]) for name in REFERENCES if len(values.get(name, ())) == 1}
-    shared = {"proof": False, "evidence": "reference", "ranked": True, "resampled": False}
+    shared = {"proof": False, "evidence": "reference", "ranked": True}
     return [{"method": name, "rsum": rsum, **shared} for name, rsum in agreed.items()]
 
 

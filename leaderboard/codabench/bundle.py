@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 
 from leaderboard.core.rounds import BlindRound
-from leaderboard.core.steps import steps_of
 from leaderboard.core.tracks import check_track
+from leaderboard.metrics import steps_of
 from leaderboard.submission.archive import MATRIX, META, member, new_submission
 from leaderboard.submission.gallery import Gallery, read_gallery
 from now_builder.formats.io import replacing
@@ -23,24 +23,10 @@ _HERE = Path(str(files("leaderboard.codabench")))
 
 _EVALUATOR = (
     "leaderboard/metrics.py",
-    "leaderboard/core/errors.py",
-    "leaderboard/core/steps.py",
     "leaderboard/submission/untrusted.py",
     "now_builder/errors.py",
 )
 """Modules that ``score.py`` imports: they need NumPy alone, and jaxtyping for annotations."""
-
-_JAXTYPING = '''\
-"""Stands for jaxtyping, whose types are annotations alone."""
-
-
-class Float:
-    def __class_getitem__(cls, item):
-        return item[0]
-
-
-Bool = Integer = Shaped = Float
-'''
 
 
 def write_bundle(path: Path, participants: Path, judge: Path, blind: BlindRound) -> None:
@@ -97,7 +83,7 @@ def _program() -> Iterator[tuple[str, str]]:
         yield f"scoring_program/{name}", module.read_text(encoding="utf-8")
         for package in Path(name).parents[:-1]:
             yield f"scoring_program/{package.as_posix()}/__init__.py", ""
-    yield "scoring_program/jaxtyping.py", _JAXTYPING
+    yield "scoring_program/jaxtyping.py", (_HERE / "jaxtyping.txt").read_text(encoding="utf-8")
     command = "python3 /app/program/score.py /app/input /app/output"
     yield "scoring_program/metadata.yaml", f"command: {command}\n"
 

@@ -14,10 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from leaderboard.core.errors import Problems
-from leaderboard.core.steps import MAX_TIE_WIDTH, steps_of, to_step
-from leaderboard.metrics import CUTOFFS, Matrix, explained_ties, recalls, tie_width
-from leaderboard.submission.untrusted import check_order, read_json, read_matrix, refusal, shown
+from leaderboard.metrics import (
+    CUTOFFS,
+    MAX_TIE_WIDTH,
+    Matrix,
+    explained_ties,
+    recalls,
+    steps_of,
+    tie_width,
+    to_step,
+)
+from leaderboard.submission.untrusted import (
+    Problems,
+    check_order,
+    read_json,
+    read_matrix,
+    refusal,
+    shown,
+)
 from now_builder.errors import NowError
 
 _META, _MATRIX = "submission.json", "similarity.npy"

@@ -1,32 +1,32 @@
 """The evaluator: submission → ranks → figures → result; deterministic to the byte."""
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool
 
-from leaderboard.core.errors import Problem, Problems
-from leaderboard.core.rounds import round_of
-from leaderboard.core.steps import MAX_TIE_WIDTH, steps_of, to_step
-from leaderboard.core.tracks import SCORED_SPLITS, ScoredSplit, Track
+from leaderboard.core.tracks import SCORED_SPLITS
 from leaderboard.core.uncertainty import Comparison, bootstrap_rsum, compare, recall_interval
 from leaderboard.metrics import (
     CUTOFFS,
+    MAX_TIE_WIDTH,
     Labels,
     Matrix,
     OneWay,
     Ranks,
+    Recalls,
     count_duplicate_aware,
     count_own,
+    count_ranks,
     count_within,
     explained_ties,
     recalls,
+    steps_of,
     summarise,
     tie_width,
+    to_step,
 )
 from leaderboard.scoring.references import chance_rsum, references_of
 from leaderboard.scoring.result import (
@@ -34,7 +34,6 @@ from leaderboard.scoring.result import (
     Direction,
     Duplicates,
     Evaluator,
-    Folds,
     Intervals,
     Note,
     QueryRanks,
@@ -42,16 +41,12 @@ from leaderboard.scoring.result import (
     Release,
     Result,
     Ties,
+    Within,
     query_ranks,
 )
-from leaderboard.submission.archive import (
-    Description,
-    OpenSubmission,
-    Scored,
-    Submission,
-    open_submission,
-)
-from leaderboard.submission.gallery import Gallery, read_gallery
+from leaderboard.submission.archive import Description, OpenSubmission, Submission, open_submission
+from leaderboard.submission.gallery import Gallery, read_gallery, repeated
+from leaderboard.submission.untrusted import Problem, Problems
 from now_builder.errors import ConfigError, NowError
 from now_builder.formats.benchmarks import FOLD
 
@@ -64,34 +59,26 @@ _TIES_REASON = f"ties decide more than {MAX_TIE_WIDTH:g} rSum points"
 _LEFT_OUT = {"median_rank", "mean_rank", "mrr", "ndcg", "tied_queries"}
 """Figures of a direction that the result of an open blind round does not have."""
 
-_TOLERANCE = 1e-9
-
 Figure = TypeVar("Figure")
 
 
-@dataclass(frozen=True, slots=True)
-class ScoringInputs:
-    """The gallery of a split, and the rSum of its reference scorers."""
-
-    gallery: Gallery
-    references: dict[str, float]
-
-
-def read_inputs(
-    release: Path, split: ScoredSplit, track: Track, attributes: Path | None = None
-) -> ScoringInputs:
-    """Read the inputs that submissions to a split are scored with."""
-    gallery = read_gallery(release, split, track)
-    return ScoringInputs(gallery, references_of(release, gallery, split, attributes))
+def _folds_of(gallery: Gallery) -> Labels | None:
+    """Return MS-COCO's 1K folds; None if the split is small or has one caption per image."""
+    images, captions = gallery.shape
+    if captions == images or images < 2 * FOLD:
+        return None
+    folds = np.arange(images) // FOLD
+    folds[folds == images // FOLD] = -1  # an incomplete last fold
+    return folds
 
 
-def score(
-    path: Path | str,
-    release: Path | str,
-    attributes: Path | str | None = None,
-    *,
-    read: Callable[[Path, ScoredSplit, Track, Path | None], ScoringInputs] = read_inputs,
-) -> Result:
+GROUPINGS: Mapping[str, Callable[[Gallery], Labels | None]] = {"folds": _folds_of}
+"""Groups of images whose queries are also ranked within their own group, by the result's field.
+
+A function returns the group of each image, -1 for none; or None if the split has no such groups."""
+
+
+def score(path: Path | str, release: Path | str, attributes: Path | str | None = None) -> Result:
     """Score a submission against a release.
 
     Args:
@@ -99,7 +86,6 @@ def score(
         release: the release that it is made on; for a blind round, the judge's folder.
         attributes: CSV or Parquet with languages and topics of pages, for
             :attr:`Result.references`.
-        read: :func:`read_inputs`, or a cached version if many are scored on one release.
 
     Raises:
         SubmissionError: With all problems: it cannot be read, or is of another release, split
@@ -107,34 +93,29 @@ def score(
         FormatError: If the release or the attributes cannot be read.
     """
     with open_submission(path) as submission:
-        meta = submission.meta
-        folder, known = Path(release), Path(attributes) if attributes else None
-        inputs = read(folder, meta.split, meta.track, known)
-        gallery, blind = inputs.gallery, round_of(folder, meta.split)
-        if gallery.origin == "blind" and blind is not None and blind.closed:  # since it was read
-            gallery = replace(gallery, origin="closed")
-        scored = read_payload(submission, gallery, folder)
-    record = record_of(scored.arrays, scored.ranks, gallery)
-    folds = _fold_ranks(scored.arrays, gallery)
-    figures = figures_of(record, folds)
-    figures["duplicates"] = duplicates_of(gallery, figures["duplicates"])
+        meta, folder = submission.meta, Path(release)
+        gallery = read_gallery(folder, meta.split, meta.track)
+        matrix = read_payload(submission, gallery, folder)
+    record = record_of(matrix, gallery)
+    figures = figures_of(record, duplicates_of(gallery)) | {"precision": matrix.dtype.name}
+    known = Path(attributes) if attributes else None
     result = Result(
         **{field: getattr(meta, field) for field in Description.model_fields},
         track=meta.track,
         split=meta.split,
         release=Release(origin=gallery.origin, fingerprint=gallery.fingerprint),
-        references=inputs.references,
+        references=references_of(folder, gallery, meta.split, known),
         notes=_distances(record),
-        precision=scored.precision,
         payload_sha256=submission.sha256,
         evaluator=Evaluator(),
         ranks=record,
         **figures,
+        **{name: _within(matrix, gallery, groups(gallery)) for name, groups in GROUPINGS.items()},
     )
     return round_blind_result(result) if gallery.origin == "blind" else result
 
 
-def validate(path: Path, release: Path) -> tuple[Submission, int]:
+def check_submission(path: Path, release: Path) -> tuple[Submission, int]:
     """Check everything that :func:`score` checks; return the description and the number of pairs.
 
     Raises:
@@ -148,7 +129,7 @@ def validate(path: Path, release: Path) -> tuple[Submission, int]:
         return meta, len(gallery.caption_keys)
 
 
-def read_payload(submission: OpenSubmission, gallery: Gallery, release: Path) -> Scored:
+def read_payload(submission: OpenSubmission, gallery: Gallery, release: Path) -> Matrix:
     """Read the matrix of a submission to a release; report all problems at once."""
     meta = submission.meta
     problems = Problems()
@@ -163,9 +144,9 @@ def read_payload(submission: OpenSubmission, gallery: Gallery, release: Path) ->
             )
         )
     with problems.noted():
-        scored = submission.read(gallery)
+        matrix = submission.read(gallery)
     problems.refuse_any()
-    return scored
+    return matrix
 
 
 def _made_on(meta: Submission, release: Path) -> str:
@@ -180,7 +161,7 @@ def _made_on(meta: Submission, release: Path) -> str:
     return "it was made on another release; pack or predict again with this one"
 
 
-def record_of(similarity: Matrix, ranks: tuple[Ranks, Ranks], gallery: Gallery) -> RankRecord:
+def record_of(similarity: Matrix, gallery: Gallery) -> RankRecord:
     """Record all ranks of a matrix, captions in the order of their images."""
     columns = np.argsort(gallery.owner, kind="stable")
     rows = np.arange(len(gallery.image_keys))
@@ -188,6 +169,7 @@ def record_of(similarity: Matrix, ranks: tuple[Ranks, Ranks], gallery: Gallery) 
     def ordered(ways: tuple[Ranks, Ranks]) -> tuple[QueryRanks, QueryRanks]:
         return query_ranks(ways[0], rows), query_ranks(ways[1], columns)
 
+    ranks = count_ranks(similarity, gallery.owner)
     i2t, t2i = ordered(ranks)
     aware = explained = own = None
     groups = gallery.image_labels, gallery.caption_labels, gallery.owner
@@ -208,20 +190,36 @@ def record_within(similarity: Matrix, owner: Labels, groups: Labels) -> RankReco
     return RankRecord(i2t=query_ranks(i2t, images), t2i=query_ranks(t2i, captions))
 
 
-def _fold_ranks(similarity: Matrix, gallery: Gallery) -> RankRecord | None:
-    """Rank within MS-COCO's 1K folds; None if the split is small or has one caption per image."""
-    images, captions = gallery.shape
-    if captions == images or images < 2 * FOLD:
+def _within(similarity: Matrix, gallery: Gallery, groups: Labels | None) -> Within | None:
+    if groups is None:
         return None
-    folds = np.arange(images) // FOLD
-    folds[folds == images // FOLD] = -1  # an incomplete last fold
-    return record_within(similarity, gallery.owner, folds)
+    sizes = np.bincount(groups[groups >= 0])
+    size = int(sizes[0]) if (sizes == sizes[0]).all() else None
+    return figures_within(record_within(similarity, gallery.owner, groups), size, len(sizes))
 
 
-def figures_of(record: RankRecord, folds: RankRecord | None = None) -> dict[str, Any]:
+def figures_within(record: RankRecord, size: int | None, count: int) -> Within:
+    """Compute the figures of ``count`` groups from the ranks within them.
+
+    They are means over all queries, which are those over groups if all are of one ``size``;
+    resampling draws from the images of all groups.
+    """
+    mean = summarise(*record.read(), record.owner())
+    return Within(
+        size=size,
+        count=count,
+        i2t=AtCutoffs(**_at(mean.i2t.recall)),
+        t2i=AtCutoffs(**_at(mean.t2i.recall)),
+        rsum=mean.rsum,
+        rsum_interval=_rounded(bootstrap_rsum(mean.per_image)[:2]),
+        ranks=record,
+    )
+
+
+def figures_of(record: RankRecord, duplicates: Duplicates) -> dict[str, Any]:
     """Compute every figure of a result that follows from its ranks, by the field's name.
 
-    ``duplicates`` is the rSum with identical candidates right too.
+    ``duplicates`` are those of the split; their rSum is computed.
     """
     owner = record.owner()
     strict = aware = summarise(*record.read(), owner, record.read_own())
@@ -254,8 +252,7 @@ def figures_of(record: RankRecord, folds: RankRecord | None = None) -> dict[str,
         "rsum_pessimistic": strict.rsum_pessimistic,
         "rsum_argsort": strict.rsum_argsort,
         "ties": Ties(width=width, unexplained_width=unexplained),
-        "duplicates": aware.rsum,
-        "folds": None if folds is None else _folds(folds),
+        "duplicates": duplicates.model_copy(update={"rsum": aware.rsum}),
     }
 
 
@@ -278,24 +275,6 @@ def _direction(strict: OneWay, aware: OneWay, tied_queries: int) -> Direction:
     )
 
 
-def _folds(record: RankRecord) -> Folds:
-    """Compute the figures of folds from the ranks within them.
-
-    Folds are of one size, so that the mean over folds is the mean over all their images, and
-    resampling draws from all of these.
-    """
-    mean = summarise(*record.read(), record.owner())
-    return Folds(
-        size=FOLD,
-        count=len(mean.per_image) // FOLD,
-        i2t=AtCutoffs(**_at(mean.i2t.recall)),
-        t2i=AtCutoffs(**_at(mean.t2i.recall)),
-        rsum=mean.rsum,
-        rsum_interval=_rounded(bootstrap_rsum(mean.per_image)[:2]),
-        ranks=record,
-    )
-
-
 def _at(figure: Callable[[int], Figure]) -> dict[str, Figure]:
     return {f"r{cutoff}": figure(cutoff) for cutoff in CUTOFFS}
 
@@ -304,24 +283,25 @@ def _rounded(interval: tuple[float, float]) -> tuple[float, float]:
     return round(interval[0], 4), round(interval[1], 4)
 
 
-def duplicates_of(gallery: Gallery, rsum: float = 0.0) -> Duplicates:
-    """Count a gallery's duplicates; ``rsum`` is the score with every duplicate right."""
-    labels = gallery.caption_labels, gallery.image_labels
-    captions, images = (int(np.sum(np.bincount(group)[group] > 1)) for group in labels)
-    ceiling = ceiling_rsum(gallery.image_labels, gallery.caption_labels, gallery.owner)
-    return Duplicates(captions=captions, images=images, ceiling_rsum=ceiling, rsum=rsum)
+def duplicates_of(gallery: Gallery) -> Duplicates:
+    """Count a gallery's duplicates; the rSum with every duplicate right is left at 0."""
+    return Duplicates(
+        captions=repeated(gallery.caption_labels),
+        images=repeated(gallery.image_labels),
+        ceiling_rsum=ceiling(gallery).rsum,
+        rsum=0,
+    )
 
 
-def ceiling_rsum(images: Labels, texts: Labels, owner: Labels) -> float:
-    """Return the rSum of a perfect scorer that gives items of one label equal scores."""
-    if all(len(np.unique(labels)) == len(labels) for labels in (images, texts)):
-        return 600.0
+def ceiling(gallery: Gallery) -> Recalls:
+    """Return the recalls of a perfect scorer that gives identical items equal scores."""
+    images, texts, owner = gallery.image_labels, gallery.caption_labels, gallery.owner
     own_texts: Bool[np.ndarray, "images texts"] = np.zeros(
-        (int(owner.max()) + 1, int(texts.max()) + 1), np.bool_
+        (len(images), int(texts.max()) + 1), np.bool_
     )
     own_texts[owner, texts] = True
     same = (images[:, None] == images[owner]) | own_texts[:, texts]
-    return recalls(same.astype(np.float32), owner).rsum
+    return recalls(same.astype(np.float32), owner)
 
 
 def _distances(record: RankRecord) -> tuple[Note, ...]:
@@ -350,19 +330,16 @@ def round_blind_result(result: Result) -> Result:
     Recalls and sums are rounded to steps of about a standard error (:func:`steps_of`); all other
     figures are empty. From exact figures of many files the pairing could be worked out.
     """
-    description = result.model_dump(include={*Description.model_fields})
-    figures = result.model_dump(
-        exclude={"folds": {"ranks"}, **dict.fromkeys((*description, "ranks", "notes"), True)}
-    )
     recall, points = steps_of(result.n_pairs)
-    ways = {name: _in_steps(figures.pop(name), recall) for name in ("i2t", "t2i")}
-    known = {name: _in_steps(figures.pop(name), 0.1) for name in ("duplicates", "references")}
-    known["duplicates"]["rsum"] = to_step(result.duplicates.rsum, points)
+    steps = {"i2t": recall, "t2i": recall, "duplicates": 0.1, "references": 0.1}
+    tree = result.model_dump(exclude={"ranks", *GROUPINGS})
+    for name in tree.keys() - Description.model_fields.keys():
+        tree[name] = _in_steps(tree[name], steps.get(name, points))
+    tree["duplicates"]["rsum"] = to_step(result.duplicates.rsum, points)
     message = "the judge of the blind round has the measure"
-    notes = tuple(Note(code=note.code, message=message) for note in result.notes)
-    told = {"notes": notes, "ranks": None, "folds": None, "reason": result.reason and _TIES_REASON}
-    figures = _in_steps(figures, points) | ways | known | told
-    return Result.model_validate(description | figures)
+    tree["notes"] = tuple(Note(code=note.code, message=message) for note in result.notes)
+    tree["reason"] = result.reason and _TIES_REASON
+    return Result.model_validate(tree | dict.fromkeys(("ranks", *GROUPINGS)))
 
 
 def _in_steps(value: Any, step: float, name: str = "") -> Any:
@@ -392,84 +369,11 @@ def compare_results(first: Result, second: Result) -> Comparison:
                 f"{field}: found {found[:16]} ({first.method.name}) and {expected[:16]}"
                 f" ({second.method.name}), expected the same: these are other queries"
             )
-    if first.ranks is None or second.ranks is None:
-        raise ConfigError("ranks: none in the result of a blind round, expected those of both")
-    for result in (first, second):
-        if result.ranks is not None and not result.ranks.possible():
-            raise ConfigError(
-                f"ranks ({result.method.name}): found some that no matrix has, expected those of"
-                " every query"
-            )
     one, other = first.ranks, second.ranks
-    sizes = [(len(ranks.i2t.greater), len(ranks.t2i.greater)) for ranks in (one, other)]
-    if sizes[0] != sizes[1]:
-        raise ConfigError(f"ranks: found {sizes[1]} queries, expected as many as {sizes[0]}")
+    if one is None or other is None:
+        raise ConfigError("ranks: none in the result of a blind round, expected those of both")
+    for name, ranks in ((first.method.name, one), (second.method.name, other)):
+        if not ranks.possible() or ranks.size != one.size:
+            wanted = f"those of every query, as many as {one.size}"
+            raise ConfigError(f"ranks ({name}): found some that no matrix has, expected {wanted}")
     return compare(one.read(), other.read(), one.owner())
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A figure that differs when recomputed."""
-
-    field: str
-    found: object
-    expected: object
-
-    def __str__(self) -> str:
-        """Format the difference as one line."""
-        return f"{self.field}: found {self.found!r:.80}, expected {self.expected!r:.80}"
-
-
-def recomputed(result: Result) -> list[Difference]:
-    """Recompute every figure of a result that follows from its ranks; return all differences."""
-    record, folds = result.ranks, result.folds.ranks if result.folds else None
-    if record is None or not record.possible() or not _are_folds(folds, record, result.folds):
-        return [Difference("ranks", "ranks that no matrix has", "those of every query")]
-    figures = figures_of(record, folds)
-    rsum = figures.pop("duplicates")
-    figures["duplicates"] = result.duplicates.model_copy(update={"rsum": rsum})
-    chance = chance_rsum(figures["n_images"], figures["n_pairs"])
-    figures["references"] = result.references | {"chance": chance}
-    again = result.model_copy(update=figures)
-    return differences_of(result.model_dump(by_alias=True), again.model_dump(by_alias=True))
-
-
-def _are_folds(ranks: RankRecord | None, whole: RankRecord, folds: Folds | None) -> bool:
-    """Return whether the ranks can be those within the folds of a split with other ranks.
-
-    In a fold there are fewer candidates, so that no rank is worse there.
-    """
-    if ranks is None:
-        return folds is None
-    ways = (ranks.i2t, whole.i2t), (ranks.t2i, whole.t2i)
-    return (
-        len(ranks.i2t.greater) == FOLD * (len(whole.i2t.greater) // FOLD)
-        and ranks.possible()
-        and len(ranks.t2i.greater) <= len(whole.t2i.greater)
-        and not any(
-            (own.read().greater > all_.read().greater[: len(own.greater)]).any()
-            for own, all_ in ways
-        )
-    )
-
-
-def differences_of(found: object, expected: object, field: str = "") -> list[Difference]:
-    """Compare two trees of figures; floats may differ in the last digits."""
-    if isinstance(found, dict) and isinstance(expected, dict):
-        return [
-            difference
-            for name in {**found, **expected}
-            for difference in differences_of(
-                found.get(name), expected.get(name), f"{field}.{name}".strip(".")
-            )
-        ]
-    return [] if _same(found, expected) else [Difference(field, found, expected)]
-
-
-def _same(found: object, expected: object) -> bool:
-    if isinstance(found, float) and isinstance(expected, float):
-        return math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
-    if isinstance(found, tuple) and isinstance(expected, tuple):
-        pairs = zip(found, expected, strict=False)
-        return len(found) == len(expected) and all(_same(*pair) for pair in pairs)
-    return found == expected

@@ -112,13 +112,10 @@ def _joined(attributes: Path, pairs: Sequence[Pair]) -> dict[str, list[str | Non
     """Look up each pair's attributes; return the label columns in pair order."""
     table = read_frame(attributes)
     name = next((name for name in ("key", "url") if name in table), None)
-    if name is None:
-        found = f"columns {sorted(table)}, expected key or url among them"
-        raise FormatError(attributes, found)
-    if not {"lang", "topic", "ocr"} & set(table):
-        expected = "expected lang, topic (and caption_topic) or ocr among them"
-        raise FormatError(attributes, f"columns {sorted(table)}, {expected}")
     labels = [column for column in _LABELS if column in table]
+    if name is None or not {"lang", "topic", "ocr"} & {*labels}:
+        expected = "expected key or url, and lang, topic (and caption_topic) or ocr among them"
+        raise FormatError(attributes, f"columns {sorted(table)}, {expected}")
     table = table[[name, *labels]]
     empty = table.isna() | (table == "")
     wanted = [getattr(pair, name) for pair in pairs]

@@ -224,24 +224,28 @@ class RankRecord(Record):
     depth: None = None
     own: QueryRanks | None = Field(None, exclude_if=is_none)
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Numbers of images and captions."""
+        return len(self.i2t.greater), len(self.t2i.greater)
+
     def read(self) -> tuple[Ranks, Ranks]:
         """Return the ranks of both directions as arrays."""
         return self.i2t.read(), self.t2i.read()
 
     def owner(self) -> Labels:
         """Return the row of each caption's image."""
-        images, captions = len(self.i2t.greater), len(self.t2i.greater)
+        images, captions = self.size
         return np.arange(captions) // (captions // images)
 
     def read_own(self) -> Ranks | None:
         """Return the ranks of all captions of each image; None if they are not in the record."""
-        if self.own is not None:
-            return self.own.read()
-        return self.i2t.read() if len(self.i2t.greater) == len(self.t2i.greater) else None
+        images, captions = self.size
+        return (self.own or self.i2t).read() if self.own or images == captions else None
 
     def possible(self) -> bool:
         """Return whether a matrix can have these ranks: one per query, within the candidates."""
-        images, captions = len(self.i2t.greater), len(self.t2i.greater)
+        images, captions = self.size
         if images == 0 or captions == 0 or captions % images:
             return False
         return (
@@ -249,13 +253,13 @@ class RankRecord(Record):
                 i2t.fits(images, captions) and t2i.fits(captions, images)
                 for i2t, t2i in ((self.i2t, self.t2i), self.duplicate_aware or (self.i2t, self.t2i))
             )
-            and (self.explained is None or [*map(len, self.explained)] == [images, captions])
+            and (self.explained is None or tuple(map(len, self.explained)) == self.size)
             and (self.own is None or self._has_best(self.own))
         )
 
     def _has_best(self, own: QueryRanks) -> bool:
         """Return whether the best of the ranks of all captions of each image is that of ``i2t``."""
-        images, captions = len(self.i2t.greater), len(self.t2i.greater)
+        images, captions = self.size
         if not own.fits(captions, captions):
             return False
         ranks, best = own.read(), self.i2t.read()
@@ -265,15 +269,17 @@ class RankRecord(Record):
         return all((found[first] == wanted).all() for found, wanted in pairs)
 
 
-class Folds(Record):
-    """MS-COCO's 1K protocol: the mean over folds of 1,000 images with their captions.
+class Within(Record):
+    """Figures of queries that are ranked among the candidates of their own group alone.
 
     Attributes:
-        rsum_interval: 95 % interval, bootstrap over the images of all folds.
-        ranks: ranks within the folds, one fold after the other. None in a blind round.
+        size: number of images of each group; left out if they differ.
+        count: number of groups.
+        rsum_interval: 95 % interval, bootstrap over the images of all groups.
+        ranks: ranks within the groups, one group after the other. None in a blind round.
     """
 
-    size: Annotated[int, Field(ge=1)]
+    size: Annotated[int, Field(ge=1)] | None = Field(None, exclude_if=is_none)
     count: Annotated[int, Field(ge=1)]
     i2t: AtCutoffs
     t2i: AtCutoffs
@@ -297,7 +303,7 @@ class Result(Description, Record):
         references: rSum of trivial scorers that know nothing (``chance``), the language, the site,
             both, language and topic, or the text that OCR reads on the screenshot.
         notes: notes on the matrix; they cost no place.
-        folds: figures of the other protocol, if the data set has two.
+        folds: figures within MS-COCO's 1K folds: 1,000 images with their captions each.
         precision: float type of the stored matrix.
         payload_sha256: sha256 of the submission's zip.
         ranks: the ranks behind all figures. None in a blind round: they would reveal the pairing.
@@ -323,7 +329,7 @@ class Result(Description, Record):
     duplicates: Duplicates
     references: dict[str, Points]
     notes: tuple[Note, ...]
-    folds: Folds | None
+    folds: Within | None
     precision: Precision
     payload_sha256: Sha256
     evaluator: Evaluator

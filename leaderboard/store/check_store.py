@@ -3,18 +3,18 @@
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from leaderboard.core.errors import Problem
 from leaderboard.core.rounds import BlindRound
 from leaderboard.scoring.result import Result
 from leaderboard.store.entries import MAX_RECORD, Entry, Filing, now, read_record, read_store
 from leaderboard.store.recompute import KINDS, Record, differences_from, path_of
-from leaderboard.submission.untrusted import shown
+from leaderboard.submission.untrusted import Problem, shown
 from now_builder.errors import FormatError
 
 _CLOCKS_DIFFER = timedelta(minutes=10)
+_EARLIEST = datetime(1999, 1, 1, tzinfo=UTC)
 # no capitals: some file systems ignore case
 _PATH = re.compile(rf"(?:{'|'.join(KINDS)})/[a-z0-9][a-z0-9-]*\.json|README\.md|\.gitignore")
 
@@ -47,10 +47,10 @@ def check_store(
             problems.append(Problem("record.format", path, error.problem, f"a {kind.__name__}"))
     if not problems:
         fixed = old.keys() | {path for path in files if "/" not in path}
-        for path in fixed if base else ():
-            if files.get(path) != old.get(path):
-                wanted = "the base and new records"
-                problems.append(Problem("base.changed", path, "a change", wanted))
+        changed = [path for path in fixed if base and files.get(path) != old.get(path)]
+        problems += [
+            Problem("base.changed", path, "a change", "only new records") for path in changed
+        ]
         for path, record in records.items():
             problems += _check_name(path, record, records, files[path])
         problems += _check_dates(records, old)
@@ -61,8 +61,7 @@ def check_store(
                 found, wanted = f"{one.field} {one.found!r:.60}", f"{one.expected!r:.60}"
                 problems.append(Problem("result.differs", path, found, wanted))
             if base and not keeper and _is_for_keepers(records[path], entries.get(path)):
-                wanted = "a keeper to add it: --keeper"
-                problems.append(Problem("record.keeper", path, "proof", wanted))
+                problems.append(Problem("record.keeper", path, "proof", "a keeper: --keeper"))
     return sorted(problems, key=lambda problem: (problem.field, problem.code))
 
 
@@ -86,8 +85,8 @@ def _files(root: Path, problems: list[Problem]) -> dict[str, bytes]:
             if plain and small and _PATH.fullmatch(path):
                 files[path] = Path(entry.path).read_bytes()
             elif path not in KINDS or not entry.is_dir(follow_symlinks=False):
-                found = "a link, a folder, a large or another file"
-                problems.append(Problem("store.foreign", shown(path), found, "a store's records"))
+                found = Problem("store.foreign", shown(path), "another file or a link", "records")
+                problems.append(found)
     return files
 
 
@@ -111,9 +110,9 @@ def _check_name(
 def _check_dates(records: Mapping[str, Record], old: Mapping[str, bytes]) -> Iterator[Problem]:
     """Yield new filings that are not later than those of the base, or dated ahead."""
     filings = {path: one.submitted_at for path, one in records.items() if isinstance(one, Filing)}
-    last = max((at for path, at in filings.items() if path in old), default=None)
+    last = max((at for path, at in filings.items() if path in old), default=_EARLIEST)
     latest = now() + _CLOCKS_DIFFER  # or no later filing would pass until then
-    for path, at in filings.items():
-        if path not in old and (at > latest or (last is not None and at <= last)):
-            wanted = f"after {last or 'the base'} and by {latest}: submit it again"
-            yield Problem("filing.date", path, str(at), wanted)
+    for path in filings.keys() - old.keys():
+        if not last < filings[path] <= latest:
+            wanted = f"after {last} and by {latest}: submit it again"
+            yield Problem("filing.date", path, str(filings[path]), wanted)

@@ -1,7 +1,6 @@
 """The store: a folder of immutable results and records about them, suitable for git."""
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,11 +8,10 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AwareDatetime, Field, FiniteFloat
 
-from leaderboard.core.errors import SubmissionError
 from leaderboard.core.rounds import BlindRound
 from leaderboard.scoring.result import Result
 from leaderboard.submission.archive import Name, Prose, refusing_fields
-from leaderboard.submission.untrusted import read_json
+from leaderboard.submission.untrusted import SubmissionError, read_json
 from now_builder.config import Sha256, Strict
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import remove_leftovers, write_text
@@ -46,6 +44,11 @@ class Filing(Strict):
     name: EntryName
     submitted_at: Moment
 
+    @property
+    def path(self) -> str:
+        """The path of the record in its store."""
+        return f"{FILINGS}/{self.name}.json"
+
 
 class Withdrawal(Strict):
     """``withdrawals/<name>.json``: tombstone of an entry whose result stays in the store."""
@@ -54,6 +57,11 @@ class Withdrawal(Strict):
     name: EntryName
     withdrawn_at: Moment
     reason: Prose = ""
+
+    @property
+    def path(self) -> str:
+        """The path of the record in its store."""
+        return f"{WITHDRAWALS}/{self.name}.json"
 
 
 class Reproduction(Strict):
@@ -160,7 +168,7 @@ def file_result(store: Path, result: Result, at: datetime | None = None) -> tupl
     if new:
         # to the microsecond, so that results filed within one second keep their order
         filing = Filing(name=entry.name, submitted_at=at or datetime.now(UTC))
-        _write_record(store / FILINGS / f"{entry.name}.json", filing)
+        _write_record(store / filing.path, filing)
         remove_leftovers(store / RESULTS)
         write_result(store / entry.path, result)
     return next(one for one in read_store(store) if one.name == entry.name), new
@@ -173,13 +181,12 @@ def file_round(store: Path, blind: BlindRound) -> None:
         _write_record(path, blind)
 
 
-def withdraw(store: Path, name: str, reason: str, at: datetime) -> Withdrawal:
+def withdraw(store: Path, name: str, reason: str, at: datetime) -> None:
     """Withdraw an entry; a tombstone records when and why. Withdrawing again changes nothing."""
-    path = store / WITHDRAWALS / f"{name}.json"
     find_result(store, name)
-    if not path.exists():
-        _write_record(path, Withdrawal(name=name, withdrawn_at=at, reason=reason))
-    return read_record(path, Withdrawal)
+    tombstone = Withdrawal(name=name, withdrawn_at=at, reason=reason)
+    if not (store / tombstone.path).exists():
+        _write_record(store / tombstone.path, tombstone)
 
 
 def find_result(store: Path, name: str) -> Path:
@@ -258,21 +265,6 @@ def _with_records(store: Path, entry: Entry) -> Entry:
         withdrawal=about(WITHDRAWALS, Withdrawal),
         reproductions=tuple(read_record(path, Reproduction) for path in runs),
     )
-
-
-def read_results(paths: Iterable[Path]) -> list[Entry]:
-    """Read result files, folders of them, and stores, by name, each result once."""
-    entries: dict[str, Entry] = {}
-    for path in paths:
-        if (path / RESULTS).is_dir():
-            found = read_store(path)
-        else:
-            files = sorted(path.glob("[!.]*.json")) if path.is_dir() else [path]
-            found = [entry_of(read_result(file)) for file in files]
-        for entry in found:
-            if entry.filing or entry.name not in entries:
-                entries[entry.name] = entry
-    return [entries[name] for name in sorted(entries)]
 
 
 def now() -> datetime:

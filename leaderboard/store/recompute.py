@@ -1,30 +1,31 @@
 """Recompute results: from their ranks, from a release, from a submission, or by a new run."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from pydantic import BaseModel
+
 from leaderboard.core.rounds import BlindRound, round_of
 from leaderboard.core.uncertainty import Comparison
 from leaderboard.scoring.evaluate import (
-    Difference,
+    GROUPINGS,
     compare_results,
-    differences_of,
     duplicates_of,
-    recomputed,
+    figures_of,
+    figures_within,
     round_blind_result,
     score,
 )
-from leaderboard.scoring.references import REFERENCES, references_of
-from leaderboard.scoring.result import VERSION, Result
+from leaderboard.scoring.references import REFERENCES, chance_rsum, references_of
+from leaderboard.scoring.result import VERSION, RankRecord, Result, Within
 from leaderboard.store.dataset import DatasetReport
 from leaderboard.store.entries import (
-    DATASETS,
-    FILINGS,
     FOLDERS,
+    RESULTS,
     ROUNDS,
-    WITHDRAWALS,
     Entry,
     Filing,
     Reproduction,
@@ -34,11 +35,12 @@ from leaderboard.store.entries import (
     now,
     read_record,
     read_result,
-    read_results,
+    read_store,
 )
-from leaderboard.submission.archive import Description, refusing_fields
+from leaderboard.submission.archive import refusing_fields
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.benchmarks import FOLD
 from now_builder.formats.io import sha256_of, write_text
 from now_builder.formats.release import check_files, is_ours
 
@@ -47,36 +49,108 @@ KINDS: Mapping[str, type[Record]] = dict(zip(FOLDERS, get_args(Record), strict=T
 """Kind of record in each folder of a store."""
 
 _BY_ATTRIBUTES = ("lang+topic", "ocr")
+_TOLERANCE = 1e-9
 
 
 def path_of(record: Record) -> str:
     """Return the path of a record in its store, which follows from its content."""
-    match record:
-        case Result():
-            return entry_of(record).path
-        case Reproduction():
-            return record.path
-        case BlindRound():
-            return f"{ROUNDS}/{record.commitment[:12]}.json"
-        case DatasetReport():
-            return f"{DATASETS}/{record.fingerprint}.json"
-    folder = FILINGS if isinstance(record, Filing) else WITHDRAWALS
-    return f"{folder}/{record.name}.json"
+    if isinstance(record, Result):
+        return entry_of(record).path
+    if isinstance(record, BlindRound):
+        return f"{ROUNDS}/{record.commitment[:12]}.json"
+    return record.path
 
 
 def read_board(paths: Iterable[Path]) -> list[Entry]:
-    """Read result files, folders of them, and stores, by name; recompute their figures.
+    """Read result files, folders of them, and stores, by name, each result once.
 
     Raises:
         FormatError: If a file is invalid, or has figures that do not follow from its ranks.
     """
-    entries = read_results(paths)
-    for entry in entries:
+    entries: dict[str, Entry] = {}
+    for path in paths:
+        if (path / RESULTS).is_dir():
+            found = read_store(path)
+        else:
+            files = sorted(path.glob("[!.]*.json")) if path.is_dir() else [path]
+            found = [entry_of(read_result(file)) for file in files]
+        entries |= {one.name: one for one in found if one.filing or one.name not in entries}
+    for entry in entries.values():
         runs = [(run.path, run.result) for run in entry.reproductions]
-        for path, result in [(entry.path, entry.result), *runs]:
+        for name, result in [(entry.path, entry.result), *runs]:
             for difference in recomputed(result) if result.ranks else ():
-                raise FormatError(Path(path), str(difference))
-    return entries
+                raise FormatError(Path(name), str(difference))
+    return [entries[name] for name in sorted(entries)]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A figure that differs when recomputed."""
+
+    field: str
+    found: object
+    expected: object
+
+    def __str__(self) -> str:
+        """Format the difference as one line."""
+        return f"{self.field}: found {self.found!r:.80}, expected {self.expected!r:.80}"
+
+
+def differences_of(found: object, expected: object, field: str = "") -> list[Difference]:
+    """Compare two trees of figures; floats may differ in the last digits."""
+    if isinstance(found, BaseModel) and isinstance(expected, BaseModel):
+        trees = (found.model_dump(by_alias=True), expected.model_dump(by_alias=True))
+        return differences_of(*trees, field)
+    if isinstance(found, dict) and isinstance(expected, dict):
+        return [
+            difference
+            for name in {**found, **expected}
+            for difference in differences_of(
+                found.get(name), expected.get(name), f"{field}.{name}".strip(".")
+            )
+        ]
+    return [] if _same(found, expected) else [Difference(field, found, expected)]
+
+
+def _same(found: object, expected: object) -> bool:
+    if isinstance(found, float) and isinstance(expected, float):
+        return math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    if isinstance(found, tuple) and isinstance(expected, tuple):
+        pairs = zip(found, expected, strict=False)
+        return len(found) == len(expected) and all(_same(*pair) for pair in pairs)
+    return found == expected
+
+
+def recomputed(result: Result) -> list[Difference]:
+    """Recompute every figure of a result that follows from its ranks; return all differences."""
+    record, folds = result.ranks, result.folds
+    if record is None or not record.possible() or (folds and not _are_folds(folds, record)):
+        return [Difference("ranks", "ranks that no matrix has", "those of every query")]
+    figures = figures_of(record, result.duplicates)
+    for name in GROUPINGS:
+        within: Within | None = getattr(result, name)
+        if within is not None and within.ranks is not None:
+            figures[name] = figures_within(within.ranks, within.size, within.count)
+    figures["references"] = result.references | {"chance": chance_rsum(*record.size)}
+    return differences_of(result, result.model_copy(update=figures))
+
+
+def _are_folds(folds: Within, whole: RankRecord) -> bool:
+    """Return whether the ranks can be those within the folds of a split with other ranks.
+
+    In a fold there are fewer candidates, so that no rank is worse there.
+    """
+    ranks, count = folds.ranks, whole.size[0] // FOLD
+    return (
+        ranks is not None
+        and (folds.size, folds.count) == (FOLD, count)
+        and ranks.size == (FOLD * count, FOLD * count * (whole.size[1] // whole.size[0]))
+        and ranks.possible()
+        and not any(
+            (own.greater > all_.greater[: len(own.greater)]).any()
+            for own, all_ in zip(ranks.read(), whole.read(), strict=True)
+        )
+    )
 
 
 def verify(
@@ -94,15 +168,12 @@ def verify(
     said, name = path.stem.rpartition("-")[2], entry_of(result).name
     hashed = len(said) == len(name) and set(said) <= set("0123456789abcdef")
     found = [Difference("name", said, name)] if hashed and said != name else []
-    if result.evaluator.version != VERSION:
-        found.append(Difference("evaluator.version", result.evaluator.version, VERSION))
+    found += differences_of(result.evaluator.version, VERSION, "evaluator.version")
     if submission is not None and release is not None:
         again = score(submission, release)
         # references and notes may need attributes
-        known = result.model_copy(update={"references": again.references, "notes": again.notes})
-        return found + differences_of(
-            known.model_dump(by_alias=True), again.model_dump(by_alias=True)
-        )
+        known = {"references": again.references, "notes": again.notes}
+        return found + differences_of(result.model_copy(update=known), again)
     if release is not None:
         fingerprint = read_gallery(release, result.split, result.track).fingerprint
         found += differences_of(result.release.fingerprint, fingerprint, "release.fingerprint")
@@ -112,17 +183,6 @@ def verify(
             "no ranks in it: a blind round keeps them; --submission and --release score again",
         )
     return found + recomputed(result)
-
-
-def count_figures(result: Result) -> int:
-    """Count the figures of a result that :func:`verify` compares."""
-
-    def count(tree: object) -> int:
-        if isinstance(tree, dict | tuple):
-            return sum(map(count, tree.values() if isinstance(tree, dict) else tree))
-        return isinstance(tree, int | float) and not isinstance(tree, bool)
-
-    return count(result.model_dump(exclude={*Description.model_fields, "ranks", "references"}))
 
 
 def against_release(
@@ -151,12 +211,9 @@ def against_release(
     said = dict(result.references)
     if attributes is None:
         said = {name: rsum for name, rsum in said.items() if name not in _BY_ATTRIBUTES}
-    known = duplicates_of(gallery, result.duplicates.rsum)
-    return [
-        *found,
-        *differences_of(said, references, "references"),
-        *differences_of(result.duplicates.model_dump(), known.model_dump(), "duplicates"),
-    ]
+    known = duplicates_of(gallery).model_copy(update={"rsum": result.duplicates.rsum})
+    found += differences_of(said, references, "references")
+    return found + differences_of(result.duplicates, known, "duplicates")
 
 
 def differences_from(
@@ -186,9 +243,9 @@ def differences_from(
         found.append(Difference("ranks", None, "those of every query"))
     entry = entries.get(entry_of(record).path)
     if entry is not None and entry.committed is not None and not found:
-        again = round_blind_result(record)
-        again = again.model_copy(update={"release": entry.committed.release})
-        found += differences_of(entry.committed.model_dump(), again.model_dump())
+        of_round = {"release": entry.committed.release}
+        again = round_blind_result(record).model_copy(update=of_round)
+        found += differences_of(entry.committed, again)
     return found + (against_release(record, releases, attributes, commitments) if releases else [])
 
 

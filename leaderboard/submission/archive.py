@@ -16,12 +16,14 @@ import regex
 from jaxtyping import Float
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from leaderboard.core.errors import Problem, Problems, SubmissionError
 from leaderboard.core.tracks import ScoredSplit, Track, check_scored_split, check_track
-from leaderboard.metrics import Matrix, Ranks, count_ranks
+from leaderboard.metrics import Matrix
 from leaderboard.submission.gallery import Gallery, read_gallery
 from leaderboard.submission.untrusted import (
     Archive,
+    Problem,
+    Problems,
+    SubmissionError,
     check_finite,
     check_order,
     read_array_header,
@@ -44,7 +46,6 @@ MAX_LINE = 120
 """Characters of a line of text, as readers count them."""
 
 Precision = Literal["float16", "float32", "float64"]
-_PRECISIONS: dict[int, Precision] = {2: "float16", 4: "float32", 8: "float64"}
 
 _REFUSED = regex.compile(r"[\p{C}\p{Default_Ignorable_Code_Point}]")
 """Control, format, private and unassigned characters, surrogates, and what is invisible."""
@@ -359,38 +360,15 @@ def member(name: str) -> zipfile.ZipInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """Ranks of image queries and of caption queries, and the matrix behind them.
-
-    Attributes:
-        arrays: the matrix.
-        precision: float type of the stored matrix.
-    """
-
-    ranks: tuple[Ranks, Ranks]
-    arrays: Matrix
-    precision: Precision
-
-
 class OpenSubmission:
     """A submission whose description has been read, but not its matrix."""
 
-    def __init__(self, path: Path, archive: Archive) -> None:
-        self._archive = archive
-        content = archive.read(META, MAX_META)
-        tree = read_json(content, META)
-        if not isinstance(tree, dict):
-            raise refusal("json.format", META, shown(tree), "an object")
-        problems = Problems()
-        with problems.noted(), refusing_fields(META, Submission, tree):
-            self.meta = Submission.model_validate_json(content, strict=True)
-        with problems.noted(), archive.open(MATRIX, 2**33) as stream:
-            read_array_header(stream, MATRIX)
-        problems.refuse_any()
-        self.sha256 = sha256_of(path)
+    meta: Submission
+    sha256: str
+    archive: Archive
 
-    def read(self, gallery: Gallery) -> Scored:
-        """Read the matrix and compute the ranks of all queries.
+    def read(self, gallery: Gallery) -> Matrix:
+        """Read the matrix.
 
         Raises:
             SubmissionError: With all problems: size, type, order, values.
@@ -402,11 +380,10 @@ class OpenSubmission:
             check_order("caption_ids", self.meta.caption_ids, gallery.caption_keys)
         images, captions = gallery.shape
         limit = images * captions * 8 + 5000
-        with problems.noted(), self._archive.open(MATRIX, limit) as stream:
-            matrix = read_matrix(stream, MATRIX, self._archive.sizes[MATRIX], gallery.shape)
+        with problems.noted(), self.archive.open(MATRIX, limit) as stream:
+            matrix = read_matrix(stream, MATRIX, self.archive.sizes[MATRIX], gallery.shape)
         problems.refuse_any()
-        precision = _PRECISIONS[matrix.dtype.itemsize]
-        return Scored(count_ranks(matrix, gallery.owner), matrix, precision)
+        return matrix
 
 
 @contextmanager
@@ -419,7 +396,18 @@ def open_submission(path: Path | str) -> Iterator[OpenSubmission]:
     """
     path = Path(path)
     with opened(path) as file:
-        yield OpenSubmission(path, Archive(file, (META, MATRIX)))
+        archive = Archive(file, (META, MATRIX))
+        content = archive.read(META, MAX_META)
+        tree = read_json(content, META)
+        if not isinstance(tree, dict):
+            raise refusal("json.format", META, shown(tree), "an object")
+        problems = Problems()
+        with problems.noted(), refusing_fields(META, Submission, tree):
+            meta = Submission.model_validate_json(content, strict=True)
+        with problems.noted(), archive.open(MATRIX, 2**33) as stream:
+            read_array_header(stream, MATRIX)
+        problems.refuse_any()
+        yield OpenSubmission(meta, sha256_of(path), archive)
 
 
 @contextmanager

@@ -109,6 +109,11 @@ def _read_field(release: Path, split: ScoredSplit, benchmark: Benchmark) -> Gall
     )
 
 
+def repeated(labels: Integer[np.ndarray, " _"]) -> int:
+    """Count the items that are not the only one of their label."""
+    return int(np.sum(np.bincount(labels)[labels] > 1))
+
+
 def _labels(values: Iterable[Hashable]) -> Integer[np.ndarray, " _"]:
     """Number values so that equal values get equal numbers."""
     numbers: dict[Hashable, int] = {}

@@ -1,55 +1,41 @@
 """Matrices in ``.npy`` files: score one of any size in constant memory, or pack it."""
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
-from leaderboard.metrics import CUTOFFS, Labels, Matrix, OneWay, Recalls, recalls, tie_width
+from leaderboard.metrics import CUTOFFS, Labels, Recalls, recalls, tie_width
 from leaderboard.submission.archive import Submission, opened, pack
-from leaderboard.submission.untrusted import ArrayHeader, read_array_header, read_matrix, refusal
+from leaderboard.submission.untrusted import read_array_header, read_matrix, refusal
 from now_builder.errors import FormatError
 from now_builder.formats.io import read_lines
 
 
-@contextmanager
-def open_matrix(path: Path) -> Iterator[Matrix]:
-    """Map a ``.npy`` file of a matrix into memory without reading its values.
+def recall_file(path: Path, captions_per_image: int = 1) -> Recalls:
+    """Score a matrix on disk, in which the captions of an image are consecutive.
 
     Raises:
-        FormatError: If there is no such file.
+        FormatError: If there is no such file, or a value is not finite.
         SubmissionError: If it is not a matrix of floats in C order, or its size is wrong.
     """
     with opened(path) as file:
-        header = _checked(file, read_array_header(file, "matrix"))
-        yield np.memmap(file, header.dtype, "r", header.length, header.shape)
-
-
-def _checked(file: BinaryIO, header: ArrayHeader) -> ArrayHeader:
-    if len(header.shape) != 2 or 0 in header.shape:
-        raise refusal("matrix.shape", "matrix", f"shape {header.shape}", "images x captions")
-    if header.fortran_order:
-        mend = "np.save(path, np.ascontiguousarray(similarity))"
-        raise refusal("matrix.order", "matrix", "columns in one piece", "rows in one piece", mend)
-    size = os.fstat(file.fileno()).st_size
-    if size != header.expected_size:
-        wanted = f"{header.expected_size} by its header"
-        raise refusal("array.size", "matrix", f"{size} bytes", wanted)
-    return header
-
-
-def recall_file(path: Path, captions_per_image: int = 1) -> Recalls:
-    """Score a matrix on disk, in which the captions of an image are consecutive."""
-    with open_matrix(path) as matrix:
-        images, captions = matrix.shape
-        if captions != images * captions_per_image:
-            wanted = f"({images}, {images * captions_per_image}): --captions-per-image"
-            raise refusal("matrix.shape", "matrix", f"shape {matrix.shape}", wanted)
+        header = read_array_header(file, "matrix")
+        images = header.shape[0] if header.shape else 0
+        wanted = images, images * captions_per_image
+        if header.shape != wanted or images == 0:
+            expected = f"{wanted}, images x captions: --captions-per-image"
+            raise refusal("matrix.shape", "matrix", f"shape {header.shape}", expected)
+        if header.fortran_order:
+            mend = "np.save(path, np.ascontiguousarray(similarity))"
+            found, expected = "columns in one piece", "rows in one piece"
+            raise refusal("matrix.order", "matrix", found, expected, mend)
+        if (size := path.stat().st_size) != header.expected_size:
+            expected = f"{header.expected_size} by its header"
+            raise refusal("array.size", "matrix", f"{size} bytes", expected)
+        matrix = np.memmap(file, header.dtype, "r", header.length, header.shape)
         try:
-            return recalls(matrix, np.arange(captions) // captions_per_image)
+            return recalls(matrix, np.arange(wanted[1]) // captions_per_image)
         except ValueError as error:
             raise FormatError(path, str(error)) from None
 
@@ -57,23 +43,18 @@ def recall_file(path: Path, captions_per_image: int = 1) -> Recalls:
 def recall_tree(found: Recalls) -> dict[str, object]:
     """Return metrics as plain values, for JSON."""
     bounds = ("rsum", "rsum_optimistic", "rsum_pessimistic", "rsum_argsort")
-    return {
-        **{name: getattr(found, name) for name in bounds},
-        "ties": tie_width(found.ranks),
-        "i2t": _way(found.i2t),
-        "t2i": _way(found.t2i),
-    }
-
-
-def _way(way: OneWay) -> dict[str, object]:
-    return {
-        "queries": way.n_queries,
-        **{f"R@{cutoff}": way.recall(cutoff) for cutoff in CUTOFFS},
-        "medR": way.median_rank,
-        "meanR": way.mean_rank,
-        "MRR": way.mrr,
-        "nDCG@10": way.ndcg,
-    }
+    tree: dict[str, object] = {name: getattr(found, name) for name in bounds}
+    tree["ties"] = tie_width(found.ranks)
+    for name, way in (("i2t", found.i2t), ("t2i", found.t2i)):
+        tree[name] = {
+            "queries": way.n_queries,
+            **{f"R@{cutoff}": way.recall(cutoff) for cutoff in CUTOFFS},
+            "medR": way.median_rank,
+            "meanR": way.mean_rank,
+            "MRR": way.mrr,
+            "nDCG@10": way.ndcg,
+        }
+    return tree
 
 
 def pack_file(

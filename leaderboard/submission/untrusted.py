@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from leaderboard.core.errors import Problem, Problems, SubmissionError
+from now_builder.errors import NowError
 
 MAX_MEMBERS = 32
 MAX_RATIO = 200
@@ -64,6 +64,57 @@ _UNREADABLE = (
     TokenError,
     Warning,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem of a submission.
+
+    Attributes:
+        code: stable name for programs, such as ``matrix.shape``.
+        field: location: a member of the zip, or a field of ``submission.json``.
+        mend: how to fix it, if not obvious.
+    """
+
+    code: str
+    field: str
+    found: str
+    expected: str
+    mend: str = ""
+
+    def __str__(self) -> str:
+        """Format the problem as one line."""
+        mend = f" ({self.mend})" if self.mend else ""
+        return f"{self.field}: found {self.found}, expected {self.expected}{mend}"
+
+
+class SubmissionError(NowError):
+    """A submission is invalid; the message begins with its name and lists all problems."""
+
+    def __init__(self, *problems: Problem, name: str = "") -> None:
+        text = "; ".join(str(problem) for problem in problems)
+        super().__init__(f"{name}: {text}" if name else text)
+        self.problems = problems
+
+
+class Problems:
+    """A list of problems that are reported at once."""
+
+    def __init__(self) -> None:
+        self.found: list[Problem] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Collect the problems of a :class:`SubmissionError` raised inside."""
+        try:
+            yield
+        except SubmissionError as error:
+            self.found += error.problems
+
+    def refuse_any(self) -> None:
+        """Raise a :class:`SubmissionError` with all collected problems, if there are any."""
+        if self.found:
+            raise SubmissionError(*self.found)
 
 
 @runtime_checkable
@@ -335,14 +386,13 @@ def check_finite(
     matrix: Float[np.ndarray, "images captions"], name: str
 ) -> Float[np.ndarray, "images captions"]:
     """Return the matrix; refuse it, naming the first value that is not finite."""
-    finite = np.isfinite(matrix)
-    if not finite.all():
-        row, column = np.argwhere(~finite)[0].tolist()
-        found = (
-            f"{np.count_nonzero(~finite)} values that are not finite, the first"
-            f" ({matrix[row, column]}) at image {row}, caption {column}"
+    wrong = np.argwhere(~np.isfinite(matrix))
+    if len(wrong):
+        row, column = wrong[0].tolist()
+        found = f"{len(wrong)} values that are not finite, the first ({matrix[row, column]})"
+        raise refusal(
+            "matrix.finite", name, f"{found} at image {row}, caption {column}", "finite numbers"
         )
-        raise refusal("matrix.finite", name, found, "finite numbers")
     return matrix
 
 

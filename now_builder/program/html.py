@@ -1,4 +1,4 @@
-"""Jinja templates of a package, set up alike: escaped, save Markdown; strict about names."""
+"""Jinja templates of a package, set up alike: HTML is escaped, Markdown and LaTeX are not."""
 
 import base64
 import hashlib
@@ -16,7 +16,7 @@ def template_environment(package: str) -> Environment:
     """
     environment = Environment(
         loader=PackageLoader(package),
-        autoescape=select_autoescape(disabled_extensions=["md.j2"], default=True),
+        autoescape=select_autoescape(disabled_extensions=["md.j2", "tex.j2"], default=True),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from leaderboard.cli import main
-from leaderboard.core.errors import SubmissionError
 from leaderboard.scoring.evaluate import score
-from leaderboard.scoring.result import Note, Release
+from leaderboard.scoring.result import Duplicates, Note, Release
 from leaderboard.store.entries import Reproduction, file_result, read_store, withdraw
 from leaderboard.submission.archive import new_submission, pack, with_details
 from leaderboard.submission.gallery import read_gallery
+from leaderboard.submission.untrusted import SubmissionError
 from now_builder.formats.captions import TOKENIZERS, to_line
 from now_builder.formats.features import FeatureBatch, write_features
 from now_builder.formats.release import (
@@ -35,6 +35,7 @@ SECRET = "0123456789abcdef" * 4
 SIZES = {"train": 4, "dev": 12, "test": 24}
 LANGUAGES = ("zh", "en", "de")
 TOPICS = ("food", "sport")
+NO_DUPLICATES = Duplicates(captions=0, images=0, ceiling_rsum=600, rsum=0)
 
 
 def _caption(split, row):

@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 from dataclasses import replace
-from functools import cache
 from itertools import permutations
 
 import h5py
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from leaderboard.blind import RoundPlan, close_round, keyed_order, make_round
-from leaderboard.scoring.evaluate import read_inputs, score
+from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.store.dataset import dataset_report
 from leaderboard.store.entries import entry_of
@@ -166,12 +165,12 @@ def test_nothing_of_the_pages_is_in_the_participants_part(source, out):
         assert {h5py.h5g.get_objinfo(file[name].id).mtime for name in file} == {0}
 
 
-def test_the_participants_part_packs_and_validates_but_never_scores(out, tmp_path, now_leaderboard):
+def test_the_participants_part_packs_and_checks_but_never_scores(out, tmp_path, now_leaderboard):
     x, half = tmp_path / "x.zip", out / "participants"
     np.save(tmp_path / "s.npy", _noisy(out))
     naming = ["--release", half, "--track", "jieba", "--method", "Mine"]
     assert now_leaderboard("pack", tmp_path / "s.npy", "-o", x, *naming)[0] == 0
-    assert now_leaderboard("validate", x, "--release", half)[0] == 0
+    assert now_leaderboard("score", "--check", x, "--release", half)[0] == 0
     for command in (["score"], ["submit", "--store", tmp_path / "store"]):
         code, text, told = now_leaderboard(*command, x, "--release", half)
         assert (code, text) == (1, "")
@@ -227,10 +226,8 @@ def test_after_the_round_anyone_scores_again_with_ranks(source, secret, tmp_path
     code, text, _ = now_leaderboard("blind", "make", source, out, "--secret-file", secret)
     assert code == 0
     x = pack_for_round(out, _noisy(out), tmp_path / "x.zip")
-    kept = cache(read_inputs)  # as a service that read the round before it was closed
-    blind = score(x, out / "judge", read=kept)
+    blind = score(x, out / "judge")
     assert now_leaderboard("blind", "close", out)[0] == 0
-    assert score(x, out / "judge", read=kept).release.origin == "closed"
     commitment = hashlib.sha256((out / "closed" / "blind.json").read_bytes()).hexdigest()
     assert commitment in text
     assert commitment == json.loads((out / "participants" / "round.json").read_text())["commitment"]

@@ -13,7 +13,7 @@ import yaml
 
 from leaderboard.blind import RoundPlan, make_round
 from leaderboard.metrics import recalls
-from leaderboard.scoring.evaluate import score, validate
+from leaderboard.scoring.evaluate import check_submission, score
 from leaderboard.submission.archive import new_submission
 from now_builder.errors import NowError
 from tests.leaderboard.conftest import pack_for_round, pairing_of
@@ -155,19 +155,18 @@ def test_refusals_are_the_boards_words_and_none_ends_in_a_traceback(made, run, t
         return ended.stderr
 
     for changes, matrix in (
-        ({}, plain[:, :5]),
         ({}, infinite),
-        ({"caption_ids": keys[:-1]}, plain),
+        ({"caption_ids": keys[:-1]}, plain[:, :5]),
         (foreign, plain[:3]),
     ):
         told = refused(json.dumps(tree | changes), matrix)
         with pytest.raises(NowError) as caught:
             score(tmp_path / "x.zip", made / "out/judge")
         assert told == f"refused: {str(caught.value).removeprefix(f'{tmp_path}/x.zip: ')}\n"
-    for changes in ({"dataset_fingerprint": "0" * 64}, {"split": "dev"}):
-        assert ": found " in refused(json.dumps(tree | changes))
+    told = refused(json.dumps(tree | {"dataset_fingerprint": "0" * 64, "split": "dev"}))
+    assert told.count(": found ") == 2
     strange = '{"track": "jieba", "image_ids": [["a"]], "caption_ids": 3, "payload": {}}'
-    for text in (None, "{" * 10_000, '{"track": ["jieba"]}', strange):
+    for text in (None, "{" * 10_000, strange):
         refused(text)
     assert "similarity.npy" in refused(json.dumps(tree), np.array([[None]]))
 
@@ -217,7 +216,7 @@ def test_the_starting_kit_can_be_sent_as_it_is(bundle, made, run, tmp_path):
         with zipfile.ZipFile(path, "w") as archive:
             archive.write(kit / track / "submission.json", "submission.json")
             archive.write(kit / "similarity.npy", "similarity.npy")
-        assert validate(path, made / "out/participants")[0].track == track
+        assert check_submission(path, made / "out/participants")[0].track == track
     assert run(path)[1] == _figures(score(path, made / "out/judge"))
 
 

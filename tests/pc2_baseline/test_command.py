@@ -55,7 +55,7 @@ def test_predict_packs_the_matrix_that_the_board_reads(trained, tiny, tmp_path):
     assert call("predict", trained, "--split", "test", "-o", out).returncode == 0
     assert set(zipfile.ZipFile(out).namelist()) == {"submission.json", "similarity.npy"}
     with open_submission(out) as submission:
-        matrix = submission.read(read_gallery(tiny, "test", "jieba")).arrays
+        matrix = submission.read(read_gallery(tiny, "test", "jieba"))
         assert submission.meta.training.ensemble_size == 2
         assert submission.meta.training.checkpoint_selection == "dev"
     assert matrix.shape == (8, 8)
@@ -63,7 +63,7 @@ def test_predict_packs_the_matrix_that_the_board_reads(trained, tiny, tmp_path):
     dev = tmp_path / "dev.zip"
     assert call("predict", trained, "--split", "dev", "-o", dev).returncode == 0
     with open_submission(dev) as submission:
-        matrix = submission.read(read_gallery(tiny, "dev", "jieba")).arrays
+        matrix = submission.read(read_gallery(tiny, "dev", "jieba"))
     state = json.loads((trained / "best" / "state.json").read_text())
     assert recalls(np.asarray(matrix, dtype=np.float32)).rsum == pytest.approx(state["best_rsum"])
 

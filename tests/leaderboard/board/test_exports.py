@@ -100,7 +100,6 @@ OURS = {
     "footnote": "Trained twice.",
     "notes": (),
     "ranked": True,
-    "resampled": True,
 }
 
 

@@ -10,14 +10,14 @@ from leaderboard.board.exports import rows_of
 from leaderboard.board.reported import NoiseCondition, read_reported
 from leaderboard.board.tables import RECALLS, SectionKind, boards_of, make_board
 from leaderboard.metrics import recalls
-from leaderboard.scoring.evaluate import figures_of, record_within
+from leaderboard.scoring.evaluate import figures_of, figures_within, record_within
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import Release
 from leaderboard.store.entries import entry_of
 from leaderboard.submission.archive import Training
 from now_builder.formats.benchmarks import BOARDS
 from now_builder.formats.noise import Noise
-from tests.leaderboard.conftest import proven
+from tests.leaderboard.conftest import NO_DUPLICATES, proven
 
 
 def _sections(board):
@@ -104,8 +104,7 @@ def test_other_noise_another_split_and_a_blind_round_are_tables_of_their_own(fil
 
 def test_a_result_of_five_folds_stands_on_both_boards(entry_on, monkeypatch):
     """On folds of two images: the whole split on one board, the folds on the other."""
-    for module in ("leaderboard.scoring.evaluate", "leaderboard.board.tables"):
-        monkeypatch.setattr(f"{module}.FOLD", 2)
+    monkeypatch.setattr("leaderboard.board.tables.FOLD", 2)
     first = np.array([[5, 1, 9, 1], [1, 5, 1, 9], [1, 9, 5, 1], [9, 1, 1, 5]], np.float32)
     second = first.copy()
     second[:2, :2] = [[1, 5], [5, 1]]
@@ -115,8 +114,7 @@ def test_a_result_of_five_folds_stands_on_both_boards(entry_on, monkeypatch):
     for name, matrix in (("A", first), ("B", second)):
         entry = entry_on(name)
         folds = record_within(matrix, np.arange(4), np.arange(4) // 2)
-        figures = figures_of(folds, folds)
-        figures.pop("duplicates")
+        figures = figures_of(folds, NO_DUPLICATES) | {"folds": figures_within(folds, 2, 2)}
         entries.append(_changed(entry, **figures, **shared, track="coco", ranks=folds))
     assert boards_of(entries[0].result) == ("coco-5k", "coco-1k")
     assert [entry.result.folds.rsum for entry in entries] == [600.0, 500.0]
@@ -126,7 +124,6 @@ def test_a_result_of_five_folds_stands_on_both_boards(entry_on, monkeypatch):
     # first and second where it draws none of them, in 1 of 16 resamples.
     assert rows[["place_low", "place_high"]].to_numpy().tolist() == [[1, 2], [1, 2]]
     assert (rows.loc["B", "low"], rows.loc["B", "high"]) == (400.0, 600.0)
-    assert rows["resampled"].all()
     assert rows.loc["B", list(RECALLS)].tolist()[:2] == [50.0, 100.0]
     assert len(_scored(make_board("coco-5k", entries))) == 2
 

@@ -4,8 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from leaderboard.core.steps import steps_of, to_step
-from leaderboard.metrics import recalls
+from leaderboard.metrics import recalls, steps_of, to_step
 
 PAIRS, NEAR = 200, (1, 5, 10)
 

@@ -6,14 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from leaderboard.core.errors import SubmissionError
 from leaderboard.metrics import recalls
-from leaderboard.scoring.evaluate import record_within, score, validate
+from leaderboard.scoring.evaluate import check_submission, record_within, score
 from leaderboard.scoring.references import label_rsum, references_of
 from leaderboard.scoring.result import Result
-from leaderboard.store.entries import read_result, read_results, write_result
+from leaderboard.store.entries import read_result, write_result
+from leaderboard.store.recompute import read_board
 from leaderboard.submission.archive import new_submission, pack
 from leaderboard.submission.gallery import read_gallery
+from leaderboard.submission.untrusted import SubmissionError
 from now_builder.errors import FormatError
 from now_builder.formats.release import read_pairs, write_pairs
 from tests.leaderboard.conftest import SIZES, make_similarity, score_matrix
@@ -50,7 +51,7 @@ def test_another_release_or_split_is_an_error_and_not_a_low_score(tmp_path, pack
     path = mine / "now100k_precomp" / "test_caps_jieba.txt"
     first, second, *lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([second, first, *lines]))
-    for check in (score, validate):
+    for check in (score, check_submission):
         with pytest.raises(SubmissionError, match=r"dataset_fingerprint.*another release"):
             check(packed, mine)
     meta = new_submission(release, "jieba", "dev", "Mine").model_copy(update={"split": "test"})
@@ -127,7 +128,7 @@ HOSTILE = [
     ("url,topic\nhttp://a.test/,b\n", "no row for 24 of 24 pairs"),
     (
         "url,topics\nhttp://a.test/,b\n",
-        r"columns \['topics', 'url'\], expected lang, topic \(and caption_topic\) or ocr",
+        r"columns \['topics', 'url'\], expected key or url, and lang, topic",
     ),
     (
         "url,topic\n{url},a\n{url},b\n",
@@ -156,9 +157,9 @@ def test_a_file_that_is_no_result_is_named(tmp_path):
     for content in hostile:
         (tmp_path / "bad.json").write_bytes(content)
         with pytest.raises(FormatError, match=r"bad\.json"):
-            read_results([tmp_path])
+            read_board([tmp_path])
     with pytest.raises(FormatError, match=r"none\.json"):
-        read_results([tmp_path / "none.json"])
+        read_board([tmp_path / "none.json"])
 
 
 def test_distances_get_a_hint_and_bad_similarities_do_not(tmp_path, release):

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 import now_builder
-from leaderboard.core.errors import SubmissionError
 from leaderboard.scoring.evaluate import score
 from leaderboard.submission.archive import (
     MATRIX,
@@ -33,6 +32,7 @@ from leaderboard.submission.archive import (
     with_details,
 )
 from leaderboard.submission.gallery import Gallery
+from leaderboard.submission.untrusted import SubmissionError
 from now_builder.errors import FormatError
 from tests.leaderboard.conftest import make_similarity, the_problem
 
@@ -81,7 +81,7 @@ def _with(meta=None, matrix=None, **changes):
 def _read(path, content):
     path.write_bytes(content)
     with open_submission(path) as submission:
-        return submission.meta, submission.read(GALLERY).arrays
+        return submission.meta, submission.read(GALLERY)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -294,7 +294,7 @@ from pathlib import Path
 import numpy as np
 from leaderboard.submission.gallery import Gallery
 from leaderboard.submission.archive import open_submission
-from leaderboard.core.errors import SubmissionError
+from leaderboard.submission.untrusted import SubmissionError
 rows = np.arange(6)
 gallery = Gallery(["x"] * 6, ["x"] * 6, rows, rows, rows, "a" * 64, "rebuilt")
 resource.setrlimit(resource.RLIMIT_AS, (900 * 2**20, 900 * 2**20))
@@ -308,7 +308,7 @@ def refused(path):
 print(sum(refused(Path(name)) for name in sys.argv[2:]))
 path = Path(sys.argv[1])
 sound, generator, count = path.read_bytes(), np.random.default_rng(0), 0
-for turn in range(500):
+for turn in range(200):
     content = bytearray(sound)
     for _ in range(generator.integers(1, 5)):
         place = generator.integers(len(content))
@@ -323,7 +323,7 @@ print(count)
 def test_bombs_and_damaged_bytes_do_no_more_than_be_refused_in_little_memory(tmp_path):
     """Each bomb would need gigabytes if it were believed; the address space is 900 MB.
 
-    500 times a sound submission, damaged in places.
+    200 times a sound submission, damaged in places.
     """
     meta = b'{"a":"' + b"x" * 2**25 + b'"}'
     files = {
@@ -344,7 +344,7 @@ def test_bombs_and_damaged_bytes_do_no_more_than_be_refused_in_little_memory(tmp
     )
     assert done.returncode == 0, done.stderr
     bombs, damaged = map(int, done.stdout.split())
-    assert (bombs, damaged > 300) == (3, True)
+    assert (bombs, damaged > 120) == (3, True)
 
 
 def test_names_that_cannot_be_seen_or_that_hide_something_are_refused():

@@ -7,11 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from leaderboard.core.errors import SubmissionError
 from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import score
 from leaderboard.submission.archive import new_submission
 from leaderboard.submission.matrix import pack_file, recall_file
+from leaderboard.submission.untrusted import SubmissionError
 from now_builder.errors import FormatError
 from tests.leaderboard.conftest import SIZES, make_similarity, the_problem
 

@@ -9,13 +9,13 @@ import zipfile
 import numpy as np
 import pytest
 
-from leaderboard.core.errors import SubmissionError
 from leaderboard.submission.archive import Links
 from leaderboard.submission.untrusted import (
     MAX_DEPTH,
     MAX_HEADER,
     MAX_MEMBERS,
     Archive,
+    SubmissionError,
     read_array_header,
     read_json,
     read_matrix,

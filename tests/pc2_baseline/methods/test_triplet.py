@@ -136,7 +136,7 @@ def test_several_runs_are_predicted_as_one_with_their_networks_counted(runs, tin
     out = tmp_path / "sgraf.zip"
     predict([runs / "sgr", runs / "saf"], "test", out)
     with open_submission(out) as submission:
-        matrix = submission.read(read_gallery(tiny, "test", "jieba")).arrays
+        matrix = submission.read(read_gallery(tiny, "test", "jieba"))
         meta = submission.meta
     own = [sigmoid(similarity(runs / name)) for name in ("sgr", "saf")]
     assert np.allclose(sigmoid(matrix), (own[0] + own[1]) / 2, atol=1e-6)

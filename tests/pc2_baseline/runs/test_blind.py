@@ -8,7 +8,7 @@ import pytest
 
 from leaderboard.blind import RoundPlan, make_round
 from leaderboard.cli import main as judge
-from leaderboard.core.steps import steps_of, to_step
+from leaderboard.metrics import steps_of, to_step
 from leaderboard.scoring.evaluate import score
 from now_builder.errors import FormatError
 from pc2_baseline.cli import main
@@ -61,7 +61,7 @@ def test_from_a_release_to_a_blind_score_by_commands(easy, run, tmp_path, monkey
     assert board("blind", "make", easy, out, "--pairs", 32, "--round", "June")[0] == 0
     predicted = ("predict", run, "--release", out / "participants", "-o", x)
     assert command(monkeypatch, capsys, main, "pc2-baseline", *predicted)[0] == 0
-    assert board("validate", x, "--release", out / "participants")[0] == 0
+    assert board("score", "--check", x, "--release", out / "participants")[0] == 0
     assert board("score", x, "--release", out / "participants")[0] == 1
     code, text, _ = board("score", x, "--release", out / "judge", "--json")
     assert code == 0

@@ -47,7 +47,7 @@ def scored(release, settings, out):
     """The submission's description and its matrix."""
     zero_shot(release, out, settings)
     with open_submission(out) as submission:
-        matrix = submission.read(read_gallery(release, settings.split, "jieba")).arrays
+        matrix = submission.read(read_gallery(release, settings.split, "jieba"))
         return submission.meta, matrix
 
 

@@ -1,17 +1,14 @@
 """Results, comparisons and reports as text for a terminal."""
 
 import textwrap
-from collections.abc import Sequence
 
 import pandas as pd
 
 from leaderboard.board.display_text import CLAIM, REFERENCES
-from leaderboard.core.steps import steps_of
 from leaderboard.core.uncertainty import SIGNIFICANT, Comparison
-from leaderboard.metrics import CUTOFFS, OneWay, Recalls, tie_width
+from leaderboard.metrics import CUTOFFS, OneWay, Recalls, steps_of, tie_width
 from leaderboard.scoring.result import Direction, Result
 from leaderboard.store.dataset import DatasetReport
-from now_builder.config import Strict
 
 WAYS = (("i2t", "image to caption"), ("t2i", "caption to image"))
 
@@ -76,24 +73,10 @@ def recall_text(found: Recalls) -> str:
 
 
 def dataset_text(report: DatasetReport) -> str:
-    """Format a dataset report: tracks, splits, leaks."""
-    return "\n".join(
-        [
-            f"{report.name} ({report.origin}), fingerprint {report.fingerprint[:16]}",
-            "\nCaptions, by their tokens",
-            _table(report.tracks, {"fingerprint", "references"}),
-            "\nImages and pages",
-            _table(report.splits, {"languages", "queries"}),
-            "\nPairs of a later split that an earlier one has too",
-            _table(report.leaks, set()),
-        ]
-    )
-
-
-def _table(rows: Sequence[Strict], left_out: set[str]) -> str:
-    table = pd.json_normalize([row.model_dump(exclude=left_out) for row in rows])
-    table = table.map(lambda value: "–" if value is None else value)
-    return table.to_string(index=False, float_format="{:.2f}".format)
+    """Format a dataset report: duplicates and ceilings of each split and track."""
+    rows = [track.model_dump(exclude={"fingerprint", "references"}) for track in report.tracks]
+    table = pd.DataFrame(rows).to_string(index=False, float_format="{:.2f}".format)
+    return f"{report.name} ({report.origin}), fingerprint {report.fingerprint[:16]}\n{table}"
 
 
 def _rank_statistics(way: Direction | OneWay) -> dict[str, str]:

@@ -1,1 +1,0 @@
-"""Commands of now-leaderboard, one function each."""
