@@ -18,7 +18,7 @@ app = Program(
 )
 blind = Program(name="now-leaderboard blind", help="Rounds whose pairing only the judge knows.")
 app.callback(invoke_without_command=True)(say_version)
-_JUDGE, _KEEP = {"rich_help_panel": "Judge a matrix"}, {"rich_help_panel": "Keep a board"}
+_JUDGE, _KEEP = "Judge a matrix", "Keep a board"
 
 SubmissionFile = Annotated[
     Path,
@@ -44,7 +44,7 @@ Store = Annotated[Path, typer.Option(help="Folder of results with the entry.")]
 EntryName = Annotated[str, typer.Argument(help="Name of the entry: 12 hexadecimal digits.")]
 
 
-@app.command(**_JUDGE)
+@app.command(rich_help_panel=_JUDGE)
 def pack(
     similarity: Annotated[
         Path,
@@ -99,7 +99,7 @@ def pack(
     typer.echo(f"{output}: {meta.method.name}, track {meta.track}, {meta.split} of {release}")
 
 
-@app.command(**_JUDGE)
+@app.command(rich_help_panel=_JUDGE)
 def score(
     submission: SubmissionFile,
     release: ReleaseFolder,
@@ -137,7 +137,7 @@ def score(
     typer.echo(result.to_json() if as_json else as_text(result), nl=not as_json)
 
 
-@app.command(**_JUDGE)
+@app.command(rich_help_panel=_JUDGE)
 def recall(
     matrix: Annotated[
         Path, typer.Argument(metavar="MATRIX.npy", help="Floats, images x captions, in C order.")
@@ -156,7 +156,7 @@ def recall(
     typer.echo(json.dumps(recall_tree(found), indent=2) if as_json else recall_text(found))
 
 
-@app.command(**_JUDGE)
+@app.command(rich_help_panel=_JUDGE)
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A.json", help="A result.")],
     second: Annotated[Path, typer.Argument(metavar="B.json", help="A result on the same split.")],
@@ -177,7 +177,7 @@ def compare(
     typer.echo(json.dumps(asdict(found), indent=2) if as_json else comparison_as_text(found, names))
 
 
-@app.command(**_JUDGE)
+@app.command(rich_help_panel=_JUDGE)
 def verify(
     results: Annotated[list[Path], typer.Argument(metavar="RESULT.json...", help="Result files.")],
     submission: Annotated[
@@ -204,7 +204,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command(**_KEEP)
+@app.command(rich_help_panel=_KEEP)
 def submit(
     submission: SubmissionFile,
     release: ReleaseFolder,
@@ -237,7 +237,7 @@ def submit(
     typer.echo(f"{entry.name}: {state}: {result.method.name}, rSum {result.rsum:.1f}{standing}")
 
 
-@app.command(**_KEEP)
+@app.command(rich_help_panel=_KEEP)
 def withdraw(
     name: EntryName,
     store: Store,
@@ -250,7 +250,7 @@ def withdraw(
     typer.echo(f"{name}: withdrawn")
 
 
-@app.command(**_KEEP)
+@app.command(rich_help_panel=_KEEP)
 def reproduce(
     name: EntryName,
     submission: SubmissionFile,
@@ -275,7 +275,7 @@ def reproduce(
     typer.echo(f"{name}: {'reproduced' if filed.agrees else 'contradicted'}")
 
 
-@app.command(**_KEEP)
+@app.command(rich_help_panel=_KEEP)
 def export_site(
     site: Annotated[Path, typer.Argument(help="Folder to write; an earlier site is replaced.")],
     results: Annotated[
@@ -308,7 +308,7 @@ def export_site(
     typer.echo(f"{site / 'index.html'}: {len(entries)} results, {count} files")
 
 
-@app.command(**_KEEP)
+@app.command(rich_help_panel=_KEEP)
 def export(
     what: Annotated[
         str,
@@ -358,7 +358,7 @@ def export(
     typer.echo(FORMATS[kind](make_board(board, entries, equal_ranks(entries))), nl=False)
 
 
-@app.command(**_KEEP)
+@app.command(rich_help_panel=_KEEP)
 def dataset_report(
     release: ReleaseArgument,
     as_json: AsJson = False,
@@ -383,7 +383,7 @@ def dataset_report(
     typer.echo(report.model_dump_json(indent=2) if as_json else dataset_text(report))
 
 
-@app.command(**_KEEP)
+@app.command(rich_help_panel=_KEEP)
 def check_store(
     store: Annotated[Path, typer.Argument(help="Folder of results to check.")],
     base: Annotated[
@@ -479,7 +479,7 @@ def close_round(
     typer.echo(f"{close_round(out)}: publish it; later scores are not blind")
 
 
-app.add_typer(blind, name="blind", rich_help_panel="Keep a board")
+app.add_typer(blind, name="blind", rich_help_panel=_KEEP)
 
 
 def main() -> None:

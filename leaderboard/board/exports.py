@@ -59,8 +59,8 @@ Row = Mapping[str, Any]
 
 def rows_of(board: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a board as plain values, with None for a missing one."""
-    rows: list[dict[str, Any]] = board.astype(object).where(board.notna(), None).to_dict("records")
-    return rows
+    rows = board.astype(object).where(board.notna(), None).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in rows]
 
 
 def to_csv(board: pd.DataFrame) -> str:
@@ -114,7 +114,7 @@ def _tables(board: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]], li
     rows = board[board["evidence"] != "reference"]
     parts = rows["proof"].map({True: "proof", False: "claims, not ranked"})
     for key, table in rows.groupby(["board", "noise", "data", parts], sort=False):
-        name, *about = key
+        name, *about = map(str, key)
         notes: list[str] = []
         shown = [row | _display(row, notes) for row in rows_of(table)]
         yield f"{TITLES.get(name, name)}: {'; '.join(about)}", shown, notes

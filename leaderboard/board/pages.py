@@ -207,7 +207,7 @@ def _described_otherwise(claim: Result, run: Result) -> list[tuple[str, str, str
     ]
 
 
-def _flat(tree: Mapping[str, Any]) -> dict[str, str]:
+def _flat(tree: dict[str, Any]) -> dict[str, str]:
     """Return the fields that are stated, as text, by their path in the tree."""
     (flat,) = pd.json_normalize(tree, sep=": ").to_dict("records")
     return {

@@ -27,34 +27,16 @@ PROOF = frozenset({"blind", "reproduced"})
 PUBLISHED = "published test split"
 
 COLUMNS: Mapping[str, str] = {
-    "board": "object",
-    "noise": "object",
-    "data": "object",
+    **dict.fromkeys(("board", "noise", "data"), "object"),
     "proof": "bool",
-    "place": "Int64",
-    "place_low": "Int64",
-    "place_high": "Int64",
-    "method": "object",
-    "evidence": "object",
-    "rsum": "float",
-    "claimed": "float",
-    "low": "float",
-    "high": "float",
-    **dict.fromkeys(RECALLS, "float"),
+    **dict.fromkeys(("place", "place_low", "place_high"), "Int64"),
+    **dict.fromkeys(("method", "evidence"), "object"),
+    **dict.fromkeys(("rsum", "claimed", "low", "high", *RECALLS), "float"),
     "ensemble": "Int64",
-    "post_processing": "object",
-    "date": "object",
-    "entry": "object",
-    "url": "object",
-    "authors": "object",
-    "source": "object",
-    "table": "object",
-    "footnote": "object",
-    "notes": "object",
-    "equal_to": "object",
+    **dict.fromkeys(("post_processing", "date", "entry", "url", "authors", "source"), "object"),
+    **dict.fromkeys(("table", "footnote", "notes", "equal_to"), "object"),
     # for pages alone
-    "kind": "object",
-    "item": "object",
+    **dict.fromkeys(("kind", "item"), "object"),
     "ranked": "bool",
     "tied": "boolean",
 }
@@ -146,8 +128,8 @@ def make_board(
     facts = BOARD_FACTS[name]
     origin: Origin = "archive" if name in TOKENIZERS else "field"
     reported: dict[NoiseCondition, list[ReportedRow]] = defaultdict(list)
-    for printed in read_reported(name):
-        reported[printed.noise].append(printed)
+    for one in read_reported(name):
+        reported[one.noise].append(one)
     for noise in reported.keys() - {kind.noise for kind in sections if kind.published}:
         size = *facts.test_size, facts.folds
         sections[SectionKind("test", None, origin, noise, *size, published=True)] = []
@@ -161,8 +143,12 @@ def make_board(
         part = pd.DataFrame([row | shared for row in rows], columns=list(COLUMNS)).astype(COLUMNS)
         if kind.noise in reported or not kind.noise.mismatch:
             _add_places(part)
-        proven = bool(part["proof"].any())
-        order = _section_order(kind, name, proven=proven, printed=bool(own_reported))
+        proven, printed = bool(part["proof"].any()), bool(own_reported)
+        order = (
+            *(kind.split != "test", not proven, name in TOKENIZERS and printed, not printed),
+            _PROTOCOLS.index(kind.noise.protocol),
+            *(kind.noise.mismatch or 0.0, -kind.n_images, kind.fingerprint or ""),
+        )
         parts.append((order, _ordered(part, proven=proven)))
     parts.sort(key=lambda pair: pair[0])
     return pd.concat([part for _, part in parts], ignore_index=True)
@@ -209,21 +195,6 @@ def _noise(result: Result) -> NoiseCondition:
         return NoiseCondition(protocol="web")
     clean = NoiseCondition(protocol="none", mismatch=0.0)
     return clean if noise is not None else NoiseCondition(protocol="unstated")
-
-
-def _section_order(
-    kind: SectionKind, board: BoardName, *, proven: bool, printed: bool
-) -> tuple[object, ...]:
-    return (
-        kind.split != "test",
-        not proven,
-        board in TOKENIZERS and printed,
-        not printed,
-        _PROTOCOLS.index(kind.noise.protocol),
-        kind.noise.mismatch or 0.0,
-        -kind.n_images,
-        kind.fingerprint or "",
-    )
 
 
 def part_of(result: Result, board: BoardName) -> Result | Within:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from leaderboard.submission.untrusted import Problem, shown
 from now_builder.errors import FormatError
 
 _CLOCKS_DIFFER = timedelta(minutes=10)
-_EARLIEST = datetime(1999, 1, 1, tzinfo=UTC)
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 # no capitals: some file systems ignore case
 _PATH = re.compile(rf"(?:{'|'.join(KINDS)})/[a-z0-9][a-z0-9-]*\.json|README\.md|\.gitignore")
 
@@ -40,17 +40,14 @@ def check_store(
     records: dict[str, Record] = {}
     files, old = _files(store, problems), _files(base, []) if base else {}
     for path in sorted(path for path in files if "/" in path):
-        kind = KINDS[path.partition("/")[0]]
         try:
-            records[path] = read_record(store / path, kind)
+            records[path] = read_record(store / path, KINDS[path.partition("/")[0]])
         except FormatError as error:
-            problems.append(Problem("record.format", path, error.problem, f"a {kind.__name__}"))
+            problems.append(Problem("record.format", path, error.problem, "a sound record"))
     if not problems:
         fixed = old.keys() | {path for path in files if "/" not in path}
         changed = [path for path in fixed if base and files.get(path) != old.get(path)]
-        problems += [
-            Problem("base.changed", path, "a change", "only new records") for path in changed
-        ]
+        problems += [Problem("base.changed", path, "a change", "none") for path in changed]
         for path, record in records.items():
             problems += _check_name(path, record, records, files[path])
         problems += _check_dates(records, old)
@@ -85,22 +82,19 @@ def _files(root: Path, problems: list[Problem]) -> dict[str, bytes]:
             if plain and small and _PATH.fullmatch(path):
                 files[path] = Path(entry.path).read_bytes()
             elif path not in KINDS or not entry.is_dir(follow_symlinks=False):
-                found = Problem("store.foreign", shown(path), "another file or a link", "records")
-                problems.append(found)
+                problems.append(Problem("store.foreign", shown(path), "no record", "records"))
     return files
 
 
-def _check_name(
-    path: str, record: Record, records: Mapping[str, Record], text: bytes
-) -> Iterator[Problem]:
+def _check_name(path: str, record: Record, all_: Collection[str], text: bytes) -> Iterator[Problem]:
     """Yield what is wrong with a record's name or text, and records about no entry."""
-    names = {other[-17:-5] for other in records if other.startswith("results/")}
+    names = {other[-17:-5] for other in all_ if other.startswith("results/")}
     if path != (wanted := path_of(record)):
         yield Problem("record.name", path, "a name that is not its content's", wanted)
     if isinstance(record, Result):
         if text != record.to_json().encode():
             yield Problem("record.text", path, "other text", "that of score -o")
-        if f"filings/{path[-17:]}" not in records:
+        if f"filings/{path[-17:]}" not in all_:
             yield Problem("filing.missing", path, "no filing", "one, which submit writes")
     about = wanted.partition("/")[2][:12]
     if path.startswith(("filings", "withdrawals", "reproductions")) and about not in names:
@@ -108,11 +102,10 @@ def _check_name(
 
 
 def _check_dates(records: Mapping[str, Record], old: Mapping[str, bytes]) -> Iterator[Problem]:
-    """Yield new filings that are not later than those of the base, or dated ahead."""
+    """Yield new filings that are not later than the base's, or so late that none could follow."""
     filings = {path: one.submitted_at for path, one in records.items() if isinstance(one, Filing)}
-    last = max((at for path, at in filings.items() if path in old), default=_EARLIEST)
-    latest = now() + _CLOCKS_DIFFER  # or no later filing would pass until then
+    last = max([_LONG_AGO, *(at for path, at in filings.items() if path in old)])
     for path in filings.keys() - old.keys():
-        if not last < filings[path] <= latest:
-            wanted = f"after {last} and by {latest}: submit it again"
-            yield Problem("filing.date", path, str(filings[path]), wanted)
+        if not last < filings[path] <= now() + _CLOCKS_DIFFER:
+            found, wanted = str(filings[path]), f"a time after {last}, not ahead"
+            yield Problem("filing.date", path, found, wanted, "submit it again")
