@@ -12,7 +12,7 @@ from leaderboard.core.uncertainty import recall_interval
 from leaderboard.metrics import Ranks, expected_hits
 from leaderboard.scoring.result import RankRecord
 
-WIDTH, HEIGHT = 400.0, 240.0
+# as in the macro chart of parts.html.j2
 _LEFT, _RIGHT, _TOP, _BOTTOM = 38.0, 388.0, 12.0, 206.0
 _KS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100)
 _TABLE_KS = (1, 2, 3, 5, 10, 20, 50, 100)
@@ -49,11 +49,6 @@ class Chart:
     lines: Sequence[tuple[Style, Points, Points]] = ()
     boxes: Sequence[tuple[Style, float, float, float, float]] = ()
     dots: Sequence[tuple[Style, float, float, str]] = ()
-    left: float = _LEFT
-    right: float = _RIGHT
-    bottom: float = _BOTTOM
-    width: float = WIDTH
-    height: float = HEIGHT
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:

@@ -19,12 +19,6 @@ _MOST = 12
 _REPLICATES = 1000
 
 
-def hits_of(record: RankRecord) -> pd.DataFrame:
-    """Return the expected hits of each pair, a column for each recall; images have one caption."""
-    hits = [expected_hits(way, cutoff) for way in record.read() for cutoff in CUTOFFS]
-    return pd.DataFrame(np.stack(hits, axis=1), columns=list(RECALLS))
-
-
 def groups_of(record: RankRecord, labels: Sequence[str]) -> list[dict[str, Any]]:
     """Compute the figures of the queries of each label, ranked among all candidates of the split.
 
@@ -40,7 +34,8 @@ def groups_of(record: RankRecord, labels: Sequence[str]) -> list[dict[str, Any]]
     counts = sorted(Counter(labels).items(), key=lambda item: (-item[1], item[0]))
     named = [label for label, count in counts[:_MOST] if count >= MIN_PAIRS]
     others = f"{len(counts) - len(named)} others"
-    hits = hits_of(record)
+    ways = [expected_hits(way, cutoff) for way in record.read() for cutoff in CUTOFFS]
+    hits = pd.DataFrame(np.stack(ways, axis=1), columns=list(RECALLS))
     group = pd.Series([label if label in named else others for label in labels])
     groups: list[dict[str, Any]] = []
     for name in [*named, others] if named else ():

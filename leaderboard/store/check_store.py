@@ -55,8 +55,8 @@ def check_store(
         commitments = [one.commitment for one in records.values() if isinstance(one, BlindRound)]
         for path in sorted(records.keys() - old.keys()):
             for one in differences_from(records[path], entries, releases, attributes, commitments):
-                found, wanted = f"{one.field} {one.found!r:.60}", f"{one.expected!r:.60}"
-                problems.append(Problem("result.differs", path, found, wanted))
+                said = f"{one.field} {one.found!r:.60}"
+                problems.append(Problem("result.differs", path, said, f"{one.expected!r:.60}"))
             if base and not keeper and _is_for_keepers(records[path], entries.get(path)):
                 problems.append(Problem("record.keeper", path, "proof", "a keeper: --keeper"))
     return sorted(problems, key=lambda problem: (problem.field, problem.code))
