@@ -89,8 +89,7 @@ def pack(
     It records the release's fingerprint and keys, so that a matrix made on another release, or in
     another order, is an error instead of a low score. Use float32: float16 makes ties.
     """
-    from leaderboard.submission.archive import new_submission, with_details
-    from leaderboard.submission.matrix import pack_file
+    from leaderboard.submission.archive import new_submission, pack_file, with_details
     from now_builder.config import read_toml, with_overrides
 
     details = with_overrides(read_toml(about) if about else {}, set_ or [])
@@ -135,25 +134,6 @@ def score(
         write_result(output, result)
         sys.stderr.write(f"wrote {output}\n")
     typer.echo(result.to_json() if as_json else as_text(result), nl=not as_json)
-
-
-@app.command(rich_help_panel=_JUDGE)
-def recall(
-    matrix: Annotated[
-        Path, typer.Argument(metavar="MATRIX.npy", help="Floats, images x captions, in C order.")
-    ],
-    captions_per_image: Annotated[
-        int,
-        typer.Option(help="Consecutive captions of an image: 5 in Flickr30K and MS-COCO.", min=1),
-    ] = 1,
-    as_json: AsJson = False,
-) -> None:
-    """Compute the recalls of any matrix, without a release. It is read in blocks, of any size."""
-    from leaderboard.submission.matrix import recall_file, recall_tree
-    from leaderboard.terminal import recall_text
-
-    found = recall_file(matrix, captions_per_image)
-    typer.echo(json.dumps(recall_tree(found), indent=2) if as_json else recall_text(found))
 
 
 @app.command(rich_help_panel=_JUDGE)

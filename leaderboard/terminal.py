@@ -6,7 +6,7 @@ import pandas as pd
 
 from leaderboard.board.display_text import CLAIM, REFERENCES
 from leaderboard.core.uncertainty import SIGNIFICANT, Comparison
-from leaderboard.metrics import CUTOFFS, OneWay, Recalls, steps_of, tie_width
+from leaderboard.metrics import CUTOFFS, steps_of
 from leaderboard.scoring.result import Direction, Result
 from leaderboard.store.dataset import DatasetReport
 
@@ -55,23 +55,6 @@ def comparison_as_text(found: Comparison, names: tuple[str, str]) -> str:
     return "\n".join([*_wrapped(head), pd.DataFrame.from_dict(rows, orient="index").to_string()])
 
 
-def recall_text(found: Recalls) -> str:
-    """Format the recalls of a bare matrix."""
-    rows = {
-        name: {
-            "queries": way.n_queries,
-            **{f"R@{cutoff}": f"{way.recall(cutoff):.2f}" for cutoff in CUTOFFS},
-            **_rank_statistics(way),
-        }
-        for (_, name), way in zip(WAYS, (found.i2t, found.t2i), strict=True)
-    }
-    lines = [f"rSum {found.rsum:.2f}", pd.DataFrame.from_dict(rows, orient="index").to_string()]
-    if tie_width(found.ranks):
-        bounds = f"{found.rsum_pessimistic:.2f} if all ties are lost, {found.rsum_optimistic:.2f}"
-        lines.append(f"{bounds} if all are won ({found.rsum_argsort:.2f} by stable argsort).")
-    return "\n".join(lines)
-
-
 def dataset_text(report: DatasetReport) -> str:
     """Format a dataset report: duplicates and ceilings of each split and track."""
     rows = [track.model_dump(exclude={"fingerprint", "references"}) for track in report.tracks]
@@ -79,7 +62,7 @@ def dataset_text(report: DatasetReport) -> str:
     return f"{report.name} ({report.origin}), fingerprint {report.fingerprint[:16]}\n{table}"
 
 
-def _rank_statistics(way: Direction | OneWay) -> dict[str, str]:
+def _rank_statistics(way: Direction) -> dict[str, str]:
     """Format the rank statistics, with a dash for those that a blind round hides."""
     figures = {
         "medR": (way.median_rank, ".0f"),

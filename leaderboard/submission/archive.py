@@ -3,7 +3,7 @@
 import platform
 import unicodedata
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,7 +17,7 @@ from jaxtyping import Float
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from leaderboard.core.tracks import ScoredSplit, Track, check_scored_split, check_track
-from leaderboard.metrics import Matrix
+from leaderboard.metrics import Labels, Matrix
 from leaderboard.submission.gallery import Gallery, read_gallery
 from leaderboard.submission.untrusted import (
     Archive,
@@ -36,7 +36,7 @@ from now_builder import __version__
 from now_builder.config import Sha256, Strict, expected_by
 from now_builder.errors import FormatError
 from now_builder.formats.captions import TOKENIZERS
-from now_builder.formats.io import replacing, sha256_of
+from now_builder.formats.io import read_lines, replacing, sha256_of
 from now_builder.formats.noise import Noise
 
 FORMAT: Literal["now-submission/1"] = "now-submission/1"
@@ -349,6 +349,49 @@ def pack(
         archive.writestr(member(META), text)
         with archive.open(member(MATRIX), "w") as stream:
             np.lib.format.write_array(stream, plain, version=(1, 0), allow_pickle=False)
+
+
+def pack_file(
+    path: Path,
+    meta: Submission,
+    matrix: Path,
+    image_ids: Path | None = None,
+    caption_ids: Path | None = None,
+) -> None:
+    """Pack a matrix of floats or whole numbers, reordered by files of keys.
+
+    Args:
+        path: the submission to write.
+        meta: its description, with the keys of the split.
+        matrix: the ``.npy`` file.
+        image_ids: keys of the rows, if they are not in the order of the split.
+        caption_ids: keys of the columns, if they are in another order.
+    """
+    rows = _order(image_ids, meta.image_ids or ())
+    columns = _order(caption_ids, meta.caption_ids or ())
+    with opened(matrix) as file:
+        size, shape = matrix.stat().st_size, (len(rows), len(columns))
+        similarity = read_matrix(file, "matrix", size, shape, whole=True)
+    pack(path, similarity[np.ix_(rows, columns)], meta)
+
+
+def _order(path: Path | None, keys: Sequence[str]) -> Labels:
+    """Return the position of each key of the split in a file of keys."""
+    if path is None:
+        return np.arange(len(keys))
+    found = read_lines(path, "no such file")
+    if found:
+        found[0] = found[0].removeprefix("\ufeff")  # a byte order mark, which some editors write
+    while found and not found[-1].strip():
+        found.pop()
+    places = {key: place for place, key in enumerate(found)}
+    missing = [key for key in keys if key not in places]
+    if missing or len(found) != len(keys):
+        short = f"{missing[0]!r} is missing" if missing else "some occur twice, or are too many"
+        raise FormatError(
+            path, f"{len(found)} keys, expected the {len(keys)} of the split once each: {short}"
+        )
+    return np.array([places[key] for key in keys], dtype=np.int64)
 
 
 def member(name: str) -> zipfile.ZipInfo:

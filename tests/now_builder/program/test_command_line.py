@@ -25,7 +25,7 @@ PROGRAMS = {
     "now_builder": "crawl status label ocr train-detector measure-detector detect tokenize "
     "package export publish fetch-now build verify report audit audit-stats doctor simweb "
     "pinned",
-    "leaderboard": "pack score recall compare verify submit reproduce withdraw "
+    "leaderboard": "pack score compare verify submit reproduce withdraw "
     "check-store dataset-report export export-site blind",
     "pc2_baseline": "train predict zero-shot rank-pairs evaluate examples make-noise "
     "division table presets plant",
