@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from leaderboard.board.reported import NoiseCondition, ReportedRow, read_reported
-from leaderboard.core.tracks import Origin
+from leaderboard.core.rounds import Origin
 from leaderboard.core.uncertainty import intervals_of, resampled, sum_deviation, tied_with_first
 from leaderboard.metrics import hits_per_image
 from leaderboard.scoring.references import REFERENCES, chance_rsum

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from leaderboard.core.rounds import BlindRound
-from leaderboard.core.tracks import check_track
+from leaderboard.core.rounds import BlindRound, check_track
 from leaderboard.metrics import steps_of
 from leaderboard.submission.archive import MATRIX, META, member, new_submission
 from leaderboard.submission.gallery import Gallery, read_gallery

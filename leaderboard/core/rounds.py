@@ -1,16 +1,38 @@
-"""The files of a blind round: ``round.json``, public, and ``blind.json``, secret while it runs."""
+"""Tracks and splits that can be scored, and the files of a blind round: public and secret."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
-from leaderboard.core.tracks import ScoredSplit
 from now_builder.config import Strict, build
-from now_builder.errors import FormatError
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.benchmarks import FieldTrack
+from now_builder.formats.captions import TOKENIZERS, Tokenizer
 from now_builder.formats.io import read_json, sha256_of
 
+Track = Tokenizer | FieldTrack
+TRACKS: tuple[Track, ...] = (*TOKENIZERS, *get_args(FieldTrack))
+ScoredSplit = Literal["dev", "test"]
+SCORED_SPLITS: tuple[ScoredSplit, ...] = ("dev", "test")
+Origin = Literal["rebuilt", "archive", "field", "blind", "closed"]
+
 ROUND_FILE, TRUTH_FILE = "round.json", "blind.json"
+
+
+def check_scored_split(split: str) -> ScoredSplit:
+    """Return a split that can be scored, or raise a :class:`ConfigError`."""
+    if split in ("dev", "test"):
+        return "dev" if split == "dev" else "test"
+    raise ConfigError(f"split: found {split!r}, expected dev or test")
+
+
+def check_track(track: str) -> Track:
+    """Return a track of that name, or raise a :class:`ConfigError`."""
+    for name in TRACKS:
+        if track == name:
+            return name
+    raise ConfigError(f"track: found {track!r}, expected one of {', '.join(TRACKS)}")
 
 
 class BlindRound(Strict):

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Bool
 
-from leaderboard.core.tracks import SCORED_SPLITS
+from leaderboard.core.rounds import SCORED_SPLITS
 from leaderboard.core.uncertainty import Comparison, bootstrap_rsum, compare, recall_interval
 from leaderboard.metrics import (
     CUTOFFS,

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Integer
 from pydantic import ConfigDict, Field
 
-from leaderboard.core.tracks import Origin, ScoredSplit, Track
+from leaderboard.core.rounds import Origin, ScoredSplit, Track
 from leaderboard.core.uncertainty import REPLICATES, SEED
 from leaderboard.metrics import Labels, Ranks
 from leaderboard.submission.archive import Description, Precision

@@ -4,8 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Literal
 
-from leaderboard.core.rounds import read_round
-from leaderboard.core.tracks import SCORED_SPLITS, ScoredSplit, check_track
+from leaderboard.core.rounds import SCORED_SPLITS, ScoredSplit, check_track, read_round
 from leaderboard.scoring.evaluate import ceiling
 from leaderboard.scoring.references import references_of
 from leaderboard.scoring.result import Count, Percent, Points

@@ -16,7 +16,7 @@ import regex
 from jaxtyping import Float
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from leaderboard.core.tracks import ScoredSplit, Track, check_scored_split, check_track
+from leaderboard.core.rounds import ScoredSplit, Track, check_scored_split, check_track
 from leaderboard.metrics import Labels, Matrix
 from leaderboard.submission.gallery import Gallery, read_gallery
 from leaderboard.submission.untrusted import (

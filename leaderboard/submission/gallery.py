@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Integer
 
-from leaderboard.core.rounds import TRUTH_FILE, read_truth, round_of
-from leaderboard.core.tracks import Origin, ScoredSplit, Track
+from leaderboard.core.rounds import TRUTH_FILE, Origin, ScoredSplit, Track, read_truth, round_of
 from now_builder.errors import FormatError
 from now_builder.formats.benchmarks import BENCHMARKS, Benchmark
 from now_builder.formats.precomp import captions_path, read_texts
