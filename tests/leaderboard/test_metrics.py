@@ -218,7 +218,7 @@ def test_what_is_no_matrix_or_no_list_of_owners_is_refused():
         with pytest.raises(ValueError, match="as many images as captions"):
             recalls(np.zeros(shape))
     for owner in ([0, 0, 0], [0, 2, 1], [0, -1, 1]):
-        with pytest.raises(ValueError, match=r"owners, .* expected one for each of 3 captions"):
+        with pytest.raises(ValueError, match="owners, expected one for each of 3 captions"):
             count_ranks(np.zeros((2, 3)), np.array(owner))
 
 
