@@ -166,7 +166,7 @@ def _measure_detector(
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 takes all cores.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a detector on a pool (AP50, recall@36) between DOM boxes above and random below."""
+    """Measure a detector on the pages of a pool: AP50, recall@36, in all and by class."""
     from now_builder.detect.training.measure import measure_detector
 
     _print(measure_detector(captures, weights, pool, device, threads), as_json=as_json)

@@ -1,7 +1,7 @@
 """CLIP's modified ResNet, cut behind layer 3 (C4), with the published parameter names."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile, is_zipfile
@@ -154,11 +154,6 @@ def _layer(inputs: int, planes: int, blocks: int, stride: int) -> nn.Sequential:
     first = Bottleneck(inputs, planes, stride)
     rest = [Bottleneck(planes * _EXPANSION, planes) for _ in range(blocks - 1)]
     return nn.Sequential(first, *rest)
-
-
-def batch_norms(module: nn.Module) -> Iterator[nn.BatchNorm2d]:
-    """Yield the batch normalisations of a module."""
-    return (child for child in module.modules() if isinstance(child, nn.BatchNorm2d))
 
 
 def load_clip(visual: ModifiedResNet, source: str) -> None:

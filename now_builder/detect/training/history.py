@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,15 +16,15 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torchvision.utils import draw_bounding_boxes, make_grid
 
-from now_builder.detect.model.apt import AptDetector
-from now_builder.detect.model.text_encoder import TextEncoder
 from now_builder.detect.regions.extraction import AptExtractor
-from now_builder.detect.training.data import Screenshots, TrainPages
+from now_builder.detect.training.learner import Learner, learning_rate
 from now_builder.detect.training.measure import Found, find, measure
 from now_builder.formats.io import replacing, write_text
 from now_builder.formats.shard import HEIGHT, WIDTH
 
 Item = TypeVar("Item")
+_EPOCHS = 12
+"""Maximum number of epochs that are measured, evenly apart, and the last one."""
 _MEASURED = 200
 _DRAWN = 3
 _BEST = 20
@@ -48,59 +49,51 @@ def remove_history(weights: Path) -> None:
 class History:
     """Record losses, figures on held-out pages and pictures while a training runs.
 
-    Nothing here changes the training. The records are part of the checkpoint, so a training that
-    was killed and resumed has the same history as one that never stopped, each epoch once.
+    Nothing here changes the training. ``state`` is part of the checkpoint, so a training that was
+    killed and resumed has the same history as one that never stopped, each epoch once.
     """
 
-    def __init__(
-        self, weights: Path, pages: TrainPages, encoder: TextEncoder, screenshots: Screenshots
-    ) -> None:
-        self._weights, self._names = weights, pages.mapping.class_names
-        self._encoder, self._screenshots = encoder, screenshots
-        self._pages = _spread(pages.held_out, _MEASURED)
-        self._lines: list[dict[str, Any]] = []
-        self._sums: dict[str, float] = {}
-        self._steps = 0
+    def __init__(self, weights: Path, learner: Learner) -> None:
+        self._weights, self._learner = weights, learner
+        self._pages = _spread(learner.pages.held_out, _MEASURED)
+        self.state: dict[str, Any] = {"lines": [], "sums": Counter(), "steps": 0}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the records for a checkpoint."""
-        return {"lines": self._lines, "sums": self._sums, "steps": self._steps}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
-        self._lines, self._sums, self._steps = state["lines"], state["sums"], state["steps"]
-
-    def on_step_end(self, losses: dict[str, float]) -> None:
-        """Record the losses of a step."""
-        self._steps += 1
-        for name, value in losses.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
-
-    def on_epoch_end(self, epoch: int, step: int, lr: float, model: AptDetector | None) -> None:
-        """Write the mean losses of an epoch and, where a model is given, its figures."""
-        losses = {name: value / self._steps for name, value in self._sums.items()}
-        line: dict[str, Any] = {"epoch": epoch, "step": step, "lr": lr, "losses": losses}
-        if model is not None and self._pages:
-            line.update(self._measure(model, epoch))
-        self._lines.append(line)
-        self._sums, self._steps = {}, 0
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self._lines)
+    def record(self, losses: dict[str, float]) -> None:
+        """Record the losses of a step, and the epoch if the step ended it, as the last one does."""
+        self.state["sums"].update(losses)
+        self.state["steps"] += 1
+        step, total = self._learner.step, self._learner.recipe.steps
+        batch, pages = self._learner.recipe.batch, len(self._learner.pages.learn)
+        before, now = (step - 1) * batch // pages, step * batch // pages
+        if now == before and step < total:
+            return
+        epoch, epochs = max(now, before + 1), -(-total * batch // pages)
+        line: dict[str, Any] = {
+            "epoch": epoch,
+            "step": step,
+            "lr": learning_rate(self._learner.recipe, step - 1),
+            "losses": {k: value / self.state["steps"] for k, value in self.state["sums"].items()},
+        }
+        if self._pages and (step == total or epoch % -(-epochs // _EPOCHS) == 0):
+            line |= self._measure(epoch)
+        self.state["lines"].append(line)
+        self.state |= {"sums": Counter(), "steps": 0}
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self.state["lines"])
         write_text(history_path(self._weights), text)
 
-    def _measure(self, model: AptDetector, epoch: int) -> dict[str, Any]:
-        """Measure a model on held-out pages and draw some of them."""
-        model = copy.deepcopy(model)
+    def _measure(self, epoch: int) -> dict[str, Any]:
+        """Measure the model on held-out pages and draw some of them."""
+        model = copy.deepcopy(self._learner.final)
         model.patches = None  # describes features for export, and is fitted at the end
-        extract = AptExtractor(model, self._encoder, {}).extract
-        [found] = find([extract], self._pages, self._screenshots)
-        rows = _spread(range(len(found)), _DRAWN)
-        screens = self._screenshots.read([self._pages[row] for row in rows])
-        panels = draw_panels(screens, [found[row] for row in rows], self._names)
+        names, screenshots = self._learner.pages.mapping.class_names, self._learner.screenshots
+        found = find(AptExtractor(model, self._learner.encoder, {}), self._pages, screenshots)
+        screens = screenshots.read(_spread(self._pages, _DRAWN))
+        panels = draw_panels(screens, _spread(found, _DRAWN), names)
         sheet = make_grid(panels, nrow=len(panels), padding=8, pad_value=255)
         with replacing(pictures_path(self._weights) / f"epoch-{epoch:03d}.png") as temporary:
             image = Image.fromarray(sheet.permute(1, 2, 0).numpy())
             image.save(temporary, "PNG", compress_level=1)
-        measures = measure(found, self._names)
+        measures = measure(found, names)
         if measures is None:
             return {}
         return {"measured": measures.figures, "measured_by_class": measures.classes}

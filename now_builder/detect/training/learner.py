@@ -1,6 +1,7 @@
 """A detector in training: recipe of its size, model, losses, optimiser, moving average."""
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,9 +14,9 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torchvision.ops import roi_align
 
-from now_builder.detect.labels.mapping import ClassMapping, read_mapping
+from now_builder.detect.labels.mapping import read_mapping
 from now_builder.detect.model.apt import PAPER, TINY, AptDetector, ModelConfig
-from now_builder.detect.model.clip_resnet import batch_norms, load_clip
+from now_builder.detect.model.clip_resnet import load_clip
 from now_builder.detect.model.text_encoder import (
     TextEncoder,
     embed_prompts,
@@ -118,40 +119,51 @@ def identity(settings: TrainDetectorSettings) -> dict[str, Any]:
 
 
 class Learner:
-    """A detector in training.
+    """A detector in training, after ``step`` steps.
 
-    Random draws of a step are a pure function of its number, so a checkpoint needs no state of
-    random generators.
+    The pages of a step and its random draws are a pure function of its number, so a checkpoint
+    needs neither their order nor the state of random generators.
 
     Raises:
         ConfigError: If the device, the precision on it, the text encoder or CLIP's weights cannot
             be had.
     """
 
-    def __init__(
-        self, settings: TrainDetectorSettings, recipe: Recipe, pages: TrainPages, threads: int
-    ) -> None:
-        self.settings, self.recipe = settings, recipe
+    def __init__(self, settings: TrainDetectorSettings, pages: TrainPages) -> None:
+        self.settings, self.pages = settings, pages
+        self.recipe = resolve_recipe(settings, len(pages.learn))
+        self.step = 0
         self.device = choose_device(settings.device)
         on_gpu = self.device.type == "cuda"
         if settings.precision == "fp16" and not on_gpu:
             raise ConfigError(f"precision: found fp16 on device {self.device}; fp16 needs CUDA")
         if settings.precision == "bf16" and on_gpu and not torch.cuda.is_bf16_supported():
             raise ConfigError(f"precision: found bf16, which {self.device} lacks; use fp16")
-        self.encoder: TextEncoder = make_text_encoder(recipe.text_encoder, self.device)
-        self.screenshots = Screenshots(recipe.model.input_size, _CACHE_MIB, threads)
-        self.model, self.appearance = self._build(pages.mapping)
-        shown = [page.labels.classes for page in pages.learn]
-        self.class_weights = class_weights(shown, len(pages.mapping.classes)).to(self.device)
-        self.average = make_average(self.model, settings.ema) if settings.ema else None
-        self.optimizer = torch.optim.AdamW(self._parameter_groups(), weight_decay=0.01)
-        self.scaler = torch.amp.GradScaler("cuda", enabled=settings.precision == "fp16")
-
-    def _build(self, mapping: ClassMapping) -> tuple[AptDetector, Appearance]:
-        prompts = embed_prompts(self.encoder, mapping.classes)
+        threads = settings.threads or os.cpu_count() or 1
+        torch.set_num_threads(threads)
+        self.encoder: TextEncoder = make_text_encoder(self.recipe.text_encoder, self.device)
+        self.screenshots = Screenshots(self.recipe.model.input_size, _CACHE_MIB, threads)
+        prompts = embed_prompts(self.encoder, pages.mapping.classes)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model, appearance = AptDetector(self.recipe.model, prompts), Appearance()
+        self._load(model)
+        self.model = model.to(memory_format=torch.channels_last).to(self.device)
+        self.appearance = appearance.to(self.device)
+        shown = [page.labels.classes for page in pages.learn]
+        self.class_weights = class_weights(shown, len(pages.mapping.classes)).to(self.device)
+        self.average = make_average(self.model, settings.ema) if settings.ema else None
+        backbone = [p for p in self.model.visual.parameters() if p.requires_grad]
+        rest = [p for n, p in self.model.named_parameters() if not n.startswith("visual.")]
+        groups = [
+            {"params": backbone, "factor": 0.1 if settings.clip_weights else 1.0},
+            {"params": [*rest, *self.appearance.parameters()], "factor": 1.0},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, weight_decay=0.01)
+        self.scaler = torch.amp.GradScaler("cuda", enabled=settings.precision == "fp16")
+
+    def _load(self, model: AptDetector) -> None:
+        """Load the weights to start from, if there are any."""
         if self.settings.from_:
             weights = find_weights(self.settings.from_)
             start, card = load_detector(weights, torch.device("cpu"))
@@ -165,15 +177,6 @@ class Learner:
         if self.settings.clip_weights:
             load_clip(model.visual, self.settings.clip_weights)
             _freeze(model)
-        model = model.to(memory_format=torch.channels_last).to(self.device)
-        return model, appearance.to(self.device)
-
-    def _parameter_groups(self) -> list[dict[str, Any]]:
-        backbone = [p for p in self.model.visual.parameters() if p.requires_grad]
-        rest = [p for n, p in self.model.named_parameters() if not n.startswith("visual.")]
-        rest += list(self.appearance.parameters())
-        factor = 0.1 if self.settings.clip_weights else 1.0
-        return [{"params": backbone, "factor": factor}, {"params": rest, "factor": 1.0}]
 
     @property
     def final(self) -> AptDetector:
@@ -186,28 +189,39 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return {name: part.state_dict() for name, part in self._parts().items()}
+        parts = {name: part.state_dict() for name, part in self._parts().items()}
+        return {"step": self.step, "pages": self.pages.fingerprint, **parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
+        self.step = int(state["step"])
 
-    def step(self, number: int, pages: Sequence[TrainPage]) -> dict[str, float]:
-        """Take step ``number``, from 0, on a batch and return its weighted losses.
+    def batch(self) -> list[TrainPage]:
+        """Return the pages of the next step, from the endless sequence of shuffled epochs."""
+        pages, chosen = self.pages.learn, []
+        first = self.step * self.recipe.batch
+        for place in range(first, first + self.recipe.batch):
+            epoch, offset = divmod(place, len(pages))
+            order = torch.randperm(len(pages), generator=torch.Generator().manual_seed(epoch))
+            chosen.append(pages[int(order[offset])])
+        return chosen
+
+    def take_step(self) -> dict[str, float]:
+        """Take the next step and return its weighted losses.
 
         Raises:
             TrainingError: If a loss is not finite.
         """
-        generator = torch.Generator().manual_seed(number)
-        rate = learning_rate(self.recipe, number)
+        rate = learning_rate(self.recipe, self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
         self.optimizer.zero_grad(set_to_none=True)
-        losses = self.losses(pages, generator)
+        losses = self.losses(self.batch(), torch.Generator().manual_seed(self.step))
         total = torch.stack(list(losses.values())).sum()
         if not bool(torch.isfinite(total)):
-            raise TrainingError(f"step {number}: the loss is not finite; try a smaller --lr")
+            raise TrainingError(f"step {self.step}: the loss is not finite; try a smaller --lr")
         self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.scaler.unscale_(self.optimizer)
@@ -216,6 +230,7 @@ class Learner:
         self.scaler.update()
         if self.average is not None:
             self.average.update_parameters(self.model)
+        self.step += 1
         return {name: float(value.detach()) for name, value in losses.items()}
 
     def losses(
@@ -223,9 +238,8 @@ class Learner:
     ) -> dict[str, Float[Tensor, ""]]:
         """Compute the weighted losses of a batch, each page in as many views as the recipe says."""
         model, size, count = self.model, self.recipe.model.input_size, self.recipe.views
-        targets = [
-            to_targets(page, size, self.encoder, generator).to(self.device) for page in pages
-        ]
+        on_cpu = [to_targets(page, size, self.encoder, generator) for page in pages]
+        targets = [page.to(self.device) for page in on_cpu]
         pixels = self.screenshots.read(pages).to(self.device).float() / 255
         if self.settings.zoom > 1:
             pixels, targets = zoom(pixels, targets, self.settings.zoom, generator)
@@ -242,10 +256,9 @@ class Learner:
         with torch.no_grad():
             of_first = objectness[: len(pages)], deltas[: len(pages)]
             proposals = model.rpn.propose(*of_first, anchors, self.recipe.model.proposals)
+            wanted, background = self.recipe.regions, len(model.prompts)
             samples = [
-                sample_regions(
-                    found.boxes, page, self.recipe.regions, len(model.prompts), generator
-                )
+                sample_regions(found.boxes, page, wanted, background, generator)
                 for found, page in zip(proposals, targets, strict=True)
             ]
         for _ in range(1, count):
@@ -276,11 +289,10 @@ class Learner:
 def _freeze(model: AptDetector) -> None:
     """Freeze stem and layer 1 of a loaded backbone, and the statistics of all its batch norms."""
     visual = model.visual
-    frozen = [visual.conv1, visual.conv2, visual.conv3, visual.layer1]
-    for module in [*frozen, *batch_norms(visual)]:
-        for parameter in module.parameters():
-            parameter.requires_grad = False
-    for norm in batch_norms(visual):
+    norms = [child for child in visual.modules() if isinstance(child, nn.BatchNorm2d)]
+    for module in [visual.conv1, visual.conv2, visual.conv3, visual.layer1, *norms]:
+        module.requires_grad_(requires_grad=False)
+    for norm in norms:
         norm.eval()
 
 

@@ -1,7 +1,6 @@
 """Train the detector on a crawl's own train pool, with the browser's elements as labels."""
 
 import logging
-import os
 import time
 import zipfile
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.data import Screenshots, TrainPage, TrainPages, read_train_pages
 from now_builder.detect.training.history import History, remove_history
-from now_builder.detect.training.learner import Learner, identity, learning_rate, resolve_recipe
+from now_builder.detect.training.learner import Learner, identity
 from now_builder.detect.training.measure import Measures, find, measure
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import REGIONS
@@ -35,8 +34,6 @@ from now_builder.program.progress import Progress
 
 CHECKPOINT_EVERY = 100
 """Steps between checkpoints."""
-_MEASUREMENTS = 12
-"""Maximum number of epochs that are measured, evenly apart, and the last one."""
 _FITTED = 200
 """About how many pages the scale of the stored features is fitted on."""
 _log = logging.getLogger(__name__)
@@ -89,12 +86,11 @@ def train_detector(
         "train-detector: %d pages to learn from, %d held out, %d behind a dialog",
         len(pages.learn), len(pages.held_out), pages.dialog_pages,
     )  # fmt: skip
-    training = Training(weights, settings, pages)
-    training.run()
-    measures = finish(weights, training.learner, pages)
+    learner = train(weights, settings, pages)
+    measures = finish(weights, learner)
     checkpoint_path(weights).unlink(missing_ok=True)
     seconds = time.perf_counter() - started
-    return TrainSummary(weights, len(pages.learn), training.recipe.steps, seconds, measures)
+    return TrainSummary(weights, len(pages.learn), learner.step, seconds, measures)
 
 
 def _summarize(weights: Path, settings: TrainDetectorSettings) -> TrainSummary:
@@ -110,94 +106,35 @@ def _summarize(weights: Path, settings: TrainDetectorSettings) -> TrainSummary:
     return TrainSummary(weights, int(learned["pages"]), int(learned["steps"]), 0.0, measured)
 
 
-class Training:
-    """One training, from its first step or its last checkpoint to its last step.
+def train(weights: Path, settings: TrainDetectorSettings, pages: TrainPages) -> Learner:
+    """Take all steps, or those after the last checkpoint, which is next to the weights to be.
 
-    Checkpoint and history are written next to the weights to be.
+    Raises:
+        ConfigError: If the checkpoint is of other settings or pages.
+        FormatError: If the checkpoint is torn.
+        TrainingError: If a loss is not finite.
     """
-
-    def __init__(self, weights: Path, settings: TrainDetectorSettings, pages: TrainPages) -> None:
-        self.weights, self.settings, self.pages = weights, settings, pages
-        threads = settings.threads or os.cpu_count() or 1
-        torch.set_num_threads(threads)
-        self.recipe = resolve_recipe(settings, len(pages.learn))
-        self.learner = Learner(settings, self.recipe, pages, threads)
-        self.history = History(weights, pages, self.learner.encoder, self.learner.screenshots)
-        self.step = 0
-
-    def run(self) -> None:
-        """Take the steps that are left.
-
-        Raises:
-            ConfigError: If the checkpoint is of other settings or pages.
-            FormatError: If the checkpoint is torn.
-            TrainingError: If a loss is not finite.
-        """
-        self.resume()
-        total = self.recipe.steps
-        with Progress("train-detector", total, "step", self.step) as progress:
-            while self.step < total:
-                losses = self.take_step()
-                self.history.on_step_end(losses)
-                self._end_epoch()
-                progress.add(1, ", ".join(f"{k} {value:.3f}" for k, value in losses.items()))
-                if self.step % CHECKPOINT_EVERY == 0 and self.step < total:
-                    self.save()
-
-    def take_step(self) -> dict[str, float]:
-        """Take the next step and return its weighted losses."""
-        losses = self.learner.step(self.step, self.batch())
-        self.step += 1
-        return losses
-
-    def batch(self) -> list[TrainPage]:
-        """Return the pages of the next step, from the endless sequence of shuffled epochs.
-
-        Their order is a pure function of the epoch, so a checkpoint need not keep it.
-        """
-        first, pages = self.step * self.recipe.batch, []
-        for place in range(first, first + self.recipe.batch):
-            epoch, offset = divmod(place, len(self.pages.learn))
-            generator = torch.Generator().manual_seed(epoch)
-            order = torch.randperm(len(self.pages.learn), generator=generator)
-            pages.append(self.pages.learn[int(order[offset])])
-        return pages
-
-    def _end_epoch(self) -> None:
-        """Record the epoch if the last step ended it; the training's last step always does."""
-        batch, pages = self.recipe.batch, len(self.pages.learn)
-        before, now = ((self.step - back) * batch // pages for back in (1, 0))
-        last = self.step == self.recipe.steps
-        if now == before and not last:
-            return
-        epoch = max(now, before + 1)
-        epochs = -(-self.recipe.steps * batch // pages)
-        due = last or epoch % -(-epochs // _MEASUREMENTS) == 0
-        rate = learning_rate(self.recipe, self.step - 1)
-        self.history.on_epoch_end(epoch, self.step, rate, self.learner.final if due else None)
-
-    def save(self) -> None:
-        """Write a checkpoint."""
-        state = {
-            "step": self.step,
-            "pages": self.pages.fingerprint,
-            **self.learner.state_dict(),
-            "watch": self.history.state_dict(),
-        }
-        save_checkpoint(self.weights, state, identity(self.settings))
-
-    def resume(self) -> None:
-        """Restore the checkpoint, if there is one, or raise what :meth:`run` does."""
-        state = load_checkpoint(self.weights, identity(self.settings), self.learner.device)
-        if state is None:
-            remove_history(self.weights)
-            return
-        if state["pages"] != self.pages.fingerprint:
-            path = checkpoint_path(self.weights)
-            raise ConfigError(f"{path}: begun on other pages; --force starts over")
-        self.learner.load_state_dict(state)
-        self.history.load_state_dict(state["watch"])
-        self.step = int(state["step"])
+    learner = Learner(settings, pages)
+    history = History(weights, learner)
+    state = load_checkpoint(weights, identity(settings), learner.device)
+    if state is None:
+        remove_history(weights)
+    elif state["pages"] != pages.fingerprint:
+        path = checkpoint_path(weights)
+        raise ConfigError(f"{path}: begun on other pages; --force starts over")
+    else:
+        learner.load_state_dict(state)
+        history.state = state["history"]
+    total = learner.recipe.steps
+    with Progress("train-detector", total, "step", learner.step) as progress:
+        while learner.step < total:
+            losses = learner.take_step()
+            history.record(losses)
+            progress.add(1, ", ".join(f"{k} {value:.3f}" for k, value in losses.items()))
+            if learner.step % CHECKPOINT_EVERY == 0 and learner.step < total:
+                state = {**learner.state_dict(), "history": history.state}
+                save_checkpoint(weights, state, identity(settings))
+    return learner
 
 
 def checkpoint_path(weights: Path) -> Path:
@@ -236,13 +173,13 @@ def load_checkpoint(
     return state
 
 
-def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | None:
+def finish(weights: Path, learner: Learner) -> Measures | None:
     """Fix the scale of the stored features, measure on held-out pages, and write the weights.
 
     Returns:
         Figures on the held-out pages; ``None`` where none has labelled elements.
     """
-    model, settings = learner.model, learner.settings
+    model, settings, pages = learner.model, learner.settings, learner.pages
     model.load_state_dict(learner.final.state_dict())
     model.eval()
     screenshots = Screenshots(model.config.input_size, 0, torch.get_num_threads())
@@ -252,8 +189,7 @@ def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | Non
         model.half().float()
     names = pages.mapping.class_names
     extractor = AptExtractor(model, learner.encoder, {})
-    [found] = find([extractor.extract], pages.held_out, screenshots)
-    measures = measure(found, names)
+    measures = measure(find(extractor, pages.held_out, screenshots), names)
     card = DetectorCard(
         model=learner.recipe.model,
         classes=list(names),
@@ -292,22 +228,21 @@ def _fix_scale(model: AptDetector, pages: Sequence[TrainPage], screenshots: Scre
         kinds = (embedded,) if patches is None else patches.describe(embedded, shots, boxes)
         described.append(kinds)
     rows = [torch.cat(kind) for kind in zip(*described, strict=True)]
-    if patches is not None:
+    if patches is None:
+        centre, whiten = fit_scale(rows[0].double())
+        model.centre.copy_(centre)
+        model.whiten.copy_(whiten)
+    else:
         for block, its in zip(patches.blocks, rows, strict=True):
             block.fit(its)
-        return
-    centre, whiten = fit_scale(rows[0].double())
-    model.centre.copy_(centre)
-    model.whiten.copy_(whiten)
 
 
 def fit_scale(
-    rows: Float[Tensor, "n 768"], power: float = 0.5, floor: float = 1e-3
+    rows: Float[Tensor, "n 768"],
 ) -> tuple[Float[Tensor, " 768"], Float[Tensor, "768 768"]]:
     """Fit the affine map that centres embeddings and partly evens out the spread of directions.
 
-    The power 0 keeps the spreads as they are, 1 makes all alike (full whitening). Directions that
-    spread less than the share ``floor`` of the widest are not scaled up further.
+    Directions that spread less than a thousandth of the widest are not scaled up further.
 
     Returns:
         The centre, and the matrix; mapped rows have a mean square of 1 per number.
@@ -315,7 +250,7 @@ def fit_scale(
     centre = rows.mean(dim=0)
     centred = rows - centre
     spread, axes = torch.linalg.eigh(centred.T @ centred / len(rows))
-    spread = spread.clamp(min=float(spread.max()) * floor + 1e-12)
-    whiten = axes @ torch.diag(spread ** (-power / 2)) @ axes.T
+    spread = spread.clamp(min=float(spread.max()) * 1e-3 + 1e-12)
+    whiten = axes @ torch.diag(spread**-0.25) @ axes.T
     whiten = whiten / (centred @ whiten).square().mean().sqrt()
     return centre.float(), whiten.float()

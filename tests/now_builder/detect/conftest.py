@@ -21,7 +21,7 @@ from now_builder.detect.model.weights import find_weights
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training import learner
 from now_builder.detect.training.data import TrainPage, TrainPages, read_train_pages
-from now_builder.detect.training.run import Training, finish
+from now_builder.detect.training.run import finish
 from now_builder.formats.shard import (
     HEIGHT,
     WIDTH,
@@ -273,9 +273,9 @@ def trained(train_pages, shared):
         folder.mkdir()
         path = folder / "w.safetensors"
         with _small_screens(patches=False):
-            training = Training(path, settings, train_pages)
+            training = learner.Learner(settings, train_pages)
         totals = [float(sum(training.take_step().values())) for _ in range(20)]
-        finish(path, training.learner, training.pages)
+        finish(path, training)
         (folder / "losses.json").write_text(json.dumps(totals))
 
     folder = shared("trained", make)

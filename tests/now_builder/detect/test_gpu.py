@@ -12,7 +12,8 @@ from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.regions.loading import resolve_settings
 from now_builder.detect.run import Pipeline
 from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
-from now_builder.detect.training.run import Training, finish
+from now_builder.detect.training.learner import Learner
+from now_builder.detect.training.run import finish, train
 from now_builder.formats.feature_parts import read_part, read_parts
 
 pytestmark = pytest.mark.gpu
@@ -79,9 +80,9 @@ def test_the_stage_extracts_on_the_device_what_it_does_on_the_cpu(
     assert np.linalg.norm(regions) == pytest.approx(np.linalg.norm(expected.regions), rel=0.05)
 
 
-def training_of(weights, device, pictured, **more):
+def settings_on(device, **more):
     made = {"steps": 12, "batch_size": 2, "threads": 1, "device": str(device), **more}
-    return Training(weights, TrainDetectorSettings(**made), pictured)
+    return TrainDetectorSettings(**made)
 
 
 def steps(training, count):
@@ -89,41 +90,36 @@ def steps(training, count):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_it_learns_in_every_precision_and_keeps_fp32_parameters(
-    pictured, device, tmp_path, precision
-):
+def test_it_learns_in_every_precision_and_keeps_fp32_parameters(pictured, device, precision):
     count = 24 if allowed(precision, device) == "fp16" else 12  # its first steps only find a scale
-    weights = tmp_path / "w.safetensors"
-    training = training_of(weights, device, pictured, precision=precision, steps=count)
+    training = Learner(settings_on(device, precision=precision, steps=count), pictured)
     kinds = set()
-    conv = training.learner.model.visual.conv2
+    conv = training.model.visual.conv2
     conv.register_forward_hook(lambda *call: kinds.add(call[2].dtype))
     totals = steps(training, count)
     wanted = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     assert kinds == {wanted[precision]}
-    assert {p.dtype for p in training.learner.model.parameters()} == {torch.float32}
+    assert {p.dtype for p in training.model.parameters()} == {torch.float32}
     assert sum(totals[-3:]) < 0.8 * sum(totals[:3])
 
 
-def test_the_scale_of_fp16_survives_a_stop(pictured, device, tmp_path):
-    allowed("fp16", device)
-    training = training_of(tmp_path / "w.safetensors", device, pictured, precision="fp16")
+def test_the_scale_of_fp16_survives_a_stop(pictured, device):
+    settings = settings_on(device, precision=allowed("fp16", device))
+    training, again = (Learner(settings, pictured) for _ in range(2))
     steps(training, 1)
-    training.learner.scaler.update(1234.0)
-    training.save()
-    again = training_of(tmp_path / "w.safetensors", device, pictured, precision="fp16")
-    again.resume()
-    assert again.learner.scaler.get_scale() == 1234.0
+    training.scaler.update(1234.0)
+    again.load_state_dict(training.state_dict())
+    assert (again.scaler.get_scale(), again.step) == (1234.0, 1)
 
 
-def test_gradients_are_those_of_the_cpu(pictured, device, tmp_path):
+def test_gradients_are_those_of_the_cpu(pictured, device):
     """In float64, on drawn pixels: on flat pages float32's rounding alone moves them by 8 %."""
     found = []
     for where in (CPU, device):
-        training = training_of(tmp_path / f"{where.type}.safetensors", where, pictured)
-        model = training.learner.model.double()
+        training = Learner(settings_on(where), pictured)
+        model = training.model.double()
         drawn = torch.Generator().manual_seed(0)
-        shape = training.learner.screenshots.read(training.batch()).shape
+        shape = training.screenshots.read(training.batch()).shape
         pixels = torch.rand(shape, generator=drawn, dtype=torch.float64)
         objectness, deltas, _ = model.rpn(model.maps(pixels.to(where)))
         (objectness.square().mean() + deltas.square().mean()).backward()
@@ -138,9 +134,7 @@ def test_a_whole_training_writes_weights_that_detect_takes_on_its_own_device(
     pictured, device, tmp_path, monkeypatch
 ):
     weights = tmp_path / "w.safetensors"
-    training = training_of(weights, device, pictured, steps=2)
-    training.run()
-    finish(weights, training.learner, pictured)
+    finish(weights, train(weights, settings_on(device, steps=2), pictured))
     monkeypatch.setenv("LOCAL_RANK", "0")
     settled = resolve_settings(DetectSettings(weights=weights, device=device.type))
     assert settled.device == ("cuda:0" if device.type == "cuda" else "cpu")

@@ -37,7 +37,7 @@ def test_they_find_elements_of_pages_that_nobody_showed_them(train_pages):
     model, card = load_detector(find_weights(None), torch.device("cpu"))
     extractor = AptExtractor(model, make_text_encoder(card.text_encoder), {})
     pages = train_pages.learn[:6]
-    [regions] = find([extractor.extract], pages, Screenshots((360, 640), 0, 1))
+    regions = find(extractor, pages, Screenshots((360, 640), 0, 1))
     found = measure(regions, card.classes)
     assert found.recall36 > 0.5
 

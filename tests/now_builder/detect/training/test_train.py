@@ -21,16 +21,16 @@ from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.model.weights import card_path, load_detector, read_card
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.settings import TrainDetectorSettings
-from now_builder.detect.training import learner, run
+from now_builder.detect.training import history, learner, run
 from now_builder.detect.training.data import Screenshots, hold_out, read_train_pages
 from now_builder.detect.training.history import history_path, pictures_path
-from now_builder.detect.training.learner import make_average
+from now_builder.detect.training.learner import Learner, identity, make_average
 from now_builder.detect.training.measure import find, measure
 from now_builder.detect.training.run import (
-    Training,
     checkpoint_path,
     finish,
     fit_scale,
+    save_checkpoint,
     train_detector,
 )
 from now_builder.errors import ConfigError, FormatError, TrainingError
@@ -69,12 +69,12 @@ def test_a_trained_detector_finds_more_than_an_untrained_one(train_pages, traine
     assert sum(totals[-5:]) < 0.6 * sum(totals[:5])
     pages = train_pages
     screenshots = Screenshots((180, 320), 100, 1)
-    training = Training(weights, TrainDetectorSettings(threads=1, device="cpu"), pages)
-    untrained = AptExtractor(training.learner.model, training.learner.encoder, {})
-    model, _ = load_detector(weights, torch.device("cpu"))
-    learnt = AptExtractor(model, training.learner.encoder, {})
-    found = find([untrained.extract, learnt.extract], pages.held_out, screenshots)
-    before, after = (measure(its, NAMES) for its in found)
+    untrained = Learner(TrainDetectorSettings(threads=1, device="cpu"), pages)
+    learnt, _ = load_detector(weights, torch.device("cpu"))
+    before, after = (
+        measure(find(AptExtractor(model, HashedNgrams(0), {}), pages.held_out, screenshots), NAMES)
+        for model in (untrained.model, learnt)
+    )
     assert after.recall36 > before.recall36 + 0.05
     assert after.classified36 > before.classified36 + 0.05
     assert after.ap50 > before.ap50 + 0.05
@@ -108,7 +108,7 @@ def test_other_pools_old_history_and_fewer_measures_do_not_change_the_weights(
     pictures_path(weights).mkdir()
     (pictures_path(weights) / "epoch-099.png").write_bytes(b"old")
     history_path(weights).write_text("{}\n" * 50, encoding="utf-8")
-    monkeypatch.setattr(run, "_MEASUREMENTS", 1)
+    monkeypatch.setattr(history, "_EPOCHS", 1)
     train_detector(captures, weights, TrainDetectorSettings(**QUICK))
     assert sha256_of(weights) == sha256_of(whole)
     found = [json.loads(line) for line in history_path(weights).read_text("utf-8").splitlines()]
@@ -149,9 +149,9 @@ def test_a_kill_in_the_middle_changes_nothing(few, whole, tmp_path):
     assert weights.exists()
 
 
-def test_each_epoch_shows_every_page_once_in_an_order_of_its_own(train_pages, tmp_path):
+def test_each_epoch_shows_every_page_once_in_an_order_of_its_own(train_pages):
     settings = TrainDetectorSettings(**{**QUICK, "batch_size": len(train_pages.learn)})
-    training = Training(tmp_path / "w.safetensors", settings, train_pages)
+    training = Learner(settings, train_pages)
     epochs = []
     for training.step in (0, 1, 0):
         epochs.append([page.key for page in training.batch()])
@@ -163,8 +163,8 @@ def test_each_epoch_shows_every_page_once_in_an_order_of_its_own(train_pages, tm
 def test_a_checkpoint_of_other_settings_or_a_torn_one_is_refused(few, tmp_path):
     weights = tmp_path / "w.safetensors"
     settings = TrainDetectorSettings(**QUICK)
-    training = Training(weights, settings, read_train_pages(few, 0.2))
-    training.save()
+    state = Learner(settings, read_train_pages(few, 0.2)).state_dict()
+    save_checkpoint(weights, state, identity(settings))
     with pytest.raises(ConfigError, match="other settings; --force"):
         train_detector(few, weights, settings.model_copy(update={"lr": 0.5}))
     path = checkpoint_path(weights)
@@ -253,16 +253,14 @@ def test_hosts_of_one_domain_are_held_out_together(train_pages):
     assert not learned & kept
 
 
-def test_bf16_learns_on_the_cpu_and_keeps_fp32_parameters(few, tmp_path):
+def test_bf16_learns_on_the_cpu_and_keeps_fp32_parameters(few):
     settings = TrainDetectorSettings(**{**QUICK, "steps": 8}, precision="bf16")
-    training = Training(tmp_path / "w.safetensors", settings, read_train_pages(few, 0.2))
+    training = Learner(settings, read_train_pages(few, 0.2))
     kinds = set()
-    training.learner.model.visual.conv2.register_forward_hook(
-        lambda *call: kinds.add(call[2].dtype)
-    )
+    training.model.visual.conv2.register_forward_hook(lambda *call: kinds.add(call[2].dtype))
     totals = [sum(training.take_step().values()) for _ in range(8)]
     assert kinds == {torch.bfloat16}
-    assert {p.dtype for p in training.learner.model.parameters()} == {torch.float32}
+    assert {p.dtype for p in training.model.parameters()} == {torch.float32}
     assert sum(totals[-2:]) < 0.9 * sum(totals[:2])
 
 
@@ -292,13 +290,13 @@ def test_the_average_is_of_the_last_steps_also_early_on():
 
 def test_the_average_is_what_is_written(few, tmp_path):
     weights, name = tmp_path / "w.safetensors", "rpn.tower.0.weight"
-    training = Training(weights, TrainDetectorSettings(**QUICK), read_train_pages(few, 0.2))
+    training = Learner(TrainDetectorSettings(**QUICK), read_train_pages(few, 0.2))
     for _ in range(2):
         training.take_step()
-    last = training.learner.model.state_dict()[name].clone()
-    finish(weights, training.learner, training.pages)
+    last = training.model.state_dict()[name].clone()
+    finish(weights, training)
     written = load_file(weights)[name]
-    assert torch.equal(written, training.learner.average.module.state_dict()[name])
+    assert torch.equal(written, training.average.module.state_dict()[name])
     assert not torch.equal(written, last)
 
 
@@ -372,9 +370,6 @@ def test_half_weights_are_half_as_large_and_measured_as_they_are(few, whole, tmp
     model, card = load_detector(path, torch.device("cpu"))
     assert model.centre.dtype == torch.float32
     pages = read_train_pages(few, 0.2)
-    [found] = find(
-        [AptExtractor(model, HashedNgrams(0), {}).extract],
-        pages.held_out,
-        Screenshots(model.config.input_size, 10, 1),
-    )
+    screenshots = Screenshots(model.config.input_size, 10, 1)
+    found = find(AptExtractor(model, HashedNgrams(0), {}), pages.held_out, screenshots)
     assert measure(found, card.classes).figures == pytest.approx(card.measured)
