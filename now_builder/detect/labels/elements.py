@@ -71,23 +71,24 @@ def label(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Label
         box = max(left, 0.0), max(top, 0.0), min(right, float(WIDTH)), min(bottom, float(HEIGHT))
         if kind == "dialog" and _area(box) > _WALL * WIDTH * HEIGHT:
             return None
-        if _is_background(element, kind, box):
-            continue
+        plain = not (element.role or element.interactive or element.background)
+        small = min(_sides(box)) < SMALLEST or _area(box) < _AREA
+        if (kind is None and plain) or small or _area(box) > _WRAPPER * WIDTH * HEIGHT:
+            continue  # background: neither labelled nor ignored
         unloaded = not element.loaded and kind in ("image", "icon", "media")
         if kind is None or unloaded or mapping.final(kind) == IGNORE:
             ignored.append(box)
         else:
             labelled.append((box, kind))
-    boxes: list[Box] = []
-    classes: list[int] = []
+    labels = Labels([], [], ignored)
     for box, kind in _distinct(labelled):
         number = mapping.class_names.index(mapping.final(kind))
-        if classes.count(number) < _CAP:
-            boxes.append(box)
-            classes.append(number)
+        if labels.classes.count(number) < _CAP:
+            labels.boxes.append(box)
+            labels.classes.append(number)
         else:
             ignored.append(box)
-    return Labels(boxes, classes, ignored)
+    return labels
 
 
 def dom_boxes(elements: Sequence[Element]) -> list[Box]:
@@ -104,13 +105,13 @@ class _Page:
 
     def below(self, index: int) -> list[Element]:
         """Return the descendants, at most 200, safe against loops in a broken record."""
-        waiting, seen = list(self.children[index]), {index: None}
+        waiting, seen = list(self.children[index]), [index]
         while waiting and len(seen) <= 200:
             current = waiting.pop()
             if current not in seen:
-                seen[current] = None
+                seen.append(current)
                 waiting.extend(self.children[current])
-        return [self.elements[each] for each in seen if each != index]
+        return [self.elements[each] for each in seen[1:]]
 
     def parts(self, index: int) -> list[Element]:
         """Return an element and what its text is made of, links included: some 200 at most."""
@@ -128,17 +129,6 @@ class _Page:
 
 def _seen(element: Element) -> bool:
     return element.visible and element.visible_fraction >= _SEEN
-
-
-def _is_background(element: Element, kind: str | None, box: Box) -> bool:
-    """Return whether a visible element is neither labelled nor ignored."""
-    plain = not (element.role or element.interactive or element.background)
-    return (
-        (kind is None and plain)
-        or _area(box) > _WRAPPER * WIDTH * HEIGHT
-        or min(_sides(box)) < SMALLEST
-        or _area(box) < _AREA
-    )
 
 
 def _kind(page: _Page, index: int) -> str | None:
@@ -169,9 +159,9 @@ def _link_kind(page: _Page, index: int) -> str | None:
 
     A link with nothing but a picture has no kind: the picture is labelled.
     """
-    element = page.elements[index]
     if _is_card(page, index):
         return "card"
+    element = page.elements[index]
     if element.text_box is None:
         return "link" if any(item.text for item in page.below(index)) else None
     width, height = _sides(element.box)

@@ -56,7 +56,8 @@ _GROUPS = {
     "picture": ("icon", "image", "banner", "media"),
     "container": ("navigation bar", "list item", "card", "dialog"),
 }
-_GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
+GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
+"""Group (COCO's supercategory) of each class of :data:`CLASSES`."""
 
 
 class ClassMapping(Strict):
@@ -116,11 +117,6 @@ def read_mapping(path: Path) -> ClassMapping:
     for problem in mapping.problems():
         raise ConfigError(f"{path}: {problem}")
     return mapping
-
-
-def group_of(name: str) -> str:
-    """Return the group (COCO's supercategory) of a class; ``element`` for a user's own class."""
-    return _GROUP_OF.get(name, "element")
 
 
 DEFAULT = ClassMapping()

@@ -4,24 +4,20 @@ import hashlib
 import json
 import shutil
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
 from now_builder import __version__
 from now_builder.detect.labels.elements import Labels, label
-from now_builder.detect.labels.mapping import DEFAULT, IGNORE, ClassMapping, group_of, read_mapping
+from now_builder.detect.labels.mapping import DEFAULT, GROUP_OF, IGNORE, ClassMapping, read_mapping
 from now_builder.detect.settings import LabelSettings
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import remove_leftovers, replacing
 from now_builder.formats.shard import (
     HEIGHT,
     WIDTH,
-    Box,
     complete_shards,
     members_path,
     read_captures,
@@ -69,86 +65,63 @@ def label_captures(
     if force:
         path.unlink(missing_ok=True)
     if path.exists():
-        return _summarize(labels, inputs)
+        return _summarize(path, inputs)
     if labels.exists() and not labels.is_dir():
         raise FormatError(labels, "found a file, expected a folder to write into")
     labels.mkdir(parents=True, exist_ok=True)
     remove_leftovers(labels)
-    with CocoWriter(labels, mapping) as writer:
+    images: list[str] = []
+    rows = boxes = 0
+    # Annotations wait on disk, not in memory; the file has no name, so a kill leaves none behind.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", dir=labels) as annotations:
         captured = (page for page in read_captures(captures) if page.key in sites)
         for capture in watched(captured, "label", total=len(sites)):
             found = label(capture.elements, mapping)
-            if found is not None and found.boxes:
-                key, site = capture.key, sites[capture.key]
-                pool = plan.pool_of(site, key)
-                writer.add(f"{key}.{capture.extension}", found, key=key, site=site, pool=pool)
-        info = _Info(inputs=inputs, pages=len(sites), labelled=writer.pages, boxes=writer.labelled)
-        about = {
+            if found is None or not found.boxes:
+                continue
+            key, site, number = capture.key, sites[capture.key], len(images) + 1
+            image = {
+                "id": number, "file_name": f"{key}.{capture.extension}", "width": WIDTH,
+                "height": HEIGHT, "key": key, "site": site, "pool": plan.pool_of(site, key),
+            }  # fmt: skip
+            images.append(_line(image))
+            boxes += len(found.boxes)
+            for row in _annotations(found, len(mapping.classes) + 1):
+                rows += 1
+                content = _line({"id": rows, "image_id": number, **row})
+                annotations.write(f",\n{content}" if rows > 1 else content)
+        summary = LabelSummary(labels, len(sites), len(images), boxes, fresh=True)
+        info = {
             "description": "Elements of captured pages, as the browser laid them out",
-            "format": _FORMAT,
-            "tool": f"now-builder {__version__}",
-        }
-        writer.write(path, about | info.model_dump())
-    return LabelSummary(labels, info.pages, info.labelled, info.boxes, fresh=True)
-
-
-class CocoWriter(ExitStack):
-    """Write a COCO file page by page: images and annotations wait on disk, not in memory.
-
-    Args:
-        folder: Folder for the temporary files, which have no names: a killed process leaves none.
-        mapping: Mapping whose classes become the categories, and after them ``ignore``.
-
-    Attributes:
-        pages: Number of pages written.
-        labelled: Number of their boxes that have a class.
-    """
-
-    def __init__(self, folder: Path, mapping: ClassMapping) -> None:
-        super().__init__()
-        open_ = partial(tempfile.TemporaryFile, "w+", encoding="utf-8", dir=folder)
-        self._images, self._annotations = (self.enter_context(open_()) for _ in range(2))
-        self._classes = (*mapping.classes, (IGNORE, "忽略"))
-        self.pages = self.labelled = self._boxes = 0
-
-    def add(self, file_name: str, labels: Labels, **more: str) -> None:
-        """Append a page of the screen's size; ``more`` are further fields of the image."""
-        self.pages += 1
-        image = {"id": self.pages, "file_name": file_name, "width": WIDTH, "height": HEIGHT}
-        self._images.write(",\n" * (self.pages > 1) + _line({**image, **more}))
-        for box, number in zip(labels.boxes, labels.classes, strict=True):
-            self._annotate(box, number + 1, crowd=0)
-        self.labelled += len(labels.boxes)
-        for box in labels.ignored:
-            self._annotate(box, len(self._classes), crowd=1)
-
-    def _annotate(self, box: Box, category: int, crowd: int) -> None:
-        self._boxes += 1
-        width, height = round(box[2] - box[0], 2), round(box[3] - box[1], 2)
-        annotation = {
-            "id": self._boxes,
-            "image_id": self.pages,
-            "category_id": category,
-            "bbox": [round(box[0], 2), round(box[1], 2), width, height],
-            "area": round(width * height, 2),
-            "iscrowd": crowd,
-        }
-        self._annotations.write(",\n" * (self._boxes > 1) + _line(annotation))
-
-    def write(self, path: Path, info: dict[str, Any]) -> None:
-        """Write the whole file atomically."""
+            "format": _FORMAT, "tool": f"now-builder {__version__}", "inputs": inputs,
+            "pages": summary.pages, "labelled": summary.labelled, "boxes": summary.boxes,
+        }  # fmt: skip
         categories = [
-            {"id": place, "name": name, "name_zh": chinese, "supercategory": group_of(name)}
-            for place, (name, chinese) in enumerate(self._classes, 1)
-        ]
+            {"id": place, "name": name, "name_zh": chinese,
+             "supercategory": GROUP_OF.get(name, "element")}
+            for place, (name, chinese) in enumerate([*mapping.classes, (IGNORE, "忽略")], 1)
+        ]  # fmt: skip
+        annotations.seek(0)
         with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-            file.write(f'{{\n"info": {_line(info)},\n"categories": {_line(categories)}')
-            for name, part in (("images", self._images), ("annotations", self._annotations)):
-                part.seek(0)
-                file.write(f',\n"{name}": [\n')
-                shutil.copyfileobj(part, file)
-                file.write("\n]")
-            file.write("\n}\n")
+            file.write(f'{{\n"info": {_line(info)},\n"categories": {_line(categories)},\n')
+            file.write('"images": [\n' + ",\n".join(images) + '\n],\n"annotations": [\n')
+            shutil.copyfileobj(annotations, file)
+            file.write("\n]\n}\n")
+    return summary
+
+
+def _annotations(labels: Labels, ignore: int) -> Iterator[dict[str, Any]]:
+    """Yield category, box and area of each label; ignored boxes have the category ``ignore``."""
+    classed = [(box, number + 1) for box, number in zip(labels.boxes, labels.classes, strict=True)]
+    for box, category in [*classed, *((box, ignore) for box in labels.ignored)]:
+        left, top, right, bottom = box
+        width, height = round(right - left, 2), round(bottom - top, 2)
+        yield {
+            "category_id": category,
+            "bbox": [round(left, 2), round(top, 2), width, height],
+            "area": round(width * height, 2),
+            "iscrowd": int(category == ignore),
+        }
 
 
 def _line(value: Any) -> str:
@@ -172,25 +145,17 @@ def _survey(captures: Path, plan: SplitPlan, mapping: ClassMapping) -> tuple[dic
     return sites, digest.hexdigest()
 
 
-class _Info(BaseModel):
-    """Fields of ``info`` in a ``labels.json`` that a second run reads."""
-
-    inputs: str
-    pages: int
-    labelled: int
-    boxes: int
-
-
-def _summarize(labels: Path, inputs: str) -> LabelSummary:
-    path = labels / "labels.json"
+def _summarize(path: Path, inputs: str) -> LabelSummary:
+    """Summarize labels that are complete from the second line of their file, which may be large."""
     try:
-        with path.open(encoding="utf-8") as file:  # the second line alone: the file may be large
+        with path.open(encoding="utf-8") as file:
             head = [file.readline() for _ in range(2)][1]
-        info = _Info.model_validate(json.loads("{" + head.rstrip(",\n") + "}")["info"])
-    except (OSError, KeyError, ValueError, ValidationError) as error:
+        info = json.loads("{" + head.rstrip(",\n") + "}")["info"]
+        found, counts = info["inputs"], (info["pages"], info["labelled"], info["boxes"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise FormatError(path, f"not written by label ({error!s:.200}); --force redoes") from None
-    if info.inputs != inputs:
+    if found != inputs:
         raise ConfigError(
-            f"{labels}: made of other captures, mapping or settings; --force starts over"
+            f"{path.parent}: made of other captures, mapping or settings; --force starts over"
         )
-    return LabelSummary(labels, info.pages, info.labelled, info.boxes, fresh=False)
+    return LabelSummary(path.parent, *counts, fresh=False)
