@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from now_builder.formats.screenshots import Screenshot, find_screenshots
 from now_builder.formats.shard import (
     HEIGHT,
     WIDTH,
-    Box,
     Capture,
     complete_shards,
     read_captures,
@@ -81,24 +80,17 @@ class Recognizer:
         engine.SetImageBytes(pixels.transpose(1, 2, 0).tobytes(), WIDTH, HEIGHT, 3, 3 * WIDTH)
         engine.SetSourceResolution(_DPI)
         engine.Recognize()
-        lines = [
-            TextBox(text, box, "ocr")
-            for text, confidence, box in self._lines(engine)
-            if text and confidence >= CONFIDENCE
-        ]
+        level, lines = self._tesseract.RIL.TEXTLINE, []
+        place = engine.GetIterator()
+        more = place is not None and not place.Empty(level)
+        while more:
+            left, top, right, bottom = map(float, place.BoundingBox(level))
+            text = _GAP.sub("", " ".join(place.GetUTF8Text(level).split()))
+            if text and place.Confidence(level) >= CONFIDENCE:
+                lines.append(TextBox(text, (left, top, right, bottom), "ocr"))
+            more = place.Next(level) and not place.Empty(level)
         engine.Clear()
         return lines
-
-    def _lines(self, engine: Any) -> Iterator[tuple[str, float, Box]]:
-        level = self._tesseract.RIL.TEXTLINE
-        place = engine.GetIterator()
-        while place is not None and not place.Empty(level):
-            left, top, right, bottom = place.BoundingBox(level)
-            box = float(left), float(top), float(right), float(bottom)
-            text = " ".join(place.GetUTF8Text(level).split())
-            yield _GAP.sub("", text), float(place.Confidence(level)), box
-            if not place.Next(level):
-                return
 
     def _engine(self) -> Any:
         if not hasattr(self._engines, "own"):

@@ -61,9 +61,6 @@ _AHEAD = 2
 """Batches decoded, and on the device, before the model is ready for them."""
 _UNWRITTEN = 4
 """Batches that may wait for the disk."""
-_OURS = ("proposals", "dom")
-"""Sources of regions that several threads may ask at once."""
-
 _MOST_LANES = 16
 """Batches in the model at once, at most: each takes some 200 MB."""
 
@@ -248,9 +245,10 @@ def _detect_on_ray(
 ) -> None:
     """Extract the pages that are left by the workers of a Ray cluster, a shard at a time."""
     shards = sorted({_shard(key) for key in left})
-    threads = settings.threads or max(1, int(settings.worker_cpus))
-    elsewhere: dict[str, Any] = {"threads": threads}
-    elsewhere["regions"] = with_absolute_paths(settings.regions)
+    elsewhere: dict[str, Any] = {
+        "threads": settings.threads or max(1, int(settings.worker_cpus)),
+        "regions": with_absolute_paths(settings.regions),
+    }
     if settings.weights is not None and settings.weights.exists():  # not the name of shipped ones
         elsewhere["weights"] = settings.weights.resolve()
     if settings.embed and Path(settings.embed).is_dir():  # not the name of one on the hub
@@ -266,12 +264,9 @@ def _detect_on_ray(
     with Progress("detect", len(shards), "shard") as progress:
         poison = engine.run(shards, lambda _: progress.add()).poison
     if poison:
-        given_up = [shard for shard, _ in poison]
-        raise FormatError(
-            captures,
-            f"shards {given_up} failed on every worker ({poison[0][1]:.200}); all others are done, "
-            "and the same command tries these again",
-        )
+        failed = f"shards {[shard for shard, _ in poison]} failed on every worker"
+        retry = "all others are done, and the same command tries these again"
+        raise FormatError(captures, f"{failed} ({poison[0][1]:.200}); {retry}")
 
 
 def _screenshots(rows: Iterable[CaptureRow]) -> dict[str, str | None]:
@@ -364,9 +359,9 @@ class Pipeline:
         be shared by several.
         """
         tiny = self.detector.attributes.get("size") == "tiny" and not self.settings.embed
-        alone = self.device.type != "cpu" or not tiny or self.settings.regions not in _OURS
-        threads = torch.get_num_threads()
-        lanes = 1 if alone else min(threads_of(self.settings), _MOST_LANES)
+        threads, lanes = torch.get_num_threads(), 1
+        if tiny and self.device.type == "cpu":  # detectron2's models have no size
+            lanes = min(threads_of(self.settings), _MOST_LANES)
         torch.set_num_threads(max(1, threads // lanes))
         try:
             yield lanes
@@ -400,9 +395,8 @@ class Pipeline:
         pages: list[Page] = []
         images: list[np.ndarray] = []
         for page, image in ahead(self._decode, captures, threads_of(self.settings)):
-            if pages and (
-                len(pages) == self.batch_size or _shard(pages[0].key) != _shard(page.key)
-            ):
+            full = len(pages) == self.batch_size
+            if full or (pages and _shard(pages[0].key) != _shard(page.key)):
                 yield pages, images
                 pages, images = [], []
             pages.append(page)

@@ -77,8 +77,8 @@ class TrainDetectorSettings(Strict):
     )
 
 
-class _SettingsOfOneMachine(Strict):
-    """Settings of ``detect`` that hold for each of its machines."""
+class DetectSettings(DistributedSettings):
+    """Settings of ``detect``."""
 
     weights: Path | None = Field(
         None,
@@ -125,9 +125,4 @@ class _SettingsOfOneMachine(Strict):
         description="Source of the strings on a page: its DOM, its pixels (Tesseract, Chinese and "
         "English) or none.",
     )
-
-
-class DetectSettings(DistributedSettings, _SettingsOfOneMachine):
-    """Settings of ``detect``."""
-
     worker_gpus: float = Field(0.0, ge=0, description="GPUs of a Ray worker: 1, or a part of one.")

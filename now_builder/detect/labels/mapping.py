@@ -92,18 +92,16 @@ class ClassMapping(Strict):
 
     def problems(self) -> Iterator[str]:
         """Yield the problems of the fields that were set: field, found, expected."""
-        names = self.class_names
+        names, expected = self.class_names, ", ".join([*self.class_names, IGNORE])
         for place, name in enumerate(names):
             if name in ("", IGNORE) or name in names[:place]:
                 yield f"classes.{place}: found {name!r:.80}, expected a name of its own"
         for key in self.looks.keys() - set(NAMES):
             yield f"looks.{key}: found {key!r:.80}, expected one of {', '.join(NAMES)}"
-        plain = {*names, IGNORE}
-        for field in ("looks", "roles", "tags", "inputs"):
-            known = plain if field == "looks" else plain | self.looks.keys()
+        for field in sorted(self.model_fields_set - {"classes"}):
+            known = {*names, IGNORE, *(() if field == "looks" else self.looks)}
             for key, name in getattr(self, field).items():
-                if field in self.model_fields_set and name not in known:
-                    expected = ", ".join([*names, IGNORE])
+                if name not in known:
                     yield f"{field}.{key}: found class {name!r:.80}, expected one of {expected}"
 
 

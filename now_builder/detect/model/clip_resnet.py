@@ -76,7 +76,7 @@ class AttentionPool(nn.Module):
         # With a single query the key and value projections move behind the sum over cells:
         # q · (K t) = (Kᵀ q) · t and Σ a (V t) = V (Σ a t), once per region instead of per cell. The
         # keys' bias adds the same to every cell, so it falls out of the softmax.
-        query = self._heads(self.q_proj(tokens[:, 0]))
+        query = self.q_proj(tokens[:, 0]).reshape(len(x), self.heads, -1)
         asked = torch.einsum("nhd,hdc->nhc", query, self._per_head(self.k_proj.weight))
         logits = asked @ tokens.transpose(1, 2) / query.shape[2] ** 0.5
         weights = logits.softmax(dim=2, dtype=torch.float32).to(tokens.dtype)
@@ -84,9 +84,6 @@ class AttentionPool(nn.Module):
         values = values.flatten(1) + self.v_proj.bias
         pooled: Tensor = self.c_proj(values)
         return pooled
-
-    def _heads(self, x: Float[Tensor, "n c"]) -> Float[Tensor, "n heads d"]:
-        return x.reshape(len(x), self.heads, -1)
 
     def _per_head(self, weight: Float[Tensor, "c inputs"]) -> Float[Tensor, "heads d inputs"]:
         return weight.reshape(self.heads, -1, weight.shape[1])
@@ -170,19 +167,15 @@ def load_clip(visual: ModifiedResNet, source: str) -> None:
         FormatError: If the file is torn, or a parameter is missing or has another shape.
     """
     path = Path(source) if Path(source).is_file() else _from_hub(source)
-    state = _visual_state(path)
-    own = {name: tensor.shape for name, tensor in visual.state_dict().items()}
-    needed = {name for name in own if not name.endswith("num_batches_tracked")}
-    missing = sorted(needed - state.keys())
+    counter = "num_batches_tracked"
+    state = {n: v.float() for n, v in _visual_state(path).items() if not n.endswith(counter)}
+    missing = [n for n in visual.state_dict() if not n.endswith(counter) and n not in state]
     if missing:
         raise FormatError(path, f"{len(missing)} parameters of CLIP's tower missing: {missing[:3]}")
-    wrong = [name for name in needed if state[name].shape != own[name]]
-    if wrong:
-        name = min(wrong)
-        raise FormatError(
-            path, f"{name}: shape {tuple(state[name].shape)}, expected {tuple(own[name])}"
-        )
-    visual.load_state_dict({name: state[name].float() for name in needed}, strict=False)
+    try:
+        visual.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise FormatError(path, f"not of this size ({' '.join(str(error).split()):.300})") from None
 
 
 def _visual_state(path: Path) -> dict[str, Tensor]:
@@ -199,16 +192,12 @@ def _visual_state(path: Path) -> dict[str, Tensor]:
         else:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - a torn pickle leads to any of them
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise FormatError(
-            path, f"not a readable safetensors or PyTorch file ({reason:.200})"
-        ) from None
+        reason = " ".join(f"{error or type(error).__name__}".split())
+        problem = f"not a readable safetensors or PyTorch file ({reason:.200})"
+        raise FormatError(path, problem) from None
     state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else {}
-    tensors = {
-        str(name).removeprefix("module."): value
-        for name, value in (state.items() if isinstance(state, dict) else ())
-        if isinstance(value, Tensor)
-    }
+    named = state.items() if isinstance(state, dict) else ()
+    tensors = {n.removeprefix("module."): v for n, v in named if isinstance(v, Tensor)}
     visual = {n.removeprefix("visual."): v for n, v in tensors.items() if n.startswith("visual.")}
     return visual or tensors
 
@@ -223,7 +212,7 @@ def _from_hub(name: str) -> Path:
         try:
             return Path(hf_hub_download(name, file))
         except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
-            problem = str(error).splitlines()[0] if str(error) else type(error).__name__
+            problem = " ".join(f"{error or type(error).__name__}".split())
     raise ConfigError(
-        f"clip_weights {name!r}: neither a file nor a hub name that can be had ({problem})"
+        f"clip_weights {name!r}: neither a file nor a hub name that can be had ({problem:.200})"
     )

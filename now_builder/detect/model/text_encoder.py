@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from now_builder.detect.base import Page, TextBox
@@ -169,22 +169,19 @@ def make_text_source(name: Literal["dom", "ocr", "none"]) -> TextSource:
     return lambda _: ()
 
 
-def link(
-    regions: Float[Tensor, "regions 4"], texts: Float[Tensor, "texts 4"]
-) -> Bool[Tensor, "regions texts"]:
-    """Return which strings belong to which regions: intersection over minimum above one half."""
-    return intersection_over_minimum(regions, texts) > LINK_THRESHOLD
-
-
 def linked_embeddings(
     regions: Float[Tensor, "regions 4"],
     texts: Float[Tensor, "texts 4"],
     vectors: Float[Tensor, "texts 768"],
 ) -> Float[Tensor, "regions 768"]:
-    """Average the embeddings of the strings linked to each region, to unit length; else zero."""
+    """Average the embeddings of the strings linked to each region, to unit length; else zero.
+
+    A string belongs to a region where their intersection over minimum is above one half.
+    """
     if not len(texts):
         return regions.new_zeros(len(regions), DIMENSION)
-    return F.normalize(link(regions, texts).to(vectors.dtype) @ vectors, dim=1)
+    linked = intersection_over_minimum(regions, texts) > LINK_THRESHOLD
+    return F.normalize(linked.to(vectors.dtype) @ vectors, dim=1)
 
 
 def embed_text_boxes(

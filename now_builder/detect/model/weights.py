@@ -179,16 +179,10 @@ def choose_precision(
         return name
     if device.type == "cuda":
         return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
-    if _CPU_HAS_BF16.isdisjoint(_cpu_flags()):
+    flags = _CPU_INFO.read_text("utf-8", "replace") if _CPU_INFO.exists() else ""  # not Linux
+    if _CPU_HAS_BF16.isdisjoint(flags.split()):
         return "fp32"
     return "bf16" if size == "paper" else "mixed" if reads else "fp32"
-
-
-def _cpu_flags() -> set[str]:
-    try:
-        return set(_CPU_INFO.read_text(encoding="utf-8", errors="replace").split())
-    except OSError:  # not Linux
-        return set()
 
 
 def to_inference(model: AptDetector, precision: Computed) -> AptDetector:
@@ -198,16 +192,14 @@ def to_inference(model: AptDetector, precision: Computed) -> AptDetector:
     boxes and the stored embedding of a pooled region stay in float32; they cost little.
     """
     kind = torch.float32 if precision == "mixed" else _DTYPES[precision]
-    parts: list[tuple[nn.Module, torch.dtype]] = [
-        (part, kind) for part in (model.visual, model.neck, model.rpn)
-    ]
+    parts: dict[nn.Module, torch.dtype] = dict.fromkeys((model.visual, model.neck, model.rpn), kind)
     if model.patches is not None and model.patches.words is not None:
-        parts.append((model.patches.words, torch.bfloat16 if precision == "mixed" else kind))
-    for part, own in parts:
+        parts[model.patches.words] = torch.bfloat16 if precision == "mixed" else kind
+    for part, its in parts.items():
         _fold(part.eval())
         for parameter in part.parameters():  # not buffers: pixel statistics and anchors stay exact
             parameter.requires_grad = False
-            parameter.data = parameter.data.to(own)
+            parameter.data = parameter.data.to(its)
     return model.eval().to(memory_format=torch.channels_last)
 
 

@@ -6,14 +6,12 @@ detectron2 is not a dependency: it is imported when it is asked for. Its checkpo
 
 import hashlib
 import json
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -78,16 +76,10 @@ class ModelSpec:
     weights: Path | None
 
     @property
-    def config_sha256(self) -> str:
-        """Hash of all settings, whatever files they come from."""
-        return hashlib.sha256(self.config.dump().encode()).hexdigest()
-
-    @property
     def classes(self) -> list[str]:
         """Class names of our predictor or of the config's training data, else numbers."""
         if self.config.MODEL.ROI_HEADS.NAME == "AptRes5ROIHeads":
-            own: list[str] = _parts().class_names(self.config)
-            return own
+            return list(_parts().class_names(self.config))
         count = int(self.config.MODEL.ROI_HEADS.NUM_CLASSES)
         catalog = detectron2_module("detectron2.data").MetadataCatalog
         for data in self.config.DATASETS.TRAIN:
@@ -107,10 +99,10 @@ def read_model_spec(regions: str) -> ModelSpec:
         ConfigError: If detectron2, the config or the weights are missing or cannot be used.
     """
     settings = detectron2_module("detectron2.config")
-    place, _, given = regions.removeprefix(PREFIX).partition("@")
+    place, _, weights_given = regions.removeprefix(PREFIX).partition("@")
     zoo = Path(detectron2_module("detectron2").__file__).parent / "model_zoo" / "configs"
     files = [each for each in (Path(place), zoo / place) if each.is_file()]
-    if not files or not re.search(r"\.ya?ml(\?|$)", files[0].name):
+    if not files or files[0].suffix not in (".yaml", ".yml"):
         raise ConfigError(
             f"regions {PREFIX}{place}: neither a YAML file nor the name of one in {zoo}, such as "
             "COCO-Detection/faster_rcnn_R_50_FPN_3x.yaml"
@@ -125,7 +117,7 @@ def read_model_spec(regions: str) -> ModelSpec:
         raise ConfigError(f"{path}: not a detectron2 config ({reason:.200})") from None
     if config.INPUT.FORMAT not in ("BGR", "RGB"):
         raise ConfigError(f"{path}: INPUT.FORMAT {config.INPUT.FORMAT!r}, expected BGR or RGB")
-    weights = _weights_file(path, given, str(config.MODEL.WEIGHTS))
+    weights = _weights_file(path, weights_given, str(config.MODEL.WEIGHTS))
     # The place of the weights and heads that are not needed are no part of a model's identity.
     config.MODEL.WEIGHTS = ""
     config.MODEL.MASK_ON = config.MODEL.KEYPOINT_ON = False
@@ -171,17 +163,12 @@ class Network:
                 raise ConfigError(f"{spec.name}: cannot be built ({error!s:.200})") from None
         if spec.weights is not None:
             _load_checkpoint(self.model, spec.weights)
-        size = self.config.INPUT.MIN_SIZE_TEST
-        self._resize: Any = transforms.ResizeShortestEdge(
-            [size, size], self.config.INPUT.MAX_SIZE_TEST
-        )
+        shortest, longest = self.config.INPUT.MIN_SIZE_TEST, self.config.INPUT.MAX_SIZE_TEST
+        self._resize: Any = transforms.ResizeShortestEdge([shortest, shortest], longest)
         self.predictor: Any = getattr(getattr(self.model, "roi_heads", None), "box_predictor", None)
         self.is_apt = isinstance(self.predictor, _parts().AptPredictor)
-        self._encoder = (
-            make_text_encoder(_parts().text_encoder_name(self.config), device)
-            if self.is_apt
-            else None
-        )
+        encoder_name = _parts().text_encoder_name(self.config)
+        self._encoder = make_text_encoder(encoder_name, device) if self.is_apt else None
 
     def image(self, screenshot: UInt8[Tensor, "3 h w"]) -> Float[Tensor, "3 i j"]:
         """Convert a screenshot to the size and channel order that the model was trained on."""
@@ -207,20 +194,16 @@ def _load_checkpoint(model: Any, path: Path) -> None:
     # It would log what does not fit and go on with random weights.
     checkpointer._log_incompatible_keys = found.append  # noqa: SLF001
     try:
-        with TemporaryDirectory() as folder, torch.serialization.safe_globals(_numpy_globals()):
-            # It takes what follows a "?" for a query, as in the name that a download leaves.
-            plain = Path(folder, path.name.partition("?")[0])
-            plain.symlink_to(path.absolute())
-            checkpointer.load(str(plain))
+        with torch.serialization.safe_globals(_numpy_globals()):
+            checkpointer.load(str(path))
     except Exception as error:  # noqa: BLE001 - pickle, torch and assertions raise what they like
         reason = " ".join(str(error).split()).rpartition("WeightsUnpickler error: ")[2]
         raise FormatError(path, f"not a readable detectron2 checkpoint ({reason:.200})") from None
     lacking = [name for keys in found for name in keys.missing_keys]
     lacking += [name for keys in found for name, *_ in keys.incorrect_shapes]
     if lacking:
-        raise FormatError(
-            path, f"not of this config: none that fit {lacking[0]} ({len(lacking)} parameters lack)"
-        )
+        problem = f"none that fit {lacking[0]} ({len(lacking)} parameters lack)"
+        raise FormatError(path, f"not of this config: {problem}")
 
 
 def _numpy_globals() -> list[Any]:
@@ -356,7 +339,8 @@ def detector_attributes(regions: str) -> dict[str, str]:
         "detector": "detectron2",
         "weights_sha256": sha256_of(spec.weights) if spec.weights else _RANDOM,
         "regions": spec.name,
-        "config_sha256": spec.config_sha256,
+        # Of all settings, whatever files they come from.
+        "config_sha256": hashlib.sha256(spec.config.dump().encode()).hexdigest(),
         "classes": json.dumps(spec.classes),
         "input_size": f"{WIDTH}x{HEIGHT}",
         "projection": PROJECTION,

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
@@ -62,9 +61,11 @@ def resolve_settings(settings: DetectSettings) -> DetectSettings:
     elif settings.precision == "fp16":
         raise ConfigError("precision fp16: not of a detectron2 model; expected auto, fp32 or bf16")
     if settings.engine == "ray":  # the workers are elsewhere
-        cpu = torch.device("cpu")
-        auto = "bf16" if settings.worker_gpus else choose_precision("auto", cpu, size, reads=reads)
-        precision = auto if settings.precision == "auto" else settings.precision
+        precision = settings.precision
+        if precision == "auto":
+            cpu = torch.device("cpu")
+            on_cpu = choose_precision("auto", cpu, size, reads=reads)
+            precision = "bf16" if settings.worker_gpus else on_cpu
         return settings.model_copy(update={"precision": precision})
     device = choose_device(settings.device)
     if str(device) == "cuda":
@@ -80,8 +81,11 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
         **(ocr_attributes(LANGUAGES) if settings.text_source == "ocr" else {}),
         "precision": settings.precision,
         "storage": "float16" if settings.half else "float32",
-        **(_embed_attributes(settings.embed) if settings.embed else {}),
     }
+    if settings.embed:
+        shared["embed"] = encoder_name(settings.embed)
+        shared["embed_sha256"] = hash_of_encoder(find_encoder(settings.embed))
+        shared["embed_projection"] = PROJECTION
     if _by_detectron2(settings):
         return {**detectron.detector_attributes(settings.regions), **shared}
     card = _card(settings)
@@ -149,12 +153,6 @@ def _card(settings: DetectSettings) -> DetectorCard:
     return read_card(find_weights(settings.weights))
 
 
-def _embed_attributes(name: str) -> dict[str, str]:
-    """Return the attributes of a feature file that identify a picture tower."""
-    sha256 = hash_of_encoder(find_encoder(name))
-    return {"embed": encoder_name(name), "embed_sha256": sha256, "embed_projection": PROJECTION}
-
-
 class EmbeddedRegions:
     """A detector whose regions have the features of a dual encoder's picture tower.
 
@@ -180,23 +178,16 @@ class EmbeddedRegions:
         self, pages: Sequence[Page], screenshots: UInt8[Tensor, "pages 3 height width"]
     ) -> FeatureBatch:
         """Find 36 regions a page by the detector and embed their pixels."""
-        shown = [
-            Image.fromarray(pixels) for pixels in screenshots.permute(0, 2, 3, 1).cpu().numpy()
-        ]
+        shown = [Image.fromarray(each) for each in screenshots.permute(0, 2, 3, 1).cpu().numpy()]
         size = self._detector.input_size
         if size != self.input_size:
             screenshots = to_batch([to_pixels(picture, size) for picture in shown])
         found = self._detector.extract(pages, screenshots)
-        rows = [self._embed(*each) for each in zip(shown, found.boxes, strict=True)]
-        return replace(found, regions=np.stack(rows))
-
-    def _embed(
-        self, picture: Image.Image, boxes: Float[np.ndarray, "36 4"]
-    ) -> Float[np.ndarray, "36 768"]:
-        crops = [picture.crop(_whole_pixels(box)) for box in boxes.tolist()]
-        vectors = to_768(self._encoder.images(crops)) * DIMENSION**0.5
-        rows: Float[np.ndarray, "36 768"] = vectors.numpy()
-        return rows
+        rows = []
+        for picture, boxes in zip(shown, found.boxes.tolist(), strict=True):
+            vectors = self._encoder.images([picture.crop(_whole_pixels(box)) for box in boxes])
+            rows.append(to_768(vectors) * DIMENSION**0.5)
+        return replace(found, regions=torch.stack(rows).numpy())
 
 
 def _whole_pixels(box: Sequence[float]) -> tuple[int, int, int, int]:

@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -73,12 +73,10 @@ class TrainPages:
 
     Attributes:
         held_out: Pages of other sites (of the same train pool), to measure on.
-        dialog_pages: Number of pages left out because a dialog covers them.
     """
 
     learn: list[TrainPage]
     held_out: list[TrainPage]
-    dialog_pages: int
     mapping: ClassMapping = DEFAULT
 
     @property
@@ -102,18 +100,14 @@ def read_train_pages(
     Raises:
         TrainingError: If fewer than two pages are left.
     """
-    pages: list[TrainPage] = []
-    dialog_pages = 0
-    for folder in (captures, *also):
-        more, covered = read_pool(folder, "train", mapping)
-        pages, dialog_pages = pages + more, dialog_pages + covered
+    folders = (captures, *also)
+    pages = [page for folder in folders for page in read_pool(folder, "train", mapping)]
     if len(pages) < 2:
         raise TrainingError(
             f"{captures}: {len(pages)} pages of the train pool have labelled elements; "
             "a detector needs two or more"
         )
-    learn, aside = hold_out(pages, held_out)
-    return TrainPages(learn, aside, dialog_pages, mapping)
+    return TrainPages(*hold_out(pages, held_out), mapping)
 
 
 def hold_out(pages: Sequence[TrainPage], share: float) -> tuple[list[TrainPage], list[TrainPage]]:
@@ -123,34 +117,29 @@ def hold_out(pages: Sequence[TrainPage], share: float) -> tuple[list[TrainPage],
         names = [page.key for page in pages]
     order = sorted(set(names), key=lambda name: hashlib.sha256(name.encode()).digest())
     count = min(max(1, round(share * len(order))), len(order) - 1) if share else 0
-    aside = set(order[:count])
-    parts: tuple[list[TrainPage], list[TrainPage]] = ([], [])
-    for page, name in zip(pages, names, strict=True):
-        parts[name in aside].append(page)
-    return parts
+    aside, named = set(order[:count]), list(zip(pages, names, strict=True))
+    learn = [page for page, name in named if name not in aside]
+    return learn, [page for page, name in named if name in aside]
 
 
-def read_pool(
-    captures: Path, pool: Split, mapping: ClassMapping = DEFAULT
-) -> tuple[list[TrainPage], int]:
-    """Read the pages of a pool that have labels, and count those behind a wall."""
+def read_pool(captures: Path, pool: Split, mapping: ClassMapping = DEFAULT) -> list[TrainPage]:
+    """Read the pages of a pool that have labels."""
     pages: list[TrainPage] = []
-    dialog_pages = 0
     plan = read_split(captures / "split.toml")
     for shard in watched(complete_shards(captures), f"read the {pool} pool", "shard"):
-        rows = {
-            row.key: row
+        sites = {
+            row.key: row.site
             for row in read_rows(captures, shard)
             if row.status == "ok" and plan.pool_of(row.site, row.key) == pool
         }
         places = locate_screenshots(captures, shard)
-        for capture in read_members(members_path(captures, shard), frozenset(places) - set(rows)):
-            labels = label(capture.elements, mapping)
-            dialog_pages += labels is None
+        others = frozenset(places.keys() - sites.keys())
+        for capture in read_members(members_path(captures, shard), others):
+            labels, key = label(capture.elements, mapping), capture.key
             if labels is not None and labels.boxes:
-                texts, key = dom_text_boxes(capture.elements), capture.key
-                pages.append(TrainPage(key, rows[key].site, places[key], labels, texts))
-    return pages, dialog_pages
+                texts = dom_text_boxes(capture.elements)
+                pages.append(TrainPage(key, sites[key], places[key], labels, texts))
+    return pages
 
 
 class Screenshots:
@@ -167,9 +156,8 @@ class Screenshots:
         return to_batch(list(self._pool.map(self._one, pages)))
 
     def _one(self, page: TrainPage) -> UInt8[np.ndarray, "3 height width"]:
-        kept = self._kept.get(page.place)
-        if kept is not None:
-            return kept
+        if page.place in self._kept:
+            return self._kept[page.place]
         name = f"{page.place.path}:{page.key}"
         image = decode_screenshot(read_place(page.place), self._size, name)
         if self._free_bytes >= image.nbytes:
@@ -184,18 +172,15 @@ def to_targets(
     """Scale a page's labels to input px and embed the text boxes that are not hidden."""
     scale = (size[0] / WIDTH, size[1] / HEIGHT)
     factors = torch.tensor([*scale, *scale])
-    draws = torch.rand(len(page.text_boxes) + 1, generator=generator).tolist()
-    bare = draws[0] < 0.1  # one page in ten has no text at all
-    boxes = zip(page.text_boxes, draws[1:], strict=True)
-    seen = [box for box, draw in boxes if not bare and draw >= _HIDDEN]
-    texts, vectors = embed_text_boxes(encoder, seen, scale)
-    return Targets(
-        boxes=torch.tensor(page.labels.boxes, dtype=torch.float32).reshape(-1, 4) * factors,
-        classes=torch.tensor(page.labels.classes, dtype=torch.int64),
-        ignored=torch.tensor(page.labels.ignored, dtype=torch.float32).reshape(-1, 4) * factors,
-        texts=texts,
-        vectors=vectors,
+    bare, *draws = torch.rand(len(page.text_boxes) + 1, generator=generator).tolist()
+    hidden = 1.0 if bare < 0.1 else _HIDDEN  # one page in ten has no text at all
+    seen = [box for box, draw in zip(page.text_boxes, draws, strict=True) if draw >= hidden]
+    boxes, ignored = (
+        torch.tensor(part, dtype=torch.float32).reshape(-1, 4) * factors
+        for part in (page.labels.boxes, page.labels.ignored)
     )
+    classes = torch.tensor(page.labels.classes, dtype=torch.int64)
+    return Targets(boxes, classes, ignored, *embed_text_boxes(encoder, seen, scale))
 
 
 def recolour(
@@ -206,17 +191,16 @@ def recolour(
     Stronger changes (swapped channels, inversion, grey) teach the embedding to ignore colour, and
     with it much of what a picture shows. Never flips: text would become another script.
     """
-    count = len(pixels)
-    gain = torch.cat([_between(0.85, 1.15, count, generator) for _ in range(3)], dim=1)
-    contrast = _between(0.8, 1.2, count, generator).to(pixels.device)
-    brightness = _between(-0.1, 0.1, count, generator).to(pixels.device)
-    pixels = pixels * gain.to(pixels.device)
-    mean = pixels.mean(dim=(1, 2, 3), keepdim=True)
-    return ((pixels - mean) * contrast + mean + brightness).clamp(0, 1)
 
+    def draw(low: float, high: float) -> Tensor:
+        values = low + (high - low) * torch.rand(len(pixels), generator=generator)
+        return values.view(-1, 1, 1, 1).to(pixels.device)
 
-def _between(low: float, high: float, count: int, generator: torch.Generator) -> Tensor:
-    return (low + (high - low) * torch.rand(count, generator=generator)).view(-1, 1, 1, 1)
+    gain = torch.cat([draw(0.85, 1.15) for _ in range(3)], dim=1)
+    contrast, brightness = draw(0.8, 1.2), draw(-0.1, 0.1)
+    gained = pixels * gain
+    mean = gained.mean(dim=(1, 2, 3), keepdim=True)
+    return ((gained - mean) * contrast + mean + brightness).clamp(0, 1)
 
 
 def jitter(
@@ -224,10 +208,8 @@ def jitter(
 ) -> Float[Tensor, "n 4"]:
     """Move each edge by up to a tenth of the box's side."""
     side = (boxes[:, 2:] - boxes[:, :2]).repeat(1, 2)
-    moved = (
-        boxes + (torch.rand(boxes.shape, generator=generator).to(boxes.device) - 0.5) * 0.2 * side
-    )
-    return clip(moved, size)
+    draws = torch.rand(boxes.shape, generator=generator).to(boxes.device)
+    return clip(boxes + (draws - 0.5) * 0.2 * side, size)
 
 
 def zoom(
@@ -271,14 +253,7 @@ def _moved(page: Targets, factor: float, shift: Tensor, size: tuple[int, int]) -
 
     boxes, stays = move(page.boxes)
     stays &= (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) >= smallest
-    ignored, _ = move(page.ignored)
     texts, read = move(page.texts)
-    left_over = torch.cat([ignored, boxes[~stays]])
-    return replace(
-        page,
-        boxes=boxes[stays],
-        classes=page.classes[stays],
-        ignored=left_over[box_area(left_over) > 0],
-        texts=texts[read],
-        vectors=page.vectors[read],
-    )
+    ignored = torch.cat([move(page.ignored)[0], boxes[~stays]])
+    ignored = ignored[box_area(ignored) > 0]
+    return Targets(boxes[stays], page.classes[stays], ignored, texts[read], page.vectors[read])

@@ -110,27 +110,13 @@ def draw_panels(
     """Draw each page twice: with its labels, and with the 20 best regions of the detector."""
     panels = []
     for screen, page in zip(interpolate(screens, (HEIGHT // 2, WIDTH // 2)), found, strict=True):
-        labels = page.labels
-        named = [names[kind] for kind in labels.classes] + [""] * len(labels.ignored)
-        colours = [_colour(kind) for kind in labels.classes] + ["#888"] * len(labels.ignored)
-        panels.append(_draw(screen, [*labels.boxes, *labels.ignored], named, colours))
-        classified = np.flatnonzero(page.classes >= 0)
-        best = classified[np.argsort(-page.scores[classified], kind="stable")][:_BEST][::-1]
-        kinds = page.classes[best].tolist()
-        pairs = zip(kinds, page.scores[best], strict=True)
-        said = [f"{names[kind]} {score:.2f}" for kind, score in pairs]
-        panels.append(_draw(screen, page.boxes[best].tolist(), said, list(map(_colour, kinds))))
+        ranked = np.argsort(-page.scores, kind="stable")
+        best = ranked[page.classes[ranked] >= 0][:_BEST]
+        scored = zip(page.classes[best], page.scores[best], strict=True)
+        for boxes, texts in (
+            (np.array(page.labels.boxes), [names[number] for number in page.labels.classes]),
+            (page.boxes[best], [f"{names[number]} {score:.2f}" for number, score in scored]),
+        ):
+            halved = torch.from_numpy(boxes.reshape(-1, 4)) / 2
+            panels.append(draw_bounding_boxes(screen, halved, texts) if texts else screen)
     return panels
-
-
-def _draw(screen: Tensor, boxes: Sequence[Any], names: list[str], colours: list[str]) -> Tensor:
-    if not boxes:
-        return screen
-    halved = torch.tensor(boxes) / 2
-    found: Tensor = draw_bounding_boxes(screen, halved, names, colours, width=2)
-    return found
-
-
-def _colour(kind: int) -> str:
-    """Return the colour of a class; neighbours differ in hue."""
-    return f"hsl({kind * 137.508 % 360:.0f}, 90%, {(38, 50)[kind % 2]}%)"

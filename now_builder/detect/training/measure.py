@@ -238,7 +238,7 @@ def measure_detector(
     model, card = load_detector(find_weights(weights), choose_device(device))
     model.patches = None  # the figures need no features
     encoder = make_text_encoder(card.text_encoder, model.centre.device)
-    pages, _ = read_pool(captures, pool, card.mapping or DEFAULT)
+    pages = read_pool(captures, pool, card.mapping or DEFAULT)
     screenshots = Screenshots(model.config.input_size, 0, threads)
     measured = measure(find(AptExtractor(model, encoder, {}), pages, screenshots), card.classes)
     if measured is None:

@@ -82,10 +82,8 @@ def train_detector(
             path.unlink(missing_ok=True)
         remove_history(weights)
     started = time.perf_counter()
-    _log.info(
-        "train-detector: %d pages to learn from, %d held out, %d behind a dialog",
-        len(pages.learn), len(pages.held_out), pages.dialog_pages,
-    )  # fmt: skip
+    counts = len(pages.learn), len(pages.held_out)
+    _log.info("train-detector: %d pages to learn from, %d held out", *counts)
     learner = train(weights, settings, pages)
     measures = finish(weights, learner)
     checkpoint_path(weights).unlink(missing_ok=True)

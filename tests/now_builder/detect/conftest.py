@@ -212,7 +212,7 @@ def pictured(captured, tmp_path_factory):
         place = ScreenshotPlace(path, 0, len(page.screenshot))
         texts = dom_text_boxes(page.elements)
         pages.append(TrainPage(page.key, f"{page.key}.test", place, label(page.elements), texts))
-    return TrainPages(pages[2:], pages[:2], 0)
+    return TrainPages(pages[2:], pages[:2])
 
 
 @pytest.fixture(scope="session")

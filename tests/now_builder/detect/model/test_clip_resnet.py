@@ -126,7 +126,7 @@ def test_rn50_computes_what_open_clip_computes_from_the_same_weights(tmp_path):
 
 def test_weights_of_another_architecture_are_refused_with_the_name(tmp_path, small):
     save_file(small.state_dict(), tmp_path / "clip.safetensors")
-    with pytest.raises(FormatError, match=r"\w+: shape .*expected"):
+    with pytest.raises(FormatError, match=r"not of this size .*size mismatch for"):
         load_clip(ModifiedResNet((1, 1, 1, 1), 16, 24, 2), str(tmp_path / "clip.safetensors"))
     with pytest.raises(FormatError, match="missing"):
         load_clip(ModifiedResNet((2, 1, 1, 1), 8, 24, 2), str(tmp_path / "clip.safetensors"))

@@ -125,7 +125,7 @@ def test_a_region_on_an_ignored_element_does_not_count_against():
 
 def test_the_command_prints_the_figures_of_all_pages_of_a_pool(drawn, weights, monkeypatch, capsys):
     found = measure_detector(drawn, weights, "test", threads=1)
-    pages, _ = read_pool(drawn, "test")
+    pages = read_pool(drawn, "test")
     assert found.measured.pages == len(pages) > 0
     assert found.measured.elements == sum(len(page.labels.boxes) for page in pages)
     assert 0.3 < found.measured.recall36 < 1
