@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
 from now_builder.formats.features import FeatureBatch
@@ -37,18 +37,6 @@ class Page:
     key: str
     text_boxes: Sequence[TextBox] = ()
     boxes: Sequence[Box] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Proposals:
-    """Class-agnostic boxes of one page, best first, in detector input px.
-
-    Attributes:
-        scores: Probability, in [0, 1], that a box holds anything at all.
-    """
-
-    boxes: Float[Tensor, "n 4"]
-    scores: Float[Tensor, " n"]
 
 
 @runtime_checkable

@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from now_builder.detect.base import Detector, Page
+from now_builder.detect.base import Detector, Page, TextBox
 from now_builder.detect.labels.elements import dom_boxes
-from now_builder.detect.model.text_encoder import make_text_source
+from now_builder.detect.model.text_encoder import dom_text_boxes
 from now_builder.detect.model.weights import choose_device
+from now_builder.detect.ocr import LANGUAGES, Recognizer
 from now_builder.detect.pixels import (
     ahead,
     calls_in_background,
@@ -332,7 +333,7 @@ class Pipeline:
         self.screenshots = screenshots
         self.settings, self.batch_size = settings, batch_size
         self.device = choose_device(settings.device)
-        self.read_text = make_text_source(settings.text_source)
+        self.read_screen = Recognizer(LANGUAGES) if settings.text_source == "ocr" else None
 
     def run(self, captures: Iterator[Capture], left: int, done: int) -> None:
         """Extract pages and write each batch as a part."""
@@ -407,7 +408,12 @@ class Pipeline:
     def _decode(self, capture: Capture) -> tuple[Page, np.ndarray]:
         image = decode_screenshot(capture.screenshot, self.detector.input_size, capture.key)
         boxes = dom_boxes(capture.elements) if self.settings.regions == "dom" else []
-        return Page(capture.key, self.read_text(capture), boxes), image
+        texts: list[TextBox] = []
+        if self.read_screen is not None:
+            texts = self.read_screen(capture)
+        elif self.settings.text_source == "dom":
+            texts = dom_text_boxes(capture.elements)
+        return Page(capture.key, texts, boxes), image
 
 
 def _keep_freed_memory() -> None:

@@ -10,10 +10,9 @@ from torchvision.ops import roi_align
 
 from now_builder.config import Strict
 from now_builder.detect import boxes as geometry
-from now_builder.detect.base import Proposals
 from now_builder.detect.model.clip_resnet import ModifiedResNet
 from now_builder.detect.model.patch_features import PatchFeatures
-from now_builder.detect.model.proposals import PageMaps, Pyramid, RegionProposals
+from now_builder.detect.model.proposals import PageMaps, Proposals, Pyramid, RegionProposals
 from now_builder.detect.model.text_encoder import DIMENSION
 from now_builder.formats.shard import HEIGHT, WIDTH
 

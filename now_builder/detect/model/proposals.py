@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torchvision.ops import Conv2dNormActivation, nms
 
 from now_builder.detect import boxes as geometry
-from now_builder.detect.base import Proposals
 from now_builder.formats.shard import WIDTH
 
 LEVELS = 3
@@ -52,6 +51,18 @@ class Anchors:
     shape: Int64[Tensor, " a"]
     stride: Float[Tensor, " a"]
     shapes: Float[Tensor, "shapes 2"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """Class-agnostic boxes of one page, best first, in detector input px.
+
+    Attributes:
+        scores: Probability, in [0, 1], that a box holds anything at all.
+    """
+
+    boxes: Float[Tensor, "n 4"]
+    scores: Float[Tensor, " n"]
 
 
 class Pyramid(nn.Module):

@@ -1,9 +1,9 @@
 """Text to 768-d vectors by hashed n-grams or a transformer; strings of a page, by region."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,9 +13,8 @@ from torch import Tensor
 
 from now_builder.detect.base import Page, TextBox
 from now_builder.detect.boxes import intersection_over_minimum
-from now_builder.detect.ocr import LANGUAGES, Recognizer
 from now_builder.errors import ConfigError
-from now_builder.formats.shard import HEIGHT, WIDTH, Capture, Element
+from now_builder.formats.shard import HEIGHT, WIDTH, Element
 
 DIMENSION = 768
 _KEPT = 16_384
@@ -150,23 +149,6 @@ def dom_text_boxes(elements: Sequence[Element]) -> list[TextBox]:
         for element in elements
         if element.visible and element.text.strip() and element.text_box is not None
     ]
-
-
-TextSource = Callable[[Capture], Sequence[TextBox]]
-"""Finds the strings of a page; called from several threads."""
-
-
-def make_text_source(name: Literal["dom", "ocr", "none"]) -> TextSource:
-    """Make a source of strings.
-
-    Raises:
-        ConfigError: If what optical recognition needs is missing.
-    """
-    if name == "ocr":
-        return Recognizer(LANGUAGES)
-    if name == "dom":
-        return lambda capture: dom_text_boxes(capture.elements)
-    return lambda _: ()
 
 
 def linked_embeddings(

@@ -22,7 +22,7 @@ from torch import Tensor
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page
 from now_builder.detect.model.text_encoder import embed_text_boxes, make_text_encoder
-from now_builder.detect.regions.rows import (
+from now_builder.detect.regions.extraction import (
     DETECTOR,
     NMS,
     PROJECTION,

@@ -29,8 +29,7 @@ from now_builder.detect.model.word_reader import EDITION
 from now_builder.detect.ocr import LANGUAGES, ocr_attributes
 from now_builder.detect.pixels import to_batch, to_pixels
 from now_builder.detect.regions import detectron2 as detectron
-from now_builder.detect.regions.extraction import AptExtractor
-from now_builder.detect.regions.rows import PROJECTION, to_768
+from now_builder.detect.regions.extraction import PROJECTION, AptExtractor, to_768
 from now_builder.detect.settings import DetectSettings
 from now_builder.dual_encoder import PictureEncoder, encoder_name, find_encoder, hash_of_encoder
 from now_builder.errors import ConfigError
@@ -158,8 +157,8 @@ class EmbeddedRegions:
 
     Boxes, scores, classes and their order are the detector's own. Each box is cut out of the whole
     screenshot, squeezed to a square, and embedded; the unit vector is brought to 768 numbers by
-    :func:`~now_builder.detect.regions.rows.to_768` (which keeps inner products exactly from fewer
-    numbers, and in expectation from more) with a mean square of 1 each, as the detector's are.
+    :func:`to_768` (which keeps inner products exactly from fewer numbers, and in expectation from
+    more) with a mean square of 1 each, as the detector's are.
 
     Source:
         Crops resized to the tower's input, whatever their shape: R-CNN (Girshick et al., CVPR

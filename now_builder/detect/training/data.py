@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 from torchvision.ops import box_area
 
-from now_builder.detect.base import Page, TextBox
+from now_builder.detect.base import TextBox
 from now_builder.detect.boxes import clip
 from now_builder.detect.labels.elements import SMALLEST, Labels, label
 from now_builder.detect.labels.mapping import DEFAULT, ClassMapping
@@ -61,11 +61,6 @@ class TrainPage:
     labels: Labels
     text_boxes: list[TextBox]
 
-    @property
-    def known(self) -> Page:
-        """The page as detectors take it: its strings, and the boxes that the browser laid out."""
-        return Page(self.key, self.text_boxes, [*self.labels.boxes, *self.labels.ignored])
-
 
 @dataclass(frozen=True, slots=True)
 class TrainPages:
@@ -82,10 +77,8 @@ class TrainPages:
     @property
     def fingerprint(self) -> str:
         """Hash of the keys and labels, to check that a checkpoint is of the same data."""
-        digest = hashlib.sha256()
-        for page in [*self.learn, *self.held_out]:
-            digest.update(f"{page.key}\t{page.labels}\n".encode())
-        return digest.hexdigest()
+        lines = [f"{page.key}\t{page.labels}\n" for page in [*self.learn, *self.held_out]]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def read_train_pages(
@@ -103,10 +96,8 @@ def read_train_pages(
     folders = (captures, *also)
     pages = [page for folder in folders for page in read_pool(folder, "train", mapping)]
     if len(pages) < 2:
-        raise TrainingError(
-            f"{captures}: {len(pages)} pages of the train pool have labelled elements; "
-            "a detector needs two or more"
-        )
+        problem = f"{len(pages)} pages of the train pool have labelled elements"
+        raise TrainingError(f"{captures}: {problem}; a detector needs two or more")
     return TrainPages(*hold_out(pages, held_out), mapping)
 
 

@@ -190,7 +190,7 @@ class Learner:
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
         parts = {name: part.state_dict() for name, part in self._parts().items()}
-        return {"step": self.step, "pages": self.pages.fingerprint, **parts}
+        return {"step": self.step, **parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""

@@ -54,14 +54,11 @@ def match(
         Of each box the best overlap (IoU), the labelled element it is with, and whether the box is
         ignored: it lies on an element of no class and on no labelled one.
     """
+    none = boxes.new_zeros(len(boxes))
+    overlap, element = none, none.long()
     if len(targets.boxes):
         overlap, element = box_iou(boxes, targets.boxes).max(dim=1)
-    else:
-        overlap = boxes.new_zeros(len(boxes))
-        element = torch.zeros(len(boxes), dtype=torch.int64, device=boxes.device)
-    ignored = torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)
-    if len(targets.ignored):
-        ignored = box_iou(boxes, targets.ignored).amax(dim=1) > _IGNORED
+    ignored = (box_iou(boxes, targets.ignored) > _IGNORED).any(dim=1)
     return overlap, element, ignored & (overlap < _REGION_FOREGROUND)
 
 
@@ -112,11 +109,8 @@ def assign(anchors: Anchors, targets: Targets) -> tuple[Int64[Tensor, " a"], Boo
         Of each anchor its element, -1 for none, and whether it is negative: it has none and does
         not lie on an ignored element.
     """
-    count, device = len(anchors.boxes), anchors.boxes.device
-    element = torch.full((count,), -1, dtype=torch.int64, device=device)
-    negative = torch.ones(count, dtype=torch.bool, device=device)
-    if len(targets.ignored):
-        negative = box_iou(anchors.boxes, targets.ignored).amax(dim=1) < _NEAR_IGNORED
+    element = torch.full_like(anchors.shape, -1)
+    negative = ~(box_iou(anchors.boxes, targets.ignored) >= _NEAR_IGNORED).any(dim=1)
     if not len(targets.boxes):
         return element, negative
     order = box_area(targets.boxes).argsort(stable=True)

@@ -25,6 +25,7 @@ from pycocotools.cocoeval import COCOeval
 from torch import Tensor
 from torchvision.ops import box_iou
 
+from now_builder.detect.base import Page
 from now_builder.detect.labels.elements import Labels
 from now_builder.detect.labels.mapping import DEFAULT
 from now_builder.detect.model.text_encoder import make_text_encoder
@@ -33,6 +34,7 @@ from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.training.data import Screenshots, TrainPage, read_pool
 from now_builder.errors import FormatError
 from now_builder.formats.features import REGIONS
+from now_builder.formats.shard import Box
 from now_builder.formats.split import Split
 from now_builder.program.progress import watched
 
@@ -93,7 +95,8 @@ def find(
     found = []
     for start in watched(range(0, len(pages), _BATCH), "measure", "step"):
         batch = pages[start : start + _BATCH]
-        regions = extractor.extract([page.known for page in batch], screenshots.read(batch))
+        known = [Page(page.key, page.text_boxes) for page in batch]
+        regions = extractor.extract(known, screenshots.read(batch))
         rows = zip(batch, regions.boxes, regions.scores, regions.classes, strict=True)
         found += [Found(page.labels, *row) for page, *row in rows]
     return found
@@ -119,40 +122,31 @@ def measure(found: Sequence[Found], names: Sequence[str]) -> Measures | None:
             "ap": _mean(precision[:, :, number]),
             "ap50": _mean(precision[0, :, number]),
         }
-        for number in sorted(set(numbers.tolist()))
+        for number in np.unique(numbers).tolist()
     }
-    return Measures(
-        pages=float(len(found)),
-        elements=float(len(numbers)),
-        recall36=recall,
-        classified36=classified,
-        ap=_mean(precision),
-        ap50=_mean(precision[0]),
-        ap75=_mean(precision[5]),
-        classes=classes,
-    )
+    average = {"ap": _mean(precision), "ap50": _mean(precision[0]), "ap75": _mean(precision[5])}
+    counts = float(len(found)), float(len(numbers))
+    return Measures(*counts, recall, classified, **average, classes=classes)
 
 
 def _hits(page: Found) -> Bool[np.ndarray, "elements 2"]:
     """Return of each element whether it is found, and whether it is found with its class."""
-    if not len(page.labels.boxes):
+    if not page.labels.boxes:
         return np.zeros((0, 2), dtype=bool)
     best, place = _overlap(page.labels.boxes, page.boxes).max(dim=1)
-    right = page.classes[place.numpy()] == np.array(page.labels.classes)
     hit = (best >= _FOUND).numpy()
-    return np.stack([hit, hit & right], axis=1)
+    return np.stack([hit, hit & (page.classes[place.numpy()] == page.labels.classes)], axis=1)
 
 
-def _overlap(labels: Sequence[Sequence[float]], boxes: np.ndarray) -> Float[Tensor, "n m"]:
+def _overlap(labels: Sequence[Box], boxes: np.ndarray) -> Float[Tensor, "n m"]:
     wanted = torch.tensor(labels, dtype=torch.float32).reshape(-1, 4)
     overlap: Tensor = box_iou(wanted, torch.from_numpy(boxes))
     return overlap
 
 
 def _mean(precision: Float[np.ndarray, "..."]) -> float:
-    """Average the values that are not marked as undefined by −1."""
-    defined = precision[precision > -1]
-    return float(defined.mean()) if defined.size else 0.0
+    """Average the values that are not marked as undefined by −1, as for classes of no element."""
+    return float(precision[precision > -1].mean())
 
 
 def _precision(found: Sequence[Found], classes: int) -> Float[np.ndarray, "overlaps 101 classes"]:

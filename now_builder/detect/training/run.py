@@ -73,35 +73,27 @@ def train_detector(
     """
     if weights.suffix != ".safetensors":
         raise ConfigError(f"{weights}: weights must be named *.safetensors")
-    if weights.exists() and not force:
-        return _summarize(weights, settings)
-    mapping = read_mapping(settings.mapping) if settings.mapping else DEFAULT
-    pages = read_train_pages(captures, settings.held_out, mapping, settings.also)
-    if force:  # only now: captures that cannot be read cost no weights
-        for path in (weights, card_path(weights), checkpoint_path(weights)):
-            path.unlink(missing_ok=True)
-        remove_history(weights)
-    started = time.perf_counter()
-    counts = len(pages.learn), len(pages.held_out)
-    _log.info("train-detector: %d pages to learn from, %d held out", *counts)
-    learner = train(weights, settings, pages)
-    measures = finish(weights, learner)
-    checkpoint_path(weights).unlink(missing_ok=True)
-    seconds = time.perf_counter() - started
-    return TrainSummary(weights, len(pages.learn), learner.step, seconds, measures)
-
-
-def _summarize(weights: Path, settings: TrainDetectorSettings) -> TrainSummary:
-    """Summarize weights that are complete; pages crawled since then do not matter."""
+    started, seconds = time.perf_counter(), 0.0
+    if force or not weights.exists():
+        mapping = read_mapping(settings.mapping) if settings.mapping else DEFAULT
+        pages = read_train_pages(captures, settings.held_out, mapping, settings.also)
+        if force:  # only now: captures that cannot be read cost no weights
+            for path in (weights, card_path(weights), checkpoint_path(weights)):
+                path.unlink(missing_ok=True)
+            remove_history(weights)
+        counts = len(pages.learn), len(pages.held_out)
+        _log.info("train-detector: %d pages to learn from, %d held out", *counts)
+        finish(weights, train(weights, settings, pages))
+        checkpoint_path(weights).unlink(missing_ok=True)
+        seconds = time.perf_counter() - started
     card, wanted = read_card(weights), identity(settings)
     changed = [name for name, value in wanted.items() if card.settings.get(name) != value]
     if changed:
-        raise ConfigError(
-            f"{weights}: trained with other {', '.join(changed)}; --force starts over"
-        )
+        other = ", ".join(changed)
+        raise ConfigError(f"{weights}: trained with other {other}; --force starts over")
     classes, learned = card.measured_by_class, card.trained_on
-    measured = Measures(**card.measured, classes=classes) if card.measured else None
-    return TrainSummary(weights, int(learned["pages"]), int(learned["steps"]), 0.0, measured)
+    measures = Measures(**card.measured, classes=classes) if card.measured else None
+    return TrainSummary(weights, int(learned["pages"]), int(learned["steps"]), seconds, measures)
 
 
 def train(weights: Path, settings: TrainDetectorSettings, pages: TrainPages) -> Learner:
@@ -114,12 +106,10 @@ def train(weights: Path, settings: TrainDetectorSettings, pages: TrainPages) -> 
     """
     learner = Learner(settings, pages)
     history = History(weights, learner)
-    state = load_checkpoint(weights, identity(settings), learner.device)
+    same = {**identity(settings), "pages": pages.fingerprint}
+    state = load_checkpoint(weights, same, learner.device)
     if state is None:
         remove_history(weights)
-    elif state["pages"] != pages.fingerprint:
-        path = checkpoint_path(weights)
-        raise ConfigError(f"{path}: begun on other pages; --force starts over")
     else:
         learner.load_state_dict(state)
         history.state = state["history"]
@@ -130,8 +120,7 @@ def train(weights: Path, settings: TrainDetectorSettings, pages: TrainPages) -> 
             history.record(losses)
             progress.add(1, ", ".join(f"{k} {value:.3f}" for k, value in losses.items()))
             if learner.step % CHECKPOINT_EVERY == 0 and learner.step < total:
-                state = {**learner.state_dict(), "history": history.state}
-                save_checkpoint(weights, state, identity(settings))
+                save_checkpoint(weights, learner.state_dict() | {"history": history.state}, same)
     return learner
 
 
@@ -166,17 +155,13 @@ def load_checkpoint(
         problem = f"not a readable checkpoint ({error!s:.200}); --force starts over"
         raise FormatError(path, problem) from None
     if found != repr(settings):
-        raise ConfigError(f"{path}: begun with other settings; --force starts over")
+        raise ConfigError(f"{path}: begun with other settings or pages; --force starts over")
     _log.info("%s: goes on from step %d", path, state["step"])
     return state
 
 
-def finish(weights: Path, learner: Learner) -> Measures | None:
-    """Fix the scale of the stored features, measure on held-out pages, and write the weights.
-
-    Returns:
-        Figures on the held-out pages; ``None`` where none has labelled elements.
-    """
+def finish(weights: Path, learner: Learner) -> None:
+    """Fix the scale of the stored features, measure on held-out pages, and write the weights."""
     model, settings, pages = learner.model, learner.settings, learner.pages
     model.load_state_dict(learner.final.state_dict())
     model.eval()
@@ -208,7 +193,6 @@ def finish(weights: Path, learner: Learner) -> Measures | None:
     )
     stored = model.half() if settings.half else model
     write_weights(weights, {name: value.cpu() for name, value in stored.state_dict().items()}, card)
-    return measures
 
 
 @torch.inference_mode()

@@ -14,7 +14,7 @@ from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.model.weights import read_card, to_prompts
 from now_builder.detect.pixels import decode_screenshot
 from now_builder.detect.regions import detectron2 as detectron
-from now_builder.detect.regions.rows import orthonormal, to_768
+from now_builder.detect.regions.extraction import orthonormal, to_768
 from now_builder.detect.run import detect, detect_shards
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError, FormatError

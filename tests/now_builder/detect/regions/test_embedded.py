@@ -9,8 +9,8 @@ import transformers
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from now_builder.detect.regions.extraction import orthonormal
 from now_builder.detect.regions.loading import _whole_pixels
-from now_builder.detect.regions.rows import orthonormal
 from now_builder.detect.run import detect
 from now_builder.detect.settings import DetectSettings
 from now_builder.dual_encoder import hash_of_encoder

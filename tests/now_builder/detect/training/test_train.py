@@ -165,7 +165,7 @@ def test_a_checkpoint_of_other_settings_or_a_torn_one_is_refused(few, tmp_path):
     settings = TrainDetectorSettings(**QUICK)
     state = Learner(settings, read_train_pages(few, 0.2)).state_dict()
     save_checkpoint(weights, state, identity(settings))
-    with pytest.raises(ConfigError, match="other settings; --force"):
+    with pytest.raises(ConfigError, match="other settings or pages; --force"):
         train_detector(few, weights, settings.model_copy(update={"lr": 0.5}))
     path = checkpoint_path(weights)
     for torn in (b"torn", path.read_bytes().replace(b"identity", b"\xff" * 8)):
