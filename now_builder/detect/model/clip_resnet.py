@@ -197,7 +197,7 @@ def _visual_state(path: Path) -> dict[str, Tensor]:
         raise FormatError(path, problem) from None
     state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else {}
     named = state.items() if isinstance(state, dict) else ()
-    tensors = {n.removeprefix("module."): v for n, v in named if isinstance(v, Tensor)}
+    tensors = {str(n).removeprefix("module."): v for n, v in named if isinstance(v, Tensor)}
     visual = {n.removeprefix("visual."): v for n, v in tensors.items() if n.startswith("visual.")}
     return visual or tensors
 
