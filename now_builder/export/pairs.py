@@ -24,6 +24,8 @@ from now_builder.formats.split import SPLITS
 _GROUP, _GROUP_BYTES = 100, 256 * 10**6
 """Most rows, and most bytes of their pictures, in a row group, which readers read whole."""
 _ROW_BYTES = 4096
+FILE_BYTES = 500 * 10**6
+"""Approximate size of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ def cut(source: Source, pairs: Sequence[Pair], name: str) -> Iterator[Part]:
         for pair in pairs
     ]
     ends = np.cumsum(sizes)
-    count = max(1, -(-int(ends[-1]) // (source.settings.file_mb * 10**6)))
+    count = max(1, -(-int(ends[-1]) // FILE_BYTES))
     bounds = np.searchsorted(ends, [int(ends[-1]) * part / count for part in range(1, count)])
     starts = sorted({0, *(int(bound) for bound in bounds), len(sizes)})
     for number, (start, stop) in enumerate(pairwise(starts)):

@@ -29,13 +29,9 @@ class ExportSettings(IncludedSettings):
         "pictures; webdataset: shards; openclip: CSV and pictures; beir: corpus, queries and qrels "
         "of dev and test; mteb: the same with a task for MTEB."
     )
-    file_mb: int = Field(500, ge=1, description="Approximate size of a file in megabytes.")
 
 
 class PublishSettings(IncludedSettings):
     """Settings of ``publish``."""
 
     private: bool = Field(False, description="Create a private data set, for its owner only.")
-    endpoint: str | None = Field(
-        None, description="Address of the hub; by default HF_ENDPOINT, or https://huggingface.co."
-    )

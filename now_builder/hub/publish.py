@@ -106,13 +106,13 @@ def prepare(
     return DatasetUpload(repository, files, licence, pictures, settings)
 
 
-def account(settings: PublishSettings) -> str:
+def account() -> str:
     """Return the name of the hub's user, whose token its own client finds."""
     from huggingface_hub import HfApi
 
     def name() -> str:
         with hub_errors("publish"):
-            return str(HfApi(endpoint=settings.endpoint).whoami()["name"])
+            return str(HfApi().whoami()["name"])
 
     return patient(name)
 
@@ -133,7 +133,7 @@ def send(upload: DatasetUpload) -> str:
     from huggingface_hub import HfApi
 
     name, settings = upload.repository, upload.settings
-    api = HfApi(endpoint=settings.endpoint)
+    api = HfApi()
 
     def make() -> set[str]:
         with hub_errors(name):
@@ -183,7 +183,7 @@ def _send_files(told: Connection, upload: DatasetUpload, remove: Sequence[str]) 
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     name, card = upload.repository, upload.files["README.md"]
-    api = HfApi(endpoint=upload.settings.endpoint)
+    api = HfApi()
     shared: dict[str, Any] = {"repo_id": name, "repo_type": "dataset", "commit_message": _MESSAGE}
     text = card.read_text(encoding="utf-8").replace(PLACEHOLDER, name)
     try:

@@ -1,6 +1,7 @@
 """A release in which captions are the same on several pages."""
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,3 +26,11 @@ def repeating_release(small_release: Path, tmp_path_factory: pytest.TempPathFact
     ]
     write_pairs(release / "pairs.parquet", pairs)
     return release
+
+
+@pytest.fixture(scope="module")
+def small_files() -> Iterator[None]:
+    """Cut exports into files of a megabyte."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("now_builder.export.pairs.FILE_BYTES", 10**6)
+        yield

@@ -25,10 +25,10 @@ def test_pairs(repeating_release: Path) -> list[Pair]:
 
 
 @pytest.fixture(scope="module")
-def out(repeating_release: Path, small_crawl: Path, tmp_path_factory) -> Path:
+def out(repeating_release: Path, small_crawl: Path, tmp_path_factory, small_files: None) -> Path:
     """Pictures are in several files."""
     out = tmp_path_factory.mktemp("mteb") / "out"
-    settings = ExportSettings(to="mteb", captures=small_crawl, file_mb=1)
+    settings = ExportSettings(to="mteb", captures=small_crawl)
     export(repeating_release, out, settings)
     return out
 

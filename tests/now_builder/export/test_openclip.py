@@ -19,13 +19,13 @@ webdataset = pytest.importorskip("webdataset", reason="the extra export is not i
 
 
 @pytest.fixture(scope="module")
-def exported(repeating_release, small_crawl, tmp_path_factory):
+def exported(repeating_release, small_crawl, tmp_path_factory, small_files):
     """Return a folder with an export in a format, made once."""
     folder = tmp_path_factory.mktemp("exported")
 
     def made(to: str) -> Path:
         if not (folder / to).exists():
-            settings = ExportSettings(to=to, captures=small_crawl, file_mb=1)
+            settings = ExportSettings(to=to, captures=small_crawl)
             export(repeating_release, folder / to, settings)
         return folder / to
 

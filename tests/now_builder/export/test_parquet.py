@@ -33,8 +33,10 @@ SPLITS = ("train", "dev", "test")
 
 KILLED = """
 from now_builder.export.run import export
+from now_builder.export import pairs
 from now_builder.export.settings import ExportSettings
-settings = ExportSettings(to="parquet", captures=pathlib.Path(sys.argv[3]), file_mb=1)
+pairs.FILE_BYTES = 10**6
+settings = ExportSettings(to="parquet", captures=pathlib.Path(sys.argv[3]))
 export(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), settings)
 """
 
@@ -45,11 +47,9 @@ def release(small_release: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def out(release: Path, small_crawl: Path, tmp_path_factory) -> Path:
+def out(release: Path, small_crawl: Path, tmp_path_factory, small_files: None) -> Path:
     out = tmp_path_factory.mktemp("exported") / "out"
-    settings = ExportSettings(
-        to="parquet", captures=small_crawl, file_mb=1, tokens=True, regions=True
-    )
+    settings = ExportSettings(to="parquet", captures=small_crawl, tokens=True, regions=True)
     export(release, out, settings)
     return out
 
@@ -132,10 +132,10 @@ def test_the_card_is_the_releases_with_the_files_in_its_head(out: Path, release:
 
 
 def test_a_killed_run_goes_on_where_it_was(
-    release: Path, small_crawl: Path, tmp_path: Path
+    release: Path, small_crawl: Path, tmp_path: Path, small_files: None
 ) -> None:
     whole, hurt = tmp_path / "whole", tmp_path / "hurt"
-    settings = ExportSettings(to="parquet", captures=small_crawl, file_mb=1)
+    settings = ExportSettings(to="parquet", captures=small_crawl)
     export(release, whole, settings)
     done = run_until_rename(4, KILLED, release, hurt, small_crawl)
     assert done.returncode == -signal.SIGKILL, done.stderr
