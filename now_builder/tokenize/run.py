@@ -244,7 +244,7 @@ def _tokenizer(
 
         return JiebaTokenizer(white_space=settings.jieba_white_space)
     if name == "bpe":
-        from now_builder.tokenize.bpe import learn_bpe
+        from now_builder.tokenize.library import learn_bpe
 
         return learn_bpe(train, settings.bpe_vocabulary, _MIN_FREQUENCY)
     from now_builder.tokenize.bert import make_bert

@@ -19,7 +19,7 @@ from now_builder.formats.word_vectors import (
     unit_vector,
 )
 from now_builder.tokenize.bert import learn_wordpiece
-from now_builder.tokenize.bpe import learn_bpe
+from now_builder.tokenize.library import learn_bpe
 
 
 def gram(text):

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from now_builder.errors import ConfigError
 from now_builder.tokenize.bert import learn_wordpiece, load_bert, make_bert
-from now_builder.tokenize.bpe import learn_bpe
 from now_builder.tokenize.jieba import JiebaTokenizer
-from now_builder.tokenize.library import LibraryTokenizer, alphabet
+from now_builder.tokenize.library import LibraryTokenizer, alphabet, learn_bpe
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # where pip has not compiled it: invalid escapes
@@ -197,7 +196,7 @@ def test_learned_vocabularies_are_the_same_in_every_process() -> None:
     """The trainers number things in randomly seeded hash maps; ties must not follow them."""
     code = (
         "import hashlib, random\n"
-        "from now_builder.tokenize.bpe import learn_bpe\n"
+        "from now_builder.tokenize.library import learn_bpe\n"
         "from now_builder.tokenize.bert import learn_wordpiece\n"
         "r = random.Random(0)\n"
         "words = [''.join(r.choice('abcdefghij') for _ in range(r.randint(2, 7)))"
