@@ -1,16 +1,16 @@
-"""Finished batches of an unfinished feature file: safetensors files that are merged at the end."""
+"""Finished batches of an unfinished feature file: ``.npz`` files that are merged at the end."""
 
 import json
 import re
 import shutil
+import struct
+import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import (
@@ -21,13 +21,13 @@ from now_builder.formats.features import (
     write_features,
 )
 from now_builder.formats.io import read_json, replacing, write_json
+from now_builder.formats.release import NO_ARRAY
 
-_SUFFIX = ".safetensors"
 _BEGUN = "begun.json"
 _CAUSES = ("detector", "weights_sha256", "regions", "embed", "words", "text_source")
 """Attributes that others follow from; of several differences they are named first."""
 _TORN = "torn: cut off or changed since it was written"
-_UNREADABLE = (SafetensorError, OSError, ValueError, KeyError, TypeError)
+_UNREADABLE = (*NO_ARRAY, RuntimeError, struct.error, zipfile.BadZipFile, zlib.error)
 """Errors of reading a part that is torn."""
 
 
@@ -62,48 +62,36 @@ def write_part(
 ) -> None:
     """Store one finished batch beside the feature file, atomically, under its first key.
 
-    The metadata holds keys, attributes and a checksum of all that. A part that a power cut removes
-    is done again, so its name is not synced.
+    ``head`` holds keys and attributes; the format has a checksum of each array. A part that a power
+    cut removes is done again, so its name is not synced.
     """
+    kinds = {name: kind for name, (_, kind) in LAYOUT.items()} | ({"regions": "f2"} if half else {})
+    columns = {name: getattr(batch, name).astype(kind) for name, kind in kinds.items()}
     head = json.dumps({"keys": batch.keys, "attributes": dict(attributes)})
-    kinds = {name: kind for name, (_, kind) in LAYOUT.items()}
-    if half:
-        kinds["regions"] = "f2"
-    columns = {
-        name: np.ascontiguousarray(getattr(batch, name), kind) for name, kind in kinds.items()
-    }
-    content = save(columns, {"head": head, "crc32": _checksum(head, columns)})
     name = re.sub(r"[^\w-]", "_", batch.keys[0])
-    with replacing(parts_folder(path) / f"{name}{_SUFFIX}", durable=False) as temporary:
-        temporary.write_bytes(content)
-
-
-def _checksum(head: str, columns: Mapping[str, np.ndarray]) -> str:
-    checksum = zlib.crc32(head.encode())
-    for name, values in columns.items():
-        checksum = zlib.crc32(f"{name} {values.dtype} {values.shape}".encode(), checksum)
-        checksum = zlib.crc32(values.data, checksum)
-    return f"{checksum:08x}"
+    part = parts_folder(path) / f"{name}.npz"
+    with replacing(part, durable=False) as temporary, temporary.open("wb") as file:
+        np.savez(file, head=np.array(head), **columns)
 
 
 def read_parts(path: Path, prefix: str = "") -> list[Path]:
     """List the finished batches, of all first keys or of those with a prefix, in their order."""
-    return sorted(parts_folder(path).glob(f"{prefix or '[!.]'}*{_SUFFIX}"))
+    return sorted(parts_folder(path).glob(f"{prefix or '[!.]'}*.npz"))
 
 
 def read_part(part: Path) -> tuple[FeatureBatch, dict[str, str]]:
     """Read a finished batch and its attributes."""
+    keys, attributes, columns = _read_arrays(part, *LAYOUT)
+    return FeatureBatch(keys, **columns), attributes
+
+
+def _read_arrays(part: Path, *names: str) -> tuple[list[str], dict[str, str], dict[str, Any]]:
     try:
-        with safe_open(part, "numpy") as file:
-            metadata = file.metadata()
-            columns: dict[str, Any] = {name: file.get_tensor(name) for name in LAYOUT}
-        whole = metadata["crc32"] == _checksum(metadata["head"], columns)
-        head = json.loads(metadata["head"])
+        with np.load(part) as file:
+            head = json.loads(str(file["head"]))
+            return head["keys"], head["attributes"], {name: file[name] for name in names}
     except _UNREADABLE:
-        whole = False
-    if not whole:
-        raise FormatError(part, _TORN)
-    return FeatureBatch(head["keys"], **columns), head["attributes"]
+        raise FormatError(part, _TORN) from None
 
 
 def check_attributes(path: Path, found: Mapping[str, object], expected: Mapping[str, str]) -> None:
@@ -144,11 +132,7 @@ def _count(path: Path) -> int:
         with open_features(path) as features:
             keys.update(features.keys)
     for part in read_parts(path):
-        try:
-            with safe_open(part, "numpy") as file:
-                keys.update(json.loads(file.metadata()["head"])["keys"])
-        except _UNREADABLE:
-            raise FormatError(part, _TORN) from None
+        keys.update(_read_arrays(part)[0])
     return len(keys)
 
 

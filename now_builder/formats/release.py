@@ -350,14 +350,14 @@ def map_array(path: Path, missing: str) -> Any:
         return np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise FormatError(path, missing) from None
-    except _NO_ARRAY as error:
+    except NO_ARRAY as error:
         problem = f"not a readable .npy array ({error!r:.200})"
         if "ast.Call" in problem:  # numpy 2 writes np.int64(9) into a header, and cannot read it
             problem = "numpy's own numbers in its header, expected shape=(int(n), …) at its making"
         raise FormatError(path, problem) from None
 
 
-_NO_ARRAY = (
+NO_ARRAY = (
     OSError, EOFError, SyntaxError, TokenError, ValueError, TypeError, LookupError, ArithmeticError,
     RecursionError, MemoryError,
 )  # fmt: skip
