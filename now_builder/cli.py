@@ -259,7 +259,7 @@ def _publish(
     """
     from now_builder.hub.publish import account, prepare, send
 
-    user = None if dry_run else account(settings)
+    user = None if dry_run else account()
     upload = prepare(release, name, settings, force)
     typer.echo(upload, err=not dry_run)
     if dry_run:
@@ -380,39 +380,34 @@ def _audit(
     settings: Annotated[
         Any, Fields("now_builder.inspect.settings:AuditSettings", {"output": "-o"})
     ],
-) -> None:
-    """Judge a random sample of pairs by hand, on a page served on 127.0.0.1 until interrupted.
-
-    package --matched reads the CSV; audit-stats computes the mismatch.
-    """
-    from now_builder.inspect.audit import audit
-
-    audit(release, settings, typer.echo)
-
-
-@app.command("audit-stats")
-def _audit_stats(
-    audits: Annotated[
-        list[Path],
-        typer.Argument(
-            help="CSV of audit, or CSV/Parquet with key or url, and matched or verdict; a judge "
-            "each."
+    stats: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Print the statistics of these verdicts instead (CSV of audit, or CSV/Parquet "
+            "with key or url, and matched or verdict; a judge each; may be repeated): share of "
+            "mismatched pairs, agreement between judges."
         ),
-    ],
-    release: Annotated[
-        Path | None,
-        typer.Option(help="Release that was judged; needed with a run folder, or to join urls."),
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option(help="Run folder, or CSV/Parquet with key and clean_prob, to compare with."),
+        typer.Option(
+            help="With --stats: run folder, or CSV/Parquet with key and clean_prob, to compare "
+            "with."
+        ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --stats: print JSON.")] = False,
 ) -> None:
-    """Compute the share of mismatched pairs by judge, and the agreement between judges."""
+    """Judge a random sample of pairs by hand, on a page served on 127.0.0.1 until interrupted.
+
+    package --matched reads the CSV; --stats computes the mismatch.
+    """
+    from now_builder.inspect.audit import audit
     from now_builder.inspect.stats import audit_stats
 
-    _print(audit_stats(audits, release, run), as_json=as_json)
+    if stats:
+        _print(audit_stats(stats, release, run), as_json=as_json)
+    else:
+        audit(release, settings, typer.echo)
 
 
 @app.command("doctor")

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import Annotated, BinaryIO, Literal, TypeVar
+
+from pydantic import Field, TypeAdapter
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import locking, read_lines, sync_folder
-from now_builder.formats.tables import read_frame, read_records
+from now_builder.formats.io import locking, sync_folder
+from now_builder.formats.tables import read_frame
 from now_builder.urls import trimmed
 
 Verdict = Literal["match", "mismatch", "unsure"]
@@ -47,7 +49,7 @@ class VerdictRow:
         note: The judge's words, on one line.
     """
 
-    key: str
+    key: Annotated[str, Field(min_length=1)]
     url: str
     split: str
     lang: str
@@ -60,6 +62,7 @@ class VerdictRow:
 
 COLUMNS = tuple(field.name for field in fields(VerdictRow))
 _HEADER = (",".join(COLUMNS) + "\n").encode()
+_ROW = TypeAdapter(VerdictRow)
 
 
 def verdict_of(path: Path, number: int, value: object) -> Verdict:
@@ -74,26 +77,24 @@ def verdict_of(path: Path, number: int, value: object) -> Verdict:
     return _WORDS[word]
 
 
-def read_judged(path: Path) -> Any:
-    """Read a table of verdicts that a user brings, as :func:`read_frame` reads any.
-
-    ``verdict`` and ``kind`` are other names of the columns ``matched`` and ``note``.
-    """
-    table = read_frame(path)
-    names = {"verdict": "matched", "kind": "note"}
-    return table.rename(columns={old: new for old, new in names.items() if new not in table})
-
-
 def read_named(
     path: Path, named: Mapping[str, Mapping[str, Iterable[Own]]], where: str
 ) -> Iterator[tuple[Own, Verdict]]:
+    """Yield the verdicts of a table as :func:`read_named_rows` does, without the other columns."""
+    return ((own, verdict) for own, verdict, _ in read_named_rows(path, named, where))
+
+
+def read_named_rows(
+    path: Path, named: Mapping[str, Mapping[str, Iterable[Own]]], where: str
+) -> Iterator[tuple[Own, Verdict, Mapping[str, object]]]:
     """Yield the verdicts of a table, each with what its line's ``key``, ``url`` or both name.
 
     Lines about anything else are ignored, and so are those whose key and URL are of two pages:
-    another crawl gives its pages the same keys.
+    another crawl gives its pages the same keys. The third value has the line's cells by column.
 
     Args:
-        path: A table as :func:`read_judged` reads it.
+        path: A table as :func:`read_frame` reads it; ``verdict`` and ``kind`` are other names of
+            the columns ``matched`` and ``note``.
         named: What a column's cells may name.
         where: What all that is part of, for a message.
 
@@ -101,21 +102,21 @@ def read_named(
         FormatError: If it cannot be read, lacks a column, has a word that is no verdict, or names
             nothing.
     """
-    table = read_judged(path)
-    columns: list[str] = [name for name in named if name in table.columns]
+    table = read_frame(path)
+    names = {"verdict": "matched", "kind": "note"}
+    table = table.rename(columns={old: new for old, new in names.items() if new not in table})
+    columns = [name for name in named if name in table.columns]
     if not columns or "matched" not in table.columns:
         found = [str(name) for name in table.columns]
         raise FormatError(path, f"columns {found}, expected {' or '.join(named)}, and matched")
     known = False
-    rows: Any = table[[*columns, "matched"]].to_numpy(object)
-    for number, cells in enumerate(rows, 2):
-        verdict = verdict_of(path, number, cells[-1])
-        texts = ["" if cell is None else str(cell).strip() for cell in cells[:-1]]
-        pairs = [(name, text) for name, text in zip(columns, texts, strict=True) if text]
-        both = [set(named[name].get(text, ())) for name, text in pairs]
+    for number, row in enumerate(table.to_dict("records"), 2):
+        verdict = verdict_of(path, number, row["matched"])
+        texts = {name: "" if row[name] is None else str(row[name]).strip() for name in columns}
+        both = [set(named[name].get(text, ())) for name, text in texts.items() if text]
         for one in sorted(set.intersection(*both)) if both else ():
             known = True
-            yield one, verdict
+            yield one, verdict, row
     if not known:
         what = " and ".join(columns)
         raise FormatError(path, f"none of its {len(table)} lines names a {what} of {where}")
@@ -178,45 +179,26 @@ def open_verdicts(path: Path) -> Iterator[VerdictFile]:
             raise ConfigError(f"{path}: another audit is writing it; end that one first") from None
         file.seek(0)
         content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        if _HEADER.startswith(content):
-            whole = b""
-        elif content != whole:
-            check_verdicts(path, whole)
-        file.truncate(len(whole))
-        if not whole:
+        new = _HEADER.startswith(content)
+        whole = _HEADER if new else content[: content.rfind(b"\n") + 1]
+        judged = parse_verdicts(path, whole)
+        file.truncate(0 if new else len(whole))
+        if new:
             file.write(_HEADER)
             _sync(file)
             sync_folder(path.resolve().parent)
-        yield VerdictFile(file, check_verdicts(path, whole or _HEADER))
+        yield VerdictFile(file, judged)
 
 
-def read_verdicts(path: Path) -> list[VerdictRow]:
-    """Read a file of verdicts; a last line without its end is not read."""
-    read_lines(path, "no such file; `now-builder audit` writes it")
-    content = path.read_bytes().replace(b"\r\n", b"\n")
-    return check_verdicts(path, content[: content.rfind(b"\n") + 1])
-
-
-def check_verdicts(path: Path, content: bytes) -> list[VerdictRow]:
-    """Read the bytes of whole lines."""
-    (_, header), *rows = read_records(path, content)
-    if tuple(header) != COLUMNS:
-        raise FormatError(path, f"columns {header!s:.200}, expected {','.join(COLUMNS)}")
-    return [_judged(path, line, row) for line, row in rows]
-
-
-def _judged(path: Path, number: int, row: list[str]) -> VerdictRow:
-    cells: dict[str, Any] = dict(zip(COLUMNS, row, strict=False))
-    verdict = next((word for word in VERDICTS if word == cells.get("matched")), None)
+def parse_verdicts(path: Path, content: bytes) -> list[VerdictRow]:
+    """Parse the bytes of whole lines, the header first; ``path`` is for messages."""
+    if not content.replace(b"\r\n", b"\n").startswith(_HEADER):
+        raise FormatError(path, f"line 1: found {content[:80]!r}, expected {','.join(COLUMNS)}")
+    rows = csv.DictReader(io.StringIO(content.decode(errors="replace"), newline=""), strict=True)
     try:
-        seconds = float(cells.get("seconds", ""))
-    except ValueError:
-        seconds = None
-    if len(row) != len(COLUMNS) or verdict is None or seconds is None or not cells["key"]:
-        wanted = f"{','.join(COLUMNS)} with matched one of {', '.join(VERDICTS)}"
-        raise FormatError(path, f"line {number}: {','.join(row)[:120]!r}, expected {wanted}")
-    return VerdictRow(**cells | {"matched": verdict, "seconds": seconds})
+        return [_ROW.validate_python(row) for row in rows]
+    except (ValueError, csv.Error) as error:
+        raise FormatError(path, f"line {rows.line_num}: {error!s:.500}") from None
 
 
 def to_row(verdict: VerdictRow) -> str:

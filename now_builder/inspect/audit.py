@@ -49,8 +49,8 @@ def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
         pairs = (pair for pair in pairs if pair.split == settings.split)
     among = ""
     if settings.from_ is not None:
-        before, among = _before(release, settings), f" that {settings.from_} names"
-        pairs = (pair for pair in pairs if _is_of(pair, before.get(pair.key)))
+        before, among = read_audit(settings.from_, release).index, f" that {settings.from_} names"
+        pairs = (pair for pair in pairs if pair.key in before)
         size = size if "sample" in settings.model_fields_set else len(before)
     if settings.suspects is not None:
         sample = _suspects(settings.suspects, release, pairs, size)
@@ -71,26 +71,18 @@ def _suspects(path: Path, release: Path, pairs: Iterable[Pair], count: int) -> l
     return nsmallest(count, listed, key=lambda pair: (known[pair.key], place[pair.key]))
 
 
-def _before(release: Path, settings: AuditSettings) -> dict[str, VerdictRow]:
-    """Read the verdicts to correct, by key."""
-    lines = read_audit(settings.from_, release) if settings.from_ is not None else ()
-    return {line.key: line for line in lines}
-
-
-def _is_of(pair: Pair, line: VerdictRow | None) -> bool:
-    """Whether a verdict is on that pair: another crawl gives its pages the same keys."""
-    return line is not None and line.url in {"", pair.url}
-
-
 @contextmanager
 def serving(release: Path, settings: AuditSettings) -> Iterator[str]:
     """Serve the audit on 127.0.0.1 while the context is open; give the page's URL."""
     sample = sample_of(release, settings)
+    if settings.captures is None:
+        raise ConfigError("--captures is not given, expected the folder made by crawl")
     screenshots = find_screenshots(settings.captures, sample)
+    before = {} if settings.from_ is None else read_audit(settings.from_, release).T.to_dict()
     with open_verdicts(settings.output) as verdicts:
         by_key = {pair.key: pair for pair in sample}
         _check_file(verdicts, settings, by_key)
-        audit = Audit(settings, by_key, _before(release, settings), screenshots, verdicts)
+        audit = Audit(settings, by_key, before, screenshots, verdicts)
         with listening(AuditHandler, audit=audit) as url:
             yield url
 
@@ -106,7 +98,7 @@ def _check_file(verdicts: VerdictFile, settings: AuditSettings, sample: Mapping[
             "give each judge a file (-o), or go on as the same judge"
         )
     for line in verdicts.judged:
-        if line.key in sample and not _is_of(sample[line.key], line):
+        if line.key in sample and line.url not in {"", sample[line.key].url}:
             raise ConfigError(
                 f"{settings.output}: its verdict on {line.key} is on {line.url}, which in this "
                 f"release is {sample[line.key].url}; give each crawl a file (-o)"
@@ -121,7 +113,7 @@ def audit(release: Path, settings: AuditSettings, say: Callable[[str], None]) ->
         threading.Event().wait()
 
 
-def _item(pair: Pair, before: VerdictRow | None) -> dict[str, Any]:
+def _item(pair: Pair, before: Mapping[str, str]) -> dict[str, Any]:
     return {
         "key": pair.key,
         "url": pair.url,
@@ -131,18 +123,18 @@ def _item(pair: Pair, before: VerdictRow | None) -> dict[str, Any]:
         "lang": language_of(pair) or "",
         "caption": pair.caption,
         "picture": f"pictures/{pair.key}",
-        "verdict": before.matched if before else "",
-        "kind": before.note if before else "",
+        "verdict": before.get("matched", ""),
+        "kind": before.get("note", ""),
     }
 
 
 @dataclass(slots=True)
 class Audit:
-    """An audit that is going on; ``before`` are the verdicts to correct, by key."""
+    """An audit that is going on; ``before`` are the verdicts and notes to correct, by key."""
 
     settings: AuditSettings
     sample: Mapping[str, Pair]
-    before: Mapping[str, VerdictRow]
+    before: Mapping[str, Mapping[str, str]]
     screenshots: Mapping[str, Screenshot]
     verdicts: VerdictFile
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -150,7 +142,7 @@ class Audit:
     def render(self) -> str:
         """Return the page as things stand."""
         with self._lock:
-            items = [_item(pair, self.before.get(key)) for key, pair in self.sample.items()]
+            items = [_item(pair, self.before.get(key, {})) for key, pair in self.sample.items()]
             return render(
                 "audit.html.j2",
                 output=self.settings.output.name,

@@ -2,7 +2,7 @@
 
 from base64 import b64encode
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -21,10 +21,10 @@ from now_builder.formats.benchmarks import TOKENIZER_TITLES
 from now_builder.formats.features import REGIONS, SOURCES, source_name
 from now_builder.formats.io import write_text
 from now_builder.formats.pair_statistics import origin_of_run, read_clean_prob
-from now_builder.formats.release import Manifest, Pair, read_manifest, stream_pairs
+from now_builder.formats.release import Manifest, read_manifest, stream_pairs
 from now_builder.formats.shard import HEIGHT, WIDTH
 from now_builder.formats.split import SPLITS
-from now_builder.formats.statistics import ReleaseStatistics, Summary, identity, ranked, summarize
+from now_builder.formats.statistics import ReleaseStatistics, Summary, identity, summarize
 from now_builder.inspect.pairs import drawn, show
 from now_builder.inspect.settings import ReportSettings
 from now_builder.inspect.stats import Proportion, audit_stats, mean_interval, wilson
@@ -102,11 +102,10 @@ def report(release: Path, settings: ReportSettings) -> str:
     manifest = read_manifest(release)
     clean_prob = read_clean_prob(settings.run, release) if settings.run else {}
     statistics = ReleaseStatistics()
-    known: dict[str, float] = {}
-    stream = _noting(statistics.read_pairs(release), clean_prob, known)
-    sample = drawn(stream, settings.pairs)
+    sample = drawn(statistics.read_pairs(release), settings.pairs)
     read_rest(release, manifest, statistics)
-    noise = _noise(settings, known) if settings.run else None
+    keys = (pair.key for pair in stream_pairs(release) if pair.key in clean_prob)
+    noise = _noise(settings, {key: clean_prob[key] for key in keys}) if settings.run else None
     measured = audit_stats(settings.audit, release, settings.run) if settings.audit else None
     wanted = [key for _, shown in (noise.extremes if noise else []) for key, _ in shown]
     extremes = frozenset(wanted)
@@ -140,15 +139,6 @@ def report(release: Path, settings: ReportSettings) -> str:
         )
     write_text(settings.output, page)
     return f"{settings.output}: {statistics.pairs} pairs, {len(pairs)} of them shown, {size}"
-
-
-def _noting(
-    pairs: Iterable[Pair], clean_prob: Mapping[str, float], known: dict[str, float]
-) -> Iterator[Pair]:
-    for pair in pairs:
-        if pair.key in clean_prob:
-            known[pair.key] = clean_prob[pair.key]
-        yield pair
 
 
 def read_rest(release: Path, manifest: Manifest, statistics: ReleaseStatistics) -> None:
@@ -212,11 +202,11 @@ def _detected(statistics: ReleaseStatistics) -> str:
 def _sources(statistics: ReleaseStatistics) -> dict[str, dict[str, int]]:
     """Count regions by source and split; the commonest source first."""
     total = sum((split.sources for split in statistics.splits.values()), Counter[int]())
-    names = ranked({source_name(number): count for number, count in total.items()})
-    numbers = {source_name(number): number for number in total}
     return {
-        name: {split: found.sources[numbers[name]] for split, found in statistics.splits.items()}
-        for name in names
+        source_name(number): {
+            split: found.sources[number] for split, found in statistics.splits.items()
+        }
+        for number, _ in sorted(total.items(), key=lambda one: (-one[1], source_name(one[0])))
     }
 
 
@@ -228,11 +218,8 @@ def commonest_captions(release: Path, statistics: ReleaseStatistics) -> list[tup
     wanted = {int(names[row]): int(counts[row]) for row in order if counts[row] > 1}
     texts: dict[int, str] = {}
     for pair in stream_pairs(release) if wanted else ():
-        name = identity(pair.caption)
-        if name in wanted and name not in texts:
+        if (name := identity(pair.caption)) in wanted:
             texts[name] = pair.caption
-            if len(texts) == len(wanted):
-                break
     return [(texts[name], count) for name, count in wanted.items()]
 
 

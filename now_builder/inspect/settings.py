@@ -29,7 +29,9 @@ class ReportSettings(Strict):
 class AuditSettings(Strict):
     """Settings of ``audit``."""
 
-    captures: Path = Field(description="Folder made by crawl, for the pictures.")
+    captures: Path | None = Field(
+        None, description="Folder made by crawl, for the pictures; not needed with --stats."
+    )
     output: Path = Field(Path("audit.csv"), description="CSV of verdicts to write, or to continue.")
     from_: Path | None = Field(
         None,

@@ -1,32 +1,26 @@
 """Statistics of audits: the mismatch, agreement between judges, and agreement with a run."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from math import sqrt
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Bool, Float
 
-from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.pair_statistics import read_clean_prob
 from now_builder.formats.release import stream_pairs
 from now_builder.formats.split import SPLITS
-from now_builder.formats.verdicts import (
-    COLUMNS,
-    VERDICTS,
-    Verdict,
-    VerdictRow,
-    read_judged,
-    read_verdicts,
-    verdict_of,
-)
+from now_builder.formats.verdicts import VERDICTS, read_named_rows
 from now_builder.program import intervals
 
 _KINDS = 12
 """Kinds of mismatch that are printed; the JSON has all."""
+_WORDS = ("note", "judge")
+"""Columns of an audit that may be absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,158 +176,98 @@ def figure(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.3f}"
 
 
-def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) -> AuditStats:
-    """Compute the statistics of audits, files of verdicts of one judge each.
+def audit_stats(audits: Sequence[Path], release: Path, run: Path | None) -> AuditStats:
+    """Compute the statistics of audits of a release, files of verdicts of one judge each.
 
-    An audit is a CSV made by ``audit``, or a table as
-    :func:`now_builder.formats.verdicts.read_judged` reads it, with ``key`` or ``url``, and
-    ``matched``; with a release only the latter's pairs in it count. A run is given as to
+    An audit is a CSV made by ``audit``, or any table as
+    :func:`now_builder.formats.verdicts.read_named_rows` reads it. A run is given as to
     :func:`now_builder.formats.pair_statistics.read_clean_prob`.
 
     Raises:
-        FormatError: If a file cannot be read, or none holds a verdict.
-        ConfigError: If a run folder, or a file by ``url`` beside others, is given without the
-            release.
+        FormatError: If a file cannot be read, or holds no verdict on a pair of the release.
     """
-    if run is not None and run.is_dir() and release is None:
-        raise ConfigError("--run is a run folder: give the --release that it was trained on")
     files = {path: read_audit(path, release) for path in dict.fromkeys(audits)}
-    by_url = [path for path, lines in files.items() if any(not line.key for line in lines)]
-    if by_url and (run is not None or len(files) > 1):
-        raise ConfigError(f"{by_url[0]}: pairs by url, no key; give the --release that was judged")
-    if not any(files.values()):
-        raise FormatError(audits[0], "no verdict yet")
-    names = _names(files)
-    by_judge = {
-        names[path]: {line.key or line.url: line for line in lines} for path, lines in files.items()
-    }
-    together: dict[str, VerdictRow] = {}
-    verdicts: dict[str, Verdict] = {}
-    for lines in by_judge.values():
-        for key, line in lines.items():
-            known = together.get(key, line)
-            together[key] = line if known.note == line.note else replace(line, note="")
-        for key, verdict in _verdicts(lines).items():
-            verdicts[key] = verdict if verdicts.get(key, verdict) == verdict else "unsure"
-    return AuditStats(
-        [_judge(name, lines, _verdicts(lines)) for name, lines in by_judge.items()],
-        _judge("together", together, verdicts),
-        [
-            _between(first, second, _verdicts(by_judge[first]), _verdicts(by_judge[second]))
-            for first, second in combinations(by_judge, 2)
-        ],
-        None if run is None else _with_run(verdicts, read_clean_prob(run, release or run)),
-    )
-
-
-def read_audit(path: Path, release: Path | None) -> list[VerdictRow]:
-    """Read what ``audit`` wrote, or any table of pairs; those judged in two ways are unsure.
-
-    A row of a table that has key and URL is on a pair of the release only if both are the pair's:
-    another crawl gives its pages the same keys.
-    """
-    try:
-        with path.open("rb") as file:
-            header = file.readline(1000).decode("utf-8-sig", "replace").strip()
-    except OSError:
-        return read_verdicts(path)
-    if header == ",".join(COLUMNS):
-        return read_verdicts(path)
-    table = read_judged(path)
-    columns = [name for name in ("key", "url") if name in table.columns]
-    if not columns or "matched" not in table.columns:
-        found = [str(name) for name in table.columns]
-        raise FormatError(path, f"columns {found}, expected key or url, and matched")
-    own = stream_pairs(release) if release else ()
-    pairs = {getattr(pair, name): pair for pair in own for name in columns}
-    lines: dict[str, VerdictRow] = {}
-    for number, row in enumerate(table.to_dict("records"), 2):
-        line = _line_of(row, verdict_of(path, number, row["matched"]))
-        if release is not None:
-            pair = pairs.get(line.key or line.url)
-            if pair is None or line.url not in {"", pair.url}:
-                continue
-            line = replace(line, key=pair.key, url=pair.url, split=pair.split)
-        name = line.key or line.url
-        known = lines.get(name, line)
-        lines[name] = line if known.matched == line.matched else replace(line, matched="unsure")
-    if len(table) and not lines:
-        what = " and ".join(columns)
-        raise FormatError(path, f"none of its {len(table)} lines names a {what} of {release}")
-    return list(lines.values())
-
-
-def _line_of(row: Mapping[str, object], verdict: Verdict) -> VerdictRow:
-    """Make a line of a table's row."""
-    texts = {name: "" if (cell := row.get(name)) is None else str(cell).strip() for name in COLUMNS}
-    own = {name: texts[name] for name in ("key", "url", "split", "judge", "note")}
-    return VerdictRow(**own, lang="", matched=verdict, at="", seconds=0.0)
-
-
-def _names(files: Mapping[Path, Sequence[VerdictRow]]) -> dict[Path, str]:
-    judges = {path: ", ".join(sorted({line.judge for line in files[path]})) for path in files}
+    judges = {path: ", ".join(sorted({*lines["judge"]} - {""})) for path, lines in files.items()}
     often = Counter(judges.values())
-    return {
-        path: name if name and often[name] == 1 else f"{name} ({path})" if name else str(path)
+    named = {
+        name if name and often[name] == 1 else f"{name} ({path})" if name else str(path): path
         for path, name in judges.items()
     }
-
-
-def _verdicts(lines: Mapping[str, VerdictRow]) -> dict[str, Verdict]:
-    return {key: line.matched for key, line in lines.items()}
-
-
-def _judge(
-    name: str, lines: Mapping[str, VerdictRow], verdicts: Mapping[str, Verdict]
-) -> JudgeSummary:
-    found: dict[str, Counter[Verdict]] = defaultdict(Counter)
-    for key, line in lines.items():
-        found[line.split][verdicts[key]] += 1
-    splits = [*(split for split in SPLITS if split in found), *sorted({*found} - {*SPLITS})]
-    counts = Counter(verdicts.values())
-    kinds = Counter(
-        line.note.casefold()
-        for key, line in lines.items()
-        if line.note and verdicts[key] == "mismatch"
+    by_judge = {name: files[path] for name, path in named.items()}
+    together = _one_a_pair(pd.concat(files.values()))
+    return AuditStats(
+        [_judge(name, lines) for name, lines in by_judge.items()],
+        _judge("together", together),
+        [_between(one, other, by_judge) for one, other in combinations(by_judge, 2)],
+        None if run is None else _with_run(together["matched"], read_clean_prob(run, release)),
     )
+
+
+def read_audit(path: Path, release: Path) -> pd.DataFrame:
+    """Read the verdicts on pairs of a release: ``split``, ``matched``, ``note``, ``judge`` by key.
+
+    A line that has key and URL is on a pair only if both are the pair's: another crawl gives its
+    pages the same keys.
+    """
+    splits: dict[str, str] = {}
+    by_key: dict[str, list[str]] = {}
+    by_url: dict[str, list[str]] = {}
+    for pair in stream_pairs(release):
+        splits[pair.key] = pair.split
+        by_key[pair.key] = [pair.key]
+        by_url.setdefault(pair.url, []).append(pair.key)
+    lines = [
+        (key, splits[key], verdict, *(str(row.get(name) or "").strip() for name in _WORDS))
+        for key, verdict, row in read_named_rows(path, {"key": by_key, "url": by_url}, str(release))
+    ]
+    columns = ["key", "split", "matched", *_WORDS]
+    return _one_a_pair(pd.DataFrame(lines, columns=columns).set_index("key"))
+
+
+def _one_a_pair(lines: pd.DataFrame) -> pd.DataFrame:
+    """Merge the lines on each pair: verdicts that differ are unsure, other words that do, empty."""
+    by_key = lines.groupby(level="key", sort=False)
+    merged = by_key.first()
+    differs = by_key.nunique().gt(1)
+    return merged.mask(differs, "").assign(
+        matched=merged["matched"].mask(differs["matched"], "unsure")
+    )
+
+
+def _judge(name: str, lines: pd.DataFrame) -> JudgeSummary:
+    counts = Counter(lines["matched"])
+    wrong = lines.loc[(lines["matched"] == "mismatch") & (lines["note"] != ""), "note"]
+    own = {split: lines.loc[lines["split"] == split, "matched"] for split in SPLITS}
     return JudgeSummary(
         name,
         {word: counts[word] for word in VERDICTS},
-        _noise_ratio(counts),
-        {split: _noise_ratio(found[split]) for split in splits},
-        dict(kinds.most_common()),
+        _mismatched(lines["matched"]),
+        {split: _mismatched(verdicts) for split, verdicts in own.items() if len(verdicts)},
+        dict(Counter(wrong.str.casefold()).most_common()),
     )
 
 
-def _noise_ratio(counts: Mapping[Verdict, int]) -> Proportion | None:
-    return wilson(counts["mismatch"], counts["mismatch"] + counts["match"])
+def _mismatched(verdicts: pd.Series) -> Proportion | None:
+    return wilson(int((verdicts == "mismatch").sum()), int((verdicts != "unsure").sum()))
 
 
-def _between(
-    first: str, second: str, ones: Mapping[str, Verdict], others: Mapping[str, Verdict]
-) -> Between:
-    both = [key for key in ones if key in others]
-    decided = [key for key in both if "unsure" not in {ones[key], others[key]}]
-    same = sum(ones[key] == others[key] for key in decided)
-    return Between(
-        first,
-        second,
-        len(both),
-        len(decided),
-        wilson(same, len(decided)),
-        kappa([ones[key] for key in decided], [others[key] for key in decided]),
-    )
+def _between(one: str, other: str, by_judge: Mapping[str, pd.DataFrame]) -> Between:
+    both = pd.concat([by_judge[one]["matched"], by_judge[other]["matched"]], axis=1, join="inner")
+    decided = both[(both != "unsure").all(axis=1)].to_numpy()
+    same = int((decided[:, 0] == decided[:, 1]).sum())
+    agree, beyond_chance = wilson(same, len(decided)), kappa(*decided.T.tolist())
+    return Between(one, other, len(both), len(decided), agree, beyond_chance)
 
 
-def _with_run(verdicts: Mapping[str, Verdict], clean_prob: Mapping[str, float]) -> WithRun:
-    keys = [key for key, verdict in verdicts.items() if verdict != "unsure" and key in clean_prob]
-    probs = np.array([clean_prob[key] for key in keys], np.float64)
-    matched = np.array([verdicts[key] == "match" for key in keys], np.bool_)
+def _with_run(verdicts: pd.Series, clean_prob: Mapping[str, float]) -> WithRun:
+    decided = verdicts[(verdicts != "unsure") & verdicts.index.isin(clean_prob)]
+    probs = np.array([clean_prob[key] for key in decided.index], np.float64)
+    matched = (decided == "match").to_numpy(np.bool_)
     clean = probs > 0.5
     return WithRun(
-        len(keys),
-        wilson(int((clean == matched).sum()), len(keys)),
-        wilson(int((~clean).sum()), len(keys)),
+        len(decided),
+        wilson(int((clean == matched).sum()), len(decided)),
+        wilson(int((~clean).sum()), len(decided)),
         auroc(probs, matched),
         kappa(clean.tolist(), matched.tolist()),
     )

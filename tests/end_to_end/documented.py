@@ -34,7 +34,7 @@ ONLY_PARSED = {
     r"leaderboard withdraw": "needs the name of an entry: tests/leaderboard/test_cli.py",
     r"now-builder doctor": "looks at the whole machine: tests/now_builder/test_doctor.py",
     r"builder audit release": "served for a person: tests/now_builder/inspect/test_audit.py",
-    r"audit-stats truth|--suspects": "no captures there: tests/now_builder/inspect/test_audit.py",
+    r"--stats truth|--suspects": "no captures there: tests/now_builder/inspect/test_audit.py",
     r"fetch-now|builder publish": "needs the hub: tests/now_builder/hub has a small one",
     r"^python ": "the page's own program, run by the page's test",
     r"builder pinned|--only '\*": "fetches from GitHub: tests/now_builder/pinned has a small web",

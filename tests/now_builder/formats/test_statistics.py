@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from now_builder.formats.release import Pair
 from now_builder.formats.shard import CaptureRow
-from now_builder.formats.statistics import SplitStatistics, ceiling, summarize
+from now_builder.formats.statistics import SplitStatistics, ceiling
 from now_builder.package.card import capture_columns, language_codes, size_category
 
 
@@ -41,12 +41,6 @@ def test_the_ceiling_is_what_trying_everything_gives(pairs: list) -> None:
     assert found.i2t == pytest.approx(brute_force(images, captions))
     mirrored = brute_force([str(c) for c in captions], [(ord(i),) for i in images])
     assert found.t2i == pytest.approx(mirrored)
-
-
-def test_a_summary_by_hand() -> None:
-    found = summarize([1, 2, 3, 4, 10])
-    assert (found.mean, found.median, found.largest) == (4.0, 3.0, 10)
-    assert found.p90 == pytest.approx(7.6)
 
 
 def test_sizes_are_named_as_the_hub_does() -> None:

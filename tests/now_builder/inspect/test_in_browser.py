@@ -6,7 +6,7 @@ import time
 import pytest
 
 from now_builder.formats.release import read_pairs
-from now_builder.formats.verdicts import read_verdicts
+from now_builder.formats.verdicts import parse_verdicts
 from now_builder.inspect.audit import sample_of, serving
 from now_builder.inspect.report import report
 from now_builder.inspect.settings import AuditSettings, ReportSettings
@@ -38,6 +38,10 @@ CONTRAST = """() => {
   }
   return low;
 }"""
+
+
+def stored(path):
+    return parse_verdicts(path, path.read_bytes())
 
 
 def opened(browser, url, **options):
@@ -110,7 +114,7 @@ def test_a_person_judges_by_keyboard_and_every_verdict_is_on_the_disk(hostile, t
             wait(page, READY)
             seen.append(page.locator("#caption").text_content())
             judge(page, key)
-            assert [line.matched for line in read_verdicts(path)] == [
+            assert [line.matched for line in stored(path)] == [
                 "match", "mismatch", "unsure",
             ][:number]  # fmt: skip
         assert seen == [pair.caption for pair in sample[:3]]
@@ -119,12 +123,12 @@ def test_a_person_judges_by_keyboard_and_every_verdict_is_on_the_disk(hostile, t
         page.keyboard.type('mn, "u" z')
         page.keyboard.press("Enter")
         judge(page, "n")
-        assert read_verdicts(path)[3].note == 'mn, "u" z'
+        assert stored(path)[3].note == 'mn, "u" z'
         # Undo brings the pair back with its note.
         judge(page, "z")
         assert page.locator("#caption").text_content() == sample[3].caption
         assert page.input_value("#note") == 'mn, "u" z'
-        assert len(read_verdicts(path)) == 3
+        assert len(stored(path)) == 3
         page.keyboard.press("Control+m")
         judge(page, "m", "m", "m")
         assert page.locator("#end").is_visible()
@@ -133,7 +137,7 @@ def test_a_person_judges_by_keyboard_and_every_verdict_is_on_the_disk(hostile, t
         page.reload()
         assert page.inner_text("#count") == "6 of 6 judged"
         page.context.close()
-    assert [line.key for line in read_verdicts(path)] == [pair.key for pair in sample]
+    assert [line.key for line in stored(path)] == [pair.key for pair in sample]
 
 
 def test_a_verdict_that_was_not_stored_is_not_counted(world, tmp_path, browser):
@@ -147,7 +151,7 @@ def test_a_verdict_that_was_not_stored_is_not_counted(world, tmp_path, browser):
     page.wait_for_selector("#problem:not([hidden])")
     assert "Not stored" in page.inner_text("#problem")
     assert page.inner_text("#count") == "1 of 3 judged"
-    assert len(read_verdicts(path)) == 1
+    assert len(stored(path)) == 1
     page.context.close()
 
 
@@ -168,7 +172,7 @@ def test_a_phone_judges_by_touch(world, tmp_path, browser):
             wait(page, "before => document.getElementById('count').textContent !== before", count)
         assert messages == []
         page.context.close()
-    assert [line.matched for line in read_verdicts(path)] == ["mismatch", "match"]
+    assert [line.matched for line in stored(path)] == ["mismatch", "match"]
 
 
 def test_verdicts_are_corrected_with_their_kind_by_keyboard(hostile, tmp_path, browser):
@@ -207,4 +211,4 @@ def test_verdicts_are_corrected_with_their_kind_by_keyboard(hostile, tmp_path, b
                 expected.append(("mismatch", "wrong language"))
         assert messages == []
         page.context.close()
-    assert [(line.matched, line.note) for line in read_verdicts(path)] == expected
+    assert [(line.matched, line.note) for line in stored(path)] == expected

@@ -97,6 +97,7 @@ def test_the_numbers_are_those_of_the_obvious_slow_way(world):
     ]  # fmt: skip
     bpe = next(lengths for lengths in lengths_of(found) if lengths.unit == "BPE tokens")
     assert bpe.summary.mean == pytest.approx(np.mean(every))
+    assert bpe.summary.p90 == pytest.approx(np.quantile(every, 0.9))
     assert bpe.summary.largest == max(every)
     assert bpe.histogram.startswith("data:image/svg+xml;base64,")
 

@@ -23,7 +23,7 @@ from now_builder.program.stopping import stoppable
 
 PROGRAMS = {
     "now_builder": "crawl status label ocr train-detector measure-detector detect tokenize "
-    "package export publish fetch-now build verify report audit audit-stats doctor simweb "
+    "package export publish fetch-now build verify report audit doctor simweb "
     "pinned",
     "leaderboard": "pack score compare verify submit reproduce withdraw "
     "check-store dataset-report export export-site blind",
