@@ -66,7 +66,9 @@ def write_part(
     cut removes is done again, so its name is not synced.
     """
     kinds = {name: kind for name, (_, kind) in LAYOUT.items()} | ({"regions": "f2"} if half else {})
-    columns = {name: getattr(batch, name).astype(kind) for name, kind in kinds.items()}
+    columns: dict[str, Any] = {
+        name: getattr(batch, name).astype(kind) for name, kind in kinds.items()
+    }
     head = json.dumps({"keys": batch.keys, "attributes": dict(attributes)})
     name = re.sub(r"[^\w-]", "_", batch.keys[0])
     part = parts_folder(path) / f"{name}.npz"

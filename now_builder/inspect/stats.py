@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -203,7 +204,7 @@ def audit_stats(audits: Sequence[Path], release: Path, run: Path | None) -> Audi
     )
 
 
-def read_audit(path: Path, release: Path) -> pd.DataFrame:
+def read_audit(path: Path, release: Path) -> Any:
     """Read the verdicts on pairs of a release: ``split``, ``matched``, ``note``, ``judge`` by key.
 
     A line that has key and URL is on a pair only if both are the pair's: another crawl gives its
@@ -224,7 +225,7 @@ def read_audit(path: Path, release: Path) -> pd.DataFrame:
     return _one_a_pair(pd.DataFrame(lines, columns=columns).set_index("key"))
 
 
-def _one_a_pair(lines: pd.DataFrame) -> pd.DataFrame:
+def _one_a_pair(lines: Any) -> Any:
     """Merge the lines on each pair: verdicts that differ are unsure, other words that do, empty."""
     by_key = lines.groupby(level="key", sort=False)
     merged = by_key.first()
@@ -234,7 +235,7 @@ def _one_a_pair(lines: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _judge(name: str, lines: pd.DataFrame) -> JudgeSummary:
+def _judge(name: str, lines: Any) -> JudgeSummary:
     counts = Counter(lines["matched"])
     wrong = lines.loc[(lines["matched"] == "mismatch") & (lines["note"] != ""), "note"]
     own = {split: lines.loc[lines["split"] == split, "matched"] for split in SPLITS}
@@ -247,11 +248,11 @@ def _judge(name: str, lines: pd.DataFrame) -> JudgeSummary:
     )
 
 
-def _mismatched(verdicts: pd.Series) -> Proportion | None:
+def _mismatched(verdicts: Any) -> Proportion | None:
     return wilson(int((verdicts == "mismatch").sum()), int((verdicts != "unsure").sum()))
 
 
-def _between(one: str, other: str, by_judge: Mapping[str, pd.DataFrame]) -> Between:
+def _between(one: str, other: str, by_judge: Mapping[str, Any]) -> Between:
     both = pd.concat([by_judge[one]["matched"], by_judge[other]["matched"]], axis=1, join="inner")
     decided = both[(both != "unsure").all(axis=1)].to_numpy()
     same = int((decided[:, 0] == decided[:, 1]).sum())
@@ -259,7 +260,7 @@ def _between(one: str, other: str, by_judge: Mapping[str, pd.DataFrame]) -> Betw
     return Between(one, other, len(both), len(decided), agree, beyond_chance)
 
 
-def _with_run(verdicts: pd.Series, clean_prob: Mapping[str, float]) -> WithRun:
+def _with_run(verdicts: Any, clean_prob: Mapping[str, float]) -> WithRun:
     decided = verdicts[(verdicts != "unsure") & verdicts.index.isin(clean_prob)]
     probs = np.array([clean_prob[key] for key in decided.index], np.float64)
     matched = (decided == "match").to_numpy(np.bool_)
