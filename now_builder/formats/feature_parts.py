@@ -89,7 +89,7 @@ def read_part(part: Path) -> tuple[FeatureBatch, dict[str, str]]:
 
 def _read_arrays(part: Path, *names: str) -> tuple[list[str], dict[str, str], dict[str, Any]]:
     try:
-        with np.load(part) as file:
+        with part.open("rb") as opened, np.load(opened) as file:
             head = json.loads(str(file["head"]))
             return head["keys"], head["attributes"], {name: file[name] for name in names}
     except _UNREADABLE:
