@@ -52,10 +52,24 @@ Truth = Annotated[
         "default: the run's data.truth. Captions that its noise file moved never match."
     ),
 ]
+
+
+def _list_presets(wanted: bool) -> None:
+    """List the presets, the sections of each, and the rSum that a paper has published."""
+    from pc2_baseline.config import presets, sections_of
+
+    if wanted:
+        for name, about in presets().items():
+            typer.echo(f"{name}: {about}")
+            for on, words in sections_of(name).items():
+                typer.echo(f"    --on {on:9}{words}".rstrip())
+        raise typer.Exit
+
+
 Config = Annotated[
     str | None,
     typer.Option(
-        help="TOML file or name of a preset (see `presets`); default: pc2-paper, and on fewer than "
+        help="TOML file or name of a preset (--presets); default: pc2-paper, and on fewer than "
         "10,000 training pairs crossfit-pooled --on demo."
     ),
 ]
@@ -63,7 +77,7 @@ On = Annotated[
     str | None,
     typer.Option(
         metavar="DATASET",
-        help="Section of the preset, such as coco, f30k, cc152k or demo (see `presets`); "
+        help="Section of the preset, such as coco, f30k, cc152k or demo (`train --presets`); "
         "default: now, its values for NoW.",
     ),
 ]
@@ -112,6 +126,15 @@ def train(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Start over.")] = False,
     as_json: AsJson = False,
+    presets: Annotated[  # noqa: ARG001 - its callback lists them
+        bool,
+        typer.Option(
+            "--presets",
+            is_eager=True,
+            callback=_list_presets,
+            help="List the presets, with the data sets that --on takes of each, and exit.",
+        ),
+    ] = False,
 ) -> None:
     """Train on RELEASE; run the same command again to go on after an interruption.
 
@@ -217,7 +240,8 @@ def zero_shot(
     """
     from pc2_baseline.runs.zero_shot import zero_shot as start
 
-    typer.echo(start(release, output, settings))
+    start(release, output, settings)
+    typer.echo(f"{output}")
 
 
 @app.command(
@@ -270,11 +294,11 @@ def evaluate(
 
     Similarities of several runs are averaged, as `predict` does.
     """
-    from pc2_baseline.runs.evaluate import evaluate_opened
-    from pc2_baseline.runs.open_run import open_runs
+    from pc2_baseline.runs.evaluate import evaluate as start
 
-    opened = open_runs(runs, release=release, device=device, bank=bank)
-    found = evaluate_opened(opened, split, matrix=output, fold=fold)
+    found = start(
+        runs, split, release=release, device_name=device, bank=bank, matrix=output, fold=fold
+    )
     _print(asdict(found), str(found), as_json=as_json)
 
 
@@ -390,7 +414,9 @@ def table(
     ],
     methods: Annotated[
         str | None,
-        typer.Option(metavar="NAME,…", help="Presets (see `presets`) or TOML files: a row each."),
+        typer.Option(
+            metavar="NAME,…", help="Presets (`train --presets`) or TOML files: a row each."
+        ),
     ] = None,
     rows: Annotated[
         str | None,
@@ -444,7 +470,7 @@ def table(
     from pc2_baseline.runs import table_plan as plan
 
     slots, on_device = plan.make_slots(_parts(device), jobs)
-    asked = [*plan.rows_of_methods(_parts(methods)), *(plan.rows_of_file(rows) if rows else [])]
+    asked = plan.read_rows(_parts(methods), rows)
     overrides = [*(set_ or []), *on_device]
     lines = plan.table_rows(release, asked, _parts(tokenizers), overrides, on)
     every = [*overrides, *(one for row in asked for one in row.set)]
@@ -452,31 +478,14 @@ def table(
     if dry_run:
         typer.echo(tables.dry_run(work))
         return
-    outcome = tables.make_table(work)
-    typer.echo(outcome.markdown, nl=False)
-    if failures := outcome.failures:
+    markdown, failures = tables.make_table(work)
+    typer.echo(markdown, nl=False)
+    if failures:
         raise TrainingError(f"{len(failures)} runs failed: {', '.join(failures)}; see the notes")
 
 
 def _parts(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
-
-
-@app.command()
-def presets(as_json: AsJson = False) -> None:
-    """List the settings that come with the package, and the data sets that --on takes of each.
-
-    Where a paper has published a rSum on a data set, it is beside it.
-    """
-    from pc2_baseline.config import presets as shipped
-    from pc2_baseline.config import sections_of
-
-    listed = {name: {"about": line, "on": sections_of(name)} for name, line in shipped().items()}
-    lines = []
-    for name, line in shipped().items():
-        lines.append(f"{name}: {line}")
-        lines += [f"    --on {on:9}{words}".rstrip() for on, words in sections_of(name).items()]
-    _print(listed, "\n".join(lines), as_json=as_json)
 
 
 @app.command()

@@ -477,7 +477,7 @@ def _extends(name: str, tree: dict[str, Any]) -> bool:
     if base is not None and (base not in presets() or base == name):
         raise ConfigError(
             f"{name}: extends {base!r}, expected a preset{nearest(str(base), presets())}; "
-            "`pc2-baseline presets` lists them"
+            "`pc2-baseline train --presets` lists them"
         )
     return base is not None
 
@@ -505,6 +505,6 @@ def path_of(name: str, option: str = "--config") -> Path:
     if not Path(name).exists():
         raise ConfigError(
             f"{option} {name}: neither a file nor a preset{nearest(name, presets())}; "
-            "`pc2-baseline presets` lists them"
+            "`pc2-baseline train --presets` lists them"
         )
     return Path(name)

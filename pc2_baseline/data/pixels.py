@@ -40,22 +40,21 @@ class PackedScreenshots:
         self.shape = (len(shots), 1, prod(inputs.shape))
         self._shots, self._inputs = shots, inputs
 
-    def _pack(self, shot: Screenshot) -> UInt8[np.ndarray, "1 values"]:
-        picture = open_screenshot(shot.read(), shot.key)
-        packed: np.ndarray = self._inputs.pack([picture]).numpy()
-        return packed
-
     def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> UInt8[np.ndarray, "n 1 values"]:
+        def pack(row: int) -> UInt8[np.ndarray, "1 values"]:
+            shot = self._shots[row]
+            packed: np.ndarray = self._inputs.pack([open_screenshot(shot.read(), shot.key)]).numpy()
+            return packed
+
         with ThreadPoolExecutor(_DECODERS) as pool:
-            own = [self._shots[row] for row in np.arange(len(self._shots))[rows].tolist()]
-            return np.stack(list(pool.map(self._pack, own)))
+            return np.stack(list(pool.map(pack, np.arange(len(self._shots))[rows].tolist())))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> UInt8[np.ndarray, "n 1 values"]:
         """Pack all of them."""
         found = np.empty(self.shape, self.dtype)
-        starts = range(0, len(found), _BLOCK)
-        for start in bar(starts, "decode screenshots", len(starts)):
-            found[start : start + _BLOCK] = self[start : start + _BLOCK]
+        blocks = np.split(np.arange(len(found)), range(_BLOCK, len(found), _BLOCK))
+        for rows in bar(blocks, "decode screenshots", len(blocks)):
+            found[rows] = self[rows]
         return found
 
 
@@ -88,9 +87,7 @@ class PixelReader(ReleaseReader):
     def read(self, split: Split, stack: ExitStack) -> SplitArrays:  # noqa: ARG002 - the base's
         """Find the screenshots of a split and read its texts; nothing is decoded yet."""
         pairs = pairs_with_texts(self.release, split)
-        if [pair.key for pair in pairs] != self._read_captions(split).keys:
-            problem = f"keys of {split} are not those of its captions"
-            raise FormatError(self.release / "pairs.parquet", problem)
+        check_keys(self.release, split, pairs, self._read_captions(split).keys)
         shots = find_screenshots(self._captures, pairs)
         ordered = [shots[pair.key] for pair in pairs]
         packed = PackedScreenshots(ordered, self.inputs)
@@ -106,11 +103,17 @@ class PixelReader(ReleaseReader):
 
 
 def check_has_texts(release: Path) -> None:
-    """Refuse a data set that is no release of ours, and so has no texts."""
+    """Fail if a data set is no release of ours, and so has no texts."""
     if not is_ours(release):
-        raise FormatError(
-            release, "no manifest.json and so no caption texts, such as the authors' archive"
-        )
+        problem = "no manifest.json and so no caption texts, such as the authors' archive"
+        raise FormatError(release, problem)
+
+
+def check_keys(release: Path, split: str, pairs: Sequence[Pair], keys: Sequence[str]) -> None:
+    """Fail if the pairs of a split are others than its captions."""
+    if [pair.key for pair in pairs] != list(keys):
+        problem = f"keys of {split} are not those of its captions"
+        raise FormatError(release / "pairs.parquet", problem)
 
 
 def pairs_with_texts(release: Path, split: str) -> list[Pair]:
@@ -119,13 +122,9 @@ def pairs_with_texts(release: Path, split: str) -> list[Pair]:
     Raises:
         FormatError: If the split is empty or a blind round's, or the release has no texts.
     """
-    blind = round_of(release, split)
-    if blind is not None:
-        raise FormatError(
-            release,
-            f"the {split} split of blind round {blind.round!r}, which has neither screenshots nor "
-            "caption texts; a dual encoder needs both",
-        )
+    if blind := round_of(release, split):
+        problem = f"the {split} split of blind round {blind.round!r}, which has neither screenshots"
+        raise FormatError(release, f"{problem} nor caption texts; a dual encoder needs both")
     check_has_texts(release)
     pairs = read_split_pairs(release, split)
     if not pairs:

@@ -23,8 +23,7 @@ from pc2_baseline.methods.relabelling import (
 )
 from pc2_baseline.modules.coteaching import DividedPairs, Rows, full_margin_loss
 from pc2_baseline.modules.division import divide_by_beta
-from pc2_baseline.modules.learner import rate
-from pc2_baseline.networks.encoders import CaptionCodes, ImageCodes, Loss, PerPair
+from pc2_baseline.networks.encoders import Loss, PerPair
 
 _TINY = 1e-12
 
@@ -63,14 +62,10 @@ class BiCro(Relabelling[BiCroSettings]):
 
     section = BiCroSettings
 
-    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Train one peer for an epoch; the warm-up takes the lowest losses of each batch."""
-        self.begin(epoch, peer, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
+    def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Train a peer on the pairs of each batch that have the lowest losses."""
+        self.begin(epoch, peer, 1.0)
         method = self.method
-        if epoch >= self.train.warmup_epochs:
-            labels_of = partial(self.labels, train, peer)
-            labelling = Labelling(labels_of, method.mismatch_threshold, noisy_first=True)
-            return learn_labelled(self, method, train, epoch, peer, labelling)
 
         def loss(rows: Rows) -> Loss:
             costs = full_margin_loss(self.nets[peer].score_batch(train.batch(rows)), method.margin)
@@ -79,12 +74,18 @@ class BiCro(Relabelling[BiCroSettings]):
 
         return self.warm_up(train, epoch, peer, loss)
 
+    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Train a peer with labels by comparison with the anchors."""
+        labels_of, threshold = partial(self.labels, train, peer), self.method.mismatch_threshold
+        labelling = Labelling(labels_of, threshold, noisy_first=True)
+        return learn_labelled(self, train, epoch, peer, labelling)
+
     def labels(self, train: PairSet, peer: int, clean: Rows, noisy: Rows) -> Labels:
         """Label a batch with the other peer's network."""
         net, batch = self.others[peer], train.batch(np.append(clean, noisy))
         images = net.encode_images(batch.regions)
         captions = net.encode_captions(batch.tokens, batch.lengths)
-        whole, size = _means(images, captions), len(clean)
+        whole, size = (images.regions.sum(1), captions.words.sum(1)), len(clean)
         similarity = net.score(images[:size], captions[:size])
         found = anchors(closeness(similarity, self.method.margin))
         own = consistency(*(cosines(codes, codes[found]) for codes in whole))
@@ -94,13 +95,6 @@ class BiCro(Relabelling[BiCroSettings]):
         """Divide the pairs by a mixture of two beta distributions over their losses."""
         losses = self.losses(train, peer, self.method.margin, self.method.division_batch)
         return DividedPairs(losses, divide_by_beta(losses))
-
-
-def _means(
-    images: ImageCodes, captions: CaptionCodes
-) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"]]:
-    """Return the sums of regions and of words, whose directions are those of the means."""
-    return images.regions.sum(1), captions.words.sum(1)
 
 
 def cosines(

@@ -1,6 +1,7 @@
 """CREAM: consistency refining and mining (Ma et al., TIP 2024)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, cast
 
@@ -8,29 +9,28 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from pydantic import Field
-from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_section import LateNoisySettings
 from pc2_baseline.methods.one_network import make_network
-from pc2_baseline.methods.peers import Peers, pack_statistics
+from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.contrastive import log_matches, soft_info_nce
 from pc2_baseline.modules.coteaching import (
-    DIVISIONS,
     NONE,
-    PEERS,
+    DividedPairs,
     Rows,
     batches_beside,
+    by_peer,
     dividing_batches,
 )
 from pc2_baseline.modules.division import Division, PairValues, divide, require_clean
-from pc2_baseline.modules.learner import Step, stepped_rate, under
+from pc2_baseline.modules.learner import Step, stepped_rate
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.networks.encoders import Block, PerPair
 from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import STATISTICS, EpochOutputs, Sizes, State
+from pc2_baseline.training.method import Sizes
 
 NOISY, HARD, CLEAN = range(3)
 """Kinds of a pair: how many of the two peers call it clean."""
@@ -56,7 +56,14 @@ class CreamSettings(LateNoisySettings):
     )
 
 
-class Cream(Peers):
+@dataclass(frozen=True, slots=True)
+class Predicted(DividedPairs):
+    """Statistics of all pairs, with how far a peer believes that their halves belong together."""
+
+    prediction: PairValues
+
+
+class Cream(CoTaught):
     """Two peers whose agreement makes a pair clean, hard or noisy, each kind with soft targets.
 
     Every epoch ends with one evaluation pass, in which each peer divides the pairs by their InfoNCE
@@ -77,43 +84,24 @@ class Cream(Peers):
 
     section = CreamSettings
     nets: Sequence[MatchingNetwork]
+    optimiser = ""
+    divided = Predicted
+    statistics: Sequence[Predicted] = ()
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         self.method = cast(CreamSettings, settings.method)
-        super().__init__(PEERS, settings, device, partial(make_network, settings.model, sizes))
-        self.statistics: list[dict[str, Tensor]] = []
+        super().__init__(settings, device, partial(make_network, settings.model, sizes))
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train both peers for one epoch, then divide the pairs anew."""
+        """Train both peers for one epoch, then divide the pairs again."""
         each = self.groups.for_each_peer
-        losses = each(lambda peer: self._learn(train, epoch, peer))
-        figures = {f"loss_{name}": loss for name, loss in zip(self.peers, losses, strict=True)}
-        if not self.train.judges(epoch):
-            return figures
-        self.statistics = each(lambda peer: self._divide(train, peer))
-        kinds = self._kinds()
-        return {
-            **figures,
-            "clean": float((kinds == CLEAN).sum()),
-            "hard": float((kinds == HARD).sum()),
-            "noisy": float((kinds == NOISY).sum()),
-        }
-
-    def state_dict(self) -> State:
-        """Return networks, optimisers and both divisions."""
-        return super().state_dict() | {STATISTICS: pack_statistics(self.statistics)}
-
-    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Load a state, or its networks alone."""
-        super().load_state_dict(state)
-        if state.get(STATISTICS):  # none before the first division
-            self.statistics = [under(state[STATISTICS], name) for name in self.peers]
-
-    def epoch_outputs(self) -> EpochOutputs:
-        """Return both peers' statistics and the mean clean probability, for ``divisions/``."""
-        if not self.statistics:
-            return {}
-        return {DIVISIONS: pack_statistics(self.statistics)}
+        figures = by_peer(each(lambda peer: self._learn(train, epoch, peer)))
+        if self.train.judges(epoch):
+            self.statistics = each(lambda peer: self._divide(train, peer))
+            kinds = self._kinds()
+            for name, kind in (("clean", CLEAN), ("hard", HARD), ("noisy", NOISY)):
+                figures[name] = float((kinds == kind).sum())
+        return figures
 
     def correspondence(self, peer: int) -> PairValues:
         r"""Refine how far the halves of each pair belong together, for a peer to train with.
@@ -125,22 +113,18 @@ class Cream(Peers):
         other peer for clean pairs, the mean of both for hard ones. For noisy pairs :math:`y` is the
         mean of both predictions.
         """
-        own, other = (
-            {name: values.numpy() for name, values in self.statistics[number].items()}
-            for number in (peer, 1 - peer)
-        )
-        kinds = self._kinds()
-        mean_prob = (own["clean_prob"] + other["clean_prob"]) / 2
-        clean_prob = np.where(kinds == CLEAN, other["clean_prob"], mean_prob)
-        refined = clean_prob + (1 - clean_prob) * own["prediction"]
-        predicted = (own["prediction"] + other["prediction"]) / 2
+        own, other, kinds = self.statistics[peer], self.statistics[1 - peer], self._kinds()
+        mean_prob = (own.division.clean_prob + other.division.clean_prob) / 2
+        clean_prob = np.where(kinds == CLEAN, other.division.clean_prob, mean_prob)
+        refined = clean_prob + (1 - clean_prob) * own.prediction
+        predicted = (own.prediction + other.prediction) / 2
         return np.asarray(np.where(kinds == NOISY, predicted, refined))
 
     def _kinds(self) -> Int[np.ndarray, " pairs"]:
-        return torch.stack([own["is_clean"] for own in self.statistics]).sum(0).numpy()
+        return np.sum([own.division.is_clean for own in self.statistics], axis=0)
 
-    def _learn(self, train: PairSet, epoch: int, peer: int) -> float:
-        """Train a peer for an epoch and return the mean loss of a batch."""
+    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Train a peer for an epoch; return the mean loss of a batch."""
         since = epoch - self.train.warmup_epochs
         drops = stepped_rate(max(since, 0), self.train.lr_drop_epoch, LR_DECAY)
         self.begin(epoch, peer, drops)
@@ -158,7 +142,7 @@ class Cream(Peers):
             targets = mined_targets(similarity, own, floors[kind])
             costs = soft_info_nce(similarity, self.method.temperature, *targets)
             losses.append(learner.step(costs.mean(), Step(epoch, number, name, rows)))
-        return float(np.mean(losses))
+        return {"loss": float(np.mean(losses))}
 
     def _batches(
         self, kinds: Int[np.ndarray, " pairs"], epoch: int, peer: int
@@ -193,7 +177,7 @@ class Cream(Peers):
         clean = mean if since >= self.method.hard_from_epoch else np.inf
         return {CLEAN: clean, HARD: mean, NOISY: mean}
 
-    def _divide(self, train: PairSet, peer: int) -> dict[str, Tensor]:
+    def _divide(self, train: PairSet, peer: int) -> Predicted:
         """Return a peer's division, losses and predictions of all pairs, in evaluation mode.
 
         The batches have one order a run, so a loss changes because the network did.
@@ -210,12 +194,7 @@ class Cream(Peers):
         losses, predictions = torch.zeros(len(train)), torch.zeros(len(train))
         losses[order], predictions[order] = -own.mean(0), own.exp().mean(0)
         division = divide(losses.numpy(), self.train.seed)
-        return {
-            "clean_prob": torch.from_numpy(division.clean_prob),
-            "is_clean": torch.from_numpy(division.is_clean),
-            "loss": losses,
-            "prediction": predictions,
-        }
+        return Predicted(losses.numpy(), division, predictions.numpy())
 
 
 def mined_targets(similarity: Block, correspondence: PerPair, floor: float) -> tuple[Block, Block]:

@@ -1,5 +1,7 @@
 """DECL: deep evidential learning with noisy correspondence (Qin et al., ACM MM 2022)."""
 
+from itertools import count
+
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
@@ -10,7 +12,7 @@ from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_section import DivisionSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.coteaching import Rows, dividing_batches
-from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.modules.learner import rate, take_steps
 from pc2_baseline.modules.losses import triplet_costs
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.networks.encoders import Block, Loss, PerPair
@@ -62,13 +64,14 @@ class Decl(OneNetwork[DeclSettings]):
         everything = torch.ones(len(train), dtype=torch.bool)
         is_clean = everything if epoch < warmup else self.statistics["is_clean"]
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
-        losses = []
-        for number, rows in enumerate(bar(batches, "train", len(batches))):
+        steps = count(epoch * len(batches) + 1)
+
+        def loss(rows: Rows) -> Loss:
             clean = is_clean[torch.from_numpy(rows)].to(train.device)
             logits = self.net.score_batch(train.batch(rows), logits=True)
-            loss = self._loss(logits, clean, self.negatives(epoch * len(batches) + number + 1))
-            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
-        figures = {"loss": float(np.mean(losses))}
+            return self._loss(logits, clean, self.negatives(next(steps)))
+
+        figures = {"loss": take_steps(self.learner, batches, loss, epoch)}
         if self.train.judges(epoch):
             self.statistics = self._divide(train)
             figures["clean"] = float(self.statistics["is_clean"].sum())

@@ -134,17 +134,15 @@ class In2r(CoTaught):
         self.memories: list[Memory] = [{}, {}]
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train both peers for one epoch, then divide the pairs anew.
+        """Train both peers for one epoch, then divide the pairs again.
 
         Each looks up what the other remembered at the end of the epoch before.
         """
-        each = self.groups.for_each_peer
         if epoch < self.train.warmup_epochs:
-            figures = each(lambda peer: self._warm_up(train, epoch, peer))
-        else:
-            learned = each(lambda peer: self._learn(train, epoch, peer))
-            figures = [own for own, _ in learned]
-            self.memories = [memory for _, memory in learned]
+            return super().fit_epoch(train, epoch)
+        learned = self.groups.for_each_peer(lambda peer: self._rectify(train, epoch, peer))
+        self.memories = [memory for _, memory in learned]
+        figures = [own for own, _ in learned]
         return self.divided_anew(epoch, figures, lambda peer: self._divide(train, peer))
 
     def state_dict(self) -> State:
@@ -171,7 +169,7 @@ class In2r(CoTaught):
 
         return self.warm_up(train, epoch, peer, loss)
 
-    def _learn(self, train: PairSet, epoch: int, peer: int) -> tuple[dict[str, float], Memory]:
+    def _rectify(self, train: PairSet, epoch: int, peer: int) -> tuple[dict[str, float], Memory]:
         """Train a peer on clean and noisy pairs; also return what it remembers from now on."""
         since, method, name = epoch - self.train.warmup_epochs, self.method, PEERS[peer]
         self.begin(epoch, peer, stepped_rate(since, self.train.lr_drop_epoch, _LR_DECAY))

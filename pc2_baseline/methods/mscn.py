@@ -141,7 +141,7 @@ class Mscn(CoTaught):
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         self.method = cast(MscnSettings, settings.method)
-        self._is_meta = torch.zeros(sizes.pairs, dtype=torch.bool)
+        self._is_meta, self._epoch = torch.zeros(sizes.pairs, dtype=torch.bool), 0
 
         def make(model: NodeSettings, group: ProcessGroup) -> MatchingNetwork:
             net = make_network(model, sizes, group)
@@ -157,12 +157,10 @@ class Mscn(CoTaught):
         ]
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train both peers for one epoch, then divide the pairs anew."""
-        each = self.groups.for_each_peer
-        learn = self._warm_up if epoch < self.train.warmup_epochs else self._learn
-        figures = each(lambda peer: learn(train, epoch, peer))
+        """Train both peers for one epoch, then divide the pairs again."""
         self._is_meta[torch.from_numpy(self.meta_rows(train))] = True
-        return self.divided_anew(epoch, figures, lambda peer: self._divide(train, epoch, peer))
+        self._epoch = epoch
+        return super().fit_epoch(train, epoch)
 
     def epoch_outputs(self) -> EpochOutputs:
         """Return the divisions, and which pairs are the meta set, by which none is judged."""
@@ -261,9 +259,9 @@ class Mscn(CoTaught):
         slope = torch.stack([(own * gradient).sum() for own, gradient in parts]).sum()
         return self.meta_learners[peer].step(value + slope - slope.detach(), step)
 
-    def _divide(self, train: PairSet, epoch: int, peer: int) -> DividedPairs:
+    def _divide(self, train: PairSet, peer: int) -> DividedPairs:
         """Divide the pairs by a mixture of betas, begun as those of the meta set."""
-        draw = stream(self.train.seed, epoch, peer, _META)
+        draw = stream(self.train.seed, self._epoch, peer, _META)
         asked = draw_meta_pairs(train, self.meta_rows(train), draw)
         own = MetaPairs(train.image_of, np.arange(len(train)), np.ones(len(train)))
         losses, known = (self._losses(train, peer, pairs) for pairs in (own, asked))

@@ -16,8 +16,7 @@ from pc2_baseline.methods.relabelling import (
 )
 from pc2_baseline.modules.coteaching import DividedPairs, Rows, full_margin_loss
 from pc2_baseline.modules.division import divide
-from pc2_baseline.modules.learner import rate
-from pc2_baseline.networks.encoders import Block, PerPair
+from pc2_baseline.networks.encoders import Block, Loss, PerPair
 
 _TINY = 1e-12
 
@@ -46,17 +45,21 @@ class Ncr(Relabelling[NcrSettings]):
 
     section = NcrSettings
 
-    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Train one peer for an epoch; the warm-up takes all pairs, mean negatives, one margin."""
-        self.begin(epoch, peer, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
-        if epoch >= self.train.warmup_epochs:
-            labelling = Labelling(partial(self.labels, train, peer))
-            return learn_labelled(self, self.method, train, epoch, peer, labelling)
+    def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Train a peer on all pairs, with mean negatives and one margin."""
+        self.begin(epoch, peer, 1.0)
         margin, net = self.method.margin, self.nets[peer]
-        return self.warm_up(
-            train, epoch, peer,
-            lambda rows: full_margin_loss(net.score_batch(train.batch(rows)), margin).sum(),
-        )  # fmt: skip
+
+        def loss(rows: Rows) -> Loss:
+            return full_margin_loss(net.score_batch(train.batch(rows)), margin).sum()
+
+        return self.warm_up(train, epoch, peer, loss)
+
+    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Train a peer with rectified labels."""
+        return learn_labelled(
+            self, train, epoch, peer, Labelling(partial(self.labels, train, peer))
+        )
 
     def labels(self, train: PairSet, peer: int, clean: Rows, noisy: Rows) -> Labels:
         """Rectify the labels of a batch."""

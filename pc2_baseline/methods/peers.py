@@ -134,6 +134,24 @@ class CoTaught(Peers):
         """Return the statistics that teach a peer: the other's."""
         return self.statistics[1 - peer]
 
+    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
+        """Train both peers for one epoch, then divide the pairs again."""
+        learn = self._warm_up if epoch < self.train.warmup_epochs else self._learn
+        figures = self.groups.for_each_peer(lambda peer: learn(train, epoch, peer))
+        return self.divided_anew(epoch, figures, lambda peer: self._divide(train, peer))
+
+    def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Train a peer for an epoch of the warm-up; return its figures."""
+        raise NotImplementedError
+
+    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Train a peer for an epoch by the other's division; return its figures."""
+        raise NotImplementedError
+
+    def _divide(self, train: PairSet, peer: int) -> DividedPairs:
+        """Divide the pairs by their losses with a peer."""
+        raise NotImplementedError
+
     def warm_up(
         self, train: PairSet, epoch: int, peer: int, loss: Callable[[Rows], Tensor]
     ) -> dict[str, float]:
@@ -177,17 +195,14 @@ class CoTaught(Peers):
         return {DIVISIONS: self._tensors()} if self.statistics else {}
 
     def _tensors(self) -> dict[str, Tensor]:
-        return pack_statistics([own.to_tensors() for own in self.statistics])
-
-
-def pack_statistics(statistics: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return both peers' statistics under their names, and the mean clean probability."""
-    state: dict[str, Tensor] = {}
-    for peer, own in zip(PEERS, statistics, strict=False):  # none before the first division
-        state |= prefixed(peer, own)
-    if statistics:
-        state["clean_prob"] = torch.stack([own["clean_prob"] for own in statistics]).mean(0)
-    return state
+        """Return both peers' statistics under their names, and the mean clean probability."""
+        statistics = [own.to_tensors() for own in self.statistics]
+        state: dict[str, Tensor] = {}
+        for peer, own in zip(PEERS, statistics, strict=False):  # none before the first division
+            state |= prefixed(peer, own)
+        if statistics:
+            state["clean_prob"] = torch.stack([own["clean_prob"] for own in statistics]).mean(0)
+        return state
 
 
 class CrossFitted(Peers):

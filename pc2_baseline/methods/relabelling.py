@@ -19,14 +19,13 @@ from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.coteaching import (
     NONE,
     PEERS,
-    DividedPairs,
     Rows,
     Triplet,
     batches_beside,
     full_margin_loss,
 )
 from pc2_baseline.modules.division import require_clean
-from pc2_baseline.modules.learner import Step, load_learned, mean_losses
+from pc2_baseline.modules.learner import Step, load_learned, mean_losses, rate
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
 from pc2_baseline.networks.encoders import Block, Loss, PerPair
 from pc2_baseline.networks.similarity import MatchingNetwork
@@ -68,25 +67,11 @@ class Relabelling(CoTaught, Generic[Own]):
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Train both peers for one epoch, then divide the pairs anew."""
-        each = self.groups.for_each_peer
         if epoch >= self.train.warmup_epochs:
-            self._copy_others()
-        figures = each(lambda peer: self._learn(train, epoch, peer))
-        return self.divided_anew(epoch, figures, lambda peer: self._divide(train, peer))
-
-    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Train one peer for an epoch."""
-        raise NotImplementedError
-
-    def _divide(self, train: PairSet, peer: int) -> DividedPairs:
-        """Divide the pairs by their losses with a peer."""
-        raise NotImplementedError
-
-    def _copy_others(self) -> None:
-        """Copy the other peer's network to each peer."""
-        states = self.groups.for_each_peer(lambda peer: self.learners[peer].network_state())
-        for other, state in zip(self.others, reversed(states), strict=True):
-            load_learned(other, state)
+            states = self.groups.for_each_peer(lambda peer: self.learners[peer].network_state())
+            for other, state in zip(self.others, reversed(states), strict=True):
+                load_learned(other, state)
+        return super().fit_epoch(train, epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +91,11 @@ class Labelling:
 
 
 def learn_labelled(
-    own: Relabelling[Own],
-    method: Own,
-    train: PairSet,
-    epoch: int,
-    peer: int,
-    labelling: Labelling,
+    own: Relabelling[Own], train: PairSet, epoch: int, peer: int, labelling: Labelling
 ) -> dict[str, float]:
-    """Train a peer on the pairs that the other calls clean, and on noisy ones beside them."""
-    since, name = epoch - own.train.warmup_epochs, PEERS[peer]
+    """Train a peer on the pairs that the other calls clean, and on noisy ones next to them."""
+    since, name, method = epoch - own.train.warmup_epochs, PEERS[peer], own.method
+    own.begin(epoch, peer, rate(epoch, own.train.warmup_epochs, own.train.lr_drop_epoch))
     triplet = triplet_mean if since < method.mean_epochs else triplet_hardest
     division = own.teacher(peer).division
     require_clean(division)

@@ -83,21 +83,15 @@ class Sps(CoTaught):
         self.method = cast(SpsSettings, settings.method)
         super().__init__(settings, device, partial(make_network, settings.model, sizes))
 
-    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train both peers for one epoch, then divide the pairs anew."""
-        each = self.groups.for_each_peer
-        learn = self._warm_up if epoch < self.train.warmup_epochs else self._learn
-        figures = each(lambda peer: learn(train, epoch, peer))
-        return self.divided_anew(epoch, figures, lambda peer: self._divide(train, peer))
-
     def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train a peer for an epoch on all pairs."""
         self.begin(epoch, peer, 1.0)
         net = self.nets[peer]
-        return self.warm_up(
-            train, epoch, peer,
-            lambda rows: self._info_nce(net.score_batch(train.batch(rows))).mean(),
-        )  # fmt: skip
+
+        def loss(rows: Rows) -> Loss:
+            return self._info_nce(net.score_batch(train.batch(rows))).mean()
+
+        return self.warm_up(train, epoch, peer, loss)
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train a peer for an epoch by the other's division; return the strict steps' loss."""

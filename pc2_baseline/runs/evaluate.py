@@ -11,7 +11,7 @@ from now_builder.formats.benchmarks import BENCHMARKS, FOLD
 from now_builder.formats.io import replacing
 from now_builder.formats.release import check_split
 from pc2_baseline.modules.retrieval import fold_scores, scores
-from pc2_baseline.runs.open_run import OpenRun, mean_similarity, open_runs
+from pc2_baseline.runs.open_run import mean_similarity, open_runs
 from pc2_baseline.training.run_folder import refuse_round
 
 
@@ -36,12 +36,13 @@ class Evaluation:
         return "\n".join(lines)
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - the options of the command
     run: Path | str | Sequence[Path | str],
     split: str,
     *,
     release: Path | str | None = None,
     device_name: str | None = None,
+    bank: int | None = None,
     matrix: Path | str | None = None,
     fold: int | None = None,
 ) -> Evaluation:
@@ -52,6 +53,7 @@ def evaluate(
         split: ``dev`` or ``test``; of MS-COCO ``test`` is the 5,000 images of ``testall``.
         release: Where the release lies; default: where it was at training.
         device_name: Default: as set for the run.
+        bank: Training pairs by which hubs are corrected; default: ``data.bank`` of the runs.
         matrix: File for the similarities (images × captions, float32), if any.
         fold: Average folds of that many images too; default: 1,000 for MS-COCO's test split
             where it has a multiple of that.
@@ -62,29 +64,16 @@ def evaluate(
         ConfigError: If the split is ``train``, the images are no multiple of ``fold``, or several
             runs are not of the same data.
     """
-    opened = open_runs(run, release=release, device=device_name)
-    return evaluate_opened(opened, split, matrix=matrix, fold=fold)
-
-
-def evaluate_opened(
-    opened: Sequence[OpenRun],
-    split: str,
-    *,
-    matrix: Path | str | None = None,
-    fold: int | None = None,
-) -> Evaluation:
-    """Score a split with runs that are open; the arguments are those of :func:`evaluate`."""
+    opened = open_runs(run, release=release, device=device_name, bank=bank)
     name = check_split(split)
     if name == "train":
         raise ConfigError("--split train: expected dev or test, which no noise file has changed")
     refuse_round(opened[0].release, name)
     similarity, owner = mean_similarity(opened, name, fold=fold)
     images, captions = similarity.shape
-    if fold is None and (opened[0].record.settings.data.name, name) == (
-        BENCHMARKS["coco"].folder,
-        "test",
-    ):
-        fold = None if images % FOLD else FOLD
+    is_coco = opened[0].record.settings.data.name == BENCHMARKS["coco"].folder
+    if fold is None and is_coco and name == "test" and not images % FOLD:
+        fold = FOLD
     if matrix is not None:
         with replacing(Path(matrix)) as temporary, temporary.open("wb") as file:
             np.lib.format.write_array(file, similarity, allow_pickle=False)

@@ -2,24 +2,22 @@
 
 import base64
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import write_text
 from now_builder.formats.noise import own_images, read_noise
-from now_builder.formats.release import Pair, check_split, is_ours, read_pairs
+from now_builder.formats.release import check_split, is_ours, read_pairs
 from now_builder.formats.screenshots import some_screenshots
 from now_builder.formats.shard import open_screenshot
-from now_builder.formats.split import Split
 from now_builder.program.html import template_environment
 from pc2_baseline.analysis.truth import Truth, find_truth, read_division
 from pc2_baseline.modules.coteaching import DIVISIONS
-from pc2_baseline.runs.open_run import OpenRun, mean_similarity, open_run
+from pc2_baseline.runs.open_run import mean_similarity, open_run
 from pc2_baseline.training.checkpoint import read_state
 from pc2_baseline.training.run_folder import BEST, refuse_round
 
@@ -70,34 +68,6 @@ class SampledPair:
     matched: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Content of the page: pairs by row, examples of both directions, and training pairs.
-
-    Attributes:
-        image_of: Row of the image assigned to each training caption.
-        epoch: The selected epoch, if it has a division.
-        surest: Pairs that its division is surest about: mismatched and matched ones.
-    """
-
-    pairs: Sequence[Pair]
-    to_captions: list[Neighbours]
-    to_pages: list[Neighbours]
-    train: Sequence[Pair]
-    image_of: Int[np.ndarray, " train"]
-    epoch: int | None = None
-    surest: tuple[list[SampledPair], list[SampledPair]] = ([], [])
-
-    def pages(self) -> list[Pair]:
-        """Return the pages whose pictures are shown."""
-        rows = {found.query for found in self.to_captions + self.to_pages}
-        rows |= {row for found in self.to_pages for row, _ in found.nearest}
-        images = {int(self.image_of[one.row]) for side in self.surest for one in side}
-        return [self.pairs[row] for row in sorted(rows)] + [
-            self.train[row] for row in sorted(images)
-        ]
-
-
 def neighbours(scores: Float[np.ndarray, " answers"], query: int) -> Neighbours:
     """Rank the answers to a query, whose right answer has its own row; ties go to the lower row."""
     order = np.argsort(-scores, kind="stable")
@@ -140,49 +110,44 @@ def examples(
             opened.release, "no pairs.parquet, expected a release of now-builder package"
         )
     refuse_round(opened.release, name)
-    shown = _find(opened, name, choice)
+    every = sorted(read_pairs(opened.release), key=lambda pair: pair.pair_index)
+    pairs, train = ([pair for pair in every if pair.split == own] for own in (name, "train"))
+    rows = [row for row, pair in enumerate(pairs) if choice.query in (None, pair.key)]
+    if not rows:
+        raise ConfigError(f"--query {choice.query}: no page of the {name} split has this key")
+    truth = find_truth(opened.record, opened.release, choice.truth)
+    similarity, _ = mean_similarity([opened], name, whole=True)
+    to_captions, to_pages = (
+        sample([neighbours(scores[row], row) for row in rows], choice.count, choice.seed)
+        for scores in (similarity, similarity.T)
+    )
+    noise, size = opened.record.settings.data.noise_file, len(train)
+    image_of = own_images(size, size) if noise is None else read_noise(noise, size, size)
+    epoch = read_state(run / BEST).best_epoch
+    division = run / DIVISIONS / f"{epoch:05d}.safetensors"
+    surest: tuple[list[SampledPair], list[SampledPair]] = ([], [])
+    if division.exists():
+        surest = surest_pairs(read_division(division, size)["clean_prob"], truth, choice.count)
+    seen = {found.query for found in to_captions + to_pages}
+    seen |= {row for found in to_pages for row, _ in found.nearest}
+    images = {int(image_of[one.row]) for side in surest for one in side}
+    shown = [pairs[row] for row in sorted(seen)] + [train[row] for row in sorted(images)]
+    screenshots = some_screenshots(captures, shown) if captures else {}
     page = template_environment("pc2_baseline.runs").get_template("examples.html.j2")
-    screenshots = some_screenshots(captures, shown.pages()) if captures else {}
-    pictures = {key: _data_url(shot.read(), key) for key, shot in screenshots.items()}
     text = page.render(
         run=run.resolve().name,
         method=opened.record.settings.method.name,
         split=name,
-        shown=shown,
-        pictures=pictures,
+        pairs=pairs,
+        to_captions=to_captions,
+        to_pages=to_pages,
+        train=train,
+        image_of=image_of,
+        epoch=epoch if division.exists() else None,
+        surest=surest,
+        pictures={key: _data_url(shot.read(), key) for key, shot in screenshots.items()},
     )
     write_text(output, text)
-
-
-def _find(opened: OpenRun, split: Split, choice: Choice) -> Shown:
-    """Score a split, and choose the examples."""
-    every = sorted(read_pairs(opened.release), key=lambda pair: pair.pair_index)
-    pairs = [pair for pair in every if pair.split == split]
-    rows = [row for row, pair in enumerate(pairs) if choice.query in (None, pair.key)]
-    if not rows:
-        raise ConfigError(f"--query {choice.query}: no page of the {split} split has this key")
-    known = find_truth(opened.record, opened.release, choice.truth)
-    similarity, _ = mean_similarity([opened], split, whole=True)
-    by_page = [neighbours(similarity[row], row) for row in rows]
-    by_caption = [neighbours(similarity[:, row], row) for row in rows]
-    train = [pair for pair in every if pair.split == "train"]
-    noise = opened.record.settings.data.noise_file
-    own = own_images(len(train), len(train))
-    epoch = read_state(opened.folder / BEST).best_epoch
-    surest: tuple[list[SampledPair], list[SampledPair]] = ([], [])
-    division = opened.folder / DIVISIONS / f"{epoch:05d}.safetensors"
-    if division.exists():
-        clean_prob = read_division(division, len(train))["clean_prob"]
-        surest = surest_pairs(clean_prob, known, choice.count)
-    return Shown(
-        pairs,
-        sample(by_page, choice.count, choice.seed),
-        sample(by_caption, choice.count, choice.seed),
-        train,
-        own if noise is None else read_noise(noise, len(train), len(train)),
-        epoch if division.exists() else None,
-        surest,
-    )
 
 
 def surest_pairs(
@@ -195,16 +160,13 @@ def surest_pairs(
     """
     count = min(count, len(clean_prob) // 2)
     order = np.argsort(clean_prob, kind="stable")
-    low, high = (
-        [
-            SampledPair(
-                int(row), float(clean_prob[row]), truth.matched_or_none(int(row)) if truth else None
-            )
-            for row in rows
-        ]
-        for rows in (order[:count], order[::-1][:count])
-    )
-    return low, high
+
+    def sampled(row: int) -> SampledPair:
+        matched = truth.matched_or_none(row) if truth else None
+        return SampledPair(row, float(clean_prob[row]), matched)
+
+    low, high = order[:count].tolist(), order[::-1][:count].tolist()
+    return [sampled(row) for row in low], [sampled(row) for row in high]
 
 
 def _data_url(picture: bytes, name: str) -> str:

@@ -1,9 +1,8 @@
 """One run of a table: trained, measured, and scored by the board."""
 
 import os
-import sys
-import threading
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ from leaderboard.scoring.evaluate import score
 from leaderboard.store.entries import write_result
 from leaderboard.submission.archive import pack
 from now_builder.config import Strict
-from now_builder.errors import NowError
 from now_builder.formats.io import sha256_of, write_text
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings
@@ -27,16 +25,6 @@ from pc2_baseline.training.method import Ensemble
 from pc2_baseline.training.run_folder import BEST, LAST
 
 SPLIT: Split = "test"
-
-
-class Assignment(Strict):
-    """A run to train and measure; ``title`` is the method's name on the board."""
-
-    release: Path
-    run: Path
-    settings: Settings
-    title: str
-    threads: int
 
 
 class Measured(Strict):
@@ -68,27 +56,23 @@ class Measured(Strict):
     auroc: float | None
 
 
-def measure(job: Assignment) -> Measured:
+def measure(release: Path, run: Path, settings: Settings, title: str) -> Measured:
     """Train a run, or resume it; score its best epoch on the test split.
 
     The submission, the board's result and, last, the record are written next to the run folder.
+    ``title`` is the method's name on the board.
     """
     _reset_peak_memory()
-    fresh = train(job.release, job.run, job.settings).fresh > 0
-    memory = peak_memory() if fresh else 0
+    fresh = train(release, run, settings).fresh > 0
+    memory = _peak_memory() if fresh else 0
     gpu_memory = torch.cuda.max_memory_allocated() if fresh else 0  # 0 without a GPU
-    opened = open_run(job.run, release=job.release)
+    opened = open_run(run, release=release)
+    about, bank, method = describe([opened], SPLIT, title), opened.bank(SPLIT), opened.method
     with opened.open(SPLIT, whole=True) as pairs:
-        about, bank, method = (
-            describe([opened], SPLIT, job.title),
-            opened.bank(SPLIT),
-            opened.method,
-        )
-        sets = with_bank(pairs, bank) if bank else (pairs,)
         several = isinstance(method, Ensemble)
         scored = [
             method.similarities(own) if isinstance(method, Ensemble) else [method.similarity(own)]
-            for own in sets
+            for own in (with_bank(pairs, bank) if bank else (pairs,))
         ]
         owner = pairs.image_of
 
@@ -98,13 +82,12 @@ def measure(job: Assignment) -> Measured:
         return without_hubs(*own) if bank else own[0]
 
     rsums = {n: recalls(combined(n), owner).rsum for n in (1, 2) if n <= len(scored[0])}
-    submission = beside(job.run, ".zip")
-    pack(submission, combined(len(scored[0])), about)
-    result = score(submission, job.release)
-    write_result(beside(job.run, ".result.json"), result)
-    last = read_state(job.run / LAST)
+    pack(beside(run, ".zip"), combined(len(scored[0])), about)
+    result = score(beside(run, ".zip"), release)
+    write_result(beside(run, ".result.json"), result)
+    last = read_state(run / LAST)
     record = Measured(
-        checkpoint=sha256_of(job.run / BEST / STATE),
+        checkpoint=sha256_of(run / BEST / STATE),
         rsum=result.rsum,
         dev_rsum=last.best_rsum,
         networks=method.ensemble_size,
@@ -115,7 +98,7 @@ def measure(job: Assignment) -> Measured:
         gpu_memory_gb=round(gpu_memory / 2**30, 3) or None,
         auroc=last.history[last.best_epoch].figures.get("auroc"),
     )
-    write_text(beside(job.run, ".json"), record.model_dump_json(indent=2) + "\n")
+    write_text(beside(run, ".json"), record.model_dump_json(indent=2) + "\n")
     return record
 
 
@@ -124,18 +107,16 @@ def beside(run: Path, ending: str) -> Path:
     return run.with_name(f"{run.name}{ending}")
 
 
-def peak_memory() -> int:
+def _peak_memory() -> int:
     """Return the largest resident size of this process since the last reset, in bytes.
 
     On Linux, ``getrusage`` includes memory that the parent held before the process began.
     """
     status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) * 1024
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if not status.exists():
+        return getrusage(RUSAGE_SELF).ru_maxrss
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
 
 
 def _reset_peak_memory() -> None:
@@ -145,27 +126,3 @@ def _reset_peak_memory() -> None:
     reset = Path("/proc/self/clear_refs")
     if os.access(reset, os.W_OK):
         reset.write_text("5")
-
-
-def main() -> None:
-    """Do what standard input says; a user's mistake ends in one line and exit code 1.
-
-    The process ends with the one that started it, which holds standard input open.
-    """
-    job = Assignment.model_validate_json(sys.stdin.readline())
-
-    def watch() -> None:
-        while os.read(0, 1):  # past the buffer, whose lock would outlive the interpreter
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    torch.set_num_threads(job.threads)
-    try:
-        measure(job)
-    except NowError as error:
-        sys.exit(f"error: {error}")
-
-
-if __name__ == "__main__":
-    main()

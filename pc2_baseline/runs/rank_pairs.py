@@ -1,8 +1,8 @@
 """Rank the pairs of a release by how likely they are mismatched, without a training run."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -77,14 +77,15 @@ class _Regions:
 
     def of_each(self, rows: Int[Tensor, "pairs each"]) -> Float[Tensor, "pairs each"]:
         """Return it for some captions of each pair, with the pair's page."""
-        own = zip(self.splits, torch.split(rows, [*map(len, self.splits)]), strict=True)
-        found = [self.reading.best_regions_of(one, self.letters, some) for one, some in own]
-        return torch.cat(found)
+        parts = torch.split(rows, [*map(len, self.splits)])
+        best = self.reading.best_regions_of
+        return torch.cat([best(split, self.letters, own)
+                          for split, own in zip(self.splits, parts, strict=True)])  # fmt: skip
 
     def of_all(self, rows: Int[np.ndarray, " some"]) -> Float[Tensor, "pairs some"]:
         """Return it for some captions, the same for all pairs."""
-        some = self.letters[rows]
-        return torch.cat([self.reading.best_regions(one, some).float() for one in self.splits])
+        letters, best = self.letters[rows], self.reading.best_regions
+        return torch.cat([best(split, letters).float() for split in self.splits])
 
 
 def rank_pairs(release: Path | str, output: Path | str, track: str | None = None) -> Ranking:
@@ -94,7 +95,7 @@ def rank_pairs(release: Path | str, output: Path | str, track: str | None = None
     no domain where that comes out even, else no page, and never a caption: each pair is judged by a
     fit to the other folds. Only two numbers come from all pairs, the penalty, which has the lowest
     mean loss, and the factor of the first guess. The loss is InfoNCE among drawn captions, in nats;
-    a mixture over the losses gives the probabilities.
+    a mixture over the losses gives the probabilities. The split of a blind round is left out.
 
     Raises:
         ConfigError: If ``output`` is no ``.csv`` or a folder, or the release has no such track.
@@ -103,10 +104,17 @@ def rank_pairs(release: Path | str, output: Path | str, track: str | None = None
     """
     release, output = Path(release), Path(output)
     check_output(output, ".csv")
-    reader, names = _open(release, track)
+    data_folder(release)
+    tracks = tracks_of(release)
+    track = track or ("bert" if "bert" in tracks else tracks[0])
+    if track not in tracks:
+        raise ConfigError(f"{release}: no track {track}, expected --track {', '.join(tracks)}")
+    names = [name for name in open_release(release).splits if round_of(release, name) is None]
+    data = DataSettings(tokenizer=track, memory_gb=2.0, allow_zero_rows=True)
+    reader = ReleaseReader(release, data)
     with ExitStack() as stack:
         splits = [
-            stack.enter_context(open_split(reader, one, torch.device("cpu"))) for one in names
+            stack.enter_context(open_split(reader, name, torch.device("cpu"))) for name in names
         ]
         table = _pairs(reader, names)
         captions = [caption for split in splits for caption in split.captions]
@@ -135,18 +143,6 @@ def rank_pairs(release: Path | str, output: Path | str, track: str | None = None
     return Ranking(str(output), len(table), suspects, folds_by)
 
 
-def _open(release: Path, track: str | None) -> tuple[ReleaseReader, list[Split]]:
-    """Open a release on a track (bert, or the first), without the split of a blind round."""
-    data_folder(release)
-    tracks = tracks_of(release)
-    track = track or ("bert" if "bert" in tracks else tracks[0])
-    if track not in tracks:
-        raise ConfigError(f"{release}: no track {track}, expected --track {', '.join(tracks)}")
-    names = [name for name in open_release(release).splits if round_of(release, name) is None]
-    data = DataSettings(tokenizer=track, memory_gb=2.0, allow_zero_rows=True)
-    return ReleaseReader(release, data), names
-
-
 def _pairs(reader: ReleaseReader, names: Sequence[Split]) -> pd.DataFrame:
     """Return the pairs in the order of their captions; the authors' archive has no URLs or texts.
 
@@ -154,22 +150,22 @@ def _pairs(reader: ReleaseReader, names: Sequence[Split]) -> pd.DataFrame:
         FormatError: If ``pairs.parquet`` has other pairs than the caption files.
     """
     release, track = reader.release, reader.data.tokenizer
-    keys = [
-        (name, row, key)
-        for name in names
-        for row, key in enumerate(read_split_captions(release, name, track).keys)
-    ]
-    table = pd.DataFrame(keys, columns=["split", "pair_index", "key"])
+    table = pd.concat(
+        [
+            pd.DataFrame({"split": name, "key": read_split_captions(release, name, track).keys})
+            for name in names
+        ]
+    ).reset_index(names="pair_index")
     if not is_ours(release):
         texts = [text.strip() for name in names for text in reader.texts(name)]
         return table.assign(url="", site="", caption=texts)
-    known = {(pair.split, pair.pair_index, pair.key): pair for pair in read_pairs(release)}
-    if missing := [own[2] for own in keys if own not in known]:
+    known = pd.DataFrame([asdict(pair) for pair in read_pairs(release)])
+    columns = [*table.columns, "url", "site", "caption"]
+    table = table.merge(known[columns], "left", [*table.columns])
+    if missing := table.key[table.url.isna()].tolist():
         problem = f"no row of {missing[0]}, which has a caption"
         raise FormatError(release / "pairs.parquet", problem)
-    pairs = [known[own] for own in keys]
-    columns = {name: [getattr(pair, name) for pair in pairs] for name in ("url", "site", "caption")}
-    return table.assign(**columns)
+    return table
 
 
 def _folds(
@@ -178,12 +174,10 @@ def _folds(
     """Return each pair's fold, and whether folds are by domain: where none has twice its share."""
     domains = pd.factorize(table.site.map(registrable_domain))[0]
     for groups, name in ((domains, "domain"), (np.arange(len(table)), "page")):
-        try:
+        with suppress(TrainingError):
             fold = assign_folds(groups, captions, _FOLDS, _SEED)
-        except TrainingError:
-            continue
-        if name == "page" or np.bincount(fold).max() <= 2 * len(table) / _FOLDS:
-            return fold, name
+            if name == "page" or np.bincount(fold).max() <= 2 * len(table) / _FOLDS:
+                return fold, name
     raise TrainingError(
         f"{release}: {len(table)} pairs, expected at least {2 * _FOLDS} that share no caption"
     )

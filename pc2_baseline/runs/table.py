@@ -1,20 +1,22 @@
 """A benchmark's table in one command: methods by tokenizers, some seeds each."""
 
 import os
-import subprocess
 import sys
-from collections.abc import Generator, Sequence
+import threading
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
+from multiprocessing import parent_process
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from queue import SimpleQueue
 
 import torch
 
 from now_builder.config import build
-from now_builder.errors import ConfigError, FormatError, NowError
+from now_builder.errors import ConfigError, FormatError, NowError, TrainingError
 from now_builder.formats.io import (
     read_json,
     refuse_folder_of_others,
@@ -24,15 +26,13 @@ from now_builder.formats.io import (
 from pc2_baseline.config import Settings
 from pc2_baseline.data.readers import DataIdentity, check_layout, identify, make_reader
 from pc2_baseline.progress import say
-from pc2_baseline.runs.measured_run import SPLIT, Assignment, Measured, beside, measure
+from pc2_baseline.runs.measured_run import SPLIT, Measured, beside, measure
 from pc2_baseline.runs.table_files import write_table
-from pc2_baseline.runs.table_plan import Environment, TableRow
+from pc2_baseline.runs.table_plan import Environment
 from pc2_baseline.runs.train import finished, with_seed
 from pc2_baseline.training.checkpoint import STATE, read_state
 from pc2_baseline.training.run_folder import BEST, LAST, other_settings, read_run, refuse_round
 from pc2_baseline.training.trainer import locked
-
-COMMAND = (sys.executable, "-m", "pc2_baseline.runs.measured_run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +45,21 @@ class Run:
     @property
     def row(self) -> tuple[str, str]:
         """Track and method."""
-        return self.folder.parent.parent.name, self.folder.parent.name
+        return self.folder.parts[-3], self.folder.parts[-2]
 
     @property
     def name(self) -> str:
         """Name in messages."""
-        return "/".join([*self.row, self.folder.name])
+        return "/".join(self.folder.parts[-3:])
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The runs of a table, and a slot for each process at a time."""
+    """The settings of each row, by track and method; seeds; and a slot for each process."""
 
     release: Path
     out: Path
-    rows: Sequence[TableRow]
+    rows: Mapping[tuple[str, str], Settings]
     seeds: Sequence[int]
     slots: Sequence[Environment]
 
@@ -67,9 +67,9 @@ class Work:
     def runs(self) -> list[Run]:
         """All runs, the first seed of every row first."""
         return [
-            Run(self.out / row.track / row.title / f"seed-{seed}", with_seed(row.settings, seed))
+            Run(self.out / track / method / f"seed-{seed}", with_seed(settings, seed))
             for seed in self.seeds
-            for row in self.rows
+            for (track, method), settings in self.rows.items()
         ]
 
     @property
@@ -79,101 +79,104 @@ class Work:
         return max(1, min(share, torch.get_num_threads()))  # OMP_NUM_THREADS may ask for fewer
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The Markdown of a table, and why each run that failed did."""
-
-    markdown: str
-    failures: dict[str, str]
-
-
-def make_table(work: Work) -> Outcome:
+def make_table(work: Work) -> tuple[str, dict[str, str]]:
     """Train and score all runs that are not finished, then write the table.
 
     With one slot, everything is trained in this process. The table is written again after every
     run, of all finished runs in its folder, those of earlier calls included. A run that fails
     becomes a note of its row, and the others go on; it is tried again by the next call.
 
+    Returns:
+        The Markdown of the table, and why each run failed that did.
+
     Raises:
         ConfigError: If a run's folder holds a run of other settings or on other data, or another
             table is being made in this one, which would lack these rows.
-        FormatError: If the release cannot be read, or its test split is a blind round.
+        FormatError: If the release's test split is a blind round.
     """
-    done, earlier = _look(work)
+    records = _finished(work)
+    to_do = [run for run in work.runs if run not in records]
+    failures: dict[Run, str] = {}
     with locked(work.out):
         for folder in (work.out, *work.out.glob("*/*/")):
             remove_leftovers(folder)
-        say(_contents(work))
-        say(_plan(work, len(done), len(earlier)))
-        left, failures = [run for run in work.runs if run not in done], dict[Run, str]()
-        with closing(_trained(work, left)) as ended:
-            for run, failure in ended:
+        say(_plan(work, records))
+        with closing(_outcomes(work, to_do)) as outcomes:
+            for ended, (run, failure) in enumerate(outcomes, 1):
                 record = None if failure else _read(run)
                 if record is None:
                     failures[run] = failure or f"left no record; {run.folder}"
                     words = f"failed: {failures[run]}"
                 else:
-                    done[run] = record
+                    records[run] = record
                     words = f"rSum {record.rsum:.1f}, {record.seconds:.0f} s"
-                failed = f", {len(failures)} failed" if failures else ""
-                to_do = len(work.runs) - len(done) - len(failures)
-                say(f"{run.name}: {words} ({len(done)} done, {to_do} to do{failed})")
-                _write(work, done, earlier, failures)
-        markdown = _write(work, done, earlier, failures)
-    return Outcome(markdown, {run.name: why for run, why in failures.items()})
+                say(f"{run.name}: {words} ({len(to_do) - ended} to do, {len(failures)} failed)")
+                _write(work, records, failures)
+        markdown = _write(work, records, failures)
+    return markdown, {run.name: why for run, why in failures.items()}
 
 
 def dry_run(work: Work) -> str:
     """Return the plan of :func:`make_table`: a line a run, and their number; write nothing."""
-    done, earlier = _look(work)
+    records = _finished(work)
     lines = []
     for run in work.runs:
-        state = "done" if run in done else "to do"
-        if run not in done and (run.folder / LAST / STATE).exists():
+        state = "done" if run in records else "to do"
+        if run not in records and (run.folder / LAST / STATE).exists():
             epochs = read_state(run.folder / LAST).epoch + 1
-            state = f"goes on after epoch {epochs} of {run.settings.train.total_epochs}"
+            state = f"resumes after epoch {epochs} of {run.settings.train.total_epochs}"
         lines.append(f"{run.name}: {state}")
-    return "\n".join([*lines, _contents(work), _plan(work, len(done), len(earlier))])
+    return "\n".join([*lines, _plan(work, records)])
 
 
-def _look(work: Work) -> tuple[dict[Run, Measured], dict[Run, Measured]]:
-    """Return the finished runs that are asked for, and others in the folder of the table."""
+def _plan(work: Work, records: Mapping[Run, Measured]) -> str:
+    """Return what the table consists of, the options that choose it, and what is done."""
+    tracks, methods = (", ".join(dict.fromkeys(names)) for names in zip(*work.rows, strict=True))
+    epochs = sum(run.settings.train.total_epochs for run in work.runs)
+    done = sum(run in records for run in work.runs)
+    earlier = len(records) - done
+    kept = f"; {earlier} earlier ones stay in the table" if earlier else ""
+    return (
+        f"{work.out}: {methods}; tokenizers {tracks}; seeds {', '.join(map(str, work.seeds))}; "
+        f"{epochs} epochs in all (--methods, --tokenizers, --seeds)\n"
+        f"{len(work.runs)} runs: {done} done, {len(work.runs) - done} to do, "
+        f"{len(work.slots)} at a time with {work.threads} threads each{kept}"
+    )
+
+
+def _finished(work: Work) -> dict[Run, Measured]:
+    """Return the records of finished runs in the folder of the table, also of earlier tables."""
     refuse_round(work.release, SPLIT)
     refuse_folder_of_others(work.out)
-    asked = {run.folder: run for run in work.runs}
-    rows = {(row.track, row.title): row.settings for row in work.rows}
+    wanted = work.runs
 
     @cache
     def identity(text: str) -> DataIdentity:
-        own = Settings.model_validate_json(text)
-        check_layout(work.release, own.data)
-        return identify(make_reader(work.release, own.data, own.model), reads=own.reads)
+        settings = Settings.model_validate_json(text)
+        check_layout(work.release, settings.data)
+        reader = make_reader(work.release, settings.data, settings.model)
+        return identify(reader, reads=settings.reads)
 
-    def is_done(run: Run) -> bool:
-        own = with_seed(run.settings, 0).model_dump_json()
-        return finished(run.folder, identity(own), run.settings) is not None
+    def is_finished(run: Run) -> bool:
+        text = with_seed(run.settings, 0).model_dump_json()  # one reading for all seeds
+        try:
+            return finished(run.folder, identity(text), run.settings) is not None
+        except FormatError:  # another data set
+            return False
 
-    done, earlier = dict[Run, Measured](), dict[Run, Measured]()
+    records = {}
     for path in sorted(work.out.glob("*/*/seed-*/run.toml")):
         run = Run(path.parent, read_run(path.parent).settings)
-        wanted = with_seed(rows.get(run.row, run.settings), run.settings.train.seed)
-        if run.settings != wanted:
-            problem = other_settings(run.settings, wanted)
-            raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
+        settings = with_seed(work.rows.get(run.row, run.settings), run.settings.train.seed)
+        problem = other_settings(run.settings, settings) if run.settings != settings else ""
         record = _read(run)
-        if run.folder in asked:
-            if record and is_done(run):
-                done[asked[run.folder]] = record
-        elif beside(run.folder, ".json").exists():
-            try:
-                same = record is not None and is_done(run)
-            except FormatError:  # another data set
-                same = False
-            if record is None or not same:
-                problem = f"not a finished run on {work.release}, whose table it would be in"
-                raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
-            earlier[run] = record
-    return done, earlier
+        if record and is_finished(run):
+            records[run] = record
+        elif run not in wanted and beside(run.folder, ".json").exists():
+            problem = f"not a finished run on {work.release}, whose table it would be in"
+        if problem:
+            raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
+    return records
 
 
 def _read(run: Run) -> Measured | None:
@@ -189,94 +192,82 @@ def _read(run: Run) -> Measured | None:
     return record if record.checkpoint == sha256_of(best) else None
 
 
-def _contents(work: Work) -> str:
-    """Return the rows, tracks and seeds of a table, and the options that choose them."""
-    titles = ", ".join(dict.fromkeys(row.title for row in work.rows))
-    tracks = ", ".join(dict.fromkeys(row.track for row in work.rows))
-    epochs = sum(run.settings.train.total_epochs for run in work.runs)
-    return (
-        f"{work.out}: {titles}; tokenizers {tracks}; seeds {', '.join(map(str, work.seeds))}; "
-        f"{epochs} epochs in all (--methods, --tokenizers, --seeds)"
-    )
-
-
-def _plan(work: Work, done: int, earlier: int) -> str:
-    kept = f"; {earlier} earlier ones stay in the table" if earlier else ""
-    return (
-        f"{len(work.runs)} runs: {done} done, {len(work.runs) - done} to do, "
-        f"{len(work.slots)} at a time with {work.threads} threads each{kept}"
-    )
-
-
-def _trained(work: Work, runs: Sequence[Run]) -> Generator[tuple[Run, str | None]]:
+def _outcomes(work: Work, runs: Sequence[Run]) -> Generator[tuple[Run, str | None]]:
     """Train and measure runs; yield each that has ended, and why it failed."""
-
-    def job_of(run: Run) -> Assignment:
-        return Assignment(
-            release=work.release, run=run.folder, settings=run.settings, title=run.row[1],
-            threads=work.threads,
-        )  # fmt: skip
-
     if work.slots == [{}]:
         for run in runs:
+            failure = None
             try:
-                measure(job_of(run))
+                measure(work.release, run.folder, run.settings, run.row[1])
             except (NowError, torch.OutOfMemoryError) as error:
-                yield run, str(error)
-            else:
-                yield run, None
+                failure = str(error)
+            yield run, failure
         return
     free: SimpleQueue[Environment] = SimpleQueue()
     for slot in work.slots:
         free.put(slot)
 
-    def in_process(run: Run) -> str | None:
+    def in_slot(run: Run) -> None:
         slot = free.get()
         try:
-            return _in_process(job_of(run), beside(run.folder, ".log"), slot)
+            in_process(work.release, run, work.threads, slot)
         finally:
             free.put(slot)
 
     with ThreadPoolExecutor(len(work.slots)) as pool:
-        running = {pool.submit(in_process, run): run for run in runs}
+        futures = {pool.submit(in_slot, run): run for run in runs}
         try:
-            for ended in as_completed(running):
-                yield running[ended], ended.result()
+            for future in as_completed(futures):
+                yield futures[future], str(future.exception() or "") or None
         finally:  # Ctrl-C reaches the processes as well, and they end
             pool.shutdown(cancel_futures=True)
 
 
-def _in_process(job: Assignment, log: Path, slot: Environment) -> str | None:
-    """Run :func:`measure` in a process of its own; return why it failed: its last line, if so."""
+def in_process(release: Path, run: Run, threads: int, slot: Environment) -> None:
+    """Train and measure a run in a process of its own, whose messages go to ``seed-N.log``.
+
+    Raises:
+        TrainingError: If it failed, with the last line of its log.
+    """
+    log = beside(run.folder, ".log")
     log.parent.mkdir(parents=True, exist_ok=True)
-    message = f"{job.model_dump_json()}\n".encode()
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(
-            COMMAND, bufsize=0, stdin=subprocess.PIPE, stdout=output, stderr=output,
-            env={**os.environ, **slot},
-        ) as process,
-    ):  # fmt: skip
-        if process.stdin is not None:  # held open: the process ends when this one does
-            with suppress(BrokenPipeError):  # it has ended at once; its log says why
-                process.stdin.write(message)
-        code = process.wait()
-    if not code:
-        return None
+    log.write_bytes(b"")
+    process = SpawnProcess(target=_child, args=(release, run, threads, dict(slot), log))
+    process.start()
+    process.join()
+    code = process.exitcode or 0
     if code < 0:
-        return f"ended by signal {-code}, perhaps out of memory; {log}"
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    last = next((line for line in reversed(lines) if line.strip()), f"exit code {code}; {log}")
-    return last.removeprefix("error: ").strip()
+        raise TrainingError(f"ended by signal {-code}, perhaps out of memory; {log}")
+    if code:
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), f"exit code {code}; {log}")
+        raise TrainingError(last.removeprefix("error: ").strip())
 
 
-def _write(
-    work: Work, done: dict[Run, Measured], earlier: dict[Run, Measured], failures: dict[Run, str]
-) -> str:
+def _child(release: Path, run: Run, threads: int, slot: dict[str, str], log: Path) -> None:
+    """Train and measure a run; end when the process that started this one does."""
+    with log.open("wb") as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+    os.environ.update(slot)
+    torch.set_num_threads(threads)
+
+    def end_with_parent() -> None:
+        if parent := parent_process():
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    try:
+        measure(release, run.folder, run.settings, run.row[1])
+    except NowError as error:
+        sys.exit(f"error: {error}")
+
+
+def _write(work: Work, records: Mapping[Run, Measured], failures: Mapping[Run, str]) -> str:
     """Write the table of all finished runs, the rows that are asked for first."""
-    every = sorted([*done.items(), *earlier.items()], key=lambda one: one[0].settings.train.seed)
-    runs = [(*run.row, run.settings.train.seed, run.folder, record) for run, record in every]
+    runs = sorted(records, key=lambda run: run.settings.train.seed)
+    lines = [(*run.row, run.settings.train.seed, run.folder, records[run]) for run in runs]
     notes = [(run.row, f"seed {run.settings.train.seed} failed: {why}")
              for run, why in failures.items()]  # fmt: skip
-    asked = [(row.track, row.title) for row in work.rows]
-    return write_table(work.out, work.release, asked, runs, notes)
+    return write_table(work.out, work.release, list(work.rows), lines, notes)

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -49,43 +48,30 @@ class Rows(Strict):
     row: Annotated[list[Row], Field(min_length=1)]
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """A row on a track, with its settings; its runs are in ``OUT/TRACK/TITLE/seed-N``."""
-
-    track: str
-    title: str
-    settings: Settings
-
-
-def rows_of_methods(methods: Sequence[str]) -> list[Row]:
-    """Return a row for each preset or TOML file, named like it.
+def read_rows(methods: Sequence[str], file: str | None = None) -> list[Row]:
+    """Return a row for each preset or TOML file of a method, then those of a file of rows.
 
     Raises:
-        ConfigError: If there is no such preset or file.
+        ConfigError: If there is no such preset or file, a row is wrong, or two have one name.
     """
-    names = [Path(name).stem if name.endswith(".toml") else name for name in methods]
-    rows = [
-        build(Row, {"name": name, "config": method}, f"--methods {method}")
-        for name, method in zip(names, methods, strict=True)
-    ]
+    rows = []
     for method in methods:
+        name = Path(method).stem if method.endswith(".toml") else method
+        rows.append(build(Row, {"name": name, "config": method}, f"--methods {method}"))
         path_of(method, "--methods")
+    if file:
+        row_sets = sorted(path.stem for path in _ROW_SETS.glob("*.toml"))
+        path = _ROW_SETS / f"{file}.toml" if file in row_sets else Path(file)
+        if not path.exists():
+            names = f"{', '.join(row_sets)}{nearest(file, row_sets)}"
+            raise ConfigError(f"--rows {file}: neither a file nor one of {names}")
+        rows += build(Rows, read_toml(path), file).row
+    names = [row.name for row in rows]
+    if not names:
+        raise ConfigError("--methods: none, expected one or more, or --rows")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"{twice}: two rows of this name, expected names that differ")
     return rows
-
-
-def rows_of_file(name: str) -> list[Row]:
-    """Read the rows of a TOML file, or of a set that comes with the package.
-
-    Raises:
-        ConfigError: If there is no such file or set, or it is wrong.
-    """
-    row_sets = sorted(path.stem for path in _ROW_SETS.glob("*.toml"))
-    path = _ROW_SETS / f"{name}.toml" if name in row_sets else Path(name)
-    if not path.exists():
-        names = f"{', '.join(row_sets)}{nearest(name, row_sets)}"
-        raise ConfigError(f"--rows {name}: neither a file nor one of {names}")
-    return build(Rows, read_toml(path), name).row
 
 
 def table_rows(
@@ -94,70 +80,56 @@ def table_rows(
     tokenizers: Sequence[str],
     overrides: Sequence[str],
     on: str | None = None,
-) -> list[TableRow]:
-    """Build the settings of each row on each track, those of a track together.
+) -> dict[tuple[str, str], Settings]:
+    """Build the settings of each row on each track, by track and name.
 
     Without ``tokenizers``, the track is jieba, or the first that the release has; another data set
     than NoW has none. ``on`` is for rows that name no section of their own.
 
     Raises:
-        ConfigError: If there is no such preset, file, section or tokenizer, a setting is wrong or
-            the tokenizer among them, or two rows have one name or are for different data sets.
+        ConfigError: If there is no such section or tokenizer, a setting is wrong or the tokenizer
+            among them, or two rows are for different data sets.
         FormatError: If the release is not there.
     """
-    names = [row.name for row in rows]
-    if not names:
-        raise ConfigError("--methods: none, expected one or more, or --rows")
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"{twice}: two rows of this name, expected names that differ")
-    settings = {row.name: _settings(row, on, overrides) for row in rows}
-    track = _benchmark_track(settings)
-    if track is not None:
+
+    def settings_of(row: Row, *track: str) -> Settings:
+        try:
+            return read_settings(row.config, [*overrides, *row.set, *track], row.on or on)
+        except ConfigError as error:
+            where = "" if row.name == row.config else f"row {row.name}: "
+            raise ConfigError(f"{where}{error}") from None
+
+    settings = {row.name: settings_of(row) for row in rows}
+    benchmarks = {benchmark.folder: track for track, benchmark in BENCHMARKS.items()}
+    tracks = {name: benchmarks.get(own.data.name) for name, own in settings.items()}
+    if len(set(tracks.values())) > 1:
+        words = ", ".join(f"{name} is for {track or 'NoW'}" for name, track in tracks.items())
+        raise ConfigError(f"{words}; expected one data set")
+    if track := next(iter(tracks.values())):
         if tokenizers:
             raise ConfigError(f"--tokenizers: {track} has none, expected it only for NoW")
         check_layout(release, next(iter(settings.values())).data)
-        return [TableRow(track, name, own) for name, own in settings.items()]
+        return {(track, name): own for name, own in settings.items()}
     every = [*overrides, *(one for row in rows for one in row.set)]
     if any(one.partition("=")[0].strip() == "data.tokenizer" for one in every):
         raise ConfigError("data.tokenizer is set, but each row is trained on each of --tokenizers")
-    return [
-        TableRow(name, row.name, _settings(row, on, overrides, f'data.tokenizer="{name}"'))
+    return {
+        (name, row.name): settings_of(row, f'data.tokenizer="{name}"')
         for name in _tokenizers(release, tokenizers)
         for row in rows
-    ]
-
-
-def _settings(row: Row, on: str | None, overrides: Sequence[str], *track: str) -> Settings:
-    try:
-        return read_settings(row.config, [*overrides, *row.set, *track], row.on or on)
-    except ConfigError as error:
-        if row.name == row.config:
-            raise
-        raise ConfigError(f"row {row.name}: {error}") from None
-
-
-def _benchmark_track(settings: dict[str, Settings]) -> str | None:
-    """Return the track of a data set of the field, or ``None`` for NoW."""
-    tracks: dict[str, str] = {benchmark.folder: track for track, benchmark in BENCHMARKS.items()}
-    by_row = {name: tracks.get(own.data.name) for name, own in settings.items()}
-    if len(set(by_row.values())) > 1:
-        words = ", ".join(f"{name} is for {track or 'NoW'}" for name, track in by_row.items())
-        raise ConfigError(f"{words}; expected one data set")
-    return next(iter(by_row.values()))
+    }
 
 
 def _tokenizers(release: Path, asked: Sequence[str]) -> list[str]:
     folder = data_folder(release)
-    there: list[str] = [
-        name for name in TOKENIZERS if (folder / f"{SPLIT}_caps_{name}.txt").exists()
-    ]
+    there = [name for name in TOKENIZERS if (folder / f"{SPLIT}_caps_{name}.txt").exists()]
     if not there:
         raise FormatError(folder, f"no {SPLIT}_caps_jieba.txt, nor of another tokenizer")
     for name in asked:
         if name not in there:
             names = f"{', '.join(there)}{nearest(name, there)}"
             raise ConfigError(f"--tokenizers {name}: {release} has {names}")
-    return list(dict.fromkeys(asked)) or there[:1]
+    return list(dict.fromkeys(asked)) or [str(there[0])]
 
 
 def read_seed_list(text: str, overrides: Sequence[str] = ()) -> list[int]:
@@ -167,11 +139,9 @@ def read_seed_list(text: str, overrides: Sequence[str] = ()) -> list[int]:
         ConfigError: If it is neither, or a seed is among the settings too.
     """
     seeds = read_seeds(text.removesuffix(","), overrides)
-    if "," in text:
-        return seeds
-    if not seeds[0]:
+    if seeds == [0] and "," not in text:
         raise ConfigError("--seeds 0: expected one seed or more")
-    return list(range(seeds[0]))
+    return seeds if "," in text else list(range(seeds[0]))
 
 
 def make_slots(devices: Sequence[str], jobs: int | None) -> tuple[list[Environment], list[str]]:
@@ -179,7 +149,7 @@ def make_slots(devices: Sequence[str], jobs: int | None) -> tuple[list[Environme
 
     Returns:
         The slots, and an override of the device. A run's settings do not name one GPU of several,
-        so that it may go on with another.
+        so that it may be resumed on another.
 
     Raises:
         ConfigError: If there is no such GPU, several devices are not all GPUs by number, or this is
@@ -188,8 +158,7 @@ def make_slots(devices: Sequence[str], jobs: int | None) -> tuple[list[Environme
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("table: started by torchrun; run it alone, --jobs starts processes")
     slots = jobs or max(1, len(devices))
-    numbers = [re.fullmatch(r"cuda:(\d+)", device) for device in devices]
-    gpus = [int(number[1]) for number in numbers if number]
+    gpus = [int(name[5:]) for name in devices if re.fullmatch(r"cuda:\d+", name)]
     if not gpus and len(devices) < 2:
         return [{}] * slots, [f'train.device="{device}"' for device in devices]
     if len(gpus) < len(devices):
@@ -198,5 +167,5 @@ def make_slots(devices: Sequence[str], jobs: int | None) -> tuple[list[Environme
     if max(gpus) >= count:
         raise ConfigError(f"--device cuda:{max(gpus)}: this machine has {count} GPUs")
     names = os.environ.get(_VISIBLE, ",".join(map(str, range(count)))).split(",")
-    places = [{_VISIBLE: names[gpu].strip()} for gpu in gpus]
-    return [places[slot % len(places)] for slot in range(slots)], ['train.device="cuda"']
+    environments = [{_VISIBLE: names[gpu].strip()} for gpu in gpus]
+    return [environments[n % len(gpus)] for n in range(slots)], ['train.device="cuda"']

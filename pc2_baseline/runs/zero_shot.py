@@ -2,11 +2,11 @@
 
 import json
 import re
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from leaderboard.submission.archive import (
@@ -28,14 +28,15 @@ from now_builder.dual_encoder import (
     squared,
     unusable,
 )
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import ConfigError
 from now_builder.formats.io import check_output
 from now_builder.formats.reader import open_release
 from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.shard import open_screenshot
 from now_builder.program.missing_package import install_extra
 from pc2_baseline.config import ZeroShotSettings
-from pc2_baseline.data.pixels import pairs_with_texts
+from pc2_baseline.data.pairs import cut_full
+from pc2_baseline.data.pixels import check_keys, pairs_with_texts
 from pc2_baseline.progress import bar
 from pc2_baseline.training.run_folder import pick_device
 
@@ -43,19 +44,7 @@ _MAX_NAME = 120
 """Maximum length of a method's name on the board."""
 
 
-@dataclass(frozen=True, slots=True)
-class ZeroShot:
-    """Outcome of ``zero-shot``: the submission and its number of pairs."""
-
-    output: Path
-    pairs: int
-
-    def __str__(self) -> str:
-        """Return one line for the terminal."""
-        return f"{self.output}: {self.pairs} screenshots x {self.pairs} captions"
-
-
-def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSettings) -> ZeroShot:
+def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSettings) -> None:
     """Score a split's screenshots against its caption texts by a model of sentence-transformers.
 
     Captions are encoded as queries, screenshots as documents, and compared as the model compares
@@ -74,17 +63,14 @@ def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSetting
     shots = find_screenshots(settings.captures, pairs)
     device, folder = pick_device(settings.device), find_encoder(settings.model)
     meta = _describe(release, settings, folder)
-    if meta.image_ids != tuple(pair.key for pair in pairs):
-        problem = f"keys of {settings.split} are not those of its captions"
-        raise FormatError(release / "pairs.parquet", problem)
+    check_keys(release, settings.split, pairs, meta.image_ids)
     images: list[Any] = []
     options: dict[str, Any] = {"batch_size": settings.batch_size, "show_progress_bar": False}
     with unusable(settings.model):
         model = _load(settings, folder, str(device))
-        starts = range(0, len(pairs), settings.batch_size)
-        for start in bar(starts, "screenshots", len(starts)):
-            some = [shots[pair.key] for pair in pairs[start : start + settings.batch_size]]
-            shown = [open_screenshot(shot.read(), shot.key) for shot in some]
+        blocks = cut_full(np.arange(len(pairs)), settings.batch_size)
+        for block in bar(blocks, "screenshots", len(blocks)):
+            shown = [open_screenshot(shots[pairs[row].key].read(), pairs[row].key) for row in block]
             shown = [squared(each) for each in shown] if settings.squeeze else shown
             images.extend(model.encode_document(shown, **options))
         captions = model.encode_query([pair.caption for pair in pairs], **options)
@@ -94,7 +80,6 @@ def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSetting
     values = sum(value.numel() for value in model.parameters())
     compute = Compute(params_m=round(values / 1e6, 3))
     pack(output, scores.numpy(), meta.model_copy(update={"compute": compute}))
-    return ZeroShot(output, len(pairs))
 
 
 def _describe(release: Path, settings: ZeroShotSettings, folder: Path) -> Submission:

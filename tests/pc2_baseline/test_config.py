@@ -66,7 +66,11 @@ def test_where_the_method_is_changed_settings_that_both_have_are_kept():
 
 def test_a_wrong_name_or_file_is_refused_with_the_nearest(tmp_path):
     for config, on, message in (
-        ("what", None, "--config what: neither a file nor a preset; `pc2-baseline presets` lists"),
+        (
+            "what",
+            None,
+            "--config what: neither a file nor a preset; `pc2-baseline train --presets` lists",
+        ),
         ("pc2-papr", None, "the nearest is pc2-paper; "),
         ("ncr", "cocoa", "--on cocoa: no such section in ncr, expected .* demo, .* is coco$"),
         ("pc2-released", "coco", "no such section in pc2-released, expected one of now$"),

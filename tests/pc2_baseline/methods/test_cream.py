@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from pc2_baseline.methods.cream import CLEAN, HARD, NOISY, mined_targets
+from pc2_baseline.methods.cream import CLEAN, HARD, NOISY, Predicted, mined_targets
 from pc2_baseline.modules.contrastive import info_nce
+from pc2_baseline.modules.division import Division
 
 
 @pytest.fixture
@@ -23,12 +24,9 @@ def believe(method, clean_a, clean_b, probs=None, predictions=None):
     probs = np.where(both, 0.9, 0.1) if probs is None else np.array(probs)
     predictions = np.full(both.shape, 0.5) if predictions is None else np.array(predictions)
     method.statistics = [
-        {
-            "clean_prob": torch.from_numpy(prob), "is_clean": torch.from_numpy(is_clean),
-            "loss": torch.zeros(len(prob)), "prediction": torch.from_numpy(prediction).float(),
-        }
+        Predicted(np.zeros(len(prob)), Division(prob, is_clean), prediction.astype(np.float32))
         for prob, is_clean, prediction in zip(probs, both, predictions, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.fixture
@@ -101,8 +99,8 @@ def test_a_pairs_loss_and_prediction_are_its_own_in_evaluation_mode(made, scored
     for net, found in zip(method.nets, method.statistics, strict=True):
         matrix = scored(net, pairs) / 0.2
         chances = torch.stack([matrix.softmax(way).diagonal() for way in (0, 1)])
-        assert torch.allclose(found["prediction"], chances.mean(0), atol=1e-5)
-        assert torch.allclose(found["loss"], -chances.log().mean(0), atol=1e-4)
+        assert torch.allclose(torch.from_numpy(found.prediction), chances.mean(0), atol=1e-5)
+        assert torch.allclose(torch.from_numpy(found.loss), -chances.log().mean(0), atol=1e-4)
 
 
 def slow_targets(similarity, correspondence, floor):

@@ -74,7 +74,7 @@ def test_clean_pairs_are_learned_by_triplets_between_and_within_the_modalities(d
         slow_hinges((first @ second.T).tolist())
         for first, second in ((images, captions), (images, images), (captions, captions))
     )
-    method._learn(pairs, 1, 0)
+    method._rectify(pairs, 1, 0)
     loss, step = steps[-1]
     assert sorted(step.pair_index) == rows.tolist()
     assert loss == pytest.approx(across + 0.5 * sum(within), rel=1e-4)
@@ -104,7 +104,7 @@ def test_a_peer_remembers_the_surest_of_the_pairs_that_the_other_calls_clean(div
     sure = elite(method.statistics[1 - peer].division)
     with torch.no_grad():
         vectors = encoded(method, peer, pairs, np.flatnonzero(sure))
-    _, kept = method._learn(pairs, 1, peer)
+    _, kept = method._rectify(pairs, 1, peer)
     for side, expected in zip(SIDES, vectors, strict=True):
         assert torch.equal(kept[side][:3], before[side])
         cosines = kept[side][3:] @ expected.T
@@ -130,7 +130,7 @@ def test_a_step_takes_the_sum_of_both_losses(divided, steps, spy):
     method, pairs = divided("in2r")
     remember(method, 1)
     calls = spy(method, "_clean_loss", "_rectification_loss")
-    figures, _ = method._learn(pairs, 1, 0)
+    figures, _ = method._rectify(pairs, 1, 0)
     (_, _, (clean, _)), (_, _, noisy) = calls
     assert steps[-1][0] == pytest.approx(float((clean + noisy).detach()), rel=1e-5)
     assert figures["loss_noisy"] == pytest.approx(noisy.item())

@@ -61,7 +61,7 @@ def test_the_warm_up_learns_mean_negatives_and_bicro_the_lowest_losses_alone(
     own = [f"method.warmup_share={share}"] if share else []
     method, pairs = on_tiny(preset, "train.batch=24", "model.dropout=0", *own)
     costs = mean_losses(scored(method.nets[0], pairs, training=True))
-    method._learn(pairs, 0, 0)
+    method._warm_up(pairs, 0, 0)
     (loss, step), *more = steps
     assert not more
     assert sorted(step.pair_index) == list(range(24))

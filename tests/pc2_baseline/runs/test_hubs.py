@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pc2_baseline.config import read_settings
-from pc2_baseline.runs.measured_run import Assignment, measure
+from pc2_baseline.runs.measured_run import measure
 from pc2_baseline.runs.open_run import (
     NEAREST,
     draw_bank,
@@ -78,8 +78,7 @@ def test_predict_and_evaluate_take_the_corrected_matrix(run, tmp_path):
 def test_a_run_of_a_table_is_scored_by_its_own_setting(tiny, tmp_path):
     chosen = [*QUICK, "data.bank=10", "model.embed_dim=8"]
     settings = read_settings("pc2-pooled", chosen, on="demo")
-    job = {"release": tiny, "run": tmp_path / "seed-0", "settings": settings, "title": "Ours"}
-    measure(Assignment(**job, threads=1))
+    measure(tiny, tmp_path / "seed-0", settings, "Ours")
     packed = packed_in(tmp_path / "seed-0.zip")
     np.testing.assert_array_equal(packed, similarity(tmp_path / "seed-0"))
     assert not np.array_equal(packed, similarity(tmp_path / "seed-0", bank=0))

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -28,7 +29,7 @@ from pc2_baseline.data.planted import plant
 from pc2_baseline.modules.retrieval import ensemble
 from pc2_baseline.runs import table as tables
 from pc2_baseline.runs import table_plan as plan
-from pc2_baseline.runs.measured_run import Assignment, measure
+from pc2_baseline.runs.measured_run import measure
 from pc2_baseline.runs.open_run import open_run, similarity
 from pc2_baseline.runs.table_files import (
     LEGEND,
@@ -71,8 +72,13 @@ def work_of(release, out, *more):
         (out.parent / f"{name}.toml").write_text(SMALL + own)
     files = [str(out.parent / f"{name}.toml") for name in METHODS]
     sets = [f"data.truth={release / 'truth.csv'}", *more]
-    rows = plan.table_rows(release, plan.rows_of_methods(files), [], sets)
+    rows = plan.table_rows(release, plan.read_rows(files), [], sets)
     return tables.Work(release, out, rows, [0, 1], plan.make_slots([], None)[0])
+
+
+def rows_but(work, method):
+    """The row of one method alone."""
+    return {row: settings for row, settings in work.rows.items() if row[1] == method}
 
 
 def run_of(made, method, seed):
@@ -93,12 +99,12 @@ def made(tiny, tmp_path_factory):
 
 def test_a_run_that_fails_becomes_a_row_with_its_reason_and_the_others_go_on(made):
     out, outcome = made
-    assert list(outcome.failures) == ["jieba/lost/seed-0", "jieba/lost/seed-1"]
+    assert list(outcome[1]) == ["jieba/lost/seed-0", "jieba/lost/seed-1"]
     line = line_of(out, "lost")
     assert (line["seeds"], line["rsum"], line["evidence"]) == ("", "", "scored")
     assert re.match(r"seed 0 failed: .*nowhere\.npy.*; seed 1 failed: ", line["notes"])
-    assert "| lost (failed) |" in outcome.markdown
-    assert re.search(r"^- lost \(failed\): seed 0 failed: ", outcome.markdown, re.MULTILINE)
+    assert "| lost (failed) |" in outcome[0]
+    assert re.search(r"^- lost \(failed\): seed 0 failed: ", outcome[0], re.MULTILINE)
     assert line_of(out, "three")["seeds"] == "0 1"
 
 
@@ -147,8 +153,7 @@ def test_costs_and_the_divisions_auroc_come_from_the_runs_own_log(made, tiny, tm
     settings = open_run(run).record.settings
     for best in (0, 1):
         path.write_text(json.dumps({**state, "best_epoch": best}))
-        job = Assignment(release=tiny, run=run, settings=settings, title="three", threads=1)
-        record = measure(job)
+        record = measure(tiny, run, settings, "three")
         assert record.auroc == aurocs[best]
         assert record.memory_gb is None, "this call trained nothing"
 
@@ -172,7 +177,7 @@ def test_the_test_is_on_the_mean_of_the_seeds(made):
 def test_all_four_formats_hold_the_same_rows_and_can_be_read(made):
     out, outcome = made
     markdown = (out / "table.md").read_text()
-    assert markdown == outcome.markdown
+    assert markdown == outcome[0]
     assert markdown.endswith(f"{LEGEND}\n")
     cells = [row[2:-2].split(" | ") for row in markdown.splitlines() if row[:2] == "| "]
     assert {len(row) for row in cells} == {len(cells[0])}
@@ -238,7 +243,7 @@ def test_a_dry_run_says_what_is_done_and_writes_nothing(made, tiny, tmp_path):
     kept = path.read_text()
     try:  # a record of another training does not count
         path.write_text(kept.replace(json.loads(kept)["checkpoint"], "0" * 64))
-        assert tables.dry_run(work).splitlines()[0].endswith("goes on after epoch 2 of 2")
+        assert tables.dry_run(work).splitlines()[0].endswith("resumes after epoch 2 of 2")
     finally:
         path.write_text(kept)
 
@@ -246,26 +251,26 @@ def test_a_dry_run_says_what_is_done_and_writes_nothing(made, tiny, tmp_path):
 def test_a_run_whose_files_are_gone_or_torn_is_scored_again(made, tiny, tmp_path):
     out = shutil.copytree(made[0], tmp_path / "out")
     whole = work_of(tiny, made[0])
-    work = replace(whole, out=out, rows=whole.rows[:1], seeds=[0])
+    work = replace(whole, out=out, rows=rows_but(whole, "one"), seeds=[0])
     for ending in (".zip", ".result.json", ".json"):
         path = run_of(out, "one", 0).with_name(f"seed-0{ending}")
         kept = path.read_bytes()
         path.unlink()
         if ending == ".json":
             path.write_bytes(kept[:20])
-        assert not tables.make_table(work).failures
+        assert not tables.make_table(work)[1]
         assert len(path.read_bytes()) > 20
     assert line_of(out, "one")["rsum"] == line_of(made[0], "one")["rsum"]
 
 
 def test_a_folder_with_other_runs_in_it_is_refused_before_anything_starts(made, tiny, tmp_path):
     work = work_of(tiny, made[0])
-    changed = [replace(work.rows[0], settings=read_settings("sgr", ["data.tokenizer=jieba"]))]
+    changed = {("jieba", "one"): read_settings("sgr", ["data.tokenizer=jieba"])}
     for seeds in ([0], [5]):
         with pytest.raises(ConfigError, match=r"one/seed-0: a run of other settings .*train.lr"):
             tables.make_table(replace(work, rows=changed, seeds=seeds))
     plant(tmp_path / "other", Plan(train=24, dev=8, test=8, seed=5))
-    other = replace(work, release=tmp_path / "other", rows=work.rows[2:])
+    other = replace(work, release=tmp_path / "other", rows=rows_but(work, "lost"))
     with pytest.raises(ConfigError, match=r"one/seed-0: not a finished run on .*other, whose"):
         tables.make_table(other)
     with (
@@ -278,7 +283,7 @@ def test_a_folder_with_other_runs_in_it_is_refused_before_anything_starts(made, 
 def test_methods_and_seeds_of_an_earlier_table_stay_in_it(made, tiny, tmp_path, capsys):
     out = shutil.copytree(made[0], tmp_path / "out")
     work = replace(work_of(tiny, made[0]), out=out, seeds=[1])
-    tables.make_table(replace(work, rows=work.rows[1:2]))
+    tables.make_table(replace(work, rows=rows_but(work, "three")))
     assert "1 runs: 1 done, 0 to do" in (said := capsys.readouterr().err)
     assert said.endswith("; 3 earlier ones stay in the table\n")
     lines = list(csv.DictReader((out / "table.csv").read_text().splitlines()))
@@ -294,13 +299,13 @@ def test_in_processes_each_run_ends_with_its_reason_and_the_table_is_the_same(
     """One that is killed is named with its signal, and the next call makes it."""
     out = tmp_path / "out"
     work = replace(work_of(tiny, out), slots=[{}, {}], seeds=[0])
-    code = "import os; os.kill(os.getpid(), 9)"
+    start = tables.SpawnProcess.start
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "COMMAND", (sys.executable, "-c", code))
+        patch.setattr(tables.SpawnProcess, "start", lambda own: (start(own), own.kill()))
         outcome = tables.make_table(work)
-    assert set(outcome.failures) == {f"jieba/{name}/seed-0" for name in METHODS}
-    assert all("ended by signal 9, perhaps out" in why for why in outcome.failures.values())
-    assert list(tables.make_table(work).failures) == ["jieba/lost/seed-0"]
+    assert set(outcome[1]) == {f"jieba/{name}/seed-0" for name in METHODS}
+    assert all("ended by signal 9, perhaps out" in why for why in outcome[1].values())
+    assert list(tables.make_table(work)[1]) == ["jieba/lost/seed-0"]
     for method in ("one", "three"):
         path = run_of(out, method, 0)
         assert np.array_equal(similarity(path), similarity(run_of(made[0], method, 0)))
@@ -327,11 +332,11 @@ def test_ctrl_c_ends_all_processes_and_says_in_a_line_what_is_kept(tiny, tmp_pat
 def test_a_process_ends_with_the_one_that_started_it_even_if_that_is_killed(tiny, tmp_path):
     out = tmp_path / "out"
     [run, *_] = work_of(tiny, out, "train.epochs=2000").runs
-    code = "import sys; from pathlib import Path; from pc2_baseline.runs.table import _in_process;"
-    code += "from pc2_baseline.runs.measured_run import Assignment as A;"
-    code += "_in_process(A.model_validate_json(sys.argv[1]), Path(sys.argv[2]), {})"
-    job = Assignment(release=tiny, run=run.folder, settings=run.settings, title="one", threads=1)
-    parent = subprocess.Popen([sys.executable, "-c", code, job.model_dump_json(), out / "log"])
+    code = "import pickle, sys; from pc2_baseline.runs.table import in_process;"
+    code += "in_process(*pickle.load(sys.stdin.buffer), 1, {})"
+    parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    parent.stdin.write(pickle.dumps((tiny, run)))
+    parent.stdin.close()
     last = time.monotonic() + 120
     while not (run.folder / "run.toml").exists() and time.monotonic() < last:
         time.sleep(0.02)
@@ -382,11 +387,11 @@ def test_under_torchrun_a_table_is_refused_instead_of_made_by_every_process(monk
 
 
 def names(rows):
-    return [f"{row.track}/{row.title}" for row in rows]
+    return ["/".join(row) for row in rows]
 
 
 def rows_on(release, methods, tokenizers=(), overrides=(), on=None):
-    return plan.table_rows(release, plan.rows_of_methods(methods), tokenizers, overrides, on)
+    return plan.table_rows(release, plan.read_rows(methods), tokenizers, overrides, on)
 
 
 def test_methods_that_do_not_go_together_are_refused(tiny, flickr):
@@ -423,36 +428,37 @@ def test_a_file_of_rows_sets_its_own_on_top_of_the_tables(tiny, flickr, tmp_path
         '[[row]]\nname = "sgr"\nset = ["method.name=triplet", "train.lr=1e-4"]\n'
         '[[row]]\nname = "ncr"\nconfig = "ncr"\non = "demo"\n'
     )
-    rows = plan.rows_of_file(str(path))
-    first, second, third = plan.table_rows(tiny, rows, [], ["train.lr=1e-3"], "planted")
+    read = plan.read_rows([], str(path))
+    rows = plan.table_rows(tiny, read, [], ["train.lr=1e-3"], "planted")
+    first, second, third = rows.values()
     planted = read_settings("pc2-paper", ["train.lr=1e-3"], on="planted")
-    assert (names([first]), first.settings) == (["jieba/PC2 & all"], planted)
-    assert (second.settings.method.name, second.settings.train.lr) == ("triplet", 1e-4)
-    assert second.settings.model == planted.model
-    assert third.settings.method.mean_epochs == 14
+    assert (names(rows)[0], first) == ("jieba/PC2 & all", planted)
+    assert (second.method.name, second.train.lr) == ("triplet", 1e-4)
+    assert second.model == planted.model
+    assert third.method.mean_epochs == 14
     path.write_text('[[row]]\nname = "a"\n[[row]]\nname = "b"\non = "f30k"\n')
     with pytest.raises(ConfigError, match="a is for NoW, b is for flickr30k"):
-        plan.table_rows(tiny, plan.rows_of_file(str(path)), [], [])
+        plan.table_rows(tiny, plan.read_rows([], str(path)), [], [])
     path.write_text('[[row]]\nname = "bert"\nset = ["data.tokenizer=bert"]\n')
     with pytest.raises(ConfigError, match=r"data\.tokenizer is set, but .* --tokenizers"):
-        plan.table_rows(tiny, plan.rows_of_file(str(path)), [], [])
+        plan.table_rows(tiny, plan.read_rows([], str(path)), [], [])
     path.write_text('[[row]]\nname = "typo"\nset = ["method.rectifies=true"]\n')
     with pytest.raises(ConfigError, match=r"row typo: .*method.rectifies: .* method.rectify"):
-        plan.table_rows(tiny, plan.rows_of_file(str(path)), [], [])
+        plan.table_rows(tiny, plan.read_rows([], str(path)), [], [])
     path.write_text('[[row]]\nname = "a/b"\n')
     with pytest.raises(ConfigError, match=r"row\.0\.name"):
-        plan.rows_of_file(str(path))
+        plan.read_rows([], str(path))
     with pytest.raises(
         ConfigError, match="one of ablations, sensitivity, the nearest is ablations"
     ):
-        plan.rows_of_file("ablation")
+        plan.read_rows([], "ablation")
 
 
 def test_rows_that_come_with_the_package_differ_from_each_other(tiny):
     for name in ("ablations", "sensitivity"):
-        rows = plan.table_rows(tiny, plan.rows_of_file(name), [], [])
-        assert len({row.settings.model_dump_json() for row in rows}) == len(rows) > 6
-        assert rows[0].settings == read_settings(None, [])
+        rows = list(plan.table_rows(tiny, plan.read_rows([], name), [], []).values())
+        assert len({row.model_dump_json() for row in rows}) == len(rows) > 6
+        assert rows[0] == read_settings(None, [])
 
 
 def test_a_data_set_of_the_field_has_a_table_of_its_own(flickr, tmp_path, small_settings):
@@ -460,7 +466,7 @@ def test_a_data_set_of_the_field_has_a_table_of_its_own(flickr, tmp_path, small_
     quick = ["train.warmup_epochs=1", "train.epochs=0", "data.sentences=false"]
     settings = read_settings("sgr", ['data.name="f30k_precomp"', *own, *quick])
     run = tmp_path / "flickr30k" / "sgr" / "seed-0"
-    record = measure(Assignment(release=flickr, run=run, settings=settings, title="x", threads=1))
+    record = measure(flickr, run, settings, "x")
     found = summarise(flickr, [("flickr30k", "sgr")], [("flickr30k", "sgr", 0, run, record)])
     assert re.fullmatch(r"Flickr30K: .*, test split, 6 images, 30 captions", found.section[0])
     assert list(found.method) == ["sgr", "Chance"]

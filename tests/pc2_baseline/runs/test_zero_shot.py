@@ -133,7 +133,7 @@ def test_by_command_in_half_precision_the_same_bytes_every_time(data, small_clip
     for name in ("a", "b"):
         done = command(*data, small_clip, tmp_path / f"{name}.zip", "--precision", "bf16")
         assert done.returncode == 0, done.stderr
-        assert done.stdout == f"{tmp_path / name}.zip: 12 screenshots x 12 captions\n"
+        assert done.stdout == f"{tmp_path / name}.zip\n"
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zip", "b.zip"]
 
