@@ -324,9 +324,6 @@ class Plan(Strict):
     vocabulary: NonNegativeInt = Field(12, description="Details that a page's are drawn from.")
     words: PositiveInt = Field(1, description="Words for each topic and each detail.")
     tokens: PositiveInt = Field(8, description="Longest caption, in words.")
-    topical: Share = Field(
-        0.3, description="Share of a page's further regions and words that are for its topic."
-    )
     clutter: Share = Field(
         0.0, description="Share of the further ones that are for any topic or detail at all."
     )

@@ -34,6 +34,8 @@ TOKENIZER = "jieba"
 """The track that holds the captions; no tokenizer made them."""
 
 RECIPE = "planted.toml"
+TOPICAL = 0.3
+"""Share of a page's further regions and words that are for its topic."""
 _VOCABULARY = f"vocab/{DATA_FOLDER}_vocab_{TOKENIZER}.json"
 _BLOCK = 128
 _URL = "http://planted.test/"
@@ -130,7 +132,7 @@ def _fill(
 ) -> Int64[np.ndarray, " places"]:
     """Lay concepts on regions or words: each once, the topic or any of them on the others."""
     further = places - len(concepts)
-    topic = draw.random(further) < plan.topical
+    topic = draw.random(further) < TOPICAL
     more = np.where(topic, concepts[0], draw.choice(concepts, further))
     clutter = draw.random(further) < plan.clutter
     more = np.where(clutter, draw.integers(plan.concepts, size=further), more)

@@ -30,6 +30,7 @@ from pc2_baseline.networks.pooled import cosine_logits
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
 
+_LAST_PENALTY = 1000.0
 _ROUNDS = 8
 _MORE = 10
 _SKETCH = 5  # part of the stream's name
@@ -49,10 +50,8 @@ class RidgeSettings(MethodSettings):
     )
     penalty_from: PositiveFloat = Field(
         0.1,
-        description="Penalty of the first epoch, in units of a feature's variance; dev chooses.",
-    )
-    penalty_to: PositiveFloat = Field(
-        1000.0, description="Penalty of the last epoch; those between grow by equal factors."
+        description="Penalty of the first epoch, in units of a feature's variance; that of the "
+        "last is 1000, those between grow by equal factors, and dev chooses.",
     )
     folds: Annotated[int, Field(ge=2)] = Field(
         5, description="Folds of the pairs; those of one are judged by a fit to the others."
@@ -114,7 +113,7 @@ class Ridge:
 
     A page is the mean of its regions, standardised; a caption its LSA vector, learned from the
     training captions. The similarity is the cosine of the predicted vector and the caption's. An
-    epoch is one penalty: they grow from ``penalty_from`` to ``penalty_to`` by equal factors, and
+    epoch is one penalty: they grow from ``penalty_from`` to 1000 by equal factors, and
     dev selects one as it selects an epoch. Everything is float64 on the CPU, whatever the device.
 
     With ``method.words`` a caption's vector is the evened-out sum of its letters' vectors, and what
@@ -139,8 +138,8 @@ class Ridge:
         self.method = cast(RidgeSettings, settings.method)
         self.seed = settings.train.seed
         self.vocabulary = sizes.vocabulary
-        penalties = self.method.penalty_from, self.method.penalty_to
-        self.penalties = np.geomspace(*penalties, settings.train.total_epochs)
+        penalties = self.method.penalty_from, _LAST_PENALTY, settings.train.total_epochs
+        self.penalties = np.geomspace(*penalties)
         self.problem: Problem | None = None
         self.fitted: dict[str, Tensor] = {}
         self.statistics: dict[str, Tensor] = {}

@@ -1,9 +1,8 @@
 """A trained run, ready to score: what predict and evaluate do first."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -136,19 +135,15 @@ def open_runs(
     first, *others = [
         open_run(folder, release=release, device=device, bank=bank) for folder in folders
     ]
+    expected = _trained_on(first.record)
     for other in others:
-        _check_same_data(first, other)
+        for name, value in _trained_on(other.record).items():
+            if value != expected[name]:
+                raise ConfigError(
+                    f"{other.folder}: {name} {value}, expected that of {first.folder}, "
+                    f"{expected[name]}: similarities are averaged over the same pairs"
+                )
     return [first, *others]
-
-
-def _check_same_data(one: OpenRun, other: OpenRun) -> None:
-    expected, own = _trained_on(one.record), _trained_on(other.record)
-    for name, value in own.items():
-        if value != expected[name]:
-            raise ConfigError(
-                f"{other.folder}: {name} {value}, expected that of {one.folder}, {expected[name]}:"
-                " similarities are averaged over the same pairs"
-            )
 
 
 def _trained_on(record: RunRecord) -> dict[str, str]:
@@ -226,18 +221,14 @@ def draw_bank(split: PairSet, pairs: int) -> PairSet:
     rows = np.random.default_rng(0).permutation(len(split))[:pairs]
     images, words = split.image_of[rows], split.words
     if words is not None:
-        words = replace(words, read_texts=partial(_some, words.read_texts, rows))
+        every = words
+        words = replace(words, read_texts=lambda: [every.texts[row] for row in rows])
     regions = split.image_batch(images).cpu().numpy()
     captions = [split.captions[row] for row in rows]
     own = np.arange(len(rows))
     return replace(
         split, regions=regions, captions=captions, image_of=own, words=words, matched=None
     )
-
-
-def _some(read: Callable[[], Sequence[str]], rows: Int[np.ndarray, " _"]) -> list[str]:
-    texts = read()
-    return [texts[row] for row in rows]
 
 
 def with_bank(split: PairSet, bank: PairSet) -> tuple[PairSet, PairSet, PairSet]:
@@ -276,8 +267,7 @@ def nearness(
     """Return the mean of the largest similarities along the axis of a bank."""
     nearest = min(NEAREST, -(-matrix.shape[axis] // 2))
     largest = np.partition(matrix, -nearest, axis).take(range(-nearest, 0), axis)
-    found: np.ndarray = largest.mean(axis)
-    return found
+    return np.asarray(largest.mean(axis))
 
 
 def _paired(images: PairSet, captions: PairSet) -> PairSet:

@@ -58,12 +58,11 @@ def test_other_captions_or_sentences_have_words_of_their_own(cut, punkt):
     assert len(kept()) == 3
 
 
-def test_what_is_torn_or_was_changed_is_cut_again(cut):
+def test_what_is_torn_is_cut_again(cut):
     first = cut_captions(TEXTS, sentences=False)
     path = kept()[0]
     whole = path.read_bytes()
-    changed = whole.replace(b"w7a", b"w8a")
-    for content in (b"", whole[:-5], changed, b"\xff" + whole, whole + b"\nx"):
+    for content in (b"", whole[:-5], b"\xff" + whole, whole + b"\nx"):
         path.write_bytes(content)
         cut.clear()
         assert cut_captions(TEXTS, sentences=False) == first

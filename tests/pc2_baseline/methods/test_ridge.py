@@ -109,15 +109,15 @@ def test_pages_are_standardised_mean_regions_and_scores_are_logits_of_cosines(ti
 
 
 def test_an_epoch_is_a_penalty_and_they_grow_by_equal_factors(tiny):
-    own = ["method.penalty_from=0.5", "method.penalty_to=8", "train.epochs=4"]
+    own = ["method.penalty_from=0.1", "train.epochs=4"]
     settings = read_settings("ridge", [*SMALL, *own])
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         method = make(settings, pairs)
         found = [method.fit_epoch(pairs, epoch)["penalty"] for epoch in range(5)]
-        assert found == pytest.approx([0.5, 1, 2, 4, 8])
-        assert torch.equal(method.state_dict()["networks"]["weights"], method.problem.solve(8.0))
+        assert found == pytest.approx([0.1, 1, 10, 100, 1000])
+        assert torch.equal(method.state_dict()["networks"]["weights"], method.problem.solve(1000.0))
         loss = method.statistics["loss"].numpy()
-        np.testing.assert_allclose(loss, 1 - method.problem.held_out(8.0).numpy())
+        np.testing.assert_allclose(loss, 1 - method.problem.held_out(1000.0).numpy())
         assert np.array_equal(
             method.statistics["fold"].numpy(), assign_folds(pairs.image_of, pairs.captions, 3, 0)
         )
