@@ -98,7 +98,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
         "pc2-baseline train out/release runs/sgr --config sgr --set train.epochs=30",
         "pc2-baseline train data/coco runs/ncr --config ncr --on coco",
         "pc2-baseline train out/release runs/three --seeds 0,1,2",
-        "pc2-baseline train out/release runs/pc2 --set data.truth=truth.csv --set train.patience=8",
         "torchrun --no-python --nproc-per-node 2 pc2-baseline train out/release runs/pc2",
         "pc2-baseline train out/release runs/clip --config clip --captures out/captures",
         "tensorboard --logdir runs",
@@ -469,10 +468,14 @@ def table(
     from pc2_baseline.runs import table as tables
     from pc2_baseline.runs import table_plan as plan
 
-    slots, on_device = plan.make_slots(_parts(device), jobs)
-    asked = plan.read_rows(_parts(methods), rows)
+    devices, presets, tracks = (
+        [part.strip() for part in (text or "").split(",") if part.strip()]
+        for text in (device, methods, tokenizers)
+    )
+    slots, on_device = plan.make_slots(devices, jobs)
+    asked = plan.read_rows(presets, rows)
     overrides = [*(set_ or []), *on_device]
-    lines = plan.table_rows(release, asked, _parts(tokenizers), overrides, on)
+    lines = plan.table_rows(release, asked, tracks, overrides, on)
     every = [*overrides, *(one for row in asked for one in row.set)]
     work = tables.Work(release, out, lines, plan.read_seed_list(seeds, every), slots)
     if dry_run:
@@ -482,10 +485,6 @@ def table(
     typer.echo(markdown, nl=False)
     if failures:
         raise TrainingError(f"{len(failures)} runs failed: {', '.join(failures)}; see the notes")
-
-
-def _parts(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 @app.command()

@@ -183,11 +183,7 @@ class DualEncoderSettings(ModelSettings):
 
 
 def network_settings(name: str) -> type[ModelSettings]:
-    """Return the class of the settings of a network.
-
-    Raises:
-        ValueError: If there is no network of that name.
-    """
+    """Return the class of the settings of a network."""
     if name not in NETWORKS:
         names = ", ".join(NETWORKS)
         raise ValueError(f"similarity to be one of {names}{nearest(name, NETWORKS)}")
@@ -414,7 +410,12 @@ def read_settings(config: str | None, overrides: list[str], on: str | None = Non
             range.
     """
     name = config or DEFAULT_PRESET
-    tree = _tree(name, _check_on(name, on))
+    if on not in {None, "now"} and on not in (names := ["now", *sections_of(name)]):
+        raise ConfigError(
+            f"--on {on}: no such section in {name}, expected one of {', '.join(names)}"
+            f"{nearest(str(on), names)}"
+        )
+    tree = _tree(name, None if on == "now" else on)
     for section, values in with_overrides({}, overrides).items():
         tree = with_choice(tree, section, values)
     return build(Settings, with_overrides(tree, overrides), f"{name} --on {on}" if on else name)
@@ -479,24 +480,8 @@ def _extends(name: str, tree: dict[str, Any]) -> bool:
     return base is not None
 
 
-def _check_on(name: str, on: str | None) -> str | None:
-    if on in {None, "now"}:
-        return None
-    names = ["now", *sections_of(name)]
-    if on not in names:
-        raise ConfigError(
-            f"--on {on}: no such section in {name}, expected one of {', '.join(names)}"
-            f"{nearest(str(on), names)}"
-        )
-    return on
-
-
 def path_of(name: str, option: str = "--config") -> Path:
-    """Return the file of a preset, or the path of a TOML file.
-
-    Raises:
-        ConfigError: If there is neither, naming the ``option`` that asked for it.
-    """
+    """Return the file of a preset, or the path of a TOML file."""
     if name in presets():
         return _PRESETS / f"{name}.toml"
     if not Path(name).exists():

@@ -134,11 +134,7 @@ class LateNoisySettings(DivisionSettings, InfoNceSettings):
 
 
 def settings_class(name: str) -> type[MethodSettings]:
-    """Return the class of the settings of a method.
-
-    Raises:
-        ValueError: If there is no method of that name.
-    """
+    """Return the class of the settings of a method."""
     if name not in METHODS:
         raise ValueError(f"name to be one of {', '.join(METHODS)}{nearest(name, METHODS)}")
     section: type[MethodSettings] = method_class(name).section

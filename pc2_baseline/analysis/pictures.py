@@ -88,7 +88,12 @@ def draw_division(
             if "loss" in at:
                 losses = own["loss"] if scale == "linear" else logarithms(own["loss"])
                 _draw_losses(at["loss"], losses, own["clean_prob"], groups)
-            _draw_probabilities(at["clean_prob"], own["clean_prob"], groups, threshold)
+            axis, bins = at["clean_prob"], np.linspace(0, 1, _BINS // 3 + 1)
+            _histogram(axis, own["clean_prob"], bins, groups, "beside")
+            axis.axvline(threshold, color="black", linewidth=0.8, linestyle=":")
+            axis.set_yscale("log")  # nearly all pairs stand at either end
+            axis.yaxis.set_minor_locator(NullLocator())
+            axis.set_ylim(bottom=0.8)
             if "oscillation" in at:
                 _draw_oscillations(at["oscillation"], own["oscillation"], groups)
             row[0].set_ylabel(f"Peer {peer}: pairs" if peer else "Pairs")
@@ -152,16 +157,6 @@ def _draw_losses(
         density = np.exp(-((x - mean) ** 2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
         height = weight * (bins[1] - bins[0])
         axis.plot(x, height * density, line, color="black", linewidth=1.2, label=name)
-
-
-def _draw_probabilities(
-    axis: Axes, clean_prob: Float[np.ndarray, " pairs"], groups: Groups, threshold: float
-) -> None:
-    _histogram(axis, clean_prob, np.linspace(0, 1, _BINS // 3 + 1), groups, "beside")
-    axis.axvline(threshold, color="black", linewidth=0.8, linestyle=":")
-    axis.set_yscale("log")  # nearly all pairs stand at either end
-    axis.yaxis.set_minor_locator(NullLocator())
-    axis.set_ylim(bottom=0.8)
 
 
 def _draw_oscillations(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
@@ -203,12 +203,7 @@ def read_truth(
 
 
 def read_division(file: Path, pairs: int) -> dict[str, np.ndarray]:
-    """Read an epoch's division: arrays by name.
-
-    Raises:
-        FormatError: If it is torn, has no ``clean_prob``, or an array for :func:`quality` is not a
-            finite number of each pair.
-    """
+    """Read an epoch's division: arrays by name."""
     try:
         division: dict[str, np.ndarray] = load_file(file)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
@@ -238,32 +233,23 @@ def quality(
 
     Of several peers a pair is clean whose mean clean probability is above the threshold.
     """
+    from sklearn.metrics import roc_auc_score
+
     known, matched = truth.known, truth.matched[truth.known]
     clean_prob = division["clean_prob"][known]
     shared = division.get("is_clean")
     clean = clean_prob > threshold if shared is None else shared[known].astype(bool)
     peers = by_peer(division).values()
     by_statistic = {
-        name: float(np.mean([_auroc(-own[name][known], matched) for own in peers]))
+        name: float(np.mean([roc_auc_score(matched, -own[name][known]) for own in peers]))
         for name in STATISTICS
         if all(name in own for own in peers)
     }
-    both = int((clean & matched).sum())
-    return DivisionQuality(
-        epoch,
-        _auroc(clean_prob, matched),
-        by_statistic,
-        int(clean.sum()),
-        both,
-        both / int(clean.sum()) if clean.any() else None,
-        both / int(matched.sum()),
-    )
-
-
-def _auroc(score: Float[np.ndarray, " known"], matched: Bool[np.ndarray, " known"]) -> float:
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(matched, score))
+    auroc = float(roc_auc_score(matched, clean_prob))
+    called, both = int(clean.sum()), int((clean & matched).sum())
+    precision = both / called if called else None
+    recall = both / int(matched.sum())
+    return DivisionQuality(epoch, auroc, by_statistic, called, both, precision, recall)
 
 
 def in_words(found: DivisionReport, *, every: bool) -> str:

@@ -68,9 +68,6 @@ def find_name(release: Path) -> str:
 def draw_noise(captions: int, images: int, draw: Draw) -> Int[np.ndarray, " captions"]:
     """Shuffle a share of the captions' images; a few land on their own again.
 
-    Raises:
-        ConfigError: If the mismatch is not a share.
-
     Source:
         ``captions``: NCR (Huang et al., NeurIPS 2021); ``images``: DECL (Qin et al., ACM MM 2022).
     """

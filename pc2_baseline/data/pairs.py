@@ -178,11 +178,7 @@ def open_pairs(
     device: torch.device,
     model: ModelSettings | None = None,
 ) -> Iterator[PairSet]:
-    """Open a split for training or prediction by a network; see :func:`open_split`.
-
-    Raises:
-        FormatError: If it is another data set, or has no such track.
-    """
+    """Open a split for training or prediction by a network; see :func:`open_split`."""
     check_layout(release, data)
     with open_split(make_reader(release, data, model), split, device) as pairs:
         yield pairs
@@ -232,9 +228,6 @@ def check_regions(origin: Path, regions: Any, *, allow_zero_rows: bool) -> None:
     """Refuse features that are not finite, and images or regions that are all zero.
 
     ``allow_zero_rows`` takes zero regions, but never a whole image of them.
-
-    Raises:
-        FormatError: Naming the first such image.
     """
     for start in range(0, regions.shape[0], _SCAN):
         rows: np.ndarray = np.asarray(regions[start : start + _SCAN])

@@ -82,13 +82,18 @@ def plant(folder: Path | str, plan: Plan) -> Path:
         regions = _regions(draw, plan, pictures, pages.concepts)
         hashes = _write_split(folder / DATA_FOLDER, split, keys, captions, regions)
         prints[split] = {TOKENIZER: fingerprint(keys, captions)}
-        texts = map(_text, captions)
+        texts = (" ".join(f"w{token - len(SPECIALS)}" for token in ids) for ids in captions)
         pairs += [
             Pair(key, split, row, _URL + key, "planted.test", text, "served", None, None, own)
             for row, (key, text, own) in enumerate(zip(keys, texts, hashes, strict=True))
         ]
-        truth += _truth(keys, pages)
-    words = map(_word, range(plan.concepts * plan.words))
+        truth += [
+            f"{_URL}{key},{key},{matched},{keys[source]},{' '.join(map(str, concepts))}\n"
+            for key, matched, source, concepts in zip(
+                keys, pages.matched, pages.caption_of, pages.concepts, strict=True
+            )
+        ]
+    words = (f"w{number}" for number in range(plan.concepts * plan.words))
     vocabulary = make_vocabulary(words, TOKENIZER, "planted", "train")
     write_vocabulary(folder / _VOCABULARY, vocabulary)
     write_pairs(folder / "pairs.parquet", pairs)
@@ -96,14 +101,6 @@ def plant(folder: Path | str, plan: Plan) -> Path:
     write_text(folder / "truth.csv", "".join(truth))
     write_manifest(folder, _manifest(folder, plan, sizes, prints))
     return folder
-
-
-def _word(number: int) -> str:
-    return f"w{number}"
-
-
-def _text(ids: list[int]) -> str:
-    return " ".join(_word(number - len(SPECIALS)) for number in ids)
 
 
 def draw_pages(draw: np.random.Generator, plan: Plan, size: int, mismatch: float) -> Pages:
@@ -194,16 +191,6 @@ def _claim(folder: Path, plan: Plan) -> None:
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder}: holds something else, expected a new or empty folder")
     write_text(recipe, to_toml(plan))
-
-
-def _truth(keys: list[str], pages: Pages) -> list[str]:
-    """Write the lines of ``truth.csv`` about a split."""
-    return [
-        f"{_URL}{key},{key},{matched},{keys[source]},{' '.join(map(str, concepts))}\n"
-        for key, matched, source, concepts in zip(
-            keys, pages.matched, pages.caption_of, pages.concepts, strict=True
-        )
-    ]
 
 
 def _manifest(

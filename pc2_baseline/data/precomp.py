@@ -111,7 +111,9 @@ def read_images(
     one_each = regions.shape[0] == captions and captions % each == 0
     if each == 1 or split == "train" or not one_each:
         return regions
-    repeated = _repeated(regions, each)
+    # Whether each group of rows begins with the same region.
+    groups = (np.asarray(regions[row : row + each, 0]) for row in range(0, len(regions), each))
+    repeated = np.array([bool((rows == rows[0]).all()) for rows in groups])
     if repeated.all():
         return regions[::each]
     if repeated.any():
@@ -122,14 +124,6 @@ def read_images(
             f"{other + each - 1} are not: expected all images five times, or none",
         )
     return regions
-
-
-def _repeated(
-    regions: Shaped[np.ndarray, "rows regions dim"], each: int
-) -> Shaped[np.ndarray, " images"]:
-    """Return whether each group of ``each`` rows begins with the same region."""
-    firsts = (np.asarray(regions[row : row + each, 0]) for row in range(0, len(regions), each))
-    return np.array([bool((rows == rows[0]).all()) for rows in firsts])
 
 
 def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:
@@ -151,11 +145,7 @@ def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:
 
 
 def vocabulary_path(release: Path, data: DataSettings) -> Path:
-    """Find the vocabulary: as set, or in ``vocab/`` in or beside the data set's folder.
-
-    Raises:
-        FormatError: If it is nowhere.
-    """
+    """Find the vocabulary: as set, or in ``vocab/`` in or beside the data set's folder."""
     name = f"{data.name}_vocab.json"
     if data.vocab_path is not None:
         return find_in(data.vocab_path, [name]) if data.vocab_path.is_dir() else data.vocab_path
@@ -168,11 +158,7 @@ def vocabulary_path(release: Path, data: DataSettings) -> Path:
 
 
 def find_in(folder: Path, names: Sequence[str]) -> Path:
-    """Find the first of some vocabularies that is in a folder.
-
-    Raises:
-        FormatError: Naming those that are there instead.
-    """
+    """Find the first of some vocabularies that is in a folder."""
     if found := next((folder / name for name in names if (folder / name).exists()), None):
         return found
     there = ", ".join(sorted(path.name for path in folder.glob("*.json"))) or "no .json"
@@ -185,9 +171,6 @@ def encode(
     """Cut lower-cased captions into words; return their ids, with ``<start>`` and ``<end>``.
 
     Words that the vocabulary lacks become ``<unk>``.
-
-    Raises:
-        ConfigError: If NLTK or the data of its sentence splitter is missing.
     """
     ids, unknown = vocabulary.word2idx, vocabulary.word2idx["<unk>"]
     captions = []

@@ -169,11 +169,7 @@ class ReleaseReader:
 def frame(
     path: Path, captions: Captions, vocabulary: Vocabulary, max_tokens: int | None
 ) -> list[Int[np.ndarray, " _"]]:
-    """Add ``<start>`` and ``<end>`` to the first ``max_tokens`` ids of each caption.
-
-    Raises:
-        FormatError: Naming the line of an empty caption or an id outside the vocabulary.
-    """
+    """Add ``<start>`` and ``<end>`` to the first ``max_tokens`` ids of each caption."""
     start, end = vocabulary.word2idx["<start>"], vocabulary.word2idx["<end>"]
     framed = []
     for line, ids in enumerate(captions.captions, 1):

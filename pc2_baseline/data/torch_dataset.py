@@ -55,7 +55,6 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
         self.keys = captions.keys
         self._tokens = frame(path, captions, vocabulary, None)
         self._place, self._dtype = (release, split), dtype
-        self._open: ExitStack | None = None
         self._regions: Any = None
 
     def __len__(self) -> int:
@@ -91,26 +90,19 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
         return {"regions": regions, "tokens": tokens, "length": length, "pair_index": rows}
 
     def _read(self, rows: np.ndarray) -> np.ndarray:
-        if self._open is None:
-            self._regions, self._open = self._open_regions()
-            # At the end of a script, too, where HDF5 must be closed before modules are taken apart.
-            weakref.finalize(self, self._open.close)
-        if isinstance(self._regions, np.memmap):
-            taken: np.ndarray = np.asarray(self._regions)[rows]
-            return taken
+        if self._regions is None:
+            with ExitStack() as stack:
+                regions = stack.enter_context(open_regions(*self._place))
+                if regions.shape[0] != len(self):
+                    problem = f"{regions.shape[0]} images for {len(self)} captions"
+                    file = data_folder(self._place[0]) / self._place[1]
+                    raise FormatError(file, f"{problem}, expected as many")
+                self._regions = regions
+                # At the end of a script, too: HDF5 is closed before modules are taken apart.
+                weakref.finalize(self, stack.pop_all().close)
         order, back = np.unique(rows, return_inverse=True)
         return np.asarray(self._regions[order])[back]
 
-    def _open_regions(self) -> tuple[Any, ExitStack]:
-        with ExitStack() as stack:
-            regions = stack.enter_context(open_regions(*self._place))
-            if regions.shape[0] != len(self):
-                raise FormatError(
-                    data_folder(self._place[0]) / self._place[1],
-                    f"{regions.shape[0]} images for {len(self)} captions, expected as many",
-                )
-            return regions, stack.pop_all()
-
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the open file: a worker opens its own."""
-        return {**self.__dict__, "_open": None, "_regions": None}
+        return {**self.__dict__, "_regions": None}

@@ -28,9 +28,6 @@ def cut_captions(texts: Sequence[str], *, sentences: bool) -> list[list[str]]:
     The words of many captions are kept in ``words`` in the user's cache, under a hash of the
     captions and of NLTK's version. A file that is torn is ignored, and so is a cache that cannot be
     written.
-
-    Raises:
-        ConfigError: If NLTK's sentence splitter lacks its data.
     """
     if len(texts) < KEPT_FROM:
         return _cut(texts, sentences=sentences)

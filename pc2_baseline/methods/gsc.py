@@ -78,11 +78,7 @@ class Gsc(OneNetwork[GscSettings]):
         self.statistics = {"prediction": ones, "structure": ones, "clean_prob": ones}
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train for one epoch, then weigh the pairs anew.
-
-        Raises:
-            TrainingError: If all pairs' structures agree alike.
-        """
+        """Train for one epoch, then weigh the pairs anew."""
         self.begin(epoch, stepped_rate(epoch, self.train.lr_drop_epoch, LR_DECAY))
         weights = self.statistics["clean_prob"]
         if epoch < self.train.warmup_epochs:

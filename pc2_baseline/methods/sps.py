@@ -171,11 +171,7 @@ class Sps(CoTaught):
 
 
 def strictly_clean(division: Division, above: float) -> tuple[Rows, Rows]:
-    """Return the strictly clean pairs and the other clean ones; all are strict if no two are.
-
-    Raises:
-        TrainingError: If fewer than two pairs are clean.
-    """
+    """Return the strictly clean pairs and the other clean ones; all are strict if no two are."""
     require_clean(division)
     is_strict = division.is_clean & (division.clean_prob > above)
     if is_strict.sum() < 2:

@@ -101,16 +101,11 @@ def generalised_cross_entropy(similarity: Block, temperature: float, power: floa
 
     .. math:: (1 - P_{ii}^q) / q
 
-    At a power :math:`q` near 0 it is InfoNCE, at 1 the mean absolute error.
-
-    Raises:
-        ValueError: If ``power`` is not in (0, 1].
+    At a power :math:`q`, above 0 and at most 1, near 0 it is InfoNCE, at 1 the mean absolute error.
 
     Source:
         Zhang and Sabuncu, NeurIPS 2018, eq. 6.
     """
-    if not 0 < power <= 1:
-        raise ValueError(f"power is {power}, expected more than 0 and 1 at most")
     by_image, by_caption = log_matches(similarity, temperature)
     own = torch.stack([by_image.diagonal(), by_caption.diagonal()])
     return ((1 - (power * own).exp()) / power).mean(0)

@@ -81,9 +81,6 @@ def logarithms(statistic: PairValues) -> PairValues:
     r"""Return :math:`\log(0.1 + x / \bar x)`, with :math:`x` the statistic above its lowest value.
 
     A few high values do not take up the scale; those below a tenth of the mean are nearly alike.
-
-    Raises:
-        TrainingError: As :func:`scaled`.
     """
     above = scaled(statistic)
     return np.asarray(np.log(_LEAST + above / above.mean()))

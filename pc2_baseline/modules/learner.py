@@ -179,11 +179,7 @@ def take_steps(
 
 
 def load_learned(net: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load a :meth:`Learner.network_state`.
-
-    Raises:
-        ValueError: If names or shapes are not this network's.
-    """
+    """Load a :meth:`Learner.network_state`."""
     held = net.state_dict()
     frozen = {name: held[name] for name in _frozen(net)}
     try:

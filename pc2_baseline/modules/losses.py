@@ -22,14 +22,9 @@ def soft_margin(correspondence: PerPair, margin: float, base: float = 10.0) -> P
         margin: :math:`\alpha`, in units of similarity.
         base: :math:`m > 1`; a larger base forgives half-certain pairs less.
 
-    Raises:
-        ValueError: If ``base`` is not greater than 1.
-
     Source:
         PC2 (Duan et al., ACM MM 2024), eq. 5 and 8; NCR (Huang et al., NeurIPS 2021).
     """
-    if base <= 1:
-        raise ValueError(f"base is {base}, expected more than 1")
     return (base**correspondence - 1) / (base - 1) * margin
 
 

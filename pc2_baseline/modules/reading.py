@@ -186,11 +186,7 @@ def parts_of(method: object, kind: type[Part]) -> Iterator[Part]:
 
 
 def words_of(split: PairSet) -> SeenWords:
-    """Return the words of a split.
-
-    Raises:
-        ConfigError: If its features hold none.
-    """
+    """Return the words of a split."""
     if split.words is None:
         raise ConfigError(
             f"{WANTED_BY}: the features of this release hold no words; expected those of a "

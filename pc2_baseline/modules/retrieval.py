@@ -72,14 +72,8 @@ def fold_scores(
 ) -> dict[str, float]:
     """Average the scores of consecutive folds of a split, as MS-COCO's 1K protocol does.
 
-    Raises:
-        ValueError: If the images are no multiple of it.
-
     Differs:
         Of the folds the authors' code reports the last one's rSum.
     """
-    images = len(similarity)
-    if images % size:
-        raise ValueError(f"{images} images, expected a multiple of {size}")
     folds = [_named(found) for found in fold_recalls(similarity, owner, size)]
     return {name: float(np.mean([fold[name] for fold in folds])) for name in folds[0]}

@@ -120,13 +120,7 @@ def open_runs(
     device: str | None = None,
     bank: int | None = None,
 ) -> list[OpenRun]:
-    """Open one run, or several whose similarities are to be averaged.
-
-    Raises:
-        FormatError: As :func:`open_run` does.
-        ConfigError: If there is no run, a run is given twice, or they were not trained on the same
-            data: release, track, images of dev and noise.
-    """
+    """Open one run, or several whose similarities are to be averaged."""
     folders = [Path(run) for run in ([runs] if isinstance(runs, Path | str) else runs)]
     if not folders:
         raise ConfigError("no run, expected one or more")
@@ -166,9 +160,6 @@ def mean_similarity(
     Returns:
         The matrix, see :func:`~pc2_baseline.modules.retrieval.ensemble`, and the row of each
         caption's image.
-
-    Raises:
-        ConfigError: If the images are no multiple of ``fold``; nothing is scored then.
     """
     matrices = []
     for run in opened:

@@ -66,10 +66,6 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
 
     The title is the method's name on the board; that a method was trained on matched pairs alone
     or taught by some, is added to any.
-
-    Raises:
-        FormatError: If the release lacks the split.
-        ConfigError: If the board has no track for the data set.
     """
     first, every = opened[0], [run.record.settings for run in opened]
     encoders = tuple(dict.fromkeys(name for own in every if (name := _encoder(own))))

@@ -144,11 +144,7 @@ def rank_pairs(release: Path | str, output: Path | str, track: str | None = None
 
 
 def _pairs(reader: ReleaseReader, names: Sequence[Split]) -> pd.DataFrame:
-    """Return the pairs in the order of their captions; the authors' archive has no URLs or texts.
-
-    Raises:
-        FormatError: If ``pairs.parquet`` has other pairs than the caption files.
-    """
+    """Return the pairs in the order of their captions; the authors' archive has no URLs."""
     release, track = reader.release, reader.data.tokenizer
     table = pd.concat(
         [

@@ -49,11 +49,7 @@ class Rows(Strict):
 
 
 def read_rows(methods: Sequence[str], file: str | None = None) -> list[Row]:
-    """Return a row for each preset or TOML file of a method, then those of a file of rows.
-
-    Raises:
-        ConfigError: If there is no such preset or file, a row is wrong, or two have one name.
-    """
+    """Return a row for each preset or TOML file of a method, then those of a file of rows."""
     rows = []
     for method in methods:
         name = Path(method).stem if method.endswith(".toml") else method
@@ -133,11 +129,7 @@ def _tokenizers(release: Path, asked: Sequence[str]) -> list[str]:
 
 
 def read_seed_list(text: str, overrides: Sequence[str] = ()) -> list[int]:
-    """Read how many seeds, from 0, or which: ``3`` is ``0,1,2``.
-
-    Raises:
-        ConfigError: If it is neither, or a seed is among the settings too.
-    """
+    """Read how many seeds, from 0, or which: ``3`` is ``0,1,2``."""
     seeds = read_seeds(text.removesuffix(","), overrides)
     if seeds == [0] and "," not in text:
         raise ConfigError("--seeds 0: expected one seed or more")

@@ -39,7 +39,7 @@ from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.process_groups import is_first
 from pc2_baseline.progress import say
 from pc2_baseline.training.checkpoint import STATE, CheckpointState, read_state
-from pc2_baseline.training.method import EpochOutputs, Sizes
+from pc2_baseline.training.method import EpochOutputs
 from pc2_baseline.training.run_folder import (
     CURVES,
     LAST,
@@ -99,7 +99,12 @@ def train(
         open_split(reader, "train", device) as opened,
         open_split(reader, "dev", device) as opened_dev,
     ):
-        _check_sizes(release, opened, opened_dev)
+        if len(opened) < FEWEST_PAIRS:
+            problem = f"{len(opened)} training pairs, expected at least {FEWEST_PAIRS}"
+            raise TrainingError(f"{release}: {problem}")
+        if opened.features != opened_dev.features:
+            widths = f"{opened.features} in train and {opened_dev.features} in dev"
+            raise TrainingError(f"{release}: regions of width {widths}")
         pairs, dev = (texts_read(split, settings) for split in (opened, opened_dev))
         record = _run_record(reader, identity, pairs, settings)
         named, taught_by_it = settings.data.truth, bool(settings.method.takes_matched)
@@ -114,10 +119,16 @@ def train(
                         f"{settings.train.batch}: one batch of {len(pairs)} an epoch"
                     )
             process_groups.wait()
-            method = make_method(settings, _sizes(record, pairs), device)
+            words = fit_word_sides(pairs) if settings.model.similarity == "reading" else None
+            method = make_method(settings, replace(record.release.sizes, words=words), device)
             told = truth if truth and truth.has_both else None
             judge = partial(judge_division, told, settings.division_threshold) if told else None
-            trainer = Trainer(run, record, method, judge, _callbacks(run, record, truth))
+            callbacks: list[Callback] = []
+            if settings.train.tensorboard:
+                callbacks.append(TensorBoardCallback(run / TENSORBOARD, len(pairs)))
+            if settings.train.pictures:
+                callbacks.append(PictureCallback(run, record, truth))
+            trainer = Trainer(run, record, method, judge, callbacks)
             gib = settings.data.memory_gb
             return trainer.fit(whiten_once(method, taught, gib), whiten_once(method, dev, gib))
 
@@ -159,14 +170,6 @@ def _run_record(
     return RunRecord(release=release, settings=settings)
 
 
-def _sizes(record: RunRecord, pairs: PairSet) -> Sizes:
-    """Return the sizes of a method, with the words of the training split if its network reads."""
-    sizes = record.release.sizes
-    if record.settings.model.similarity != "reading":
-        return sizes
-    return replace(sizes, words=fit_word_sides(pairs))
-
-
 def _with_truth(pairs: PairSet, truth: Truth | None, method: MethodSettings) -> PairSet:
     """Add the truth to the pairs of a method that is taught by it; write a line."""
     if not method.takes_matched:
@@ -180,27 +183,6 @@ def _with_truth(pairs: PairSet, truth: Truth | None, method: MethodSettings) -> 
         "so the truth is part of this training"
     )
     return known
-
-
-def _callbacks(run: Path, record: RunRecord, truth: Truth | None) -> list[Callback]:
-    train, pairs = record.settings.train, record.release.pairs
-    callbacks: list[Callback] = []
-    if train.tensorboard:
-        callbacks.append(TensorBoardCallback(run / TENSORBOARD, pairs))
-    if train.pictures:
-        callbacks.append(PictureCallback(run, record, truth))
-    return callbacks
-
-
-def _check_sizes(release: Path, pairs: PairSet, dev: PairSet) -> None:
-    if len(pairs) < FEWEST_PAIRS:
-        raise TrainingError(
-            f"{release}: {len(pairs)} training pairs, expected at least {FEWEST_PAIRS}"
-        )
-    if pairs.features != dev.features:
-        raise TrainingError(
-            f"{release}: regions of width {pairs.features} in train and {dev.features} in dev"
-        )
 
 
 def judge_division(truth: Truth, threshold: float, outputs: EpochOutputs) -> dict[str, float]:
@@ -231,21 +213,21 @@ class PictureCallback:
 
     def __init__(self, run: Path, record: RunRecord, truth: Truth | None) -> None:
         self.name = f"pictures of {run}"
-        self._run = run
-        self._pairs = record.release.pairs
-        self._warmup = record.settings.train.warmup_epochs
-        self._how = record.settings.division_threshold, record.settings.division_scale
-        self._truth = truth
+        self._run, self._record, self._truth = run, record, truth
 
     def on_epoch_end(self, state: CheckpointState, outputs: EpochOutputs) -> None:
         """Draw the epoch that just ended."""
         from pc2_baseline.analysis.pictures import draw_curves, draw_division
 
+        settings, pairs = self._record.settings, self._record.release.pairs
         if division := _division(outputs):
-            path = self._run / PICTURES / f"{state.epoch:05d}.png"
-            title = f"Epoch {state.epoch + 1}"
-            draw_division(path, division, self._truth, title, *self._how)
-        draw_curves(self._run / CURVES, state, self._pairs, self._warmup)
+            path, title = (
+                self._run / PICTURES / f"{state.epoch:05d}.png",
+                f"Epoch {state.epoch + 1}",
+            )
+            how = settings.division_threshold, settings.division_scale
+            draw_division(path, division, self._truth, title, *how)
+        draw_curves(self._run / CURVES, state, pairs, settings.train.warmup_epochs)
 
     def close(self) -> None:
         """Do nothing: no file stays open."""

@@ -24,11 +24,6 @@ def test_soft_margin_by_hand():
     assert torch.allclose(found, torch.tensor([0.0, 0.0481, 0.1180, 0.2]), atol=1e-4)
 
 
-def test_a_base_of_one_is_a_programmers_mistake():
-    with pytest.raises(ValueError, match="base is 1"):
-        soft_margin(torch.tensor([0.5]), 0.2, 1.0)
-
-
 def loop_hardest(similarity, margins, negatives):
     """Each query with its own margin, one negative at a time."""
     costs = []
