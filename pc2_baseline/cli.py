@@ -97,7 +97,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
         "pc2-baseline train out/release runs/pc2",
         "pc2-baseline train out/release runs/sgr --config sgr --set train.epochs=30",
         "pc2-baseline train data/coco runs/ncr --config ncr --on coco",
-        "pc2-baseline train out/release runs/three --seeds 0,1,2",
         "torchrun --no-python --nproc-per-node 2 pc2-baseline train out/release runs/pc2",
         "pc2-baseline train out/release runs/clip --config clip --captures out/captures",
         "tensorboard --logdir runs",
@@ -110,12 +109,6 @@ def train(
     on: On = None,
     set_: Set = None,
     device: Device = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,N,…", help="Train once with each seed, in RUN/seed-N: mean and spread."
-        ),
-    ] = None,
     captures: Annotated[
         Path | None,
         typer.Option(help="Folder of the release's captures, for a network of pixels (clip)."),
@@ -147,13 +140,7 @@ def train(
     from pc2_baseline.config import DEFAULT_PRESET, read_settings
     from pc2_baseline.process_groups import is_first
     from pc2_baseline.progress import say
-    from pc2_baseline.runs.train import (
-        default_preset,
-        in_words,
-        read_seeds,
-        train_seeds,
-        with_only_track,
-    )
+    from pc2_baseline.runs.train import default_preset, with_only_track
     from pc2_baseline.runs.train import train as start
 
     overrides = [*(set_ or []), *([f'train.device="{device}"'] if device else [])]
@@ -171,16 +158,12 @@ def train(
         )
     if resume and force:
         raise ConfigError("--resume and --force: go on, or start over?")
-    if resume and not any(run.glob("seed-*/run.toml" if seeds else "run.toml")):
+    if resume and not (run / "run.toml").exists():
         raise ConfigError(f"--resume: no run in {run}; without it, one is started")
-    if seeds:
-        series = train_seeds(release, run, settings, read_seeds(seeds, overrides), force=force)
-        outcome, words = series, in_words(series)
-    else:
-        done = start(release, run, settings, force=force)
-        outcome, words = asdict(done), done.in_words()
+    done = start(release, run, settings, force=force)
     if is_first():
-        _print({"run": str(run), **outcome}, f"{run}: {words}", as_json=as_json)
+        words = f"{run}: {done.in_words()}"
+        _print({"run": str(run), **asdict(done)}, words, as_json=as_json)
 
 
 def _print(found: dict[str, Any], words: str, *, as_json: bool) -> None:
@@ -477,7 +460,7 @@ def table(
     overrides = [*(set_ or []), *on_device]
     lines = plan.table_rows(release, asked, tracks, overrides, on)
     every = [*overrides, *(one for row in asked for one in row.set)]
-    work = tables.Work(release, out, lines, plan.read_seed_list(seeds, every), slots)
+    work = tables.Work(release, out, lines, plan.read_seeds(seeds, every), slots)
     if dry_run:
         typer.echo(tables.dry_run(work))
         return

@@ -29,10 +29,15 @@ from pc2_baseline.progress import say
 from pc2_baseline.runs.measured_run import SPLIT, Measured, beside, measure
 from pc2_baseline.runs.table_files import write_table
 from pc2_baseline.runs.table_plan import Environment
-from pc2_baseline.runs.train import finished, with_seed
+from pc2_baseline.runs.train import finished
 from pc2_baseline.training.checkpoint import STATE, read_state
 from pc2_baseline.training.run_folder import BEST, LAST, other_settings, read_run, refuse_round
 from pc2_baseline.training.trainer import locked
+
+
+def with_seed(settings: Settings, seed: int) -> Settings:
+    """Return the same settings with another seed."""
+    return settings.model_copy(update={"train": settings.train.model_copy(update={"seed": seed})})
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from now_builder.formats.release import data_folder
 from pc2_baseline.config import DEFAULT_PRESET, Settings, path_of, read_settings
 from pc2_baseline.data.readers import check_layout
 from pc2_baseline.runs.measured_run import SPLIT
-from pc2_baseline.runs.train import read_seeds
 
 Environment = Mapping[str, str]
 """Additional environment variables of the processes of a slot, which runs one at a time."""
@@ -128,12 +127,18 @@ def _tokenizers(release: Path, asked: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(asked)) or [str(there[0])]
 
 
-def read_seed_list(text: str, overrides: Sequence[str] = ()) -> list[int]:
-    """Read how many seeds, from 0, or which: ``3`` is ``0,1,2``."""
-    seeds = read_seeds(text.removesuffix(","), overrides)
-    if seeds == [0] and "," not in text:
-        raise ConfigError("--seeds 0: expected one seed or more")
-    return seeds if "," in text else list(range(seeds[0]))
+def read_seeds(text: str, overrides: Sequence[str] = ()) -> list[int]:
+    """Read how many seeds, from 0, or which: ``3`` is ``0,1,2``, and ``4,`` seed 4 alone."""
+    if any(one.partition("=")[0].strip() == "train.seed" for one in overrides):
+        raise ConfigError(f"train.seed is set, but --seeds {text} says which seeds")
+    if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*,?", text):
+        raise ConfigError(f"--seeds {text}: expected a number, or numbers with commas, such as 0,4")
+    seeds = [int(part) for part in text.split(",") if part]
+    if "," not in text:
+        seeds = list(range(seeds[0]))
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"--seeds {text}: expected one seed or more, each once")
+    return seeds
 
 
 def make_slots(devices: Sequence[str], jobs: int | None) -> tuple[list[Environment], list[str]]:

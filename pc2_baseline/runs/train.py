@@ -1,20 +1,17 @@
 """The stage ``train``: from a release and settings to a run."""
 
 import os
-import re
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 import torch
 
-from now_builder.errors import ConfigError, TrainingError
+from now_builder.errors import TrainingError
 from now_builder.formats.benchmarks import PRECOMP
-from now_builder.formats.io import remove_leftovers, sha256_of, write_json
+from now_builder.formats.io import sha256_of
 from now_builder.formats.noise import describe
 from now_builder.formats.release import read_manifest, region_attributes
 from now_builder.formats.word_vectors import read_columns
@@ -36,7 +33,6 @@ from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.reading import fit_word_sides, texts_read, whiten_once
 from pc2_baseline.modules.seeds import repeat_exactly
 from pc2_baseline.networks.onednn_products import fast_float32
-from pc2_baseline.process_groups import is_first
 from pc2_baseline.progress import say
 from pc2_baseline.training.checkpoint import STATE, CheckpointState, read_state
 from pc2_baseline.training.method import EpochOutputs
@@ -275,65 +271,3 @@ def with_only_track(
         return overrides
     say(f"{release}: track {tracks[0]}, the only one there is, instead of {data.tokenizer}")
     return [*overrides, f'data.tokenizer="{tracks[0]}"']
-
-
-def read_seeds(text: str, overrides: Sequence[str] = ()) -> list[int]:
-    """Read seeds such as ``0,1,2``.
-
-    Raises:
-        ConfigError: If a seed is not a number, or is given twice, or among the settings too.
-    """
-    if any(one.partition("=")[0].strip() == "train.seed" for one in overrides):
-        raise ConfigError(f"train.seed is set, but --seeds {text} says which seeds")
-    if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text):
-        raise ConfigError(f"--seeds {text}: expected numbers with commas between, such as 0,1,2")
-    seeds = [int(part) for part in text.split(",")]
-    if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"--seeds {text}: a seed is given twice")
-    return seeds
-
-
-def with_seed(settings: Settings, seed: int) -> Settings:
-    """Return the same settings with another seed."""
-    return settings.model_copy(update={"train": settings.train.model_copy(update={"seed": seed})})
-
-
-def train_seeds(
-    release: Path, folder: Path, settings: Settings, seeds: Sequence[int], *, force: bool = False
-) -> dict[str, Any]:
-    """Train with each seed in ``folder/seed-N``; seeds that are done are not trained again.
-
-    Returns:
-        The content of ``folder/seeds.json``: seeds, runs, and for each recall of the best epochs on
-        dev its mean, standard deviation (n - 1; ``None`` for a single seed) and values.
-
-    Raises:
-        ConfigError: If ``folder`` is itself a run.
-    """
-    if (folder / "run.toml").exists():
-        raise ConfigError(f"{folder}: a single run; give --seeds a folder of its own")
-    remove_leftovers(folder)
-    runs = {}
-    for seed in seeds:
-        say(f"seed {seed}:")
-        own = with_seed(settings, seed)
-        runs[f"seed-{seed}"] = train(release, folder / f"seed-{seed}", own, force=force)
-    dev = {}
-    for name in next(iter(runs.values())).best_dev:
-        values = [trained.best_dev[name] for trained in runs.values()]
-        sd = stdev(values) if len(values) > 1 else None
-        dev[name] = {"mean": fmean(values), "sd": sd, "values": values}
-    told = [{"folder": name, **asdict(trained)} for name, trained in runs.items()]
-    series = {"seeds": list(seeds), "dev": dev, "runs": told}
-    if is_first():
-        write_json(folder / "seeds.json", series)
-    return series
-
-
-def in_words(series: dict[str, Any]) -> str:
-    """Return a line for the terminal, rSum first."""
-    spreads = [
-        f"{name} {own['mean']:.1f}" + ("" if own["sd"] is None else f" ± {own['sd']:.1f}")
-        for name, own in series["dev"].items()
-    ]
-    return f"{len(series['seeds'])} seeds, dev {', '.join(spreads)}"

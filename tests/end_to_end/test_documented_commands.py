@@ -38,7 +38,6 @@ SMALLER = {
     r"pc2-baseline train(?!.*(reading|clip))": "--set model.embed_dim=16 --set model.word_dim=16",
     r"--config (pc2|crossfit)(?!\S*pooled)": "--set model.similarity_dim=8",
     r"pc2-baseline table": "--dry-run",
-    r"--seeds 0,1,2": "--seeds 0,1",
     r"plant planted": "--train 24 --dev 8 --test 8",
     r"train-detector": "--steps 1 --batch-size 2",
     r"(train|measure)-detector|detect ": "--threads 1",

@@ -16,4 +16,4 @@ def test_a_shell_completes_commands_and_options():
              "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    assert "--seeds" in done.stdout.split()
+    assert "--set" in done.stdout.split()

@@ -353,10 +353,13 @@ def test_a_process_ends_with_the_one_that_started_it_even_if_that_is_killed(tiny
 
 def test_seeds_are_a_number_of_them_or_a_list():
     for text, seeds in {"3": [0, 1, 2], "1": [0], "4,": [4], "0,7": [0, 7]}.items():
-        assert plan.read_seed_list(text) == seeds
-    for text in ("0", "x", "1,1", ""):
+        assert plan.read_seeds(text) == seeds
+    for text in ("0", "x", "1,1", "", "0,,1", "-1", "1.5"):
         with pytest.raises(ConfigError, match="--seeds"):
-            plan.read_seed_list(text)
+            plan.read_seeds(text)
+    assert plan.read_seeds("0,1", ["train.lr=1"]) == [0, 1]
+    with pytest.raises(ConfigError, match=r"train\.seed is set, but --seeds 0,1"):
+        plan.read_seeds("0,1", ["train.lr=1", " train.seed = 7"])
 
 
 def test_gpus_take_runs_in_turn_by_the_number_that_the_user_sees(monkeypatch):
