@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 from pkgutil import resolve_name
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, PositiveFloat, SerializeAsAny
 
@@ -137,8 +137,7 @@ def settings_class(name: str) -> type[MethodSettings]:
     """Return the class of the settings of a method."""
     if name not in METHODS:
         raise ValueError(f"name to be one of {', '.join(METHODS)}{nearest(name, METHODS)}")
-    section: type[MethodSettings] = method_class(name).section
-    return section
+    return cast(type[MethodSettings], method_class(name).section)
 
 
 def method_class(name: str) -> Any:

@@ -12,10 +12,9 @@ from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import SoftmaxSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import info_nce, log_matches, matching_probability
-from pc2_baseline.modules.coteaching import warm_up_batches
-from pc2_baseline.modules.learner import Step, rate
-from pc2_baseline.networks.encoders import Block, PerPair
-from pc2_baseline.progress import bar
+from pc2_baseline.modules.coteaching import Rows, warm_up_batches
+from pc2_baseline.modules.learner import rate, take_steps
+from pc2_baseline.networks.encoders import Block, Loss, PerPair
 from pc2_baseline.training.method import Sizes
 
 MOMENTUM = 0.8
@@ -107,9 +106,10 @@ class Crcl(OneNetwork[CrclSettings]):
         self.begin(epoch, rate(since, warmup, self.train.lr_drop_epoch))
         taken_over = schedule == 0 and since == warmup - 1
         old = self.statistics["clean_prob"]
-        new, pair_losses, losses = [], [], []
+        new, pair_losses = [], []
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
-        for number, rows in enumerate(bar(batches, "train", len(batches))):
+
+        def loss(rows: Rows) -> Loss:
             similarity = self.net.score_batch(train.batch(rows))
             matching = matching_probability(similarity.detach(), method.temperature)
             confidence = old[rows].to(matching.device)
@@ -117,14 +117,15 @@ class Crcl(OneNetwork[CrclSettings]):
                 confidence = refined(confidence, matching, MOMENTUM, THRESHOLD)
             new.append(matching if taken_over else confidence)
             pair_losses.append(info_nce(similarity.detach(), method.temperature))
-            loss = active_complementary(
+            return active_complementary(
                 similarity, confidence, method.temperature, COMPLEMENTARY_WEIGHT
             ).mean()
-            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
+
+        mean = take_steps(self.learner, batches, loss, epoch)
         order, found = np.concatenate(batches), torch.zeros(2, len(train))  # each pair once
         found[:, order] = torch.stack([torch.cat(new), torch.cat(pair_losses)]).cpu()
         self._believe(*found)
-        return {"loss": float(np.mean(losses)), "confidence": float(found[0].mean())}
+        return {"loss": mean, "confidence": float(found[0].mean())}
 
     def _believe(self, confidence: Float[Tensor, " pairs"], loss: Float[Tensor, " pairs"]) -> None:
         """Keep the confidences; pairs that the active loss still counts are called clean.

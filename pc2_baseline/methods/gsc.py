@@ -15,13 +15,13 @@ from pc2_baseline.data.pairs import Batch, PairSet, cut
 from pc2_baseline.method_section import InfoNceSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import log_matches
+from pc2_baseline.modules.coteaching import Rows
 from pc2_baseline.modules.division import THRESHOLD, clean_posterior
-from pc2_baseline.modules.learner import Step, stepped_rate
+from pc2_baseline.modules.learner import stepped_rate, take_steps
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.networks.encoders import Block, CaptionCodes, ImageCodes, Loss, PerPair
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.similarity import MatchingNetwork
-from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
 
 NEWEST_WEIGHT = 0.7
@@ -84,17 +84,19 @@ class Gsc(OneNetwork[GscSettings]):
         if epoch < self.train.warmup_epochs:
             weights = torch.ones(len(train))
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
-        found, losses = [], []
-        for number, rows in enumerate(bar(batches, "train", len(batches))):
-            own = weights[rows].to(train.device)
-            loss, judged = self._batch_loss(train.batch(rows), own)
+        found = []
+
+        def loss(rows: Rows) -> Loss:
+            own, judged = self._batch_loss(train.batch(rows), weights[rows].to(train.device))
             found.append(judged)
-            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
+            return own
+
+        mean = take_steps(self.learner, batches, loss, epoch)
         by_pair = torch.zeros(3, len(train))
         by_pair[:, np.concatenate(batches)] = torch.cat(found, 1).cpu()
         self._weigh(*by_pair)
         return {
-            "loss": float(np.mean(losses)),
+            "loss": mean,
             "pair_loss": float(self.statistics["loss"].mean()),
             "clean": float(self.statistics["is_clean"].sum()),
         }

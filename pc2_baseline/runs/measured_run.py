@@ -1,6 +1,7 @@
 """One run of a table: trained, measured, and scored by the board."""
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
@@ -25,6 +26,34 @@ from pc2_baseline.training.method import Ensemble
 from pc2_baseline.training.run_folder import BEST, LAST
 
 SPLIT: Split = "test"
+
+
+def with_seed(settings: Settings, seed: int) -> Settings:
+    """Return the same settings with another seed."""
+    return settings.model_copy(update={"train": settings.train.model_copy(update={"seed": seed})})
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of a table, in the folder ``OUT/TRACK/METHOD/seed-N``."""
+
+    folder: Path
+    settings: Settings = field(compare=False)
+
+    @property
+    def seed(self) -> int:
+        """Seed."""
+        return self.settings.train.seed
+
+    @property
+    def row(self) -> tuple[str, str]:
+        """Track and method."""
+        return self.folder.parts[-3], self.folder.parts[-2]
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return "/".join(self.folder.parts[-3:])
 
 
 class Measured(Strict):

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing import parent_process
 from multiprocessing.context import SpawnProcess
@@ -26,36 +26,13 @@ from now_builder.formats.io import (
 from pc2_baseline.config import Settings
 from pc2_baseline.data.readers import DataIdentity, check_layout, identify, make_reader
 from pc2_baseline.progress import say
-from pc2_baseline.runs.measured_run import SPLIT, Measured, beside, measure
+from pc2_baseline.runs.measured_run import SPLIT, Measured, Run, beside, measure, with_seed
 from pc2_baseline.runs.table_files import write_table
 from pc2_baseline.runs.table_plan import Environment
 from pc2_baseline.runs.train import finished
 from pc2_baseline.training.checkpoint import STATE, read_state
 from pc2_baseline.training.run_folder import BEST, LAST, other_settings, read_run, refuse_round
 from pc2_baseline.training.trainer import locked
-
-
-def with_seed(settings: Settings, seed: int) -> Settings:
-    """Return the same settings with another seed."""
-    return settings.model_copy(update={"train": settings.train.model_copy(update={"seed": seed})})
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run of a table, in the folder ``OUT/TRACK/METHOD/seed-N``."""
-
-    folder: Path
-    settings: Settings = field(compare=False)
-
-    @property
-    def row(self) -> tuple[str, str]:
-        """Track and method."""
-        return self.folder.parts[-3], self.folder.parts[-2]
-
-    @property
-    def name(self) -> str:
-        """Name in messages."""
-        return "/".join(self.folder.parts[-3:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +93,8 @@ def make_table(work: Work) -> tuple[str, dict[str, str]]:
                     records[run] = record
                     words = f"rSum {record.rsum:.1f}, {record.seconds:.0f} s"
                 say(f"{run.name}: {words} ({len(to_do) - ended} to do, {len(failures)} failed)")
-                _write(work, records, failures)
-        markdown = _write(work, records, failures)
+                write_table(work.out, work.release, list(work.rows), records, failures)
+        markdown = write_table(work.out, work.release, list(work.rows), records, failures)
     return markdown, {run.name: why for run, why in failures.items()}
 
 
@@ -267,12 +244,3 @@ def _child(release: Path, run: Run, threads: int, slot: dict[str, str], log: Pat
         measure(release, run.folder, run.settings, run.row[1])
     except NowError as error:
         sys.exit(f"error: {error}")
-
-
-def _write(work: Work, records: Mapping[Run, Measured], failures: Mapping[Run, str]) -> str:
-    """Write the table of all finished runs, the rows that are asked for first."""
-    runs = sorted(records, key=lambda run: run.settings.train.seed)
-    lines = [(*run.row, run.settings.train.seed, run.folder, records[run]) for run in runs]
-    notes = [(run.row, f"seed {run.settings.train.seed} failed: {why}")
-             for run, why in failures.items()]  # fmt: skip
-    return write_table(work.out, work.release, list(work.rows), lines, notes)

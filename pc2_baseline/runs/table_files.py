@@ -1,6 +1,6 @@
 """The files of a table, written from one DataFrame: Markdown, LaTeX, CSV and a page of HTML."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from leaderboard.store.entries import read_result
 from now_builder.formats.benchmarks import BOARD_FACTS
 from now_builder.formats.io import write_text
 from now_builder.program.html import template_environment
-from pc2_baseline.runs.measured_run import Measured, beside
+from pc2_baseline.runs.measured_run import Measured, Run, beside
 
 LEGEND = (
     "Recalls in percent on the test split, at the epoch that dev chose; ± is the standard "
@@ -54,23 +54,19 @@ _TEX = str.maketrans({
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 })  # fmt: skip
 
-FinishedRun = tuple[str, str, int, Path, Measured]
-"""Track, method, seed, folder and record of a run."""
-
 
 def write_table(
     out: Path,
     release: Path,
     asked: Sequence[tuple[str, str]],
-    runs: Sequence[FinishedRun],
-    notes: Iterable[tuple[tuple[str, str], str]],
+    records: Mapping[Run, Measured],
+    failures: Mapping[Run, str],
 ) -> str:
     """Write ``table.md``, ``.tex``, ``.csv`` and ``.html``; return the Markdown.
 
     Rows (track and method) that are asked for come first; a row may be without runs.
     """
-    rows = list(dict.fromkeys([*asked, *((track, method) for track, method, *_ in runs)]))
-    table = summarise(release, rows, runs, list(notes))
+    table = summarise(release, asked, records, failures)
     columns = ["track", "method", "evidence", "networks", "seeds"]
     columns += [part for name in FIGURES for part in (name, f"{name}_sd")]
     text = table[[*columns, "behind", "p", "notes"]].to_csv(index=False, lineterminator="\n")
@@ -99,30 +95,33 @@ def write_table(
 
 def summarise(
     release: Path,
-    rows: Sequence[tuple[str, str]],
-    runs: Sequence[FinishedRun],
-    notes: Sequence[tuple[tuple[str, str], str]] = (),
+    asked: Sequence[tuple[str, str]],
+    records: Mapping[Run, Measured],
+    failures: Mapping[Run, str],
 ) -> pd.DataFrame:
     """Return a line for each row: mean and deviation of its runs, and the test against the best.
 
     Below those of a track are the rows that papers report for its test split, and references.
     """
+    runs = sorted(records, key=lambda run: run.seed)
+    rows = list(dict.fromkeys([*asked, *(run.row for run in runs)]))
     results: dict[tuple[str, str], list[Result]] = {row: [] for row in rows}
     figures = []
-    for track, method, seed, folder, record in runs:
-        result = read_result(beside(folder, ".result.json"))
-        results[track, method].append(result)
+    for run in runs:
+        result = read_result(beside(run.folder, ".result.json"))
+        results[run.row].append(result)
         recalls = dict(zip(RECALLS, (*result.i2t.values(), *result.t2i.values()), strict=True))
-        figures.append(
-            {"track": track, "method": method, "seeds": str(seed), **recalls, **dict(record)}
-        )
+        key = {"track": run.row[0], "method": run.row[1], "seeds": str(run.seed)}
+        figures.append(key | recalls | dict(records[run]))
     by_run = pd.DataFrame(figures, columns=["track", "method", "seeds", "networks", *FIGURES])
     own = by_run.astype(dict.fromkeys(FIGURES, float)).groupby(["track", "method"], sort=False)
     mean, sd = own[list(FIGURES)].mean(), own[list(FIGURES)].std().add_suffix("_sd")
     lines = pd.concat([own["seeds"].agg(" ".join), own["networks"].first(), mean, sd], axis=1)
     lines = lines.reindex(pd.MultiIndex.from_tuples(rows, names=["track", "method"]))
     lines[["evidence", "behind", "p"]] = "scored", np.nan, np.nan
-    said = {row: [text for of, text in notes if of == row] for row in rows}
+    said: dict[tuple[str, str], list[str]] = {row: [] for row in rows}
+    for run, why in failures.items():
+        said[run.row].append(f"seed {run.seed} failed: {why}")
     for row, texts in said.items():
         texts += [f"not ranked: {result.reason}" for result in results[row] if result.reason]
     lines["notes"] = ["; ".join(dict.fromkeys(texts)) for texts in said.values()]

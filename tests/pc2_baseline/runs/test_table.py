@@ -209,9 +209,9 @@ def test_reported_rows_are_marked_and_never_rivals_of_ours(made, tiny, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         theirs = {"method": "a|b", "evidence": "reported", "rsum": 999.0, "notes": "X 2024"}
         patch.setattr("pc2_baseline.runs.table_files.other_rows", lambda _: [theirs])
-        run = run_of(made[0], "one", 0)
-        record = tables._read(tables.Run(run, open_run(run).record.settings))
-        markdown = write_table(tmp_path, tiny, [], [("jieba", "one", 0, run, record)], [])
+        folder = run_of(made[0], "one", 0)
+        run = tables.Run(folder, open_run(folder).record.settings)
+        markdown = write_table(tmp_path, tiny, [], {run: tables._read(run)}, {})
     assert re.search(r"\| a\\\|b \(reported\) \|[ |]* 999\.0 \|", markdown)
     assert "- a|b (reported): X 2024" in markdown
     assert "**999.0**" not in markdown
@@ -470,7 +470,8 @@ def test_a_data_set_of_the_field_has_a_table_of_its_own(flickr, tmp_path, small_
     settings = read_settings("sgr", ['data.name="f30k_precomp"', *own, *quick])
     run = tmp_path / "flickr30k" / "sgr" / "seed-0"
     record = measure(flickr, run, settings, "x")
-    found = summarise(flickr, [("flickr30k", "sgr")], [("flickr30k", "sgr", 0, run, record)])
+    records = {tables.Run(run, settings): record}
+    found = summarise(flickr, [("flickr30k", "sgr")], records, {})
     assert re.fullmatch(r"Flickr30K: .*, test split, 6 images, 30 captions", found.section[0])
     assert list(found.method) == ["sgr", "Chance"]
     assert found.rsum[0] == record.rsum
