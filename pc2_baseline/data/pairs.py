@@ -202,7 +202,10 @@ def open_split(reader: Reader, split: Split, device: torch.device) -> Iterator[P
             problem = f"features of shape {regions.shape}, expected (images, {REGIONS}, dim)"
             raise FormatError(origin, problem)
         pairs, images = len(captions), int(regions.shape[0])
-        regions, on_gpu = _in_memory(regions, data, device)
+        gib = int(np.prod(regions.shape)) * regions.dtype.itemsize / 2**30
+        on_gpu = device.type == "cuda" and gib <= data.device_gb
+        if on_gpu or gib <= data.memory_gb:
+            regions = np.array(regions)
         if are_features:
             check_regions(origin, regions, allow_zero_rows=data.allow_zero_rows)
         if on_gpu:
@@ -213,15 +216,6 @@ def open_split(reader: Reader, split: Split, device: torch.device) -> Iterator[P
             truth = matched(image_of, images)
         fingerprint, words = reader.fingerprint(split), reader.words(split)
         yield PairSet(regions, captions, fingerprint, device, image_of, truth, words)
-
-
-def _in_memory(regions: Any, data: DataSettings, device: torch.device) -> tuple[Any, bool]:
-    """Read regions into memory if they fit; also return whether they fit on the GPU."""
-    gib = int(np.prod(regions.shape)) * regions.dtype.itemsize / 2**30
-    on_gpu = device.type == "cuda" and gib <= data.device_gb
-    if gib > data.memory_gb and not on_gpu:
-        return regions, False
-    return np.array(regions), on_gpu
 
 
 def check_regions(origin: Path, regions: Any, *, allow_zero_rows: bool) -> None:

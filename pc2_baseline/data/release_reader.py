@@ -125,7 +125,8 @@ class ReleaseReader:
             FormatError: If ``pairs.parquet`` lacks a pair that has tokens.
         """
         if split not in self._texts:
-            own = self._captions.get(split) or self._stored(split)
+            track = self.data.tokenizer
+            own = self._captions.get(split) or read_split_captions(self.release, split, track)
             known: dict[str, str] = {}
             if is_ours(self.release) and self.data.max_tokens is None:
                 known = read_texts(self.release, split)
@@ -159,11 +160,9 @@ class ReleaseReader:
 
     def _read_captions(self, split: Split) -> Captions:
         if split not in self._captions:
-            self._captions[split] = self._stored(split)
+            track = self.data.tokenizer
+            self._captions[split] = read_split_captions(self.release, split, track)
         return self._captions[split]
-
-    def _stored(self, split: Split) -> Captions:
-        return read_split_captions(self.release, split, self.data.tokenizer)
 
 
 def frame(

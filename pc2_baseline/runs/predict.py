@@ -23,8 +23,6 @@ _TITLES = {
 
 _LONGEST = 60
 """Characters of a pre-trained model's name."""
-_BOUND = " (trained on matched pairs alone)"
-_TAUGHT = " (taught by pairs known to match)"
 
 
 def predict(
@@ -115,9 +113,10 @@ def method_title(settings: Settings) -> str:
 
 def _notes(every: Sequence[Settings]) -> str:
     """Return what a method's name must not leave out."""
-    bound = any(_is_bound(settings) for settings in every)
-    taught = not bound and any(settings.method.takes_matched for settings in every)
-    return _BOUND if bound else _TAUGHT if taught else ""
+    if any(_is_bound(settings) for settings in every):
+        return " (trained on matched pairs alone)"
+    taught = any(settings.method.takes_matched for settings in every)
+    return " (taught by pairs known to match)" if taught else ""
 
 
 def _encoder(settings: Settings) -> str:
