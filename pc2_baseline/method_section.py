@@ -74,14 +74,6 @@ class SoftmaxSettings(MethodSettings):
     )
 
 
-class InfoNceSettings(SoftmaxSettings):
-    """Settings of the methods that learn by InfoNCE at the temperature of CREAM's code."""
-
-    temperature: PositiveFloat = Field(
-        0.07, description="Temperature of InfoNCE, in units of similarity."
-    )
-
-
 class TripletSettings(MethodSettings):
     """Settings shared by methods that learn by triplets."""
 
@@ -96,6 +88,14 @@ class DivisionSettings(MethodSettings):
 
     division_batch: Annotated[int, Field(ge=2)] = Field(
         128, description="Pairs against which a pair's loss is taken to divide them, at most."
+    )
+
+
+class NoisySettings(DivisionSettings):
+    """Settings shared by methods that learn noisy pairs from an epoch on."""
+
+    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
+        0, description="First epoch after the warm-up that trains on noisy pairs."
     )
 
 
@@ -117,20 +117,8 @@ class CrossFittedSettings(DividingSettings):
     )
 
 
-class CoTeachingSettings(DividingSettings):
+class CoTeachingSettings(DividingSettings, NoisySettings):
     """Settings shared by methods of two peers that are taught by each other's division."""
-
-    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
-        0, description="First epoch after the warm-up that trains on noisy pairs."
-    )
-
-
-class LateNoisySettings(DivisionSettings, InfoNceSettings):
-    """Settings shared by methods by InfoNCE that learn noisy pairs late."""
-
-    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
-        15, description="First epoch after the warm-up that trains on noisy pairs."
-    )
 
 
 def settings_class(name: str) -> type[MethodSettings]:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_section import LateNoisySettings
+from pc2_baseline.method_section import NoisySettings, SoftmaxSettings
 from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.contrastive import log_matches, soft_info_nce
@@ -46,7 +46,7 @@ LR_DECAY = 0.1
 """Factor of the learning rate each time ``train.lr_drop_epoch`` epochs have passed."""
 
 
-class CreamSettings(LateNoisySettings):
+class CreamSettings(NoisySettings, SoftmaxSettings):
     """CREAM (Ma et al., TIP 2024): clean, hard and noisy pairs by the agreement of two networks."""
 
     hard_from_epoch: Annotated[int, Field(ge=0)] = Field(

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet, cut
-from pc2_baseline.method_section import InfoNceSettings
+from pc2_baseline.method_section import SoftmaxSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import log_matches
 from pc2_baseline.modules.coteaching import Rows
@@ -33,7 +33,7 @@ LR_DECAY = 0.2
 included."""
 
 
-class GscSettings(InfoNceSettings):
+class GscSettings(SoftmaxSettings):
     """GSC (Zhao et al., CVPR 2024): pairs weighted by how well they fit the geometry learned.
 
     The warm-up is the epochs whose pairs all have weight 1; at least the first one is such.

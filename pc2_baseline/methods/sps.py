@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet, cut
-from pc2_baseline.method_section import LateNoisySettings
+from pc2_baseline.method_section import NoisySettings, SoftmaxSettings
 from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.contrastive import info_nce, matching_probability
@@ -46,7 +46,7 @@ STABILITY_WEIGHT = 25.0
 """Weight of both losses that make the space stable: see :func:`instability`."""
 
 
-class SpsSettings(LateNoisySettings):
+class SpsSettings(NoisySettings, SoftmaxSettings):
     """SPS (Xie et al., IJCAI 2025): noisy images take the caption of a clean image like them."""
 
     clean_from_epoch: Annotated[int, Field(ge=0)] = Field(
