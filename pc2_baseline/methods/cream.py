@@ -121,7 +121,7 @@ class Cream(CoTaught):
         return np.asarray(np.where(kinds == NOISY, predicted, refined))
 
     def _kinds(self) -> Int[np.ndarray, " pairs"]:
-        return np.sum([own.division.is_clean for own in self.statistics], axis=0)
+        return np.asarray(np.sum([own.division.is_clean for own in self.statistics], axis=0))
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train a peer for an epoch; return the mean loss of a batch."""

@@ -161,7 +161,7 @@ def other_rows(result: Result) -> list[dict[str, Any]]:
     size = (result.n_images, result.n_pairs)
     published = size == tuple(BOARD_FACTS[board].test_size)
     published &= result.release.origin in {"archive", "field"}
-    reported = [
+    reported: list[dict[str, Any]] = [
         {
             "method": row.method, "evidence": "reported", "networks": row.ensemble,
             "notes": "; ".join(filter(None, (f"{short_name(row.source)}, {row.table}",
@@ -171,7 +171,7 @@ def other_rows(result: Result) -> list[dict[str, Any]]:
         for row in (read_reported(board) if published else ())
         if (row.noise.protocol, row.noise.mismatch) == condition
     ]  # fmt: skip
-    references = [
+    references: list[dict[str, Any]] = [
         {"method": REFERENCES.get(name, name), "evidence": "reference", "rsum": rsum}
         for name, rsum in result.references.items()
     ]
@@ -198,7 +198,7 @@ def _cells(part: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     first = part.behind == 0
     cells["p"] = cells["p"].mask(part.p < 0.001, "< 0.001").mask(first, "")  # none with itself
     cells["behind"] = cells["behind"].mask(first, "best")
-    cells["seeds"] = part.seeds.str.split().str.len().map(str).where(scored, "")
+    cells["seeds"] = part.seeds.map(lambda seeds: str(len(seeds.split()))).where(scored, "")
     return cells, best.reindex(columns=cells.columns, fill_value=False)
 
 

@@ -58,14 +58,14 @@ def read_rows(methods: Sequence[str], file: str | None = None) -> list[Row]:
         row_sets = sorted(path.stem for path in _ROW_SETS.glob("*.toml"))
         path = _ROW_SETS / f"{file}.toml" if file in row_sets else Path(file)
         if not path.exists():
-            names = f"{', '.join(row_sets)}{nearest(file, row_sets)}"
-            raise ConfigError(f"--rows {file}: neither a file nor one of {names}")
+            sets = f"{', '.join(row_sets)}{nearest(file, row_sets)}"
+            raise ConfigError(f"--rows {file}: neither a file nor one of {sets}")
         rows += build(Rows, read_toml(path), file).row
     names = [row.name for row in rows]
     if not names:
         raise ConfigError("--methods: none, expected one or more, or --rows")
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"{twice}: two rows of this name, expected names that differ")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"{twice[0]}: two rows of this name, expected names that differ")
     return rows
 
 
@@ -95,7 +95,9 @@ def table_rows(
             raise ConfigError(f"{where}{error}") from None
 
     settings = {row.name: settings_of(row) for row in rows}
-    benchmarks = {benchmark.folder: track for track, benchmark in BENCHMARKS.items()}
+    benchmarks: dict[str, str] = {
+        benchmark.folder: track for track, benchmark in BENCHMARKS.items()
+    }
     tracks = {name: benchmarks.get(own.data.name) for name, own in settings.items()}
     if len(set(tracks.values())) > 1:
         words = ", ".join(f"{name} is for {track or 'NoW'}" for name, track in tracks.items())

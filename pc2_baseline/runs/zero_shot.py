@@ -63,7 +63,7 @@ def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSetting
     shots = find_screenshots(settings.captures, pairs)
     device, folder = pick_device(settings.device), find_encoder(settings.model)
     meta = _describe(release, settings, folder)
-    check_keys(release, settings.split, pairs, meta.image_ids)
+    check_keys(release, settings.split, pairs, meta.image_ids or ())
     images: list[Any] = []
     options: dict[str, Any] = {"batch_size": settings.batch_size, "show_progress_bar": False}
     with unusable(settings.model):
