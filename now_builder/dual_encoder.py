@@ -123,7 +123,17 @@ class DualTowers(nn.Module):
 
     def __init__(self, inputs: EncoderInputs, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.model = _load_network(inputs, dtype)
+        from transformers import AutoModel
+        from transformers.utils import logging
+
+        log: Any = logging  # untyped
+        log.disable_progress_bar()  # of seconds, a line for each network
+        with unusable(inputs.name):
+            self.model, loading = AutoModel.from_pretrained(
+                inputs.folder, dtype=dtype, output_loading_info=True, **_LOCAL
+            )
+        if missing := sorted(loading["missing_keys"]):  # they would be random
+            raise refused(inputs.name, f"{len(missing)} parameters missing: {missing[:3]}")
         self._inputs = [inputs]  # not a part of the network
         own = inputs.image_processor
         factor = own.rescale_factor if own.do_rescale else 1.0
@@ -207,22 +217,6 @@ def hash_of_encoder(folder: Path) -> str:
 def encoder_name(name: str) -> str:
     """Return a name on the hub as it is, and of a folder its own name without the path."""
     return Path(name).resolve().name if Path(name).is_dir() else name
-
-
-def _load_network(inputs: EncoderInputs, dtype: torch.dtype) -> Any:
-    """Load the network; no parameter may be missing: it would be random."""
-    from transformers import AutoModel
-    from transformers.utils import logging
-
-    log: Any = logging  # untyped
-    log.disable_progress_bar()  # of seconds, a line for each network
-    with unusable(inputs.name):
-        model, loading = AutoModel.from_pretrained(
-            inputs.folder, dtype=dtype, output_loading_info=True, **_LOCAL
-        )
-    if missing := sorted(loading["missing_keys"]):
-        raise refused(inputs.name, f"{len(missing)} parameters missing: {missing[:3]}")
-    return model
 
 
 @contextmanager

@@ -376,7 +376,11 @@ def division(
         from pc2_baseline.analysis.pictures import draw_quality
 
         draw_quality(picture, found.epochs, found.best.epoch, record.settings.train.warmup_epochs)
-    _print(found.as_json(), in_words(found, every=every_epoch), as_json=as_json)
+    _print(
+        {"auroc": found.best.auroc, **asdict(found)},
+        in_words(found, every=every_epoch),
+        as_json=as_json,
+    )
 
 
 @app.command(

@@ -2,9 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
@@ -83,10 +82,6 @@ class DivisionReport:
     matched: int
     best: DivisionQuality
     epochs: list[DivisionQuality]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values, with ``auroc`` of the selected epoch at the top."""
-        return {"auroc": self.best.auroc, **asdict(self)}
 
 
 def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> DivisionReport:
@@ -178,10 +173,6 @@ def read_truth(
         names: Names of the pairs by column.
         own: Whether each caption has its own image; ``None``: all have.
         both: Whether pairs of both kinds must be known, as for an AUROC.
-
-    Raises:
-        FormatError: If the file cannot be used, no pair is known, or all known pairs are of one
-            kind and ``both`` is asked.
     """
     rows: dict[str, dict[str, list[int]]] = {column: defaultdict(list) for column in names}
     for column, cells in names.items():

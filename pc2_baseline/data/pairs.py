@@ -78,11 +78,7 @@ class PairSet:
         return int(self.regions.shape[2])
 
     def matched_rows(self) -> Int[np.ndarray, " matched"]:
-        """Return the pair indices of the matched pairs.
-
-        Raises:
-            ConfigError: If it is not known which ones match.
-        """
+        """Return the pair indices of the matched pairs."""
         if self.matched is None:
             raise ConfigError(
                 "method mscn and method.matched_only: it is not known which pairs match, expected "

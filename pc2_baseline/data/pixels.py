@@ -117,11 +117,7 @@ def check_keys(release: Path, split: str, pairs: Sequence[Pair], keys: Sequence[
 
 
 def pairs_with_texts(release: Path, split: str) -> list[Pair]:
-    """Read the pairs of a split, in pair order.
-
-    Raises:
-        FormatError: If the split is empty or a blind round's, or the release has no texts.
-    """
+    """Read the pairs of a split, in pair order."""
     if blind := round_of(release, split):
         problem = f"the {split} split of blind round {blind.round!r}, which has neither screenshots"
         raise FormatError(release, f"{problem} nor caption texts; a dual encoder needs both")

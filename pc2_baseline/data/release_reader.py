@@ -120,9 +120,6 @@ class ReleaseReader:
 
         Where there is none it is made of the tokens: in the authors' archive, in a blind round, and
         of captions cut by ``data.max_tokens``.
-
-        Raises:
-            FormatError: If ``pairs.parquet`` lacks a pair that has tokens.
         """
         if split not in self._texts:
             track = self.data.tokenizer

@@ -68,9 +68,6 @@ class Crcl(OneNetwork[CrclSettings]):
     first ``train.warmup_epochs`` epochs. In the first schedule all pairs begin with confidence 1,
     and the last of these epochs sets the confidences to the probabilities.
 
-    Raises:
-        ConfigError: If ``train.epochs`` has no room for the schedules.
-
     Source:
         CRCL (Qin et al., NeurIPS 2023) and its code.
 

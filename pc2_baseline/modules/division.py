@@ -152,9 +152,6 @@ def require_clean(division: Division) -> None:
     """Check that enough pairs are clean to train on.
 
     A division by a posterior leaves enough; one that several networks agree on may not.
-
-    Raises:
-        TrainingError: If fewer than two pairs are clean.
     """
     clean = int(division.is_clean.sum())
     if clean < _FEWEST_CLEAN:

@@ -1,8 +1,7 @@
 """Words that a detector read against words of captions, each set of vectors evened out."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -25,11 +24,7 @@ from pc2_baseline.networks.reading import (
     fit_whitening,
 )
 
-Part = TypeVar("Part", bound=nn.Module)
-
 _IMAGES = 128
-WANTED_BY = "method.words or model.similarity=reading"
-"""Settings that need words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +158,10 @@ def whiten_once(method: object, split: PairSet, memory_gb: float) -> PairSet:
     than ``memory_gb`` GiB, or no network reads. The pages are taken in blocks of one size, so that
     the same epoch has the same bits after a resume.
     """
-    encoder = next(parts_of(method, ReadingImageEncoder), None)
+    values = [value for own in vars(method).values() for value in
+              (own if isinstance(own, list) else [own])]  # fmt: skip
+    parts = (part for net in values if isinstance(net, nn.Module) for part in net.modules())
+    encoder = next((part for part in parts if isinstance(part, ReadingImageEncoder)), None)
     if encoder is None or type(split.regions) is not np.ndarray:
         return split
     rows = encoder.fixed(split.image_batch(np.zeros(1, dtype=np.int64))).shape[1]
@@ -176,20 +174,11 @@ def whiten_once(method: object, split: PairSet, memory_gb: float) -> PairSet:
     return replace(split, regions=regions)
 
 
-def parts_of(method: object, kind: type[Part]) -> Iterator[Part]:
-    """Yield the parts of a method's networks that are of some kind."""
-    for value in vars(method).values():
-        for net in value if isinstance(value, list) else [value]:
-            for part in net.modules() if isinstance(net, nn.Module) else ():
-                if isinstance(part, kind):
-                    yield part
-
-
 def words_of(split: PairSet) -> SeenWords:
     """Return the words of a split."""
     if split.words is None:
         raise ConfigError(
-            f"{WANTED_BY}: the features of this release hold no words; expected those of a "
-            "detector that reads, such as tiny-web"
+            "method.words or model.similarity=reading: the features of this release hold no words; "
+            "expected those of a detector that reads, such as tiny-web"
         )
     return split.words

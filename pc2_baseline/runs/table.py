@@ -17,12 +17,7 @@ import torch
 
 from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError, NowError, TrainingError
-from now_builder.formats.io import (
-    read_json,
-    refuse_folder_of_others,
-    remove_leftovers,
-    sha256_of,
-)
+from now_builder.formats.io import read_json, refuse_folder_of_others, remove_leftovers, sha256_of
 from pc2_baseline.config import Settings
 from pc2_baseline.data.readers import DataIdentity, check_layout, identify, make_reader
 from pc2_baseline.progress import say
@@ -206,11 +201,7 @@ def _outcomes(work: Work, runs: Sequence[Run]) -> Generator[tuple[Run, str | Non
 
 
 def in_process(release: Path, run: Run, threads: int, slot: Environment) -> None:
-    """Train and measure a run in a process of its own, whose messages go to ``seed-N.log``.
-
-    Raises:
-        TrainingError: If it failed, with the last line of its log.
-    """
+    """Train and measure a run in a process of its own, whose messages go to ``seed-N.log``."""
     log = beside(run.folder, ".log")
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")

@@ -13,11 +13,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from now_builder.errors import FormatError, TrainingError
-from now_builder.formats.release import (
-    open_regions,
-    read_pairs,
-    write_pairs,
-)
+from now_builder.formats.release import open_regions, read_pairs, write_pairs
 from now_builder.formats.word_vectors import count_units, unit_vector
 from pc2_baseline.config import Plan
 from pc2_baseline.data.planted import plant
