@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +25,6 @@ _PAIR_BYTES = 1_500
 """Bytes of a pair's captions, token ids and rows."""
 _YIELD = 0.6
 """Share of a list's URLs that end as a pair (assumed): the rest fail or have no description."""
-_LONGEST = 2_000_000
-"""URLs of the longest list that is advised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,6 @@ class BuildPlan:
         hours: Hours of each stage on this machine.
         bytes: Size in bytes of each stage's output.
         peak_bytes: Largest disk use, while parts of the features are merged.
-        free_bytes: Free disk at the output folder.
         lacks: Lines that each name something this machine lacks, with the remedy.
     """
 
@@ -51,24 +47,19 @@ class BuildPlan:
     hours: dict[str, float]
     bytes: dict[str, int]
     peak_bytes: int
-    free_bytes: int
     lacks: list[str]
 
     def __str__(self) -> str:
         pools = ", ".join(f"{name} {pairs:,}" for name, pairs in self.pools.items())
-        total = sum(self.pools.values())
-        rows = [f"{name:9} {_hours(self.hours[name]):>9} {_disk(self.bytes[name]):>9}"
-                for name in self.hours]  # fmt: skip
-        hours, peak = _hours(sum(self.hours.values())), _disk(self.peak_bytes)
-        lines = [
+        stages = [(name, hours, self.bytes[name]) for name, hours in self.hours.items()]
+        stages.append(("at most", sum(self.hours.values()), self.peak_bytes))
+        return "\n".join([
             f"{self.urls:,} URLs: {self.pages:,} pages on {self.hosts:,} hosts",
-            f"about {total:,} pairs (assumed: {_YIELD:.0%} of the pages): {pools}",
-            *rows,
-            f"together  {hours:>9} {peak:>9}  at the fullest moment; {_disk(self.free_bytes)} free",
+            f"about {sum(self.pools.values()):,} pairs (assumed: {_YIELD:.0%} of pages): {pools}",
+            *(f"{name:9} {hours:9.2f} h {_disk(size):>9}" for name, hours, size in stages),
             "what this machine lacks:",
             *(f"- {line}" for line in self.lacks or ["nothing"]),
-        ]
-        return "\n".join(lines)
+        ])  # fmt: skip
 
 
 def plan_build(urls: Path, out: Path, settings: BuildSettings) -> BuildPlan:
@@ -80,8 +71,8 @@ def plan_build(urls: Path, out: Path, settings: BuildSettings) -> BuildPlan:
     hosts = Counter({site: min(count, quota) for site, count in sites.items()})
     pages = hosts.total()
     pools = _pools(pages, choose_shares(crawl.split_shares, len(listed)))
-    wanted = {name: size for name in SPLITS if (size := getattr(settings.package, name))}
-    released = sum(min(pairs, wanted.get(name, pairs)) for name, pairs in pools.items())
+    wanted = {name: getattr(settings.package, name) for name in SPLITS}
+    released = sum(min(pools[name], wanted[name]) for name in SPLITS)
     cores, findings = len(os.sched_getaffinity(0)), doctor.check()
     on_gpu = detect.device != "cpu" and any(f.found for f in findings if f.name == doctor.GPU)
     waiting_s = 0.0 if crawl.allow_private else max(hosts.values()) * crawl.per_host_delay_s
@@ -102,10 +93,12 @@ def plan_build(urls: Path, out: Path, settings: BuildSettings) -> BuildPlan:
     free = shutil.disk_usage(place).free
     peak = sum(sizes.values()) + max(0, sizes["detect"] - sizes["package"])
     lacks = [f"disk: {_disk(free)} free, expected {_disk(peak)}"] if peak > free else []
-    lacks += _too_few(pools, wanted, settings)
+    if short := [f"{pools[name]:,} of {wanted[name]:,} pairs of {name}" for name in SPLITS
+                 if pools[name] < wanted[name]]:  # fmt: skip
+        lacks.append(f"URLs: about {', '.join(short)} are to be expected; list more")
     lacks += [str(finding) for finding in findings if not finding.found]
     hours = {name: round(value / 3600, 4) for name, value in seconds.items()}
-    return BuildPlan(len(listed), pages, len(hosts), pools, hours, sizes, peak, free, lacks)
+    return BuildPlan(len(listed), pages, len(hosts), pools, hours, sizes, peak, lacks)
 
 
 def _pools(pages: int, shares: Shares) -> dict[Split, int]:
@@ -113,30 +106,6 @@ def _pools(pages: int, shares: Shares) -> dict[Split, int]:
     pairs = pages * _YIELD
     dev, test = round(pairs * shares.dev), round(pairs * shares.test)
     return {"train": round(pairs) - dev - test, "dev": dev, "test": test}
-
-
-def _too_few(
-    pools: Mapping[Split, int], wanted: Mapping[Split, int], settings: BuildSettings
-) -> Iterable[str]:
-    short = [f"{pools[name]:,} of {size:,} pairs of {name}" for name, size in wanted.items()
-             if pools[name] < size]  # fmt: skip
-    if short:
-        shares = settings.crawl.split_shares
-        fitting = (
-            urls
-            for urls in range(1000, _LONGEST, 1000)
-            if all(
-                _pools(urls, choose_shares(shares, urls))[name] >= size
-                for name, size in wanted.items()
-            )
-        )
-        urls = next(fitting, None)
-        remedy = f"list about {urls:,} URLs" if urls else "choose other crawl.split_shares"
-        yield f"URLs: about {', '.join(short)} are to be expected; {remedy}"
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:.1f} h" if hours >= 1 else f"{max(hours * 60, 0.1):.1f} min"
 
 
 def _disk(size: int) -> str:

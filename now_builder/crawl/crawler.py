@@ -47,7 +47,9 @@ _PAGES_PER_CORE = 3
 _GRACE_S = 150.0
 """Seconds of a visit besides those of the page: for robots.txt, for starting a browser."""
 
-_CRASH_RETRIES = 2
+RETRIES, _CRASH_RETRIES, _BUSY_RETRIES = 1, 2, 2
+"""Further attempts after an error that may pass, a crash of the browser, and 429 or 503."""
+
 _BACK_OFF_S = 0.5
 _BUSY_S, _LONGEST_BUSY_S = 10.0, 120.0
 """First pause of a busy host that names none, and the longest pause that a crawl waits for."""
@@ -204,7 +206,7 @@ class Crawler:
         before = self._busy[line.key]
         pause_s = error.retry_after_s
         pause_s = _BUSY_S * 2**before if pause_s is None else pause_s
-        if before >= self.settings.busy_retries or pause_s > _LONGEST_BUSY_S:
+        if before >= _BUSY_RETRIES or pause_s > _LONGEST_BUSY_S:
             return False
         self._busy[line.key] += 1
         host = site_of(visit.row.final_url or line.url_canonical)
@@ -226,7 +228,7 @@ class Crawler:
         """
         attempts = 0
         alone = False
-        left = Counter(dict.fromkeys(TRANSIENT, self.settings.retries))
+        left = Counter(dict.fromkeys(TRANSIENT, RETRIES))
         left["browser_crashed"] = _CRASH_RETRIES
         while True:
             visit = await self._visit(line, proxy, alone=alone)

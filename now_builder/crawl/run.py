@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from now_builder.crawl.crawler import crawl_shards
+from now_builder.crawl.crawler import RETRIES, crawl_shards
 from now_builder.crawl.plan.planning import (
     assign_host_groups,
     check_can_start_over,
@@ -212,7 +212,7 @@ def _limits(plan: Sequence[Planned], settings: CrawlSettings) -> Callable[[Shard
     hosts: dict[int, Counter[str]] = defaultdict(Counter)
     for line in plan:
         hosts[line.shard][line.site] += 1
-    page_s = (1 + settings.retries) * (settings.page_timeout_s + 5.0)
+    page_s = (1 + RETRIES) * (settings.page_timeout_s + 5.0)
     delay_s = max(settings.per_host_delay_s, 30.0 if settings.robots else 0.0)
     concurrency = _for_workers(settings).concurrency
 

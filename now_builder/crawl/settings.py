@@ -42,12 +42,6 @@ class CrawlSettings(DistributedSettings):
     )
     per_host_delay_s: float = Field(1.0, ge=0, description="Delay between visits to a public host.")
     per_host_quota: int = Field(0, ge=0, description="Maximum pages per public host; 0: no limit.")
-    max_bytes: int = Field(
-        64_000_000,
-        gt=0,
-        description="Maximum bytes per page, pictures included; half as many for its HTML, "
-        "unpacked.",
-    )
     split_seed: int = Field(0, description="Seed of the split into train, dev and test.")
     split_by: Literal["auto", "domain", "site", "page"] = Field(
         "auto",
@@ -93,29 +87,10 @@ class CrawlSettings(DistributedSettings):
         description="Contact no other host: requests to others, those of pages for scripts and "
         "pictures too, are refused at once. A host, or *.test for all below. May be repeated.",
     )
-    busy_retries: int = Field(
-        2,
-        ge=0,
-        description="Further attempts after 429 or 503. The host is left alone for as long as "
-        "Retry-After says, or 10 s, 20 s and so on; one that asks for more than two minutes is "
-        "given up.",
-    )
     retry_failed: bool = Field(
         default=False,
         description="Visit again the pages that failed before; with --shards-from in all shares "
         "or in none.",
-    )
-    retries: int = Field(
-        1,
-        ge=0,
-        description="Further attempts after net_error or renderer_crashed; browser_crashed has "
-        "two of its own. Any other failure is final until --retry-failed.",
-    )
-    page_memory_mb: int = Field(
-        1500,
-        ge=1,
-        description="Maximum MB of a browser process. A larger process is killed at once, and its "
-        "page is renderer_crashed.",
     )
     shards_from: str = Field(
         "",

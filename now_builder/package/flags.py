@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from itertools import chain
+from typing import Any
 
 from phonenumbers import SUPPORTED_REGIONS, Leniency, PhoneNumberMatcher
 from pydantic import TypeAdapter
@@ -44,15 +45,6 @@ _DIGITS = 7
 _LONGEST = 10_000
 """Characters of a text in which personal data are looked for."""
 _PARTS = re.compile(r"\s*[|｜–—·•_»«:：]\s*|\s+-\s+|-\s|\s-|(?<=\S)[!,.，。]\s+")
-_REGIONS = {
-    "zh": "CN", "ja": "JP", "ko": "KR", "en": "US", "ru": "RU", "de": "DE", "fr": "FR", "es": "ES",
-    "it": "IT", "pt": "BR", "nl": "NL", "pl": "PL", "tr": "TR", "vi": "VN", "th": "TH", "id": "ID",
-    "uk": "UA", "cs": "CZ", "sv": "SE", "hu": "HU", "el": "GR", "he": "IL", "fa": "IR", "ar": "SA",
-    "no": "NO", "da": "DK", "fi": "FI", "is": "IS", "et": "EE", "lv": "LV", "lt": "LT", "ro": "RO",
-    "bg": "BG", "hr": "HR", "sl": "SI", "sr": "RS", "mk": "MK", "sq": "AL", "sk": "SK", "ca": "ES",
-    "bn": "BD", "hi": "IN", "zh-Hant": "TW",
-}  # fmt: skip
-"""Country of a telephone number without a country code, by language of the page."""
 
 
 def flags_of(row: CaptureRow) -> frozenset[str]:
@@ -122,7 +114,7 @@ def personal_data(text: str, site: str, lang: str | None) -> Iterator[tuple[str,
     )
     yield from (("id_number", match[0]) for match in numbers)
     top = site.rpartition(".")[2].upper().replace("UK", "GB")
-    region = top if top in SUPPORTED_REGIONS else _REGIONS.get(lang or "")
+    region = top if top in SUPPORTED_REGIONS else _words()["regions"].get(lang or "")
     text = _EMAIL.sub(" ", text)
     for country, leniency in ((region, Leniency.STRICT_GROUPING), (None, Leniency.VALID)):
         for match in PhoneNumberMatcher(text, country, leniency):  # of no country: those with a +
@@ -170,7 +162,7 @@ def is_error(title: str, caption: str) -> bool:
 
 
 @cache
-def _words() -> dict[str, dict[str, list[str]]]:
+def _words() -> dict[str, dict[str, Any]]:
     text = (files("now_builder.package") / "words.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 

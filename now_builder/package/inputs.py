@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from now_builder.errors import FormatError
-from now_builder.formats.captions import Vocabulary, read_captions
+from now_builder.formats.captions import Vocabulary, find_tokenizers, read_captions, read_vocabulary
 from now_builder.formats.features import Features
 from now_builder.formats.io import sha256_of
 from now_builder.formats.pair_statistics import read_suspects
@@ -23,11 +23,12 @@ from now_builder.formats.shard import (
     rows_path,
     stream_rows,
 )
-from now_builder.formats.split import Split, SplitPlan, names_above, suffix_list
+from now_builder.formats.split import SplitPlan, names_above, suffix_list
 from now_builder.formats.tables import read_hosts
 from now_builder.formats.verdicts import Verdict, read_named
+from now_builder.package.filters import CrawledPages
 from now_builder.package.flags import flags_of, same_screenshots
-from now_builder.package.licences import Sites, read_sites
+from now_builder.package.licences import read_sites
 from now_builder.package.settings import PackageSettings
 from now_builder.program.progress import watched
 
@@ -46,17 +47,11 @@ class Inputs:
 
     split: SplitPlan
     learned: SplitPlan
-    plan: list[Planned]
-    rows: dict[str, CaptureRow]
-    ids: dict[str, dict[str, list[int]]]
+    pages: CrawledPages
     vocabularies: dict[str, Vocabulary]
     tokenizers: dict[str, str]
     judged: dict[str, Verdict] | None
-    sites: Sites | None
-    suspects: dict[str, float]
-    never: frozenset[str]
     hashes: dict[str, str]
-    flags: Mapping[str, frozenset[str]]
 
 
 def read_inputs(
@@ -65,7 +60,7 @@ def read_inputs(
     release: Path,
     settings: PackageSettings,
     split: SplitPlan,
-    vocabularies: dict[str, Vocabulary],
+    features: Features,
 ) -> Inputs:
     """Read plan, rows, captions and the files that settings name; hash all of them."""
     plan = read_plan(captures)
@@ -74,12 +69,14 @@ def read_inputs(
     shards = [sha256_of(rows_path(captures, shard)) for shard in complete_shards(captures)]
     hashes["rows"] = hashlib.sha256("\n".join(shards).encode()).hexdigest()
     ids: dict[str, dict[str, list[int]]] = {}
-    for name, vocabulary in vocabularies.items():
+    vocabularies: dict[str, Vocabulary] = {}
+    for name in find_tokenizers(captions):
+        vocabularies[name] = read_vocabulary(captions / f"{name}.vocab.json")
         path = captions / f"{name}.txt"
         ids[name] = read_captions(path)
         hashes[name] = sha256_of(path)
         hashes[f"{name}.vocab"] = sha256_of(captions / f"{name}.vocab.json")
-        if vocabulary.extra.get("ids_sha256", hashes[name]) != hashes[name]:
+        if vocabularies[name].extra.get("ids_sha256", hashes[name]) != hashes[name]:
             raise FormatError(path, "does not belong to its vocabulary; run tokenize again")
     paths = [captions / f"{name}.tokenizer.json" for name in sorted(vocabularies)]
     raw = {path.name: _read_text(path) for path in paths if path.exists()}
@@ -98,10 +95,9 @@ def read_inputs(
     never = frozenset(read_hosts(named["never"]) if settings.never else ())
     hashes |= {name: sha256_of(path) for name, path in named.items()}
     pools = choose_pools(split, settings, sites)
-    return Inputs(
-        pools, split, plan, rows, ids, vocabularies, raw, judged, licensed, suspects, never, hashes,
-        flags,
-    )  # fmt: skip
+    known = frozenset(features.keys)
+    pages = CrawledPages(plan, rows, known, ids, flags, licensed, suspects, never)
+    return Inputs(pools, split, pages, vocabularies, raw, judged, hashes)
 
 
 def _from_release(release: Path, name: str) -> Path:
@@ -183,17 +179,6 @@ def read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
         named = ", ".join(missing[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
         _log.warning("%s: no page in the crawl of %s", path, named)
     return sorted({*sites}.difference(missing))
-
-
-def count_learned(
-    learned: SplitPlan, rows: Mapping[str, CaptureRow], splits: Mapping[Split, Sequence[str]]
-) -> dict[Split, int]:
-    """Count the pairs of dev and test that were in the train pool of the stages before."""
-    return {
-        split: sum(learned.pool_of(rows[key].site, key) == "train" for key in keys)
-        for split, keys in splits.items()
-        if split != "train"
-    }
 
 
 def read_judgements(paths: Iterable[Path], plan: Iterable[Planned]) -> dict[str, Verdict]:

@@ -3,17 +3,29 @@
 import logging
 import platform
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from now_builder import __version__
 from now_builder.config import build
-from now_builder.errors import ConfigError
-from now_builder.formats.captions import find_tokenizers, read_vocabulary, to_line, write_vocabulary
-from now_builder.formats.features import OF_FILE, Features, check_captures, open_features
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.captions import to_line, write_vocabulary
+from now_builder.formats.features import (
+    DIMENSION,
+    OF_FILE,
+    REGIONS,
+    FeatureBatch,
+    Features,
+    check_captures,
+    open_features,
+    write_features,
+)
 from now_builder.formats.io import (
     alone_in,
     refuse_folder_of_others,
@@ -30,14 +42,14 @@ from now_builder.formats.release import (
     Manifest,
     Pair,
     fingerprint,
+    hash_of,
     read_manifest,
     write_manifest,
     write_pairs,
     write_rejects,
 )
 from now_builder.formats.split import SPLITS, Split, SplitPlan, read_split
-from now_builder.formats.statistics import ReleaseStatistics
-from now_builder.package.arrays import ArrayFiles, write_images
+from now_builder.formats.statistics import ReleaseStatistics, SplitStatistics
 from now_builder.package.card import (
     ReleaseDescription,
     capture_columns,
@@ -47,11 +59,10 @@ from now_builder.package.card import (
     write_card,
 )
 from now_builder.package.croissant import make_croissant
-from now_builder.package.filters import CrawledPages, Selection, select, unusable
+from now_builder.package.filters import Selection, select, unusable
 from now_builder.package.inputs import (
     FILES,
     Inputs,
-    count_learned,
     hash_of_features,
     read_inputs,
     relative,
@@ -60,11 +71,13 @@ from now_builder.package.inputs import (
 from now_builder.package.licences import write_licences
 from now_builder.package.screenshots import find_consent_walls
 from now_builder.package.settings import PackageSettings
+from now_builder.program.progress import watched
 
 _log = logging.getLogger(__name__)
 
 _PREVIOUS = ".previous-manifest.json"
 _LIBRARIES = ("h5py", "numpy", "phonenumberslite", "pyarrow", "tldextract")
+_BATCH = 128
 _FEW = 50
 _MORE = (
     "; dev and test are too small to tell methods apart: crawl more sites, or into a new folder"
@@ -107,33 +120,27 @@ def _package(
 ) -> Manifest:
     split = read_split(captures / "split.toml")
     before = _before(release)
-    vocabularies = {
-        name: read_vocabulary(captions / f"{name}.vocab.json") for name in find_tokenizers(captions)
-    }
     resolved = resolve_settings(settings, split, before, release)
     with open_features(features) as opened:
-        inputs = read_inputs(captures, captions, release, resolved, split, vocabularies)
-        screenshots = {key: row.sha256 for key, row in inputs.rows.items()}
+        inputs = read_inputs(captures, captions, release, resolved, split, opened)
+        pages = inputs.pages
+        screenshots = {key: row.sha256 for key, row in pages.rows.items()}
         check_captures(features, opened.keys, opened.attributes, screenshots)
         inputs.hashes["features"] = hash_of_features(features, opened)
         if not force and before is not None and _stands(release, before, resolved, inputs):
             (release / _PREVIOUS).unlink(missing_ok=True)  # of a kill right after the manifest
             return before
-        pages = CrawledPages(
-            inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids, inputs.flags,
-            inputs.sites, inputs.suspects, inputs.never,
-        )  # fmt: skip
         if "consent_wall" in resolved.dropped_flags:
             usable = frozenset(n.key for n in pages.plan if unusable(pages, n.key) is None)
             walls = find_consent_walls(captures, usable)
             pages = replace(pages, flags=with_flag(pages.flags, "consent_wall", walls))
+            inputs = replace(inputs, pages=pages)
         selection = select(pages, inputs.split, resolved, inputs.judged)
         _warn_of_unknown_words(selection, inputs)
         _check_sizes(selection, resolved, release)
         if before is not None and not force:
             _warn_of_replacing(release, before, _fingerprints(selection, inputs))
         _clear(release)
-        inputs = replace(inputs, flags=pages.flags)
         return _write(release, opened, inputs, selection, resolved)
 
 
@@ -218,9 +225,10 @@ def _check_sizes(selection: Selection, settings: PackageSettings, release: Path)
 def _warn_of_unknown_words(selection: Selection, inputs: Inputs) -> None:
     """Name the languages of pages whose captions have no token that the train pool has."""
     lost = [item.key for item in selection.rejects if item.reason.startswith("empty_tokens:")]
-    counts = Counter(inputs.rows[key].lang or "unknown" for key in lost)
+    rows = inputs.pages.rows
+    counts = Counter(rows[key].lang or "unknown" for key in lost)
     if counts:
-        pages = Counter(row.lang or "unknown" for row in inputs.rows.values() if row.caption)
+        pages = Counter(row.lang or "unknown" for row in rows.values() if row.caption)
         shares = (f"{lang} {count} of {pages[lang]}" for lang, count in counts.most_common())
         _log.warning(
             "%d pages are rejects, as no word or letter of their captions is in the train pool "
@@ -232,7 +240,8 @@ def _warn_of_unknown_words(selection: Selection, inputs: Inputs) -> None:
 def _fingerprints(selection: Selection, inputs: Inputs) -> dict[str, dict[str, str]]:
     return {
         split: {
-            name: fingerprint(keys, (ids[key] for key in keys)) for name, ids in inputs.ids.items()
+            name: fingerprint(keys, (ids[key] for key in keys))
+            for name, ids in inputs.pages.ids.items()
         }
         for split, keys in selection.splits.items()
     }
@@ -259,7 +268,13 @@ def _count_learned(release: Path, inputs: Inputs, selection: Selection) -> dict[
     """Count pairs of dev and test in the train pool of the crawl, and warn, if pools are new."""
     if inputs.split == inputs.learned:
         return {}
-    found = count_learned(inputs.learned, inputs.rows, selection.splits)
+    found = {
+        split: sum(
+            inputs.learned.pool_of(inputs.pages.rows[key].site, key) == "train" for key in keys
+        )
+        for split, keys in selection.splits.items()
+        if split != "train"
+    }
     counts = [f"{n} of {len(selection.splits[name])} pairs of {name}" for name, n in found.items()]
     _log.warning(
         "%s: its pools are not those of split.toml, on whose train pool the vocabularies were "
@@ -288,32 +303,33 @@ def _write(
     selection: Selection,
     settings: PackageSettings,
 ) -> Manifest:
-    statistics = ReleaseStatistics(capture_columns(inputs.rows))
+    pages = inputs.pages
+    statistics = ReleaseStatistics(capture_columns(pages.rows))
     pairs: dict[Split, list[Pair]] = {}
     shapes: dict[str, list[int] | None] = {}
     for split, keys in selection.splits.items():
         h5 = Path(DATA_FOLDER) / f"{split}.h5"
         npy = Path(DATA_FOLDER) / f"{split}_ims.npy" if settings.npy else None
-        files = ArrayFiles(release / h5, release / npy if npy else None)
-        hashes = write_images(features, keys, files, statistics.splits[split])
+        part = release / npy if npy else None
+        hashes = _write_images(features, keys, release / h5, part, statistics.splits[split])
         pairs[split] = _pairs(split, keys, inputs, hashes)
-        count_pairs(statistics.splits[split], pairs[split], inputs.ids)
+        count_pairs(statistics.splits[split], pairs[split], pages.ids)
         for name in [h5, *([npy] if npy else [])]:
             shapes[name.as_posix()] = [len(keys), *features.dataset.shape[1:]]
     shapes |= dict.fromkeys(_write_texts(release, inputs, selection))
     write_pairs(release / "pairs.parquet", [pair for split in SPLITS for pair in pairs[split]])
     write_rejects(release / "rejects.parquet", selection.rejects)
     licences: dict[str, int] = {}
-    if inputs.sites is not None:
+    if pages.sites is not None:
         hosts = (pair.site for split in SPLITS for pair in pairs[split])
-        licences = write_licences(release / LICENCES, inputs.sites, hosts)
+        licences = write_licences(release / LICENCES, pages.sites, hosts)
         shapes[LICENCES] = None
     description = ReleaseDescription(
         statistics,
         inputs.vocabularies,
-        len(inputs.plan),
+        len(pages.plan),
         selection.reasons,
-        fetch_times(inputs.rows),
+        fetch_times(pages.rows),
         count_verdicts(pairs, inputs.judged),
         inputs.learned,
         _count_learned(release, inputs, selection),
@@ -327,14 +343,60 @@ def _write(
     return _describe(release, inputs, settings, selection, description, shapes)
 
 
+def _write_images(
+    features: Features, keys: Sequence[str], h5: Path, matrix: Path | None,
+    statistics: SplitStatistics,
+) -> list[str]:  # fmt: skip
+    """Copy the features of some pages to ``h5``, a few at a time, in the order of ``keys``.
+
+    ``matrix`` is a second file for the regions alone, as the authors' loader reads them.
+
+    Returns:
+        Hash of each page's regions as stored.
+
+    Raises:
+        FormatError: If a page's features are not finite.
+    """
+    place = {key: row for row, key in enumerate(features.keys)}
+    rows = np.array([place[key] for key in keys], dtype=np.int64)
+    hashes: list[str] = []
+    attributes = {name: value for name, value in features.attributes.items() if name not in OF_FILE}
+    with ExitStack() as stack:
+        npy: BinaryIO | None = None
+        half = features.dataset.dtype.itemsize == 2
+        kind = "<f2" if half else "<f4"
+        if matrix is not None:  # not mapped: a full disk would kill the process
+            npy = stack.enter_context(stack.enter_context(replacing(matrix)).open("wb"))
+            shape = (len(keys), REGIONS, DIMENSION)
+            head = {"descr": kind, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(npy, head)
+
+        def batches() -> Iterator[FeatureBatch]:
+            starts = range(0, len(rows), _BATCH)
+            for start in watched(starts, h5.stem, "batch"):
+                batch = features.read(rows[start : start + _BATCH])
+                bad = ~np.isfinite(batch.regions).all((1, 2))
+                if bad.any():
+                    key = batch.keys[bad.argmax()]
+                    raise FormatError(features.path, f"page {key}: regions not finite")
+                if npy is not None:
+                    npy.write(batch.regions.astype(kind, copy=False).tobytes())
+                hashes.extend(hash_of(page) for page in batch.regions)
+                statistics.add_regions(batch.n_regions, batch.source)
+                yield batch
+
+        write_features(h5, batches(), attributes, half, len(keys))
+    return hashes
+
+
 def _pairs(split: Split, keys: list[str], inputs: Inputs, hashes: list[str]) -> list[Pair]:
     return [
         Pair(
             key, split, index, row.url, row.site, row.caption or "", row.caption_source, row.lang,
-            row.phash, hashes[index], ",".join(sorted(inputs.flags.get(key, ()))),
+            row.phash, hashes[index], ",".join(sorted(inputs.pages.flags.get(key, ()))),
         )
         for index, key in enumerate(keys)
-        if (row := inputs.rows[key])
+        if (row := inputs.pages.rows[key])
     ]  # fmt: skip
 
 
@@ -349,7 +411,7 @@ def _write_texts(release: Path, inputs: Inputs, selection: Selection) -> list[st
 
     for split, keys in selection.splits.items():
         write(f"{DATA_FOLDER}/{split}_ids.txt", (f"{key}\n" for key in keys))
-        for name, ids in inputs.ids.items():
+        for name, ids in inputs.pages.ids.items():
             lines = (f"{to_line(ids[key])}\n" for key in keys)
             write(f"{DATA_FOLDER}/{split}_caps_{name}.txt", lines)
     for name, text in inputs.tokenizers.items():

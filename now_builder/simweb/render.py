@@ -2,10 +2,14 @@
 
 import json
 import re
+from functools import cache
 from html import escape
+from importlib.resources import files
 from random import Random
+from typing import Any
 
-from now_builder.simweb.templates import cookie_notice, site_template
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
 from now_builder.simweb.view import View, site_style
 from now_builder.simweb.world import Page, World
 
@@ -15,14 +19,20 @@ _UNSURE = re.compile("[^\x00-\x7fÀ-ÖØ-öø-ɏЀ-ӿぁ-んァ-ヶー一-鿿가
 
 _HTML_LANGS = {"zh": "zh-CN", "en": "en", "ja": "ja", "ru": "ru", "es": "es", "ko": "ko"}
 _HUGE_ROWS = 9000
+_TEMPLATES = ("news", "shop", "article", "landing", "profile", "forum", "results", "slides")
+"""Kinds of phone page, each showing pictures of its topic at the top."""
 
 
 def render(world: World, page: Page, *, refreshed: bool = False) -> bytes:
     """Render a page's HTML; ``refreshed`` leaves out the refresh of a page that has one."""
     view = View(world, page, Random(f"{world.settings.seed}/view/{page.number}"))
-    body = site_template(world.settings.seed, page.site)(view)
+    # A site's template does not depend on its topics.
+    chosen = Random(f"{world.settings.seed}/template/{page.site}").randrange(1000)
+    template: Any = _environment().get_template(_TEMPLATES[chosen % len(_TEMPLATES)])
+    body = template.render(view=view)
     if view.rng.random() < 0.12:
-        body += cookie_notice(view)
+        parts: Any = _environment().get_template("parts").module
+        body += parts.cookie_notice(view)
     before, late, inside = _placed_description(view)
     lang = "zh-TW" if page.charset == "big5" else _HTML_LANGS[view.site.lang]
     refresh = ""
@@ -38,6 +48,18 @@ def render(world: World, page: Page, *, refreshed: bool = False) -> bytes:
         f"{_after(view)}</body></html>"
     )
     return encode(html, page.charset)
+
+
+@cache
+def _environment() -> Environment:
+    """Return the templates of the folder, in which line breaks and indentations say nothing."""
+    folder = files("now_builder.simweb") / "templates"
+
+    def read(name: str) -> str:
+        return re.sub(r"\n\s*", "", (folder / f"{name}.j2").read_text(encoding="utf-8"))
+
+    # A view escapes what it says, and draws pictures, which are HTML.
+    return Environment(loader=FunctionLoader(read), undefined=StrictUndefined)  # noqa: S701
 
 
 def encode(html: str, charset: str) -> bytes:

@@ -1,5 +1,6 @@
 """The texts, colours and pictures of one page, for its template."""
 
+import tomllib
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
@@ -12,20 +13,8 @@ from now_builder.simweb.world import Page, Site, World, token
 _STYLE = (files("now_builder.simweb") / "site.css").read_text(encoding="utf-8").replace("\n", "")
 """The rules of all sites, whose colours and sizes are variables of a site's own."""
 
-_ICONS = {
-    "menu": "M3 6h18M3 12h18M3 18h18",
-    "search": "M10 4a6 6 0 1 0 0 12a6 6 0 1 0 0-12M15 15l6 6",
-    "cart": "M3 4h3l3 11h10l2-8H7M10 20h.1M18 20h.1",
-    "heart": "M12 20C-4 9 8 0 12 8C16 0 28 9 12 20",
-    "star": "M12 3l3 6l6 1l-4.500 4.500l1 6.500l-5.500-3l-5.500 3l1-6.500L3 10l6-1Z",
-    "user": "M12 4a4 4 0 1 0 0 8a4 4 0 1 0 0-8M4 21q0-7 8-7t8 7",
-    "home": "M3 12l9-8l9 8M6 10v10h12V10",
-    "share": "M6 12l12-7M6 12l12 7M18 5h.1M18 19h.1M6 12h.1",
-    "bell": "M6 17V11a6 6 0 0 1 12 0v6l2 1H4ZM11 21h2",
-    "back": "M15 4l-8 8l8 8",
-    "more": "M5 12h.1M12 12h.1M19 12h.1",
-    "down": "M5 9l7 7l7-7",
-}
+_ICONS = tomllib.loads((files("now_builder.simweb") / "icons.toml").read_text(encoding="utf-8"))
+"""The path of each icon on a square of 24 units."""
 
 
 @dataclass(slots=True)

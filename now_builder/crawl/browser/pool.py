@@ -16,7 +16,7 @@ from playwright.async_api import Error as PlaywrightError
 
 from now_builder import __version__
 from now_builder.crawl.browser.processes import Driver, DriverError, end_process, limit_memory
-from now_builder.crawl.browser.tab import SCALE, SCREEN, Tab, UrlCheck
+from now_builder.crawl.browser.tab import MAX_BYTES, SCALE, SCREEN, Tab, UrlCheck
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.robots_rules import PRODUCT
 from now_builder.crawl.settings import CrawlSettings
@@ -44,6 +44,9 @@ _WATCH_S, _LONGEST_WATCH_S = 0.5, 2.0
 
 _MOST_PAGES = 300
 """Pages until a browser is replaced, as its memory only ever grows."""
+
+_PAGE_MB = 1500
+"""Memory beyond which a process, mostly that of one page, is killed."""
 
 _MOST_MB, _FEWEST_PAGES = 2000, 20
 """Memory of all processes of a browser beyond which it is replaced earlier, but not before so many
@@ -153,7 +156,7 @@ class BrowserPool:
         async with self._extra if alone else nullcontext():
             launched = await (self._launch() if alone else self._acquire())
             launched.in_flight += 1
-            proxy.begin(self._settings.max_bytes)
+            proxy.begin(MAX_BYTES)
             context: BrowserContext | None = None
             captured = False
             try:
@@ -239,9 +242,7 @@ class BrowserPool:
             while True:
                 await asyncio.sleep(pause_s)
                 begun = time.monotonic()
-                held = await loop.run_in_executor(
-                    pool, limit_memory, list(self._alive), self._settings.page_memory_mb
-                )
+                held = await loop.run_in_executor(pool, limit_memory, list(self._alive), _PAGE_MB)
                 for pid, launched in self._alive.items():
                     launched.held_mb = held.get(pid, 0.0)
                 pause_s = min(max(_WATCH_S, 20 * (time.monotonic() - begun)), _LONGEST_WATCH_S)

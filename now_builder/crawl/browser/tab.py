@@ -30,6 +30,9 @@ SCALE = 2
 SCREEN = {"width": WIDTH // SCALE, "height": HEIGHT // SCALE}
 """The phone's screen in CSS px."""
 
+MAX_BYTES = 64_000_000
+"""Maximum bytes of a page, pictures included; half as many of its HTML, unpacked."""
+
 _MOST_DOCUMENTS, _MOST_OF_ONE_URL = 10, 4
 """Documents in a row, and documents of one URL, until a page counts as one that never stays: each
 time that it loads itself again costs the host a request, and a slow machine the time."""
@@ -94,7 +97,6 @@ class Tab:
         self._visit = visit
         self._check_url = check_url
         self._settings = settings
-        self._html_bytes = settings.max_bytes // 2
         # A PNG that is not kept need not be small: a third larger, for less of the browser's time.
         self._shot = {"format": "png", "optimizeForSpeed": settings.image != "png"}
         self._session: CDPSession
@@ -341,8 +343,8 @@ class Tab:
                 reading.cancel()
             data = chunk["data"]
             body += base64.b64decode(data) if chunk.get("base64Encoded") else data.encode()
-            if len(body) > self._html_bytes or self._proxy.exhausted:
-                raise PageError("too_large", f"more than {self._html_bytes} bytes")
+            if len(body) > MAX_BYTES // 2 or self._proxy.exhausted:
+                raise PageError("too_large", f"more than {MAX_BYTES // 2} bytes")
             if chunk["eof"]:
                 return bytes(body), whole
 

@@ -1,55 +1,17 @@
 """Detect the language of a page from its caption and title; a declaration breaks ties."""
 
 import re
+import tomllib
 from collections import defaultdict
 from functools import cache
+from importlib.resources import files
 from operator import itemgetter
 
 import regex
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-_LANGUAGES = {
-    script: languages.split()
-    for script, languages in {
-        r"\p{Hiragana}\p{Katakana}": "ja",
-        r"\p{Hangul}": "ko",
-        r"\p{Thai}": "th",
-        r"\p{Greek}": "el grc",
-        r"\p{Hebrew}": "he yi lad",
-        r"\p{Georgian}": "ka xmf lzz",
-        r"\p{Armenian}": "hy hyw",
-        r"\p{Bengali}": "bn as bpy mni",
-        r"\p{Gurmukhi}": "pa",
-        r"\p{Gujarati}": "gu",
-        r"\p{Oriya}": "or",
-        r"\p{Tamil}": "ta",
-        r"\p{Telugu}": "te",
-        r"\p{Kannada}": "kn tcy",
-        r"\p{Malayalam}": "ml",
-        r"\p{Sinhala}": "si",
-        r"\p{Khmer}": "km",
-        r"\p{Lao}": "lo",
-        r"\p{Myanmar}": "my shn mnw kar ksw",
-        r"\p{Tibetan}": "bo dz",
-        r"\p{Ethiopic}": "am ti tig gez",
-        r"\p{Thaana}": "dv",
-        r"\p{Syriac}": "syr aii arc",
-        r"\p{Mongolian}": "mn mvf",
-        r"\p{Cherokee}": "chr",
-        r"\p{Tifinagh}": "zgh ber kab rif shi tzm",
-        r"\p{Canadian_Aboriginal}": "iu cr oj",
-        r"\p{Nko}": "nqo",
-        r"\p{Ol_Chiki}": "sat",
-        r"\p{Han}": "zh ja yue wuu lzh nan hak gan",
-        r"\p{Arabic}": "ar fa ur ps sd ug ckb ku ks arz ary apc azb bal bqi glk ha kk ky lrc ms "
-        "mzn pa pnb prs sdh skr tg tt uz",
-        r"\p{Cyrillic}": "ru uk be bg mk sr mn kk ky tg tt ba cv ce os ab abq ady alt av az bs bua "
-        "crh cu dar inh kbd kjh koi krc ku kum kv lbe lez mdf mhr mrj myv nog ro rue sah sh tk tyv "
-        "udm uz xal",
-        r"\p{Devanagari}": "hi mr ne sa awa bh bho brx doi dty gom hne kok ks mag mai new raj sat "
-        "sd",
-    }.items()
-}
+_TABLE = files("now_builder.crawl.caption").joinpath("languages.toml").read_text(encoding="utf-8")
+_LANGUAGES = {script: str(text).split() for script, text in tomllib.loads(_TABLE).items()}
 """Scripts, and the languages written in them, the commonest first; kana, which Chinese lacks, comes
 before Han."""
 

@@ -160,28 +160,22 @@ def assign_host_groups(plan: Sequence[Planned], finished: Collection[int]) -> li
     or extended, so that all workers read the same; finished shards keep theirs, unless they are
     visited again.
     """
-    parents: dict[int, int] = {}
+    joined: dict[int, set[int]] = {}  # the shards of a group, by each of them
     first_with: dict[str, int] = {}
     for line in plan:
         if line.shard in finished:
             continue
-        ours, theirs = _root(parents, line.shard), first_with.setdefault(line.site, line.shard)
-        theirs = _root(parents, theirs)
-        parents[max(ours, theirs)] = min(ours, theirs)
-    groups = {
-        line.shard: line.host_group if line.shard in finished else line.shard for line in plan
-    }
-    groups |= {shard: _root(parents, shard) for shard in parents}
-    return [replace(line, host_group=groups[line.shard]) for line in plan]
-
-
-def _root(parents: dict[int, int], shard: int) -> int:
-    """Find the first shard of a shard's group (union-find with path halving)."""
-    parents.setdefault(shard, shard)
-    while parents[shard] != shard:
-        parents[shard] = parents[parents[shard]]
-        shard = parents[shard]
-    return shard
+        ours = joined.setdefault(line.shard, {line.shard})
+        theirs = joined[first_with.setdefault(line.site, line.shard)]
+        if ours is not theirs:
+            small, large = sorted((ours, theirs), key=len)
+            large |= small
+            joined |= dict.fromkeys(small, large)
+    numbers: dict[int, int] = {}
+    for shard, group in joined.items():
+        if shard not in numbers:
+            numbers |= dict.fromkeys(group, min(group))
+    return [replace(line, host_group=numbers.get(line.shard, line.host_group)) for line in plan]
 
 
 def host_groups(plan: Iterable[Planned]) -> list[list[int]]:

@@ -19,7 +19,6 @@ from now_builder.crawl.politeness.robots_rules import (
     path_of,
     rule_of,
 )
-from now_builder.crawl.visit import PageError
 
 AI_TXT = "ai.txt"
 TDM_FILE = "/.well-known/tdmrep.json"
@@ -60,32 +59,63 @@ class _Rules:
     broken: bool = False
 
 
-class Robots:
-    """Decides by robots.txt; the file of each origin is fetched once, by a proxy of its own.
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The rules in the files of an origin; a missing file has none."""
 
-    A broken connection is tried again at once, any other failure after a minute.
+    tdm: tuple[Rule, ...]
+    ai: RobotsRules
+
+
+class SiteRules:
+    """Decides about URLs by what their site says; each origin is asked once for each file.
+
+    A broken connection is tried again at once for robots.txt, any other failure after a minute.
+
+    Args:
+        proxy: A proxy of its own, through which the files are requested.
+        obeyed: Opt-outs to obey; the files of others are not requested.
+        obey_robots: Whether robots.txt is requested and obeyed.
     """
 
-    def __init__(self, proxy: Proxy, user_agent: str) -> None:
+    def __init__(
+        self, proxy: Proxy, user_agent: str, obeyed: frozenset[str], *, obey_robots: bool
+    ) -> None:
         self._proxy = proxy
+        self._obeyed = obeyed
+        self._obey_robots = obey_robots
         self._client = PlainClient(proxy.url, user_agent)
-        self._known = OriginCache(self._fetch)
+        self._rules = OriginCache(self._ask_rules)
+        self._files = OriginCache(self._ask_files)
 
     async def close(self) -> None:
         """Close connections and drop pending requests."""
-        await self._known.close()
+        await self._rules.close()
+        await self._files.close()
         await self._client.close()
 
     async def decide(self, url: str) -> Decision:
-        """Decide whether a URL may be visited.
+        """Decide by robots.txt, and find the opt-outs that hold for a URL.
 
-        Source:
-            RFC 9309: 4xx allows all, 5xx and an unreachable file allow nothing.
+        A site that disallows the URL is asked for nothing else.
 
         Raises:
             PageError: If the host itself cannot be reached or must not be.
         """
-        known = await self._known.of(url)
+        decision = await self.robots(url)
+        if decision.verdict != "allowed":
+            return decision
+        return replace(decision, opt_outs=decision.opt_outs | await self.opt_outs(url))
+
+    async def robots(self, url: str) -> Decision:
+        """Decide by robots.txt alone.
+
+        Source:
+            RFC 9309: 4xx allows all, 5xx and an unreachable file allow nothing.
+        """
+        if not self._obey_robots:
+            return Decision("allowed", "ignored")
+        known = await self._rules.of(url)
         if known.problem:
             return Decision(known.problem, known.note)
         if known.rules is None:
@@ -97,20 +127,42 @@ class Robots:
         opt_outs = {name: f"robots.txt, {line}" for name, line in lines.items()}
         return Decision("allowed", "allowed", delay, opt_outs)
 
-    async def _fetch(self, origin: str) -> tuple[_Rules, bool]:
-        rules = await self._ask(origin)
-        if rules.code == "net_error" if isinstance(rules, PageError) else rules.broken:
+    async def opt_outs(self, url: str) -> dict[str, str]:
+        """Return the opt-outs in files of their own that hold for a URL, and the line of each.
+
+        Source:
+            TDMRep, section on the file on the origin server: of the rules that match a path the
+            first decides. For ai.txt, which is written as a robots.txt: site.spawning.ai; a page is
+            text/html, whatever its path ends with.
+        """
+        if self._obeyed.isdisjoint({TDM, AI_TXT}):
+            return {}
+        files = await self._files.of(url)
+        opt_outs = {}
+        path = path_of(url)
+        rule = next((rule for rule in files.tdm if rule.matches(path)), None)
+        if rule is not None and not rule.allows:
+            opt_outs[TDM] = f"{TDM_FILE}, {rule.said}"
+        line = files.ai.disallowed_by(url) or files.ai.disallowed_by(f"{url}.html")
+        if line is not None:
+            opt_outs[AI_TXT] = f"{AI_TXT}, {line}"
+        return opt_outs
+
+    async def _ask_rules(self, origin: str) -> tuple[_Rules, bool]:
+        rules = await self._fetch(origin)
+        if (refused := self._proxy.refusal(origin)) is None:
+            again = rules.broken
+        else:
+            again = refused.code == "net_error"
+        if again:
             await asyncio.sleep(_AGAIN_S)
-            rules = await self._ask(origin)
-        if isinstance(rules, PageError):
-            raise rules
+            rules = await self._fetch(origin)
+            refused = self._proxy.refusal(origin)
+        if refused is not None:
+            raise refused
         return rules, rules.problem is None
 
-    async def _ask(self, origin: str) -> _Rules | PageError:
-        rules = await self._answer(origin)
-        return self._proxy.refusal(origin) or rules
-
-    async def _answer(self, origin: str) -> _Rules:
+    async def _fetch(self, origin: str) -> _Rules:
         try:
             async with asyncio.timeout(2 * TIMEOUT_S):
                 status, body = await self._client.get(f"{origin}/robots.txt")
@@ -126,90 +178,7 @@ class Robots:
             return _Rules(None, "none")
         return _Rules(parse_robots(body, PRODUCT), "allowed")
 
-
-def _tls_problem(error: BaseException) -> str | None:
-    """Return the problem of a certificate or a handshake, if that is the cause of an error."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return cause.verify_message
-        if isinstance(cause, ssl.SSLError) and not isinstance(cause, _HUNG_UP):
-            return cause.reason
-        cause = cause.__cause__ or cause.__context__
-    return None
-
-
-_IGNORED = Decision("allowed", "ignored")
-
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """The rules in the files of an origin; a missing file has none."""
-
-    tdm: tuple[Rule, ...]
-    ai: RobotsRules
-
-
-class SiteRules:
-    """Decides about URLs by what their site says; each origin is asked once for each file.
-
-    Args:
-        proxy: A proxy of its own, through which the files are requested.
-        obeyed: Opt-outs to obey; the files of others are not requested.
-        obey_robots: Whether robots.txt is requested and obeyed.
-    """
-
-    def __init__(
-        self, proxy: Proxy, user_agent: str, obeyed: frozenset[str], *, obey_robots: bool
-    ) -> None:
-        self._robots = Robots(proxy, user_agent) if obey_robots else None
-        self._obeyed = obeyed
-        self._client = PlainClient(proxy.url, user_agent)
-        self._known = OriginCache(self._ask)
-
-    async def close(self) -> None:
-        """Close connections and drop pending requests."""
-        await self._known.close()
-        await self._client.close()
-        if self._robots is not None:
-            await self._robots.close()
-
-    async def robots(self, url: str) -> Decision:
-        """Decide by robots.txt alone."""
-        return _IGNORED if self._robots is None else await self._robots.decide(url)
-
-    async def decide(self, url: str) -> Decision:
-        """Decide by robots.txt, and find the opt-outs that hold for a URL.
-
-        A site that disallows the URL is asked for nothing else.
-        """
-        decision = await self.robots(url)
-        if decision.verdict != "allowed":
-            return decision
-        return replace(decision, opt_outs=decision.opt_outs | await self.opt_outs(url))
-
-    async def opt_outs(self, url: str) -> dict[str, str]:
-        """Return the opt-outs in files of their own that hold for a URL, and the line of each.
-
-        Source:
-            TDMRep, section on the file on the origin server: of the rules that match a path the
-            first decides. For ai.txt, which is written as a robots.txt: site.spawning.ai; a page is
-            text/html, whatever its path ends with.
-        """
-        if self._obeyed.isdisjoint({TDM, AI_TXT}):
-            return {}
-        files = await self._known.of(url)
-        opt_outs = {}
-        path = path_of(url)
-        rule = next((rule for rule in files.tdm if rule.matches(path)), None)
-        if rule is not None and not rule.allows:
-            opt_outs[TDM] = f"{TDM_FILE}, {rule.said}"
-        line = files.ai.disallowed_by(url) or files.ai.disallowed_by(f"{url}.html")
-        if line is not None:
-            opt_outs[AI_TXT] = f"{AI_TXT}, {line}"
-        return opt_outs
-
-    async def _ask(self, origin: str) -> tuple[_Files, bool]:
+    async def _ask_files(self, origin: str) -> tuple[_Files, bool]:
         tdm, ai = await asyncio.gather(
             self._body(f"{origin}{TDM_FILE}", TDM), self._body(f"{origin}/{AI_TXT}", AI_TXT)
         )
@@ -226,6 +195,18 @@ class SiteRules:
         except FAILURES:
             return None
         return None if status >= 500 or status == 429 else body
+
+
+def _tls_problem(error: BaseException) -> str | None:
+    """Return the problem of a certificate or a handshake, if that is the cause of an error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return cause.verify_message
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, _HUNG_UP):
+            return cause.reason
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def parse_tdm_file(content: bytes) -> tuple[Rule, ...]:

@@ -70,19 +70,7 @@ def test_what_is_lacking_is_said_with_its_remedy(machine, tmp_path):
     lacks = "\n".join(plan(tmp_path, "now-100k").lacks)
     assert "disk: 1.0 MB free, expected " in lacks
     assert "URLs: about 22 of 98,000 pairs of train, 4 of 1,000 pairs of dev, 4 of 1,000" in lacks
-    assert "list about 178,000 URLs" in lacks
     assert "absent  GPU: none; buy one" in lacks
-
-
-def test_a_list_whose_total_suffices_can_lack_pairs_of_a_pool(machine, tmp_path):
-    """51 of 60 pairs of train are too few for 55, though 60 in all are as many as are wanted."""
-    sizes = ["package.train=55", "package.dev=4", "package.test=1", 'crawl.split_by="domain"']
-    for shares, line in {
-        "0.85,0.1,0.05": "URLs: about 51 of 55 pairs of train are to be expected; list about 1,000",
-        "0.95,0,0.05": "0 of 4 pairs of dev are to be expected; choose other crawl.split_shares",
-    }.items():
-        given = (*sizes, f'crawl.split_shares="{shares}"')
-        assert line in "\n".join(plan(tmp_path, None, *given, each=10).lacks)
 
 
 def test_of_the_published_size_each_pool_has_enough():

@@ -208,8 +208,6 @@ def crawl_odd_pages(folder: Path) -> Odd:
                 {
                     "allow_private": True,
                     "resolve": [*_at(server, "site.test", "keep.test"), *_at(sites, "*.test")],
-                    "max_bytes": 20_000_000,
-                    "page_memory_mb": 900,
                     "user_agent_url": "https://who.test/",
                     **values,
                 }

@@ -16,8 +16,6 @@ from .odd import LOST, TIMEOUT_S, Odd
 
 pytestmark = [pytest.mark.browser]
 
-PAGE_MB = 900
-
 STORMS: dict[str, set[str] | frozenset[str | None]] = {
     "/dripping-head": {"timeout"},
     "/endless-hints": {"timeout", "too_large"},
@@ -46,7 +44,7 @@ def test_storms_end_within_their_time_too_and_leave_nothing(tmp_path: Path) -> N
     with Awkward() as server:
         rows = visit(
             tmp_path, server, list(STORMS), page_timeout_s=TIMEOUT_S, settle_s=1.5,
-            max_bytes=20_000_000, concurrency=2, page_memory_mb=PAGE_MB,
+            concurrency=2,
         )  # fmt: skip
     assert {path: row.error for path, row in rows.items() if row.error not in STORMS[path]} == {}
     keys = {capture.key for capture in read_captures(tmp_path / "captures")}

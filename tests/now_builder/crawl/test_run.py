@@ -315,9 +315,6 @@ def test_a_busy_site_is_left_alone_for_as_long_as_it_asks(tmp_path: Path) -> Non
         assert {page: server.hits[page[7:]] for page in attempts} == attempts
         assert {page: row.attempts for page, row in rows.items()} == attempts
         assert [row.error for row in rows.values() if row.error] == ["http_503"]
-        server.hits.clear()
-        rows = visit(tmp_path, server, ["/busy/429/0"], "impatient", busy_retries=1)
-    assert rows["/busy/429/0"].error == "http_429"
 
 
 def test_robots_txt_is_asked_for_wherever_a_page_leads(tmp_path: Path) -> None:

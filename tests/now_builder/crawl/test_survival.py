@@ -55,10 +55,7 @@ def orphans(known: set[psutil.Process]) -> list[str]:
     return left
 
 
-@pytest.mark.parametrize("retries", [0, 1])
-def test_a_renderer_that_dies_in_mid_page_is_that_pages_failure(
-    tmp_path: Path, retries: int
-) -> None:
+def test_a_page_whose_renderer_dies_is_visited_once_more(tmp_path: Path) -> None:
     with Awkward() as server:
 
         def kill() -> None:
@@ -71,10 +68,10 @@ def test_a_renderer_that_dies_in_mid_page_is_that_pages_failure(
         killer = threading.Thread(target=kill)
         killer.start()
         urls = write_list(tmp_path, [server.url("/css")])
-        crawl(urls, tmp_path / "captures", settings_for(server, retries=retries, robots=False))
+        crawl(urls, tmp_path / "captures", settings_for(server, robots=False))
         killer.join()
     (row,) = read_rows(tmp_path / "captures")
-    assert (row.error, row.attempts) == (None if retries else "renderer_crashed", 1 + retries)
+    assert (row.error, row.attempts) == (None, 2)
 
 
 def test_a_page_that_was_captured_is_not_visited_again_if_its_browser_dies_then(

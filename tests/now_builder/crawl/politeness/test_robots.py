@@ -11,7 +11,7 @@ import pytest
 from now_builder.crawl.politeness import plain, site_rules
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Resolver, parse_mapping
-from now_builder.crawl.politeness.site_rules import Robots
+from now_builder.crawl.politeness.site_rules import SiteRules
 from now_builder.crawl.visit import PageError
 
 
@@ -42,14 +42,14 @@ class Sites:
         writer.close()
 
 
-def ask(sites: Sites, work: Callable[[Robots], Awaitable[None]]) -> None:
+def ask(sites: Sites, work: Callable[[SiteRules], Awaitable[None]]) -> None:
     async def run() -> None:
         server = await asyncio.start_server(sites.serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         mapping = parse_mapping(f"*.test:127.0.0.1:{port}")
         async with Proxy(Resolver([mapping], allow_private=True)) as proxy:
             proxy.begin(1 << 40)
-            robots = Robots(proxy, "noise-of-web/test")
+            robots = SiteRules(proxy, "noise-of-web/test", frozenset(), obey_robots=True)
             await work(robots)
             await robots.close()
         server.close()
@@ -62,7 +62,7 @@ def verdict_of(answer: tuple[int, str, bytes] | None) -> str:
     closed = (200, "", CLOSED)
     found = []
 
-    async def work(robots: Robots) -> None:
+    async def work(robots: SiteRules) -> None:
         found.append((await robots.decide("http://a.test/page")).verdict)
 
     ask(Sites({"a.test": answer, "b.test": closed, "xn--n3h.test": closed}), work)
@@ -82,7 +82,7 @@ Allow: /ours/but-this
 def test_the_rules_for_our_token_count_before_those_for_all() -> None:
     sites = Sites({"a.test": (200, "", RULES)})
 
-    async def work(robots: Robots) -> None:
+    async def work(robots: SiteRules) -> None:
         verdicts = [
             (await robots.decide(f"http://a.test{path}")).verdict
             for path in ("/", "/all", "/ours", "/ours/x?y=1", "/ours/but-this")
@@ -153,7 +153,7 @@ def test_a_connection_that_broke_is_tried_once_more_and_then_counts_for_a_while(
     monkeypatch.setattr(plain, "_FAILED_S", 1.0)
     once = Sites({"a.test": (200, "", RULES)}, broken=1)
 
-    async def at_once(robots: Robots) -> None:
+    async def at_once(robots: SiteRules) -> None:
         decisions = await asyncio.gather(*(robots.decide(f"http://a.test/{n}") for n in range(9)))
         assert {decision.verdict for decision in decisions} == {"allowed"}
 
@@ -161,7 +161,7 @@ def test_a_connection_that_broke_is_tried_once_more_and_then_counts_for_a_while(
     assert len(once.asked) == 2
     sites = Sites({"a.test": (200, "", RULES)}, broken=2)
 
-    async def work(robots: Robots) -> None:
+    async def work(robots: SiteRules) -> None:
         for _ in range(3):
             assert (await robots.decide("http://a.test/")).verdict == "robots_unreachable"
         assert len(sites.asked) == 2
@@ -184,7 +184,7 @@ def test_a_host_that_can_be_reached_again_is_asked_again(monkeypatch: pytest.Mon
         mapping = parse_mapping(f"*.test:127.0.0.1:{port}")
         async with Proxy(Resolver([mapping], allow_private=True)) as proxy:
             proxy.begin(1 << 40)
-            robots = Robots(proxy, "noise-of-web/test")
+            robots = SiteRules(proxy, "noise-of-web/test", frozenset(), obey_robots=True)
             if not at_once:
                 with pytest.raises(PageError, match="net_error"):
                     await robots.decide("http://a.test/")
