@@ -2,26 +2,23 @@
 
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from now_builder.formats.captions import Vocabulary
 from now_builder.formats.features import source_name
-from now_builder.formats.release import DATA_FOLDER, Pair
+from now_builder.formats.release import DATA_FOLDER
 from now_builder.formats.shard import CaptureRow
-from now_builder.formats.split import SPLITS, Split, SplitPlan, registrable_domain
+from now_builder.formats.split import Split, SplitPlan, registrable_domain
 from now_builder.formats.statistics import (
     ALIKE,
     Column,
     ReleaseStatistics,
     SplitStatistics,
-    TokenStatistics,
     ranked,
     summarize,
 )
-from now_builder.formats.verdicts import Verdict
 from now_builder.package.settings import FLAGS, PackageSettings
 from now_builder.program.html import template_environment
 
@@ -96,36 +93,6 @@ def _landed(row: CaptureRow) -> str:
     except ValueError:
         host = None
     return registrable_domain(host or row.site)
-
-
-def count_pairs(
-    statistics: SplitStatistics, pairs: Sequence[Pair], ids: Mapping[str, Mapping[str, list[int]]]
-) -> None:
-    """Count the pairs of a split and their captions."""
-    for pair in pairs:
-        statistics.add_pair(pair)
-    for name, captions in ids.items():
-        track = statistics.tracks[name] = TokenStatistics()
-        for pair in pairs:
-            track.add(captions[pair.key])
-
-
-def count_verdicts(
-    pairs: Mapping[Split, Sequence[Pair]], judged: Mapping[str, Verdict] | None
-) -> dict[Split, dict[str, int]]:
-    """Count the pairs of each split by verdict; nothing where there are no judgements."""
-    if judged is None:
-        return {}
-    return {
-        split: ranked(Counter(judged.get(pair.key, "not judged") for pair in pairs[split]))
-        for split in SPLITS
-    }
-
-
-def fetch_times(rows: Mapping[str, CaptureRow]) -> tuple[str, str]:
-    """Return when the first and the last page were fetched; empty if none was."""
-    times = [row.fetched_at for row in rows.values() if row.fetched_at]
-    return (min(times), max(times)) if times else ("", "")
 
 
 def write_card(about: ReleaseDescription, settings: PackageSettings, plan: SplitPlan) -> str:

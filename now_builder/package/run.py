@@ -49,13 +49,15 @@ from now_builder.formats.release import (
     write_rejects,
 )
 from now_builder.formats.split import SPLITS, Split, SplitPlan, read_split
-from now_builder.formats.statistics import ReleaseStatistics, SplitStatistics
+from now_builder.formats.statistics import (
+    ReleaseStatistics,
+    SplitStatistics,
+    TokenStatistics,
+    ranked,
+)
 from now_builder.package.card import (
     ReleaseDescription,
     capture_columns,
-    count_pairs,
-    count_verdicts,
-    fetch_times,
     write_card,
 )
 from now_builder.package.croissant import make_croissant
@@ -308,12 +310,18 @@ def _write(
     pairs: dict[Split, list[Pair]] = {}
     shapes: dict[str, list[int] | None] = {}
     for split, keys in selection.splits.items():
+        counted = statistics.splits[split]
         h5 = Path(DATA_FOLDER) / f"{split}.h5"
         npy = Path(DATA_FOLDER) / f"{split}_ims.npy" if settings.npy else None
         part = release / npy if npy else None
-        hashes = _write_images(features, keys, release / h5, part, statistics.splits[split])
+        hashes = _write_images(features, keys, release / h5, part, counted)
         pairs[split] = _pairs(split, keys, inputs, hashes)
-        count_pairs(statistics.splits[split], pairs[split], pages.ids)
+        for pair in pairs[split]:
+            counted.add_pair(pair)
+        for name, ids in pages.ids.items():
+            counted.tracks[name] = TokenStatistics()
+            for key in keys:
+                counted.tracks[name].add(ids[key])
         for name in [h5, *([npy] if npy else [])]:
             shapes[name.as_posix()] = [len(keys), *features.dataset.shape[1:]]
     shapes |= dict.fromkeys(_write_texts(release, inputs, selection))
@@ -324,13 +332,18 @@ def _write(
         hosts = (pair.site for split in SPLITS for pair in pairs[split])
         licences = write_licences(release / LICENCES, pages.sites, hosts)
         shapes[LICENCES] = None
+    times = sorted(row.fetched_at for row in pages.rows.values() if row.fetched_at)
+    verdicts: dict[Split, dict[str, int]] = {}
+    if (judged := inputs.judged) is not None:
+        for split, keys in selection.splits.items():
+            verdicts[split] = ranked(Counter(judged.get(key, "not judged") for key in keys))
     description = ReleaseDescription(
         statistics,
         inputs.vocabularies,
         len(pages.plan),
         selection.reasons,
-        fetch_times(pages.rows),
-        count_verdicts(pairs, inputs.judged),
+        (times[0], times[-1]) if times else ("", ""),
+        verdicts,
         inputs.learned,
         _count_learned(release, inputs, selection),
         licences,
