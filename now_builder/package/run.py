@@ -270,7 +270,7 @@ def _count_learned(release: Path, inputs: Inputs, selection: Selection) -> dict[
     """Count pairs of dev and test in the train pool of the crawl, and warn, if pools are new."""
     if inputs.split == inputs.learned:
         return {}
-    found = {
+    found: dict[Split, int] = {
         split: sum(
             inputs.learned.pool_of(inputs.pages.rows[key].site, key) == "train" for key in keys
         )
@@ -318,10 +318,10 @@ def _write(
         pairs[split] = _pairs(split, keys, inputs, hashes)
         for pair in pairs[split]:
             counted.add_pair(pair)
-        for name, ids in pages.ids.items():
-            counted.tracks[name] = TokenStatistics()
+        for track, ids in pages.ids.items():
+            counted.tracks[track] = TokenStatistics()
             for key in keys:
-                counted.tracks[name].add(ids[key])
+                counted.tracks[track].add(ids[key])
         for name in [h5, *([npy] if npy else [])]:
             shapes[name.as_posix()] = [len(keys), *features.dataset.shape[1:]]
     shapes |= dict.fromkeys(_write_texts(release, inputs, selection))
