@@ -476,6 +476,16 @@ def _pinned_make(
         Path | None,
         typer.Option("--from", help="Folder of mirrors, owner+name or owner/name.git; no network."),
     ] = None,
+    only: Annotated[
+        Path | None, typer.Option(help="Text file of repositories to make, owner/name a line.")
+    ] = None,
+    languages: Annotated[
+        str | None, typer.Option(help="Languages of the sites to make, such as zh,ko.")
+    ] = None,
+    pages: Annotated[
+        int | None,
+        typer.Option(min=1, max=100, help="Pages of each site at most; by default the list's 20."),
+    ] = None,
     force: Force = False,
 ) -> None:
     """Fetch sites at their commits (git), lay them out, and list their pages with a description.
@@ -487,7 +497,13 @@ def _pinned_make(
     from now_builder.pinned.make import make
     from now_builder.pinned.sites import LIST
 
-    typer.echo(make(web, listed or LIST, sites, Source(mirrors), force=force))
+    typer.echo(
+        make(
+            web, listed or LIST, sites, Source(mirrors), only=only,
+            languages=[name.strip() for name in (languages or "").split(",") if name.strip()],
+            pages=pages, force=force,
+        )
+    )  # fmt: skip
 
 
 @pinned.command("serve", ends_by_signal=True)

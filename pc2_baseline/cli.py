@@ -329,8 +329,11 @@ def make_noise(
         float, typer.Option(help="Share of the training captions to shuffle, 0 to 1.")
     ],
     protocol: Annotated[
-        Literal["captions", "images"],
-        typer.Option(help="Shuffle captions one by one, or images with all their captions."),
+        Literal["captions", "images", "site", "language"],
+        typer.Option(
+            help="Shuffle captions one by one; images with all their captions; or exchange captions"
+            " of pages of one site and language, or of one language, never copies."
+        ),
     ],
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
     name: Annotated[

@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import (
     alone_in,
+    read_lines,
     remove_leftovers,
     replacing_folder,
     write_json,
@@ -55,6 +56,9 @@ def make(
     sites: int | None = None,
     source: Source = Source(),  # noqa: B008 - it is frozen
     *,
+    only: Path | None = None,
+    languages: Collection[str] = (),
+    pages: int | None = None,
     force: bool = False,
 ) -> PinnedSummary:
     """Fetch the sites of a list; write ``WEB/<host>/``, ``urls.txt`` and, last, ``sites.csv``.
@@ -70,16 +74,21 @@ def make(
         listed: The list, by default that of the package.
         sites: Number of sites, drawn evenly from the list; a larger number adds to a smaller one.
         source: Where the repositories come from.
+        only: Text file of repositories, ``owner/name`` a line; others are left out.
+        languages: Languages of the sites to make, as the list names them; all if there is none.
+        pages: Pages of each site at most, in place of the list's numbers.
         force: Whether sites that are done are fetched again.
 
     Raises:
         ConfigError: If ``web`` holds other files or the list, another command is writing in it, or
-            ``source`` has no folder.
+            ``source`` has no folder, or no site is chosen.
         FormatError: If the list, or the table of verdicts beside it, cannot be read.
     """
     if listed.resolve().parent == web.resolve():
         raise ConfigError(f"--list {listed}: lies in the folder to write; copy it out of {web}")
-    rows = _drawn(read_sites(listed), sites)
+    rows = _drawn(_chosen(read_sites(listed), only, languages), sites)
+    if pages is not None:
+        rows = [replace(site, pages=pages) for site in rows]
     judged = _read_judged(listed, rows)
     if source.mirrors is not None and not source.mirrors.is_dir():
         raise ConfigError(f"--from {source.mirrors}: no such folder")
@@ -124,6 +133,34 @@ def _read_judged(listed: Path, sites: Iterable[Site]) -> Any:
     if "url" not in table.columns:
         raise FormatError(path, f"columns {[*table.columns]}, expected url among them")
     return table
+
+
+def _chosen(rows: list[Site], only: Path | None, languages: Collection[str]) -> list[Site]:
+    """Return the sites of some repositories and languages.
+
+    Raises:
+        ConfigError: If the list has none of a repository or language that was asked for.
+    """
+    repositories = (
+        None
+        if only is None
+        else {
+            line.strip() for line in read_lines(only, "no such file; expected a repository a line")
+        }
+        - {""}
+    )
+    for option, asked, listed in (
+        (f"--only {only}", repositories or (), {site.repository for site in rows}),
+        ("--languages", languages, {site.language for site in rows}),
+    ):
+        if absent := sorted({*asked} - listed):
+            raise ConfigError(f"{option}: no site of the list is {', '.join(absent[:3])}")
+    return [
+        site
+        for site in rows
+        if (repositories is None or site.repository in repositories)
+        and (not languages or site.language in languages)
+    ]
 
 
 def _drawn(rows: list[Site], number: int | None) -> list[Site]:

@@ -11,7 +11,7 @@ from now_builder.formats.io import read_lines
 from now_builder.formats.tables import plain_names, read_records, write_csv
 
 LIST = Path(__file__).with_name("sites.csv")
-MOST_PAGES = 40
+MOST_PAGES = 100
 """Pages of a site at most."""
 
 
@@ -24,7 +24,7 @@ class Site:
         commit: Hash of the commit, 40 hexadecimal digits.
         folder: The folder that is served, empty for the whole repository.
         host: Host name ``<name>.<owner>.test``.
-        pages: Number of pages to list at most, from 1 to 40.
+        pages: Number of pages to list at most, from 1 to 100.
         language: Main language of the pages (BCP 47).
         licence: Licence stated in the repository (SPDX), ``none`` without one.
         size: Bytes of the folder's files.

@@ -10,8 +10,9 @@ import torch
 from leaderboard.cli import main as judge
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.noise import describe, matched, own_images, read_noise
+from now_builder.formats.release import Pair
 from pc2_baseline.config import DataSettings, read_settings
-from pc2_baseline.data.make_noise import Draw, draw_noise, find_name
+from pc2_baseline.data.make_noise import Draw, draw_noise, exchange_captions, find_name
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.run_folder import read_run
@@ -46,6 +47,37 @@ def test_no_noise_and_all_noise_are_shares_too():
         assert moved.sum() == 29, "0.29 * 100 is 28.999…"
     with pytest.raises(ConfigError, match=r"--mismatch 1\.5: expected 0 to 1"):
         draw_noise(100, 20, Draw(1.5, "captions", 0))
+
+
+@pytest.mark.parametrize("protocol", ["site", "language"])
+def test_neither_language_nor_copies_tell_which_captions_were_exchanged(protocol):
+    rng = np.random.default_rng(0)
+    pairs = [
+        Pair(f"k{row}", "train", row, "", f"site{row % 30}", str(rng.integers(250)), None,
+             ("de", "zh")[row % 30 % 7 % 2 if row % 11 else 0], None, "")
+        for row in range(900)
+    ]  # fmt: skip
+    for share in (0.0, 0.4, 0.9):
+        images = exchange_captions(pairs, Draw(share, protocol, 0))
+        assert sorted(images) == list(range(900)), "each image keeps one caption"
+        assert (images != np.arange(900)).mean() == pytest.approx(share, abs=1 / 900)
+        for pair, image in zip(pairs, images, strict=True):
+            own = pairs[image]
+            assert pair.lang == own.lang
+            assert protocol == "language" or pair.site == own.site
+            assert own is pair or own.caption != pair.caption
+    assert np.array_equal(images, exchange_captions(pairs, Draw(0.9, protocol, 0)))
+    assert not np.array_equal(images, exchange_captions(pairs, Draw(0.9, protocol, 1)))
+
+
+def test_a_caption_of_most_pages_is_exchanged_as_often_as_there_are_others():
+    pairs = [Pair(str(row), "train", row, "", "s", "slogan" if row < 7 else str(row), None, "de",
+                  None, "") for row in range(10)]  # fmt: skip
+    images = exchange_captions(pairs, Draw(0.6, "site", 0))
+    assert (images != np.arange(10)).sum() == 6
+    assert all(images[row] < 7 for row in (7, 8, 9))
+    with pytest.raises(ConfigError, match=r"only 0\.600 of the training pairs have a partner"):
+        exchange_captions(pairs, Draw(0.7, "site", 0))
 
 
 def test_the_protocol_of_a_file_is_seen_in_it(tmp_path):
@@ -268,3 +300,9 @@ def test_cocos_splits_are_scored_whole_and_test_by_folds_as_the_board_does(
     assert found["fold_scores"]["rsum"] > found["scores"]["rsum"]
     done = call("evaluate", own, "--split", "dev", "--json")
     assert json.loads(done.stdout)["fold"] is None, "only test has folds"
+
+
+def test_a_data_set_without_sites_has_the_fields_protocols_alone(flickr, tmp_path):
+    words = ("make-noise", flickr, tmp_path / "n.npy", "--mismatch", "0.2", "--protocol", "site")
+    assert "names no site and language of a pair" in failed(*words)
+    assert not (tmp_path / "n.npy").exists()
