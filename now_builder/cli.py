@@ -494,16 +494,12 @@ def _pinned_make(
     stop, or to try again what could not be fetched.
     """
     from now_builder.pinned.git import Source
-    from now_builder.pinned.make import make
+    from now_builder.pinned.make import Choice, make
     from now_builder.pinned.sites import LIST
 
-    typer.echo(
-        make(
-            web, listed or LIST, sites, Source(mirrors), only=only,
-            languages=[name.strip() for name in (languages or "").split(",") if name.strip()],
-            pages=pages, force=force,
-        )
-    )  # fmt: skip
+    named = [name.strip() for name in (languages or "").split(",") if name.strip()]
+    choice = Choice(sites, only, named, pages)
+    typer.echo(make(web, listed or LIST, choice, Source(mirrors), force=force))
 
 
 @pinned.command("serve", ends_by_signal=True)

@@ -36,6 +36,23 @@ Made = tuple[MadeSite, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Part of a list.
+
+    Attributes:
+        sites: Number of sites, drawn evenly from those chosen; a larger number adds to a smaller.
+        only: Text file of repositories, ``owner/name`` a line; others are left out.
+        languages: Languages of the sites, as the list names them; all if there is none.
+        pages: Pages of each site at most, in place of the list's numbers.
+    """
+
+    sites: int | None = None
+    only: Path | None = None
+    languages: Collection[str] = ()
+    pages: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PinnedSummary:
     """Counts of a pinned web."""
 
@@ -53,12 +70,9 @@ class PinnedSummary:
 def make(
     web: Path,
     listed: Path = LIST,
-    sites: int | None = None,
+    choice: Choice = Choice(),
     source: Source = Source(),  # noqa: B008 - it is frozen
     *,
-    only: Path | None = None,
-    languages: Collection[str] = (),
-    pages: int | None = None,
     force: bool = False,
 ) -> PinnedSummary:
     """Fetch the sites of a list; write ``WEB/<host>/``, ``urls.txt`` and, last, ``sites.csv``.
@@ -72,11 +86,8 @@ def make(
     Args:
         web: Folder to write; nothing outside it is written.
         listed: The list, by default that of the package.
-        sites: Number of sites, drawn evenly from the list; a larger number adds to a smaller one.
+        choice: Which sites of the list, and how many pages of each.
         source: Where the repositories come from.
-        only: Text file of repositories, ``owner/name`` a line; others are left out.
-        languages: Languages of the sites to make, as the list names them; all if there is none.
-        pages: Pages of each site at most, in place of the list's numbers.
         force: Whether sites that are done are fetched again.
 
     Raises:
@@ -86,9 +97,7 @@ def make(
     """
     if listed.resolve().parent == web.resolve():
         raise ConfigError(f"--list {listed}: lies in the folder to write; copy it out of {web}")
-    rows = _drawn(_chosen(read_sites(listed), only, languages), sites)
-    if pages is not None:
-        rows = [replace(site, pages=pages) for site in rows]
+    rows = _chosen(read_sites(listed), choice)
     judged = _read_judged(listed, rows)
     if source.mirrors is not None and not source.mirrors.is_dir():
         raise ConfigError(f"--from {source.mirrors}: no such folder")
@@ -135,41 +144,30 @@ def _read_judged(listed: Path, sites: Iterable[Site]) -> Any:
     return table
 
 
-def _chosen(rows: list[Site], only: Path | None, languages: Collection[str]) -> list[Site]:
-    """Return the sites of some repositories and languages.
+def _chosen(rows: list[Site], choice: Choice) -> list[Site]:
+    """Return the chosen sites in the list's order.
 
     Raises:
         ConfigError: If the list has none of a repository or language that was asked for.
     """
-    repositories = (
-        None
-        if only is None
-        else {
-            line.strip() for line in read_lines(only, "no such file; expected a repository a line")
-        }
-        - {""}
-    )
+    only: set[str] = set()
+    if choice.only is not None:
+        lines = read_lines(choice.only, "no such file; expected a repository a line")
+        only = {line.strip() for line in lines} - {""}
     for option, asked, listed in (
-        (f"--only {only}", repositories or (), {site.repository for site in rows}),
-        ("--languages", languages, {site.language for site in rows}),
+        (f"--only {choice.only}", only, {site.repository for site in rows}),
+        ("--languages", choice.languages, {site.language for site in rows}),
     ):
         if absent := sorted({*asked} - listed):
             raise ConfigError(f"{option}: no site of the list is {', '.join(absent[:3])}")
-    return [
-        site
-        for site in rows
-        if (repositories is None or site.repository in repositories)
-        and (not languages or site.language in languages)
-    ]
-
-
-def _drawn(rows: list[Site], number: int | None) -> list[Site]:
-    """Return some of the sites, in the list's order."""
-    if number is None:
-        return rows
+    if choice.only is not None:
+        rows = [site for site in rows if site.repository in only]
+    if choice.languages:
+        rows = [site for site in rows if site.language in choice.languages]
     hashes = {site: hashlib.sha256(site.host.encode()).digest() for site in rows}
-    kept = set(sorted(rows, key=hashes.__getitem__)[:number])
-    return [site for site in rows if site in kept]
+    drawn = set(sorted(rows, key=hashes.__getitem__)[: choice.sites])
+    most = {} if choice.pages is None else {"pages": choice.pages}
+    return [replace(site, **most) for site in rows if site in drawn]
 
 
 def _make_all(web: Path, sites: Sequence[Site], source: Source, total: int) -> dict[str, Made]:

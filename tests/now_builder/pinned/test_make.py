@@ -14,7 +14,7 @@ import pytest
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.pinned.git import Source
-from now_builder.pinned.make import make
+from now_builder.pinned.make import Choice, make
 from now_builder.pinned.serve import PinnedAnswers
 from now_builder.urls import canonical
 from tests.kill_at_rename import run_until_rename
@@ -24,7 +24,7 @@ LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
 PROGRAM = (
     "import sys; from pathlib import Path; from now_builder.pinned.make import make\n"
     "from now_builder.pinned.git import Source\n"
-    "web, listed, mirrors = map(Path, sys.argv[1:4]); make(web, listed, None, Source(mirrors))"
+    "web, listed, mirrors = map(Path, sys.argv[1:4]); make(web, listed, source=Source(mirrors))"
 )
 
 
@@ -55,6 +55,27 @@ def made(mirrors, tmp_path):
         return tmp_path / "web"
 
     return call
+
+
+def test_a_part_of_the_list_is_chosen_by_repository_language_and_pages(mirrors, made, tmp_path):
+    for name in "abc":
+        pages = {f"{page_name}.html": page(f"{name} {page_name}") for page_name in range(60)}
+        mirrors.add(f"ann/{name}", pages, pages=20)
+    mirrors.listed = mirrors.listed.replace(",20,en,MIT,100,blog\n", ",20,ko,MIT,100,blog\n", 1)
+    names = tmp_path / "names.txt"
+    names.write_text("ann/a\n\nann/b\n")
+    web = made(choice=Choice(only=names))
+    assert set(rows_of(web)) == {"a.ann.test", "b.ann.test"}
+    twenty = urls_of(web)
+    web = made(choice=Choice(only=names, languages=["ko"], pages=50))
+    assert set(rows_of(web)) == {"a.ann.test"}
+    assert len(urls_of(web)) == 50
+    assert {url for url in twenty if "//a." in url} < {*urls_of(web)}, "more pages, not others"
+    names.write_text("ann/nobody\n")
+    with pytest.raises(ConfigError, match=r"--only .*: no site of the list is ann/nobody"):
+        made(choice=Choice(only=names))
+    with pytest.raises(ConfigError, match=r"--languages: no site of the list is xx"):
+        made(choice=Choice(languages=["xx", "ko"]))
 
 
 def test_pages_of_any_name_are_listed_and_served_by_their_urls(mirrors, made):
@@ -285,7 +306,7 @@ def test_what_is_done_is_kept_and_a_new_commit_is_fetched(mirrors, made):
     for number in range(4):
         files = {"index.html": page("home"), "old.html": page(f"old {number}")}
         first = mirrors.add(f"ann/site{number}", files)
-    drawn = [set(rows_of(made(sites=number))) for number in (2, 3, 4, 9)]
+    drawn = [set(rows_of(made(choice=Choice(number)))) for number in (2, 3, 4, 9)]
     assert drawn[0] < drawn[1] < drawn[2] == drawn[3]
     kept = made() / "site0.ann.test" / "index.html"
     inode = kept.stat().st_ino

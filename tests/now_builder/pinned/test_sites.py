@@ -54,8 +54,8 @@ WRONG = (
           for folder in ("/docs", "docs/", "..", "a/../b", "a//b", "./a", "a\\b")),
         *((HEADER + line(host=host), "line 2: host")
           for host in ("ann.test", "site.ann.com", "Site.ann.test", "-a.ann.test", "../.ann.test")),
-        (HEADER + line(pages="41"), "line 2: pages is 41, expected at most 40"),
-        (HEADER + line(pages="0"), "line 2: pages is 0, expected 1 to 40"),
+        (HEADER + line(pages="101"), "line 2: pages is 101, expected at most 100"),
+        (HEADER + line(pages="0"), "line 2: pages is 0, expected 1 to 100"),
         (HEADER + line(pages="-1"), "line 2: pages"), (HEADER + line(size="1e6"), "line 2: size"),
         (HEADER + line(pages="٣"), "line 2: pages"),
         (HEADER + line(language="english!"), "line 2: language"),
