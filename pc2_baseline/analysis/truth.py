@@ -15,6 +15,7 @@ from now_builder.formats.io import sha256_of
 from now_builder.formats.noise import matched as pairs_matched
 from now_builder.formats.noise import read_noise
 from now_builder.formats.verdicts import Verdict, read_named
+from pc2_baseline.analysis.counting import count_signs_of
 from pc2_baseline.data.readers import make_reader
 from pc2_baseline.modules.coteaching import DIVISIONS, TAUGHT
 from pc2_baseline.modules.division import THRESHOLD
@@ -74,14 +75,36 @@ class DivisionQuality:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """AUROC of what can be counted, on known pairs of a release that names sites.
+
+    Attributes:
+        auroc: AUROC by name of :data:`~pc2_baseline.analysis.counting.REFERENCES`.
+        once: Known pairs whose caption stands once on its site.
+        once_mismatched: Those of them that do not match.
+        once_auroc: AUROC on these pairs by name, the division's as ``clean_prob``; empty where
+            they are of one kind.
+    """
+
+    auroc: dict[str, float]
+    once: int
+    once_mismatched: int
+    once_auroc: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class DivisionReport:
-    """Output of ``pc2-baseline division``: counts of pairs, the selected epoch, and every epoch."""
+    """Output of ``pc2-baseline division``: counts of pairs, the selected epoch, and every epoch.
+
+    ``counted`` is what a division must beat; ``None`` for data sets without sites.
+    """
 
     pairs: int
     known: int
     matched: int
     best: DivisionQuality
     epochs: list[DivisionQuality]
+    counted: Counted | None
 
 
 def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> DivisionReport:
@@ -117,8 +140,33 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
     best = next((found for found in epochs if found.epoch == state.best_epoch), None)
     if best is None:
         raise FormatError(run / DIVISIONS, f"no division of the best epoch, {state.best_epoch}")
+    division = read_division(run / DIVISIONS / f"{best.epoch:05}.safetensors", pairs)
+    counted = _count(record, release, known, division["clean_prob"])
     return DivisionReport(
-        record.release.pairs, int(known.known.sum()), int(known.matched.sum()), best, epochs
+        record.release.pairs, int(known.known.sum()), int(known.matched.sum()), best, epochs,
+        counted,
+    )  # fmt: skip
+
+
+def _count(
+    record: RunRecord, release: Path, truth: Truth, clean_prob: Float[np.ndarray, " pairs"]
+) -> Counted | None:
+    image_of = None
+    if (path := record.settings.data.noise_file) is not None:
+        image_of = read_noise(path, *make_reader(release, record.settings.data).count_train())
+    found = count_signs_of(release, len(truth.known), image_of)
+    if found is None:
+        return None
+    signs, once = found
+    alone = Truth(truth.matched & once, truth.known & once)
+    scores = signs | {"clean_prob": clean_prob}
+    return Counted(
+        {name: _auroc(signs[name][truth.known], truth.matched[truth.known]) for name in signs},
+        int(alone.known.sum()),
+        int((alone.known & ~alone.matched).sum()),
+        {name: _auroc(of[alone.known], alone.matched[alone.known]) for name, of in scores.items()}
+        if alone.has_both
+        else {},
     )
 
 
@@ -250,8 +298,20 @@ def in_words(found: DivisionReport, *, every: bool) -> str:
         f"known pairs: {found.known} of {found.pairs}, {found.matched} matched, {mismatched} not",
         *([_line("epoch", quality) for quality in found.epochs] if every else []),
         _line("best epoch", found.best),
+        *(_counted_lines(found.counted) if found.counted else []),
     ]
     return "\n".join(lines)
+
+
+def _counted_lines(counted: Counted) -> list[str]:
+    shown = ", ".join(f"{name} {value:.3f}" for name, value in counted.auroc.items())
+    lines = [f"AUROC of counting alone: {shown}"]
+    alone = ", ".join(f"{name} {value:.3f}" for name, value in counted.once_auroc.items())
+    lines.append(
+        f"captions that stand once on their site: {counted.once} known, "
+        f"{counted.once_mismatched} mismatched; AUROC: {alone or 'of one kind, none'}"
+    )
+    return lines
 
 
 def _line(name: str, quality: DivisionQuality) -> str:

@@ -117,6 +117,9 @@ def test_division_in_words_has_a_line_an_epoch_on_request(trained, tiny):
     done = call("division", trained, "--truth", tiny / "truth.csv", "--every-epoch")
     assert done.stdout.count("AUROC of the clean probability") == 5
     assert "known pairs: 24 of 24, 15 matched, 9 not" in done.stdout
+    last = done.stdout.splitlines()[-2:]
+    assert last[0].startswith("AUROC of counting alone: copies 0.")
+    assert last[1].startswith("captions that stand once on their site: ")
 
 
 def test_a_truth_file_that_cannot_be_used_ends_in_one_line(trained, tmp_path):
