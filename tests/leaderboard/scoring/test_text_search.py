@@ -1,4 +1,4 @@
-"""Text search equals scikit-learn's TF-IDF of letters."""
+"""A page's text finds its caption by the letters they share."""
 
 import numpy as np
 import pytest
@@ -7,19 +7,23 @@ from leaderboard.scoring.text_search import search
 
 PAGES = ["Tea House\n  Green tea, black tea", "Кофе и чай", "", "緑茶の淹れ方 お茶", "tea"]
 CAPTIONS = ["Green TEA for all", "чай", "お茶 ", "nothing", None]
-CORPUS = ["We sell tea", "green things", "お茶と緑茶", "кофе"]
 
 
-def test_cosines_are_those_of_scikit_learn():
-    text = pytest.importorskip("sklearn.feature_extraction.text")
-    clean = [[" ".join((one or "").casefold().split()) for one in side]
-             for side in (PAGES, CAPTIONS, CORPUS)]  # fmt: skip
-    # Runs of letters that no text of the corpus has are in scikit-learn's vocabulary by name alone.
-    grams = text.CountVectorizer(analyzer="char", ngram_range=(2, 4)).fit(sum(clean, []))
-    count = text.CountVectorizer(
-        analyzer="char", ngram_range=(2, 4), vocabulary=grams.vocabulary_
-    )  # fmt: skip
-    weigh = text.TfidfTransformer(sublinear_tf=True).fit(count.transform(clean[2]))
-    pages, captions = (weigh.transform(count.transform(side)) for side in clean[:2])
-    expected = (pages @ captions.T).toarray()
-    assert np.abs(search(PAGES, CAPTIONS, CORPUS) - expected).max() < 1e-5
+def test_what_shares_letters_is_near_and_rare_letters_weigh_more():
+    found = search(PAGES, CAPTIONS, ["We sell tea"] * 9 + ["green"])
+    assert found.shape == (5, 5)
+    assert found[0].argmax() == 0
+    assert found[1].argmax() == 1
+    assert found[3].argmax() == 2
+    assert not found[2].any()
+    assert not found[:, 4].any()
+    tea, green = search(["tea", "green"], ["tea green"], ["We sell tea"] * 9 + ["green"])[:, 0]
+    assert green > tea
+    assert not search(["", "a"], ["b"], ["x"]).any()
+    assert search(["ﾃｨｰ　ABC"], ["ティー abc"], ["x"]) == pytest.approx(1)
+
+
+def test_as_many_pages_and_captions_as_a_split_has():
+    generator = np.random.default_rng(0)
+    texts = ["".join(generator.choice([*"abcdefgh "], 300)) for _ in range(200)]
+    assert (search(texts, texts, texts).argmax(1) == np.arange(200)).all()
