@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
@@ -161,13 +161,17 @@ def _count(
     alone = Truth(truth.matched & once, truth.known & once)
     scores = signs | {"clean_prob": clean_prob}
     return Counted(
-        {name: _auroc(signs[name][truth.known], truth.matched[truth.known]) for name in signs},
+        {name: _auroc(truth, signs[name]) for name in signs},
         int(alone.known.sum()),
         int((alone.known & ~alone.matched).sum()),
-        {name: _auroc(of[alone.known], alone.matched[alone.known]) for name, of in scores.items()}
-        if alone.has_both
-        else {},
+        {name: _auroc(alone, of) for name, of in scores.items()} if alone.has_both else {},
     )
+
+
+def _auroc(truth: Truth, score: Float[np.ndarray, " pairs"]) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(truth.matched[truth.known], score[truth.known]))
 
 
 def find_truth(record: RunRecord, release: Path, truth: Path | None) -> Truth | None:
