@@ -27,7 +27,7 @@ from now_builder.formats.split import SplitPlan, names_above, suffix_list
 from now_builder.formats.tables import read_hosts
 from now_builder.formats.verdicts import Verdict, read_named
 from now_builder.package.filters import CrawledPages
-from now_builder.package.flags import flags_of, same_screenshots
+from now_builder.package.flags import copied_captions, flags_of, same_screenshots
 from now_builder.package.licences import read_sites
 from now_builder.package.settings import PackageSettings
 from now_builder.program.progress import watched
@@ -119,7 +119,8 @@ def _read_rows(
         }
         url = urls.get(row.key, row.url)  # equal, and one object
         rows[row.key] = replace(row, url=url, **texts, **_UNUSED)
-    return rows, with_flag(flags, "same_screenshot", same_screenshots(rows.values()))
+    flags = with_flag(flags, "same_screenshot", same_screenshots(rows.values()))
+    return rows, with_flag(flags, "copied_caption", copied_captions(rows.values()))
 
 
 _OFTEN = ("site", "status", "error", "caption_source", "lang")

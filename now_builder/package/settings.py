@@ -12,7 +12,7 @@ from now_builder.formats.text import ODDITIES
 
 FLAGS = (
     *ODDITIES, "email", "phone", "personal_data", "adult", "error_page", "garbled_screenshot",
-    "blank", "same_screenshot", "consent_wall",
+    "blank", "same_screenshot", "copied_caption", "consent_wall",
 )  # fmt: skip
 """Flags that a pair may have."""
 

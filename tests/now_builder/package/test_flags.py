@@ -6,7 +6,14 @@ import time
 import pytest
 
 from now_builder.formats.shard import CaptureRow
-from now_builder.package.flags import flags_of, is_adult, is_error, personal_data, same_screenshots
+from now_builder.package.flags import (
+    copied_captions,
+    flags_of,
+    is_adult,
+    is_error,
+    personal_data,
+    same_screenshots,
+)
 
 
 def row(caption: str, **more) -> CaptureRow:
@@ -168,3 +175,18 @@ def test_screenshots_are_the_same_where_the_captions_of_a_site_differ() -> None:
         for key, site, sha256, caption, status in seen
     ]
     assert same_screenshots(rows) == {"splash 1", "splash 2", "splash 3"}
+
+
+def test_captions_on_three_pages_and_a_tenth_of_their_site_are_copies() -> None:
+    seen = [(f"a{page}", "a.test", "Best BREAD" if page < 3 else f"page {page}", "ok")
+            for page in range(30)]  # fmt: skip
+    seen += [(f"b{page}", "b.test", "Best bread" if page < 3 else f"page {page}", "ok")
+             for page in range(31)]  # fmt: skip
+    seen += [("c0", "c.test", "Best bread", "ok"), ("c1", "c.test", "best bread", "ok"),
+             ("c2", "c.test", "Best bread", "duplicate"), ("c3", "c.test", None, "ok"),
+             ("c4", "c.test", None, "ok"), ("c5", "c.test", None, "ok")]  # fmt: skip
+    rows = [
+        CaptureRow(key, key, key, site, status, caption=caption)
+        for key, site, caption, status in seen
+    ]
+    assert copied_captions(rows) == {"a0", "a1", "a2"}, "of 30 pages; not three of 31, nor two"
