@@ -119,15 +119,26 @@ def _ocr(
             "row needs.",
         ),
     ] = None,
+    elements: Annotated[
+        bool,
+        typer.Option(
+            "--elements",
+            help="Take the text that the browser laid out on the first screen, in the column text: "
+            "what a reader without errors would read.",
+        ),
+    ] = False,
 ) -> None:
     """Read the text on each screenshot with Tesseract into a table of key and ocr.
 
     As `now-leaderboard score --attributes OUT.csv` it gives the reference row of reading alone.
     It takes a second a page and core.
     """
-    from now_builder.detect.ocr import read_screens
+    from now_builder.detect.ocr import read_elements, read_screens
 
-    typer.echo(read_screens(captures, output, languages, test_of))
+    if elements:
+        typer.echo(read_elements(captures, output, test_of))
+    else:
+        typer.echo(read_screens(captures, output, languages, test_of))
 
 
 @app.command("train-detector", kept="the last checkpoint is kept")

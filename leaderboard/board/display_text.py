@@ -18,7 +18,8 @@ REFERENCES: Mapping[str, str] = {
     "site": "Site alone",
     "lang+site": "Language and site",
     "lang+topic": "Language and topic",
-    "ocr": "Text on the screenshot",
+    "ocr": "Text on the screenshot, read",
+    "text": "Text on the first screen",
 }
 EVIDENCE: Mapping[str, str] = {
     name: "file scored" if name == "scored" else name

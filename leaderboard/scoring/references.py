@@ -9,16 +9,17 @@ from pathlib import Path
 import numpy as np
 
 from leaderboard.metrics import CUTOFFS, recalls
+from leaderboard.scoring.text_search import search
 from leaderboard.submission.gallery import Gallery
 from now_builder.errors import FormatError
 from now_builder.formats.release import Pair, read_split_pairs
 from now_builder.formats.tables import read_frame
-from now_builder.formats.word_vectors import text_vector
 
-REFERENCES = ("chance", "lang", "site", "lang+site", "lang+topic", "ocr")
+REFERENCES = ("chance", "lang", "site", "lang+site", "lang+topic", "ocr", "text")
 """Names of all reference scorers."""
 
-_LABELS = ("lang", "topic", "caption_topic", "ocr")
+_TEXTS = ("ocr", "text")
+_LABELS = ("lang", "topic", "caption_topic", *_TEXTS)
 Categories = Sequence[str | None]
 
 
@@ -30,9 +31,13 @@ def references_of(
     A scorer that knows a label gives 1 to pairs whose image and caption share it, else 0;
     ties count by expectation.
     """
+    labels = _labels(release, gallery, split, attributes)
+    corpus = []
+    if any(name in labels for name in _TEXTS):
+        corpus = [pair.caption for pair in read_split_pairs(release, "train")]
     known = {
-        name: (text_rsum if name == "ocr" else label_rsum)(*both)
-        for name, both in _labels(release, gallery, split, attributes).items()
+        name: recalls(search(*both, corpus)).rsum if name in _TEXTS else label_rsum(*both)
+        for name, both in labels.items()
     }
     return {"chance": chance_rsum(*gallery.shape), **known}
 
@@ -45,8 +50,8 @@ def _labels(
     Languages and sites are those of the release's ``pairs.parquet``; pages that are alone on their
     site share a label. Languages are also those of the attributes: CSV or Parquet with ``url`` or
     ``key``, and any of ``lang``, ``topic``, ``caption_topic`` (the topic of the caption, where it
-    may differ) and ``ocr``: the text on the screenshot, as ``now-builder ocr`` reads it, which is
-    compared with the caption's text.
+    may differ), ``ocr`` and ``text``: the text on the screenshot as ``now-builder ocr`` reads it,
+    and as the browser laid it out (``--elements``), which are compared with captions by letters.
 
     Raises:
         FormatError: If the attributes have no such columns, lack a pair, or have two rows of one
@@ -71,8 +76,9 @@ def _labels(
     if "topic" in columns:
         topics = columns.get("caption_topic", columns["topic"])
         found["lang+topic"] = _joint(lang, columns["topic"]), _joint(lang, topics)
-    if "ocr" in columns:
-        found["ocr"] = columns["ocr"], [pair.caption for pair in pairs]
+    for name in _TEXTS:
+        if name in columns:
+            found[name] = columns[name], [pair.caption for pair in pairs]
     return found
 
 
@@ -96,16 +102,6 @@ def label_rsum(images: Categories, captions: Categories) -> float:
     _, numbers = np.unique([repr(label) for label in [*images, *captions]], return_inverse=True)
     rows, columns = numbers[: len(images)], numbers[len(images) :]
     return recalls((rows[:, None] == columns[None, :]).astype(np.float32)).rsum
-
-
-def text_rsum(pages: Categories, captions: Categories) -> float:
-    """Return the rSum of the cosine of texts by their hashed letters, each side less its mean."""
-    sides = [np.stack([text_vector(text or "") for text in side]) for side in (pages, captions)]
-    centred = [side - side.mean(0) for side in sides]
-    page, caption = (
-        side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), 1e-6) for side in centred
-    )
-    return recalls(np.round(page @ caption.T, 5)).rsum  # the last digits depend on the machine
 
 
 def _joined(attributes: Path, pairs: Sequence[Pair]) -> dict[str, list[str | None]]:

@@ -48,7 +48,7 @@ Record = Result | Filing | Withdrawal | Reproduction | BlindRound | DatasetRepor
 KINDS: Mapping[str, type[Record]] = dict(zip(FOLDERS, get_args(Record), strict=True))
 """Kind of record in each folder of a store."""
 
-_BY_ATTRIBUTES = ("lang+topic", "ocr")
+_BY_ATTRIBUTES = ("lang+topic", "ocr", "text")
 _TOLERANCE = 1e-9
 
 

@@ -1,4 +1,4 @@
-"""Lines of text read off screenshots with Tesseract; the table that `ocr` writes of them."""
+"""Lines of text read off screenshots with Tesseract; the tables that `ocr` writes."""
 
 import csv
 import hashlib
@@ -17,7 +17,7 @@ from now_builder.detect.base import TextBox
 from now_builder.detect.pixels import decode_screenshot
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import check_output, write_text
-from now_builder.formats.release import stream_pairs
+from now_builder.formats.release import read_split_pairs
 from now_builder.formats.screenshots import Screenshot, find_screenshots
 from now_builder.formats.shard import (
     HEIGHT,
@@ -26,6 +26,7 @@ from now_builder.formats.shard import (
     complete_shards,
     read_captures,
     rows_path,
+    stream_elements,
     stream_rows,
 )
 from now_builder.machine.tessdata import debian_package, find_tessdata
@@ -135,7 +136,7 @@ class ScreenTexts:
     empty: int
 
     def __str__(self) -> str:
-        return f"{self.output}: the text on {self.pages} screenshots, none on {self.empty}"
+        return f"{self.output}: the text on {self.pages} screens, none on {self.empty}"
 
 
 def read_screens(
@@ -165,7 +166,7 @@ def read_screens(
     recognition = str(ocr_attributes(languages)).encode()
     wanted: dict[int, list[Screenshot]] = {}
     if test_of is not None:
-        pairs = [pair for pair in stream_pairs(test_of) if pair.split == "test"]
+        pairs = read_split_pairs(test_of, "test")
         if not pairs:
             raise FormatError(test_of, "no pair in test")
         for key, shot in sorted(find_screenshots(captures, pairs).items()):
@@ -192,6 +193,36 @@ def read_screens(
     write_text(output, _lines([("key", "ocr")]) + "".join(tables))
     shutil.rmtree(parts, ignore_errors=True)
     rows = list(csv.reader(io.StringIO("".join(tables))))
+    return ScreenTexts(output, len(rows), sum(not text for _, text in rows))
+
+
+def read_elements(captures: Path, output: Path, test_of: Path | None = None) -> ScreenTexts:
+    """Write the text of each first screen as the browser laid it out: key and text.
+
+    It is what a reader could know who errs in no letter: the lines of the visible elements, in the
+    order of the document.
+
+    Args:
+        captures: Folder made by crawl.
+        output: The table.
+        test_of: Release whose test pairs' pages alone are taken.
+
+    Raises:
+        ConfigError: If ``output`` is no ``.csv`` or a folder.
+        FormatError: If the captures or the release cannot be read, or no page was captured.
+    """
+    check_output(output, ".csv")
+    keys = {row.key for row in stream_rows(captures) if row.status == "ok"}
+    if test_of is not None:
+        keys = {pair.key for pair in read_split_pairs(test_of, "test")}
+    if not keys:
+        raise FormatError(test_of or captures, "no page to take the text of")
+    shards = sorted({int(key.partition("_")[0]) for key in keys} & {*complete_shards(captures)})
+    rows = [
+        (key, "\n".join(one.text for one in elements if one.visible and one.text_box and one.text))
+        for key, elements in stream_elements(captures, frozenset(keys), shards)
+    ]
+    write_text(output, _lines([("key", "text"), *rows]))
     return ScreenTexts(output, len(rows), sum(not text for _, text in rows))
 
 

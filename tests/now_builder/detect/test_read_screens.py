@@ -15,6 +15,7 @@ from now_builder.formats.release import Pair, write_pairs
 from now_builder.formats.shard import (
     Capture,
     CaptureRow,
+    Element,
     Planned,
     read_captures,
     read_rows,
@@ -148,3 +149,20 @@ def test_a_folder_without_captures_leaves_the_table_that_stands(captures, tmp_pa
         with pytest.raises(FormatError, match=problem):
             ocr.read_screens(folder, out, "eng")
     assert out.read_text() == "of before"
+
+
+def test_the_text_of_elements_is_what_the_browser_showed(captures, tmp_path):
+    box = (0.0, 0.0, 9.0, 9.0)
+    shown = [
+        Element(box, "h1", text="Tea", text_box=box), Element(box, "p", text="茶 te", text_box=box),
+        Element(box, "p", text="hidden", text_box=box, visible=False), Element(box, "img"),
+    ]  # fmt: skip
+    rows = read_rows(captures, 0)
+    elements = {"00000_0000": shown, "00000_0001": []}
+    write_shard(
+        captures, 0, rows, (Capture(row.key, shot(row.key), b"", elements[row.key]) for row in rows)
+    )
+    done = ocr.read_elements(captures, tmp_path / "text.csv")
+    assert (done.pages, done.empty) == (3, 2)
+    table = [*csv.reader(io.StringIO((tmp_path / "text.csv").read_text(encoding="utf-8")))]
+    assert table[:3] == [["key", "text"], ["00000_0000", "Tea\n茶 te"], ["00000_0001", ""]]
