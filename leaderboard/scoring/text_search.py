@@ -25,7 +25,8 @@ def search(
     weigh = TfidfTransformer(sublinear_tf=True).fit(count.transform([*map(_plain, corpus)]))
     weighted = weigh.transform(both)
     found = (weighted[: len(pages)] @ weighted[len(pages) :].T).toarray()
-    return np.round(found, 6).astype(np.float32)  # the last digits depend on the machine
+    # The last digits depend on the machine.
+    return np.asarray(np.round(found, 6), dtype=np.float32)
 
 
 def _plain(text: str | None) -> str:

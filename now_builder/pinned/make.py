@@ -166,8 +166,7 @@ def _chosen(rows: list[Site], choice: Choice) -> list[Site]:
         rows = [site for site in rows if site.language in choice.languages]
     hashes = {site: hashlib.sha256(site.host.encode()).digest() for site in rows}
     drawn = set(sorted(rows, key=hashes.__getitem__)[: choice.sites])
-    most = {} if choice.pages is None else {"pages": choice.pages}
-    return [replace(site, **most) for site in rows if site in drawn]
+    return [replace(site, pages=choice.pages or site.pages) for site in rows if site in drawn]
 
 
 def _make_all(web: Path, sites: Sequence[Site], source: Source, total: int) -> dict[str, Made]:
