@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+LIGHT = ("none", "hub", "package", "tokenize")
 
 
 @pytest.mark.release
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("extra", ["none", "server", "hub", "package", "tokenize"])
+@pytest.mark.parametrize("extra", LIGHT)
 def test_an_extra_alone_does_what_it_promises(extra):
     done = subprocess.run(
         [ROOT / "scripts" / "extras.sh", extra], capture_output=True, text=True, check=False,

@@ -10,6 +10,7 @@ import yaml
 from typer.main import get_command
 
 from now_builder.cli import app as builder
+from tests.test_extras import LIGHT
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -74,3 +75,6 @@ def test_every_extra_of_users_is_tried_by_the_script():
     text = (ROOT / "scripts" / "extras.sh").read_text()
     tried = {name.replace("_", "-") for name in re.findall(r"^try_(\w+)\(\)", text, re.MULTILINE)}
     assert tried == (EXTRAS - {"all", "dev", "docs"}) | {"none"}
+    release = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    (named,) = re.findall(r"scripts/extras\.sh (.+)", release)
+    assert {*named.split(), *LIGHT} <= tried
