@@ -32,7 +32,7 @@ ONLY_PARSED = {
     r"hf:|google/": "downloads a model; tests/pc2_baseline/runs/test_zero_shot.py has a small one",
     r"detectron2:": "detectron2 is on no registry: make test-detectron2",
     r"leaderboard withdraw": "needs the name of an entry: tests/leaderboard/test_cli.py",
-    r"now-builder doctor": "looks at the whole machine: tests/now_builder/test_doctor.py",
+    r"now-builder doctor": "looks at the whole machine: tests/now_builder/machine/test_doctor.py",
     r"builder audit release": "served for a person: tests/now_builder/inspect/test_audit.py",
     r"--stats truth|--suspects": "no captures there: tests/now_builder/inspect/test_audit.py",
     r"fetch-now|builder publish": "needs the hub: tests/now_builder/hub has a small one",

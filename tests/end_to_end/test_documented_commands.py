@@ -41,7 +41,6 @@ SMALLER = {
     r"plant planted": "--train 24 --dev 8 --test 8",
     r"train-detector": "--steps 1 --batch-size 2",
     r"(train|measure)-detector|detect ": "--threads 1",
-    r"now-builder detect ": "--proposals 40",
     r"tokenize captures captions --with": "--bert learn",
 }
 """Options that are added, so that it takes seconds."""
