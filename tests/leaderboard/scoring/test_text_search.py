@@ -27,3 +27,11 @@ def test_as_many_pages_and_captions_as_a_split_has():
     generator = np.random.default_rng(0)
     texts = ["".join(generator.choice([*"abcdefgh "], 300)) for _ in range(200)]
     assert (search(texts, texts, texts).argmax(1) == np.arange(200)).all()
+
+
+def test_what_all_captions_say_draws_none_of_them_to_a_page():
+    words = ["bread", "honey", "violin", "castle", "tulip", "garage", "dentist", "lawyer"]
+    pages = [f"home {word}" for word in words]
+    pages[0] += " welcome to our"
+    captions = [f"welcome to our {word}" for word in words]
+    assert (search(pages, captions, captions).argmax(0) == np.arange(8)).all()

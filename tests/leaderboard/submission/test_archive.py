@@ -393,3 +393,14 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path, release):
     assert all(
         problem.field and problem.found and problem.expected for problem in caught.value.problems
     )
+
+
+def test_other_data_was_used_if_that_is_said_or_described_and_what_is_not_said_is_not_written():
+    for words, said, has, external in (
+        (None, None, False, None), ("Pictures", None, True, "yes: Pictures"),
+        (None, True, True, "yes"), (None, False, False, "no"),
+        ("None but the pool", False, False, "no: None but the pool"),
+    ):  # fmt: skip
+        training = Training(external_data=words, uses_external_data=said)
+        assert (training.has_external_data, training.external) == (has, external)
+        assert ("uses_external_data" in training.model_dump()) == (said is not None)
