@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import pytest
 
 from leaderboard.board import pages
+from leaderboard.board.charts import progress_chart
 from leaderboard.board.display_text import EVIDENCE
 from leaderboard.board.pages import export_site, render_site
 from leaderboard.metrics import CUTOFFS, expected_hits
@@ -247,12 +248,37 @@ def test_withdrawn_blind_and_noted_entries_say_so(filed, files):
     assert [path for path in files if gone.name in path] == [f"entries/{gone.name}.html"]
     board = files["boards/jieba.html"]
     assert "The dev split had been mixed in." in board.partition('id="withdrawn"')[2]
+    assert 'id="withdrawn"' not in files["boards/bert.html"]
     name = filed["Unseen"].name
     assert "would tell which caption belongs to which page" in files[f"entries/{name}.html"]
     assert f"ranks/{name}.csv" not in files
     page = files[f"entries/{filed['Forged'].name}.html"]
     assert "distances may have been submitted" in page
     assert "13 times, expected 8" in page
+
+
+def test_progress_is_a_staircase_of_proof_from_the_first_row_to_the_last():
+    """Claims are dots; the axes hold all rows but those far below the best."""
+    known = (("2020-01-01", 100.0, 1), ("2021-01-01", 20.0, 1), ("2022-01-01", 138.0, 0),
+             ("2023-01-01", 132.0, 1), ("2024-01-01", 120.0, 1))  # fmt: skip
+    rows = [
+        {"date": day, "rsum": rsum, "proof": bool(proof), "method": day, "entry": "e",
+         "equal_to": None, "ranked": True}
+        for day, rsum, proof in known
+    ]  # fmt: skip
+    chart = progress_chart("x", rows)
+    heights = {text: y for y, text in chart.y_ticks}
+    assert [*heights] == ["100", "110", "120", "130", "140"]
+    assert (heights["100"], heights["140"]) == (chart.bottom, 12.0)
+    assert [text for _, text in chart.x_ticks] == ["2020", "2021", "2022", "2023", "2024"]
+    places = [x for _, x, *_ in chart.dots]
+    assert len(places) == 4, "not the row far below"
+    assert places[0] - chart.left == pytest.approx(chart.right - places[-1])
+    [(_, line, _)] = chart.lines
+    best = pytest.approx(heights["130"] + (heights["140"] - heights["130"]) / 5, abs=0.01)
+    assert [x for x, _ in line] == [places[0], places[2], places[2], places[3]]
+    assert [y for _, y in line] == [heights["100"], heights["100"], best, best]
+    assert progress_chart("x", rows[:1]) is None
 
 
 def test_a_site_replaces_a_site_and_nothing_else_and_stays_if_stopped(tmp_path, filed, monkeypatch):
