@@ -1,6 +1,6 @@
 """Recall in both directions from one pass over a similarity matrix; ties count by expectation."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from math import comb, floor, log10, sqrt
@@ -326,29 +326,62 @@ def fold_recalls(similarity: Matrix, owner: Labels, size: int) -> list[Recalls]:
     return found
 
 
-def count_within(similarity: Matrix, owner: Labels, groups: Labels) -> tuple[Ranks, Ranks]:
+def count_within(
+    similarity: Matrix, owner: Labels, groups: Sequence[Labels]
+) -> tuple[Ranks, Ranks]:
     """Count ranks among the candidates of the query's own group alone.
 
     Args:
         similarity: images x captions.
         owner: row of each caption's image.
-        groups: group of each image; images of negative groups are left out.
+        groups: rows of the images of each group; an image may be in several, or in none.
 
     Returns:
         The ranks of images and of captions, group by group, captions in the order of their images.
     """
     parts = []
-    for group in np.unique(groups[groups >= 0]):
-        rows, own = np.flatnonzero(groups == group), np.flatnonzero(groups[owner] == group)
-        own = own[np.argsort(owner[own], kind="stable")]
-        part = slice(rows[0], rows[-1] + 1)  # copies nothing where a group is consecutive
-        block = similarity[part] if part.stop - part.start == len(rows) else similarity[rows]
-        parts.append(count_ranks(block[:, own], np.searchsorted(rows, owner[own])))
+    for rows in groups:
+        place = np.full(len(similarity), -1)
+        place[rows] = np.arange(len(rows))
+        own = np.flatnonzero(place[owner] >= 0)
+        own = own[np.argsort(place[owner[own]], kind="stable")]
+        span = slice(int(rows[0]), int(rows[-1]) + 1)
+        consecutive = np.array_equal(rows, np.arange(span.start, span.stop))
+        block = similarity[span if consecutive else rows]  # a slice copies nothing
+        parts.append(count_ranks(block[:, own], place[owner[own]]))
     ways = [[part[way] for part in parts] for way in (0, 1)]
     i2t, t2i = (
         Ranks(*(np.concatenate([getattr(p, field.name) for p in way]) for field in fields(Ranks)))
         for way in ways
     )
+    return i2t, t2i
+
+
+def recalls_within(ranks: tuple[Ranks, Ranks], sizes: Sequence[int]) -> list[Recalls]:
+    """Compute the recalls of each group from the ranks of :func:`count_within`.
+
+    ``sizes`` are the numbers of images of the groups.
+    """
+    each = len(ranks[1].greater) // len(ranks[0].greater)
+    found, first = [], 0
+    for size in sizes:
+        i2t, t2i = (
+            Ranks(*(getattr(way, field.name)[first * n : (first + size) * n]
+                    for field in fields(Ranks)))
+            for way, n in zip(ranks, (1, each), strict=True)
+        )  # fmt: skip
+        found.append(summarise(i2t, t2i, np.arange(size * each) // each))
+        first += size
+    return found
+
+
+def macro_mean(groups: Sequence[Recalls]) -> tuple[list[Fraction], list[Fraction]]:
+    """Return the mean share of hits over groups, by cutoff: i2t, then t2i."""
+    i2t, t2i = (
+        [sum((way.hits[cutoff] / way.n_queries for way in ways), Fraction(0)) / len(groups)
+         for cutoff in CUTOFFS]
+        for ways in ([group.i2t for group in groups], [group.t2i for group in groups])
+    )  # fmt: skip
     return i2t, t2i
 
 

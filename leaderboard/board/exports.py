@@ -111,12 +111,13 @@ def _templates() -> Environment:
 
 def _tables(board: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]], list[str]]]:
     """Yield title, rows and footnotes of each table of proof or claims, without references."""
-    rows = board[board["evidence"] != "reference"]
-    parts = rows["proof"].map({True: "proof", False: "claims, not ranked"})
-    for key, table in rows.groupby(["board", "noise", "data", parts], sort=False):
-        name, *about = map(str, key)
+    tables: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows_of(board[board["evidence"] != "reference"]):
+        part = "proof" if row["proof"] else "claims, not ranked"
+        tables.setdefault((row["board"], row["noise"], row["data"], part), []).append(row)
+    for (name, *about), table in tables.items():
         notes: list[str] = []
-        shown = [row | _display(row, notes) for row in rows_of(table)]
+        shown = [row | _display(row, notes) for row in table]
         yield f"{TITLES.get(name, name)}: {'; '.join(about)}", shown, notes
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Integer
 
 from leaderboard.metrics import CUTOFFS, Labels, Ranks, expected_hits, hits_per_image
-from now_builder.program.intervals import wilson
+from now_builder.program.intervals import clustered_wilson, wilson
 
 REPLICATES = 10_000
 """Resamples of a bootstrap, and flips of a sign-flip test."""
@@ -36,28 +36,49 @@ def recall_interval(hits: float, n_queries: int) -> tuple[float, float]:
     return 100 * low, 100 * high
 
 
+def clustered_interval(hits: Float[np.ndarray, " queries"], owners: Labels) -> tuple[float, float]:
+    """Return the 95 % interval of a recall by the owners of its queries, in percent."""
+    low, high = clustered_wilson(hits, owners)
+    return 100 * low, 100 * high
+
+
 def bootstrap_rsum(
-    per_image: Float[np.ndarray, " pairs"], replicates: int = REPLICATES
+    per_image: Float[np.ndarray, " pairs"],
+    replicates: int = REPLICATES,
+    owners: Labels | None = None,
 ) -> Bootstrap:
     """Bootstrap rSum over pairs by their :func:`leaderboard.metrics.hits_per_image`.
 
     The gallery, and so every rank, stays fixed. A pair's image and caption are correlated, so the
     two directions are resampled together. Pairs of equal hits are interchangeable: it is enough to
-    draw how often each value occurs, at a cost that does not grow with the split.
+    draw how often each value occurs, at a cost that does not grow with the split. With ``owners``
+    whole owners are resampled, since the pairs of one are correlated too.
 
     Source:
-        Efron, Bootstrap Methods: Another Look at the Jackknife, 1979; percentile interval.
+        Efron, Bootstrap Methods: Another Look at the Jackknife, 1979; percentile interval. By
+        owner: Davison and Hinkley, Bootstrap Methods and Their Application, 1997, section 3.8.
     """
-    values, counts = np.unique(per_image, return_counts=True)
+    kinds, counts = np.unique(_by_owner(per_image, owners), axis=1, return_counts=True)
+    values, sizes = np.ascontiguousarray(kinds)
     generator = np.random.Generator(np.random.PCG64(SEED))
-    shares = counts / len(per_image)
-    draws = [
-        generator.multinomial(len(per_image), shares, size=part) @ values
-        for part in _parts(replicates, len(values))
-    ]
-    rsums = 100 * np.concatenate(draws) / len(per_image)
+    total = int(counts.sum())
+    draws = []
+    for part in _parts(replicates, len(values)):
+        drawn = generator.multinomial(total, counts / total, size=part)
+        draws.append(100 * (drawn @ values) / (drawn @ sizes))
+    rsums = np.concatenate(draws)
     low, high = np.percentile(rsums, [2.5, 97.5])
     return Bootstrap(float(low), float(high), float(rsums.std()))
+
+
+def _by_owner(
+    per_image: Float[np.ndarray, " pairs"], owners: Labels | None
+) -> Float[np.ndarray, "2 owners"]:
+    """Return the sum of the hits of each owner and its number of pairs, by default 1 each."""
+    if owners is None:
+        return np.stack([per_image, np.ones(len(per_image))])
+    numbers = np.unique(owners, return_inverse=True)[1]
+    return np.stack([np.bincount(numbers, per_image), np.bincount(numbers)])
 
 
 def sum_deviation(recalls: Sequence[float], n_queries: int) -> float:
@@ -89,42 +110,55 @@ class Discordance:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """Comparison of two entries on the same queries: the first less the second, in rSum points.
-
-    The 95 % interval is by a bootstrap over images, p of the paired sign-flip test, and McNemar's
-    test is by cutoff. In ``t2i`` it takes the captions of one image as independent, which they are
-    not, so that with several captions an image its p is somewhat too small.
-    """
+class Difference:
+    """Difference in rSum points: its 95 % interval by bootstrap, p of the paired sign-flip test."""
 
     difference: float
     low: float
     high: float
     p: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Difference):
+    """Comparison of two entries on the same queries: the first less the second, in rSum points.
+
+    Interval and p are over images, or over owners where they are known. McNemar's test is by
+    cutoff: it takes the pairs of an owner and, in ``t2i``, the captions of one image as
+    independent, which they are not, so that its p is somewhat too small.
+
+    Attributes:
+        within_site: the same within sites, over sites; None if the results have no such ranks.
+    """
+
     i2t: dict[int, Discordance]
     t2i: dict[int, Discordance]
+    within_site: Difference | None = None
 
 
 def compare(
     first: tuple[Ranks, Ranks],
     second: tuple[Ranks, Ranks],
     owner: Labels | None = None,
+    site_owners: Labels | None = None,
 ) -> Comparison:
     """Compare the ranks (i2t, t2i) of two entries of the same queries."""
     difference = hits_per_image(*first, owner) - hits_per_image(*second, owner)
-    interval = bootstrap_rsum(difference)
+    own = difference_of(difference, site_owners)
     i2t, t2i = (
-        {cutoff: _discordance(own, other, cutoff) for cutoff in CUTOFFS}
-        for own, other in zip(first, second, strict=True)
+        {cutoff: _discordance(one, other, cutoff) for cutoff in CUTOFFS}
+        for one, other in zip(first, second, strict=True)
     )
-    return Comparison(
-        difference=float(100 * difference.mean()),
-        low=interval.low,
-        high=interval.high,
-        p=sign_flip(difference),
-        i2t=i2t,
-        t2i=t2i,
-    )
+    return Comparison(own.difference, own.low, own.high, own.p, i2t, t2i)
+
+
+def difference_of(
+    per_image: Float[np.ndarray, " pairs"], owners: Labels | None = None
+) -> Difference:
+    """Return the mean of paired differences of hits with its interval and test, by owner."""
+    interval = bootstrap_rsum(per_image, owners=owners)
+    p = sign_flip(_by_owner(per_image, owners)[0])
+    return Difference(float(100 * per_image.mean()), interval.low, interval.high, p)
 
 
 def sign_flip(differences: Float[np.ndarray, " images"], flips: int = REPLICATES) -> float:

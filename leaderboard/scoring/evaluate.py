@@ -1,6 +1,7 @@
 """The evaluator: submission → ranks → figures → result; deterministic to the byte."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -8,7 +9,14 @@ import numpy as np
 from jaxtyping import Bool
 
 from leaderboard.core.rounds import SCORED_SPLITS
-from leaderboard.core.uncertainty import Comparison, bootstrap_rsum, compare, recall_interval
+from leaderboard.core.uncertainty import (
+    Comparison,
+    bootstrap_rsum,
+    clustered_interval,
+    compare,
+    difference_of,
+    recall_interval,
+)
 from leaderboard.metrics import (
     CUTOFFS,
     MAX_TIE_WIDTH,
@@ -20,7 +28,7 @@ from leaderboard.metrics import (
     count_duplicate_aware,
     count_own,
     count_ranks,
-    count_within,
+    expected_hits,
     explained_ties,
     recalls,
     steps_of,
@@ -41,14 +49,13 @@ from leaderboard.scoring.result import (
     Release,
     Result,
     Ties,
-    Within,
     query_ranks,
 )
+from leaderboard.scoring.within import GROUPINGS, figures_of_groups, plausible, units_within
 from leaderboard.submission.archive import Description, OpenSubmission, Submission, open_submission
 from leaderboard.submission.gallery import Gallery, read_gallery, repeated
 from leaderboard.submission.untrusted import Problem, Problems
 from now_builder.errors import ConfigError, NowError
-from now_builder.formats.benchmarks import FOLD
 
 _FAR_ABOVE = 3.0
 """Note ``distances``: how many times chance a reversed matrix reaches."""
@@ -60,22 +67,6 @@ _LEFT_OUT = {"median_rank", "mean_rank", "mrr", "ndcg", "tied_queries"}
 """Figures of a direction that the result of an open blind round does not have."""
 
 Figure = TypeVar("Figure")
-
-
-def _folds_of(gallery: Gallery) -> Labels | None:
-    """Return MS-COCO's 1K folds; None if the split is small or has one caption per image."""
-    images, captions = gallery.shape
-    if captions == images or images < 2 * FOLD:
-        return None
-    folds = np.arange(images) // FOLD
-    folds[folds == images // FOLD] = -1  # an incomplete last fold
-    return folds
-
-
-GROUPINGS: Mapping[str, Callable[[Gallery], Labels | None]] = {"folds": _folds_of}
-"""Groups of images whose queries are also ranked within their own group, by the result's field.
-
-A function returns the group of each image, -1 for none; or None if the split has no such groups."""
 
 
 def score(path: Path | str, release: Path | str, attributes: Path | str | None = None) -> Result:
@@ -110,7 +101,7 @@ def score(path: Path | str, release: Path | str, attributes: Path | str | None =
         evaluator=Evaluator(),
         ranks=record,
         **figures,
-        **{name: _within(matrix, gallery, groups(gallery)) for name, groups in GROUPINGS.items()},
+        **figures_of_groups(matrix, gallery),
     )
     return round_blind_result(result) if gallery.origin == "blind" else result
 
@@ -180,39 +171,10 @@ def record_of(similarity: Matrix, gallery: Gallery) -> RankRecord:
             explained = tuple(rows_tied.tolist()), tuple(columns_tied[columns].tolist())
     if len(columns) > len(rows):
         own = query_ranks(count_own(similarity, gallery.owner, ranks[0]), columns)
-    return RankRecord(i2t=i2t, t2i=t2i, duplicate_aware=aware, explained=explained, own=own)
-
-
-def record_within(similarity: Matrix, owner: Labels, groups: Labels) -> RankRecord:
-    """Record the ranks among the candidates of each image's group, group by group."""
-    i2t, t2i = count_within(similarity, owner, groups)
-    images, captions = np.arange(len(i2t.greater)), np.arange(len(t2i.greater))
-    return RankRecord(i2t=query_ranks(i2t, images), t2i=query_ranks(t2i, captions))
-
-
-def _within(similarity: Matrix, gallery: Gallery, groups: Labels | None) -> Within | None:
-    if groups is None:
-        return None
-    sizes = np.bincount(groups[groups >= 0])
-    size = int(sizes[0]) if (sizes == sizes[0]).all() else None
-    return figures_within(record_within(similarity, gallery.owner, groups), size, len(sizes))
-
-
-def figures_within(record: RankRecord, size: int | None, count: int) -> Within:
-    """Compute the figures of ``count`` groups from the ranks within them.
-
-    They are means over all queries, which are those over groups if all are of one ``size``;
-    resampling draws from the images of all groups.
-    """
-    mean = summarise(*record.read(), record.owner())
-    return Within(
-        size=size,
-        count=count,
-        i2t=AtCutoffs(**_at(mean.i2t.recall)),
-        t2i=AtCutoffs(**_at(mean.t2i.recall)),
-        rsum=mean.rsum,
-        rsum_interval=_rounded(bootstrap_rsum(mean.per_image)[:2]),
-        ranks=record,
+    pages = gallery.pages
+    owners = None if pages is None or pages.owner is None else tuple(pages.owner.tolist())
+    return RankRecord(
+        i2t=i2t, t2i=t2i, duplicate_aware=aware, explained=explained, own=own, site_owners=owners
     )
 
 
@@ -221,7 +183,7 @@ def figures_of(record: RankRecord, duplicates: Duplicates) -> dict[str, Any]:
 
     ``duplicates`` are those of the split; their rSum is computed.
     """
-    owner = record.owner()
+    owner, clusters = record.owner(), record.clusters()
     strict = aware = summarise(*record.read(), owner, record.read_own())
     if record.duplicate_aware is not None:
         i2t, t2i = record.duplicate_aware
@@ -230,7 +192,7 @@ def figures_of(record: RankRecord, duplicates: Duplicates) -> dict[str, Any]:
     if record.explained is not None:
         rows, columns = (np.array(way) for way in record.explained)
         unexplained = tie_width(strict.ranks, (rows, columns))
-    low, high, deviation = bootstrap_rsum(strict.per_image)
+    low, high, deviation = bootstrap_rsum(strict.per_image, owners=clusters)
     reason = None
     if unexplained > MAX_TIE_WIDTH:
         reason = (
@@ -244,8 +206,14 @@ def figures_of(record: RankRecord, duplicates: Duplicates) -> dict[str, Any]:
         "rsum": strict.rsum,
         "ranked": reason is None,
         "reason": reason,
-        "i2t": _direction(strict.i2t, aware.i2t, tied[0]),
-        "t2i": _direction(strict.t2i, aware.t2i, tied[1]),
+        "i2t": _direction(strict.i2t, aware.i2t, tied[0], strict.ranks[0], clusters),
+        "t2i": _direction(
+            strict.t2i,
+            aware.t2i,
+            tied[1],
+            strict.ranks[1],
+            None if clusters is None else clusters[owner],
+        ),
         "rsum_interval": _rounded((low, high)),
         "rsum_deviation": round(deviation, 4),
         "rsum_optimistic": strict.rsum_optimistic,
@@ -256,16 +224,22 @@ def figures_of(record: RankRecord, duplicates: Duplicates) -> dict[str, Any]:
     }
 
 
-def _direction(strict: OneWay, aware: OneWay, tied_queries: int) -> Direction:
+def _direction(
+    strict: OneWay, aware: OneWay, tied_queries: int, ranks: Ranks, owners: Labels | None
+) -> Direction:
     """Make the record of one direction; ``aware`` counts identical candidates as right too."""
+
+    def interval(cutoff: int) -> tuple[float, float]:
+        if owners is not None:
+            return _rounded(clustered_interval(expected_hits(ranks, cutoff), owners))
+        return _rounded(recall_interval(float(strict.hits[cutoff]), strict.n_queries))
+
     return Direction(
         **_at(strict.recall),
         hits={f"R@{cutoff}": str(strict.hits[cutoff]) for cutoff in CUTOFFS},
         optimistic=AtCutoffs(**_at(strict.optimistic)),
         pessimistic=AtCutoffs(**_at(strict.pessimistic)),
-        interval=Intervals(
-            **_at(lambda k: _rounded(recall_interval(float(strict.hits[k]), strict.n_queries)))
-        ),
+        interval=Intervals(**_at(interval)),
         duplicate_aware=AtCutoffs(**_at(aware.recall)),
         median_rank=strict.median_rank,
         mean_rank=strict.mean_rank,
@@ -376,4 +350,15 @@ def compare_results(first: Result, second: Result) -> Comparison:
         if not ranks.possible() or ranks.size != one.size:
             wanted = f"those of every query, as many as {one.size}"
             raise ConfigError(f"ranks ({name}): found some that no matrix has, expected {wanted}")
-    return compare(one.read(), other.read(), one.owner())
+    if (one.site_owners or other.site_owners) != (other.site_owners or one.site_owners):
+        raise ConfigError("site_owners: found others in both results, expected the same")
+    owners = one.clusters() if one.site_owners else other.clusters()
+    whole = compare(one.read(), other.read(), one.owner(), owners)
+    units = [
+        units_within("within_site", own.ranks, own.spans)
+        for own, ranks in ((first.within_site, one), (second.within_site, other))
+        if own and own.ranks and plausible("within_site", own, ranks)
+    ]
+    if len(units) < 2 or len(units[0]) != len(units[1]):
+        return whole
+    return replace(whole, within_site=difference_of(units[0] - units[1]))

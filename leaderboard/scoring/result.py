@@ -1,6 +1,7 @@
 """``result.json``: every figure of a scored submission, and the ranks behind them."""
 
 import json
+from collections.abc import Sized
 from typing import Annotated, Literal
 
 import numpy as np
@@ -28,6 +29,11 @@ Code = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
 def is_none(value: object) -> bool:
     """Return whether a value is None: such fields are left out."""
     return value is None
+
+
+def is_empty(value: Sized) -> bool:
+    """Return whether a sequence is empty: such fields are left out."""
+    return not value
 
 
 class Record(Strict):
@@ -68,7 +74,8 @@ class Direction(AtCutoffs):
             they could reveal.
         optimistic: recalls if every tie were won.
         pessimistic: recalls if every tie were lost.
-        interval: Wilson's 95 % intervals.
+        interval: Wilson's 95 % intervals; for as many queries as the owners are worth if the
+            release is split by domain.
         duplicate_aware: recalls if identical captions and images are right too.
         median_rank: median rank, from 1, rounded as the field does.
         mean_rank: mean rank, from 1.
@@ -215,6 +222,8 @@ class RankRecord(Record):
         depth: always None: part of the format's version 4.
         own: ranks of all captions among those of their images' queries, for nDCG; left out if an
             image has one caption, whose rank is in ``i2t``.
+        site_owners: number of the owner of each image's page, for intervals by owner; left out
+            unless the release is split by domain.
     """
 
     i2t: QueryRanks
@@ -223,6 +232,7 @@ class RankRecord(Record):
     explained: tuple[Counts, Counts] | None = None
     depth: None = None
     own: QueryRanks | None = Field(None, exclude_if=is_none)
+    site_owners: Counts | None = Field(None, exclude_if=is_none)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -237,6 +247,10 @@ class RankRecord(Record):
         """Return the row of each caption's image."""
         images, captions = self.size
         return np.arange(captions) // (captions // images)
+
+    def clusters(self) -> Labels | None:
+        """Return the owner of each image's page; None if they are not in the record."""
+        return None if self.site_owners is None else np.array(self.site_owners, np.int64)
 
     def read_own(self) -> Ranks | None:
         """Return the ranks of all captions of each image; None if they are not in the record."""
@@ -255,6 +269,7 @@ class RankRecord(Record):
             )
             and (self.explained is None or tuple(map(len, self.explained)) == self.size)
             and (self.own is None or self._has_best(self.own))
+            and (self.site_owners is None or len(self.site_owners) == images)
         )
 
     def _has_best(self, own: QueryRanks) -> bool:
@@ -272,20 +287,35 @@ class RankRecord(Record):
 class Within(Record):
     """Figures of queries that are ranked among the candidates of their own group alone.
 
+    Recalls and rSum are means over groups.
+
     Attributes:
         size: number of images of each group; left out if they differ.
         count: number of groups.
-        rsum_interval: 95 % interval, bootstrap over the images of all groups.
+        sizes: number of images of each group; left out if they are equal.
+        rsum_interval: 95 % interval, bootstrap over groups; of ``folds`` over all images, of
+            ``across_owners`` over owners.
+        chance: rSum by chance, the mean over groups; left out of ``folds``.
         ranks: ranks within the groups, one group after the other. None in a blind round.
     """
 
     size: Annotated[int, Field(ge=1)] | None = Field(None, exclude_if=is_none)
     count: Annotated[int, Field(ge=1)]
+    sizes: Counts = Field((), exclude_if=is_empty)
     i2t: AtCutoffs
     t2i: AtCutoffs
     rsum: Points
     rsum_interval: tuple[Points, Points]
+    chance: Points | None = Field(None, exclude_if=is_none)
     ranks: RankRecord | None = None
+
+    @property
+    def spans(self) -> Counts:
+        """Number of images of each group."""
+        return self.sizes or (self.size or 0,) * self.count
+
+
+_PACKED = {"within_site", "across_owners", "within_language"}
 
 
 class Result(Description, Record):
@@ -297,13 +327,20 @@ class Result(Description, Record):
         n_images: number of images: the same, or a fifth if an image has five captions.
         ranked: whether it may get a place on the board.
         reason: why it is not ranked.
-        rsum_interval: 95 % interval, bootstrap over images with their captions, directions jointly.
+        rsum_interval: 95 % interval, bootstrap over images with their captions, directions jointly;
+            over owners of pages if the release is split by domain.
         rsum_deviation: standard error by the same bootstrap.
         rsum_argsort: rSum by a stable ``argsort(...)[::-1]``: the field's value.
         references: rSum of trivial scorers that know nothing (``chance``), the language, the site,
             both, language and topic, or the text that OCR reads on the screenshot.
         notes: notes on the matrix; they cost no place.
         folds: figures within MS-COCO's 1K folds: 1,000 images with their captions each.
+        within_site: figures of pages among those of their own site whose caption stands once on it,
+            on sites with at least 10 of them; left out, as the next two, if the release tells none.
+        across_owners: figures among one page of each owner (registrable domain), the mean of 20
+            draws; left out unless the release is split by domain.
+        within_language: figures among the pages of the same language, of at least 10 pages; left
+            out unless the release is split by domain.
         precision: float type of the stored matrix.
         payload_sha256: sha256 of the submission's zip.
         ranks: the ranks behind all figures. None in a blind round: they would reveal the pairing.
@@ -330,25 +367,37 @@ class Result(Description, Record):
     references: dict[str, Points]
     notes: tuple[Note, ...]
     folds: Within | None
+    within_site: Within | None = Field(None, exclude_if=is_none)
+    across_owners: Within | None = Field(None, exclude_if=is_none)
+    within_language: Within | None = Field(None, exclude_if=is_none)
     precision: Precision
     payload_sha256: Sha256
     evaluator: Evaluator
     ranks: RankRecord | None
 
     def to_json(self) -> str:
-        """Return the text of the result file, with the ranks last, one list per line."""
+        """Return the text of the result file, with the ranks last, one list per line.
+
+        Figures within sites, owners and languages, ranks included, are one line each.
+        """
         tree = self.model_dump(mode="json", by_alias=True)
         ranks, first = tree.pop("ranks"), ("format", "method")
         described = [name for name in Description.model_fields if name != "method"]
         order = [*first, *(name for name in tree if name not in {*first, *described}), *described]
-        text = json.dumps(
-            {name: tree[name] for name in order}, ensure_ascii=False, allow_nan=False, indent=2
-        )
+        texts = [
+            f'  "{name}": ' + (_packed(tree[name]) if name in _PACKED else _indented(tree[name]))
+            for name in order
+        ]
         lines = ",\n".join(
             f'    "{name}": {_packed(value)}' for name, value in (ranks or {}).items()
         )
         packed = "{\n" + lines + "\n  }" if ranks else "null"
-        return text[: -len("\n}")] + f',\n  "ranks": {packed}\n}}\n'
+        return "{\n" + ",\n".join([*texts, f'  "ranks": {packed}']) + "\n}\n"
+
+
+def _indented(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2)
+    return text.replace("\n", "\n  ")
 
 
 def _packed(value: object) -> str:

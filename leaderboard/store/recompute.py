@@ -11,16 +11,15 @@ from pydantic import BaseModel
 from leaderboard.core.rounds import BlindRound, round_of
 from leaderboard.core.uncertainty import Comparison
 from leaderboard.scoring.evaluate import (
-    GROUPINGS,
     compare_results,
     duplicates_of,
     figures_of,
-    figures_within,
     round_blind_result,
     score,
 )
 from leaderboard.scoring.references import REFERENCES, chance_rsum, references_of
-from leaderboard.scoring.result import VERSION, RankRecord, Result, Within
+from leaderboard.scoring.result import VERSION, Result, Within
+from leaderboard.scoring.within import GROUPINGS, figures_within, plausible
 from leaderboard.store.dataset import DatasetReport
 from leaderboard.store.entries import (
     FOLDERS,
@@ -40,7 +39,6 @@ from leaderboard.store.entries import (
 from leaderboard.submission.archive import refusing_fields
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.benchmarks import FOLD
 from now_builder.formats.io import sha256_of, write_text
 from now_builder.formats.release import check_files, is_ours
 
@@ -123,34 +121,19 @@ def _same(found: object, expected: object) -> bool:
 
 def recomputed(result: Result) -> list[Difference]:
     """Recompute every figure of a result that follows from its ranks; return all differences."""
-    record, folds = result.ranks, result.folds
-    if record is None or not record.possible() or (folds and not _are_folds(folds, record)):
+    record = result.ranks
+    groups = {name: own for name in GROUPINGS if (own := getattr(result, name)) is not None}
+    if (
+        record is None
+        or not record.possible()
+        or not all(plausible(name, own, record) for name, own in groups.items())
+    ):
         return [Difference("ranks", "ranks that no matrix has", "those of every query")]
     figures = figures_of(record, result.duplicates)
-    for name in GROUPINGS:
-        within: Within | None = getattr(result, name)
-        if within is not None and within.ranks is not None:
-            figures[name] = figures_within(within.ranks, within.size, within.count)
+    for name, own in groups.items():
+        figures[name] = figures_within(name, own.ranks, own.spans)
     figures["references"] = result.references | {"chance": chance_rsum(*record.size)}
     return differences_of(result, result.model_copy(update=figures))
-
-
-def _are_folds(folds: Within, whole: RankRecord) -> bool:
-    """Return whether the ranks can be those within the folds of a split with other ranks.
-
-    In a fold there are fewer candidates, so that no rank is worse there.
-    """
-    ranks, count = folds.ranks, whole.size[0] // FOLD
-    return (
-        ranks is not None
-        and (folds.size, folds.count) == (FOLD, count)
-        and ranks.size == (FOLD * count, FOLD * count * (whole.size[1] // whole.size[0]))
-        and ranks.possible()
-        and not any(
-            (own.greater > all_.greater[: len(own.greater)]).any()
-            for own, all_ in zip(ranks.read(), whole.read(), strict=True)
-        )
-    )
 
 
 def verify(
@@ -213,6 +196,13 @@ def against_release(
         said = {name: rsum for name, rsum in said.items() if name not in _BY_ATTRIBUTES}
     known = duplicates_of(gallery).model_copy(update={"rsum": result.duplicates.rsum})
     found += differences_of(said, references, "references")
+    owners = None if gallery.pages is None else gallery.pages.owner
+    expected = None if owners is None else tuple(owners.tolist())
+    found += differences_of(result.ranks.site_owners, expected, "ranks.site_owners")
+    for name, groups_of in GROUPINGS.items():
+        within: Within | None = getattr(result, name)
+        sizes = tuple(map(len, groups_of(gallery)))
+        found += differences_of(within.spans if within else (), sizes, f"{name}.sizes")
     return found + differences_of(result.duplicates, known, "duplicates")
 
 

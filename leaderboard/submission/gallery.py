@@ -1,18 +1,41 @@
 """Galleries: images and captions of a split, and which belong together."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Integer
+from jaxtyping import Bool, Integer
 
 from leaderboard.core.rounds import TRUTH_FILE, Origin, ScoredSplit, Track, read_truth, round_of
 from now_builder.errors import FormatError
 from now_builder.formats.benchmarks import BENCHMARKS, Benchmark
 from now_builder.formats.precomp import captions_path, read_texts
-from now_builder.formats.release import is_ours, read_image_identities, read_split_captions
+from now_builder.formats.release import (
+    is_ours,
+    read_image_identities,
+    read_manifest,
+    read_split_captions,
+    read_split_pairs,
+)
+from now_builder.formats.split import registrable_domain
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Labels of the pages of a split of a rebuilt release; -1 is none.
+
+    Attributes:
+        owner: registrable domain; None unless the release is split by domain.
+        once: whether the caption stands once on its site within the split.
+    """
+
+    site: Integer[np.ndarray, " images"]
+    owner: Integer[np.ndarray, " images"] | None
+    language: Integer[np.ndarray, " images"]
+    once: Bool[np.ndarray, " images"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +48,7 @@ class Gallery:
         origin: ``rebuilt`` by this toolkit, the authors' ``archive``, a layout of the ``field``, or
             a ``blind`` round whose pairing only the judge has, or one that is ``closed``: its
             pairing has been published.
+        pages: what a rebuilt release tells of the pages; None for other origins.
     """
 
     image_keys: list[str]
@@ -34,6 +58,7 @@ class Gallery:
     caption_labels: Integer[np.ndarray, " captions"]
     fingerprint: str
     origin: Origin
+    pages: Pages | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -87,6 +112,28 @@ def read_gallery(
         _labels(map(tuple, captions.captions)),
         captions.fingerprint,
         origin,
+        _read_pages(release, split, captions.keys) if origin == "rebuilt" else None,
+    )
+
+
+def _read_pages(release: Path, split: ScoredSplit, keys: list[str]) -> Pages | None:
+    if not (release / "pairs.parquet").exists():
+        return None
+    pairs = read_split_pairs(release, split)
+    if [pair.key for pair in pairs] != keys:
+        raise FormatError(
+            release / "pairs.parquet", f"other keys of {split} than its captions have"
+        )
+    sites = [pair.site for pair in pairs]
+    by_domain = read_manifest(release).split.by == "domain"
+    counts = Counter((pair.site, pair.caption) for pair in pairs)
+    language = _labels(pair.lang for pair in pairs)
+    language[[pair.lang is None for pair in pairs]] = -1
+    return Pages(
+        _labels(sites),
+        _labels(map(registrable_domain, sites)) if by_domain else None,
+        language,
+        np.array([counts[pair.site, pair.caption] == 1 for pair in pairs], np.bool_),
     )
 
 

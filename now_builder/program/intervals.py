@@ -2,11 +2,14 @@
 
 from math import sqrt
 
+import numpy as np
+from jaxtyping import Float, Integer
+
 Z95 = 1.959963984540054
 """Standard errors on either side of a 95 % interval."""
 
 
-def wilson(hits: float, total: int) -> tuple[float, float]:
+def wilson(hits: float, total: float) -> tuple[float, float]:
     """Return the 95 % interval of the share of hits, in [0, 1].
 
     Source:
@@ -19,3 +22,25 @@ def wilson(hits: float, total: int) -> tuple[float, float]:
         0.0 if hits == 0 else max(0.0, middle - half),
         1.0 if hits == total else min(1.0, middle + half),
     )
+
+
+def clustered_wilson(
+    hits: Float[np.ndarray, " trials"], clusters: Integer[np.ndarray, " trials"]
+) -> tuple[float, float]:
+    """Return the 95 % interval of the share of hits if trials of one cluster are correlated.
+
+    It is Wilson's for the effective number of trials: as many independent ones have the variance
+    that the clusters show. Where they show none, each cluster counts once.
+
+    Source:
+        Kish, Survey Sampling, 1965 (design effect); Korn and Graubard, Confidence Intervals for
+        Proportions with Small Expected Number of Positive Counts Estimated from Survey Data, 1998.
+    """
+    numbers = np.unique(clusters, return_inverse=True)[1]
+    share, sizes = float(hits.mean()), np.bincount(numbers)
+    residuals = np.bincount(numbers, hits) - share * sizes
+    count = len(sizes)
+    variance = float(residuals @ residuals) * count / max(1, count - 1) / len(hits) ** 2
+    effective = share * (1 - share) / variance if variance > 1e-12 else count
+    trials = min(float(effective), float(len(hits)))
+    return wilson(share * trials, trials)

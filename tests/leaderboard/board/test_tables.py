@@ -10,9 +10,10 @@ from leaderboard.board.exports import rows_of
 from leaderboard.board.reported import NoiseCondition, read_reported
 from leaderboard.board.tables import RECALLS, SectionKind, boards_of, make_board
 from leaderboard.metrics import recalls
-from leaderboard.scoring.evaluate import figures_of, figures_within, record_within
+from leaderboard.scoring.evaluate import figures_of
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import Release
+from leaderboard.scoring.within import figures_within, record_within
 from leaderboard.store.entries import entry_of
 from leaderboard.submission.archive import Training
 from now_builder.formats.benchmarks import BOARDS
@@ -113,8 +114,10 @@ def test_a_result_of_five_folds_stands_on_both_boards(entry_on, monkeypatch):
     entries = []
     for name, matrix in (("A", first), ("B", second)):
         entry = entry_on(name)
-        folds = record_within(matrix, np.arange(4), np.arange(4) // 2)
-        figures = figures_of(folds, NO_DUPLICATES) | {"folds": figures_within(folds, 2, 2)}
+        folds = record_within(matrix, np.arange(4), np.split(np.arange(4), 2))
+        figures = figures_of(folds, NO_DUPLICATES) | {
+            "folds": figures_within("folds", folds, (2, 2))
+        }
         entries.append(_changed(entry, **figures, **shared, track="coco", ranks=folds))
     assert boards_of(entries[0].result) == ("coco-5k", "coco-1k")
     assert [entry.result.folds.rsum for entry in entries] == [600.0, 500.0]

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from leaderboard.metrics import recalls
-from leaderboard.scoring.evaluate import check_submission, record_within, score
+from leaderboard.scoring.evaluate import check_submission, score
 from leaderboard.scoring.references import label_rsum, references_of
 from leaderboard.scoring.result import Result
+from leaderboard.scoring.within import record_within
 from leaderboard.store.entries import read_result, write_result
 from leaderboard.store.recompute import read_board
 from leaderboard.submission.archive import new_submission, pack
@@ -181,16 +182,15 @@ def test_site_and_both_are_references_where_pages_share_sites(mine, gallery):
 
 
 def test_ranks_within_groups_are_those_of_each_group_alone():
-    """Any grouping of the images, as folds: consecutive or not, of other sizes, some left out."""
+    """Any groups of images, as folds: consecutive or not, of other sizes, left out or shared."""
     draw = np.random.default_rng(0)
     similarity = draw.integers(0, 9, (30, 90)).astype(np.float32)
     owner = draw.permutation(np.arange(90) // 3)
-    for groups in (np.arange(30) // 10, draw.integers(-1, 4, 30)):
+    for groups in (np.split(np.arange(30), 3), [draw.permutation(30)[:n] for n in (1, 12, 30)]):
         record = record_within(similarity, owner, groups)
         i2t, t2i = record.read()
         start = 0
-        for group in np.unique(groups[groups >= 0]):
-            rows = np.flatnonzero(groups == group)
+        for rows in groups:
             columns = np.concatenate([np.flatnonzero(owner == row) for row in rows])
             own = recalls(similarity[np.ix_(rows, columns)], np.arange(len(columns)) // 3)
             part = slice(start, start + len(rows))

@@ -9,9 +9,10 @@ import pytest
 
 from leaderboard.board.tables import equal_ranks, make_board
 from leaderboard.metrics import count_own, count_ranks, recalls
-from leaderboard.scoring.evaluate import figures_of, figures_within, record_within, score
+from leaderboard.scoring.evaluate import figures_of, score
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import QueryRanks, RankRecord, query_ranks
+from leaderboard.scoring.within import figures_within, record_within
 from leaderboard.store.entries import entry_of, read_result, write_result
 from leaderboard.store.recompute import Runner, read_board, recomputed, reproduce, verify
 from leaderboard.submission.archive import new_submission, pack
@@ -110,7 +111,7 @@ def test_ranks_that_no_matrix_has_are_found_at_once(filed):
 
 def test_figures_of_folds_are_recomputed_from_the_ranks_within_them(monkeypatch, filed):
     """Folds of two of four images: typed-in figures, and ranks worse than in the whole split."""
-    monkeypatch.setattr("leaderboard.store.recompute.FOLD", 2)
+    monkeypatch.setattr("leaderboard.scoring.within.FOLD", 2)
     matrix = np.array([[5, 1, 9, 1], [1, 5, 1, 9], [1, 9, 5, 1], [9, 1, 1, 5]], np.float32)
     i2t, t2i = (query_ranks(way, np.arange(4)) for way in count_ranks(matrix))
     record = RankRecord(i2t=i2t, t2i=t2i)
@@ -118,10 +119,10 @@ def test_figures_of_folds_are_recomputed_from_the_ranks_within_them(monkeypatch,
 
     def result_of(record, folds):
         known = {"references": {"chance": chance_rsum(4, 4)}, "ranks": record}
-        known["folds"] = figures_within(folds, 2, 2)
+        known["folds"] = figures_within("folds", folds, (2, 2))
         return base.model_copy(update=figures_of(record, base.duplicates) | known)
 
-    result = result_of(record, record_within(matrix, np.arange(4), np.array([0, 0, 1, 1])))
+    result = result_of(record, record_within(matrix, np.arange(4), [np.arange(2), np.arange(2, 4)]))
     assert recomputed(result) == []
     typed = result.folds.model_copy(update={"rsum": 512.0})
     (one,) = recomputed(result.model_copy(update={"folds": typed}))

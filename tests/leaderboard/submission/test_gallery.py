@@ -46,7 +46,7 @@ def test_the_fields_layouts_are_scored_by_owner(tmp_path, track, name, each):
 
 
 def test_folds_of_a_thousand_images_stand_beside_the_five_thousand(tmp_path, monkeypatch):
-    monkeypatch.setattr("leaderboard.scoring.evaluate.FOLD", 4)
+    monkeypatch.setattr("leaderboard.scoring.within.FOLD", 4)
     release = _precomp(tmp_path / "data", "coco_precomp", 12, 5)
     owner = np.arange(60) // 5
     similarity = np.random.default_rng(0).standard_normal((12, 60)).astype(np.float32)
