@@ -14,8 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from leaderboard.board import pages
-from leaderboard.board.charts import progress_chart
+from leaderboard.board import charts, pages
 from leaderboard.board.display_text import EVIDENCE
 from leaderboard.board.pages import export_site, render_site
 from leaderboard.metrics import CUTOFFS, expected_hits
@@ -266,19 +265,19 @@ def test_progress_is_a_staircase_of_proof_from_the_first_row_to_the_last():
          "equal_to": None, "ranked": True}
         for day, rsum, proof in known
     ]  # fmt: skip
-    chart = progress_chart("x", rows)
+    chart = charts.progress_chart("x", rows)
     heights = {text: y for y, text in chart.y_ticks}
     assert [*heights] == ["100", "110", "120", "130", "140"]
-    assert (heights["100"], heights["140"]) == (chart.bottom, 12.0)
+    assert (heights["100"], heights["140"]) == (charts._BOTTOM, charts._TOP)
     assert [text for _, text in chart.x_ticks] == ["2020", "2021", "2022", "2023", "2024"]
     places = [x for _, x, *_ in chart.dots]
     assert len(places) == 4, "not the row far below"
-    assert places[0] - chart.left == pytest.approx(chart.right - places[-1])
+    assert places[0] - charts._LEFT == pytest.approx(charts._RIGHT - places[-1])
     [(_, line, _)] = chart.lines
     best = pytest.approx(heights["130"] + (heights["140"] - heights["130"]) / 5, abs=0.01)
     assert [x for x, _ in line] == [places[0], places[2], places[2], places[3]]
     assert [y for _, y in line] == [heights["100"], heights["100"], best, best]
-    assert progress_chart("x", rows[:1]) is None
+    assert charts.progress_chart("x", rows[:1]) is None
 
 
 def test_a_site_replaces_a_site_and_nothing_else_and_stays_if_stopped(tmp_path, filed, monkeypatch):
