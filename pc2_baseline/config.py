@@ -231,8 +231,8 @@ class TrainSettings(Strict):
     device: str = Field("auto", description="cpu, cuda, cuda:1 …; auto takes CUDA where it is.")
     tf32: bool = Field(
         default=False,
-        description="On a GPU, round the factors of float32 products to TF32's ten bits: several "
-        "times as fast. Without, float32 is float32 in cuDNN's GRUs, too.",
+        description="On a GPU, round the factors of float32 products of encoders and GRUs to "
+        "TF32's ten bits: several times as fast. The similarity's are as model.precision says.",
     )
     tensorboard: bool = Field(
         default=True, description="Write RUN/tensorboard: recalls, figures, rates by epoch."

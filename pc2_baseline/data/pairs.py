@@ -99,7 +99,7 @@ class PairSet:
     def image_batch(self, images: Int[np.ndarray, " batch"]) -> Float[Tensor, "batch rows width"]:
         """Read some images by their row of ``regions``."""
         if isinstance(self.regions, Tensor):
-            rows = torch.from_numpy(images.astype(np.int64)).to(self.regions.device)
+            rows = send(torch.from_numpy(images.astype(np.int64)), self.regions.device)
             regions = self.regions[rows].to(self.device, torch.float32)
         else:
             order, back = np.unique(images, return_inverse=True)
@@ -112,7 +112,14 @@ class PairSet:
     ) -> tuple[Num[Tensor, "batch words"], Int[Tensor, " batch"]]:
         """Read the captions of some pairs: tokens and lengths."""
         tokens, lengths = pad([self.captions[row] for row in pair_index])
-        return tokens.to(self.device), lengths
+        return send(tokens, self.device), lengths
+
+
+def send(numbers: Tensor, device: torch.device) -> Tensor:
+    """Copy numbers to a device; the host does not wait for what a GPU has still to do before."""
+    if device.type == "cuda":
+        return numbers.pin_memory().to(device, non_blocking=True)
+    return numbers.to(device)
 
 
 def pad(

@@ -421,7 +421,7 @@ def _unpadded(
     captions: CaptionCodes,
 ) -> tuple[Float[Tensor, "captions words dim"], Bool[Tensor, "captions words"]]:
     """Return words up to the longest caption, zero where there is none, and which are there."""
-    longest = int(captions.lengths.max())
+    longest = captions.longest
     there = word_mask(captions.lengths, longest, captions.words.device)
     return captions.words[:, :longest] * there[..., None], there
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from now_builder.formats.features import REGIONS
+from pc2_baseline.data.pairs import send
 from pc2_baseline.networks.fused import unit
 
 Block = Float[Tensor, "batch batch"]
@@ -49,12 +50,17 @@ class CaptionCodes:
     Attributes:
         words: One unit vector a word; zeros from ``lengths`` on.
         pooled: One unit vector a caption.
-        lengths: Words of each caption, on the CPU.
+        lengths: Words of each caption, on the CPU; or on the device, of words that are cut.
     """
 
     words: Float[Tensor, "captions words dim"]
     pooled: Float[Tensor, "captions width"]
     lengths: Int[Tensor, " captions"]
+
+    @property
+    def longest(self) -> int:
+        """Words of the longest caption, at the most."""
+        return int(self.lengths.max()) if self.lengths.is_cpu else self.words.shape[1]
 
     def __getitem__(self, rows: slice | Int[Tensor, " rows"]) -> "CaptionCodes":
         on_cpu = rows if isinstance(rows, slice) else rows.cpu()
@@ -65,6 +71,66 @@ class CaptionCodes:
 def word_mask(lengths: Int[Tensor, " captions"], words: int, device: torch.device) -> Tensor:
     """Mark the words that are there: (captions, words), bool."""
     return torch.arange(words, device=device) < lengths.to(device)[:, None]
+
+
+@dataclass(frozen=True, slots=True)
+class WordRows:
+    """Where the words of some captions stand, padded, one after the other, and packed.
+
+    Packed rows go word by word, captions sorted by length, as a GRU takes them. Numbers of rows
+    follow from the lengths, which the host knows; they are sent to the device in one copy.
+
+    Attributes:
+        lengths: Words of each caption, on the CPU.
+        width: Words of a caption where captions are padded.
+        caption: Caption of each word.
+        padded: Row of each word where captions are padded.
+        packed: Row of each packed word where captions are padded.
+        back: Row of each word among the packed ones.
+        counts: Packed rows of each place of a word, on the CPU.
+    """
+
+    lengths: Int[Tensor, " captions"]
+    width: int
+    caption: Int[Tensor, " words"]
+    padded: Int[Tensor, " words"]
+    packed: Int[Tensor, " words"]
+    back: Int[Tensor, " words"]
+    counts: Int[Tensor, " places"]
+
+    def pad(self, words: Float[Tensor, "words dim"]) -> Float[Tensor, "captions width dim"]:
+        """Lay words out by caption, zeros after the end."""
+        laid = words.new_zeros(len(self.lengths) * self.width, words.shape[1])
+        return laid.index_copy(0, self.padded, words).view(len(self.lengths), self.width, -1)
+
+    def drop(
+        self, dropout: nn.Dropout, words: Float[Tensor, "words dim"], rows: Int[Tensor, " words"]
+    ) -> Float[Tensor, "words dim"]:
+        """Apply dropout as drawn for captions that are padded; ``rows`` are the words' there."""
+        if not (dropout.training and dropout.p):
+            return words
+        ones = words.new_ones(len(self.lengths) * self.width, words.shape[1])
+        return words * functional.dropout(ones, dropout.p).index_select(0, rows)
+
+    def member(self, words: Float[Tensor, "words dim"]) -> Float[Tensor, "words captions"]:
+        """Return the matrix that tells which word is of which caption."""
+        return functional.one_hot(self.caption, len(self.lengths)).to(words.dtype)
+
+
+def word_rows(lengths: Int[Tensor, " captions"], width: int, device: torch.device) -> WordRows:
+    """Number the words of captions of some lengths."""
+    caption = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    starts = lengths.cumsum(0) - lengths
+    padded = caption * width + torch.arange(len(caption)) - starts[caption]
+    longest_first, order = lengths.sort(descending=True)
+    counts = (torch.arange(int(longest_first[0]))[:, None] < longest_first).sum(1)
+    place = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    # The k-th packed row of a place is that of the k-th longest caption.
+    chosen = order[torch.arange(len(place)) - (counts.cumsum(0) - counts)[place]]
+    back = (starts[chosen] + place).argsort()
+    numbers = send(torch.stack([caption, padded, chosen * width + place, back]), device)
+    caption, padded, packed, back = numbers.unbind()
+    return WordRows(lengths, width, caption, padded, packed, back, counts)
 
 
 def xavier(module: nn.Module) -> None:
@@ -138,14 +204,19 @@ class CaptionPooling(nn.Module):
         xavier(self)
 
     def forward(
-        self, words: Float[Tensor, "captions words dim"], lengths: Int[Tensor, " captions"]
+        self, words: Float[Tensor, "words dim"], rows: WordRows
     ) -> Float[Tensor, "captions dim"]:
         """Return one unit vector per caption."""
-        padding = ~word_mask(lengths, words.shape[1], words.device)
-        mean = words.sum(1) / lengths.to(words)[:, None]
-        scores = self.weigh(self.local(words) * self.whole(mean)[:, None]).squeeze(-1)
-        weights = scores.masked_fill(padding, float("-inf")).softmax(1)
-        return unit((weights[..., None] * words).sum(1))
+        member = rows.member(words)
+        mean = (member.T @ words) / rows.lengths.to(words)[:, None]
+        project, tanh, dropout = self.local
+        local = rows.drop(cast(nn.Dropout, dropout), tanh(project(words)), rows.padded)
+        scores = self.weigh(local * (member @ self.whole(mean))).squeeze(-1)
+        # The softmax alone is taken of padded scores: a number a word.
+        laid = scores.new_full((len(rows.lengths) * rows.width,), float("-inf"))
+        laid = laid.index_copy(0, rows.padded, scores).view(-1, rows.width).softmax(1)
+        weights = laid.flatten().index_select(0, rows.padded)
+        return unit((member * weights[:, None]).T @ words)
 
 
 class CaptionEncoder(nn.Module):
@@ -169,75 +240,66 @@ class CaptionEncoder(nn.Module):
         self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
     ) -> CaptionCodes:
         """Encode the captions of a batch."""
-        embedded = self.dropout(self.embed(tokens))
-        if self.training:
-            embedded = with_blanks(embedded, self.word_dropout)
-        words = unit(read_words(self.read, embedded, lengths))
-        return CaptionCodes(words, self.pooled(words, lengths), lengths)
+        rows = word_rows(lengths, tokens.shape[1], tokens.device)
+        blanks = self.word_dropout if self.training else 0.0
+        embedded = embed_packed(self.embed, self.dropout, tokens, rows, blanks)
+        words = unit(read_words(self.read, embedded, rows))
+        return CaptionCodes(rows.pad(words), self.pooled(words, rows), lengths)
 
     def pooled(
-        self, words: Float[Tensor, "captions words dim"], lengths: Int[Tensor, " captions"]
+        self, words: Float[Tensor, "words dim"], rows: WordRows
     ) -> Float[Tensor, "captions dim"]:
         """Pool the words of each caption: by attention, or their sum, which is along their mean."""
-        pooled: Tensor = unit(words.sum(1)) if self.pool is None else self.pool(words, lengths)
+        if self.pool is None:
+            return unit(rows.member(words).T @ words)
+        pooled: Tensor = self.pool(words, rows)
         return pooled
 
 
-def with_blanks(
-    embedded: Float[Tensor, "captions words dim"], share: float
-) -> Float[Tensor, "captions words dim"]:
-    """Replace a random share of the words of each caption by zeros."""
-    if not share:
+def embed_packed(
+    embed: nn.Embedding,
+    dropout: nn.Dropout,
+    tokens: Int[Tensor, "captions words"],
+    rows: WordRows,
+    blanks: float,
+) -> Float[Tensor, "words word"]:
+    """Embed words in the order of a GRU, with dropout, and a random share of whole words zero."""
+    embedded = rows.drop(dropout, embed(tokens.flatten()[rows.packed]), rows.packed)
+    if not blanks:
         return embedded
-    blank = torch.rand(embedded.shape[:2], device=embedded.device) < share
-    return embedded.masked_fill(blank[..., None], 0.0)
+    blank = torch.rand(tokens.shape, device=tokens.device) < blanks
+    return embedded.masked_fill(blank.flatten()[rows.packed][:, None], 0.0)
 
 
 def read_words(
-    gru: nn.GRU, embedded: Float[Tensor, "captions words word"], lengths: Int[Tensor, " captions"]
-) -> Float[Tensor, "captions words dim"]:
-    """Read captions by a GRU, the mean of both directions if it has two; zeros after the end.
+    gru: nn.GRU, embedded: Float[Tensor, "words word"], rows: WordRows
+) -> Float[Tensor, "words dim"]:
+    """Read captions by a GRU: the mean of both directions if it has two, one caption's after other.
 
     On the CPU, PyTorch's backward pass adds a gradient as large as all words' to another at every
     step; there the layer is differentiated by hand (:class:`_Direction`), to rounding the same.
 
     Args:
-        gru: One layer with biases, which takes the batch first.
-        embedded: Padded with anything.
-        lengths: Words of each caption, on the CPU.
+        gru: One layer with biases.
+        embedded: Packed.
+        rows: The words of each caption.
     """
-    packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
     if embedded.device.type == "cpu" and torch.is_grad_enabled():
-        counts = packed.batch_sizes.tolist()
+        counts = rows.counts.tolist()
         found = [
-            _Direction.apply(packed.data, _steps(counts, suffix), *_weights(gru, suffix))
+            _Direction.apply(embedded, _steps(counts, suffix), *_weights(gru, suffix))
             for suffix in ("", "_reverse")[: 1 + gru.bidirectional]
         ]
     else:
-        found = list(gru(packed)[0].data.chunk(1 + gru.bidirectional, dim=-1))
+        states, _ = gru(PackedSequence(embedded, rows.counts))
+        found = list(states.data.chunk(1 + gru.bidirectional, dim=-1))
     states = (found[0] + found[1]) / 2 if gru.bidirectional else found[0]
-    return _padded(packed._replace(data=states), embedded.shape[:2])
+    return cast(Tensor, states.index_select(0, rows.back))
 
 
 def _weights(gru: nn.GRU, suffix: str) -> list[Tensor]:
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     return [getattr(gru, name + suffix) for name in names]
-
-
-def _padded(states: PackedSequence, shape: torch.Size) -> Float[Tensor, "captions words dim"]:
-    """Lay packed states out by caption and word, zeros after the end.
-
-    ``pad_packed_sequence`` copies the whole gradient once for each length that occurs.
-    """
-    data, counts = states.data, states.batch_sizes
-    # Packed rows go word by word, captions sorted by length: the k-th row of a word is that of the
-    # k-th longest caption.
-    order = cast(Tensor, states.sorted_indices)
-    words = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    ranks = torch.arange(len(words)) - (counts.cumsum(0) - counts)[words]
-    places = order[ranks.to(data.device)] * shape[1] + words.to(data.device)
-    padded = data.new_zeros(shape.numel(), data.shape[1])
-    return padded.index_copy_(0, places, data).view(*shape, -1)
 
 
 class _Step(NamedTuple):

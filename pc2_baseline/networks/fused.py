@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
+from pc2_baseline.networks.onednn_products import whole_float32
+
 EPSILON = 1e-8
 
 
@@ -184,6 +186,7 @@ class _LocalNodes(Function):
         return nodes
 
     @staticmethod
+    @whole_float32()
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         regions, words, weight, nodes, lengths = ctx.saved_tensors
         kind, cells = ctx.settings
@@ -298,6 +301,7 @@ class _SquaredDifference(Function):
         return functional.linear((images[:, None] - captions).square_(), weight, bias)
 
     @staticmethod
+    @whole_float32()
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
         images, captions, weight = ctx.saved_tensors
         flat = gradient.flatten(0, 1)

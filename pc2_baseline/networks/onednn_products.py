@@ -1,4 +1,4 @@
-"""Float32 products by the faster of a CPU's two libraries, where it gives float32."""
+"""Float32 products: by the faster of a CPU's libraries, and on a GPU without TF32 in a block."""
 
 import os
 from collections.abc import Iterator
@@ -41,6 +41,18 @@ def fast_float32(width: int) -> Iterator[bool]:
         switch.fp32_precision = "bf16" if on else before
     try:
         yield on
+    finally:
+        switch.fp32_precision = before
+
+
+@contextmanager
+def whole_float32() -> Iterator[None]:
+    """Let a GPU do float32 products in float32, also where ``train.tf32`` rounds those around."""
+    switch = torch.backends.cuda.matmul
+    before = switch.fp32_precision
+    switch.fp32_precision = "ieee"
+    try:
+        yield
     finally:
         switch.fp32_precision = before
 

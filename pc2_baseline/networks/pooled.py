@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from pc2_baseline.networks.encoders import (
     CaptionCodes,
     ImageCodes,
+    embed_packed,
     read_words,
-    with_blanks,
-    word_mask,
+    word_rows,
     xavier,
 )
 from pc2_baseline.networks.fused import unit
@@ -141,47 +141,20 @@ class PooledCaptionEncoder(nn.Module):
         self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
     ) -> CaptionCodes:
         """Encode the captions of a batch; each has one word, its pooled vector."""
+        rows = word_rows(lengths, tokens.shape[1], tokens.device)
+        blanks = self.word_dropout if self.training else 0.0
         if isinstance(self.read, nn.GRU):
-            embedded = with_blanks(self.dropout(self.embed(tokens)), self._blanks())
-            vectors = _mean(read_words(self.read, embedded, lengths), lengths)
+            embedded = embed_packed(self.embed, self.dropout, tokens, rows, blanks)
+            words = read_words(self.read, embedded, rows)
         else:
-            vectors = self.read(self._mean_embedding(tokens, lengths))
-        pooled = unit(vectors)
+            words = self.dropout(self.embed(tokens.flatten()[rows.padded]))
+            if blanks:
+                blank = torch.rand(len(words), device=words.device) < blanks
+                words = words.masked_fill(blank[:, None], 0.0)
+        sums = words.new_zeros(len(tokens), words.shape[1]).index_add(0, rows.caption, words)
+        means = sums / lengths.to(words)[:, None]
+        pooled = unit(means if isinstance(self.read, nn.GRU) else self.read(means))
         return CaptionCodes(pooled[:, None], pooled, torch.ones_like(lengths))
-
-    def _blanks(self) -> float:
-        """Return the share of words that are blank now."""
-        return self.word_dropout if self.training else 0.0
-
-    def _mean_embedding(
-        self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
-    ) -> Float[Tensor, "captions word_dim"]:
-        """Average the embeddings of each caption's words; padding costs nothing."""
-        caption, place = word_places(lengths, tokens)
-        words = self.dropout(self.embed(tokens[caption, place][None]))
-        words = with_blanks(words, self._blanks())[0]
-        sums = words.new_zeros(len(tokens), words.shape[1]).index_add(0, caption, words)
-        return sums / lengths.to(words)[:, None]
-
-
-def word_places(
-    lengths: Int[Tensor, " captions"], tokens: Int[Tensor, "captions words"]
-) -> tuple[Int[Tensor, " allwords"], Int[Tensor, " allwords"]]:
-    """Return the caption and the place of each word that is there, beside the tokens.
-
-    They follow from the lengths, which the host has: a mask on the device would be waited for.
-    """
-    there = word_mask(lengths, tokens.shape[1], lengths.device)
-    caption, place = there.nonzero().to(tokens.device).unbind(1)
-    return caption, place
-
-
-def _mean(
-    words: Float[Tensor, "captions words dim"], lengths: Int[Tensor, " captions"]
-) -> Float[Tensor, "captions dim"]:
-    """Average the words that are there."""
-    there = word_mask(lengths, words.shape[1], words.device)
-    return (words * there[..., None]).sum(1) / lengths.to(words)[:, None]
 
 
 def cosine_logits(

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from pc2_baseline.networks.encoders import CaptionEncoder, ImageCodes, xavier
+from pc2_baseline.networks.encoders import CaptionEncoder, ImageCodes, WordRows, xavier
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.pooled import CosineSimilarity
 from pc2_baseline.networks.similarity import GraphSettings, MatchingNetwork
@@ -100,8 +100,8 @@ class OneWayCaptionEncoder(CaptionEncoder):
     both_ways = False
 
     def pooled(
-        self, words: Float[Tensor, "captions words dim"], lengths: Int[Tensor, " captions"]
+        self, words: Float[Tensor, "words dim"], rows: WordRows
     ) -> Float[Tensor, "captions dim"]:
         """Return the last word of each caption."""
-        last = (lengths - 1).to(words.device)[:, None, None].expand(-1, 1, words.shape[2])
-        return words.gather(1, last)[:, 0]
+        last = (rows.lengths.cumsum(0) - 1).to(words.device)
+        return words.index_select(0, last)

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from pc2_baseline.config import ModelSettings
 from pc2_baseline.data.pairs import Batch
 from pc2_baseline.networks.encoders import Block, CaptionCodes, ImageCodes
+from pc2_baseline.networks.onednn_products import whole_float32
 from pc2_baseline.process_groups import ALONE, ProcessGroup
 
 CHUNK_MB = {"cpu": 8, "cuda": 128}
@@ -28,6 +29,9 @@ CHUNK_MB = {"cpu": 8, "cuda": 128}
 WIDE_MB = {"cpu": 8, "cuda": 1024}
 """Of what is a word wide, within a chunk: on a GPU, starting many small kernels takes longer than
 their work (45 µs each on an H100)."""
+
+AT_ONCE = {"cpu"}
+"""Kinds of device whose results the host need not wait for."""
 
 
 class FeatureSettings(ModelSettings):
@@ -107,7 +111,7 @@ Measured on the CPU at widths 256 and 1,024: even at a half.
 
 
 class _ActiveCells(Function):
-    """A block whose gradient is that of its active cells; the captions are sorted by length."""
+    """A block whose gradient is that of its active cells."""
 
     @staticmethod
     def forward(
@@ -124,6 +128,7 @@ class _ActiveCells(Function):
         return similarity.score_block(ImageCodes(regions, image), captions, logits=logits)
 
     @staticmethod
+    @whole_float32()
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         sums = ctx.similarity.cell_gradients(
             ctx.saved_tensors, ctx.lengths, gradient, logits=ctx.logits
@@ -141,10 +146,17 @@ class BlockSimilarity(nn.Module):
             tells of the next; set it when an epoch begins, so that a resumed one does the same.
     """
 
+    most_active: int | None = None
+    """The most cells an image that the next loss gives a gradient, if known. A GPU then takes those
+    of the largest gradients without waiting to learn which they are."""
+
+    by_cell = True
+    """Whether a cell's similarity depends on its own image and caption alone."""
+
     def __init__(self) -> None:
         super().__init__()
         self.group: ProcessGroup = ALONE
-        self.few_active = True
+        self.few_active: bool | Tensor = True
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
@@ -175,14 +187,12 @@ class ChunkedSimilarity(BlockSimilarity):
     shortest = 0
     """Words that a caption counts as at least, when chunks are cut."""
 
-    by_cell = True
-    """Whether a cell's similarity depends on its own image and caption alone."""
-
     def __init__(self, width: int, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
         super().__init__()
         self.width = width
         self.budget = budget
 
+    @whole_float32()
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
@@ -197,7 +207,9 @@ class ChunkedSimilarity(BlockSimilarity):
             )
             images = ImageCodes(regions, image)
             captions = CaptionCodes(words, caption, captions.lengths)
-        part = captions[own]
+        as_they_are = self.group.parts == 1 and self._in_any_order(images)
+        part = captions if as_they_are else captions[own]
+        self.few_active = bool(self.few_active)  # what a GPU has found by now, without a wait
         if torch.is_grad_enabled() and self.by_cell and len(own) and self.few_active:
             tensors = (images.regions, images.pooled, part.words, part.pooled, *self.parameters())
             scores: Tensor = _ActiveCells.apply(self, logits, part.lengths, *tensors)
@@ -207,9 +219,12 @@ class ChunkedSimilarity(BlockSimilarity):
                 scores.register_hook(self._count)  # type: ignore[no-untyped-call]
         if self.group.parts > 1:
             scores = self.group.gather(scores, len(order))
-        gathered = scores[:, torch.argsort(order).to(scores.device)]
+        gathered = scores if as_they_are else scores[:, torch.argsort(order).to(scores.device)]
         self.note(gathered[len(images.pooled) :].detach(), captions.lengths, len(images.pooled))
         return gathered[: len(images.pooled)]
+
+    def _in_any_order(self, _: ImageCodes) -> bool:
+        return False  # captions that are sorted by length cost less
 
     def score_block(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool
@@ -245,18 +260,31 @@ class ChunkedSimilarity(BlockSimilarity):
     ) -> list[Tensor]:
         """Return the gradients of codes and weights (``tensors``) by a block's active cells."""
         codes, parameters = tensors[:4], tensors[4:]
-        # Transposed, so that the cells come sorted by caption, and by the captions' lengths.
-        columns, rows = gradient.T.nonzero(as_tuple=True)
-        self.few_active = len(rows) / max(gradient.numel(), 1) <= FEW
-        sums = [torch.zeros_like(tensor) for tensor in tensors]
-        lengths = lengths[columns.cpu()]
-        kind = self._kind(codes[0].dtype)
+        kind, device = self._kind(codes[0].dtype), codes[0].device
         width = kind.itemsize * max(self.width, codes[0].shape[2])
-        cells = self._chunk_bytes(codes[0].device) // width
-        for start, stop in _runs(lengths.clamp(min=self.shortest).tolist(), 1, cells):
+        if self.most_active is None or device.type in AT_ONCE:
+            columns, rows = gradient.T.nonzero(as_tuple=True)
+            self.few_active = len(rows) / max(gradient.numel(), 1) <= FEW
+            lengths, order = lengths[columns.cpu()].sort(stable=True)
+            rows, columns = rows[order.to(device)], columns[order.to(device)]
+            cells = self._chunk_bytes(device) // width
+            runs = _runs(lengths.clamp(min=self.shortest).tolist(), 1, cells)
+        else:
+            # As many places as there can be; those to spare have a gradient of zero.
+            count = min(self.most_active * len(gradient), gradient.numel())
+            places = gradient.flatten().abs().topk(count, sorted=False).indices
+            rows, columns = places // gradient.shape[1], places % gradient.shape[1]
+            longest = int(lengths.max())
+            codes = (*codes[:2], codes[2][:, :longest], codes[3])
+            lengths = lengths.to(device)[columns]
+            cells = max(1, self._chunk_bytes(device, WIDE_MB) // (width * longest))
+            runs = [(start, start + cells) for start in range(0, count, cells)]
+        sums = [torch.zeros_like(tensor) for tensor in tensors[:4]]
+        of_weights: list[Tensor] = []
+        for start, stop in runs:
             i, j = rows[start:stop], columns[start:stop]
-            places = (i, i, j, j)
-            own = [code[place].requires_grad_() for code, place in zip(codes, places, strict=True)]
+            cells_of = (i, i, j, j)
+            own = [code[at].requires_grad_() for code, at in zip(codes, cells_of, strict=True)]
             with torch.enable_grad():
                 captions = CaptionCodes(own[2], own[3], lengths[start:stop])
                 similarity = self._cells(
@@ -265,15 +293,16 @@ class ChunkedSimilarity(BlockSimilarity):
             found = torch.autograd.grad(
                 similarity, (*own, *parameters), gradient[i, j], materialize_grads=True
             )
-            for total, place, value in zip(sums[:4], places, found[:4], strict=True):
-                total.index_add_(0, place, value)
-            for total, value in zip(sums[4:], found[4:], strict=True):
+            for total, place, value in zip(sums, cells_of, found[:4], strict=True):
+                total[:, : value.shape[1]].index_add_(0, place, value)
+            for total, value in zip(of_weights, found[4:], strict=False):
                 total.add_(value)
-        return sums
+            of_weights = of_weights or list(found[4:])
+        return sums + (of_weights or [torch.zeros_like(tensor) for tensor in parameters])
 
     def _count(self, gradient: Float[Tensor, "images captions"]) -> None:
-        """Note whether few cells of a block have a gradient."""
-        self.few_active = int(gradient.count_nonzero()) / max(gradient.numel(), 1) <= FEW
+        """Note whether few cells of a block have a gradient; the next block reads it."""
+        self.few_active = gradient.count_nonzero() <= FEW * gradient.numel()
 
     def _kind(self, own: torch.dtype) -> torch.dtype:
         return torch.bfloat16 if self.budget.precision == "bf16" else own

@@ -13,7 +13,7 @@ from pc2_baseline.modules.division import Division, PairValues
 from pc2_baseline.modules.learner import Learner
 from pc2_baseline.networks.encoders import CaptionCodes, ImageCodes
 from pc2_baseline.networks.fused import unit
-from pc2_baseline.networks.similarity import MatchingNetwork
+from pc2_baseline.networks.similarity import AT_ONCE, MatchingNetwork
 
 
 class PooledClassifier(nn.Module):
@@ -118,6 +118,33 @@ class Pc2Network(nn.Module):
         logits: Tensor = self.classify(codes)
         return logits.softmax(1)
 
+    def score_both(
+        self, pairs: Encoded, noisy: ImageCodes, chosen: Int[Tensor, " noisy"]
+    ) -> tuple[Float[Tensor, "clean clean"], Float[Tensor, "noisy noisy"]]:
+        """Score clean pairs, and noisy images with the captions chosen for them.
+
+        A GPU scores all images with all clean captions in one block: half the operations, and the
+        host need not wait to learn what was chosen. The CPU scores no caption that nobody chose;
+        nor does a network whose scores depend on the other images of a block.
+        """
+        matching, clean = self.matching, len(pairs.images.pooled)
+        if chosen.device.type in AT_ONCE or not matching.similarity.by_cell:
+            own = matching.score(pairs.images, pairs.captions)
+            return own, self.score_chosen(noisy, pairs.captions, chosen)
+        images = ImageCodes(
+            torch.cat([pairs.images.regions, noisy.regions]),
+            torch.cat([pairs.images.pooled, noisy.pooled]),
+        )
+        scores = matching.score(images, pairs.captions)
+        return scores[:clean], scores[clean:].index_select(1, chosen)
+
+    def score_chosen(
+        self, images: ImageCodes, captions: CaptionCodes, chosen: Int[Tensor, " images"]
+    ) -> Float[Tensor, "images images"]:
+        """Score images with the captions chosen for them, each caption once."""
+        used, column = torch.unique(chosen.cpu(), return_inverse=True)
+        return self.matching.score(images, captions[used])[:, column.to(chosen.device)]
+
 
 @dataclass(frozen=True, slots=True)
 class PseudoCaptions:
@@ -126,14 +153,10 @@ class PseudoCaptions:
     Attributes:
         cosine: Cosine of each noisy image with its clean one, in [0, 1].
         chosen: Row of the clean pairs, for each noisy image.
-        used: Rows that were chosen, once each and on the CPU.
-        column: Place of each noisy image's choice among them.
     """
 
     cosine: Float[Tensor, " noisy"]
     chosen: Int[Tensor, " noisy"]
-    used: Int[Tensor, " used"]
-    column: Int[Tensor, " noisy"]
 
 
 def find_pseudo_captions(
@@ -145,9 +168,7 @@ def find_pseudo_captions(
     through the cosine.
     """
     cosine, chosen = (unit(noisy) @ unit(clean).T).max(1)
-    # The host has to know how many were chosen; it waits for the device once.
-    used, column = torch.unique(chosen.cpu(), return_inverse=True)
-    return PseudoCaptions(cosine.clamp(0.0, 1.0), chosen, used, column.to(chosen.device))
+    return PseudoCaptions(cosine.clamp(0.0, 1.0), chosen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from pc2_baseline.modules.losses import (
     triplet_hardest,
     triplet_mean,
 )
-from pc2_baseline.networks.encoders import ImageCodes, Loss
+from pc2_baseline.networks.encoders import Block, ImageCodes, Loss
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
 
@@ -118,6 +118,7 @@ def warm_up_loss(method: Pc2CommonSettings, net: Pc2Network, train: PairSet, row
     """Return the loss of a batch of the warm-up: mean negatives, one margin, and class terms."""
     batch = train.batch(rows)
     pairs, _ = net.encode(batch, len(rows))
+    net.matching.similarity.most_active = None  # all that break the margin
     similarity = net.matching.score(pairs.images, pairs.captions)
     return full_margin_loss(similarity, method.margin).sum() + class_terms(net, pairs, method)
 
@@ -141,43 +142,44 @@ def training_step(
     """
     net = own.net
     pairs, noisy_images = net.encode(batch, clean)  # all images at once
+    # Hardest negatives have a gradient in two cells an image, and in the pair's.
+    net.matching.similarity.most_active = 3 if own.triplet is triplet_hardest else None
+    noisy_loss = torch.zeros((), device=batch.regions.device)
+    if len(batch.regions) > clean:
+        similarity, noisy_loss = score_with_noisy(method, own, pairs, noisy_images)
+    else:
+        similarity = net.matching.score(pairs.images, pairs.captions)
 
     # L^c, eq. 5: triplets of clean pairs, margins soft by their rectified correspondence y.
-    similarity = net.matching.score(pairs.images, pairs.captions)
     y = own.labels(step.pair_index[:clean])
     loss = own.triplet(similarity, soft_margin(y, method.margin, method.margin_base)).sum()
 
     # Pseudo-classification (section 3.2), on clean pairs alone.
     loss = loss + class_terms(net, pairs, method)
 
-    noisy_loss = torch.zeros((), device=loss.device)
-    if len(batch.regions) > clean:
-        noisy_loss = pseudo_caption_loss(method, own, noisy_images, pairs)
-
     total, of_noisy = loss + method.lambda_noisy * noisy_loss, noisy_loss.detach()
     step = replace(step, parts={"noisy": of_noisy})
     return own.learner.step(total, step), of_noisy
 
 
-def pseudo_caption_loss(
-    method: Pc2CommonSettings, own: PeerEpoch, noisy: ImageCodes, pairs: Encoded
-) -> Loss:
-    """Return L^n of noisy images, which learn from captions of the clean pairs of their batch.
+def score_with_noisy(
+    method: Pc2CommonSettings, own: PeerEpoch, pairs: Encoded, noisy: ImageCodes
+) -> tuple[Block, Loss]:
+    """Score clean pairs; return L^n of noisy images, which learn from captions of these pairs.
 
     Pseudo-captioning (section 3.3): the caption of the clean image whose pseudo-prediction is the
     nearest by cosine. Nothing learns from the choice itself.
     """
     asked, keys = (describe(own.net, codes, method) for codes in (noisy, pairs.images))
     found = find_pseudo_captions(asked, keys)
-    captions = pairs.captions[found.used]
-    similarity = own.net.matching.score(noisy, captions)[:, found.column]
+    clean, similarity = own.net.score_both(pairs, noisy, found.chosen)
 
     # L^n, eq. 8: triplets of noisy images with pseudo-captions, margins soft by the cosines y.
     # Images with one pseudo-caption are not negatives of each other: both columns are the same, and
     # the hinge between them a constant. PC2* leaves out low cosines.
     margins = soft_margin(found.cosine, method.margin, method.margin_base)
     costs = own.triplet(similarity, margins, found.chosen[:, None] != found.chosen[None])
-    return costs.masked_fill(found.cosine < method.mismatch_threshold, 0.0).sum()
+    return clean, costs.masked_fill(found.cosine < method.mismatch_threshold, 0.0).sum()
 
 
 def describe(

@@ -15,14 +15,14 @@ from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet
 from pc2_baseline.method_section import SoftmaxSettings
 from pc2_baseline.methods.pc2.network import Encoded, PeerEpoch
-from pc2_baseline.methods.pc2.paper import class_terms, co_divide, peer_epoch, pseudo_caption_loss
+from pc2_baseline.methods.pc2.paper import class_terms, co_divide, peer_epoch, score_with_noisy
 from pc2_baseline.methods.pc2.peers import PairStatistics, Pc2CommonSettings, Pc2Peers
 from pc2_baseline.modules.contrastive import info_nce
 from pc2_baseline.modules.coteaching import DIVISIONS, NONE, PEERS, Rows, batches_beside, by_peer
 from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.learner import Step, mean_losses, prefixed, rate, under
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
-from pc2_baseline.networks.encoders import Loss
+from pc2_baseline.networks.encoders import Block, Loss
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import TRAINING, EpochOutputs, Sizes, State
 
@@ -160,24 +160,26 @@ class Pcsr(Pc2Peers):
         clean_pairs, ambiguous_pairs = pairs[: len(clean)], pairs[len(clean) :]
         refined = unclear = torch.zeros((), device=self.device)
         if len(refinable):
-            refined = pseudo_caption_loss(method, own, images, clean_pairs)
+            similarity, refined = score_with_noisy(method, own, clean_pairs, images)
+        else:
+            similarity = own.net.matching.score(clean_pairs.images, clean_pairs.captions)
         if len(ambiguous):
             unclear = self.ambiguous_loss(own, ambiguous_pairs, ambiguous)
         step = replace(step, parts={"refinable": refined.detach(), "ambiguous": unclear.detach()})
-        loss = self._matching_loss(own, clean_pairs, clean)
+        loss = self._matching_loss(own, similarity, clean)
         loss = loss + class_terms(own.net, clean_pairs, method)
         loss = loss + method.lambda_noisy * refined + method.lambda_ambiguous * unclear
         return own.learner.step(loss, step), refined.detach()
 
     def ambiguous_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Loss:
         """Triplet loss with soft margins, and class terms with the generalised cross-entropy."""
-        return self._matching_loss(own, pairs, rows) + class_terms(
+        similarity = own.net.matching.score(pairs.images, pairs.captions)
+        return self._matching_loss(own, similarity, rows) + class_terms(
             own.net, pairs, self.method, self.robust_loss
         )
 
-    def _matching_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Loss:
+    def _matching_loss(self, own: PeerEpoch, similarity: Block, rows: Rows) -> Loss:
         """Sum the triplet losses of pairs, with soft margins by their correspondence."""
-        similarity = own.net.matching.score(pairs.images, pairs.captions)
         margins = soft_margin(own.labels(rows), self.method.margin, self.method.margin_base)
         return own.triplet(similarity, margins).sum()
 

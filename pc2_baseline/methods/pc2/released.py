@@ -50,7 +50,7 @@ from pc2_baseline.modules.losses import (
     triplet_mean,
 )
 from pc2_baseline.modules.seeds import stream
-from pc2_baseline.networks.encoders import CaptionCodes, CaptionEncoder, Loss, word_mask
+from pc2_baseline.networks.encoders import CaptionCodes, CaptionEncoder, Loss, word_mask, word_rows
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
 
@@ -168,7 +168,7 @@ class Pc2Released(Pc2Peers):
         images = net.matching.encode_images(noisy.regions)
         found = find_pseudo_captions(net.predict(images), net.predict(pairs.images))
         captions = refit(net, pairs.captions, int(noisy.lengths.max()))
-        similarity = net.matching.score(images, captions[found.used])[:, found.column]
+        similarity = net.score_chosen(images, captions, found.chosen)
         loss = own.triplet(similarity, self.noisy_margins(found.cosine), None, "caption").sum()
         with torch.no_grad():
             for subset, batch, codes in (
@@ -268,7 +268,9 @@ def refit(net: Pc2Network, captions: CaptionCodes, words: int) -> CaptionCodes:
     laid = resampled(captions.words[:, : int(captions.lengths.max())], words)
     laid = laid * word_mask(lengths, words, laid.device)[..., None]
     encoder = cast(CaptionEncoder, net.matching.captions)
-    return CaptionCodes(laid, encoder.pooled(laid, lengths), lengths)
+    rows = word_rows(lengths, words, laid.device)
+    pooled = encoder.pooled(laid.flatten(0, 1).index_select(0, rows.padded), rows)
+    return CaptionCodes(laid, pooled, lengths)
 
 
 @contextmanager

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from pc2_baseline.networks.encoders import read_words
+from pc2_baseline.networks.encoders import read_words as read_packed
+from pc2_baseline.networks.encoders import word_rows
 
 LENGTHS = [[3, 7, 1, 7, 2], [5, 5], [1], [9, 1, 1], [1, 1, 1]]
 
@@ -17,6 +18,12 @@ def by_pytorch(gru, embedded, lengths):
         gru(packed)[0], batch_first=True, total_length=embedded.shape[1]
     )
     return sum(states.chunk(2, dim=-1)) / 2 if gru.bidirectional else states
+
+
+def read_words(gru, embedded, lengths):
+    """Pack padded words, read them, and pad them again."""
+    rows = word_rows(lengths, embedded.shape[1], embedded.device)
+    return rows.pad(read_packed(gru, embedded.flatten(0, 1)[rows.packed], rows))
 
 
 def layer(both_ways, kind=torch.float64):

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from pc2_baseline.methods.pc2 import paper, released
+from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.methods.pc2 import network, paper, released
 from pc2_baseline.methods.pc2.network import to_slots
 from pc2_baseline.modules import division
 from pc2_baseline.modules.learner import Step
 from pc2_baseline.modules.losses import soft_margin
+from pc2_baseline.networks import similarity
 
 
 @pytest.fixture
@@ -119,7 +121,7 @@ def test_a_noisy_margin_is_soft_by_the_cosine_of_the_pseudo_caption(divided, spy
     paper.training_step(method.method, own, pairs.batch(step.pair_index), len(clean), step)
     y = [max(torch.cosine_similarity(one, other, dim=0) for other in q) for one in p]
     y = torch.stack(y).clamp(min=0)
-    _, (_, margins, _), _ = calls[1]  # the first are those of the clean pairs
+    _, (_, margins, _), _ = calls[0]  # then come those of the clean pairs
     assert torch.allclose(margins, 0.2 * (10**y - 1) / 9, atol=1e-5)
     assert (margins < 0.19).any()
 
@@ -161,3 +163,30 @@ def test_the_noisy_loss_counts_by_its_weight(divided, steps):
     noisy = found[1.0] - found[0.0]
     assert noisy > 0.01
     assert found[0.25] == pytest.approx(found[0.0] + 0.25 * noisy, rel=1e-5)
+
+
+@pytest.mark.parametrize("preset", ["pc2-paper", "pcsr"])
+def test_one_block_of_all_images_has_the_gradients_of_two(divided, monkeypatch, preset):
+    """A GPU takes one, the CPU two; SAF's scores depend on a block's images, so it takes two."""
+    found, blocks = {}, {}
+    for apart in ({"cpu"}, set()):
+        for kind in ("sgr", "saf"):
+            monkeypatch.setattr(network, "AT_ONCE", apart)
+            monkeypatch.setattr(similarity, "AT_ONCE", apart)
+            sets = f"model.similarity={kind}", "model.dropout=0", "method.noisy_from_epoch=0"
+            method, pairs = divided(preset, *sets)
+            own = method.nets[0].double()
+            method.learners[0].restart()
+            calls = []
+            own.matching.similarity.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+            wide = lambda self, images, read=PairSet.image_batch: read(self, images).double()  # noqa: E731
+            with monkeypatch.context() as patch:
+                patch.setattr(PairSet, "image_batch", wide)
+                method._learn(pairs, 1, 0)
+            blocks[bool(apart), kind] = len(calls)
+            found.setdefault(kind, []).append(
+                [p.grad for p in own.parameters() if p.grad is not None]
+            )
+    assert [blocks[key] for key in ((True, "sgr"), (False, "sgr"), (False, "saf"))] == [2, 1, 2]
+    for one, other in zip(*found["sgr"], strict=True):
+        assert torch.allclose(one, other, rtol=1e-10, atol=1e-13)

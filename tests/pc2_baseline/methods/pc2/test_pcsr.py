@@ -9,7 +9,7 @@ import torch
 from now_builder.errors import ConfigError
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods.pc2 import pcsr
-from pc2_baseline.methods.pc2.paper import peer_epoch, pseudo_caption_loss
+from pc2_baseline.methods.pc2.paper import peer_epoch, score_with_noisy
 from pc2_baseline.methods.pc2.pcsr import ClassHistory, Pcsr
 from pc2_baseline.methods.pc2.peers import PairStatistics
 from pc2_baseline.modules.contrastive import info_nce
@@ -100,7 +100,7 @@ def test_refinable_images_learn_from_the_caption_of_the_clean_image_of_their_cla
     believe(method, KINDS, KINDS)
     own, clean = of_one_peer(method, pairs)
     images = encode(own, pairs, np.arange(12, 18)).images
-    found = pseudo_caption_loss(method.method, own, images, clean)
+    _, found = score_with_noisy(method.method, own, clean, images)
     asked, keys = own.net.predict(images), own.net.predict(clean.images)
     cosine = torch.cosine_similarity(asked[:, None], keys[None], dim=2)
     best, chosen = cosine.max(1)
@@ -115,7 +115,8 @@ def test_refinable_images_learn_from_the_caption_of_the_clean_image_of_their_cla
     threshold = best.sort().values[2:4].mean().item()
     method.method = method.method.model_copy(update={"mismatch_threshold": threshold})
     kept = expected[best >= threshold].sum()
-    assert torch.allclose(pseudo_caption_loss(method.method, own, images, clean), kept, atol=1e-5)
+    _, above = score_with_noisy(method.method, own, clean, images)
+    assert torch.allclose(above, kept, atol=1e-5)
     assert not torch.allclose(found, kept)
 
 
@@ -148,7 +149,8 @@ def test_a_step_goes_down_the_weighted_sum_of_the_losses_of_its_kinds(made, monk
 
     monkeypatch.setattr(method, "_matching_loss", loss_of("clean", 1.0))
     monkeypatch.setattr(method, "ambiguous_loss", loss_of("ambiguous", 3.0))
-    monkeypatch.setattr(pcsr, "pseudo_caption_loss", loss_of("refinable", 2.0))
+    both = lambda *args: given.setdefault("refinable", args) and (None, torch.tensor(2.0))  # noqa: E731
+    monkeypatch.setattr(pcsr, "score_with_noisy", both)
     monkeypatch.setattr(pcsr, "class_terms", loss_of("classes", 0.5))
     monkeypatch.setattr(Learner, "step", lambda _, loss, step: taken.append((loss, step)) or 0.0)
     own, _ = of_one_peer(method, pairs)
@@ -161,9 +163,8 @@ def test_a_step_goes_down_the_weighted_sum_of_the_losses_of_its_kinds(made, monk
     assert taken[0][1].parts == {"refinable": 2.0, "ambiguous": 3.0}
     clean, refinable, ambiguous = (encode(own, pairs, part) for part in rows)
     expected = [
-        (given["clean"][1].images, clean.images), (given["clean"][1].captions, clean.captions),
         (given["classes"][1].images, clean.images),
-        (given["refinable"][2], refinable.images), (given["refinable"][3].images, clean.images),
+        (given["refinable"][3], refinable.images), (given["refinable"][2].images, clean.images),
         (given["ambiguous"][1].images, ambiguous.images),
         (given["ambiguous"][1].captions, ambiguous.captions),
     ]  # fmt: skip
