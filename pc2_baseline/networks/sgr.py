@@ -1,11 +1,16 @@
 """SGR of SGRAF: words with what they attend to in the image, as nodes of a graph."""
 
+from functools import partial
+from typing import cast
+
 import torch
 from jaxtyping import Bool, Float
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
+from pc2_baseline.networks import ragged
 from pc2_baseline.networks.encoders import (
     CaptionCodes,
     CaptionEncoder,
@@ -15,6 +20,7 @@ from pc2_baseline.networks.encoders import (
     xavier,
 )
 from pc2_baseline.networks.fused import conclude, local_nodes, reason, squared_difference, unit
+from pc2_baseline.networks.onednn_products import whole_float32
 from pc2_baseline.networks.similarity import (
     DEFAULT_BUDGET,
     WIDE_MB,
@@ -100,7 +106,7 @@ class Similarity(ChunkedSimilarity):
     def _block(
         self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
     ) -> Float[Tensor, "rows captions"]:
-        longest = int(captions.lengths.max())
+        longest = captions.longest
         words = captions.words[:, :longest]
         mask = word_mask(captions.lengths, longest, words.device)
         whole = squared_difference(
@@ -117,7 +123,7 @@ class Similarity(ChunkedSimilarity):
     def _cells(
         self, images: ImageCodes, captions: CaptionCodes, *, kind: torch.dtype, logits: bool
     ) -> Float[Tensor, " cells"]:
-        longest = int(captions.lengths.max())
+        longest = captions.longest
         mask = word_mask(captions.lengths, longest, captions.words.device)
         words = captions.words[:, :longest] * mask[..., None]
         whole = self.whole((images.pooled - captions.pooled).square())
@@ -156,17 +162,18 @@ class GraphLayer(nn.Module):
         self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
     ) -> Float[Tensor, "pairs nodes dim"]:
         """Update all nodes from all nodes."""
-        return reason(nodes, padding, self._folded(), (self.mix.weight, self.mix.bias))
+        return reason(nodes, padding, self.folded(), (self.mix.weight, self.mix.bias))
 
     def first(
         self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
     ) -> Float[Tensor, "pairs dim"]:
         """Update the first node alone, in full precision from the attention on."""
-        weight, bias = self._folded()
+        weight, bias = self.folded()
         mixed = conclude(nodes, padding, (weight.to(nodes.dtype), bias.to(nodes.dtype)))
         return functional.relu(self.mix(mixed.to(weight.dtype)))
 
-    def _folded(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]]:
+    def folded(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]]:
+        """Return weight and bias of query and key in one."""
         return self.key.weight.T @ self.query.weight, self.query.bias @ self.key.weight
 
 
@@ -186,6 +193,47 @@ class SgrSimilarity(Similarity):
         super().__init__(dim, node_dim, budget)
         self.layers = nn.ModuleList(GraphLayer(node_dim) for _ in range(layers))
         self.kept_layers = layers
+
+    def _in_any_order(self, images: ImageCodes) -> bool:
+        kind = self._kind(images.regions.dtype)
+        return ragged.fits(images.pooled.device, kind, self.local.out_features)
+
+    def score_block(
+        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool
+    ) -> Float[Tensor, "images captions"]:
+        """Score captions without padding where the device can, else in chunks."""
+        kind, node = self._kind(images.regions.dtype), self.local.out_features
+        if not (len(captions.lengths) and self._in_any_order(images)):
+            return super().score_block(images, captions, logits=logits)
+        parts = ragged.parts_of(len(images.pooled), captions.lengths, node * kind.itemsize)
+        block = partial(self._score_part, logits=logits)
+        if len(parts) == 1 or not torch.is_grad_enabled():
+            return torch.cat([block(images[part], captions, kind) for part in parts])
+        again = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=False)
+        return torch.cat([again(images[part], captions, kind) for part in parts])
+
+    @whole_float32()
+    def _score_part(
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
+    ) -> Float[Tensor, "images captions"]:
+        """Score some images of a block without padding."""
+        count = len(images.pooled), len(captions.lengths)
+        layout = ragged.lay_out(captions.lengths, count[0], captions.words)
+        words = captions.words.flatten(0, 1).index_select(0, layout.padded)
+        given = images.pooled, captions.pooled, self.whole.weight, self.whole.bias
+        local = self.local.weight, self.local.bias
+        how = (TEMPERATURE, SLOPE), kind
+        whole = unit(squared_difference(*given))
+        nodes = ragged.local_nodes(whole, (images.regions, words), local, layout, how)
+        *inner, last = cast(list[GraphLayer], list(self.layers))
+        for layer in inner:
+            mix = layer.mix.weight, layer.mix.bias
+            nodes = ragged.reason(nodes, layer.folded(), mix, layout)
+        weight, bias = last.folded()
+        mixed = ragged.conclude(nodes, (weight.to(kind), bias.to(kind)), layout)
+        concluded = functional.relu(last.mix(mixed.to(weight.dtype)))
+        scores = self.evaluate(concluded).view(count)
+        return scores if logits else torch.sigmoid(scores)
 
     def conclude(
         self,
