@@ -1,6 +1,8 @@
 """The command line: train, predict, evaluate, tables of runs, planted releases and noise."""
 
 import json
+import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -117,6 +119,9 @@ def train(
         bool, typer.Option("--resume", help="Continue an existing run; fail if there is none.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Start over.")] = False,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Train so many peers at once, also on one GPU.")
+    ] = 1,
     as_json: AsJson = False,
     presets: Annotated[  # noqa: ARG001 - its callback lists them
         bool,
@@ -133,10 +138,14 @@ def train(
     RUN then holds run.toml (all settings), log.jsonl (a line an epoch), best/ and last/ (weights),
     divisions/, tensorboard/, curves.png and pictures/. A resumed run equals one never stopped.
 
-    Under torchrun the peers of PC2 and crossfit are trained on equal shares of the processes, and
-    those that share a peer split its similarity block; where shares do not come out even, and for
-    other methods, all processes split each block.
+    With --processes, or under torchrun, the peers of PC2 and crossfit are trained on equal shares
+    of the processes, and those that share a peer split its similarity block; where shares do not
+    come out even, and for other methods, all processes split each block.
     """
+    if processes > 1 and "WORLD_SIZE" not in os.environ:
+        several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        this = [sys.executable, "-c", "from pc2_baseline.cli import main; main()", *sys.argv[1:]]
+        os.execv(sys.executable, [sys.executable, *several, "--no-python", *this])  # noqa: S606
     from pc2_baseline.config import DEFAULT_PRESET, read_settings
     from pc2_baseline.process_groups import is_first
     from pc2_baseline.progress import say

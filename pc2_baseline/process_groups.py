@@ -93,11 +93,18 @@ class ProcessGroups:
 
 
 def join_process_groups(peers: int) -> ProcessGroups:
-    """Assign ranks to peers: an equal share each where that comes out even, else all to each."""
+    """Assign ranks to peers: an equal share each where that comes out even, else all to each.
+
+    Raises:
+        ConfigError: If processes on one GPU are not as many as the peers.
+    """
     everyone = tuple(range(peers))
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return ProcessGroups(everyone, (ALONE,) * peers)
     rank, size = dist.get_rank(), dist.get_world_size()
+    on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if size != peers and on_gpu and dist.get_backend() == "gloo":
+        raise ConfigError(f"torchrun: {size} processes on one GPU, expected {peers}, a peer each")
     control = dist.new_group(backend="gloo")
     if size % peers:
         return ProcessGroups(
@@ -117,21 +124,31 @@ def join_process_groups(peers: int) -> ProcessGroups:
 def start(device: str) -> None:
     """Join the other processes where ``torchrun`` started several.
 
+    Several processes may share a machine's only GPU: NCCL does not let them, but Gloo carries the
+    little that peers tell each other.
+
     Raises:
-        ConfigError: If there are fewer GPUs than processes on this machine.
+        ConfigError: If there are fewer GPUs than processes on this machine, and more than one.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         return
     on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    gpus = torch.cuda.device_count() if on_gpu else 0
+    local = int(os.environ["LOCAL_RANK"]) if on_gpu else 0
+    if on_gpu and gpus != 1 and local >= gpus:
+        raise ConfigError(
+            f"torchrun: process {local + 1} on this machine, which has {gpus} GPUs; "
+            "--nproc-per-node says how many to start"
+        )
     if on_gpu:
-        local = int(os.environ["LOCAL_RANK"])
-        if local >= torch.cuda.device_count():
-            raise ConfigError(
-                f"torchrun: process {local + 1} on this machine, which has "
-                f"{torch.cuda.device_count()} GPUs; --nproc-per-node says how many to start"
-            )
-        torch.cuda.set_device(local)
-    dist.init_process_group("nccl" if on_gpu else "gloo")
+        torch.cuda.set_device(local_gpu())
+    crowded = gpus < int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    dist.init_process_group("gloo" if crowded or not on_gpu else "nccl")
+
+
+def local_gpu() -> int:
+    """Return the number of this process's GPU: the only one, or that of its rank."""
+    return int(os.environ.get("LOCAL_RANK", "0")) % max(1, torch.cuda.device_count())
 
 
 def is_first() -> bool:

@@ -18,6 +18,7 @@ from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.data.readers import DataIdentity, hash_of_texts, hash_of_vocabulary, make_reader
 from pc2_baseline.data.release_reader import ReleaseReader
+from pc2_baseline.process_groups import local_gpu
 from pc2_baseline.training.method import Sizes
 
 BEST, LAST = "best", "last"
@@ -153,7 +154,7 @@ def read_run(run: Path) -> RunRecord:
 def pick_device(name: str) -> torch.device:
     """Find the device that a setting names; ``auto`` is CUDA where there is one.
 
-    Under ``torchrun`` each process on a machine has a GPU of its own.
+    Under ``torchrun`` each process on a machine has a GPU of its own, or all share the only one.
 
     Raises:
         ConfigError: If there is no such device.
@@ -161,7 +162,7 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and "LOCAL_RANK" in os.environ:
-        name = f"cuda:{os.environ['LOCAL_RANK']}"
+        name = f"cuda:{local_gpu()}"
     try:
         device = torch.device(name)
         torch.empty(1, device=device).item()  # a device without values, as meta, has none to give

@@ -1,6 +1,7 @@
 """Two processes train what one would: peers apart, or a similarity block split between them."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from typer.testing import CliRunner
 
+from now_builder.errors import ConfigError
+from pc2_baseline.cli import app
 from pc2_baseline.config import read_settings
-from pc2_baseline.process_groups import ALONE, join_process_groups
+from pc2_baseline.process_groups import ALONE, join_process_groups, start
 from pc2_baseline.runs.train import train
 
 MODEL = [
@@ -128,3 +132,34 @@ def test_a_run_of_two_processes_goes_on_in_one(tiny, tmp_path, two_ranks, capsys
     assert "done, 3 epochs" in capsys.readouterr().err
     expected, found = (tensors(run, "networks") for run in (one, again))
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
+
+
+def test_processes_share_the_only_gpu_and_have_one_each_of_several(monkeypatch):
+    """NCCL takes a GPU once, so Gloo carries what processes on one card tell each other."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    taken = []
+    monkeypatch.setattr("torch.cuda.set_device", taken.append)
+    monkeypatch.setattr("torch.distributed.init_process_group", taken.append)
+    for gpus, expected in ((1, [0, "gloo"]), (2, [1, "nccl"])):
+        monkeypatch.setattr("torch.cuda.device_count", lambda gpus=gpus: gpus)
+        start("cuda")
+        assert taken == expected
+        taken.clear()
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(ConfigError, match="process 3 on this machine, which has 2 GPUs"):
+        start("cuda")
+
+
+def test_a_command_starts_its_processes(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    started = []
+    monkeypatch.setattr(os, "execv", lambda *given: started.append(given) or sys.exit())
+    asked = ["train", "release", "run", "--processes", "2"]
+    monkeypatch.setattr(sys, "argv", ["pc2-baseline", *asked])
+    CliRunner().invoke(app, asked)
+    ((program, arguments),) = started
+    assert program == sys.executable
+    assert "--nproc-per-node=2" in arguments
+    assert arguments[-len(asked) :] == asked
