@@ -11,7 +11,7 @@ import argparse
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
-from functools import cache
+from functools import cache, partial
 from io import StringIO
 from typing import Any
 from unittest.mock import patch
@@ -23,12 +23,14 @@ import torch
 from torch import Tensor
 from torch._C import DispatchKey
 from torch.nn import functional
+from torch.nn.utils import clip_grad
 from torch.optim import optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakIdKeyDictionary
 
+from benchmarks.gpu.machine import float32_products
 from now_builder.errors import ConfigError
 from now_builder.formats.word_vectors import WIDTH
 from pc2_baseline.config import Settings, read_settings
@@ -41,7 +43,16 @@ FAKE = torch.device("meta")
 
 _aten = torch.ops.aten
 _to_copy, _item, _unique = _aten._to_copy, _aten._local_scalar_dense, _aten._unique2  # noqa: SLF001
+_backward = _aten._efficient_attention_backward  # noqa: SLF001
+_OF_SEQUENCES = {
+    getattr(_aten, f"_{kind}_attention_{way}"): products
+    for kind in ("flash", "efficient")
+    for way, products in (("forward", 2), ("backward", 5))
+}
+"""Products of attention over sequences of any length."""
 _INDEXING = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}
+Kind = torch.dtype | str | None
+"""Of a product: the type of its factors, or ``tf32``."""
 _MOST_KNOWN = 2**22
 """Numbers of the largest tensor that is computed for real."""
 
@@ -52,16 +63,23 @@ def fake_gpu() -> Iterator["FakeDevice"]:
     supported = lambda: [FAKE.type, "cpu"]  # noqa: E731
     name = "_get_fused_kernels_supported_devices"
     with (
-        patch.object(optimizer, name, supported),
-        patch.object(torch._VF, "gru", _gru),  # noqa: SLF001
         FakeDevice() as device,
+        patch.object(optimizer, name, supported),
+        patch.object(clip_grad, "_has_foreach_support", lambda *_: True),
+        patch.object(torch._VF, "gru", partial(_gru, device)),  # noqa: SLF001
     ):
         yield device
 
 
-def _gru(words: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """Take the products, memory and gradients of a GRU of one layer, without its order in time."""
+def _gru(device: "FakeDevice", words: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """Take the products, memory and gradients of a GRU of one layer.
+
+    Of its order in time it has that the state's weights are read again at each step of packed
+    words, there and back.
+    """
     weights = next(each for each in rest if isinstance(each, list))
+    steps = len(rest[0]) * (1 + torch.is_grad_enabled())
+    device.work[None, 0, steps * sum(own.nbytes for own in weights[1::4])] += 1
     states = []
     for start in range(0, len(weights), 4):
         of_words, of_state, *biases = weights[start : start + 4]
@@ -90,7 +108,7 @@ class FakeDevice(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.every_cell = False
-        self.work: Counter[tuple[torch.dtype | None, int, int]] = Counter()
+        self.work: Counter[tuple[Kind, int, int]] = Counter()
         self.live = self.peak = 0
         self._twins = WeakIdKeyDictionary()  # by storage: its numbers, where they are known
 
@@ -117,7 +135,10 @@ class FakeDevice(TorchDispatchMode):
             with self:  # its parts, as inference mode has them
                 found = func.decompose(*args, **kwargs)
         if found is NotImplemented:
-            found = func(*args, **kwargs)
+            if func is _backward.default:  # on shapes alone PyTorch's takes one argument too few
+                found = tuple(torch.empty_like(own) for own in args[1:4])
+            else:
+                found = func(*args, **kwargs)
             made = [tensor for tensor in _tensors(found) if tensor.device == FAKE]
             self._count(func, args, kwargs, (given, made, found))
             self._follow(func, args, kwargs, (given, made))
@@ -218,9 +239,19 @@ class FakeDevice(TorchDispatchMode):
         if not made or not (new or func._schema.is_mutable):  # noqa: SLF001 - a view costs nothing
             return
         counted = flop_registry.get(func._overloadpacket)  # noqa: SLF001
-        flops = counted(*args, **kwargs, out_val=found) if counted else 0
+        if func._overloadpacket in _OF_SEQUENCES:  # noqa: SLF001 - PyTorch takes all for the longest
+            asks, keys = (
+                self._twin(own).diff().long() for own in given if own.dtype == torch.int32
+            )
+            products = _OF_SEQUENCES[func._overloadpacket]  # noqa: SLF001
+            flops = 2 * products * int((asks * keys).sum()) * given[0].shape[-1]
+        else:
+            flops = counted(*args, **kwargs, out_val=found) if counted else 0
         moved = sum(tensor.nbytes for tensor in (*given, *made) if tensor.device == FAKE)
-        self.work[given[0].dtype if flops else None, flops, moved] += 1
+        kind: Kind = given[0].dtype if flops else None
+        if kind == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32":
+            kind = "tf32"
+        self.work[kind, flops, moved] += 1
 
     def _follow(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
         """Compute numbers that are known for real."""
@@ -270,13 +301,13 @@ GPUS = {
 _BATCHES = 4
 _FROM = ("noisy_from_epoch", "ambiguous_from_epoch", "hard_from_epoch")
 _FEATURES, _VOCABULARY, _DEV = 768, 30_000, 1000
-Work = Mapping[tuple[torch.dtype | None, int, int], float | int]
+Work = Mapping[tuple[Kind, int, int], float | int]
 
 
-def seconds_of(work: Work, gpu: str, *, tf32: bool) -> float:
+def seconds_of(work: Work, gpu: str) -> float:
     """Return the time of some work, each operation by what it is short of."""
     fp32, in_tf32, bf16, memory = GPUS[gpu]
-    rates = {torch.float32: in_tf32 if tf32 else fp32, torch.bfloat16: bf16}
+    rates = {torch.float32: fp32, "tf32": in_tf32, torch.bfloat16: bf16}
     found = 0.0
     for (kind, flops, moved), times in work.items():
         rate = rates.get(kind or torch.float32, fp32 / 2)
@@ -287,6 +318,11 @@ def seconds_of(work: Work, gpu: str, *, tf32: bool) -> float:
 def flops_of(work: Work) -> float:
     """Return the operations of some work's products."""
     return float(sum(flops * times for (_, flops, _), times in work.items()))
+
+
+def operations_of(steps: Sequence[Work]) -> float:
+    """Return how many operations a step takes, or all batches of a pass where it is one."""
+    return float(sum(sum(work.values()) for work in steps) / len(steps))
 
 
 def pairs_of(count: int, settings: Settings) -> PairSet:
@@ -364,7 +400,7 @@ def hours_of(
     for name, (steps, _, epochs) in counted.items():
         share = 2 * clean_share if 1 < len(steps) < most else 1.0  # half of these pairs are clean
         of_dev = (_DEV / 256) ** 2
-        seconds = sum(seconds_of(work, gpu, tf32=settings.train.tf32) for work in steps)
+        seconds = sum(seconds_of(work, gpu) for work in steps)
         hours[name] = seconds * epochs * share * (of_dev if name == "dev" else epoch) / 3600
     return hours
 
@@ -379,13 +415,16 @@ def main() -> None:
     parser.add_argument("--clean", type=float, default=0.7)
     asked = parser.parse_args()
     settings = read_settings(asked.config, asked.set)
-    with redirect_stderr(StringIO()), catch_warnings(action="ignore"), fake_gpu() as device:
+    quiet = redirect_stderr(StringIO()), catch_warnings(action="ignore")
+    precision = "tf32" if settings.train.tf32 else "fp32"
+    with quiet[0], quiet[1], float32_products(precision), fake_gpu() as device:
         counted = count_steps(settings, device)
     hours = hours_of(counted, settings, asked.gpu, asked.pairs, asked.clean)
-    print(f"{'phase':10}{'epochs':>7}{'TFLOP':>10}{'hours':>8}{'GiB':>7}")
+    print(f"{'phase':10}{'epochs':>7}{'operations':>11}{'TFLOP':>10}{'hours':>8}{'GiB':>7}")
     for name, (steps, peak, epochs) in counted.items():
         flops = sum(map(flops_of, steps)) / len(steps) / 1e12
-        print(f"{name:10}{epochs:7}{flops:10.4g}{hours[name]:8.2f}{peak / 2**30:7.1f}")
+        count = operations_of(steps)
+        print(f"{name:10}{epochs:7}{count:11.0f}{flops:10.4g}{hours[name]:8.2f}{peak / 2**30:7.1f}")
     print(f"{sum(hours.values()):.1f} h on one {asked.gpu}, {asked.pairs:,} pairs")
 
 

@@ -11,6 +11,7 @@ from benchmarks.gpu.count import (
     fake_gpu,
     flops_of,
     hours_of,
+    operations_of,
     pairs_of,
     seconds_of,
 )
@@ -55,11 +56,11 @@ def test_a_training_of_three_networks_is_counted_by_phase(device):
 
 
 def test_each_operation_takes_what_it_is_short_of():
-    product = {(torch.float32, 10**12, 1): 2.0}
-    assert seconds_of(product, "h100", tf32=False) == pytest.approx(2 / (0.7 * 67) + 90e-6)
-    assert seconds_of(product, "h100", tf32=True) == pytest.approx(2 / (0.7 * 495) + 90e-6)
+    for kind, rate in ((torch.float32, 67), ("tf32", 495)):
+        product = {(kind, 10**12, 1): 2.0}
+        assert seconds_of(product, "h100") == pytest.approx(2 / (0.7 * rate) + 90e-6)
     copy = {(None, 0, 10**12): 1.0}
-    assert seconds_of(copy, "h100", tf32=True) == pytest.approx(1 / (0.8 * 3.35) + 45e-6)
+    assert seconds_of(copy, "h100") == pytest.approx(1 / (0.8 * 3.35) + 45e-6)
 
 
 def test_what_the_host_knows_is_computed_for_real(device):
@@ -83,3 +84,15 @@ def test_it_counts_products_and_the_storages_that_are_held_at_once(device):
     del view, x
     gc.collect()
     assert (device.live, device.peak) == (0, 2 * 2**17)
+
+
+def test_a_step_of_pc2_at_nows_size_is_few_operations_and_fits(device):
+    """Of the warm-up and with noisy images; a batch of the division; beside the features."""
+    settings = read_settings("pc2-paper", ["model.precision=bf16"])
+    found = count_steps(settings, device)
+    assert operations_of(found["warm-up"][0]) <= 900
+    assert operations_of(found["noisy"][0]) <= 900
+    batches = 2 * 4  # of both peers
+    assert operations_of(found["division"][0]) / batches <= 220
+    features = pairs_of(512, settings).regions.nbytes
+    assert max(peak for _, peak, _ in found.values()) - features <= 12 * 2**30
