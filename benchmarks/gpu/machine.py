@@ -1,4 +1,4 @@
-"""The machine of a check: what it is, how its time and memory are taken, what it can do at most."""
+"""The machine of a check: what it is, how its time and memory are taken."""
 
 import os
 import platform
@@ -16,7 +16,6 @@ import h5py
 import numpy as np
 import torch
 import torchvision
-from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.report import Figure, Goal, Report, Table, reason_of
@@ -145,19 +144,6 @@ class Check:
         self.table(title, ["kernel", "calls", "ms", "% of the time"], rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Ceilings:
-    """What the device reaches at most, as measured here.
-
-    Attributes:
-        flops: operations of a large product per second, by precision.
-        bytes: Read and written by a large copy, per second.
-    """
-
-    flops: dict[str, float]
-    bytes: float
-
-
 @contextmanager
 def float32_products(precision: str) -> Iterator[None]:
     """Let a GPU round the factors of float32 products if the precision is TF32, or else not.
@@ -174,31 +160,6 @@ def float32_products(precision: str) -> Iterator[None]:
     finally:
         for switch, own in zip(switches, before, strict=True):
             switch.fp32_precision = own
-
-
-def measure_ceilings(check: Check, precisions: tuple[str, ...] = ("fp32", "bf16")) -> Ceilings:
-    """Measure a large product in each precision, and a large copy, on random numbers."""
-    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    width, cells = (256, 2**20) if check.tiny else (8192, 2**29)
-    flops = {}
-    for precision in precisions:
-        one, two = (torch.randn(width, width, device=check.device) for _ in range(2))
-        one, two = (each.to(kinds.get(precision, torch.float32)) for each in (one, two))
-        out = torch.empty_like(one)
-
-        def product(one: Tensor = one, two: Tensor = two, out: Tensor = out) -> None:
-            torch.mm(one, two, out=out)
-
-        with float32_products(precision):
-            flops[precision] = 2.0 * width**3 / check.median_s(product, 10)
-        check.add(f"ceiling, product in {precision}", flops[precision] / 1e12, "TFLOP/s",
-                  note=f"{width} × {width} × {width}")  # fmt: skip
-    source = torch.randn(cells, device=check.device)
-    target = torch.empty_like(source)
-    moved = 2.0 * source.nbytes / check.median_s(lambda: target.copy_(source), 10)
-    check.add("ceiling, copy", moved / 1e9, "GB/s", note=f"{source.nbytes / 2**30:.2g} GiB there; "
-              "bytes read and written")  # fmt: skip
-    return Ceilings(flops, moved)
 
 
 def describe(device: torch.device) -> dict[str, str]:

@@ -1,25 +1,32 @@
 """Parts a and b: single steps of a peer of PC², small against float64, and at NoW's size."""
 
+import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.gpu import epochs
-from benchmarks.gpu.machine import Check, float32_products, measure_ceilings
-from benchmarks.gpu.report import Goal
+from benchmarks.gpu.machine import Check, float32_products
+from benchmarks.gpu.report import Goal, Report
+from benchmarks.sgr import SIZES, lengths_of
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.methods.pc2.network import find_pseudo_captions
 from pc2_baseline.methods.pc2.paper import Pc2
 from pc2_baseline.methods.pc2.peers import PairStatistics, evaluate_pairs
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.seeds import repeat_exactly
+from pc2_baseline.networks import ragged
 from pc2_baseline.training.method import Sizes
 
 KINDS = ("bf16", "tf32", "fp32")
@@ -32,8 +39,12 @@ SMALL = [
 SAME_DIRECTION = Goal(0.95)
 """Cosine of a whole step's gradients; a CPU's own bf16 has 0.974 in the first of the warm-up."""
 
-
 GIB = Goal(12.0, at_least=False)
+LIMITS = {
+    "bf16": {"warm-up": 0.150, "noisy": 0.150, "division": 0.045},
+    "bf16 and TF32": {"warm-up": 0.105, "noisy": 0.110, "division": 0.030},
+}
+"""Seconds of a step without padding, for three hours and for two of a training."""
 CLOSE, CLOSE_GRADIENT = Goal(1e-4, at_least=False), Goal(1e-3, at_least=False)
 
 
@@ -87,8 +98,8 @@ def steps_of(settings: Settings, pairs: PairSet) -> tuple[OnePeer, dict[str, Cal
 def computed(kind: str) -> Iterator[str]:
     """Compute in bf16, in float32 with TF32's products, or in float32; give ``model.precision``."""
     repeat_exactly(wanted=True)  # as the trainer does
-    with float32_products(kind):
-        yield "bf16" if kind == "bf16" else "fp32"
+    with float32_products("tf32" if "tf32" in kind.lower() else "fp32"):
+        yield "bf16" if kind.startswith("bf16") else "fp32"
 
 
 def small(check: Check) -> None:
@@ -134,40 +145,103 @@ def first_step(check: Check, phase: str, kind: str, more: list[str]) -> tuple[fl
 
 
 def at_size(check: Check) -> None:
-    """Time each phase's step at NoW's size in each precision, and profile the largest."""
-    ceilings = measure_ceilings(check, KINDS)
+    """Time each phase's step at NoW's size, without padding and in chunks, and what it rests on."""
     count = 16 if check.tiny else 2 * 128
     regions = torch.empty(count, 36, epochs.FEATURES, device=check.device).normal_()
     pairs = epochs.pair_set(check, regions, count)
-    operations: dict[str, float] = {}
-    for kind in KINDS:
-        with computed(kind) as precision:
+    for mode, limits in LIMITS.items():
+        with computed(mode) as precision:
             _, steps = steps_of(epochs.settings_of(check, precision, []), pairs)
-            for phase, step in steps.items():
-                label, ceiling = f"{kind}: {phase}", ceilings.flops[kind]
-                if phase not in operations:
-                    check.attempt(label, partial(count_operations, check, phase, step, operations))
-                timed = partial(time_step, check, label, step, operations.get(phase, 0) / ceiling)
-                check.attempt(label, timed)
-            title = f"{kind}: a noisy step"
-            check.attempt(title, partial(check.profile, title, steps["noisy"]))
+            for block in ("without padding", "in chunks"):
+                chunked = patch.object(ragged, "fits", lambda *_: False)
+                with nullcontext() if block == "without padding" else chunked:
+                    for phase, limit in limits.items():
+                        goal = Goal(limit, at_least=False) if block == "without padding" else None
+                        timed = partial(time_step, check, f"{mode}: {phase} {block}", steps[phase])
+                        check.attempt(f"{mode}: {phase} {block}", partial(timed, goal))
+            for phase in limits:
+                title = f"{mode}: a step of {phase}"
+                check.attempt(title, partial(check.profile, title, steps[phase]))
+    check.attempt("attention", partial(time_attention, check))
+    check.attempt("choices", partial(compare_choices, check, pairs))
+    check.attempt("both peers", partial(time_both_peers, check), needed_s=60)
 
 
-def count_operations(
-    check: Check, phase: str, step: Callable[[], float], operations: dict[str, float]
-) -> None:
-    """Count a step's operations in products; the step is the same in each precision."""
-    with FlopCounterMode(display=False) as counter:
-        step()
-    operations[phase] = float(counter.get_total_flops())
-    check.add(f"{phase}: operations", operations[phase] / 1e12, "TFLOP",
-              note="of the products that PyTorch counts")  # fmt: skip
-
-
-def time_step(check: Check, label: str, step: Callable[[], float], least_s: float) -> None:
-    """Write down a step's seconds, memory, and share of the least that its products take."""
+def time_step(check: Check, label: str, step: Callable[[], float], goal: Goal | None) -> None:
+    """Write down a step's seconds and memory."""
     check.forget_peak()
-    seconds = check.median_s(step, 5)
-    check.add(f"{label}, a step", seconds, "s")
+    check.add(f"{label}, a step", check.median_s(step, 20), "s", goal)
     check.add(f"{label}, peak memory", check.peak_gib(), "GiB", GIB)
-    check.add(f"{label}, of the product's ceiling", 100 * least_s / seconds, "%")
+
+
+def time_attention(check: Check) -> None:
+    """Time a layer's attention over 16,384 sequences of any length, forward and backward."""
+    images, node = (2, 8) if check.tiny else (128, 256)
+    lengths = torch.tensor(lengths_of(replace(SIZES["now"], batch=images)))
+    words = torch.empty(images, int(lengths.max()), 1, device=check.device)
+    layout = ragged.lay_out(lengths, images, words)
+    rows = images * (int(lengths.sum()) + images)
+    kind = torch.float32 if check.device.type == "cpu" else torch.bfloat16
+    asking, nodes, gradient = torch.randn(3, rows, node, device=check.device, dtype=kind)
+    mixed, kept = ragged._attend(asking, nodes, layout.each)  # noqa: SLF001
+    given = layout.each, gradient, asking, nodes, mixed, *kept
+    for repeats in (False, True):
+        repeat_exactly(wanted=repeats)
+        note = "repeats exactly" if repeats else "need not repeat"
+        work = partial(ragged._attend, asking, nodes, layout.each)  # noqa: SLF001
+        back = partial(ragged._attend_backward, *given)  # noqa: SLF001
+        for name, one, ms in (("forward", work, 1.0), ("backward", back, 3.0)):
+            goal = Goal(ms, at_least=False)
+            label = f"attention, {rows} nodes, {name}, {note}"
+            check.add(label, 1000 * check.median_s(one, 20), "ms", goal)
+
+
+def compare_choices(check: Check, pairs: PairSet) -> None:
+    """Write down for how many images TF32 chooses another pseudo-caption, after 200 steps."""
+    with computed("bf16") as precision:
+        method, steps = steps_of(epochs.settings_of(check, precision, []), pairs)
+        for _ in range(2 if check.tiny else 200):
+            steps["warm-up"]()
+    net, half, chosen = method.nets[0].eval(), len(pairs) // 2, []
+    regions = pairs.image_batch(np.arange(len(pairs)))
+    for mode in LIMITS:
+        with computed(mode), torch.inference_mode():
+            asked = net.predict(net.matching.encode_images(regions))
+            chosen.append(find_pseudo_captions(asked[half:], asked[:half]).chosen)
+    changed = float((chosen[0] != chosen[1]).float().mean())
+    check.add("pseudo-captions that TF32 changes", 100 * changed, "%", note="after 200 steps")
+
+
+def time_both_peers(check: Check) -> None:
+    """Time 24 warm-up steps of a peer, alone and with the other in a process beside it."""
+    spawn, found = get_context("spawn"), []
+    for count in (1, 2):
+        barrier, queue = spawn.Barrier(count), spawn.Queue()
+        given = str(check.device), check.tiny, barrier, queue
+        peers = [spawn.Process(target=one_peer, args=given) for _ in range(count)]
+        for peer in peers:
+            peer.start()
+        found.append(max(queue.get(timeout=120) for _ in peers))
+        for peer in peers:
+            peer.join()
+        check.add(f"24 warm-up steps of {count} peer at once", found[-1], "s")
+    ratio = found[1] / found[0]
+    check.add("two peers at once, against one", ratio, "×", Goal(1.33, at_least=False))
+
+
+def one_peer(device: str, tiny: bool, barrier: Any, queue: Any) -> None:  # noqa: FBT001
+    """Take the steps of a peer when all are ready; tell the seconds."""
+    kind = torch.device(device)
+    check = Check("b", kind, tiny, Report(Path(tempfile.mkdtemp())), "", 0.0, 0.0)
+    with computed("bf16") as precision:
+        settings = epochs.settings_of(check, precision, [])
+        count = 2 * settings.train.batch
+        regions = torch.empty(count, 36, epochs.FEATURES, device=kind).normal_()
+        _, steps = steps_of(settings, epochs.pair_set(check, regions, count))
+        steps["warm-up"]()
+        barrier.wait()
+        begun = time.perf_counter()
+        for _ in range(1 if tiny else 24):
+            steps["warm-up"]()
+        check.synchronize()
+        queue.put(time.perf_counter() - begun)
