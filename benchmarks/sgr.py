@@ -1,13 +1,11 @@
 """SGR by the plain loop over captions against the vectorised one: time, memory, difference.
 
-Each way does forward and backward on the same weights, batch and machine, in a process of its own,
-so that its peak memory is its own. The loop is what the field's code does, in plain float32;
-"loop, oneDNN" is the same with the faster float32 products that the trainer turns on where they
-are exact. Printed are seconds, memory, and ratios to the plain loop.
+Each way does forward and backward on the same weights and batch, in a process of its own, for its
+peak memory. The loop is what the field's code does, in plain float32; "loop, oneDNN" has the faster
+float32 products that the trainer turns on. Printed are ratios to the plain loop, too.
 
-    python benchmarks/sgr.py                       # demo size, Flickr30K's and NoW's lengths
-    python benchmarks/sgr.py --size now --threads 2 --repeat 3
-    python benchmarks/sgr.py --size now --device cuda --batch 128
+    python -m benchmarks.sgr                       # demo size, Flickr30K's and NoW's lengths
+    python -m benchmarks.sgr --size now --device cuda --batch 128
 """
 
 import argparse
@@ -21,8 +19,8 @@ from multiprocessing.connection import Connection
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from benchmarks.plain.pc2 import score_caption
 from pc2_baseline.networks.encoders import CaptionCodes, ImageCodes
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.onednn_products import fast_float32
@@ -59,40 +57,12 @@ def lengths_of(size: Size) -> list[int]:
     return np.clip(np.round(drawn), 3, size.longest).astype(int).tolist()
 
 
-def l2norm(x: Tensor, dim: int) -> Tensor:
-    """Scale to length 1."""
-    return x / (x.pow(2).sum(dim, keepdim=True).sqrt() + 1e-8)
-
-
 def plain_loop(net: SgrSimilarity, images: ImageCodes, captions: CaptionCodes) -> Tensor:
     """One caption at a time against all images: what the field's code does."""
-    columns = []
-    for row, length in enumerate(captions.lengths.tolist()):
-        word = captions.words[row, :length]
-        affinity = functional.leaky_relu(images.regions @ word.T, 0.1)
-        attention = torch.softmax(9.0 * l2norm(affinity, 2), 1)
-        context = l2norm(attention.transpose(1, 2) @ images.regions, 2)
-        local = l2norm(net.local((context - word) ** 2), 2)
-        whole = l2norm(net.whole((images.pooled - captions.pooled[row]) ** 2), 1)
-        nodes = torch.cat([whole[:, None], local], 1)
-        columns.append(torch.sigmoid(net.evaluate(reasoned(net, nodes))))
-    return torch.cat(columns, 1)
-
-
-def reasoned(sgr: SgrSimilarity, nodes: Tensor) -> Tensor:
-    """Let nodes attend to each other, and read the global one."""
-    for layer in sgr.layers:
-        edges = torch.softmax(layer.query(nodes) @ layer.key(nodes).transpose(1, 2), -1)
-        nodes = torch.relu(layer.mix(edges @ nodes))
-    return nodes[:, 0]
-
-
-def operations(size: Size) -> float:
-    """Count multiplications and additions of the loop's products, forward and backward."""
-    words = size.batch * sum(lengths_of(size))
-    graph = 3 * size.node**2 + 2 * size.node * size.mean_words
-    attention = 2 * 36 * size.dim
-    return 6.0 * words * (attention + size.dim * size.node + LAYERS * graph)
+    given = zip(captions.words, captions.pooled, captions.lengths.tolist(), strict=True)
+    halves = images.regions, images.pooled
+    return torch.cat([score_caption(net, *halves, word[None, :length], caption[None])
+                      for word, caption, length in given], 1)  # fmt: skip
 
 
 def make(size: Size, way: str) -> tuple[SgrSimilarity, ImageCodes, CaptionCodes]:
@@ -136,32 +106,27 @@ def measure(way: str, size: Size, repeat: int, pipe: Connection) -> None:
     pipe.send({"wall": min(seconds), "mib": peak, "scores": scored, "gradient": gradient})
 
 
-def compare(size: Size, repeat: int) -> dict[str, dict[str, float]]:
-    """Run every way and give times, memory and differences."""
-    context = multiprocessing.get_context("spawn")
-    found = {}
+def compare(size: Size, repeat: int) -> None:
+    """Run every way; print times, memory and differences."""
+    context, loop = multiprocessing.get_context("spawn"), {}
+    print("| way | seconds | faster | MiB | less memory | difference of scores | of gradients |")
+    print("|---|---|---|---|---|---|---|", flush=True)
     for way in WAYS:
         ours, theirs = context.Pipe()
         process = context.Process(target=measure, args=(way, size, repeat, theirs))
         process.start()
         theirs.close()
-        found[way] = ours.recv()
+        own = ours.recv()
         process.join()
-    loop = found["loop"]
-    return {
-        way: {
-            "seconds": own["wall"],
-            "mib": own["mib"],
-            "times_faster": loop["wall"] / own["wall"],
-            "times_less_memory": loop["mib"] / max(own["mib"], 1.0),
-            "max_difference": float(np.abs(loop["scores"] - own["scores"]).max()),
-            "gradient_difference": float(
-                np.linalg.norm(loop["gradient"] - own["gradient"])
-                / np.linalg.norm(loop["gradient"])
-            ),
-        }
-        for way, own in found.items()
-    }
+        loop = loop or own  # the first way
+        apart = np.linalg.norm(loop["gradient"] - own["gradient"])
+        print(
+            f"| {way} | {own['wall']:.2f} | {loop['wall'] / own['wall']:.2f}x | {own['mib']:.0f} | "
+            f"{loop['mib'] / max(own['mib'], 1.0):.1f}x | "
+            f"{np.abs(loop['scores'] - own['scores']).max():.0e} | "
+            f"{apart / np.linalg.norm(loop['gradient']):.0e} |",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -175,19 +140,8 @@ def main() -> None:
     for name in SIZES if options.size == "all" else [options.size]:
         size = replace(SIZES[name], threads=options.threads, device=options.device)
         size = replace(size, batch=options.batch or size.batch)
-        found = compare(size, options.repeat)
-        work = operations(size)
-        print(f"\n{name}, batch {size.batch}, forward and backward")
-        print("| way | seconds | GFLOP/s of the loop's products | faster | MiB | less memory | "
-              "largest difference | relative difference of gradients |")  # fmt: skip
-        print("|---|---|---|---|---|---|---|---|")
-        for way, own in found.items():
-            print(
-                f"| {way} | {own['seconds']:.2f} | {work / own['seconds'] / 1e9:.0f} | "
-                f"{own['times_faster']:.2f}x | {own['mib']:.0f} | "
-                f"{own['times_less_memory']:.1f}x | {own['max_difference']:.0e} | "
-                f"{own['gradient_difference']:.0e} |"
-            )
+        print(f"\n{name}, batch {size.batch}, forward and backward\n")
+        compare(size, options.repeat)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import h5py
-import numpy as np
 import torch
-import torchvision
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.report import Figure, Goal, Report, Table, reason_of
@@ -84,10 +81,7 @@ class Check:
     def median_s(self, work: Callable[[], object], repeat: int, warm: int = 2) -> float:
         """Take the median time of some work, by the device's own clock where it has one.
 
-        Args:
-            work: Called ``warm + repeat`` times.
-            repeat: Times that count.
-            warm: Times before that, for whatever is made on first use.
+        It is done ``warm`` times before, for whatever is made on first use.
         """
         for _ in range(1 if self.tiny else warm):
             work()
@@ -175,9 +169,6 @@ def describe(device: torch.device) -> dict[str, str]:
         "CUDA": str(torch.version.cuda),
         "cuDNN": str(torch.backends.cudnn.version()) if on_gpu else "not used",
         "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-        "NumPy": np.__version__,
-        "h5py": h5py.__version__,
         "Python": platform.python_version(),
         "cores": str(os.cpu_count()),
         "commit": commit(),
