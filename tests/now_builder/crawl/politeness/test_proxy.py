@@ -296,6 +296,9 @@ def test_a_host_is_cut_off_alone_and_a_new_page_or_the_end_cuts_off_all() -> Non
             assert await asyncio.wait_for(reader.readline(), 5) == b"still here\n"
             proxy.begin(1000)
             assert await asyncio.wait_for(reader.read(), 5) == b""
+            opened.append(await connect("d.test"))
+            opened[-1][1].write_eof()  # the server hears that no more comes, and ends
+            assert await asyncio.wait_for(opened[-1][0].read(), 5) == b""
             opened.append(await connect("c.test"))
             tasks = asyncio.all_tasks() - before
             own = [task for task in tasks if "Proxy." in str(task.get_coro())]
