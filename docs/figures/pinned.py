@@ -54,12 +54,13 @@ def noise(judged: Judged) -> Iterator[str]:
     if not judged:
         yield "No pair has been judged yet."
         return
-    verdicts = Counter(row["verdict"] for row in judged.values())
+    drawn = [row for row in judged.values() if row["drawn"] == "all"]
+    verdicts = Counter(row["verdict"] for row in drawn)
     decided = verdicts["match"] + verdicts["mismatch"]
     share = verdicts["mismatch"] / decided
     error = 1.96 * (share * (1 - share) / decided) ** 0.5
-    yield f"Of {decided} [judged pairs](#judged-pairs) {share:.0%} ± {error:.0%} do not match."
-    kinds = Counter(row["kind"] for row in judged.values() if row["verdict"] == "mismatch")
+    yield f"Of {decided} [pairs drawn from all](#judged-pairs) {share:.0%} ± {error:.0%} do not match."
+    kinds = Counter(row["kind"] for row in drawn if row["verdict"] == "mismatch")
     yield f"Kinds: {', '.join(f'{kind} {number}' for kind, number in kinds.most_common())}."
 
 
