@@ -59,7 +59,8 @@ def noise(judged: Judged) -> Iterator[str]:
     decided = verdicts["match"] + verdicts["mismatch"]
     share = verdicts["mismatch"] / decided
     error = 1.96 * (share * (1 - share) / decided) ** 0.5
-    yield f"Of {decided} [pairs drawn from all](#judged-pairs) {share:.0%} ± {error:.0%} do not match."
+    said = f"{share:.0%} ± {error:.0%} do not match"
+    yield f"Of {decided} [pairs drawn from all](#judged-pairs) {said}."
     kinds = Counter(row["kind"] for row in drawn if row["verdict"] == "mismatch")
     yield f"Kinds: {', '.join(f'{kind} {number}' for kind, number in kinds.most_common())}."
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pytest
 
 from now_builder.crawl.browser import scripts
 from now_builder.crawl.run import crawl
@@ -192,7 +193,10 @@ def crawl_odd_pages(folder: Path) -> Odd:
     """Crawl all pages into one folder: those to look at first, then with less and less time."""
     before = set(psutil.Process().children(recursive=True))
     captures = folder / "captures"
-    with Awkward() as server, Sites(ANSWERS) as sites:
+    with Awkward() as server, Sites(ANSWERS) as sites, pytest.MonkeyPatch.context() as patch:
+        for module in ("pool", "tab"):  # less than takes the time of a page on a busy machine
+            patch.setattr(f"now_builder.crawl.browser.{module}.MAX_BYTES", 20_000_000)
+        patch.setattr("now_builder.crawl.browser.pool._PAGE_MB", 900)
         _add_pages(server)
         moving = [path for path in server.pages if path.startswith(("/rest/", "/lazy/", "/on/"))]
         runs = (

@@ -39,13 +39,17 @@ def test_only_what_may_pass_is_tried_again(odd: Odd) -> None:
 
 
 @pytest.mark.slow
-def test_storms_end_within_their_time_too_and_leave_nothing(tmp_path: Path) -> None:
+def test_storms_end_within_their_time_too_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("pool", "tab"):
+        monkeypatch.setattr(f"now_builder.crawl.browser.{module}.MAX_BYTES", 20_000_000)
+    monkeypatch.setattr("now_builder.crawl.browser.pool._PAGE_MB", 900)
     before = set(psutil.Process().children(recursive=True))
     with Awkward() as server:
         rows = visit(
-            tmp_path, server, list(STORMS), page_timeout_s=TIMEOUT_S, settle_s=1.5,
-            concurrency=2,
-        )  # fmt: skip
+            tmp_path, server, list(STORMS), page_timeout_s=TIMEOUT_S, settle_s=1.5, concurrency=2
+        )
     assert {path: row.error for path, row in rows.items() if row.error not in STORMS[path]} == {}
     keys = {capture.key for capture in read_captures(tmp_path / "captures")}
     assert keys == {row.key for row in rows.values() if row.status == "ok"}

@@ -200,7 +200,7 @@ def test_another_crawl_under_the_same_keys_asks_for_force(drawn, settings, tmp_p
     assert features.read_bytes() == before
     assert detect(new, features, settings, force=True).fresh == 4
     detect_shards(old, tmp_path / "g.h5", settings, 0)
-    refused = r"00000_0000\.safetensors: not made from the screenshots"
+    refused = r"00000_0000\.npz: not made from the screenshots"
     for one in (settings, settings.model_copy(update={"shards_from": "1/2"})):
         with pytest.raises(FormatError, match=refused):
             detect(new, tmp_path / "g.h5", one)

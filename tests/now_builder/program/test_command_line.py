@@ -28,7 +28,7 @@ PROGRAMS = {
     "leaderboard": "pack score compare verify submit reproduce withdraw "
     "check-store dataset-report export export-site blind",
     "pc2_baseline": "train predict zero-shot rank-pairs evaluate examples make-noise "
-    "division table presets plant",
+    "division table plant",
 }
 SETTINGS = {
     "crawl": "crawl", "label": "detect", "train-detector": "detect", "detect": "detect",

@@ -150,5 +150,6 @@ def test_a_method_of_two_peers_takes_it(painted, settings):
 
 
 def test_inputs_are_asked_for_without_weights(small_clip, monkeypatch):
-    monkeypatch.setattr("now_builder.dual_encoder._load_network", lambda *_: pytest.fail("weights"))
+    network = "transformers.AutoModel.from_pretrained"
+    monkeypatch.setattr(network, lambda *_, **__: pytest.fail("weights"))
     assert EncoderInputs(str(small_clip)).width == 20
