@@ -20,6 +20,8 @@ from leaderboard.core.rounds import (
     read_round,
     read_truth,
 )
+from leaderboard.scoring.within import sites_of
+from leaderboard.submission.gallery import pages_of
 from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import from_line
@@ -137,7 +139,9 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
         for folder in (of_judge, of_all):
             _write(folder, blind)
         if plan.codabench is not None:
-            write_bundle(plan.codabench, of_all.path, judge, blind)
+            pages = pages_of([test[row] for row in images])
+            sites = [rows.tolist() for rows in sites_of(pages)]
+            write_bundle(plan.codabench, of_all.path, judge, blind, sites)
     return blind
 
 

@@ -4,10 +4,10 @@ import textwrap
 
 import pandas as pd
 
-from leaderboard.board.display_text import CLAIM, REFERENCES
-from leaderboard.core.uncertainty import SIGNIFICANT, Comparison
+from leaderboard.board.display_text import CLAIM, REFERENCES, WITHIN
+from leaderboard.core.uncertainty import SIGNIFICANT, Comparison, Difference
 from leaderboard.metrics import CUTOFFS, steps_of
-from leaderboard.scoring.result import Direction, Result
+from leaderboard.scoring.result import Direction, Result, Within
 from leaderboard.store.dataset import DatasetReport
 
 WAYS = (("i2t", "image to caption"), ("t2i", "caption to image"))
@@ -37,11 +37,9 @@ def as_text(result: Result) -> str:
 
 def comparison_as_text(found: Comparison, names: tuple[str, str]) -> str:
     """Format a paired comparison."""
-    verdict = "significant" if found.p < SIGNIFICANT else "not significant"
-    head = (
-        f"{names[0]} less {names[1]}: {found.difference:+.1f} rSum points (95 % interval"
-        f" {found.low:+.1f} to {found.high:+.1f}), sign-flip p {found.p:.2g}: {verdict}"
-    )
+    heads = [f"{names[0]} less {names[1]}: {_difference(found)}"]
+    if found.within_site:
+        heads.append(f"Within sites: {_difference(found.within_site)}")
     rows = {
         f"{name} R@{cutoff}": {
             "only the first hits": each.first_only,
@@ -52,7 +50,14 @@ def comparison_as_text(found: Comparison, names: tuple[str, str]) -> str:
         for field, name in WAYS
         for cutoff, each in getattr(found, field).items()
     }
-    return "\n".join([*_wrapped(head), pd.DataFrame.from_dict(rows, orient="index").to_string()])
+    return "\n".join([*_wrapped(*heads), pd.DataFrame.from_dict(rows, orient="index").to_string()])
+
+
+def _difference(found: Difference) -> str:
+    verdict = "significant" if found.p < SIGNIFICANT else "not significant"
+    interval = f"95 % interval {found.low:+.1f} to {found.high:+.1f}"
+    difference = f"{found.difference:+.1f} rSum points ({interval})"
+    return f"{difference}, sign-flip p {found.p:.2g}: {verdict}"
 
 
 def dataset_text(report: DatasetReport) -> str:
@@ -104,6 +109,15 @@ def _notes(result: Result) -> list[str]:
     if result.folds is not None:
         folds = result.folds
         notes.append(f"Mean of {folds.count} folds of {folds.size} images: rSum {folds.rsum:.1f}.")
+    for field, title in WITHIN.items():
+        part: Within | None = getattr(result, field)
+        if part is not None:
+            low, high = part.rsum_interval
+            notes.append(
+                f"{title}: rSum {part.rsum:.1f} (95 % interval {low:.1f} to {high:.1f}), by chance"
+                f" {part.chance or 0:.1f}, the mean of {part.count}"
+                f" {'draws of one page an owner' if field == 'across_owners' else 'groups'}."
+            )
     name, reached = max(result.references.items(), key=lambda one: one[1])
     best = REFERENCES[name].lower()
     notes.append(f"{result.rsum - reached:+.1f} against the best of these, {best}.")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leaderboard.core.uncertainty import recall_interval
+from leaderboard.core.uncertainty import clustered_interval, recall_interval
 from leaderboard.metrics import Ranks, expected_hits
 from leaderboard.scoring.result import RankRecord
 
@@ -74,10 +74,14 @@ def recall_chart(record: RankRecord, labels: Sequence[str]) -> Chart:
     at = [x(log(k)) for k in ks]
     lines: list[tuple[Style, Points, Points]] = []
     columns = []
-    for style, way in zip(_BOTH, ways, strict=True):
-        hits = [float(expected_hits(way, k).sum()) for k in ks]
-        shares = [100 * found / len(way.greater) for found in hits]
-        low, high = zip(*(recall_interval(found, len(way.greater)) for found in hits), strict=True)
+    for style, way, owners in zip(_BOTH, ways, record.clusters(), strict=True):
+        hits = [expected_hits(way, k) for k in ks]
+        shares = [100 * float(found.mean()) for found in hits]
+        low, high = zip(
+            *(recall_interval(float(found.sum()), len(found)) if owners is None
+              else clustered_interval(found, owners) for found in hits),
+            strict=True,
+        )  # fmt: skip
         band = [*zip(at, map(y, high), strict=True), *[*zip(at, map(y, low), strict=True)][::-1]]
         lines.append((style, [*zip(at, map(y, shares), strict=True)], band))
         columns.append([f"{row[0]:.1f} ({row[1]:.1f} – {row[2]:.1f})"

@@ -25,6 +25,13 @@ EVIDENCE: Mapping[str, str] = {
     name: "file scored" if name == "scored" else name
     for name in ("reported", "scored", "contradicted", "reproduced", "blind")
 }
+WITHIN: Mapping[str, str] = {
+    "within_site": "Within sites",
+    "across_owners": "Across owners",
+    "within_language": "Within languages",
+}
+"""Figures among the candidates of a group, by the result's field."""
+
 CLAIM = (
     "a claim: whoever has the release has its pairing; a blind round, or a keeper’s own run of the"
     " code (reproduce), makes it proof"
@@ -56,6 +63,8 @@ def section_title(kind: SectionKind, board: BoardName) -> str:
 
 def size_of(kind: SectionKind) -> str:
     """Describe the size of the gallery."""
+    if kind.sites:
+        return f"{kind.n_pairs:,} pairs, ranked within each of {kind.sites} sites"
     if kind.folds > 1:
         return f"{kind.folds} folds of {kind.n_images // kind.folds:,} images"
     if kind.n_images == kind.n_pairs:

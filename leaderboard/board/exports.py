@@ -137,9 +137,10 @@ def _display(row: Row, notes: list[str]) -> dict[str, Any]:
 
 
 def _remarks(row: Row) -> str:
+    whole = [] if row["whole_rsum"] is None else [f"whole gallery {row['whole_rsum']:.1f}"]
     claimed = [] if row["claimed"] is None else [f"claimed {row['claimed']:.1f}"]
     equal = [f"ranks of {row['equal_to']}"] if row["equal_to"] else []
-    return ", ".join([*claimed, *equal, *row["notes"]])
+    return ", ".join([*whole, *claimed, *equal, *row["notes"]])
 
 
 def _mark(row: Row, notes: list[str]) -> str:

@@ -27,7 +27,8 @@ def groups_of(record: RankRecord, labels: Sequence[str]) -> list[dict[str, Any]]
 
     Returns:
         By group its name, pairs, six recalls in percent, rSum, and the ends of its 95 % interval,
-        by a bootstrap over the group's pairs; none unless each label is of one pair.
+        by a bootstrap over the group's pairs, or over their owners; none unless each label is of
+        one pair.
     """
     if not len(labels) == len(record.i2t.greater) == len(record.t2i.greater):
         return []
@@ -37,12 +38,14 @@ def groups_of(record: RankRecord, labels: Sequence[str]) -> list[dict[str, Any]]
     ways = [expected_hits(way, cutoff) for way in record.read() for cutoff in CUTOFFS]
     hits = pd.DataFrame(np.stack(ways, axis=1), columns=list(RECALLS))
     group = pd.Series([label if label in named else others for label in labels])
+    clusters, _ = record.clusters()
     groups: list[dict[str, Any]] = []
     for name in [*named, others] if named else ():
         part = hits[group == name]
         if len(part) >= MIN_PAIRS:
             recalls = dict(zip(RECALLS, (100 * part.mean()).tolist(), strict=True))
-            low, high, _ = bootstrap_rsum(part.sum(axis=1).to_numpy(), _REPLICATES)
+            owners = None if clusters is None else clusters[group == name]
+            low, high, _ = bootstrap_rsum(part.sum(axis=1).to_numpy(), _REPLICATES, owners)
             figures = {"rsum": sum(recalls.values()), "low": low, "high": high}
             groups.append({"name": name, "pairs": len(part), **recalls, **figures})
     return groups

@@ -17,6 +17,7 @@ from leaderboard.core.uncertainty import intervals_of, resampled, sum_deviation,
 from leaderboard.metrics import hits_per_image
 from leaderboard.scoring.references import REFERENCES, chance_rsum
 from leaderboard.scoring.result import Result, Within
+from leaderboard.scoring.within import units_within
 from leaderboard.store.entries import Entry, Evidence, age
 from now_builder.formats.benchmarks import BENCHMARKS, BOARD_FACTS, FOLD, BoardName
 from now_builder.formats.captions import TOKENIZERS
@@ -31,7 +32,7 @@ COLUMNS: Mapping[str, str] = {
     "proof": "bool",
     **dict.fromkeys(("place", "place_low", "place_high"), "Int64"),
     **dict.fromkeys(("method", "evidence"), "object"),
-    **dict.fromkeys(("rsum", "claimed", "low", "high", *RECALLS), "float"),
+    **dict.fromkeys(("rsum", "whole_rsum", "claimed", "low", "high", *RECALLS), "float"),
     "ensemble": "Int64",
     **dict.fromkeys(("post_processing", "date", "entry", "url", "authors", "source"), "object"),
     **dict.fromkeys(("table", "footnote", "notes", "equal_to"), "object"),
@@ -46,10 +47,12 @@ COLUMNS: Mapping[str, str] = {
 ``data``, get tables of their own. ``place`` is that by rSum among proof, from 1; equal scores share
 one. ``place_low`` and ``place_high`` are the first and last place held under resampling.
 ``claimed`` is the rSum of an entry's own file where the figures are those of the keeper's run;
-``low`` and ``high`` are the 95 % interval of rSum. ``entry`` is its name, ``equal_to`` that of an
-earlier entry with the same ranks, ``source`` the publication of a reported row, ``notes`` the codes
-of the notes on the matrix. ``kind`` is what comparable rows have in common, ``item`` the entry or
-reported row, ``tied`` whether the row is not significantly below the first.
+``low`` and ``high`` are the 95 % interval of rSum. On a release split by domain rSum, interval,
+recalls and places are those within sites, and ``whole_rsum`` is that of the whole gallery.
+``entry`` is its name, ``equal_to`` that of an earlier entry with the same ranks, ``source`` the
+publication of a reported row, ``notes`` the codes of the notes on the matrix. ``kind`` is what
+comparable rows have in common, ``item`` the entry or reported row, ``tied`` whether the row is not
+significantly below the first.
 """
 
 _Z95 = 1.96
@@ -64,6 +67,7 @@ class SectionKind:
     Attributes:
         fingerprint: fingerprint of the split; None if all rows are reported.
         folds: number of folds that the figures are averaged over.
+        sites: number of sites that they are averaged over; 0 unless the release is split by domain.
         published: whether this is the test split of the board's reported figures.
     """
 
@@ -74,6 +78,7 @@ class SectionKind:
     n_images: int
     n_pairs: int
     folds: int = 1
+    sites: int = 0
     published: bool = False
 
     @property
@@ -81,7 +86,8 @@ class SectionKind:
         """Name of the section in URLs, unique on the board."""
         mismatch = "" if self.noise.mismatch is None else f"-{round(100 * self.noise.mismatch)}"
         where = self.fingerprint[:16] if self.fingerprint else "reported"
-        return f"{self.split}-{where}-{self.noise.protocol}{mismatch}-{self.n_images}"
+        sites = "-sites" if self.sites else ""
+        return f"{self.split}-{where}-{self.noise.protocol}{mismatch}-{self.n_images}{sites}"
 
     @property
     def data(self) -> str:
@@ -180,9 +186,9 @@ def _kind(result: Result, board: BoardName) -> SectionKind:
         and (*sizes, count) == (*facts.test_size, facts.folds)
     )
     release = result.release
-    return SectionKind(
-        result.split, release.fingerprint, release.origin, _noise(result), *sizes, count, published
-    )
+    part, data = part_of(result, board), (release.fingerprint, release.origin)
+    sites = part.count if isinstance(part, Within) and part is result.within_site else 0
+    return SectionKind(result.split, *data, _noise(result), *sizes, count, sites, published)
 
 
 def _noise(result: Result) -> NoiseCondition:
@@ -198,8 +204,10 @@ def _noise(result: Result) -> NoiseCondition:
 
 
 def part_of(result: Result, board: BoardName) -> Result | Within:
-    """Return the figures of a result that a board shows: those of the folds, or the whole."""
-    return (result.folds if board == "coco-1k" else None) or result
+    """Return the figures of a result that a board shows: of folds, within sites, or the whole."""
+    by_domain = result.ranks is not None and result.ranks.site_owners is not None
+    sites = result.within_site if by_domain else None
+    return (result.folds if board == "coco-1k" else sites) or result
 
 
 def _entry_row(entry: Entry, board: BoardName, equal_to: str | None) -> dict[str, Any]:
@@ -209,6 +217,7 @@ def _entry_row(entry: Entry, board: BoardName, equal_to: str | None) -> dict[str
         "method": spelled(result.method.name),
         "evidence": entry.evidence,
         "rsum": part.rsum,
+        "whole_rsum": result.rsum if part is result.within_site else None,
         "claimed": part_of(entry.result, board).rsum if entry.run else None,
         "low": part.rsum_interval[0],
         "high": part.rsum_interval[1],
@@ -272,7 +281,10 @@ def _reference_rows(
 ) -> list[dict[str, Any]]:
     """Make the rows of chance and of the references on which the entries agree."""
     values = {"chance": {chance_rsum(kind.n_images // kind.folds, kind.n_pairs // kind.folds)}}
-    for entry in entries if kind.folds == 1 else ():
+    if kind.sites:
+        sites = [entry.shown.within_site for entry in entries]
+        values["chance"] = {min(own.chance or 0.0 for own in sites if own)}
+    for entry in entries if kind.folds == 1 and not kind.sites else ():
         for name, rsum in trusted_references(entry, known).items():
             values.setdefault(name, set()).add(rsum)
     agreed = {name: min(values[name]) for name in REFERENCES if len(values.get(name, ())) == 1}
@@ -293,6 +305,10 @@ def _add_places(part: pd.DataFrame) -> None:
     if not hits:
         return
     rivals, table = ranked.drop(index=list(hits)), np.stack(list(hits.values()))
+    records = [item.shown.ranks for item in ranked["item"] if item.shown.ranks]
+    owners = next((own for own in (one.clusters()[0] for one in records) if own is not None), None)
+    if owners is not None and not ranked["kind"].iloc[0].sites:
+        table = np.stack([np.bincount(owners, row) for row in table])
     tied = tied_with_first(table)
     for row, (first, last), even in zip(hits, intervals_of(resampled(table)), tied, strict=True):
         low, high = part.loc[row, ["low", "high"]]
@@ -301,10 +317,13 @@ def _add_places(part: pd.DataFrame) -> None:
         part.loc[row, "tied"] = bool(even)
 
 
-def _hits(result: Result, kind: SectionKind) -> Float[np.ndarray, " images"] | None:
-    """Return the expected hits of each image, within folds if the figures of the section are."""
-    folds = result.folds.ranks if result.folds else None
-    record = folds if kind.folds > 1 else result.ranks
+def _hits(result: Result, kind: SectionKind) -> Float[np.ndarray, " units"] | None:
+    """Return the expected hits of each site, or of each image, of folds or all."""
+    sites, record = result.within_site, result.ranks
+    if kind.sites and sites and sites.ranks:
+        return units_within("within_site", sites.ranks, sites.spans)
+    if kind.folds > 1:
+        record = result.folds.ranks if result.folds else None
     return hits_per_image(*record.read(), record.owner()) if record else None
 
 

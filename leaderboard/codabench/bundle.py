@@ -4,7 +4,7 @@ import io
 import json
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -20,6 +20,12 @@ from now_builder.formats.release import read_manifest
 
 _HERE = Path(str(files("leaderboard.codabench")))
 
+_COLUMN = (
+    "\n      - {index: 8, key: within_site_rsum, title: rSum within sites, sorting: desc,"
+    " precision: 1}"
+)
+"""Column of the competition if the release tells the sites."""
+
 _EVALUATOR = (
     "leaderboard/metrics.py",
     "leaderboard/submission/untrusted.py",
@@ -28,7 +34,13 @@ _EVALUATOR = (
 """Modules that ``score.py`` imports: they need NumPy alone, and jaxtyping for annotations."""
 
 
-def write_bundle(path: Path, participants: Path, judge: Path, blind: BlindRound) -> None:
+def write_bundle(
+    path: Path,
+    participants: Path,
+    judge: Path,
+    blind: BlindRound,
+    sites: Sequence[Sequence[int]] = (),
+) -> None:
     """Write the competition of a blind round as a zip, which holds the pairing.
 
     Args:
@@ -36,14 +48,15 @@ def write_bundle(path: Path, participants: Path, judge: Path, blind: BlindRound)
         participants: the part of the round that becomes the public data.
         judge: the part with the pairing.
         blind: description of the round.
+        sites: rows of the images of each site, for rSum within sites.
     """
     manifest = read_manifest(judge)
     galleries = {name: read_gallery(judge, "test", check_track(name)) for name in manifest.tracks}
     texts = {
         "pages/overview.md": (participants / "README.txt").read_text(encoding="utf-8"),
-        **dict(_pages(blind, manifest.created_at)),
+        **dict(_pages(blind, manifest.created_at, _COLUMN if sites else "")),
         **dict(_program()),
-        "reference_data/reference.json": _reference(galleries),
+        "reference_data/reference.json": _reference(galleries, sites),
         **dict(_starting_kit(participants, galleries)),
     }
     with replacing(path, mode=0o600) as temporary, zipfile.ZipFile(temporary, "w") as bundle:
@@ -59,7 +72,7 @@ def write_bundle(path: Path, participants: Path, judge: Path, blind: BlindRound)
                 shutil.copyfileobj(file, stream)
 
 
-def _pages(blind: BlindRound, created_at: str) -> Iterator[tuple[str, str]]:
+def _pages(blind: BlindRound, created_at: str, column: str) -> Iterator[tuple[str, str]]:
     name = "".join(sign for sign in blind.round if sign.isprintable())
     recall, points = steps_of(blind.pairs)
     values = {
@@ -69,6 +82,7 @@ def _pages(blind: BlindRound, created_at: str) -> Iterator[tuple[str, str]]:
         "start": created_at[:10],
         "pairs": blind.pairs,
         "scored": blind.scored,
+        "within": column,
     }
     for page in ("competition.yaml", "pages/evaluation.md", "pages/terms.md"):
         yield page, (_HERE / page).read_text(encoding="utf-8").format_map(values)
@@ -87,7 +101,7 @@ def _program() -> Iterator[tuple[str, str]]:
     yield "scoring_program/metadata.yaml", f"command: {command}\n"
 
 
-def _reference(galleries: Mapping[str, Gallery]) -> str:
+def _reference(galleries: Mapping[str, Gallery], sites: Sequence[Sequence[int]]) -> str:
     one = next(iter(galleries.values()))
     tree = {
         "keys": one.image_keys,
@@ -98,7 +112,7 @@ def _reference(galleries: Mapping[str, Gallery]) -> str:
             for name, found in galleries.items()
         },
     }
-    return json.dumps(tree)
+    return json.dumps(tree | ({"sites": sites} if sites else {}))
 
 
 def _starting_kit(

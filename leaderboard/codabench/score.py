@@ -18,8 +18,11 @@ from leaderboard.metrics import (
     CUTOFFS,
     MAX_TIE_WIDTH,
     Matrix,
+    count_within,
     explained_ties,
+    macro_mean,
     recalls,
+    recalls_within,
     steps_of,
     tie_width,
     to_step,
@@ -60,6 +63,11 @@ def scores_of(result: Path, reference: Mapping[str, Any]) -> dict[str, float]:
     scores = {"rsum": to_step(figures.rsum, points)}
     for way, found in (("i2t", figures.i2t), ("t2i", figures.t2i)):
         scores |= {f"{way}_r{cutoff}": to_step(found.recall(cutoff), recall) for cutoff in CUTOFFS}
+    if groups := [np.array(rows) for rows in reference.get("sites", ())]:
+        sizes = [*map(len, groups)]
+        within = macro_mean(recalls_within(count_within(matrix, owner, groups), sizes))
+        rsum, step = float(100 * sum(within[0] + within[1])), steps_of(sum(sizes))[1]
+        scores["within_site_rsum"] = to_step(rsum, step)
     return scores | {"ties": float(tie_width(figures.ranks, ties) > MAX_TIE_WIDTH)}
 
 

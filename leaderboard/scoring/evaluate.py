@@ -183,16 +183,16 @@ def figures_of(record: RankRecord, duplicates: Duplicates) -> dict[str, Any]:
 
     ``duplicates`` are those of the split; their rSum is computed.
     """
-    owner, clusters = record.owner(), record.clusters()
+    owner, (rows, columns) = record.owner(), record.clusters()
     strict = aware = summarise(*record.read(), owner, record.read_own())
     if record.duplicate_aware is not None:
         i2t, t2i = record.duplicate_aware
         aware = summarise(i2t.read(), t2i.read(), owner)
     width = unexplained = tie_width(strict.ranks)
     if record.explained is not None:
-        rows, columns = (np.array(way) for way in record.explained)
-        unexplained = tie_width(strict.ranks, (rows, columns))
-    low, high, deviation = bootstrap_rsum(strict.per_image, owners=clusters)
+        forgiven = np.array(record.explained[0]), np.array(record.explained[1])
+        unexplained = tie_width(strict.ranks, forgiven)
+    low, high, deviation = bootstrap_rsum(strict.per_image, owners=rows)
     reason = None
     if unexplained > MAX_TIE_WIDTH:
         reason = (
@@ -206,14 +206,8 @@ def figures_of(record: RankRecord, duplicates: Duplicates) -> dict[str, Any]:
         "rsum": strict.rsum,
         "ranked": reason is None,
         "reason": reason,
-        "i2t": _direction(strict.i2t, aware.i2t, tied[0], strict.ranks[0], clusters),
-        "t2i": _direction(
-            strict.t2i,
-            aware.t2i,
-            tied[1],
-            strict.ranks[1],
-            None if clusters is None else clusters[owner],
-        ),
+        "i2t": _direction(strict.i2t, aware.i2t, tied[0], strict.ranks[0], rows),
+        "t2i": _direction(strict.t2i, aware.t2i, tied[1], strict.ranks[1], columns),
         "rsum_interval": _rounded((low, high)),
         "rsum_deviation": round(deviation, 4),
         "rsum_optimistic": strict.rsum_optimistic,
@@ -352,7 +346,7 @@ def compare_results(first: Result, second: Result) -> Comparison:
             raise ConfigError(f"ranks ({name}): found some that no matrix has, expected {wanted}")
     if (one.site_owners or other.site_owners) != (other.site_owners or one.site_owners):
         raise ConfigError("site_owners: found others in both results, expected the same")
-    owners = one.clusters() if one.site_owners else other.clusters()
+    owners = (one if one.site_owners else other).clusters()[0]
     whole = compare(one.read(), other.read(), one.owner(), owners)
     units = [
         units_within("within_site", own.ranks, own.spans)

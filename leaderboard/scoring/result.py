@@ -248,9 +248,12 @@ class RankRecord(Record):
         images, captions = self.size
         return np.arange(captions) // (captions // images)
 
-    def clusters(self) -> Labels | None:
-        """Return the owner of each image's page; None if they are not in the record."""
-        return None if self.site_owners is None else np.array(self.site_owners, np.int64)
+    def clusters(self) -> tuple[Labels, Labels] | tuple[None, None]:
+        """Return the owner of each image's page and of each caption's; None if not recorded."""
+        if self.site_owners is None:
+            return None, None
+        owners = np.array(self.site_owners, np.int64)
+        return owners, owners[self.owner()]
 
     def read_own(self) -> Ranks | None:
         """Return the ranks of all captions of each image; None if they are not in the record."""
@@ -270,6 +273,7 @@ class RankRecord(Record):
             and (self.explained is None or tuple(map(len, self.explained)) == self.size)
             and (self.own is None or self._has_best(self.own))
             and (self.site_owners is None or len(self.site_owners) == images)
+            and max(self.site_owners or (0,)) < images
         )
 
     def _has_best(self, own: QueryRanks) -> bool:

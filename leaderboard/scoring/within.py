@@ -17,7 +17,7 @@ from leaderboard.metrics import (
 )
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import AtCutoffs, RankRecord, Within, query_ranks
-from leaderboard.submission.gallery import Gallery
+from leaderboard.submission.gallery import Gallery, Pages
 from now_builder.formats.benchmarks import FOLD
 
 MIN_GROUP = 10
@@ -37,9 +37,8 @@ def _folds_of(gallery: Gallery) -> Groups:
     return np.split(np.arange(images - images % FOLD), images // FOLD)
 
 
-def _sites_of(gallery: Gallery) -> Groups:
+def sites_of(pages: Pages | None) -> Groups:
     """Return the pages of each site whose captions stand once on it."""
-    pages = gallery.pages
     return [] if pages is None else _groups_of(np.where(pages.once, pages.site, -1))
 
 
@@ -67,7 +66,7 @@ def _groups_of(labels: Labels) -> Groups:
 
 GROUPINGS: Mapping[str, Callable[[Gallery], Groups]] = {
     "folds": _folds_of,
-    "within_site": _sites_of,
+    "within_site": lambda gallery: sites_of(gallery.pages),
     "across_owners": _draws_of,
     "within_language": _languages_of,
 }

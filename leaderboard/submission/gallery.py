@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from now_builder.errors import FormatError
 from now_builder.formats.benchmarks import BENCHMARKS, Benchmark
 from now_builder.formats.precomp import captions_path, read_texts
 from now_builder.formats.release import (
+    Pair,
     is_ours,
     read_image_identities,
     read_manifest,
@@ -124,8 +125,12 @@ def _read_pages(release: Path, split: ScoredSplit, keys: list[str]) -> Pages | N
         raise FormatError(
             release / "pairs.parquet", f"other keys of {split} than its captions have"
         )
+    return pages_of(pairs, by_domain=read_manifest(release).split.by == "domain")
+
+
+def pages_of(pairs: Sequence[Pair], *, by_domain: bool = False) -> Pages:
+    """Label the pages of pairs."""
     sites = [pair.site for pair in pairs]
-    by_domain = read_manifest(release).split.by == "domain"
     counts = Counter((pair.site, pair.caption) for pair in pairs)
     language = _labels(pair.lang for pair in pairs)
     language[[pair.lang is None for pair in pairs]] = -1

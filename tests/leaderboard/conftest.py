@@ -26,6 +26,8 @@ from now_builder.formats.release import (
     Pair,
     fingerprint,
     hash_of,
+    read_manifest,
+    read_pairs,
     write_manifest,
     write_pairs,
 )
@@ -297,6 +299,19 @@ def packed(tmp_path, release) -> Path:
 def mine(tmp_path, release) -> Path:
     """A copy of the small release, to be changed."""
     return shutil.copytree(release, tmp_path / "mine")
+
+
+@pytest.fixture
+def by_domain(mine, monkeypatch):
+    """The small release, split by domain: four sites of six pages, of three owners."""
+    monkeypatch.setattr("leaderboard.scoring.within.MIN_GROUP", 3)
+    hosts = ("a.one.test", "b.one.test", "two.test", "three.test")
+    pairs = [replace(pair, site=hosts[pair.pair_index % 4]) for pair in read_pairs(mine)]
+    write_pairs(mine / "pairs.parquet", pairs)
+    manifest = read_manifest(mine)
+    split = manifest.split.model_copy(update={"by": "domain"})
+    write_manifest(mine, manifest.model_copy(update={"split": split}))
+    return mine
 
 
 @pytest.fixture

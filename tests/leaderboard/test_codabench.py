@@ -12,10 +12,12 @@ import pytest
 import yaml
 
 from leaderboard.blind import RoundPlan, make_round
+from leaderboard.codabench.score import scores_of
 from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import check_submission, score
 from leaderboard.submission.archive import new_submission
 from now_builder.errors import NowError
+from now_builder.formats.release import read_pairs
 from tests.leaderboard.conftest import pack_for_round, pairing_of
 
 
@@ -106,6 +108,24 @@ def test_the_figures_are_the_boards(made, run, tmp_path):
         ended, scores = run(path)
         assert (ended.returncode, ended.stderr) == (0, "")
         assert scores == _figures(score(path, made / "out/judge"))
+
+
+def test_releases_with_sites_get_rsum_within_sites(by_domain, secret, tmp_path):
+    make_round(by_domain, tmp_path / "out",
+               RoundPlan(secret_file=secret, codabench=tmp_path / "b.zip"))  # fmt: skip
+    with zipfile.ZipFile(tmp_path / "b.zip") as archive:
+        archive.extractall(tmp_path / "bundle")
+    tree = yaml.safe_load((tmp_path / "bundle/competition.yaml").read_text())
+    assert tree["leaderboards"][0]["columns"][-1]["key"] == "within_site_rsum"
+    reference = json.loads((tmp_path / "bundle/reference_data/reference.json").read_text())
+    assert sorted(map(len, reference["sites"])) == [6] * 4
+    hosts = {pair.key: pair.site for pair in read_pairs(by_domain)}
+    keys = json.loads((tmp_path / "out/judge/blind.json").read_text())["keys"]
+    assert all(len({hosts[keys[row]] for row in rows}) == 1 for rows in reference["sites"])
+    path = pack_for_round(tmp_path / "out", pairing_of(tmp_path / "out"), tmp_path / "x.zip")
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(tmp_path / "res")
+    assert scores_of(tmp_path / "res", reference)["within_site_rsum"] == 600
 
 
 def test_the_program_counts_to_the_last_digit(made, bundle, bare, tmp_path):

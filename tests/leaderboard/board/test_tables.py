@@ -7,6 +7,7 @@ import pytest
 
 from leaderboard.board import tables
 from leaderboard.board.exports import rows_of
+from leaderboard.board.pages import render_site
 from leaderboard.board.reported import NoiseCondition, read_reported
 from leaderboard.board.tables import RECALLS, SectionKind, boards_of, make_board
 from leaderboard.metrics import recalls
@@ -190,3 +191,36 @@ def test_the_name_of_a_section_says_its_noise():
     noise = NoiseCondition(protocol="captions", mismatch=0.2)
     kind = SectionKind("test", "a" * 64, "field", noise, 4, 20)
     assert kind.name == f"test-{'a' * 16}-captions-20-4"
+
+
+def test_a_board_of_a_release_split_by_domain_is_led_by_figures_within_sites(entry_on, by_domain):
+    entries = [entry_on(name, strength, on=by_domain) for name, strength in (("A", 2), ("B", 1))]
+    rows = _scored(make_board("jieba", map(proven, entries)))
+    for entry in entries:
+        result, row = entry.result, rows.loc[entry.result.method.name]
+        assert (row["rsum"], row["whole_rsum"]) == (result.within_site.rsum, result.rsum)
+        assert row["rsum"] != row["whole_rsum"]
+        assert (row["low"], row["high"]) == result.within_site.rsum_interval
+    assert rows["place"].tolist() == [1, 2]
+    board = make_board("jieba", entries)
+    references = board[board["evidence"] == "reference"]
+    chance = references[references["kind"].map(lambda kind: kind.sites > 0)]
+    assert chance["rsum"].tolist() == [pytest.approx(entries[0].result.within_site.chance)]
+    pages = dict(render_site([proven(entry) for entry in entries]))
+    page = pages[f"entries/{entries[0].name}.html"]
+    for title in ("Within sites", "Across owners", "Within languages"):
+        assert title in page
+    assert f"whole gallery {entries[0].result.rsum:.1f}" in pages["boards/jieba.html"]
+    assert "ranked within each of 4 sites" in pages["boards/jieba.html"]
+    assert f"whole gallery {entries[0].result.rsum:.1f}" in pages["boards/jieba.md"]
+
+
+def test_rows_with_and_without_owners_are_tested_by_owner(entry_on, by_domain):
+    """Where no site is large enough, rSum of the whole gallery leads."""
+    entries = [entry_on(name, strength, on=by_domain) for name, strength in (("A", 2), ("B", 1))]
+    entries = [_changed(entry, within_site=None) for entry in entries]
+    bare = entries[1].result.ranks.model_copy(update={"site_owners": None})
+    entries[1] = _changed(entries[1], ranks=bare)
+    rows = _scored(make_board("jieba", map(proven, entries)))
+    assert rows["tied"].all()  # three owners cannot show a difference
+    assert rows["whole_rsum"].isna().all()

@@ -13,7 +13,6 @@ from leaderboard.scoring.within import GROUPINGS, figures_of_groups
 from leaderboard.store.entries import read_result, write_result
 from leaderboard.store.recompute import against_release, recomputed
 from leaderboard.submission.gallery import Gallery, Pages, read_gallery
-from now_builder.formats.release import read_manifest, read_pairs, write_manifest, write_pairs
 from now_builder.program.intervals import clustered_wilson, wilson
 from tests.leaderboard.conftest import NO_DUPLICATES, make_similarity, score_matrix
 
@@ -117,19 +116,6 @@ def test_clustered_intervals_are_those_of_independent_trials_if_each_is_a_cluste
     low, high = clustered_wilson(hits, np.arange(50))
     assert (low, high) == pytest.approx(wilson(10, 50), abs=0.005)
     assert clustered_wilson(np.zeros(50), np.arange(50) // 10) == wilson(0, 5)
-
-
-@pytest.fixture
-def by_domain(mine, monkeypatch):
-    """The small release, split by domain: four sites of six pages, of three owners."""
-    monkeypatch.setattr("leaderboard.scoring.within.MIN_GROUP", 3)
-    hosts = ("a.one.test", "b.one.test", "two.test", "three.test")
-    pairs = [replace(pair, site=hosts[pair.pair_index % 4]) for pair in read_pairs(mine)]
-    write_pairs(mine / "pairs.parquet", pairs)
-    manifest = read_manifest(mine)
-    split = manifest.split.model_copy(update={"by": "domain"})
-    write_manifest(mine, manifest.model_copy(update={"split": split}))
-    return mine
 
 
 def test_figures_of_a_release_are_recomputed_and_changed_ones_refused(tmp_path, by_domain):
