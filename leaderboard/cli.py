@@ -117,6 +117,9 @@ def score(
 ) -> None:
     """Score a submission: R@1/5/10 and nDCG@10 both ways, rSum, intervals, ties, references.
 
+    On a release with sites also rSum within sites; if it is split by domain, also across owners and
+    within languages, with intervals by owner.
+
     Nothing is stored except with -o; export-site shows the result, submit files it, as a claim:
     whoever has the release has its pairing. A blind round, or a keeper's own run, makes it proof.
     """
@@ -144,8 +147,9 @@ def compare(
 ) -> None:
     """Compare results A and B query by query: difference of rSum, interval, tests.
 
-    The interval is by a paired bootstrap over images, p by a sign-flip test; each recall has
-    McNemar's exact test. It does not cover training seeds: run several.
+    The interval is by a paired bootstrap over images, p by a sign-flip test: both over owners if
+    the release is split by domain, and again within sites. Each recall has McNemar's exact test.
+    It does not cover training seeds: run several.
     """
     from leaderboard.scoring.evaluate import compare_results
     from leaderboard.store.entries import read_result

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import sqrt
 from pathlib import Path
@@ -13,8 +13,8 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from now_builder.formats.pair_statistics import read_clean_prob
-from now_builder.formats.release import stream_pairs
-from now_builder.formats.split import SPLITS
+from now_builder.formats.release import is_ours, read_manifest, stream_pairs
+from now_builder.formats.split import SPLITS, registrable_domain
 from now_builder.formats.verdicts import VERDICTS, read_named_rows
 from now_builder.program import intervals
 
@@ -38,6 +38,16 @@ class Proportion:
 def wilson(hits: int, of: int) -> Proportion | None:
     """Return a share and its interval; ``None`` if ``of`` is 0."""
     return Proportion(hits, of, hits / of, *intervals.wilson(float(hits), of)) if of else None
+
+
+def clustered(hits: Any, owners: Any) -> Proportion | None:
+    """Return a share and its interval by the owners of the cases; by case if none are named."""
+    share = wilson(int(hits.sum()), len(hits))
+    if share is None or not (owners != "").all():
+        return share
+    numbers = np.unique(owners.to_numpy(str), return_inverse=True)[1]
+    low, high = intervals.clustered_wilson(hits.to_numpy(np.float64), numbers)
+    return replace(share, low=low, high=high)
 
 
 def mean_interval(values: Float[np.ndarray, " values"]) -> tuple[float, float, float]:
@@ -205,23 +215,26 @@ def audit_stats(audits: Sequence[Path], release: Path, run: Path | None) -> Audi
 
 
 def read_audit(path: Path, release: Path) -> Any:
-    """Read the verdicts on pairs of a release: ``split``, ``matched``, ``note``, ``judge`` by key.
+    """Read the verdicts on pairs of a release: ``split``, ``owner``, ``matched`` and words by key.
+
+    The owner is the page's registrable domain, empty unless the release is split by domain.
 
     A line that has key and URL is on a pair only if both are the pair's: another crawl gives its
     pages the same keys.
     """
-    splits: dict[str, str] = {}
+    by_domain = is_ours(release) and read_manifest(release).split.by == "domain"
+    about: dict[str, tuple[str, str]] = {}
     by_key: dict[str, list[str]] = {}
     by_url: dict[str, list[str]] = {}
     for pair in stream_pairs(release):
-        splits[pair.key] = pair.split
+        about[pair.key] = pair.split, registrable_domain(pair.site) if by_domain else ""
         by_key[pair.key] = [pair.key]
         by_url.setdefault(pair.url, []).append(pair.key)
     lines = [
-        (key, splits[key], verdict, *(str(row.get(name) or "").strip() for name in _WORDS))
+        (key, *about[key], verdict, *(str(row.get(name) or "").strip() for name in _WORDS))
         for key, verdict, row in read_named_rows(path, {"key": by_key, "url": by_url}, str(release))
     ]
-    columns = ["key", "split", "matched", *_WORDS]
+    columns = ["key", "split", "owner", "matched", *_WORDS]
     return _one_a_pair(pd.DataFrame(lines, columns=columns).set_index("key"))
 
 
@@ -238,18 +251,19 @@ def _one_a_pair(lines: Any) -> Any:
 def _judge(name: str, lines: Any) -> JudgeSummary:
     counts = Counter(lines["matched"])
     wrong = lines.loc[(lines["matched"] == "mismatch") & (lines["note"] != ""), "note"]
-    own = {split: lines.loc[lines["split"] == split, "matched"] for split in SPLITS}
+    own = {split: lines[lines["split"] == split] for split in SPLITS}
     return JudgeSummary(
         name,
         {word: counts[word] for word in VERDICTS},
-        _mismatched(lines["matched"]),
-        {split: _mismatched(verdicts) for split, verdicts in own.items() if len(verdicts)},
+        _mismatched(lines),
+        {split: _mismatched(part) for split, part in own.items() if len(part)},
         dict(Counter(wrong.str.casefold()).most_common()),
     )
 
 
-def _mismatched(verdicts: Any) -> Proportion | None:
-    return wilson(int((verdicts == "mismatch").sum()), int((verdicts != "unsure").sum()))
+def _mismatched(lines: Any) -> Proportion | None:
+    decided = lines[lines["matched"] != "unsure"]
+    return clustered(decided["matched"] == "mismatch", decided["owner"])
 
 
 def _between(one: str, other: str, by_judge: Mapping[str, Any]) -> Between:

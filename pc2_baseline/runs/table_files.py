@@ -23,30 +23,33 @@ from pc2_baseline.runs.measured_run import Measured, Run, beside
 
 LEGEND = (
     "Recalls in percent on the test split, at the epoch that dev chose; ± is the standard "
-    "deviation (n − 1) over the seeds. Dev rSum: of that epoch, to compare settings by. "
+    "deviation (n − 1) over the seeds. Within sites: rSum among the pages of the query's own "
+    "site, the mean over sites. Dev rSum: of that epoch, to compare settings by. "
     "Networks: how many are averaged; one network: the first of several; two: its first two. "
     "Behind: rSum points below the best row, and p of the paired sign-flip test over "
-    "the test images, on the mean of the seeds, with Holm's correction; it does not cover the "
-    "choice of seeds. Seconds: all epochs, choosing on dev included. Memory: the largest size "
-    "of the process in training. AUROC: of the division at that epoch. Rows marked as reported "
-    "are printed in papers; references know nothing but what they are named after."
+    "the test images, or their owners if the release is split by domain, on the mean of the seeds, "
+    "with Holm's correction; it does not cover the choice of seeds. Seconds: all epochs, choosing "
+    "on dev included. Memory: the largest size of the process in training. AUROC: of the division "
+    "at that epoch. Rows marked as reported are printed in papers; references know nothing but "
+    "what they are named after."
 )
 RECALLS = tuple(f"{way}_R@{cutoff}" for way in ("i2t", "t2i") for cutoff in CUTOFFS)
 MEASURED = ("one_network_rsum", "two_networks_rsum", "dev_rsum", "seconds", "memory_gb",
             "gpu_memory_gb", "auroc")  # fmt: skip
-FIGURES = (*RECALLS, "rsum", *MEASURED)
+FIGURES = (*RECALLS, "rsum", "within_site_rsum", *MEASURED)
 """Names of the figures of a run, each a column of ``table.csv``, with ``_sd`` behind the next."""
 
 HEADINGS = {
     **{name: f"{'Image to text' if name[0] == 'i' else 'Text to image'} {name[4:]}"
        for name in RECALLS},
-    "rsum": "rSum", "dev_rsum": "dev rSum", "one_network_rsum": "rSum, one network",
+    "rsum": "rSum", "within_site_rsum": "within sites", "dev_rsum": "dev rSum",
+    "one_network_rsum": "rSum, one network",
     "two_networks_rsum": "rSum, two networks", "networks": "networks", "behind": "behind",
     "p": "p", "seconds": "seconds", "memory_gb": "memory, GiB", "gpu_memory_gb": "GPU memory, GiB",
     "auroc": "AUROC",
 }  # fmt: skip
-_BOLD = (*RECALLS, "rsum", "one_network_rsum", "two_networks_rsum")
-_RARE = ("gpu_memory_gb", "auroc")
+_BOLD = (*RECALLS, "rsum", "within_site_rsum", "one_network_rsum", "two_networks_rsum")
+_RARE = ("within_site_rsum", "gpu_memory_gb", "auroc")
 _DIGITS = {"seconds": 0, "networks": 0, "memory_gb": 2, "gpu_memory_gb": 2, "auroc": 3, "p": 3}
 _TEX = str.maketrans({
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -112,6 +115,8 @@ def summarise(
         results[run.row].append(result)
         recalls = dict(zip(RECALLS, (*result.i2t.values(), *result.t2i.values()), strict=True))
         key = {"track": run.row[0], "method": run.row[1], "seeds": str(run.seed)}
+        within = result.within_site
+        recalls["within_site_rsum"] = within.rsum if within else np.nan
         figures.append(key | recalls | dict(records[run]))
     by_run = pd.DataFrame(figures, columns=["track", "method", "seeds", "networks", *FIGURES])
     own = by_run.astype(dict.fromkeys(FIGURES, float)).groupby(["track", "method"], sort=False)
@@ -134,13 +139,19 @@ def summarise(
             of_rows = [results[track, method] for method in part.method[scored]]
             hits = np.stack([mean_hits(each) for each in of_rows])
             part.loc[scored, "behind"] = 100 * (hits.mean(axis=1).max() - hits.mean(axis=1))
-            part.loc[scored, "p"] = p_against_first(hits)
             first = of_rows[0][0]
+            owners = first.ranks.clusters()[0] if first.ranks else None
+            part.loc[scored, "p"] = p_against_first(
+                hits if owners is None else np.stack([np.bincount(owners, row) for row in hits])
+            )
             images, captions = f"{first.n_images:,}", f"{first.n_pairs:,}"
             size = f"{captions} pairs" if images == captions else (
                 f"{images} images, {captions} captions")  # fmt: skip
             board = BOARD_FACTS[boards_of(first)[0]].title
             title = f"{board}: {release.resolve().name}, test split, {size}"
+            if first.within_site:
+                count, chance = first.within_site.count, first.within_site.chance
+                title += f"; within {count} sites, by chance {chance:.1f}"
             part = pd.concat([part, pd.DataFrame(other_rows(first)).assign(track=track)])
         parts.append(part.assign(section=title))
     table = pd.concat(parts, ignore_index=True)

@@ -19,7 +19,7 @@ from now_builder.formats.shard import read_captures, read_rows, write_shard
 from now_builder.formats.verdicts import VerdictRow, one_line, open_verdicts, parse_verdicts, to_row
 from now_builder.inspect.audit import sample_of, serving
 from now_builder.inspect.settings import AuditSettings
-from now_builder.inspect.stats import audit_stats, auroc, kappa, mean_interval, wilson
+from now_builder.inspect.stats import audit_stats, auroc, clustered, kappa, mean_interval, wilson
 
 
 def judged(key, matched="match", judge="ann", note="", split="train"):
@@ -199,6 +199,15 @@ def test_pictures_of_another_crawl_under_the_same_keys_are_refused(world, settin
         serving(world.release, again),
     ):
         pass
+
+
+def test_shares_are_by_owner_where_these_are_known():
+    wrong = pd.Series([True] * 10 + [False] * 10)
+    by_owner = clustered(wrong, pd.Series(["a.test"] * 10 + ["b.test"] * 10))
+    by_pair = clustered(wrong, pd.Series([""] * 20))
+    assert by_pair == wilson(10, 20)
+    assert by_owner.value == by_pair.value
+    assert by_owner.high - by_owner.low > 1.5 * (by_pair.high - by_pair.low)
 
 
 def test_wilson_by_hand():

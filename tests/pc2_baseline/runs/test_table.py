@@ -21,7 +21,8 @@ import pytest
 from leaderboard.core.uncertainty import sign_flip
 from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import score
-from leaderboard.scoring.result import Release
+from leaderboard.scoring.result import QueryRanks, RankRecord, Release
+from leaderboard.scoring.within import figures_within
 from leaderboard.store.entries import read_result
 from now_builder.errors import ConfigError, FormatError
 from pc2_baseline.config import Plan, read_settings
@@ -215,6 +216,33 @@ def test_reported_rows_are_marked_and_never_rivals_of_ours(made, tiny, tmp_path)
     assert re.search(r"\| a\\\|b \(reported\) \|[ |]* 999\.0 \|", markdown)
     assert "- a|b (reported): X 2024" in markdown
     assert "**999.0**" not in markdown
+
+
+def test_a_release_split_by_domain_has_rsum_within_sites_and_is_tested_by_owner(
+    made, tiny, tmp_path
+):
+    folders = [run_of(made[0], method, 0) for method in ("one", "three")]
+    runs = [tables.Run(folder, open_run(folder).record.settings) for folder in folders]
+    records = {run: tables._read(run) for run in runs}
+    first = QueryRanks(greater=(0,) * 20)
+    sites = figures_within("within_site", RankRecord(i2t=first, t2i=first), (10, 10))
+
+    def by_domain(path):
+        result = read_result(path)
+        owners = tuple(row % 2 for row in range(result.n_images))
+        ranks = result.ranks.model_copy(update={"site_owners": owners})
+        return result.model_copy(update={"ranks": ranks, "within_site": sites})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pc2_baseline.runs.table_files.read_result", by_domain)
+        markdown = write_table(tmp_path, tiny, [], records, {})
+    assert "; within 2 sites, by chance 320.0" in markdown
+    assert "| within sites |" in markdown
+    assert [float(line_of(tmp_path, name)["within_site_rsum"]) for name in ("one", "three")] == [
+        600
+    ] * 2
+    assert min(float(line_of(tmp_path, name)["p"]) for name in ("one", "three")) > 0.4
+    assert "within sites" not in (made[0] / "table.md").read_text().partition(LEGEND)[0]
 
 
 def test_what_is_done_is_not_done_again_and_the_table_is_the_same(
