@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from leaderboard.codabench.bundle import write_bundle
 from leaderboard.core.rounds import (
@@ -21,7 +22,6 @@ from leaderboard.core.rounds import (
     read_truth,
 )
 from leaderboard.scoring.within import sites_of
-from leaderboard.submission.gallery import pages_of
 from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import from_line
@@ -139,8 +139,8 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
         for folder in (of_judge, of_all):
             _write(folder, blind)
         if plan.codabench is not None:
-            pages = pages_of([test[row] for row in images])
-            sites = [rows.tolist() for rows in sites_of(pages)]
+            groups = sites_of(pd.DataFrame([test[row] for row in images]))
+            sites = [rows.tolist() for rows in groups]
             write_bundle(plan.codabench, of_all.path, judge, blind, sites)
     return blind
 

@@ -113,11 +113,8 @@ def _notes(result: Result) -> list[str]:
         part: Within | None = getattr(result, field)
         if part is not None:
             low, high = part.rsum_interval
-            notes.append(
-                f"{title}: rSum {part.rsum:.1f} (95 % interval {low:.1f} to {high:.1f}), by chance"
-                f" {part.chance or 0:.1f}, the mean of {part.count}"
-                f" {'draws of one page an owner' if field == 'across_owners' else 'groups'}."
-            )
+            rsum = f"rSum {part.rsum:.1f} (95 % interval {low:.1f} to {high:.1f})"
+            notes.append(f"{title} ({part.count}): {rsum}, by chance {part.chance or 0:.1f}.")
     name, reached = max(result.references.items(), key=lambda one: one[1])
     best = REFERENCES[name].lower()
     notes.append(f"{result.rsum - reached:+.1f} against the best of these, {best}.")

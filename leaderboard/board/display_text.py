@@ -27,7 +27,7 @@ EVIDENCE: Mapping[str, str] = {
 }
 WITHIN: Mapping[str, str] = {
     "within_site": "Within sites",
-    "across_owners": "Across owners",
+    "across_owners": "Across owners, draws of one page each",
     "within_language": "Within languages",
 }
 """Figures among the candidates of a group, by the result's field."""

@@ -51,7 +51,13 @@ from leaderboard.scoring.result import (
     Ties,
     query_ranks,
 )
-from leaderboard.scoring.within import GROUPINGS, figures_of_groups, plausible, units_within
+from leaderboard.scoring.within import (
+    GROUPINGS,
+    figures_of_groups,
+    owners_of,
+    plausible,
+    units_within,
+)
 from leaderboard.submission.archive import Description, OpenSubmission, Submission, open_submission
 from leaderboard.submission.gallery import Gallery, read_gallery, repeated
 from leaderboard.submission.untrusted import Problem, Problems
@@ -171,11 +177,10 @@ def record_of(similarity: Matrix, gallery: Gallery) -> RankRecord:
             explained = tuple(rows_tied.tolist()), tuple(columns_tied[columns].tolist())
     if len(columns) > len(rows):
         own = query_ranks(count_own(similarity, gallery.owner, ranks[0]), columns)
-    pages = gallery.pages
-    owners = None if pages is None or pages.owner is None else tuple(pages.owner.tolist())
     return RankRecord(
-        i2t=i2t, t2i=t2i, duplicate_aware=aware, explained=explained, own=own, site_owners=owners
-    )
+        i2t=i2t, t2i=t2i, duplicate_aware=aware, explained=explained, own=own,
+        site_owners=owners_of(gallery),
+    )  # fmt: skip
 
 
 def figures_of(record: RankRecord, duplicates: Duplicates) -> dict[str, Any]:

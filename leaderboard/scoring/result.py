@@ -1,7 +1,6 @@
 """``result.json``: every figure of a scored submission, and the ranks behind them."""
 
 import json
-from collections.abc import Sized
 from typing import Annotated, Literal
 
 import numpy as np
@@ -29,11 +28,6 @@ Code = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
 def is_none(value: object) -> bool:
     """Return whether a value is None: such fields are left out."""
     return value is None
-
-
-def is_empty(value: Sized) -> bool:
-    """Return whether a sequence is empty: such fields are left out."""
-    return not value
 
 
 class Record(Strict):
@@ -305,7 +299,7 @@ class Within(Record):
 
     size: Annotated[int, Field(ge=1)] | None = Field(None, exclude_if=is_none)
     count: Annotated[int, Field(ge=1)]
-    sizes: Counts = Field((), exclude_if=is_empty)
+    sizes: Counts | None = Field(None, exclude_if=is_none)
     i2t: AtCutoffs
     t2i: AtCutoffs
     rsum: Points

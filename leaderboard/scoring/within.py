@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 from leaderboard.core.uncertainty import SEED, bootstrap_rsum
@@ -17,7 +18,7 @@ from leaderboard.metrics import (
 )
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import AtCutoffs, RankRecord, Within, query_ranks
-from leaderboard.submission.gallery import Gallery, Pages
+from leaderboard.submission.gallery import Gallery
 from now_builder.formats.benchmarks import FOLD
 
 MIN_GROUP = 10
@@ -37,30 +38,31 @@ def _folds_of(gallery: Gallery) -> Groups:
     return np.split(np.arange(images - images % FOLD), images // FOLD)
 
 
-def sites_of(pages: Pages | None) -> Groups:
+def sites_of(pages: pd.DataFrame | None) -> Groups:
     """Return the pages of each site whose captions stand once on it."""
-    return [] if pages is None else _groups_of(np.where(pages.once, pages.site, -1))
+    if pages is None:
+        return []
+    return _large(pages[~pages.duplicated(["site", "caption"], keep=False)], "site")
 
 
 def _languages_of(gallery: Gallery) -> Groups:
     """Return the pages of each language, where the release is split by domain."""
     pages = gallery.pages
-    return [] if pages is None or pages.owner is None else _groups_of(pages.language)
+    return [] if pages is None or "owner" not in pages else _large(pages, "lang")
 
 
 def _draws_of(gallery: Gallery) -> Groups:
     """Draw one page of each owner, in the order of owners, where the release is split by domain."""
-    if gallery.pages is None or gallery.pages.owner is None:
+    pages, generator = gallery.pages, np.random.default_rng(SEED)
+    if pages is None or "owner" not in pages or pages["owner"].nunique() < MIN_GROUP:
         return []
-    owner, generator = gallery.pages.owner, np.random.default_rng(SEED)
-    orders = [np.lexsort((generator.random(len(owner)), owner)) for _ in range(DRAWS)]
-    draws = [order[np.unique(owner[order], return_index=True)[1]] for order in orders]
-    return draws if len(draws[0]) >= MIN_GROUP else []
+    drawn = (pages.assign(draw=generator.random(len(pages))) for _ in range(DRAWS))
+    orders = (draw.sort_values(["owner", "draw"]).drop_duplicates("owner") for draw in drawn)
+    return [order.index.to_numpy() for order in orders]
 
 
-def _groups_of(labels: Labels) -> Groups:
-    """Return the rows of each label of at least :data:`MIN_GROUP`; negative ones are none."""
-    groups = [np.flatnonzero(labels == label) for label in np.unique(labels[labels >= 0])]
+def _large(pages: pd.DataFrame, by: str) -> Groups:
+    groups = (rows.to_numpy() for rows in pages.groupby(by).groups.values())
     return [rows for rows in groups if len(rows) >= MIN_GROUP]
 
 
@@ -71,6 +73,16 @@ GROUPINGS: Mapping[str, Callable[[Gallery], Groups]] = {
     "within_language": _languages_of,
 }
 """Groups of images whose queries are also ranked within their own group, by the result's field."""
+
+
+def owners_of(gallery: Gallery) -> tuple[int, ...] | None:
+    """Number the owners of pages; None unless the release is split by domain."""
+    pages = gallery.pages
+    return (
+        None
+        if pages is None or "owner" not in pages
+        else tuple(pages["owner"].factorize()[0].tolist())
+    )
 
 
 def figures_of_groups(similarity: Matrix, gallery: Gallery) -> dict[str, Within | None]:
@@ -102,7 +114,7 @@ def figures_within(name: str, record: RankRecord, sizes: Sequence[int]) -> Withi
     return Within(
         size=sizes[0] if equal else None,
         count=len(sizes),
-        sizes=() if equal else tuple(sizes),
+        sizes=None if equal else tuple(sizes),
         i2t=_percent(i2t),
         t2i=_percent(t2i),
         rsum=float(100 * sum(i2t + t2i)),

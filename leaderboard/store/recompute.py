@@ -19,7 +19,7 @@ from leaderboard.scoring.evaluate import (
 )
 from leaderboard.scoring.references import REFERENCES, chance_rsum, references_of
 from leaderboard.scoring.result import VERSION, Result, Within
-from leaderboard.scoring.within import GROUPINGS, figures_within, plausible
+from leaderboard.scoring.within import GROUPINGS, figures_within, owners_of, plausible
 from leaderboard.store.dataset import DatasetReport
 from leaderboard.store.entries import (
     FOLDERS,
@@ -196,9 +196,7 @@ def against_release(
         said = {name: rsum for name, rsum in said.items() if name not in _BY_ATTRIBUTES}
     known = duplicates_of(gallery).model_copy(update={"rsum": result.duplicates.rsum})
     found += differences_of(said, references, "references")
-    owners = None if gallery.pages is None else gallery.pages.owner
-    expected = None if owners is None else tuple(owners.tolist())
-    found += differences_of(result.ranks.site_owners, expected, "ranks.site_owners")
+    found += differences_of(result.ranks.site_owners, owners_of(gallery), "ranks.site_owners")
     for name, groups_of in GROUPINGS.items():
         within: Within | None = getattr(result, name)
         sizes = tuple(map(len, groups_of(gallery)))

@@ -1,20 +1,19 @@
 """Galleries: images and captions of a split, and which belong together."""
 
 import hashlib
-from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Integer
+import pandas as pd
+from jaxtyping import Integer
 
 from leaderboard.core.rounds import TRUTH_FILE, Origin, ScoredSplit, Track, read_truth, round_of
 from now_builder.errors import FormatError
 from now_builder.formats.benchmarks import BENCHMARKS, Benchmark
 from now_builder.formats.precomp import captions_path, read_texts
 from now_builder.formats.release import (
-    Pair,
     is_ours,
     read_image_identities,
     read_manifest,
@@ -22,21 +21,6 @@ from now_builder.formats.release import (
     read_split_pairs,
 )
 from now_builder.formats.split import registrable_domain
-
-
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """Labels of the pages of a split of a rebuilt release; -1 is none.
-
-    Attributes:
-        owner: registrable domain; None unless the release is split by domain.
-        once: whether the caption stands once on its site within the split.
-    """
-
-    site: Integer[np.ndarray, " images"]
-    owner: Integer[np.ndarray, " images"] | None
-    language: Integer[np.ndarray, " images"]
-    once: Bool[np.ndarray, " images"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +33,8 @@ class Gallery:
         origin: ``rebuilt`` by this toolkit, the authors' ``archive``, a layout of the ``field``, or
             a ``blind`` round whose pairing only the judge has, or one that is ``closed``: its
             pairing has been published.
-        pages: what a rebuilt release tells of the pages; None for other origins.
+        pages: site, caption and lang of each page of a rebuilt release, and its owner (registrable
+            domain) if it is split by domain; None for other origins.
     """
 
     image_keys: list[str]
@@ -59,7 +44,7 @@ class Gallery:
     caption_labels: Integer[np.ndarray, " captions"]
     fingerprint: str
     origin: Origin
-    pages: Pages | None = None
+    pages: pd.DataFrame | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -117,29 +102,16 @@ def read_gallery(
     )
 
 
-def _read_pages(release: Path, split: ScoredSplit, keys: list[str]) -> Pages | None:
+def _read_pages(release: Path, split: ScoredSplit, keys: list[str]) -> pd.DataFrame | None:
     if not (release / "pairs.parquet").exists():
         return None
-    pairs = read_split_pairs(release, split)
-    if [pair.key for pair in pairs] != keys:
-        raise FormatError(
-            release / "pairs.parquet", f"other keys of {split} than its captions have"
-        )
-    return pages_of(pairs, by_domain=read_manifest(release).split.by == "domain")
-
-
-def pages_of(pairs: Sequence[Pair], *, by_domain: bool = False) -> Pages:
-    """Label the pages of pairs."""
-    sites = [pair.site for pair in pairs]
-    counts = Counter((pair.site, pair.caption) for pair in pairs)
-    language = _labels(pair.lang for pair in pairs)
-    language[[pair.lang is None for pair in pairs]] = -1
-    return Pages(
-        _labels(sites),
-        _labels(map(registrable_domain, sites)) if by_domain else None,
-        language,
-        np.array([counts[pair.site, pair.caption] == 1 for pair in pairs], np.bool_),
-    )
+    pages = pd.DataFrame(read_split_pairs(release, split))
+    if list(pages["key"]) != keys:
+        wanted = f"expected those of the captions of {split}, in their order"
+        raise FormatError(release / "pairs.parquet", f"other keys; {wanted}")
+    if read_manifest(release).split.by == "domain":
+        pages["owner"] = pages["site"].map(registrable_domain)
+    return pages
 
 
 def _read_field(release: Path, split: ScoredSplit, benchmark: Benchmark) -> Gallery:
