@@ -103,12 +103,13 @@ def read_gallery(
 
 
 def _read_pages(release: Path, split: ScoredSplit, keys: list[str]) -> pd.DataFrame | None:
-    if not (release / "pairs.parquet").exists():
+    if not keys or not (release / "pairs.parquet").exists():
         return None
-    pages = pd.DataFrame(read_split_pairs(release, split))
-    if list(pages["key"]) != keys:
+    pairs = read_split_pairs(release, split)
+    if [pair.key for pair in pairs] != keys:
         wanted = f"expected those of the captions of {split}, in their order"
         raise FormatError(release / "pairs.parquet", f"other keys; {wanted}")
+    pages = pd.DataFrame(pairs)
     if read_manifest(release).split.by == "domain":
         pages["owner"] = pages["site"].map(registrable_domain)
     return pages
