@@ -61,10 +61,14 @@ def _difference(found: Difference) -> str:
 
 
 def dataset_text(report: DatasetReport) -> str:
-    """Format a dataset report: duplicates and ceilings of each split and track."""
+    """Format a dataset report: duplicates, ceilings and copied captions by track."""
     rows = [track.model_dump(exclude={"fingerprint", "references"}) for track in report.tracks]
     table = pd.DataFrame(rows).to_string(index=False, float_format="{:.2f}".format)
-    return f"{report.name} ({report.origin}), fingerprint {report.fingerprint[:16]}\n{table}"
+    copied = ", ".join(f"{track} {share:.1f} %" for track, share in report.copied.items())
+    return (
+        f"{report.name} ({report.origin}), fingerprint {report.fingerprint[:16]}\n{table}\n"
+        f"training captions that at least two others equal: {copied}"
+    )
 
 
 def _rank_statistics(way: Direction) -> dict[str, str]:

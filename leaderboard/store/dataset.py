@@ -1,6 +1,7 @@
-"""The dataset report: duplicates, ceilings, references and labels of dev and test."""
+"""The dataset report: copies among training captions; duplicates and ceilings of dev and test."""
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +15,11 @@ from leaderboard.submission.gallery import read_gallery, repeated
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
 from now_builder.formats.io import write_text
-from now_builder.formats.release import data_folder, is_ours, read_split_pairs
+from now_builder.formats.release import data_folder, is_ours, read_split_captions, read_split_pairs
 
 _LABEL = 120
+_COPIES = 3
+"""Captions that are equal from which on they are copies, as in the flag ``copied_caption``."""
 
 
 class TrackReport(Strict):
@@ -57,14 +60,17 @@ class DatasetReport(Strict):
         fingerprint: SHA-256 over the fingerprints of all tracks.
         name: name of the folder of the release.
         tracks: by split, then track: a result is on one of these if ``fingerprint`` is the same.
+        copied: percentage of the training captions that at least two others equal, token for
+            token, by track: slogans above all, which match none of their pages.
         queries: labels of the queries by split; none of an archive, which has no pages.
     """
 
-    format: Literal["now-dataset/3"] = "now-dataset/3"
+    format: Literal["now-dataset/4"] = "now-dataset/4"
     fingerprint: Sha256
     name: Line
     origin: Literal["rebuilt", "archive"]
     tracks: tuple[TrackReport, ...]
+    copied: dict[Line, Percent]
     queries: dict[ScoredSplit, Queries]
 
     @property
@@ -93,6 +99,7 @@ def dataset_report(release: Path) -> DatasetReport:
         name=release.resolve().name[:_LABEL],
         origin="rebuilt" if ours else "archive",
         tracks=tracks,
+        copied={track: _copied(release, track) for track in sorted({one.track for one in tracks})},
         queries={split: _queries(release, split) for split in SCORED_SPLITS} if ours else {},
     )
 
@@ -112,6 +119,12 @@ def _track_report(release: Path, split: ScoredSplit, track: str) -> TrackReport:
         ceiling_rsum=best.rsum,
         references=references_of(release, gallery, split),
     )
+
+
+def _copied(release: Path, track: str) -> float:
+    captions = read_split_captions(release, "train", track).captions
+    counts = Counter(tuple(tokens) for tokens in captions)
+    return 100 * sum(count for count in counts.values() if count >= _COPIES) / len(captions)
 
 
 def _queries(release: Path, split: ScoredSplit) -> Queries:
