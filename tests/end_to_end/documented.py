@@ -38,6 +38,7 @@ ONLY_PARSED = {
     r"fetch-now|builder publish": "needs the hub: tests/now_builder/hub has a small one",
     r"^python ": "the page's own program, run by the page's test",
     r"builder pinned|--only '\*": "fetches from GitHub: tests/now_builder/pinned has a small web",
+    r"noise_index/": "the field's data: tests/pc2_baseline/data/test_noise.py has small ones",
     r"gpu.check": "tests/benchmarks/test_gpu_check.py",
 }
 """Commands that no test of the documentation runs, and why; their options are checked."""
