@@ -36,8 +36,8 @@ stage now-builder package "$out/captures" "$out/features.h5" "$out/captions" "$o
 # On the same small networks a plain loss, PC² and, the demo's result, cross-fit division; ridge regression as a reference.
 jobs=$(($(nproc) > 1 ? 2 : 1))
 OMP_NUM_THREADS=$(($(nproc) / jobs)) stage pc2-baseline table "$out/release" "$out/table" \
-  --rows scripts/demo.toml --on demo --seeds 1 --jobs "$jobs" --set "data.truth=$out/truth.parquet"
-runs=$out/table/jieba
+  --rows scripts/demo.toml --on demo --tokenizers bert --seeds 1 --jobs "$jobs" --set "data.truth=$out/truth.parquet"
+runs=$out/table/bert
 scored() {  # ROW RESULT
   stage now-leaderboard score "$runs/$1/seed-0.zip" --release "$out/release" --attributes "$out/truth.parquet" -o "$2"
 }
@@ -46,7 +46,7 @@ scored ridge "$out/ridge.json"
 scored pc2 "$out/pc2.json"
 scored crossfit "$out/result.json"
 cp "$runs/crossfit/seed-0.zip" "$out/submission.zip"
-ln -sfn table/jieba/crossfit/seed-0 "$out/run"
+ln -sfn table/bert/crossfit/seed-0 "$out/run"
 stage now-leaderboard verify "$out/result.json"
 stage now-leaderboard compare "$out/pc2.json" "$out/plain.json"
 stage now-leaderboard compare "$out/result.json" "$out/plain.json"
