@@ -19,7 +19,7 @@ help: ## this text
 setup: ## virtual environment, pinned packages, a Chromium, fonts and OCR data
 	@scripts/setup.sh
 
-demo: setup ## the whole pipeline on a simulated web, five to seven minutes on two idle cores: see demo/site/index.html
+demo: setup ## the whole pipeline on a simulated web, six minutes on two idle cores: see demo/site/index.html
 	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo.sh
 
 pinned: setup ## the pinned web as a release, hours on two cores; SITES=50 FROM=mirrors OUT=folder
