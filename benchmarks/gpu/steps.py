@@ -213,7 +213,7 @@ def compare_choices(check: Check, pairs: PairSet) -> None:
 
 
 def time_both_peers(check: Check) -> None:
-    """Time 24 warm-up steps of a peer, alone and with the other in a process beside it."""
+    """Time 24 warm-up steps of a peer, alone and with the other in a second process."""
     spawn, found = get_context("spawn"), []
     for count in (1, 2):
         barrier, queue = spawn.Barrier(count), spawn.Queue()
