@@ -121,7 +121,7 @@ def score(
     within languages, with intervals by owner.
 
     Nothing is stored except with -o; export-site shows the result, submit files it, as a claim:
-    whoever has the release has its pairing. A blind round, or a keeper's own run, makes it proof.
+    anyone who has the release has its pairing. A blind round, or a keeper's own run, makes it proof.
     """
     from leaderboard.scoring.evaluate import check_submission, score
     from leaderboard.store.entries import write_result
@@ -276,7 +276,7 @@ def export_site(
         ),
     ] = False,
 ) -> None:
-    """Write the board as static pages for any host: results beside the paper's rows.
+    """Write the board as static pages for any host: results and the paper's rows.
 
     Open SITE/index.html. Pages load nothing from elsewhere and work without scripts; the same
     results give the same bytes. Reports filed by dataset-report become pages too.

@@ -134,7 +134,7 @@ def _percent(shares: Sequence[Fraction]) -> AtCutoffs:
 def units_within(
     name: str, record: RankRecord, sizes: Sequence[int]
 ) -> Float[np.ndarray, " units"]:
-    """Return the mean hits, 0 to 6, of what is resampled: images of folds, owners, else groups."""
+    """Return the mean hits, 0 to 6, of each resampled unit: images of folds, owners or groups."""
     hits = [group.per_image for group in recalls_within(record.read(), sizes)]
     if name == "folds":
         return np.concatenate(hits)

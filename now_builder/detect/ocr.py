@@ -222,6 +222,9 @@ def read_elements(captures: Path, output: Path, test_of: Path | None = None) -> 
         (key, "\n".join(one.text for one in elements if one.visible and one.text_box and one.text))
         for key, elements in stream_elements(captures, frozenset(keys), shards)
     ]
+    if missing := keys - {key for key, _ in rows}:
+        problem = f"no elements of {len(missing)} pages of {len(keys)}, such as {min(missing)}"
+        raise FormatError(captures, f"{problem}; expected the captures of the release")
     write_text(output, _lines([("key", "text"), *rows]))
     return ScreenTexts(output, len(rows), sum(not text for _, text in rows))
 

@@ -166,3 +166,9 @@ def test_the_text_of_elements_is_what_the_browser_showed(captures, tmp_path):
     assert (done.pages, done.empty) == (3, 2)
     table = [*csv.reader(io.StringIO((tmp_path / "text.csv").read_text(encoding="utf-8")))]
     assert table[:3] == [["key", "text"], ["00000_0000", "Tea\n茶 te"], ["00000_0001", ""]]
+    release = tmp_path / "release"
+    release.mkdir()
+    pairs = [Pair("00007_0000", "test", 0, "u", "s", "c", None, None, None, "")]
+    write_pairs(release / "pairs.parquet", pairs)
+    with pytest.raises(FormatError, match="no elements of 1 pages of 1, such as 00007_0000"):
+        ocr.read_elements(captures, tmp_path / "text.csv", release)
