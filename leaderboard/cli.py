@@ -121,7 +121,7 @@ def score(
     within languages, with intervals by owner.
 
     Nothing is stored except with -o; export-site shows the result, submit files it, as a claim:
-    anyone who has the release has its pairing. A blind round, or a keeper's own run, makes it proof.
+    who has the release has its pairing. A blind round, or a keeper's own run, makes it proof.
     """
     from leaderboard.scoring.evaluate import check_submission, score
     from leaderboard.store.entries import write_result

@@ -30,7 +30,7 @@ def check_store(
     """Find everything in an untrusted folder that a board must not accept, sorted by path.
 
     Only data is read; no link is followed. All files of ``base``, the folder before the change,
-    must exist unchanged. A ``keeper`` may add proof and what decides on it. New results are
+    must exist unchanged. A ``keeper`` may add proof and decisions on it. New results are
     recomputed from their ranks, and from the ``releases`` with ``attributes`` of their pages.
 
     Raises:
