@@ -39,12 +39,7 @@ from now_builder.detect.model.text_encoder import (
     linked_embeddings,
     make_text_encoder,
 )
-from now_builder.detect.model.weights import (
-    Computed,
-    choose_device,
-    choose_precision,
-    to_inference,
-)
+from now_builder.detect.model.weights import Computed, choose_device, choose_precision, to_inference
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.run import Pipeline, choose_batch_size

@@ -26,10 +26,10 @@ from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import from_line
 from now_builder.formats.io import (
-    alone_in,
+    atomic_folder,
+    lock_folder,
     read_lines,
     remove_leftovers,
-    replacing_folder,
     sha256_of,
     write_json,
     write_text,
@@ -121,7 +121,7 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
     secret = secrets.token_hex(32) if plan.secret_file is None else _read_secret(plan.secret_file)
     images, captions, truth = _draw(test, secret, plan)
     remove_leftovers(out.resolve().parent)
-    with alone_in(out), replacing_folder(out.resolve()) as temporary:
+    with lock_folder(out), atomic_folder(out.resolve()) as temporary:
         judge = temporary / JUDGE
         judge.mkdir(mode=0o700)
         write_json(judge / TRUTH_FILE, truth.model_dump(mode="json"))
@@ -161,7 +161,7 @@ def close_round(out: Path) -> Path:
     read_truth(out / JUDGE, blind)
     _write_round(out / JUDGE, blind.model_copy(update={"closed": True}))
     closed = out / CLOSED
-    with replacing_folder(closed) as temporary:
+    with atomic_folder(closed) as temporary:
         shutil.copytree(out / PARTICIPANTS, temporary, dirs_exist_ok=True)
         shutil.copyfile(out / JUDGE / TRUTH_FILE, temporary / TRUTH_FILE)
         _write_round(temporary, blind.model_copy(update={"closed": True}))

@@ -124,7 +124,7 @@ def recalls(similarity: Matrix, owner: Labels | None = None) -> Recalls:
         machine; this is the mean over all orders of the tied.
     """
     ranks = count_ranks(similarity, owner)
-    return summarise(*ranks, owner, own=count_own(similarity, owner, ranks[0]))
+    return summarise(*ranks, owner, own=count_own_captions(similarity, owner, ranks[0]))
 
 
 def count_ranks(similarity: Matrix, owner: Labels | None = None) -> tuple[Ranks, Ranks]:
@@ -142,7 +142,7 @@ def count_ranks(similarity: Matrix, owner: Labels | None = None) -> tuple[Ranks,
     return _count(similarity, (best, last, right), (own, owner, np.ones(captions, np.int64)))
 
 
-def count_own(similarity: Matrix, owner: Labels | None, best: Ranks) -> Ranks:
+def count_own_captions(similarity: Matrix, owner: Labels | None, best: Ranks) -> Ranks:
     """Count the ranks of every caption among all captions of its own image, by caption.
 
     ``best`` is the ranks i2t of :func:`count_ranks`, which are the same in other order if an image
@@ -261,7 +261,7 @@ def summarise(
 ) -> Recalls:
     """Compute recalls, rank statistics and rSum from ranks, as :func:`recalls`.
 
-    ``own`` is the ranks of :func:`count_own`; without it there is no nDCG.
+    ``own`` is the ranks of :func:`count_own_captions`; without it there is no nDCG.
     """
     images, captions = len(i2t.greater), len(t2i.greater)
     first = _one_way(i2t, captions, None if own is None else ndcg(own, owner))

@@ -36,7 +36,7 @@ def canonical(url: str) -> str | None:
         WHATWG URL standard, 3.5: hosts by UTS 46, which has emoji and symbols; 4.4: before query
         and fragment a backslash is a slash, and any number of slashes may follow the scheme.
     """
-    url = trimmed(url)
+    url = strip_invisible(url)
     if not _SCHEME.match(url):
         url = "http://" + url.lstrip("/\\")
     end = next((place for place, letter in enumerate(url) if letter in "?#"), len(url))
@@ -58,7 +58,7 @@ def canonical(url: str) -> str | None:
     return urlunsplit((scheme, netloc, path, query, route))
 
 
-def trimmed(text: str) -> str:
+def strip_invisible(text: str) -> str:
     """Return a text without white space and invisible characters at its ends."""
     return text.strip(_AROUND)
 

@@ -246,7 +246,7 @@ class TrainSettings(Strict):
         """Epochs of the warm-up and after it."""
         return self.warmup_epochs + self.epochs
 
-    def judges(self, epoch: int, last: int = 1) -> bool:
+    def evaluates(self, epoch: int, last: int = 1) -> bool:
         """Return whether an epoch is judged; the ``last`` ones of the warm-up always are."""
         return self.judge_warmup or epoch >= self.warmup_epochs - last
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from now_builder.program.progress import watched
+from now_builder.program.progress import track_progress
 from pc2_baseline.process_groups import is_first
 
 Batch = TypeVar("Batch")
@@ -15,7 +15,7 @@ Batch = TypeVar("Batch")
 
 def bar(batches: Iterable[Batch], name: str, total: int, unit: str = "batch") -> Iterator[Batch]:
     """Yield the batches, and show how many are done, in the first process alone."""
-    yield from watched(batches, name, unit, total) if is_first() else batches
+    yield from track_progress(batches, name, unit, total) if is_first() else batches
 
 
 def say(line: str) -> None:

@@ -360,7 +360,7 @@ def count_steps(settings: Settings, device: FakeDevice) -> dict[str, tuple[list[
     if learners == [None]:
         raise ConfigError(f"method {settings.method.name}: it trains on the CPU, whatever the GPU")
     found: dict[str, tuple[list[Work], int, int]] = {}
-    judged = sum(train.judges(epoch) for epoch in range(train.total_epochs))
+    judged = sum(train.evaluates(epoch) for epoch in range(train.total_epochs))
     for number, (name, epochs) in enumerate(kinds.items()):
         if not epochs:
             continue

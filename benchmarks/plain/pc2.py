@@ -17,9 +17,9 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import Batch, PairSet, cut_full
+from pc2_baseline.data.pairs import Batch, PairSet, full_batches
 from pc2_baseline.methods.pc2.network import Pc2Network
-from pc2_baseline.methods.pc2.released import Pc2ReleasedSettings, full_batches
+from pc2_baseline.methods.pc2.released import Pc2ReleasedSettings, divided_batches
 from pc2_baseline.modules.coteaching import CLEAN, ORDER, PEERS, Rows
 from pc2_baseline.modules.division import Division, by_posterior, clean_posterior
 from pc2_baseline.modules.seeds import stream
@@ -191,7 +191,7 @@ class PlainPc2:
         own, losses = self.peers[peer], []
         own.net.train()
         size, seed = self.train.batch, self.train.seed
-        for rows in cut_full(np.arange(len(pairs)), size, stream(seed, epoch, peer, CLEAN)):
+        for rows in full_batches(np.arange(len(pairs)), size, stream(seed, epoch, peer, CLEAN)):
             if len(rows) == 1:
                 break
             batch = pairs.batch(rows)
@@ -219,7 +219,8 @@ class PlainPc2:
         own.net.eval()
         losses, moved = np.zeros((2, len(pairs)), dtype=np.float32)
         size = self.method.division_batch
-        for rows in cut_full(np.arange(len(pairs)), size, stream(seed, len(pairs), ORDER, epoch)):
+        order = stream(seed, len(pairs), ORDER, epoch)
+        for rows in full_batches(np.arange(len(pairs)), size, order):
             batch = pairs.batch(rows)
             regions, words = own.regions(batch), own.words(batch)
             scores = own.score(regions, words, batch.lengths.tolist())
@@ -245,7 +246,7 @@ class PlainPc2:
         own.net.train()
         size, seed = self.train.batch, self.train.seed
         losses = []
-        for clean, noisy in full_batches(division, size, seed, epoch, peer):
+        for clean, noisy in divided_batches(division, size, seed, epoch, peer):
             labels = torch.from_numpy(correspondence[clean]).float()[:, None]
             losses.append(self.clean_step(own, pairs.batch(clean), labels))
             if since >= self.method.noisy_from_epoch:

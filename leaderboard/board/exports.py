@@ -20,7 +20,7 @@ from leaderboard.scoring.evaluate import read_payload
 from leaderboard.submission.archive import open_submission
 from leaderboard.submission.gallery import read_gallery
 from now_builder.formats.benchmarks import BOARD_FACTS
-from now_builder.formats.io import replacing, write_text
+from now_builder.formats.io import atomic_write, write_text
 from now_builder.program.html import template_environment
 
 TITLES: Mapping[str, str] = {
@@ -209,7 +209,7 @@ def write_trec(path: Path, release: Path, out: Path) -> list[Path]:
     ):
         run, qrels = out / f"{way}.trec", out / f"{way}.qrels"
         write_text(qrels, "".join(f"{query} 0 {document} 1\n" for query, document in right))
-        with replacing(run) as temporary, temporary.open("w", encoding="utf-8") as file:
+        with atomic_write(run) as temporary, temporary.open("w", encoding="utf-8") as file:
             for query, line in zip(queries, values, strict=True):
                 file.writelines(_run_lines(query, documents, line, f"{name}.{way}"))
         files += [run, qrels]

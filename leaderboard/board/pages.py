@@ -36,7 +36,7 @@ from leaderboard.store.entries import Entry, age
 from leaderboard.submission.archive import Description
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BOARDS, BoardName
-from now_builder.formats.io import remove_leftovers, replacing_folder
+from now_builder.formats.io import atomic_folder, remove_leftovers
 from now_builder.program.html import page_style, policy_hash, template_environment
 
 GENERATOR = "now-leaderboard"
@@ -75,7 +75,7 @@ def export_site(
             " or an earlier site: all in it is replaced"
         )
     count = 0
-    with replacing_folder(folder) as fresh:
+    with atomic_folder(folder) as fresh:
         for name, text in render_site(entries, reports):
             path = fresh / name
             path.parent.mkdir(exist_ok=True)

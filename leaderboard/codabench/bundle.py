@@ -15,7 +15,7 @@ from leaderboard.core.rounds import BlindRound, check_track
 from leaderboard.metrics import steps_of
 from leaderboard.submission.archive import MATRIX, META, member, new_submission
 from leaderboard.submission.gallery import Gallery, read_gallery
-from now_builder.formats.io import replacing
+from now_builder.formats.io import atomic_write
 from now_builder.formats.release import read_manifest
 
 _HERE = Path(str(files("leaderboard.codabench")))
@@ -59,7 +59,7 @@ def write_bundle(
         "reference_data/reference.json": _reference(galleries, sites),
         **dict(_starting_kit(participants, galleries)),
     }
-    with replacing(path, mode=0o600) as temporary, zipfile.ZipFile(temporary, "w") as bundle:
+    with atomic_write(path, mode=0o600) as temporary, zipfile.ZipFile(temporary, "w") as bundle:
         for name, text in texts.items():
             bundle.writestr(member(name), text)
         bundle.writestr(member("logo.png"), _logo())

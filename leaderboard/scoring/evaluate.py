@@ -26,7 +26,7 @@ from leaderboard.metrics import (
     Ranks,
     Recalls,
     count_duplicate_aware,
-    count_own,
+    count_own_captions,
     count_ranks,
     expected_hits,
     explained_ties,
@@ -176,7 +176,7 @@ def record_of(similarity: Matrix, gallery: Gallery) -> RankRecord:
         if rows_tied.any() or columns_tied.any():
             explained = tuple(rows_tied.tolist()), tuple(columns_tied[columns].tolist())
     if len(columns) > len(rows):
-        own = query_ranks(count_own(similarity, gallery.owner, ranks[0]), columns)
+        own = query_ranks(count_own_captions(similarity, gallery.owner, ranks[0]), columns)
     return RankRecord(
         i2t=i2t, t2i=t2i, duplicate_aware=aware, explained=explained, own=own,
         site_owners=owners_of(gallery),

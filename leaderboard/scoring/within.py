@@ -8,14 +8,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from leaderboard.core.uncertainty import SEED, bootstrap_rsum
-from leaderboard.metrics import (
-    CUTOFFS,
-    Labels,
-    Matrix,
-    count_within,
-    macro_mean,
-    recalls_within,
-)
+from leaderboard.metrics import CUTOFFS, Labels, Matrix, count_within, macro_mean, recalls_within
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import AtCutoffs, RankRecord, Within, query_ranks
 from leaderboard.submission.gallery import Gallery

@@ -36,7 +36,7 @@ from now_builder import __version__
 from now_builder.config import Sha256, Strict, expected_by
 from now_builder.errors import FormatError
 from now_builder.formats.captions import TOKENIZERS
-from now_builder.formats.io import read_lines, replacing, sha256_of
+from now_builder.formats.io import atomic_write, read_lines, sha256_of
 from now_builder.formats.noise import Noise
 
 FORMAT: Literal["now-submission/1"] = "now-submission/1"
@@ -345,7 +345,7 @@ def pack(
     check_finite(similarity, name)
     text = meta.model_dump_json(indent=2, exclude_none=True) + "\n"
     plain = np.ascontiguousarray(similarity, dtype=similarity.dtype.newbyteorder("<"))
-    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+    with atomic_write(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         archive.writestr(member(META), text)
         with archive.open(member(MATRIX), "w") as stream:
             np.lib.format.write_array(stream, plain, version=(1, 0), allow_pickle=False)

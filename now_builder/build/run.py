@@ -12,7 +12,7 @@ from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError
-from now_builder.formats.io import alone_in
+from now_builder.formats.io import lock_folder
 from now_builder.package.settings import PackageSettings
 from now_builder.tokenize.settings import TokenizeSettings
 
@@ -71,7 +71,7 @@ def build_release(
 
     captures, features = out / "captures", out / "features.h5"
     captions, release = out / "captions", out / "release"
-    with alone_in(out):
+    with lock_folder(out):
         found = crawl(urls, captures, settings.crawl, force)
         _log.info("crawl: %s", found)
         found.check(captures)

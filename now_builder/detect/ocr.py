@@ -31,7 +31,7 @@ from now_builder.formats.shard import (
 )
 from now_builder.machine.tessdata import debian_package, find_tessdata
 from now_builder.program.missing_package import install_extra
-from now_builder.program.progress import watched
+from now_builder.program.progress import track_progress
 
 _SPARSE = 11
 """Tesseract's page segmentation for text that stands anywhere, in no order."""
@@ -179,7 +179,7 @@ def read_screens(
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         shards = complete_shards(captures) if test_of is None else sorted(wanted)
-        for shard in watched(shards, "ocr", "shard"):
+        for shard in track_progress(shards, "ocr", "shard"):
             made_of = hashlib.sha256(recognition + rows_path(captures, shard).read_bytes())
             if test_of is None:
                 pages = read_captures(captures, shards=[shard])

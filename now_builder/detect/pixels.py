@@ -68,7 +68,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def ahead(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+def prefetch(
+    work: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> Iterator[Result]:
     """Map in some threads, in order, at most ``4 * threads`` items ahead of the consumer.
 
     Work that has not begun when the consumer stops is never done.

@@ -24,10 +24,10 @@ from now_builder.detect.model.text_encoder import dom_text_boxes
 from now_builder.detect.model.weights import choose_device
 from now_builder.detect.ocr import LANGUAGES, Recognizer
 from now_builder.detect.pixels import (
-    ahead,
     calls_in_background,
     decode_screenshot,
     in_background,
+    prefetch,
     to_batch,
 )
 from now_builder.detect.regions.detectron2 import with_absolute_paths
@@ -348,7 +348,7 @@ class Pipeline:
             _log.info("detect: %d pages to do, %d done", left, done)
             # One lane is this thread, whose device is the detector's.
             extract = lambda batch: self.detector.extract(*batch)  # noqa: E731
-            for found in map(extract, batches) if lanes == 1 else ahead(extract, batches, lanes):
+            for found in map(extract, batches) if lanes == 1 else prefetch(extract, batches, lanes):
                 write(found)
                 progress.add(len(found.keys))
 
@@ -395,7 +395,7 @@ class Pipeline:
         """Collect batches, which end with their shard: so they are the same in every worker."""
         pages: list[Page] = []
         images: list[np.ndarray] = []
-        for page, image in ahead(self._decode, captures, threads_of(self.settings)):
+        for page, image in prefetch(self._decode, captures, threads_of(self.settings)):
             full = len(pages) == self.batch_size
             if full or (pages and _shard(pages[0].key) != _shard(page.key)):
                 yield pages, images

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from now_builder.export.card import Loading
 from now_builder.export.pairs import Part, Source, cut, groups, rows
 from now_builder.export.parquet import PICTURE, pictures, schema_of, value
-from now_builder.formats.io import replacing, write_text
+from now_builder.formats.io import atomic_write, write_text
 from now_builder.formats.release import Pair
 
 _SPLITS = ("dev", "test")
@@ -60,7 +60,7 @@ def parts(source: Source) -> list[Part]:
 def write(source: Source, part: Part, path: Path) -> None:
     """Write a file."""
     folder = part.name.partition("/")[0]
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         if folder == "images":
             _write_images(source, part, temporary)
             return

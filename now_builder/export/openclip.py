@@ -6,7 +6,7 @@ from pathlib import Path
 
 from now_builder.export.card import Loading
 from now_builder.export.pairs import Part, Source, cut_splits, rows
-from now_builder.formats.io import replacing, replacing_folder
+from now_builder.formats.io import atomic_folder, atomic_write
 
 _ABOUT = """```sh
 python -m open_clip_train.main --dataset-type csv --train-data train.csv --val-data dev.csv
@@ -29,10 +29,10 @@ def parts(source: Source) -> list[Part]:
 
 def write(source: Source, part: Part, path: Path) -> None:
     """Write a folder of pictures."""
-    with replacing_folder(path) as temporary:
+    with atomic_folder(path) as temporary:
         for row in rows(source, part.pairs):
             picture = temporary / f"{row.pair.key}.{row.kind}"
-            with replacing(picture, durable=False) as file:  # synced; an error names it
+            with atomic_write(picture, durable=False) as file:  # synced; an error names it
                 file.write_bytes(row.picture)
 
 
@@ -40,7 +40,7 @@ def finish(source: Source, out: Path, parts: Sequence[Part]) -> Loading:
     """Write the CSV files; a folder that lacks a picture is written again."""
     for split in source.pairs:
         own = [part for part in parts if part.name.startswith(f"images/{split}-")]
-        with replacing(out / f"{split}.csv") as path, path.open("w", encoding="utf-8") as file:
+        with atomic_write(out / f"{split}.csv") as path, path.open("w", encoding="utf-8") as file:
             # csv alone does not quote a carriage return, at which pandas ends a row.
             writer = csv.writer(file, "excel-tab", lineterminator="\n", quoting=csv.QUOTE_ALL)
             writer.writerow(["filepath", "title"])

@@ -14,7 +14,7 @@ from now_builder.errors import FormatError
 from now_builder.export.card import PLACEHOLDER, Loading, describe_parquet, read_croissant
 from now_builder.export.pairs import Part, Row, Source, cut_splits, groups, rows
 from now_builder.formats.features import DIMENSION, REGIONS, Features, open_features
-from now_builder.formats.io import replacing, write_json
+from now_builder.formats.io import atomic_write, write_json
 from now_builder.formats.release import DATA_FOLDER
 
 Column: TypeAlias = tuple[pa.DataType, dict[str, Any]]
@@ -40,7 +40,7 @@ def write(source: Source, part: Part, path: Path) -> None:
             raise FormatError(h5, "keys are not those of pairs.parquet")
         schema = _schema(source, half=features.dataset.dtype.itemsize == 2)
         plain = [name for name in schema.names if name not in {"image", "boxes", "regions"}]
-        temporary = stack.enter_context(replacing(path))
+        temporary = stack.enter_context(atomic_write(path))
         writer = stack.enter_context(
             pq.ParquetWriter(
                 stack.enter_context(temporary.open("wb")),

@@ -20,16 +20,16 @@ from now_builder.export.card import export_card, read_card
 from now_builder.export.pairs import Part, Source, read_source
 from now_builder.export.settings import ExportSettings
 from now_builder.formats.io import (
-    alone_in,
+    check_folder_is_ours,
+    lock_folder,
     read_json,
-    refuse_folder_of_others,
     remove_leftovers,
     sha256_of,
     write_json,
     write_text,
 )
 from now_builder.formats.release import LICENCES, read_manifest
-from now_builder.program.progress import watched
+from now_builder.program.progress import track_progress
 
 _BESIDE = {
     "parquet": ("croissant.json",),
@@ -86,9 +86,9 @@ def export(
     last = [*([LICENCES] if licensed else []), "README.md"]
     names = [*(part.name for part in parts), *_BESIDE.get(settings.to, ()), *last]
     record = ExportRecord(to=settings.to, digest=_digest(source, parts), files=names)
-    with alone_in(out):
+    with lock_folder(out):
         _make_room(out, record, force=force)
-        for part in watched(parts, "export", "file"):
+        for part in track_progress(parts, "export", "file"):
             if not (out / part.name).exists():
                 writer.write(source, part, out / part.name)
         loading = writer.finish(source, out, parts)
@@ -113,7 +113,7 @@ def _digest(source: Source, parts: Sequence[Part]) -> str:
 
 def _make_room(out: Path, record: ExportRecord, *, force: bool) -> None:
     """Drop what a killed run left half-written and, by force, an export that stands there."""
-    refuse_folder_of_others(out, RECORD)
+    check_folder_is_ours(out, RECORD)
     path = out / RECORD
     for folder in {out, *((out / name).parent for name in record.files)}:
         remove_leftovers(folder)

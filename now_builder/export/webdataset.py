@@ -9,7 +9,7 @@ import webdataset
 
 from now_builder.export.card import Loading
 from now_builder.export.pairs import Part, Source, cut_splits, rows
-from now_builder.formats.io import replacing, write_json
+from now_builder.formats.io import atomic_write, write_json
 
 _ABOUT = """```python
 import webdataset
@@ -30,7 +30,7 @@ def parts(source: Source) -> list[Part]:
 def write(source: Source, part: Part, path: Path) -> None:
     """Write a shard."""
     with (
-        replacing(path) as temporary,
+        atomic_write(path) as temporary,
         temporary.open("wb") as file,
         webdataset.TarWriter(file, encoder=False, mtime=0) as tar,
     ):

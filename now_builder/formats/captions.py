@@ -10,7 +10,7 @@ from pydantic import Field
 
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError
-from now_builder.formats.io import read_json, replacing, stream_lines, write_json
+from now_builder.formats.io import atomic_write, read_json, stream_lines, write_json
 
 if TYPE_CHECKING:
     Numbers = array[int]
@@ -102,7 +102,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 def write_captions(path: Path, captions: Iterable[tuple[str, Iterable[int | str]]]) -> None:
     """Write ``key<TAB>1,2,3`` lines atomically: content ids only, or their text; streamed."""
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for key, ids in captions:
             file.write(f"{key}\t{to_line(ids)}\n")
 

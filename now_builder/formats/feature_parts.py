@@ -20,7 +20,7 @@ from now_builder.formats.features import (
     open_features,
     write_features,
 )
-from now_builder.formats.io import read_json, replacing, write_json
+from now_builder.formats.io import atomic_write, read_json, write_json
 from now_builder.formats.release import NO_ARRAY
 
 _BEGUN = "begun.json"
@@ -72,7 +72,7 @@ def write_part(
     head = json.dumps({"keys": batch.keys, "attributes": dict(attributes)})
     name = re.sub(r"[^\w-]", "_", batch.keys[0])
     part = parts_folder(path) / f"{name}.npz"
-    with replacing(part, durable=False) as temporary, temporary.open("wb") as file:
+    with atomic_write(part, durable=False) as temporary, temporary.open("wb") as file:
         np.savez(file, head=np.array(head), **columns)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
 from now_builder.errors import FormatError
-from now_builder.formats.io import replacing
+from now_builder.formats.io import atomic_write
 
 FORMAT = "now-features/1"
 REGIONS, DIMENSION = 36, 768
@@ -96,7 +96,7 @@ def write_features(
         batches = list(batches)
         pages = sum(len(batch.keys) for batch in batches)
     with (
-        replacing(path) as temporary,
+        atomic_write(path) as temporary,
         _Disk(temporary, "w+") as disk,
         h5py.File(disk, "w", alignment_threshold=_ALIGNED, alignment_interval=4096) as file,
     ):

@@ -44,7 +44,7 @@ _MARKS = {
 """Files and folders that name the command which made the folder they are in."""
 
 
-def refuse_folder_of_others(folder: Path, *own: str) -> None:
+def check_folder_is_ours(folder: Path, *own: str) -> None:
     """Refuse to write into a folder that another command made; ``own`` are marks of this one's.
 
     Raises:
@@ -56,7 +56,7 @@ def refuse_folder_of_others(folder: Path, *own: str) -> None:
 
 
 @contextmanager
-def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[Path]:
+def atomic_write(path: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and renamed to ``path``.
 
     The name survives a power cut only if it is ``durable``; the content always does. The file has
@@ -118,7 +118,7 @@ def _plain_mode() -> int:
 
 
 @contextmanager
-def replacing_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a fresh temporary folder beside ``path``; on success it takes the place of ``path``.
 
     Between the two renames of a replacement ``path`` does not exist for an instant; the old folder
@@ -232,7 +232,7 @@ def _warn_of_locks(path: Path, problem: str) -> None:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Let one command at a time write in a folder, which is created, and removed if left empty.
 
     Raises:
@@ -262,7 +262,7 @@ def user_cache() -> Path:
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text atomically."""
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -313,7 +313,7 @@ _JSON = re.compile(r"\s*(\{|\[\s*([\"\[{\]]|$))")
 _MARKUP = re.compile(r"\s*<([!?]|/?[a-z][\w:-]*[\s/>])", re.IGNORECASE)
 
 
-def refuse_other(path: Path, head: bytes, expected: str) -> None:
+def check_not_binary(path: Path, head: bytes, expected: str) -> None:
     """Raise a FormatError if a file's first bytes are those of a packed or binary one."""
     found = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
     if found is None and head[:1000].count(0) > len(head[:1000]) // 10:
@@ -322,7 +322,7 @@ def refuse_other(path: Path, head: bytes, expected: str) -> None:
         raise FormatError(path, f"expected {expected}, found {found}")
 
 
-def found_instead(text: str | bytes) -> tuple[int, str]:
+def describe_content(text: str | bytes) -> tuple[int, str]:
     """Return the line in which a text begins, and what it is instead of lines, or ``""``."""
     head = text if isinstance(text, str) else text.decode("utf-8-sig", "replace")
     forms = (("JSON", _JSON), ("HTML or XML", _MARKUP))
@@ -336,7 +336,7 @@ def decode_text(path: Path, content: bytes, expected: str) -> str:
     Raises:
         FormatError: If it is packed, binary, JSON, HTML or XML, or not UTF-8.
     """
-    refuse_other(path, content, expected)
+    check_not_binary(path, content, expected)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -344,7 +344,7 @@ def decode_text(path: Path, content: bytes, expected: str) -> str:
         byte = f"byte 0x{content[error.start]:02x}"
         problem = f"line {line}: {byte} is not UTF-8 text, expected {expected}"
         raise FormatError(path, problem) from None
-    line, found = found_instead(text)
+    line, found = describe_content(text)
     if found:
         raise FormatError(path, f"line {line}: expected {expected}, found {found}")
     return text

@@ -47,14 +47,14 @@ def read_noise(path: Path, captions: int, images: int) -> Int[np.ndarray, " capt
     return noise
 
 
-def own_images(captions: int, images: int) -> Int[np.ndarray, " captions"]:
+def images_of_captions(captions: int, images: int) -> Int[np.ndarray, " captions"]:
     """Return the image that each caption was written for: as many captions for each, in order."""
     return np.arange(captions) // (captions // images)
 
 
 def matched(noise: Int[np.ndarray, " captions"], images: int) -> Bool[np.ndarray, " captions"]:
     """Whether each caption has its own image."""
-    return np.asarray(noise == own_images(len(noise), images))
+    return np.asarray(noise == images_of_captions(len(noise), images))
 
 
 def describe(path: Path, noise: Int[np.ndarray, " captions"], images: int) -> Noise:

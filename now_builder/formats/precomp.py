@@ -19,7 +19,7 @@ def precomp_folder(release: Path, name: str) -> Path:
     raise FormatError(release, f"no {pattern} in it or in {name}/, expected the layout of {name}")
 
 
-def stem(name: str, split: Split) -> str:
+def file_stem(name: str, split: Split) -> str:
     """Return what the files of a split begin with: MS-COCO's test split is ``testall``."""
     return benchmark_of(name).test_stem if split == "test" else split
 
@@ -28,7 +28,7 @@ def captions_path(release: Path, split: Split, name: str) -> Path:
     """Return the path of the captions of a split."""
     return (
         precomp_folder(release, name)
-        / f"{stem(name, split)}_caps{benchmark_of(name).captions_suffix}"
+        / f"{file_stem(name, split)}_caps{benchmark_of(name).captions_suffix}"
     )
 
 

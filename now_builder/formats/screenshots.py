@@ -68,7 +68,7 @@ def find_screenshots(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screens
     return found
 
 
-def some_screenshots(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screenshot]:
+def find_some_screenshots(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screenshot]:
     """Find those screenshots of pairs that are there, by key, and make sure that there are some."""
     wanted = list(pairs)
     found = screenshots_there(captures, wanted)

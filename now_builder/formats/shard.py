@@ -16,7 +16,7 @@ from typing import Any, Literal
 from PIL import Image, UnidentifiedImageError
 
 from now_builder.errors import FormatError
-from now_builder.formats.io import replacing
+from now_builder.formats.io import atomic_write
 from now_builder.formats.tables import UnreadableError, is_of_system, schema_of, write_rows
 from now_builder.formats.tables import stream_rows as stream_table
 
@@ -239,7 +239,7 @@ def write_packed(
 ) -> None:
     """Write a shard as :func:`write_shard` does, from results of :func:`to_members`."""
     with (
-        replacing(members_path(captures, shard)) as temporary,
+        atomic_write(members_path(captures, shard)) as temporary,
         tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar,
     ):
         for members in packed:

@@ -69,7 +69,7 @@ class SplitPlan(Strict):
             found = pool(name, self.seed, self.shares)
         if self.test_sites is None:
             return found
-        if not self._named.isdisjoint(names_above(site)):
+        if not self._named.isdisjoint(parent_domains(site)):
             return "test"
         return "train" if found == "test" else found
 
@@ -80,7 +80,7 @@ class SplitPlan(Strict):
 
 
 @lru_cache(maxsize=1 << 16)
-def names_above(site: str) -> tuple[str, ...]:
+def parent_domains(site: str) -> tuple[str, ...]:
     """Return a host name and those that it is below: ``a.b.c``, ``b.c`` and ``c``."""
     labels = site.split(".")
     return tuple(".".join(labels[start:]) for start in range(len(labels)))

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from now_builder.errors import FormatError
-from now_builder.formats.io import decode_text, replacing
-from now_builder.urls import canonical, site_of, trimmed
+from now_builder.formats.io import atomic_write, decode_text
+from now_builder.urls import canonical, site_of, strip_invisible
 
 _BUFFER, _BLOCK, _GROUP = 2**16, 1024, 2**13
 """Bytes read at once; rows that are dictionaries at once, read and written."""
@@ -53,7 +53,7 @@ def write_rows(path: Path, rows: Sequence[Any], schema: Any) -> None:
     import pyarrow.parquet as pq
 
     with (
-        replacing(path) as temporary,
+        atomic_write(path) as temporary,
         temporary.open("wb") as file,
         pq.ParquetWriter(file, schema) as writer,
     ):
@@ -64,7 +64,7 @@ def write_rows(path: Path, rows: Sequence[Any], schema: Any) -> None:
 
 def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """Write a CSV with a header, atomically."""
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
@@ -111,7 +111,7 @@ def read_frame(path: Path) -> Any:
     Cells of a CSV are texts, empty ones too; columns of Parquet have their own types, an index
     that pandas stored is a column. A null text is the empty one, and so is each cell of a column
     without a value; a null number or truth is ``None``, or NaN among fractions. Names of columns
-    are as :func:`plain_names` writes them.
+    are as :func:`normalize_names` writes them.
 
     Raises:
         FormatError: If it is missing, is no table, or two columns have one name; or as
@@ -145,9 +145,11 @@ def read_frame(path: Path) -> Any:
     except (ValueError, TypeError, LookupError, pa.ArrowException, OSError) as error:
         problem = " ".join(str(error).split())
         raise FormatError(path, f"neither CSV nor Parquet ({problem:.200})") from None
-    frame.columns = plain_names(frame.columns)
+    frame.columns = normalize_names(frame.columns)
     for name in _NAMED.intersection(frame.columns):
-        frame[name] = [trimmed(cell) if isinstance(cell, str) else cell for cell in frame[name]]
+        frame[name] = [
+            strip_invisible(cell) if isinstance(cell, str) else cell for cell in frame[name]
+        ]
     if not frame.columns.is_unique:
         raise FormatError(path, f"columns {list(frame.columns)}: a name twice")
     return frame
@@ -188,7 +190,7 @@ def read_hosts(path: Path) -> list[str]:
         lines, start = io.StringIO(text, newline=None).readlines(), 1
     hosts: dict[str, None] = {}
     for number, line in enumerate(lines, start):
-        if name := trimmed(line.partition("#")[0]).removeprefix("*."):
+        if name := strip_invisible(line.partition("#")[0]).removeprefix("*."):
             host = site_of(canonical(name) or "").rstrip(".")
             if not host:
                 problem = f"line {number}: found {name!r:.80}, expected a host or a URL"
@@ -197,13 +199,13 @@ def read_hosts(path: Path) -> list[str]:
     return list(hosts)
 
 
-def plain_names(names: Collection[object]) -> list[str]:
+def normalize_names(names: Collection[object]) -> list[str]:
     """Return names of columns without spaces around them and in lower case, as they are looked up.
 
     One that would thereby take the name of another column stays as it is.
     """
     texts = [str(name) for name in names]
-    plain = [trimmed(text).lower() for text in texts]
+    plain = [strip_invisible(text).lower() for text in texts]
     return [text if name in texts else name for text, name in zip(texts, plain, strict=True)]
 
 
@@ -237,14 +239,14 @@ def split_records(
     first, start = next(lines, ""), 1
     if said := _SEPARATOR.fullmatch(first):  # Excel's
         between, first, start = said[1], next(lines, ""), 2
-    wanted = {*_NAMED, trimmed(column).lower()}
+    wanted = {*_NAMED, strip_invisible(column).lower()}
     between = between or _mark_between(first, wanted)
     width = wide = 0
     places: list[int] = []
     for line, cells in _records(path, chain([first], lines), between, start):
         if not width:
             width, wide = len(cells), min(2, len(cells))
-            places = [i for i, name in enumerate(plain_names(cells)) if name.lower() in wanted]
+            places = [i for i, name in enumerate(normalize_names(cells)) if name.lower() in wanted]
         if len(cells) > width:
             found = f"{len(cells)} cells, the header has {width}"
             raise FormatError(
@@ -252,7 +254,7 @@ def split_records(
             )
         inner = (text.split(between) for cell in cells for text in cell.splitlines()[1:])
         if any(
-            len(parts) >= wide and _NAME.match(trimmed(parts[place]).strip('" '))
+            len(parts) >= wide and _NAME.match(strip_invisible(parts[place]).strip('" '))
             for parts in inner
             for place in places
             if place < len(parts)
@@ -311,7 +313,7 @@ def _mark_between(header: str, wanted: AbstractSet[str]) -> str:
     marks = [mark for mark in ",;\t" if mark in header]
     for mark in marks:
         names = next(csv.reader([header], delimiter=mark, skipinitialspace=True), [])
-        if not wanted.isdisjoint(name.lower() for name in plain_names(names)):
+        if not wanted.isdisjoint(name.lower() for name in normalize_names(names)):
             return mark
     return next(iter(marks), ",")
 

@@ -103,7 +103,7 @@ _SENTENCE = regex.compile(
 )
 
 ODDITIES = ("double_escaped", "tags", "zero_width", "bidi", "replacement", "placeholder")
-"""Results of :func:`oddities`."""
+"""Results of :func:`caption_oddities`."""
 
 
 def clean(text: str) -> str:
@@ -160,7 +160,7 @@ def _without_code(text: str) -> str:
     return _CUT_OFF.sub(" ", text)
 
 
-def oddities(text: str) -> frozenset[str]:
+def caption_oddities(text: str) -> frozenset[str]:
     """Return the oddities of a caption.
 
     Returns:

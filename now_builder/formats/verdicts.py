@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import locking, sync_folder
 from now_builder.formats.tables import read_frame
-from now_builder.urls import trimmed
+from now_builder.urls import strip_invisible
 
 Verdict = Literal["match", "mismatch", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("match", "mismatch", "unsure")
@@ -67,7 +67,7 @@ _ROW = TypeAdapter(VerdictRow)
 
 def verdict_of(path: Path, number: int, value: object) -> Verdict:
     """Read a cell of a column ``matched``: a truth's, or what a person judged."""
-    word = "" if value is None else trimmed(str(value)).lower()
+    word = "" if value is None else strip_invisible(str(value)).lower()
     if word not in _WORDS:
         raise FormatError(
             path,
@@ -210,7 +210,7 @@ def to_row(verdict: VerdictRow) -> str:
     return file.getvalue()
 
 
-def one_line(text: str) -> str:
+def to_one_line(text: str) -> str:
     """Bring what a person typed to one line of at most 500 printable characters."""
     printable = "".join(sign if sign.isprintable() else " " for sign in text)
     return " ".join(printable.split())[:_NOTE]

@@ -33,7 +33,7 @@ class BusyError(NowError):
         self.wait_s = wait_s
 
 
-def patient(call: Callable[[], Answer]) -> Answer:
+def retry_on_rate_limit(call: Callable[[], Answer]) -> Answer:
     """Call until the hub has no longer too many requests, waiting as long as it says each time.
 
     Raises:

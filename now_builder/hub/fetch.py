@@ -13,10 +13,10 @@ from now_builder.config import Strict, build
 from now_builder.errors import FormatError, NowError
 from now_builder.formats.benchmarks import NOW_NAMES
 from now_builder.formats.io import (
-    alone_in,
+    atomic_write,
+    lock_folder,
     read_json,
     remove_leftovers,
-    replacing,
     sha256_of,
     write_json,
 )
@@ -84,7 +84,7 @@ def fetch_now(
         return f"{folder}: there already, {_described(folder)}"
     if (folder / "manifest.json").exists():
         raise FormatError(folder, "a release made by package, expected another folder")
-    with alone_in(folder):
+    with lock_folder(folder):
         return _fetch(folder, endpoint)
 
 
@@ -174,7 +174,7 @@ def _unpack(archive: Path, folder: Path) -> None:
             for member, place in wanted.items():
                 _log.info("unpacking %s, %s", place, size_text(member.file_size))
                 with (
-                    replacing(folder / place) as temporary,
+                    atomic_write(folder / place) as temporary,
                     file.open(member) as source,
                     temporary.open("wb") as out,
                 ):

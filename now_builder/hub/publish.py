@@ -18,7 +18,7 @@ from now_builder.export.run import export
 from now_builder.export.settings import ExportSettings, IncludedSettings, PublishSettings
 from now_builder.formats.io import write_text
 from now_builder.formats.release import LICENCES, read_manifest, shared_licence
-from now_builder.hub.client import NO_XET, BusyError, hub_errors, patient, size_text
+from now_builder.hub.client import NO_XET, BusyError, hub_errors, retry_on_rate_limit, size_text
 from now_builder.package.verify import verify
 
 _LONG_S = 30.0
@@ -114,7 +114,7 @@ def account() -> str:
         with hub_errors("publish"):
             return str(HfApi().whoami()["name"])
 
-    return patient(name)
+    return retry_on_rate_limit(name)
 
 
 def send(upload: DatasetUpload) -> str:
@@ -143,8 +143,10 @@ def send(upload: DatasetUpload) -> str:
             raise NowError(f"{name}: it is public already; make it private on its settings page")
         return {file.rfilename for file in found.siblings or []}
 
-    old = sorted(path for path in patient(make) - set(upload.files) if _OURS.fullmatch(path))
-    patient(partial(_send_by_process, upload, old))
+    old = sorted(
+        path for path in retry_on_rate_limit(make) - set(upload.files) if _OURS.fullmatch(path)
+    )
+    retry_on_rate_limit(partial(_send_by_process, upload, old))
     return f"{api.endpoint}/datasets/{name}"
 
 

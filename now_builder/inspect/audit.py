@@ -22,8 +22,8 @@ from now_builder.formats.verdicts import (
     VERDICTS,
     VerdictFile,
     VerdictRow,
-    one_line,
     open_verdicts,
+    to_one_line,
 )
 from now_builder.inspect.pairs import drawn, language_of, link_of
 from now_builder.inspect.report import render
@@ -89,7 +89,7 @@ def serving(release: Path, settings: AuditSettings) -> Iterator[str]:
 
 def _check_file(verdicts: VerdictFile, settings: AuditSettings, sample: Mapping[str, Pair]) -> None:
     """Refuse to go on with the verdicts of another judge, or on the pages of another crawl."""
-    if settings.judge != one_line(settings.judge):
+    if settings.judge != to_one_line(settings.judge):
         raise ConfigError(f"--judge {settings.judge!r}: expected printable words, single spaces")
     other = next((v.judge for v in verdicts.judged if v.judge != settings.judge), None)
     if other is not None:
@@ -166,7 +166,7 @@ class Audit:
                     self.settings.judge,
                     datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
                     round(float(looked), 1) if 0 <= looked < 86_400 else 0.0,
-                    one_line(str(request.get("note", ""))),
+                    to_one_line(str(request.get("note", ""))),
                 )
             )  # fmt: skip
             return {"done": self._done()}

@@ -12,7 +12,7 @@ from now_builder.errors import FormatError
 from now_builder.formats.features import Features, open_features, source_name
 from now_builder.formats.release import DATA_FOLDER, Pair
 from now_builder.formats.screenshots import data_uri, find_screenshots
-from now_builder.program.progress import watched
+from now_builder.program.progress import track_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def show(
                 data_uri(pair.key, screenshots[pair.key].read(), budget),
                 _outlines(features[pair.split], pair),
             )
-            for pair in watched(pairs, "pictures", "pair")
+            for pair in track_progress(pairs, "pictures", "pair")
         }
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from now_builder.formats.captions import TOKENIZERS, UNK
 from now_builder.formats.release import Reject
 from now_builder.formats.shard import CaptureRow, Planned
-from now_builder.formats.split import SPLITS, Split, SplitPlan, names_above
+from now_builder.formats.split import SPLITS, Split, SplitPlan, parent_domains
 from now_builder.formats.statistics import ranked
 from now_builder.formats.verdicts import Verdict
 from now_builder.package.licences import Sites, unlicensed
 from now_builder.package.settings import PackageSettings
-from now_builder.program.progress import watched
+from now_builder.program.progress import track_progress
 from now_builder.urls import canonical, site_of
 
 
@@ -109,7 +109,7 @@ def select(
         size = getattr(settings, pool)
         drawn = sorted(usable[pool], key=lambda line: _order(split.seed, line.key))
         splits[pool] = []
-        for line in watched(drawn, f"draw {pool}"):
+        for line in track_progress(drawn, f"draw {pool}"):
             shared = _alike(pages.rows[line.key], settings)
             twin = next((mark for mark in shared if mark in taken), None)
             if len(splits[pool]) == size:
@@ -142,7 +142,7 @@ def _filtered(
     pages: CrawledPages, key: str, settings: PackageSettings
 ) -> tuple[str, str | None] | None:
     row = pages.rows[key]
-    above = {*names_above(row.site), *names_above(site_of(_landed(row)))}
+    above = {*parent_domains(row.site), *parent_domains(site_of(_landed(row)))}
     if not above.isdisjoint(pages.never):
         return "never", "a site of --never"
     if pages.sites is not None and (why := unlicensed(row, pages.sites)):

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from now_builder.formats.ink import is_blank
 from now_builder.formats.shard import CaptureRow
-from now_builder.formats.text import decode_entities, oddities
+from now_builder.formats.text import caption_oddities, decode_entities
 
 COPIES, COPIED = 3, 0.1
 """Pages of a site, and their share, from which on a caption is a copy. On 1,153 judged pairs of
@@ -58,7 +58,7 @@ def flags_of(row: CaptureRow) -> frozenset[str]:
     Of :data:`now_builder.package.settings.FLAGS`, without those that take more than its row.
     """
     caption = row.caption or ""
-    found = set(oddities(caption)) | _passed_over(row)
+    found = set(caption_oddities(caption)) | _passed_over(row)
     if row.charset_browser not in {None, row.charset}:
         found.add("garbled_screenshot")
     personal = {kind for kind, _ in personal_data(decode_entities(caption), row.site, row.lang)}

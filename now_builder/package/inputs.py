@@ -23,14 +23,14 @@ from now_builder.formats.shard import (
     rows_path,
     stream_rows,
 )
-from now_builder.formats.split import SplitPlan, names_above, suffix_list
+from now_builder.formats.split import SplitPlan, parent_domains, suffix_list
 from now_builder.formats.tables import read_hosts
 from now_builder.formats.verdicts import Verdict, read_named
 from now_builder.package.filters import CrawledPages
 from now_builder.package.flags import copied_captions, flags_of, same_screenshots
 from now_builder.package.licences import read_sites
 from now_builder.package.settings import PackageSettings
-from now_builder.program.progress import watched
+from now_builder.program.progress import track_progress
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ def _read_rows(
     urls = {line.key: line.url for line in plan}
     rows: dict[str, CaptureRow] = {}
     flags: dict[str, frozenset[str]] = {}
-    for row in watched(stream_rows(captures), "read", total=len(plan)):
+    for row in track_progress(stream_rows(captures), "read", total=len(plan)):
         if row.status == "ok" and row.caption and (found := flags_of(row)):
             flags[row.key] = found
         texts: dict[str, Any] = {
@@ -171,7 +171,7 @@ def read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
     A name stands for all hosts below it too. Names without a page in the crawl are logged.
     """
     sites = read_hosts(path)
-    crawled = {name for line in plan for name in names_above(line.site)}
+    crawled = {name for line in plan for name in parent_domains(line.site)}
     missing = [site for site in sites if site not in crawled]
     if len(missing) == len(sites):
         raise FormatError(path, f"none of its {len(sites)} sites has a page in the crawl")

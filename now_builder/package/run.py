@@ -27,10 +27,10 @@ from now_builder.formats.features import (
     write_features,
 )
 from now_builder.formats.io import (
-    alone_in,
-    refuse_folder_of_others,
+    atomic_write,
+    check_folder_is_ours,
+    lock_folder,
     remove_leftovers,
-    replacing,
     sha256_of,
     write_json,
     write_text,
@@ -55,11 +55,7 @@ from now_builder.formats.statistics import (
     TokenStatistics,
     ranked,
 )
-from now_builder.package.card import (
-    ReleaseDescription,
-    capture_columns,
-    write_card,
-)
+from now_builder.package.card import ReleaseDescription, capture_columns, write_card
 from now_builder.package.croissant import make_croissant
 from now_builder.package.filters import Selection, select, unusable
 from now_builder.package.inputs import (
@@ -73,7 +69,7 @@ from now_builder.package.inputs import (
 from now_builder.package.licences import write_licences
 from now_builder.package.screenshots import find_consent_walls
 from now_builder.package.settings import PackageSettings
-from now_builder.program.progress import watched
+from now_builder.program.progress import track_progress
 
 _log = logging.getLogger(__name__)
 
@@ -107,8 +103,8 @@ def package(
         ConfigError: If the captures were crawled anew with other pools, a split would be empty,
             ``release`` was made by another command, or one is writing in it.
     """
-    refuse_folder_of_others(release, "manifest.json")
-    with alone_in(release):
+    check_folder_is_ours(release, "manifest.json")
+    with lock_folder(release):
         return _package(captures, features, captions, release, settings, force)
 
 
@@ -379,14 +375,14 @@ def _write_images(
         half = features.dataset.dtype.itemsize == 2
         kind = "<f2" if half else "<f4"
         if matrix is not None:  # not mapped: a full disk would kill the process
-            npy = stack.enter_context(stack.enter_context(replacing(matrix)).open("wb"))
+            npy = stack.enter_context(stack.enter_context(atomic_write(matrix)).open("wb"))
             shape = (len(keys), REGIONS, DIMENSION)
             head = {"descr": kind, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(npy, head)
 
         def batches() -> Iterator[FeatureBatch]:
             starts = range(0, len(rows), _BATCH)
-            for start in watched(starts, h5.stem, "batch"):
+            for start in track_progress(starts, h5.stem, "batch"):
                 batch = features.read(rows[start : start + _BATCH])
                 bad = ~np.isfinite(batch.regions).all((1, 2))
                 if bad.any():
@@ -418,7 +414,7 @@ def _write_texts(release: Path, inputs: Inputs, selection: Selection) -> list[st
     written: list[str] = []
 
     def write(path: str, lines: Iterable[str]) -> None:
-        with replacing(release / path) as part, part.open("w", encoding="utf-8") as file:
+        with atomic_write(release / path) as part, part.open("w", encoding="utf-8") as file:
             file.writelines(lines)
         written.append(path)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from now_builder.formats.shard import HEIGHT, WIDTH, Element, read_plan, stream_elements
 from now_builder.package.flags import consent_words
-from now_builder.program.progress import watched
+from now_builder.program.progress import track_progress
 
 _DIALOGS = frozenset({"dialog", "alertdialog"})
 _LANDMARKS = frozenset({"main", "article", "nav", "navigation"})
@@ -27,7 +27,7 @@ def find_consent_walls(captures: Path, keys: frozenset[str]) -> frozenset[str]:
     plan = read_plan(captures)
     shards = sorted({line.shard for line in plan if line.key in keys})
     pages = stream_elements(captures, keys, shards)
-    seen = watched(pages, "consent walls", total=len(keys))
+    seen = track_progress(pages, "consent walls", total=len(keys))
     return frozenset(key for key, elements in seen if has_consent_wall(elements))
 
 

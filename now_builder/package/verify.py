@@ -25,7 +25,7 @@ from now_builder.formats.release import (
 )
 from now_builder.formats.split import SPLITS, Split
 from now_builder.package.licences import check_licences
-from now_builder.program.progress import watched
+from now_builder.program.progress import track_progress
 
 _BATCH = 256
 _OF_A_ROUND = ("round.json", "blind.json")
@@ -133,7 +133,7 @@ def _check_images(release: Path, split: Split, pairs: _SplitRows) -> list[str]:
         if matrix is not None and matrix.shape != features.dataset.shape:
             return [f"{npy.name}: shape {matrix.shape}, expected {features.dataset.shape}"]
         starts = range(0, len(pairs.keys), _BATCH)
-        for start in watched(starts, f"regions of {split}", "batch"):
+        for start in track_progress(starts, f"regions of {split}", "batch"):
             regions = features.dataset[start : start + _BATCH]
             own = slice(start, start + _BATCH)
             for key, sha256, page in zip(pairs.keys[own], pairs.hashes[own], regions, strict=True):

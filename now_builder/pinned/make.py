@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import (
-    alone_in,
+    atomic_folder,
+    lock_folder,
     read_lines,
     remove_leftovers,
-    replacing_folder,
     write_json,
     write_text,
 )
@@ -103,7 +103,7 @@ def make(
         raise ConfigError(f"--from {source.mirrors}: no such folder")
     if web.is_dir() and any(web.iterdir()) and not (web / _RECORDS).is_dir():
         raise ConfigError(f"{web}: holds other files; expected a new folder or a pinned web")
-    with alone_in(web):
+    with lock_folder(web):
         return _make_web(web, rows, judged, source, force=force)
 
 
@@ -196,7 +196,7 @@ def _make(web: Path, site: Site, source: Source, git: Git) -> Made:
     record.unlink(missing_ok=True)
     shutil.rmtree(home, ignore_errors=True)
     try:
-        with git.repository(site, source, web) as repository, replacing_folder(home) as folder:
+        with git.repository(site, source, web) as repository, atomic_folder(home) as folder:
             chosen = choose(git, repository, git.files(repository, site), source.size)
             write(git, repository, chosen, folder)
             paths = list_pages(folder, site.repository.partition("/")[2], site.pages)

@@ -8,7 +8,7 @@ from typing import Any
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import read_lines
-from now_builder.formats.tables import plain_names, read_records, write_csv
+from now_builder.formats.tables import normalize_names, read_records, write_csv
 
 LIST = Path(__file__).with_name("sites.csv")
 MOST_PAGES = 100
@@ -97,7 +97,7 @@ def write_sites(path: Path, rows: Iterable[MadeSite]) -> None:
 def _read(path: Path, kind: type[Site], missing: str) -> list[Any]:
     read_lines(path, f"no such file; expected {missing}")
     (_, names), *records = read_records(path, path.read_bytes())
-    header = plain_names(names)
+    header = normalize_names(names)
     columns = [field.name for field in fields(kind)]
     absent = [name for name in columns if name not in {*header, "kind"}]
     if absent or len({*header}) < len(header):

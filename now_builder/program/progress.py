@@ -60,7 +60,7 @@ class Progress:
             sys.stderr.write(f"{self._name}: {done} of {total}, {speed}/s, {left} left{behind}\n")
 
 
-def watched(
+def track_progress(
     items: Iterable[Item], name: str, unit: str = "page", total: int | None = None
 ) -> Iterator[Item]:
     """Yield items and show how many are done; ``total`` is needed where they have no length."""

@@ -7,7 +7,7 @@ import pandas as pd
 
 from now_builder.config import build, read_toml, to_toml
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import alone_in, replacing, write_text
+from now_builder.formats.io import atomic_write, lock_folder, write_text
 from now_builder.simweb.settings import SimwebSettings
 from now_builder.simweb.world import World, build_world, listed
 
@@ -46,13 +46,13 @@ def make(folder: Path, settings: SimwebSettings, *, force: bool = False) -> Simw
     world = build_world(settings)
     table = truth(world)
     urls = "".join(f"{url}\n" for url in table["url"])
-    with alone_in(folder):
+    with lock_folder(folder):
         path, last = folder / URLS, folder / SETTINGS
         if not force and path.exists() and not last.exists() and path.read_bytes() != urls.encode():
             raise ConfigError(f"{path}: not of a simulated web; --force replaces it")
         last.unlink(missing_ok=True)
         write_text(path, urls)
-        with replacing(folder / TRUTH) as temporary, temporary.open("wb") as file:
+        with atomic_write(folder / TRUTH) as temporary, temporary.open("wb") as file:
             table.to_parquet(file, index=False)
         write_text(last, to_toml(settings))
     captions = table["caption"].notna()

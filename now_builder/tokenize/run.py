@@ -21,7 +21,7 @@ from now_builder.formats.captions import (
     write_captions,
     write_vocabulary,
 )
-from now_builder.formats.io import alone_in, refuse_folder_of_others, remove_leftovers, sha256_of
+from now_builder.formats.io import check_folder_is_ours, lock_folder, remove_leftovers, sha256_of
 from now_builder.formats.split import read_split
 from now_builder.tokenize.corpus import (
     CaptionTokenizer,
@@ -92,7 +92,7 @@ def tokenize(
         ConfigError: If the train pool has no caption, a named BERT cannot be loaded, a file's name
             cannot be a tokenizer's, another command made the folder, or a worker was killed.
     """
-    refuse_folder_of_others(captions)
+    check_folder_is_ours(captions)
     files = _files(captions, settings)
     given = settings.model_dump(exclude_none=True, exclude={"with_"})
     if settings.bert and Path(settings.bert).is_dir():
@@ -101,7 +101,7 @@ def tokenize(
     chosen = (Chosen() if force else _as_it_was(captions)).model_copy(update=given)
     corpus = Corpus(captures, read_split(captures / "split.toml"))
     pages, learned_on, content = _survey(corpus)
-    with alone_in(captions):
+    with lock_folder(captions):
         remove_leftovers(captions)
         sizes: dict[str, int] = {}
         made: list[str] = []

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from now_builder.formats.io import replacing
+from now_builder.formats.io import atomic_write
 from pc2_baseline.analysis.truth import DivisionQuality, Truth, by_peer
 from pc2_baseline.modules.division import THRESHOLD, Scale, logarithms
 from pc2_baseline.training.checkpoint import CheckpointState
@@ -51,7 +51,7 @@ def _figure(
         yield figure, figure.subplots(rows, columns, squeeze=False)
         kind = path.suffix[1:]
         nameless: dict[str, Any] = {"Software": None} if kind == "png" else {"Date": None}
-        with replacing(path, durable=False) as temporary:
+        with atomic_write(path, durable=False) as temporary:
             figure.savefig(temporary, format=kind, metadata=nameless)
 
 

@@ -19,7 +19,7 @@ from pc2_baseline.analysis.counting import count_signs_of
 from pc2_baseline.data.readers import make_reader
 from pc2_baseline.modules.coteaching import DIVISIONS, TAUGHT
 from pc2_baseline.modules.division import THRESHOLD
-from pc2_baseline.modules.learner import under
+from pc2_baseline.modules.learner import select_prefix
 from pc2_baseline.training.checkpoint import read_state
 from pc2_baseline.training.run_folder import BEST, RunRecord
 
@@ -266,7 +266,7 @@ def by_peer(division: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarra
     peers = sorted({name.partition(".")[0] for name in division if "." in name})
     if not peers:
         return {"": dict(division)}
-    return {peer: under(division, peer) for peer in peers}
+    return {peer: select_prefix(division, peer) for peer in peers}
 
 
 def quality(

@@ -14,8 +14,8 @@ from jaxtyping import Int
 from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.benchmarks import NOW_NAMES, PRECOMP
-from now_builder.formats.io import replacing
-from now_builder.formats.noise import Noise, describe, own_images
+from now_builder.formats.io import atomic_write
+from now_builder.formats.noise import Noise, describe, images_of_captions
 from now_builder.formats.release import Pair, is_ours, read_split_pairs
 from pc2_baseline.config import DataSettings
 from pc2_baseline.data.readers import make_reader
@@ -60,7 +60,7 @@ def make_noise(release: Path, path: Path, draw: Draw, name: str | None, *, force
         noise = exchange_captions(_train_pairs(release, captions), draw)
     else:
         noise = draw_noise(captions, images, draw)
-    with replacing(path) as temporary, temporary.open("wb") as file:
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
         np.lib.format.write_array(file, np.asarray(noise, dtype="<i8"), allow_pickle=False)
     return describe(path, noise, images)
 
@@ -84,7 +84,7 @@ def draw_noise(captions: int, images: int, draw: Draw) -> Int[np.ndarray, " capt
     if not 0 <= draw.mismatch <= 1:
         raise ConfigError(f"--mismatch {draw.mismatch:g}: expected 0 to 1")
     generator = np.random.default_rng(draw.seed)
-    own = own_images(captions, images)
+    own = images_of_captions(captions, images)
     of = own.copy() if draw.protocol == "captions" else np.arange(images)
     count = int(round(draw.mismatch * len(of), 6))  # 0.29 * 100 is 28.999…
     chosen = generator.permutation(len(of))[:count]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import REGIONS
-from now_builder.formats.noise import matched, own_images, read_noise
+from now_builder.formats.noise import images_of_captions, matched, read_noise
 from now_builder.formats.split import Split
 from pc2_baseline.config import DataSettings, ModelSettings
 from pc2_baseline.data.pixels import PixelReader
@@ -144,7 +144,7 @@ def cut(
     return list(np.array_split(order, max(1, min(-(-len(order) // size), len(order) // 2))))
 
 
-def cut_full(
+def full_batches(
     pair_index: Int[np.ndarray, " pairs"], size: int, generator: np.random.Generator | None = None
 ) -> list[Int[np.ndarray, " _"]]:
     """Cut pairs into full batches and one of the rest, which may be a single pair.
@@ -159,10 +159,10 @@ def cut_full(
 Cut = Callable[
     [Int[np.ndarray, " pairs"], int, np.random.Generator | None], list[Int[np.ndarray, " _"]]
 ]
-"""How pairs are cut into batches: :func:`cut` or :func:`cut_full`."""
+"""How pairs are cut into batches: :func:`cut` or :func:`full_batches`."""
 
 
-def endless(
+def cycle_batches(
     pair_index: Int[np.ndarray, " pairs"],
     size: int,
     generator: np.random.Generator,
@@ -213,7 +213,7 @@ def open_split(reader: Reader, split: Split, device: torch.device) -> Iterator[P
             check_regions(origin, regions, allow_zero_rows=data.allow_zero_rows)
         if on_gpu:
             regions = torch.from_numpy(regions).to(device)
-        image_of, truth = own_images(pairs, images), None
+        image_of, truth = images_of_captions(pairs, images), None
         if split == "train" and data.noise_file is not None:
             image_of = read_noise(data.noise_file, pairs, images)
             truth = matched(image_of, images)

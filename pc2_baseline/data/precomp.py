@@ -17,9 +17,9 @@ from now_builder.formats.io import sha256_of
 from now_builder.formats.precomp import (
     benchmark_of,
     captions_path,
+    file_stem,
     precomp_folder,
     read_texts,
-    stem,
 )
 from now_builder.formats.release import read_published_regions
 from now_builder.formats.split import Split
@@ -84,7 +84,7 @@ class PrecompReader:
         return {"key": [str(row) for row in range(pairs)]}
 
     def _images_path(self, split: Split) -> Path:
-        return self.captions_path(split).with_name(f"{stem(self.data.name, split)}_ims.npy")
+        return self.captions_path(split).with_name(f"{file_stem(self.data.name, split)}_ims.npy")
 
 
 def read_images(
@@ -101,7 +101,7 @@ def read_images(
         FormatError: If the file is missing or torn, captions are no multiple of images, or some
             images are repeated and others are not.
     """
-    path = precomp_folder(release, name) / f"{stem(name, split)}_ims.npy"
+    path = precomp_folder(release, name) / f"{file_stem(name, split)}_ims.npy"
     regions = read_published_regions(path)
     if regions.shape[0] == 0 or captions % regions.shape[0]:
         raise FormatError(

@@ -20,9 +20,9 @@ from pc2_baseline.modules.coteaching import (
     NONE,
     DividedPairs,
     Rows,
-    batches_beside,
     by_peer,
     dividing_batches,
+    mixed_batches,
 )
 from pc2_baseline.modules.division import Division, PairValues, divide, require_clean
 from pc2_baseline.modules.learner import Step, stepped_rate
@@ -96,7 +96,7 @@ class Cream(CoTaught):
         """Train both peers for one epoch, then divide the pairs again."""
         each = self.groups.for_each_peer
         figures = by_peer(each(lambda peer: self._learn(train, epoch, peer)))
-        if self.train.judges(epoch):
+        if self.train.evaluates(epoch):
             self.statistics = each(lambda peer: self._divide(train, peer))
             kinds = self._kinds()
             for name, kind in (("clean", CLEAN), ("hard", HARD), ("noisy", NOISY)):
@@ -162,7 +162,7 @@ class Cream(CoTaught):
         hard_batches = cut(hard, size, stream(seed, epoch, peer, _HARD_ORDER))
         found: list[tuple[int, Rows]] = []
         clean = np.flatnonzero(kinds == CLEAN)
-        for number, parts in enumerate(batches_beside(clean, [noisy], size, seed, epoch, peer)):
+        for number, parts in enumerate(mixed_batches(clean, [noisy], size, seed, epoch, peer)):
             of_hard = hard_batches[number] if number < len(hard_batches) else NONE
             found += [(CLEAN, parts[0]), (HARD, of_hard), (NOISY, parts[1])]
         return [(kind, rows) for kind, rows in found if len(rows) > 1]

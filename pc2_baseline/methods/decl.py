@@ -72,7 +72,7 @@ class Decl(OneNetwork[DeclSettings]):
             return self._loss(logits, clean, self.negatives(next(steps)))
 
         figures = {"loss": take_steps(self.learner, batches, loss, epoch)}
-        if self.train.judges(epoch):
+        if self.train.evaluates(epoch):
             self.statistics = self._divide(train)
             figures["clean"] = float(self.statistics["is_clean"].sum())
         return figures

@@ -17,9 +17,9 @@ from pc2_baseline.method_section import DivisionSettings, SoftmaxSettings, Tripl
 from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.methods.peers import CoTaught
 from pc2_baseline.modules.contrastive import symmetric_cross_entropy
-from pc2_baseline.modules.coteaching import NONE, PEERS, DividedPairs, Rows, Triplet, batches_beside
+from pc2_baseline.modules.coteaching import NONE, PEERS, DividedPairs, Rows, Triplet, mixed_batches
 from pc2_baseline.modules.division import Division, divide, require_clean
-from pc2_baseline.modules.learner import Step, mean_losses, prefixed, stepped_rate, under
+from pc2_baseline.modules.learner import Step, add_prefix, mean_losses, select_prefix, stepped_rate
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.networks.encoders import Block, Loss, PerPair
 from pc2_baseline.networks.fused import unit
@@ -149,14 +149,14 @@ class In2r(CoTaught):
         """Return networks, statistics, optimisers and memories of both peers."""
         state = super().state_dict()
         for peer, memory in zip(PEERS, self.memories, strict=True):
-            state[TRAINING] |= prefixed(f"{peer}.{_MEMORY}", memory)
+            state[TRAINING] |= add_prefix(f"{peer}.{_MEMORY}", memory)
         return state
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Load a state, or its networks alone."""
         super().load_state_dict(state)
         kept = state.get(TRAINING, {})
-        self.memories = [under(kept, f"{peer}.{_MEMORY}") for peer in PEERS]
+        self.memories = [select_prefix(kept, f"{peer}.{_MEMORY}") for peer in PEERS]
 
     def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train a peer for an epoch on all pairs, by eq. 1."""
@@ -185,7 +185,7 @@ class In2r(CoTaught):
                 f"{method.neighbours}, so peer {name} learns no noisy pair in epoch {epoch + 1}"
             )
         kinds = division.clean, [division.noisy if remembered >= method.neighbours else NONE]
-        batches = batches_beside(*kinds, self.train.batch, self.train.seed, epoch, peer)
+        batches = mixed_batches(*kinds, self.train.batch, self.train.seed, epoch, peer)
         found, stored = [], [self.memories[peer]]
         for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             loss, vectors = self._clean_loss(train.batch(clean), peer, triplet)

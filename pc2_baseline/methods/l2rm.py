@@ -18,15 +18,15 @@ from pc2_baseline.modules.contrastive import log_matches, symmetric_cross_entrop
 from pc2_baseline.modules.coteaching import (
     DividedPairs,
     Rows,
-    batches_beside,
     dividing_batches,
     full_margin_loss,
+    mixed_batches,
     pair_losses,
     read_statistics,
     warm_up_batches,
 )
 from pc2_baseline.modules.division import divide_by_beta, require_clean
-from pc2_baseline.modules.learner import Learner, Step, prefixed, rate, take_steps, under
+from pc2_baseline.modules.learner import Learner, Step, add_prefix, rate, select_prefix, take_steps
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.networks.encoders import Block, Loss, PerPair
@@ -97,7 +97,7 @@ class L2rm(OneNetwork[L2rmSettings]):
         self.cost_learner.set_rate(factor)
         learn = self._warm_up if epoch < self.train.warmup_epochs else self._rematch
         loss = learn(train, epoch)
-        if not self.train.judges(epoch):
+        if not self.train.evaluates(epoch):
             return {"loss": loss}
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
         full = partial(full_margin_loss, margin=self.method.margin)
@@ -109,13 +109,13 @@ class L2rm(OneNetwork[L2rmSettings]):
         """Return the network, the optimisers, the cost function and the division."""
         state = super().state_dict()
         cost = self.cost_learner.network_state() | self.cost_learner.optimiser_state()
-        return state | {TRAINING: state[TRAINING] | prefixed(_COST, cost)}
+        return state | {TRAINING: state[TRAINING] | add_prefix(_COST, cost)}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Load a state, or its network alone."""
         super().load_state_dict(state)
         if TRAINING in state:
-            cost = under(state[TRAINING], _COST)
+            cost = select_prefix(state[TRAINING], _COST)
             self.cost_learner.load_network({key: cost[key] for key in cost if "/" not in key})
             self.cost_learner.load_optimiser(cost)
 
@@ -137,7 +137,7 @@ class L2rm(OneNetwork[L2rmSettings]):
         triplet = triplet_hardest if hardest else triplet_mean
         generator = stream(self.train.seed, epoch, 0, _COST_STREAM)
         kinds = division.clean, [division.noisy]
-        batches = batches_beside(*kinds, self.train.batch, self.train.seed, epoch, 0)
+        batches = mixed_batches(*kinds, self.train.batch, self.train.seed, epoch, 0)
         losses = []
         for number, (clean, noisy) in enumerate(bar(batches, "train", len(batches))):
             self._learn_cost(train, clean, epoch, generator)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import PairSet, cut, endless
+from pc2_baseline.data.pairs import PairSet, cut, cycle_batches
 from pc2_baseline.method_section import TripletSettings
 from pc2_baseline.methods.one_network import make_network
 from pc2_baseline.methods.peers import CoTaught
@@ -38,11 +38,11 @@ from pc2_baseline.modules.division import (
 from pc2_baseline.modules.learner import (
     Learner,
     Step,
+    add_prefix,
     mean_losses,
-    prefixed,
+    select_prefix,
     stepped_rate,
     take_steps,
-    under,
 )
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.retrieval import BLOCK
@@ -172,7 +172,7 @@ class Mscn(CoTaught):
         state = super().state_dict()
         own = self.groups.for_each_peer(lambda peer: self.meta_learners[peer].optimiser_state())
         for name, held in zip(PEERS, own, strict=True):
-            state[TRAINING] |= prefixed(f"{name}.{_META_OPTIMISER}", held)
+            state[TRAINING] |= add_prefix(f"{name}.{_META_OPTIMISER}", held)
         return state
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -180,7 +180,7 @@ class Mscn(CoTaught):
         super().load_state_dict(state)
         if TRAINING in state:
             for name, learner in zip(PEERS, self.meta_learners, strict=True):
-                learner.load_optimiser(under(state[TRAINING], f"{name}.{_META_OPTIMISER}"))
+                learner.load_optimiser(select_prefix(state[TRAINING], f"{name}.{_META_OPTIMISER}"))
 
     def meta_rows(self, train: PairSet) -> Rows:
         """Return the matching pairs of the meta set, the same in every epoch."""
@@ -219,7 +219,7 @@ class Mscn(CoTaught):
         )
         draw = stream(seed, epoch, peer, _META)
         asked = draw_meta_pairs(train, meta, draw)
-        places = endless(np.arange(len(asked.labels)), self.train.batch, draw)
+        places = cycle_batches(np.arange(len(asked.labels)), self.train.batch, draw)
         losses = []
         for number, rows in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             step = Step(epoch, number, name, rows)

@@ -21,7 +21,7 @@ from pc2_baseline.modules.coteaching import (
     warm_up_batches,
 )
 from pc2_baseline.modules.division import divide
-from pc2_baseline.modules.learner import Learner, Step, prefixed, rate, under
+from pc2_baseline.modules.learner import Learner, Step, add_prefix, rate, select_prefix
 from pc2_baseline.modules.retrieval import BLOCK
 from pc2_baseline.networks.encoders import Loss, PerPair
 from pc2_baseline.networks.similarity import MatchingNetwork
@@ -108,7 +108,7 @@ class Npc(OneNetwork[NpcSettings]):
             by_pair[np.concatenate(batches)] = torch.cat(weights).cpu()
             self.statistics = self.statistics | {"weight": by_pair}
             figures["weight"] = float(by_pair.mean())
-        elif self.train.judges(epoch):
+        elif self.train.evaluates(epoch):
             self._remember(train)
             figures["clean"] = float(self.statistics["is_clean"].sum())
         return figures
@@ -116,14 +116,14 @@ class Npc(OneNetwork[NpcSettings]):
     def state_dict(self) -> State:
         """Return the network, the optimisers of it and of its copy, and the statistics."""
         state = super().state_dict()
-        ahead = prefixed(_AHEAD, self.ahead_learner.optimiser_state())
+        ahead = add_prefix(_AHEAD, self.ahead_learner.optimiser_state())
         return state | {TRAINING: state[TRAINING] | ahead}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Load a state, or its network alone."""
         super().load_state_dict(state)
         if TRAINING in state:
-            self.ahead_learner.load_optimiser(under(state[TRAINING], _AHEAD))
+            self.ahead_learner.load_optimiser(select_prefix(state[TRAINING], _AHEAD))
 
     def _losses(self, net: MatchingNetwork, train: PairSet, rows: Rows) -> PerPair:
         return info_nce(net.score_batch(train.batch(rows)), self.method.temperature)

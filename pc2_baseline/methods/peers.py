@@ -25,7 +25,7 @@ from pc2_baseline.modules.coteaching import (
     warm_up_batches,
 )
 from pc2_baseline.modules.division import assign_folds
-from pc2_baseline.modules.learner import prefixed, take_steps, under
+from pc2_baseline.modules.learner import add_prefix, select_prefix, take_steps
 from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
 from pc2_baseline.modules.seeds import seed_torch
 from pc2_baseline.networks.similarity import MatchingNetwork
@@ -98,16 +98,16 @@ class Peers:
             lambda peer: (learners[peer].network_state(), learners[peer].optimiser_state())
         )
         for peer, (network, optimiser) in zip(self.peers, own, strict=True):
-            state[NETWORKS] |= prefixed(peer, network)
-            state[TRAINING] |= prefixed(f"{peer}{self.optimiser}", optimiser)
+            state[NETWORKS] |= add_prefix(peer, network)
+            state[TRAINING] |= add_prefix(f"{peer}{self.optimiser}", optimiser)
         return state
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Load networks, and optimisers if they are there."""
         for peer, learner in zip(self.peers, self.learners, strict=True):
-            learner.load_network(under(state[NETWORKS], peer))
+            learner.load_network(select_prefix(state[NETWORKS], peer))
             if TRAINING in state:
-                learner.load_optimiser(under(state[TRAINING], f"{peer}{self.optimiser}"))
+                learner.load_optimiser(select_prefix(state[TRAINING], f"{peer}{self.optimiser}"))
 
 
 class CoTaught(Peers):
@@ -173,7 +173,7 @@ class CoTaught(Peers):
 
         Return the figures for the log: those of each peer's training, and of the divisions.
         """
-        if self.train.judges(epoch):
+        if self.train.evaluates(epoch):
             self.statistics = self.groups.for_each_peer(divide)
             both = zip(figures, self.statistics, strict=True)
             figures = [own | divided.summary() for own, divided in both]
@@ -187,7 +187,7 @@ class CoTaught(Peers):
         """Load a state, or its networks alone."""
         super().load_state_dict(state)
         if state.get(STATISTICS):  # none before the first division
-            stored = (under(state[STATISTICS], peer) for peer in PEERS)
+            stored = (select_prefix(state[STATISTICS], peer) for peer in PEERS)
             self.statistics = [read_statistics(self.divided, own) for own in stored]
 
     def epoch_outputs(self) -> EpochOutputs:
@@ -199,7 +199,7 @@ class CoTaught(Peers):
         statistics = [own.to_tensors() for own in self.statistics]
         state: dict[str, Tensor] = {}
         for peer, own in zip(PEERS, statistics, strict=False):  # none before the first division
-            state |= prefixed(peer, own)
+            state |= add_prefix(peer, own)
         if statistics:
             state["clean_prob"] = torch.stack([own["clean_prob"] for own in statistics]).mean(0)
         return state
@@ -243,7 +243,7 @@ class CrossFitted(Peers):
             lambda peer: self.learn(train, epoch, peer, fold != peer)
         )
         figures = {f"loss_{peer}": loss for peer, loss in zip(self.peers, losses, strict=True)}
-        if not self.train.judges(epoch, self.judged):
+        if not self.train.evaluates(epoch, self.judged):
             return figures
         own = self.divide(train, fold)
         self.statistics = own.to_tensors() | {"fold": torch.from_numpy(fold)}

@@ -21,8 +21,8 @@ from pc2_baseline.modules.coteaching import (
     PEERS,
     Rows,
     Triplet,
-    batches_beside,
     full_margin_loss,
+    mixed_batches,
 )
 from pc2_baseline.modules.division import require_clean
 from pc2_baseline.modules.learner import Step, load_learned, mean_losses, rate
@@ -101,7 +101,7 @@ def learn_labelled(
     require_clean(division)
     noisy = division.noisy if since >= method.noisy_from_epoch else NONE
     kinds = division.clean, [noisy]
-    batches = batches_beside(*kinds, own.train.batch, own.train.seed, epoch, peer)
+    batches = mixed_batches(*kinds, own.train.batch, own.train.seed, epoch, peer)
     net, learner, found = own.nets[peer], own.learners[peer], []
     for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
         step = Step(epoch, number, name, np.append(clean, noisy))

@@ -20,8 +20,8 @@ from pc2_baseline.modules.division import assign_folds, divide
 from pc2_baseline.modules.reading import (
     Reading,
     centre_and_scale,
-    first_guess,
     fit_reading,
+    guess_scale,
     mean_regions,
 )
 from pc2_baseline.modules.seeds import stream
@@ -202,7 +202,7 @@ class Ridge:
         if self.method.words:
             reading = fit_reading(train)
             captions, read = reading.caption_vectors(train), reading.page_vectors(train)[own]
-            factor = first_guess(read, captions).expand(WIDTH)
+            factor = guess_scale(read, captions).expand(WIDTH)
             self.fitted |= {**reading.state(), "factor": factor}
             nearest = reading.best_regions_of(train, captions, torch.arange(len(train))[:, None])
             return Problem(pages[own], captions, fold, factor * read, nearest[:, 0])

@@ -22,8 +22,8 @@ from pc2_baseline.modules.coteaching import (
     PEERS,
     DividedPairs,
     Rows,
-    batches_beside,
     dividing_batches,
+    mixed_batches,
     pair_losses,
 )
 from pc2_baseline.modules.division import Division, divide, require_clean
@@ -128,7 +128,7 @@ class Sps(CoTaught):
         strict, clean = strictly_clean(division, STRICT_ABOVE)
         size, seed = self.train.batch, self.train.seed
         noisy = division.noisy if since >= method.noisy_from_epoch else NONE
-        beside = batches_beside(strict, [noisy], size, seed, epoch, peer)
+        beside = mixed_batches(strict, [noisy], size, seed, epoch, peer)
         once = cut(clean, size, stream(seed, epoch, peer, _CLEAN_ORDER))
         once = once[: len(beside)] if since >= method.clean_from_epoch else []
         once += [NONE] * (len(beside) - len(once))

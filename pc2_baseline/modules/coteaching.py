@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from pc2_baseline.data.pairs import PairSet, cut, endless
+from pc2_baseline.data.pairs import PairSet, cut, cycle_batches
 from pc2_baseline.modules.division import Division, PairValues
 from pc2_baseline.modules.losses import triplet_mean
 from pc2_baseline.modules.seeds import stream
@@ -81,7 +81,7 @@ def warm_up_batches(pairs: int, size: int, seed: int, epoch: int, peer: int) -> 
     return cut(np.arange(pairs), size, stream(seed, epoch, peer, CLEAN))
 
 
-def batches_beside(
+def mixed_batches(
     clean: Rows, others: Sequence[Rows], size: int, seed: int, epoch: int, peer: int
 ) -> list[tuple[Rows, ...]]:
     """Cut clean pairs into shuffled batches, each with a batch of every other kind.
@@ -90,7 +90,7 @@ def batches_beside(
     """
     batches = cut(clean, size, stream(seed, epoch, peer, CLEAN))
     beside = [
-        endless(pairs, size, stream(seed, epoch, peer, NOISY + kind))
+        cycle_batches(pairs, size, stream(seed, epoch, peer, NOISY + kind))
         for kind, pairs in enumerate(others)
     ]
     return [(rows, *(next(kind, NONE) for kind in beside)) for rows in batches]

@@ -196,13 +196,13 @@ def _stored(value: Tensor) -> Tensor:
     return value.detach().cpu().contiguous().clone()
 
 
-def prefixed(prefix: str, state: Mapping[str, Value]) -> dict[str, Value]:
+def add_prefix(prefix: str, state: Mapping[str, Value]) -> dict[str, Value]:
     """Return a state whose names begin with ``prefix.``, to be kept beside others."""
     return {f"{prefix}.{name}": value for name, value in state.items()}
 
 
-def under(state: Mapping[str, Value], prefix: str) -> dict[str, Value]:
-    """Return the values of one prefix, without it: the inverse of :func:`prefixed`."""
+def select_prefix(state: Mapping[str, Value], prefix: str) -> dict[str, Value]:
+    """Return the values of one prefix, without it: the inverse of :func:`add_prefix`."""
     return {
         name.removeprefix(f"{prefix}."): value
         for name, value in state.items()

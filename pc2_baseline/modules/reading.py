@@ -124,7 +124,7 @@ def centre_and_scale(
     return pages.mean(0), torch.where(spread > 0, spread, torch.ones_like(spread))
 
 
-def first_guess(read: Float[Tensor, "pairs dim"], captions: Float[Tensor, "pairs dim"]) -> Loss:
+def guess_scale(read: Float[Tensor, "pairs dim"], captions: Float[Tensor, "pairs dim"]) -> Loss:
     """Return the one factor of least squares from first guesses to captions, 0 if negative."""
     factor: Tensor = (read * captions).sum() / read.square().sum().clamp(min=1e-12)
     return factor.clamp(min=0)
@@ -140,7 +140,7 @@ def read_blocks(
         yield split.image_batch(order[rows])[:, :, columns].double().cpu()
 
 
-def texts_read(split: PairSet, settings: Settings) -> PairSet:
+def with_texts_read(split: PairSet, settings: Settings) -> PairSet:
     """Return a split as a method takes it that reads texts; as it is for one that reads none."""
     return with_texts(split) if settings.reads else split
 
@@ -151,7 +151,7 @@ def with_texts(split: PairSet) -> PairSet:
 
 
 @torch.no_grad()
-def whiten_once(method: object, split: PairSet, memory_gb: float) -> PairSet:
+def cache_whitened(method: object, split: PairSet, memory_gb: float) -> PairSet:
     """Return a split whose regions are :meth:`ReadingImageEncoder.fixed`, computed once.
 
     Regions that are on the GPU or on disk stay as they are, as do all where both would take more

@@ -8,7 +8,7 @@ import numpy as np
 
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS, FOLD
-from now_builder.formats.io import replacing
+from now_builder.formats.io import atomic_write
 from now_builder.formats.release import check_split
 from pc2_baseline.modules.retrieval import fold_scores, scores
 from pc2_baseline.runs.open_run import mean_similarity, open_runs
@@ -75,7 +75,7 @@ def evaluate(  # noqa: PLR0913 - the options of the command
     if fold is None and is_coco and name == "test" and not images % FOLD:
         fold = FOLD
     if matrix is not None:
-        with replacing(Path(matrix)) as temporary, temporary.open("wb") as file:
+        with atomic_write(Path(matrix)) as temporary, temporary.open("wb") as file:
             np.lib.format.write_array(file, similarity, allow_pickle=False)
     folds = None if fold is None else fold_scores(similarity, owner, fold)
     return Evaluation(name, images, captions, scores(similarity, owner), fold, folds)

@@ -10,9 +10,9 @@ from jaxtyping import Float
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import write_text
-from now_builder.formats.noise import own_images, read_noise
+from now_builder.formats.noise import images_of_captions, read_noise
 from now_builder.formats.release import check_split, is_ours, read_pairs
-from now_builder.formats.screenshots import some_screenshots
+from now_builder.formats.screenshots import find_some_screenshots
 from now_builder.formats.shard import open_screenshot
 from now_builder.program.html import template_environment
 from pc2_baseline.analysis.truth import Truth, find_truth, read_division
@@ -122,7 +122,7 @@ def examples(
         for scores in (similarity, similarity.T)
     )
     noise, size = opened.record.settings.data.noise_file, len(train)
-    image_of = own_images(size, size) if noise is None else read_noise(noise, size, size)
+    image_of = images_of_captions(size, size) if noise is None else read_noise(noise, size, size)
     epoch = read_state(run / BEST).best_epoch
     division = run / DIVISIONS / f"{epoch:05d}.safetensors"
     surest: tuple[list[SampledPair], list[SampledPair]] = ([], [])
@@ -132,7 +132,7 @@ def examples(
     seen |= {row for found in to_pages for row, _ in found.nearest}
     images = {int(image_of[one.row]) for side in surest for one in side}
     shown = [pairs[row] for row in sorted(seen)] + [train[row] for row in sorted(images)]
-    screenshots = some_screenshots(captures, shown) if captures else {}
+    screenshots = find_some_screenshots(captures, shown) if captures else {}
     page = template_environment("pc2_baseline.runs").get_template("examples.html.j2")
     text = page.render(
         run=run.resolve().name,

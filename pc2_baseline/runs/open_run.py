@@ -16,7 +16,7 @@ from now_builder.formats.release import check_split
 from now_builder.formats.split import Split
 from pc2_baseline.data.pairs import PairSet, open_pairs
 from pc2_baseline.methods import make_method
-from pc2_baseline.modules.reading import texts_read
+from pc2_baseline.modules.reading import with_texts_read
 from pc2_baseline.modules.retrieval import ensemble
 from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.training.checkpoint import load_checkpoint
@@ -70,7 +70,7 @@ class OpenRun:
                 check_split_is_the_runs(self.folder, self.record, self.release, split, pairs)
             else:
                 check_reads_round(self.folder, self.record, self.release, pairs.features)
-            yield texts_read(draw_bank(pairs, bank) if bank else pairs, settings)
+            yield with_texts_read(draw_bank(pairs, bank) if bank else pairs, settings)
 
     def bank(self, split: Split) -> PairSet | None:
         """Return ``data.bank`` training pairs, to correct hubs of a split by; ``None`` for 0."""

@@ -26,8 +26,8 @@ from pc2_baseline.modules.division import THRESHOLD, assign_folds, clean_posteri
 from pc2_baseline.modules.reading import (
     Reading,
     centre_and_scale,
-    first_guess,
     fit_reading,
+    guess_scale,
     mean_regions,
     with_texts,
 )
@@ -196,7 +196,7 @@ def _problem(
     letters = torch.cat([reading.caption_vectors(split) for split in splits])
     read = torch.cat([reading.page_vectors(split) for split in splits])
     captions = torch.cat([letters, unit(captions)], 1)
-    read = torch.cat([read * first_guess(read, letters), nothing], 1)
+    read = torch.cat([read * guess_scale(read, letters), nothing], 1)
     regions = _Regions(reading, splits, letters)
     own = regions.of_each(torch.arange(len(pages))[:, None])[:, 0]
     return Problem(pages, captions, fold, read, own), regions

@@ -17,7 +17,7 @@ import torch
 
 from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError, NowError, TrainingError
-from now_builder.formats.io import read_json, refuse_folder_of_others, remove_leftovers, sha256_of
+from now_builder.formats.io import check_folder_is_ours, read_json, remove_leftovers, sha256_of
 from pc2_baseline.config import Settings
 from pc2_baseline.data.readers import DataIdentity, check_layout, identify, make_reader
 from pc2_baseline.progress import say
@@ -26,8 +26,8 @@ from pc2_baseline.runs.table_files import write_table
 from pc2_baseline.runs.table_plan import Environment
 from pc2_baseline.runs.train import finished
 from pc2_baseline.training.checkpoint import STATE, read_state
-from pc2_baseline.training.run_folder import BEST, LAST, other_settings, read_run, refuse_round
-from pc2_baseline.training.trainer import locked
+from pc2_baseline.training.run_folder import BEST, LAST, read_run, refuse_round, settings_mismatch
+from pc2_baseline.training.trainer import lock_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def make_table(work: Work) -> tuple[str, dict[str, str]]:
     records = _finished(work)
     to_do = [run for run in work.runs if run not in records]
     failures: dict[Run, str] = {}
-    with locked(work.out):
+    with lock_run(work.out):
         for folder in (work.out, *work.out.glob("*/*/")):
             remove_leftovers(folder)
         say(_plan(work, records))
@@ -124,7 +124,7 @@ def _plan(work: Work, records: Mapping[Run, Measured]) -> str:
 def _finished(work: Work) -> dict[Run, Measured]:
     """Return the records of finished runs in the folder of the table, also of earlier tables."""
     refuse_round(work.release, SPLIT)
-    refuse_folder_of_others(work.out)
+    check_folder_is_ours(work.out)
     wanted = work.runs
 
     @cache
@@ -145,7 +145,7 @@ def _finished(work: Work) -> dict[Run, Measured]:
     for path in sorted(work.out.glob("*/*/seed-*/run.toml")):
         run = Run(path.parent, read_run(path.parent).settings)
         settings = with_seed(work.rows.get(run.row, run.settings), run.settings.train.seed)
-        problem = other_settings(run.settings, settings) if run.settings != settings else ""
+        problem = settings_mismatch(run.settings, settings) if run.settings != settings else ""
         record = _read(run)
         if record and is_finished(run):
             records[run] = record

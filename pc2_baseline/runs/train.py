@@ -30,7 +30,7 @@ from pc2_baseline.data.readers import (
 from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.methods import make_method
 from pc2_baseline.modules.coteaching import DIVISIONS
-from pc2_baseline.modules.reading import fit_word_sides, texts_read, whiten_once
+from pc2_baseline.modules.reading import cache_whitened, fit_word_sides, with_texts_read
 from pc2_baseline.modules.seeds import repeat_exactly
 from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.progress import say
@@ -48,7 +48,14 @@ from pc2_baseline.training.run_folder import (
     start_run,
 )
 from pc2_baseline.training.tensorboard import TensorBoardCallback
-from pc2_baseline.training.trainer import Callback, Trained, Trainer, follow, locked, tidy
+from pc2_baseline.training.trainer import (
+    Callback,
+    Trained,
+    Trainer,
+    lock_run,
+    remove_temporary_files,
+    sync_run,
+)
 
 FEWEST_PAIRS = 4
 
@@ -80,8 +87,8 @@ def train(
     identity = identify(reader, reads=settings.reads)
     if not force and (state := finished(run, identity, settings)):
         if process_groups.is_first():
-            tidy(run)
-            follow(run, state)
+            remove_temporary_files(run)
+            sync_run(run, state)
         early = ", stopped early" if state.stopped else ""
         say(f"{run}: done, {state.epoch + 1} epochs{early}; --force starts over")
         return Trained.of(state, 0)
@@ -101,12 +108,12 @@ def train(
         if opened.features != opened_dev.features:
             widths = f"{opened.features} in train and {opened_dev.features} in dev"
             raise TrainingError(f"{release}: regions of width {widths}")
-        pairs, dev = (texts_read(split, settings) for split in (opened, opened_dev))
+        pairs, dev = (with_texts_read(split, settings) for split in (opened, opened_dev))
         record = _run_record(reader, identity, pairs, settings)
         named, taught_by_it = settings.data.truth, bool(settings.method.takes_matched)
         truth = truth_of(record, release, named, pairs.matched, both=not taught_by_it)
         taught = _with_truth(pairs, truth, settings.method)
-        with locked(run):
+        with lock_run(run):
             if process_groups.is_first():
                 start_run(run, record, force=force)
                 if len(pairs) < settings.train.batch:
@@ -126,7 +133,9 @@ def train(
                 callbacks.append(PictureCallback(run, record, truth))
             trainer = Trainer(run, record, method, judge, callbacks)
             gib = settings.data.memory_gb
-            return trainer.fit(whiten_once(method, taught, gib), whiten_once(method, dev, gib))
+            return trainer.fit(
+                cache_whitened(method, taught, gib), cache_whitened(method, dev, gib)
+            )
 
 
 def finished(run: Path, identity: DataIdentity, settings: Settings) -> CheckpointState | None:

@@ -35,7 +35,7 @@ from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.shard import open_screenshot
 from now_builder.program.missing_package import install_extra
 from pc2_baseline.config import ZeroShotSettings
-from pc2_baseline.data.pairs import cut_full
+from pc2_baseline.data.pairs import full_batches
 from pc2_baseline.data.pixels import check_keys, pairs_with_texts
 from pc2_baseline.progress import bar
 from pc2_baseline.training.run_folder import pick_device
@@ -68,7 +68,7 @@ def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSetting
     options: dict[str, Any] = {"batch_size": settings.batch_size, "show_progress_bar": False}
     with unusable(settings.model):
         model = _load(settings, folder, str(device))
-        blocks = cut_full(np.arange(len(pairs)), settings.batch_size)
+        blocks = full_batches(np.arange(len(pairs)), settings.batch_size)
         for block in bar(blocks, "screenshots", len(blocks)):
             shown = [open_screenshot(shots[pairs[row].key].read(), pairs[row].key) for row in block]
             shown = [squared(each) for each in shown] if settings.squeeze else shown

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from now_builder.config import Sha256, Strict, build
 from now_builder.errors import FormatError
-from now_builder.formats.io import read_json, replacing, sha256_of, write_json
+from now_builder.formats.io import atomic_write, read_json, sha256_of, write_json
 from pc2_baseline.training.method import NETWORKS, Method, State
 
 FORMAT = "pc2-checkpoint/1"
@@ -66,7 +66,7 @@ def write_checkpoint(
     """Write the tensors, then the state that names them, then delete files it no longer names."""
     files = {group: f"{group}.{state.epoch:05d}.safetensors" for group in tensors if tensors[group]}
     for group, name in files.items():
-        with replacing(folder / name) as temporary:
+        with atomic_write(folder / name) as temporary:
             save_file(dict(tensors[group]), temporary)
     hashes = {group: sha256_of(folder / name) for group, name in files.items()}
     return _commit(folder, state.model_copy(update={"files": files, "sha256": hashes}))
@@ -78,7 +78,7 @@ def copy_checkpoint(source: Path, target: Path, leave_out: set[str]) -> Checkpoi
     files = {group: name for group, name in state.files.items() if group not in leave_out}
     hashes = {group: sha256 for group, sha256 in state.sha256.items() if group in files}
     for name in files.values():
-        with replacing(target / name) as temporary:
+        with atomic_write(target / name) as temporary:
             try:
                 os.link(source / name, temporary)
             except OSError:  # a file system without links

@@ -116,7 +116,7 @@ def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
 def _difference(found: RunRecord, wanted: RunRecord) -> str | None:
     """Return what a run differs in from the one wanted, if in anything."""
     if found.settings != wanted.settings:
-        return other_settings(found.settings, wanted.settings)
+        return settings_mismatch(found.settings, wanted.settings)
     if difference := found.release.difference(wanted.release.identity):
         return f"a run on {difference}"
     if found.release.noise != wanted.release.noise:
@@ -126,7 +126,7 @@ def _difference(found: RunRecord, wanted: RunRecord) -> str | None:
     return None
 
 
-def other_settings(found: Settings, wanted: Settings) -> str:
+def settings_mismatch(found: Settings, wanted: Settings) -> str:
     """Return a message about a run folder of other settings than those wanted."""
     there, now = found.model_dump(mode="json"), wanted.model_dump(mode="json")
     differences = [

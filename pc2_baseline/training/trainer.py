@@ -13,7 +13,13 @@ from jaxtyping import Float, Int
 from safetensors.torch import save_file
 
 from now_builder.errors import TrainingError
-from now_builder.formats.io import alone_in, remove_leftovers, replacing, write_json, write_text
+from now_builder.formats.io import (
+    atomic_write,
+    lock_folder,
+    remove_leftovers,
+    write_json,
+    write_text,
+)
 from pc2_baseline import process_groups
 from pc2_baseline.config import TrainSettings
 from pc2_baseline.data.pairs import PairSet
@@ -84,13 +90,13 @@ class Trained:
 
 
 @contextmanager
-def locked(run: Path) -> Iterator[None]:
+def lock_run(run: Path) -> Iterator[None]:
     """Lock the run folder, so that two trainings never write to it at once.
 
     Raises:
         ConfigError: If another command holds it.
     """
-    with alone_in(run) if process_groups.is_first() else nullcontext():
+    with lock_folder(run) if process_groups.is_first() else nullcontext():
         yield
 
 
@@ -150,7 +156,7 @@ class Trainer:
 
     def _scores(self, dev: PairSet, epoch: int) -> dict[str, float]:
         """Score dev, unless the epoch is one of the warm-up's that are not judged."""
-        if not self.train.judges(epoch):
+        if not self.train.evaluates(epoch):
             return {}
         return dev_scores(self.method.similarity(dev), dev.image_of, epoch)
 
@@ -204,14 +210,14 @@ class Trainer:
 
     def _resume(self) -> int:
         """Load the last checkpoint, mend what a kill left undone, and return the next epoch."""
-        tidy(self.run)
+        remove_temporary_files(self.run)
         last = self.run / LAST
         if not (last / STATE).exists():
             return 0
         self.state = read_state(last)
         load_checkpoint(self.method, last)
         if process_groups.is_first():
-            follow(self.run, self.state)
+            sync_run(self.run, self.state)
         total = self.train.total_epochs
         say(f"{self.run}: going on after epoch {self.state.epoch + 1} of {total}")
         return self.state.epoch + 1
@@ -223,10 +229,10 @@ class Trainer:
             return state
         for folder, values in outputs.items():
             path = self.run / folder / f"{state.epoch:05d}.safetensors"
-            with replacing(path) as temporary:
+            with atomic_write(path) as temporary:
                 save_file(dict(values), temporary)
         state = write_checkpoint(self.run / LAST, state, tensors)
-        follow(self.run, state)
+        sync_run(self.run, state)
         (self.run / FAILURE).unlink(missing_ok=True)
         return state
 
@@ -266,13 +272,13 @@ def next_state(
     )
 
 
-def tidy(run: Path) -> None:
+def remove_temporary_files(run: Path) -> None:
     """Remove the temporary files that a kill left in a run."""
     for folder in (run, *filter(Path.is_dir, run.iterdir())):
         remove_leftovers(folder)
 
 
-def follow(run: Path, state: CheckpointState) -> None:
+def sync_run(run: Path, state: CheckpointState) -> None:
     """Bring ``best/`` and ``log.jsonl`` up to the last checkpoint, and ``last/`` to its state."""
     remove_unnamed(run / LAST, state)
     if state.best_epoch == state.epoch:

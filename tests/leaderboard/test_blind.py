@@ -21,7 +21,7 @@ from leaderboard.submission.archive import new_submission, pack
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import TOKENIZERS, make_vocabulary, write_vocabulary
-from now_builder.formats.io import alone_in
+from now_builder.formats.io import lock_folder
 from now_builder.formats.release import (
     DATA_FOLDER,
     read_image_identities,
@@ -291,7 +291,7 @@ def test_what_is_no_source_of_a_round_is_refused(source, archive, out, secret, t
     with pytest.raises(ConfigError, match="never overwritten"):
         make_round(source, out, plan)
     told = pytest.raises(ConfigError, match="a: another command is writing in this folder")
-    with alone_in(tmp_path / "a"), told:
+    with lock_folder(tmp_path / "a"), told:
         make_round(source, tmp_path / "a", plan)
     for name in ("", "x" * 81):
         with pytest.raises(ConfigError, match=r"round: expected at (least 1|most 80) character"):

@@ -13,13 +13,7 @@ from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.folder import shard_of, sweep_plan
 from now_builder.errors import ConfigError, CrawlError
 from now_builder.formats.io import locking
-from now_builder.formats.shard import (
-    Planned,
-    complete_shards,
-    plan_path,
-    read_plan,
-    write_plan,
-)
+from now_builder.formats.shard import Planned, complete_shards, plan_path, read_plan, write_plan
 from now_builder.formats.split import (
     SplitPlan,
     choose_shares,

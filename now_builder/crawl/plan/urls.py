@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from now_builder.errors import FormatError
-from now_builder.formats.io import found_instead, refuse_other
-from now_builder.formats.tables import plain_names, split_records
-from now_builder.urls import trimmed
+from now_builder.formats.io import check_not_binary, describe_content
+from now_builder.formats.tables import normalize_names, split_records
+from now_builder.urls import strip_invisible
 
 _NOTE = re.compile(r"\t|\s#")
 """End of the URL on a line of a text list; a fragment follows its URL without a space."""
@@ -76,8 +76,8 @@ def _read_list(path: Path, column: str | None) -> tuple[str, list[tuple[int, str
         packed = isinstance(file, gzip.GzipFile)
         if path.suffix.lower() == ".parquet" or (head.startswith(b"PAR1") and not packed):
             return "row", _from_parquet(path, column)
-        refuse_other(path, head, _EXPECTED)
-        line, found = found_instead(head)
+        check_not_binary(path, head, _EXPECTED)
+        line, found = describe_content(head)
         if found:
             raise FormatError(path, f"line {line}: expected {_EXPECTED}, found {found}")
         ending = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
@@ -127,11 +127,11 @@ def _from_lines(
 def _from_text(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines, 1):
         names = re.split(r"[,;]", line.replace('"', "")) if number == 1 else ()
-        if plain_names(names) == ["url"]:
+        if normalize_names(names) == ["url"]:
             continue  # the header of a CSV of one column
-        if "url" in plain_names(names):
+        if "url" in normalize_names(names):
             raise FormatError(path, "line 1: found the header of a CSV; name the file .csv")
-        url = trimmed(_NOTE.split(trimmed(line), maxsplit=1)[0])
+        url = strip_invisible(_NOTE.split(strip_invisible(line), maxsplit=1)[0])
         if url and url[0] != "#":
             yield number, url
 
@@ -152,7 +152,7 @@ def _from_csv(
     records = split_records(path, lines, between, column or "url")
     place = _place_of_url(path, next(records)[1], column)
     for line, cells in records:
-        if url := trimmed("".join(cells[place : place + 1])):
+        if url := strip_invisible("".join(cells[place : place + 1])):
             yield line, url
 
 
@@ -162,13 +162,13 @@ def _from_parquet(path: Path, column: str | None) -> list[tuple[int, str]]:
         name = names[_place_of_url(path, names, column)]
         values = table.read([name], use_threads=False)[name].to_pylist()
     texts = [value.decode() if isinstance(value, bytes) else str(value or "") for value in values]
-    return [(row, url) for row, text in enumerate(texts, 1) if (url := trimmed(text))]
+    return [(row, url) for row, text in enumerate(texts, 1) if (url := strip_invisible(text))]
 
 
 def _place_of_url(path: Path, names: Sequence[str], column: str | None) -> int:
     if column in names:
         return names.index(column)
-    plain, wanted = plain_names(names), trimmed(column or "url").lower()
+    plain, wanted = normalize_names(names), strip_invisible(column or "url").lower()
     if plain.count(wanted) == 1:
         return plain.index(wanted)
     mend = ""

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.visit import PageError
 from now_builder.errors import ConfigError
-from now_builder.formats.split import names_above
+from now_builder.formats.split import parent_domains
 from now_builder.formats.tables import read_hosts
 from now_builder.urls import canonical, site_of
 
@@ -138,7 +138,7 @@ class Resolver:
             PageError: ``never`` or ``only``.
         """
         host = host.lower().rstrip(".")
-        barred = next((name for name in names_above(host) if name in self._never), None)
+        barred = next((name for name in parent_domains(host) if name in self._never), None)
         if barred is not None:
             raise PageError("never", f"{barred} is on the list of hosts never to visit")
         if self._only and not any(_matches(pattern, host) for pattern in self._only):

@@ -14,7 +14,7 @@ from now_builder.detect.labels.elements import Labels, label
 from now_builder.detect.labels.mapping import DEFAULT, GROUP_OF, IGNORE, ClassMapping, read_mapping
 from now_builder.detect.settings import LabelSettings
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import remove_leftovers, replacing
+from now_builder.formats.io import atomic_write, remove_leftovers
 from now_builder.formats.shard import (
     HEIGHT,
     WIDTH,
@@ -24,7 +24,7 @@ from now_builder.formats.shard import (
     stream_rows,
 )
 from now_builder.formats.split import SplitPlan, read_split
-from now_builder.program.progress import watched
+from now_builder.program.progress import track_progress
 
 _FORMAT = "now-labels/1"
 
@@ -75,7 +75,7 @@ def label_captures(
     # Annotations wait on disk, not in memory; the file has no name, so a kill leaves none behind.
     with tempfile.TemporaryFile("w+", encoding="utf-8", dir=labels) as annotations:
         captured = (page for page in read_captures(captures) if page.key in sites)
-        for capture in watched(captured, "label", total=len(sites)):
+        for capture in track_progress(captured, "label", total=len(sites)):
             found = label(capture.elements, mapping)
             if found is None or not found.boxes:
                 continue
@@ -102,7 +102,7 @@ def label_captures(
             for place, (name, chinese) in enumerate([*mapping.classes, (IGNORE, "忽略")], 1)
         ]  # fmt: skip
         annotations.seek(0)
-        with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
             file.write(f'{{\n"info": {_line(info)},\n"categories": {_line(categories)},\n')
             file.write('"images": [\n' + ",\n".join(images) + '\n],\n"annotations": [\n')
             shutil.copyfileobj(annotations, file)

@@ -15,7 +15,7 @@ from now_builder.config import Strict, build
 from now_builder.detect.labels.mapping import ClassMapping
 from now_builder.detect.model.apt import AptDetector, ModelConfig
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import read_json, replacing, sha256_of, write_json
+from now_builder.formats.io import atomic_write, read_json, sha256_of, write_json
 
 Computed = Literal["fp32", "mixed", "bf16", "fp16"]
 Precision = Literal["auto"] | Computed
@@ -78,7 +78,7 @@ def card_path(weights: Path) -> Path:
 
 def write_weights(path: Path, state: dict[str, Tensor], card: DetectorCard) -> DetectorCard:
     """Write the JSON, the hash filled in, then, last, the weights, each by rename."""
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, temporary)
         card = card.model_copy(update={"weights_sha256": sha256_of(temporary)})
         write_json(card_path(path), card.model_dump(mode="json"))

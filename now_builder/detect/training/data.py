@@ -34,7 +34,7 @@ from now_builder.formats.shard import (
     read_rows,
 )
 from now_builder.formats.split import Split, read_split, registrable_domain
-from now_builder.program.progress import watched
+from now_builder.program.progress import track_progress
 
 _SHARE = 0.5
 """Share of the pages that are shrunk or magnified."""
@@ -117,7 +117,7 @@ def read_pool(captures: Path, pool: Split, mapping: ClassMapping = DEFAULT) -> l
     """Read the pages of a pool that have labels."""
     pages: list[TrainPage] = []
     plan = read_split(captures / "split.toml")
-    for shard in watched(complete_shards(captures), f"read the {pool} pool", "shard"):
+    for shard in track_progress(complete_shards(captures), f"read the {pool} pool", "shard"):
         sites = {
             row.key: row.site
             for row in read_rows(captures, shard)

@@ -19,7 +19,7 @@ from torchvision.utils import draw_bounding_boxes, make_grid
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.training.learner import Learner, learning_rate
 from now_builder.detect.training.measure import Found, find, measure
-from now_builder.formats.io import replacing, write_text
+from now_builder.formats.io import atomic_write, write_text
 from now_builder.formats.shard import HEIGHT, WIDTH
 
 Item = TypeVar("Item")
@@ -90,7 +90,7 @@ class History:
         screens = screenshots.read(_spread(self._pages, _DRAWN))
         panels = draw_panels(screens, _spread(found, _DRAWN), names)
         sheet = make_grid(panels, nrow=len(panels), padding=8, pad_value=255)
-        with replacing(pictures_path(self._weights) / f"epoch-{epoch:03d}.png") as temporary:
+        with atomic_write(pictures_path(self._weights) / f"epoch-{epoch:03d}.png") as temporary:
             image = Image.fromarray(sheet.permute(1, 2, 0).numpy())
             image.save(temporary, "PNG", compress_level=1)
         measures = measure(found, names)

@@ -36,7 +36,7 @@ from now_builder.errors import FormatError
 from now_builder.formats.features import REGIONS
 from now_builder.formats.shard import Box
 from now_builder.formats.split import Split
-from now_builder.program.progress import watched
+from now_builder.program.progress import track_progress
 
 _FOUND = 0.5
 _BATCH = 8
@@ -93,7 +93,7 @@ def find(
 ) -> list[Found]:
     """Find the regions of labelled pages in screenshots of the extractor's input size."""
     found = []
-    for start in watched(range(0, len(pages), _BATCH), "measure", "step"):
+    for start in track_progress(range(0, len(pages), _BATCH), "measure", "step"):
         batch = pages[start : start + _BATCH]
         known = [Page(page.key, page.text_boxes) for page in batch]
         regions = extractor.extract(known, screenshots.read(batch))

@@ -29,7 +29,7 @@ from now_builder.detect.training.learner import Learner, identity
 from now_builder.detect.training.measure import Measures, find, measure
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import REGIONS
-from now_builder.formats.io import replacing
+from now_builder.formats.io import atomic_write
 from now_builder.program.progress import Progress
 
 CHECKPOINT_EVERY = 100
@@ -131,7 +131,7 @@ def checkpoint_path(weights: Path) -> Path:
 
 def save_checkpoint(weights: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
     """Write a checkpoint, whole or not at all, with the settings that change the outcome."""
-    with replacing(checkpoint_path(weights)) as temporary:
+    with atomic_write(checkpoint_path(weights)) as temporary:
         torch.save({**state, "identity": repr(settings)}, temporary)
 
 

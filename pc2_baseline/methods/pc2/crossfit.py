@@ -23,7 +23,7 @@ from pc2_baseline.methods.pc2.peers import (
     oscillation,
 )
 from pc2_baseline.methods.peers import CrossFitted
-from pc2_baseline.modules.coteaching import NONE, batches_beside, dividing_batches, read_statistics
+from pc2_baseline.modules.coteaching import NONE, dividing_batches, mixed_batches, read_statistics
 from pc2_baseline.modules.division import Division, divide_by_fold, require_clean
 from pc2_baseline.modules.learner import Step, mean_losses, rate, take_steps
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
@@ -82,7 +82,7 @@ class Pc2CrossFit(CrossFitted):
         takes_noisy = method.pseudo_captions and since >= method.noisy_from_epoch
         clean = np.flatnonzero(division.is_clean & outside)
         noisy = np.flatnonzero(~division.is_clean & outside) if takes_noisy else NONE
-        pairs = batches_beside(clean, [noisy], size, seed, epoch, peer)
+        pairs = mixed_batches(clean, [noisy], size, seed, epoch, peer)
         losses = []
         for number, (rows, beside) in enumerate(bar(pairs, f"train {name}", len(pairs))):
             step = Step(epoch, number, name, np.append(rows, beside))

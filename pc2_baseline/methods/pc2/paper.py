@@ -30,10 +30,10 @@ from pc2_baseline.modules.coteaching import (
     PEERS,
     Rows,
     Triplet,
-    batches_beside,
     by_peer,
     dividing_batches,
     full_margin_loss,
+    mixed_batches,
 )
 from pc2_baseline.modules.division import PairValues, clean_posterior, divide, require_clean
 from pc2_baseline.modules.learner import Step, mean_losses, rate
@@ -75,7 +75,7 @@ class Pc2(Pc2Peers):
         """Train both peers for one epoch, then let each divide the pairs for the other."""
         each = self.groups.for_each_peer
         figures = each(lambda peer: self._learn(train, epoch, peer))
-        judged = self.train.judges(epoch, last=2)  # a prediction is compared with the one before
+        judged = self.train.evaluates(epoch, last=2)  # a prediction is compared with the one before
         if judged:
             self.statistics = each(lambda peer: self.divide_pairs(train, peer))
         self.share_banks()
@@ -100,7 +100,7 @@ class Pc2(Pc2Peers):
         require_clean(own.division)
         learns_noisy = method.pseudo_captions and since >= method.noisy_from_epoch
         kinds = own.division.clean, [own.division.noisy if learns_noisy else NONE]
-        batches = batches_beside(*kinds, self.train.batch, self.train.seed, epoch, peer)
+        batches = mixed_batches(*kinds, self.train.batch, self.train.seed, epoch, peer)
         losses = []
         for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             step = Step(epoch, number, name, np.append(clean, noisy))

@@ -18,9 +18,9 @@ from pc2_baseline.methods.pc2.network import Encoded, PeerEpoch
 from pc2_baseline.methods.pc2.paper import class_terms, co_divide, peer_epoch, score_with_noisy
 from pc2_baseline.methods.pc2.peers import PairStatistics, Pc2CommonSettings, Pc2Peers
 from pc2_baseline.modules.contrastive import info_nce
-from pc2_baseline.modules.coteaching import DIVISIONS, NONE, PEERS, Rows, batches_beside, by_peer
+from pc2_baseline.modules.coteaching import DIVISIONS, NONE, PEERS, Rows, by_peer, mixed_batches
 from pc2_baseline.modules.division import Division, require_clean
-from pc2_baseline.modules.learner import Step, mean_losses, prefixed, rate, under
+from pc2_baseline.modules.learner import Step, add_prefix, mean_losses, rate, select_prefix
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
 from pc2_baseline.networks.encoders import Block, Loss
 from pc2_baseline.progress import bar
@@ -145,7 +145,7 @@ class Pcsr(Pc2Peers):
         if since < self.method.ambiguous_from_epoch:
             ambiguous = NONE
         others = [refinable, ambiguous]
-        return batches_beside(division.clean, others, train.batch, train.seed, epoch, peer)
+        return mixed_batches(division.clean, others, train.batch, train.seed, epoch, peer)
 
     def training_step(
         self, own: PeerEpoch, batch: Batch, rows: tuple[Rows, ...], step: Step
@@ -197,7 +197,7 @@ class Pcsr(Pc2Peers):
         """Return networks, statistics, banks, histories and optimisers of both peers."""
         state = super().state_dict()
         for name, history in zip(PEERS, self.histories, strict=True):
-            state[TRAINING] |= prefixed(f"{name}.{_HISTORY}", history.state())
+            state[TRAINING] |= add_prefix(f"{name}.{_HISTORY}", history.state())
         return state
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -205,7 +205,7 @@ class Pcsr(Pc2Peers):
         super().load_state_dict(state)
         if TRAINING in state:
             for name, history in zip(PEERS, self.histories, strict=True):
-                history.load(under(state[TRAINING], f"{name}.{_HISTORY}"))
+                history.load(select_prefix(state[TRAINING], f"{name}.{_HISTORY}"))
 
     def epoch_outputs(self) -> EpochOutputs:
         """Return both peers' statistics and which pairs are consistent, for ``divisions/``."""

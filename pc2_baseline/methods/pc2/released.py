@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from now_builder.formats.features import REGIONS
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import Batch, PairSet, cut_full, endless
+from pc2_baseline.data.pairs import Batch, PairSet, cycle_batches, full_batches
 from pc2_baseline.methods.pc2.network import (
     Encoded,
     FlatClassifier,
@@ -86,7 +86,7 @@ class Pc2Released(Pc2Peers):
         """Train both peers for one epoch, then let each divide the pairs for the other."""
         each = self.groups.for_each_peer
         figures = each(lambda peer: self._learn(train, epoch, peer))
-        judged = self.train.judges(epoch)  # the bank is the warm-up's own, whatever is divided
+        judged = self.train.evaluates(epoch)  # the bank is the warm-up's own, whatever is divided
         if judged:
             self.statistics = each(lambda peer: self.divide_pairs(train, epoch, peer))
         self.share_banks()
@@ -107,7 +107,7 @@ class Pc2Released(Pc2Peers):
         """Learn all pairs with mean negatives, and write the bank in training mode."""
         net, margin, learner = self.nets[peer], self.method.margin, self.learners[peer]
         size, seed = self.train.batch, self.train.seed
-        batches = cut_full(np.arange(len(train)), size, stream(seed, epoch, peer, CLEAN))
+        batches = full_batches(np.arange(len(train)), size, stream(seed, epoch, peer, CLEAN))
         batches = [rows for rows in batches if len(rows) > 1]  # one breaks batch normalisation
 
         def loss(rows: Rows) -> Loss:
@@ -141,7 +141,7 @@ class Pc2Released(Pc2Peers):
     def _batches(self, division: Division, epoch: int, peer: int) -> Sequence[tuple[Rows, ...]]:
         """Cut an epoch's pairs; one that would end before it began takes a step on clean pairs."""
         size = self.train.batch
-        batches = full_batches(division, size, self.train.seed, epoch, peer)
+        batches = divided_batches(division, size, self.train.seed, epoch, peer)
         return batches or [(division.clean[:size], NONE)]
 
     def _clean_step(self, own: PeerEpoch, batch: Batch, step: Step) -> float:
@@ -197,7 +197,7 @@ class Pc2Released(Pc2Peers):
         """
         method, seed, bank = self.method, self.train.seed, self.banks[peer]
         order = stream(seed, len(train), ORDER, epoch)
-        batches = cut_full(np.arange(len(train)), method.division_batch, order)
+        batches = full_batches(np.arange(len(train)), method.division_batch, order)
         title = f"divide {PEERS[peer]}"
         losses, predictions = evaluate_pairs(self.nets[peer], train, batches, method.margin, title)
         moved = np.zeros_like(losses)
@@ -211,15 +211,15 @@ class Pc2Released(Pc2Peers):
         return PairStatistics(losses, divide(losses, seed), moved, stable_prob, is_stable)
 
 
-def full_batches(
+def divided_batches(
     division: Division, size: int, seed: int, epoch: int, peer: int
 ) -> list[tuple[Rows, ...]]:
     """Pair full clean batches, and one with the remainder, with noisy ones that are cut alike.
 
     They end before a batch with a single pair, which may be the first one.
     """
-    clean = cut_full(division.clean, size, stream(seed, epoch, peer, CLEAN))
-    noisy = endless(division.noisy, size, stream(seed, epoch, peer, NOISY), cut_full)
+    clean = full_batches(division.clean, size, stream(seed, epoch, peer, CLEAN))
+    noisy = cycle_batches(division.noisy, size, stream(seed, epoch, peer, NOISY), full_batches)
     batches = ((rows, next(noisy, NONE)) for rows in clean)
     return list(takewhile(lambda parts: all(len(rows) != 1 for rows in parts), batches))
 

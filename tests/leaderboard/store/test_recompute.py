@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leaderboard.board.tables import equal_ranks, make_board
-from leaderboard.metrics import count_own, count_ranks, recalls
+from leaderboard.metrics import count_own_captions, count_ranks, recalls
 from leaderboard.scoring.evaluate import figures_of, score
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import QueryRanks, RankRecord, query_ranks
@@ -147,7 +147,7 @@ def test_ranks_of_five_captions_are_those_of_their_best():
     matrix = np.random.default_rng(0).integers(0, 9, (4, 20)).astype(np.float32)
     owner = np.arange(20) // 5
     i2t, t2i = count_ranks(matrix, owner)
-    own = query_ranks(count_own(matrix, owner, i2t), np.arange(20))
+    own = query_ranks(count_own_captions(matrix, owner, i2t), np.arange(20))
     ways = query_ranks(i2t, np.arange(4)), query_ranks(t2i, np.arange(20))
     record = RankRecord(i2t=ways[0], t2i=ways[1], own=own)
     assert record.possible()

@@ -14,7 +14,7 @@ from torchvision.ops import box_iou
 
 from now_builder.detect import ocr
 from now_builder.detect.ocr import Recognizer
-from now_builder.detect.pixels import ahead
+from now_builder.detect.pixels import prefetch
 from now_builder.detect.run import detect
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError
@@ -95,7 +95,7 @@ def test_threads_read_what_one_alone_reads_whatever_the_order(read, page):
     other, _ = picture((LIGHT, (40, 200), 48, "black"), (ENGLISH, (40, 900), 40, "navy"))
     pages = [page[0], capture(other)] * 2
     alone = [Recognizer("chi_sim+eng")(each) for each in pages[:2]]
-    assert list(ahead(read, pages, 2)) == alone * 2
+    assert list(prefetch(read, pages, 2)) == alone * 2
 
 
 def test_detect_reads_pages_and_names_how(draw, weights, tmp_path):

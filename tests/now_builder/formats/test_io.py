@@ -18,11 +18,11 @@ import torch
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import (
-    alone_in,
+    atomic_folder,
+    atomic_write,
+    lock_folder,
     locking,
     remove_leftovers,
-    replacing,
-    replacing_folder,
     write_text,
 )
 
@@ -32,7 +32,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     write_text(path, "old")
 
     def fail() -> None:
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text("half", encoding="utf-8")
             raise RuntimeError
 
@@ -58,7 +58,7 @@ def test_a_full_disk_names_the_file_whatever_wrote_it(tmp_path: Path, write) -> 
     path = tmp_path / "a"
     with (
         pytest.raises(OSError, match=r"too large|No space") as caught,
-        replacing(path) as temporary,
+        atomic_write(path) as temporary,
     ):
         write(temporary)
     assert caught.value.filename == str(path)
@@ -73,7 +73,7 @@ def test_a_full_disk_names_the_file_whatever_wrote_it(tmp_path: Path, write) -> 
      PermissionError(errno.EACCES, "denied", "/elsewhere")],
 )  # fmt: skip
 def test_errors_of_other_things_than_the_disk_stay_as_they_are(tmp_path: Path, error) -> None:
-    with pytest.raises(type(error)) as caught, replacing(tmp_path / "a"):
+    with pytest.raises(type(error)) as caught, atomic_write(tmp_path / "a"):
         raise error
     assert caught.value is error
 
@@ -97,7 +97,7 @@ def test_without_locks_a_warning_is_said_once(tmp_path: Path, caplog) -> None:
 def test_who_may_read_a_file_is_the_umasks_to_say_whatever_wrote_it(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.touch()
-    with replacing(tmp_path / "private") as temporary:
+    with atomic_write(tmp_path / "private") as temporary:
         temporary.touch(mode=0o600)
     assert (tmp_path / "private").stat().st_mode == plain.stat().st_mode
 
@@ -112,7 +112,7 @@ def test_a_file_never_takes_the_place_of_a_folder_or_a_pipe(tmp_path: Path, monk
     with pytest.raises(FormatError, match="out: a device or pipe, expected a file to write"):
         write_text(tmp_path / "out", "new")
     assert (tmp_path / "out").is_fifo()
-    with pytest.raises(FormatError, match="without a name"), replacing_folder(Path()):
+    with pytest.raises(FormatError, match="without a name"), atomic_folder(Path()):
         pass
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -120,8 +120,8 @@ def test_a_file_never_takes_the_place_of_a_folder_or_a_pipe(tmp_path: Path, monk
 def test_one_command_writes_in_a_folder_and_a_refused_one_leaves_none(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     told = pytest.raises(ConfigError, match="folder: another command is writing in this folder")
-    with alone_in(folder):
-        with told, alone_in(folder):
+    with lock_folder(folder):
+        with told, lock_folder(folder):
             pass
         assert folder.is_dir()
     assert not folder.exists()
@@ -131,7 +131,7 @@ def test_a_folder_is_replaced_as_a_whole_and_a_link_to_one_stays(tmp_path: Path)
     folder, link = tmp_path / "disk" / "site", tmp_path / "site"
     link.symlink_to(folder)
     for text in ("one", "two"):
-        with replacing_folder(link) as temporary:
+        with atomic_folder(link) as temporary:
             (temporary / f"{text}.txt").write_text(text, encoding="utf-8")
     assert link.is_symlink()
     assert [path.name for path in folder.iterdir()] == ["two.txt"]
@@ -153,7 +153,7 @@ def test_a_folder_stays_if_its_replacement_stops_between_the_renames(
         rename(path, target)
 
     monkeypatch.setattr(Path, "rename", stop)
-    with pytest.raises(KeyboardInterrupt), replacing_folder(folder):
+    with pytest.raises(KeyboardInterrupt), atomic_folder(folder):
         pass
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -177,7 +177,7 @@ def test_an_error_of_the_disk_names_the_folder_that_was_asked_for(
 ) -> None:
     with (
         pytest.raises(OSError, match=r"too l|No such") as caught,
-        replacing_folder(tmp_path / name) as folder,
+        atomic_folder(tmp_path / name) as folder,
     ):
         write(folder)
     assert caught.value.filename == str(tmp_path / named)

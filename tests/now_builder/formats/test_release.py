@@ -91,7 +91,7 @@ def test_a_fingerprint_is_what_the_format_says() -> None:
     assert fingerprint(["a", "b"], [[1, 2], [3]]) == hashlib.sha256(b"a\t1,2\nb\t3\n").hexdigest()
 
 
-def one_line(path: Path, call) -> str:
+def to_one_line(path: Path, call) -> str:
     with pytest.raises(NowError) as caught:
         call()
     message = str(caught.value)
@@ -143,23 +143,23 @@ def test_damaged_arrays_and_captions_of_an_archive_are_one_line(tmp_path: Path) 
         whole = (folder / path).read_bytes()
         for content in contents:
             (folder / path).write_bytes(content)
-            one_line(folder, lambda: read_all(tmp_path / "NoW"))
+            to_one_line(folder, lambda: read_all(tmp_path / "NoW"))
         (folder / path).write_bytes(whole)
 
 
 def test_missing_things_are_named(tmp_path: Path) -> None:
-    one_line(tmp_path / "none", lambda: data_folder(tmp_path / "none"))
-    assert "h5100k_precomp" in one_line(tmp_path, lambda: data_folder(tmp_path))
+    to_one_line(tmp_path / "none", lambda: data_folder(tmp_path / "none"))
+    assert "h5100k_precomp" in to_one_line(tmp_path, lambda: data_folder(tmp_path))
     archive(tmp_path / "NoW", "h5100k_precomp", "f2")
     folder = tmp_path / "NoW" / "h5100k_precomp"
     (folder / "test_caps_bpe.txt").unlink()
-    message = one_line(folder, lambda: read_all(tmp_path / "NoW"))
+    message = to_one_line(folder, lambda: read_all(tmp_path / "NoW"))
     assert "test_caps_jieba.txt" in message
     (folder / "dev_ims.npy").unlink()
-    one_line(folder, lambda: read_split_captions(tmp_path / "NoW", "dev", "bert"))
+    to_one_line(folder, lambda: read_split_captions(tmp_path / "NoW", "dev", "bert"))
     (tmp_path / "NoW" / "vocab" / "h5100k_precomp_vocab_bpe.json").unlink()
-    one_line(tmp_path, lambda: read_release_vocabulary(tmp_path / "NoW", "bpe"))
-    one_line(tmp_path / "NoW", lambda: read_manifest(tmp_path / "NoW"))
+    to_one_line(tmp_path, lambda: read_release_vocabulary(tmp_path / "NoW", "bpe"))
+    to_one_line(tmp_path / "NoW", lambda: read_manifest(tmp_path / "NoW"))
     with pytest.raises(FormatError, match="train, dev, test"):
         check_split("val")
 
@@ -189,11 +189,11 @@ def test_damaged_tables_are_one_line(tmp_path: Path) -> None:
         tables.append(table.set_column(table.column_names.index(name), name, column))
     for odd in tables:
         pq.write_table(odd, path)
-        one_line(path, lambda: read_pairs(tmp_path))
+        to_one_line(path, lambda: read_pairs(tmp_path))
     for content in (
         b"PAR1 torn",
         whole.replace(b"lang", b"lan\xff"),  # a name that is not UTF-8
         whole[:-8] + b"\xff" * 4 + whole[-4:],  # Arrow's message has two lines
     ):
         path.write_bytes(content)
-        one_line(path, lambda: read_pairs(tmp_path))
+        to_one_line(path, lambda: read_pairs(tmp_path))

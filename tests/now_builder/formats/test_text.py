@@ -6,7 +6,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from now_builder.formats.text import clean, decode_entities, is_placeholder, oddities
+from now_builder.formats.text import caption_oddities, clean, decode_entities, is_placeholder
 
 ODD = {
     "&lt;b&gt;bold&lt;/b&gt; text": {"double_escaped"},
@@ -33,8 +33,8 @@ LEFT = [
 
 
 def test_what_is_odd_is_told_and_the_rest_left_alone() -> None:
-    assert {text: oddities(text) for text in ODD} == ODD
-    assert [text for text in LEFT if oddities(text)] == []
+    assert {text: caption_oddities(text) for text in ODD} == ODD
+    assert [text for text in LEFT if caption_oddities(text)] == []
     assert decode_entities("fish &amp; chips ?a=1&copy=2 &amp;amp; &#1;x&#128;") == (
         "fish & chips ?a=1&copy=2 &amp; x€"
     )
@@ -97,7 +97,11 @@ def _phrases(text: str) -> list[str]:
 
 
 def test_placeholders_are_told_from_sentences_that_resemble_them() -> None:
-    missed = [text for text in _phrases(PLACEHOLDERS) if "placeholder" not in oddities(clean(text))]
+    missed = [
+        text
+        for text in _phrases(PLACEHOLDERS)
+        if "placeholder" not in caption_oddities(clean(text))
+    ]
     wrong = [text for text in _phrases(SENTENCES) if is_placeholder(clean(text))]
     assert (missed, wrong) == ([], [])
 

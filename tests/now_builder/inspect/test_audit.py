@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import Pair, read_pairs, write_pairs
 from now_builder.formats.shard import read_captures, read_rows, write_shard
-from now_builder.formats.verdicts import VerdictRow, one_line, open_verdicts, parse_verdicts, to_row
+from now_builder.formats.verdicts import (
+    VerdictRow,
+    open_verdicts,
+    parse_verdicts,
+    to_one_line,
+    to_row,
+)
 from now_builder.inspect.audit import sample_of, serving
 from now_builder.inspect.settings import AuditSettings
 from now_builder.inspect.stats import audit_stats, auroc, clustered, kappa, mean_interval, wilson
@@ -72,7 +78,7 @@ def test_verdicts_come_back_as_they_were_written_also_where_there_are_no_locks(t
 
 @given(note=st.text(max_size=80))
 def test_any_note_stays_on_one_line(note):
-    row = to_row(judged("00000_0001", note=one_line(note)))
+    row = to_row(judged("00000_0001", note=to_one_line(note)))
     assert row.endswith("\n")
     assert len(row.splitlines()) == 1
 

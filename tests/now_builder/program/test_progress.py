@@ -9,7 +9,7 @@ import termios
 
 import pytest
 
-from now_builder.program.progress import Progress, watched
+from now_builder.program.progress import Progress, track_progress
 
 SLOW = """
 import sys, time
@@ -33,10 +33,10 @@ def test_on_a_terminal_a_bar_appears_once_it_takes_long() -> None:
 def test_elsewhere_a_line_tells_the_rate_and_what_is_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert list(watched("abc", "work", "step")) == ["a", "b", "c"]
+    assert list(track_progress("abc", "work", "step")) == ["a", "b", "c"]
     assert capsys.readouterr().err == "", "it took no five seconds"
     monkeypatch.setattr("now_builder.program.progress.FIRST_S", 0.0)
-    assert list(watched(iter("abc"), "work", "step", total=3)) == ["a", "b", "c"]
+    assert list(track_progress(iter("abc"), "work", "step", total=3)) == ["a", "b", "c"]
     first, *_ = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"work: 1 of 3 steps, [\d.]+ steps/s, [\d:]+ left", first)
     with Progress("large.h5", 4_000_000, "B") as progress:

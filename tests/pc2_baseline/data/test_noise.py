@@ -9,7 +9,7 @@ import torch
 
 from leaderboard.cli import main as judge
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.noise import describe, matched, own_images, read_noise
+from now_builder.formats.noise import describe, images_of_captions, matched, read_noise
 from now_builder.formats.release import Pair
 from pc2_baseline.config import DataSettings, read_settings
 from pc2_baseline.data.make_noise import Draw, draw_noise, exchange_captions, find_name
@@ -107,7 +107,7 @@ def test_a_noise_file_moves_images_of_the_training_split_alone(flickr, tmp_path)
         assert np.array_equal(pairs.batch(np.arange(100)).regions.numpy(), stored[noise])
     with open_pairs(flickr, "dev", data, CPU) as pairs:
         assert pairs.matched is None
-        assert np.array_equal(pairs.image_of, own_images(40, 8))
+        assert np.array_equal(pairs.image_of, images_of_captions(40, 8))
     assert (tmp_path / "n.npy").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["n.npy"]
 

@@ -14,7 +14,7 @@ from now_builder.errors import FormatError
 from now_builder.formats.features import open_features
 from now_builder.formats.release import DATA_FOLDER
 from pc2_baseline.config import DataSettings
-from pc2_baseline.data.pairs import cut, endless, open_pairs
+from pc2_baseline.data.pairs import cut, cycle_batches, open_pairs
 
 CPU = torch.device("cpu")
 
@@ -161,10 +161,10 @@ def test_batches_cover_every_pair_once_and_none_is_left_alone(pairs, size):
 
 
 def test_endless_batches_come_round_again_and_nothing_gives_nothing():
-    batches = endless(np.arange(5), 3, np.random.default_rng(0))
+    batches = cycle_batches(np.arange(5), 3, np.random.default_rng(0))
     assert sorted([*next(batches), *next(batches)]) == list(range(5))
     assert len(next(batches)) in (2, 3)
-    assert list(endless(np.array([], dtype=np.int64), 3, np.random.default_rng(0))) == []
+    assert list(cycle_batches(np.array([], dtype=np.int64), 3, np.random.default_rng(0))) == []
 
 
 def test_regions_held_as_a_tensor_give_the_same_batches(easy):

@@ -16,7 +16,7 @@ from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.data.words import SeenWords
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.one_network import make_network
-from pc2_baseline.modules.reading import fit_word_sides, whiten_once
+from pc2_baseline.modules.reading import cache_whitened, fit_word_sides
 from pc2_baseline.runs.open_run import open_run, similarity
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
@@ -153,7 +153,7 @@ def test_pages_whitened_once_train_as_if_whitened_at_every_step():
     _, sizes = network(pairs)
     chosen = settings("train.warmup_epochs=2", "model.feature_dropout=0.3")
     each, once = (make_method(chosen, sizes, CPU) for _ in range(2))
-    whitened = whiten_once(once, pairs, 1.0)
+    whitened = cache_whitened(once, pairs, 1.0)
     assert whitened.regions.shape == (PAIRS, 36 + 1 + 2, 256), "259 values fill two rows"
     for epoch in range(2):
         left, right = each.fit_epoch(pairs, epoch), once.fit_epoch(whitened, epoch)

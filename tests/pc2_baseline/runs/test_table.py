@@ -41,7 +41,7 @@ from pc2_baseline.runs.table_files import (
     write_table,
 )
 from pc2_baseline.training.checkpoint import read_state
-from pc2_baseline.training.trainer import locked
+from pc2_baseline.training.trainer import lock_run
 
 SMALL = """
 extends = "sgr"
@@ -302,7 +302,7 @@ def test_a_folder_with_other_runs_in_it_is_refused_before_anything_starts(made, 
     with pytest.raises(ConfigError, match=r"one/seed-0: not a finished run on .*other, whose"):
         tables.make_table(other)
     with (
-        locked(tmp_path / "out"),
+        lock_run(tmp_path / "out"),
         pytest.raises(ConfigError, match="another command is writing in this folder"),
     ):
         tables.make_table(replace(work, out=tmp_path / "out"))
@@ -353,7 +353,7 @@ def test_ctrl_c_ends_all_processes_and_says_in_a_line_what_is_kept(tiny, tmp_pat
     said = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 130
     assert said.strip().splitlines()[-1].startswith("stopped: finished runs and epochs are kept")
-    with locked(run_of(out, "one", 0)), locked(run_of(out, "one", 1)):
+    with lock_run(run_of(out, "one", 0)), lock_run(run_of(out, "one", 1)):
         pass  # no process holds them
 
 
@@ -372,7 +372,7 @@ def test_a_process_ends_with_the_one_that_started_it_even_if_that_is_killed(tiny
     parent.wait()
     for _ in range(200):
         try:
-            with locked(run.folder):
+            with lock_run(run.folder):
                 return  # no process holds it
         except ConfigError:
             time.sleep(0.05)
