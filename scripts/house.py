@@ -1,6 +1,7 @@
-"""Count lines, modules, commands and settings, and compare them with the budget."""
+"""Count lines, modules, commands, settings and odd phrases, and compare them with the budget."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,15 +13,16 @@ from typing import Any
 from typer.main import get_command
 
 SOURCE = ("now_builder", "pc2_baseline", "leaderboard")
+PROSE = ("docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "DATASET_CARD.md")
 TOOLS = ("benchmarks", "recipes", "scripts")
 MOST_IN_A_FOLDER = 20
 
 
-def tracked(*folders: str) -> list[Path]:
-    """List the Python files of folders that git tracks, or that are new and not ignored."""
+def tracked(*folders: str, ends: tuple[str, ...] = (".py",)) -> list[Path]:
+    """List the files of folders, by default Python, that git tracks, or that are not ignored."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders]
-    names = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\n")
-    return [path for name in names if name.endswith(".py") and (path := Path(name)).exists()]
+    names = subprocess.check_output(command, text=True).split("\n")
+    return [path for name in names if name.endswith(ends) and (path := Path(name)).exists()]
 
 
 def lines(*folders: str) -> int:
@@ -28,13 +30,18 @@ def lines(*folders: str) -> int:
     return sum(len(path.read_bytes().splitlines()) for path in tracked(*folders))
 
 
+def phrases(patterns: list[str]) -> int:
+    """Count the phrases in source and documentation that a reader would have to translate."""
+    files = tracked(*SOURCE, *PROSE, ends=(".py", ".md", ".j2", ".toml", ".ipynb"))
+    return sum(len(re.findall("|".join(patterns), path.read_text("utf-8"))) for path in files)
+
+
 def settings_fields() -> int:
     """Count the annotated fields of all classes that have Settings in their names."""
     nodes = (node for path in tracked(*SOURCE) for node in ast.walk(ast.parse(path.read_bytes())))
-    classes = (node for node in nodes if isinstance(node, ast.ClassDef))
-    fields = (item for one in classes if "Settings" in one.name for item in one.body)
-    annotated = (item.annotation for item in fields if isinstance(item, ast.AnnAssign))
-    return sum("ClassVar" not in ast.unparse(annotation) for annotation in annotated)
+    classes = (n for n in nodes if isinstance(n, ast.ClassDef) and "Settings" in n.name)
+    fields = (item for n in classes for item in n.body if isinstance(item, ast.AnnAssign))
+    return sum("ClassVar" not in ast.unparse(item.annotation) for item in fields)
 
 
 def commands() -> int:
@@ -43,11 +50,10 @@ def commands() -> int:
 
 
 def _leaves(command: Any) -> Iterator[Any]:
-    inner = getattr(command, "commands", {})
-    for one in inner.values():
-        yield from _leaves(one)
-    if not inner:
+    if not hasattr(command, "commands"):
         yield command
+    for one in getattr(command, "commands", {}).values():
+        yield from _leaves(one)
 
 
 def main() -> None:
@@ -60,13 +66,13 @@ def main() -> None:
         "modules": len(tracked(*SOURCE)),
         "commands": commands(),
         "settings": settings_fields(),
+        "phrases": phrases(budget["odd"]),
     }
     for name, count in counts.items():
         print(f"{name:9} {count:6,} of {budget[name]:6,}{'  over' * (count > budget[name])}")  # noqa: T201
-    inside = [path.parent for path in tracked(*SOURCE) if path.name != "__init__.py"]
-    crowded = {one for one in inside if inside.count(one) > MOST_IN_A_FOLDER}
-    over = [name for name, count in counts.items() if count > budget[name]]
-    if over := [*over, *map(str, sorted(crowded))]:
+    inside = [str(path.parent) for path in tracked(*SOURCE) if path.name != "__init__.py"]
+    crowded = {folder for folder in inside if inside.count(folder) > MOST_IN_A_FOLDER}
+    if over := [name for name in counts if counts[name] > budget[name]] + sorted(crowded):
         sys.exit(f"pyproject.toml: over budget: {', '.join(over)}")
 
 
