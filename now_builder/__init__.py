@@ -1,7 +1,6 @@
-"""Makes the dataset: URL list, captures, region features, captions, release.
+"""Make the dataset: URL list, captures, region features, captions, release.
 
-The names that read a release are imported at their first use (here a release with 42 pairs in its
-test split):
+Functions that read a release are imported on first use (here a release with 42 test pairs):
 
 >>> import now_builder
 >>> release = now_builder.open_release(folder)
@@ -22,7 +21,7 @@ test split):
 ...     features.read(slice(0, 2)).boxes.shape
 (2, 36, 4)
 
-A user's mistake, such as a folder that holds no release, raises a :class:`NowError`.
+A user's mistake, such as a folder without a release, raises a :class:`NowError`.
 """
 
 from importlib import import_module

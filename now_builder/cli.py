@@ -1,4 +1,4 @@
-"""The command now-builder: a word for each stage; settings become options by their descriptions."""
+"""Define the command now-builder; fields of settings become options."""
 
 import json
 import sys
@@ -15,15 +15,15 @@ from now_builder.program.command_line import Fields, Program, run, say_version
 app = Program(
     name="now-builder",
     help="Build a Noise-of-Web dataset: URL list -> captures -> region features and token ids -> "
-    "release. Every stage may be killed and run again; --force starts it over.",
+    "release. Every stage resumes after a stop; --force starts it again.",
 )
 simweb = Program(
     name="now-builder simweb",
-    help="A simulated web, served on loopback, whose true correspondence is known.",
+    help="A simulated web, served on loopback, with known matches.",
 )
 pinned = Program(
     name="now-builder pinned",
-    help="The pinned web: real sites, each a repository at a commit, that anyone rebuilds alike.",
+    help="The pinned web: real sites at fixed commits that everyone can rebuild identically.",
 )
 app.add_typer(simweb, name="simweb")
 app.add_typer(pinned, name="pinned")
@@ -31,27 +31,27 @@ app.callback(invoke_without_command=True)(say_version)
 
 Captures = Annotated[Path, typer.Argument(metavar="CAPTURES", help="Folder made by crawl.")]
 Release = Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder made by package.")]
-Force = Annotated[bool, typer.Option("--force", help="Start over instead of going on.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 picks a free one.")]
+Force = Annotated[bool, typer.Option("--force", help="Start again instead of resuming.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: a free one.")]
 ReadyFile = Annotated[
-    Path | None, typer.Option(help="File to write ADDRESS:PORT into once it listens.")
+    Path | None, typer.Option(help="File for ADDRESS:PORT, written when the server is ready.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def _print(found: Any, *, as_json: bool, **more: object) -> None:
-    """Print a result as text, or as JSON with further values."""
-    text = json.dumps(asdict(found) | more, ensure_ascii=False) if as_json else str(found)
+def _print(result: Any, *, as_json: bool, **more: object) -> None:
+    """Print a result as text, or as JSON with additional values."""
+    text = json.dumps(asdict(result) | more, ensure_ascii=False) if as_json else str(result)
     typer.echo(text)
 
 
-@app.command("crawl", kept="pages that were done are kept")
+@app.command("crawl", kept="finished pages are kept")
 def _crawl(
     urls: Annotated[
         Path,
         typer.Argument(
             metavar="URLS",
-            help="Text file (one URL a line; # comments; text after a tab is left out), CSV or TSV "
+            help="Text file (one URL a line; # comments; text after a tab is ignored), CSV or TSV "
             "with a column url, or ranks and domains (Tranco), each also as .gz; or Parquet.",
         ),
     ],
@@ -65,16 +65,16 @@ def _crawl(
     settings: Annotated[Any, Fields("now_builder.crawl.settings:CrawlSettings")],
     force: Force = False,
 ) -> None:
-    """Visit each URL with a phone: screenshot of 720 x 1280 px, meta description, DOM elements.
+    """Visit each URL as a phone: screenshot of 720 x 1280 px, meta description, DOM elements.
 
-    Every URL ends as one row, failures with a reason; the exit code is 1 if all failed. Run it
-    again to go on after a stop.
+    Every URL becomes a row, failures with a reason; the exit code is 1 if all failed. Run it
+    again to resume.
     """
     from now_builder.crawl.run import crawl
 
-    found = crawl(urls, captures, settings, force)
-    typer.echo(found)
-    found.check(captures)
+    summary = crawl(urls, captures, settings, force)
+    typer.echo(summary)
+    summary.check(captures)
 
 
 @app.command("status")
@@ -82,11 +82,11 @@ def _status(
     captures: Annotated[Path, typer.Argument(help="Folder of a crawl, running or not.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show the progress of a crawl from its files: done, to do, rate, time left, reasons."""
+    """Show the progress of a crawl: done, to do, rate, time left, reasons."""
     from now_builder.crawl.status import crawl_status
 
-    found = crawl_status(captures)
-    _print(found, as_json=as_json, to_do=found.to_do, left_s=found.left_s)
+    status = crawl_status(captures)
+    _print(status, as_json=as_json, to_do=status.to_do, left_s=status.left_s)
 
 
 @app.command("label")
@@ -98,7 +98,7 @@ def _label(
     settings: Annotated[Any, Fields("now_builder.detect.settings:LabelSettings")],
     force: Force = False,
 ) -> None:
-    """Label the elements of each page as COCO JSON, for any trainer of detectors."""
+    """Write the elements of each page as COCO JSON, to train any detector."""
     from now_builder.detect.labels.run import label_captures
 
     typer.echo(label_captures(captures, labels, settings, force))
@@ -146,21 +146,21 @@ def _train_detector(
     captures: Annotated[
         Path,
         typer.Argument(
-            metavar="CAPTURES", help="Folder made by crawl, whose train pool alone is learned from."
+            metavar="CAPTURES", help="Folder made by crawl; only its train pool is used."
         ),
     ],
     weights: Annotated[
         Path,
         typer.Argument(
             metavar="WEIGHTS",
-            help="File to write (.safetensors); beside it appear its .json, .history.jsonl (a "
-            "line an epoch) and .pictures/.",
+            help="File to write (.safetensors), next to its .json, .history.jsonl (a line an "
+            "epoch) and .pictures/.",
         ),
     ],
     settings: Annotated[Any, Fields("now_builder.detect.settings:TrainDetectorSettings")],
     force: Force = False,
 ) -> None:
-    """Train the APT-style detector: the browser's own elements are the labels."""
+    """Train the APT-style detector; the elements that the browser laid out are the labels."""
     from now_builder.detect.training.run import train_detector
 
     typer.echo(train_detector(captures, weights, settings, force))
@@ -174,10 +174,10 @@ def _measure_detector(
         Literal["train", "dev", "test"], typer.Option(help="Pool of the pages to measure.")
     ] = "test",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 takes all cores.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: all cores.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a detector on the pages of a pool: AP50, recall@36, in all and by class."""
+    """Measure a detector on the pages of a pool: AP50, recall@36, overall and by class."""
     from now_builder.detect.training.measure import measure_detector
 
     _print(measure_detector(captures, weights, pool, device, threads), as_json=as_json)
@@ -190,7 +190,7 @@ def _detect(
     settings: Annotated[Any, Fields("now_builder.detect.settings:DetectSettings")],
     force: Force = False,
 ) -> None:
-    """Store 36 regions of 768 numbers for each page: visual only, never the page's text."""
+    """Store 36 regions of 768 numbers for each page, from pixels only."""
     from now_builder.detect.run import detect
 
     typer.echo(detect(captures, features, settings, force))
@@ -203,9 +203,9 @@ def _tokenize(
     settings: Annotated[Any, Fields("now_builder.tokenize.settings:TokenizeSettings")],
     force: Force = False,
 ) -> None:
-    """Turn captions into ids three ways: Jieba, BPE, BERT. Vocabularies see the train pool only.
+    """Tokenize captions three ways: Jieba, BPE, BERT. Vocabularies come from the train pool.
 
-    Run it again to go on after a stop: finished tokenizers of the same settings are kept.
+    Run it again to resume: finished tokenizers with the same settings are kept.
     """
     from now_builder.tokenize.run import tokenize
 
@@ -229,7 +229,7 @@ def _package(
 ) -> None:
     """Filter, split and write the published layout, with card, Croissant metadata and manifest.
 
-    An option that is not given keeps the value of the release in the folder, if there is one.
+    Options default to the values of an existing release in the folder.
     """
     from now_builder.package.run import package
 
@@ -250,23 +250,22 @@ def _export(
     typer.echo(f"{out}: complete, {len(export(release, out, settings, force))} files of pairs")
 
 
-@app.command("publish", kept="the export and the files that the hub has are kept")
+@app.command("publish", kept="the export and uploaded files are kept")
 def _publish(
     release: Release,
     name: Annotated[str, typer.Argument(metavar="USER/NAME", help="Data set on the hub.")],
     settings: Annotated[Any, Fields("now_builder.export.settings:PublishSettings")],
-    yes: Annotated[bool, typer.Option("--yes", help="Send without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Upload without asking.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Export, list files and bytes; send nothing.")
     ] = False,
     force: Force = False,
 ) -> None:
-    """Put a release on the Hugging Face hub: card, Croissant, Parquet as of export.
+    """Upload a release to the Hugging Face hub: card, Croissant, Parquet as from export.
 
-    The export is kept in RELEASE-hub, beside the release.
-    The hub's client finds the token: hf auth login, or the environment variable HF_TOKEN.
-    Screenshots are sent with --captures only, if the release's licence lets others have them or
-    package --licensed chose its pages.
+    The export is kept in RELEASE-hub, next to the release. The token comes from hf auth login or
+    the environment variable HF_TOKEN. Screenshots are sent only with --captures, and only if the
+    release's licence allows copies or package --licensed chose its pages.
     """
     from now_builder.hub.publish import account, prepare, send
 
@@ -276,7 +275,9 @@ def _publish(
     if dry_run:
         return
     if not yes and not sys.stdin.isatty():
-        raise NowError("nobody is there to answer, and --yes is not given; nothing was sent")
+        raise NowError(
+            "no terminal to ask on; nothing was sent. Give --yes to upload without asking"
+        )
     if not yes and not typer.confirm(f"Send this to {name} as {user}?", err=True):
         raise NowError("nothing was sent")
     typer.echo(send(upload))
@@ -287,13 +288,13 @@ def _fetch_now(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write.")],
     endpoint: Annotated[
         str | None,
-        typer.Option(help="Address of the hub, such as a mirror's; by default HF_ENDPOINT."),
+        typer.Option(help="Address of the hub or a mirror; by default HF_ENDPOINT."),
     ] = None,
     force: Force = False,
 ) -> None:
-    """Fetch NoW as its authors published it (3.5 GB): download, check, unpack.
+    """Download NoW as its authors published it (3.5 GB), check and unpack it.
 
-    Train on it with: pc2-baseline train DIR RUN. Run it again to go on after a stop.
+    Train on it with: pc2-baseline train DIR RUN. Run it again to resume.
     """
     from now_builder.hub.fetch import fetch_now
 
@@ -305,11 +306,11 @@ def _build(
     urls: Annotated[Path, typer.Argument(help="URL list, as for crawl.")],
     out: Annotated[Path, typer.Argument(help="Folder for captures, features, captions, release.")],
     weights: Annotated[
-        Path | None, typer.Option(help="Detector weights; by default tiny-web, of the package.")
+        Path | None, typer.Option(help="Detector weights; by default tiny-web.")
     ] = None,
     user_agent_url: Annotated[
         str | None,
-        typer.Option(help="Your page that tells a site's owner who crawls, as for crawl."),
+        typer.Option(help="Your page that says who crawls, as for crawl."),
     ] = None,
     allow_private: Annotated[
         bool, typer.Option("--allow-private", help="Visit private addresses, as for crawl.")
@@ -323,24 +324,27 @@ def _build(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="TOML with sections crawl, detect, tokenize, package; over the preset."),
+        typer.Option(
+            help="TOML with sections crawl, detect, tokenize, package; overrides the preset."
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="One setting: crawl.page_timeout_s=8. May be repeated."),
+        typer.Option(
+            "--set", help="Setting to override, such as crawl.page_timeout_s=8; repeatable."
+        ),
     ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Build nothing: list time and disk of each stage, and the programs that this "
-            "machine lacks.",
+            help="Only estimate time and disk of each stage, and list missing programs.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON.")] = False,
     force: Force = False,
 ) -> None:
-    """Run all stages: URL list to release."""
+    """Run all stages from URL list to release."""
     from now_builder.build.run import build_release, read_build_settings
 
     more = [f"detect.weights={weights}"] if weights else []
@@ -359,7 +363,7 @@ def _build(
 def _verify(release: Release) -> None:
     """Check a release: hashes, counts, shapes, ids, fingerprints.
 
-    Files that the manifest does not list are named; they are no error.
+    Other files in the folder are listed; they are not an error.
     """
     from now_builder.package.verify import unlisted_files, verify
 
@@ -379,7 +383,7 @@ def _report(
         Any, Fields("now_builder.inspect.settings:ReportSettings", {"output": "-o"})
     ],
 ) -> None:
-    """Write one HTML page about a release: its numbers, and random pairs as pictures."""
+    """Write an HTML page about a release: figures, and random pairs as pictures."""
     from now_builder.inspect.report import report
 
     typer.echo(report(release, settings))
@@ -394,23 +398,22 @@ def _audit(
     stats: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Print the statistics of these verdicts instead (CSV of audit, or CSV/Parquet "
-            "with key or url, and matched or verdict; a judge each; may be repeated): share of "
-            "mismatched pairs, agreement between judges."
+            help="Verdicts to print statistics of (CSV of audit, or CSV/Parquet with key or url, "
+            "and matched or verdict; one judge each; repeatable): share of mismatched pairs, "
+            "agreement between judges."
         ),
     ] = None,
     run: Annotated[
         Path | None,
         typer.Option(
-            help="With --stats: run folder, or CSV/Parquet with key and clean_prob, to compare "
-            "with."
+            help="Run folder, or CSV/Parquet with key and clean_prob, to compare with --stats."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --stats: print JSON.")] = False,
 ) -> None:
-    """Judge a random sample of pairs by hand, on a page served on 127.0.0.1 until interrupted.
+    """Judge a random sample of pairs on a page that is served on 127.0.0.1 until interrupted.
 
-    package --matched reads the CSV; --stats computes the mismatch.
+    package --matched reads the CSV; --stats estimates the share of mismatched pairs.
     """
     from now_builder.inspect.audit import audit
     from now_builder.inspect.stats import audit_stats
@@ -423,7 +426,7 @@ def _audit(
 
 @app.command("doctor")
 def _doctor() -> None:
-    """List what this machine lacks for each stage, and the command that installs it on Debian."""
+    """List missing programs of each stage, and the command that installs them on Debian."""
     from now_builder.machine import doctor
 
     findings = doctor.check()
@@ -432,7 +435,7 @@ def _doctor() -> None:
     if command := doctor.install_command(findings):
         typer.echo(f"to install: {command}")
     if any(finding.needed and not finding.found for finding in findings):
-        raise NowError("something that the crawl needs is missing (see above)")
+        raise NowError("a program that the crawl requires is missing (see above)")
 
 
 @simweb.command("make")
@@ -440,13 +443,13 @@ def _simweb_make(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="FOLDER", help="Folder to write urls.txt, truth.parquet and simweb.toml into."
+            metavar="FOLDER", help="Folder for urls.txt, truth.parquet and simweb.toml."
         ),
     ],
     settings: Annotated[Any, Fields("now_builder.simweb.settings:SimwebSettings")],
     force: Force = False,
 ) -> None:
-    """Draw a simulated web: URL list and truth."""
+    """Create a simulated web: URL list and truth."""
     from now_builder.simweb.make import make
 
     typer.echo(make(folder, settings, force=force))
@@ -457,7 +460,7 @@ def _simweb_serve(
     folder: Annotated[Path, typer.Argument(help="Folder made by simweb make.")],
     port: Port = 8765,
     ready_file: ReadyFile = None,
-    latency_ms: Annotated[int, typer.Option(min=0, help="Delay of every answer.")] = 0,
+    latency_ms: Annotated[int, typer.Option(min=0, help="Delay of every answer in ms.")] = 0,
 ) -> None:
     """Serve a simulated web on loopback until interrupted.
 
@@ -469,40 +472,42 @@ def _simweb_serve(
     serve(folder, port, ready_file=ready_file, latency_s=latency_ms / 1000)
 
 
-@pinned.command("make", kept="sites that were done are kept")
+@pinned.command("make", kept="finished sites are kept")
 def _pinned_make(
     web: Annotated[
         Path,
-        typer.Argument(
-            metavar="WEB", help="Folder to write a folder a site, urls.txt and sites.csv into."
-        ),
+        typer.Argument(metavar="WEB", help="Folder for the sites, urls.txt and sites.csv."),
     ],
     sites: Annotated[
-        int | None, typer.Option(min=1, help="Number of sites, drawn evenly; all by default.")
+        int | None, typer.Option(min=1, help="Number of sites, drawn evenly; by default all.")
     ] = None,
     listed: Annotated[
-        Path | None, typer.Option("--list", help="List of sites; by default that of the package.")
+        Path | None,
+        typer.Option("--list", help="List of sites; by default the one of the package."),
     ] = None,
     mirrors: Annotated[
         Path | None,
-        typer.Option("--from", help="Folder of mirrors, owner+name or owner/name.git; no network."),
+        typer.Option(
+            "--from",
+            help="Folder of mirrors (owner+name or owner/name.git), instead of the network.",
+        ),
     ] = None,
     only: Annotated[
-        Path | None, typer.Option(help="Text file of repositories to make, owner/name a line.")
+        Path | None, typer.Option(help="Text file of repositories to use, one owner/name a line.")
     ] = None,
     languages: Annotated[
-        str | None, typer.Option(help="Languages of the sites to make, such as zh,ko.")
+        str | None, typer.Option(help="Languages of the sites to use, such as zh,ko.")
     ] = None,
     pages: Annotated[
         int | None,
-        typer.Option(min=1, max=100, help="Pages of each site at most; by default the list's 20."),
+        typer.Option(min=1, max=100, help="Maximum pages of each site; by default the list's 20."),
     ] = None,
     force: Force = False,
 ) -> None:
     """Fetch sites at their commits (git), lay them out, and list their pages with a description.
 
-    A site that cannot be had is a row of sites.csv with a reason. Run it again to go on after a
-    stop, or to try again what could not be fetched.
+    A site that cannot be fetched is a row of sites.csv with a reason. Run it again to resume, or
+    to try failed sites again.
     """
     from now_builder.pinned.git import Source
     from now_builder.pinned.make import Choice, make
@@ -530,5 +535,5 @@ def _pinned_serve(
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command line."""
     run(app)

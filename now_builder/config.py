@@ -1,4 +1,4 @@
-"""Typed, frozen, strict settings: read from TOML, changed by ``key=value``, saved with the run."""
+"""Typed, frozen, strict settings: read from TOML, overridden by ``key=value``, saved with runs."""
 
 import re
 import tomllib
@@ -15,16 +15,16 @@ from now_builder.errors import ConfigError
 
 
 class Strict(BaseModel):
-    """A frozen settings or record model that refuses fields it does not know."""
+    """A frozen settings or record model that rejects unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
-    def read_by(cls, tree: Any) -> "type[Strict]":  # noqa: ARG003 - a base of several reads it
-        """Return the class that a plain tree is read by: this one, or the subclass it names.
+    def read_by(cls, tree: Any) -> "type[Strict]":  # noqa: ARG003 - subclasses use it
+        """Return the class for a plain tree: this one, or the subclass that the tree names.
 
         Raises:
-            ValueError: If it names none.
+            ValueError: If there is no such subclass.
         """
         return cls
 
@@ -40,20 +40,20 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such settings file") from None
+        raise ConfigError(f"{path}: settings file not found") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text, expected a TOML file") from None
-    except (ValueError, RecursionError, OSError) as error:  # tomllib's own, and of long numbers
+    except (ValueError, RecursionError, OSError) as error:  # also from long numbers
         raise ConfigError(f"{path}: not a readable TOML file ({error})") from None
 
 
 def with_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Return a copy of a settings tree in which each ``section.key=value`` is set.
 
-    Values are read as TOML (``0.3``, ``true``, ``[1, 2]``); what is not TOML is taken as text.
+    Values are parsed as TOML (``0.3``, ``true``, ``[1, 2]``), else used as text.
 
     Raises:
-        ConfigError: If an override has no ``=`` or walks through a value.
+        ConfigError: If an override has no ``=``, or its section is a value.
     """
     tree = {key: dict(value) if isinstance(value, dict) else value for key, value in tree.items()}
     for override in overrides:
@@ -92,17 +92,17 @@ def build(model: type[Model], tree: dict[str, Any], origin: str) -> Model:
 
 
 def _problem(item: Any, model: type[BaseModel], tree: Any) -> str:
-    if not item["loc"]:  # of several sections at once
+    if not item["loc"]:  # a check of several sections
         return str(item["msg"]).removeprefix("Value error, ")
     place = place_of(item, tree)
     if item["type"] == "extra_forbidden":
         return f"{place}: no such field{_nearest_field(place, fields_of(model, tree))}"
-    found = "nothing" if item["type"] == "missing" else f"{item['input']!r:.80}"
-    return f"{place}: expected {expected_by(item, model, tree)} (found {found})"
+    value = "nothing" if item["type"] == "missing" else f"{item['input']!r:.80}"
+    return f"{place}: expected {expected_by(item, model, tree)} (found {value})"
 
 
 _SHOWN = 12
-"""Problems in a message."""
+"""Maximum number of problems in a message."""
 
 
 _PLAIN = {
@@ -113,13 +113,13 @@ _PLAIN = {
 _LEAD = re.compile(
     r"^(?:Value error, )?(?:expected |[A-Z]\w*(?: input)? should (?:be|have|match) )?"
 )
-"""Beginning of the messages of pydantic and of our own checks."""
+"""Beginning of the messages of pydantic and of this project's checks."""
 
 
 def expected_by(
     item: Mapping[str, Any], model: type[BaseModel] | None = None, tree: Any = None
 ) -> str:
-    """Return what a validation error of pydantic expected, as it follows the word "expected"."""
+    """Return the text for "expected …" of a validation error of pydantic."""
     text = _PLAIN.get(item["type"], "").format(**item.get("ctx", {}))
     if model is not None and item["type"] == "extra_forbidden":
         text += _nearest_field(place_of(item, tree), fields_of(model, tree))
@@ -130,18 +130,18 @@ def expected_by(
 
 
 def place_of(item: Mapping[str, Any], tree: Any) -> str:
-    """Return the dotted path of a validation error, without parts that are no names in the tree.
+    """Return the dotted path of a validation error, without the names of classes.
 
-    Where a section is one of several classes, pydantic names the class too. The path of an unknown
-    section goes on to its field, if there is only one.
+    If a section may be one of several classes, pydantic inserts the class. The path of an unknown
+    section includes its field if there is only one.
     """
     parts = []
     for number, part in enumerate(item["loc"], 1):
-        row = isinstance(tree, list | tuple) and isinstance(part, int) and part < len(tree)
-        there = part in tree if isinstance(tree, dict) else row
-        if there or number == len(item["loc"]):
+        is_index = isinstance(tree, list | tuple) and isinstance(part, int) and part < len(tree)
+        in_tree = part in tree if isinstance(tree, dict) else is_index
+        if in_tree or number == len(item["loc"]):
             parts.append(f"{part!s:.60}")
-            tree = tree[part] if there else None
+            tree = tree[part] if in_tree else None
     value = item["input"] if item["type"] == "extra_forbidden" else None
     while isinstance(value, dict) and len(value) == 1:
         [(name, value)] = value.items()
@@ -150,14 +150,14 @@ def place_of(item: Mapping[str, Any], tree: Any) -> str:
 
 
 def fields_of(model: type[BaseModel], tree: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted paths of all fields; of several classes, those of the class in the tree."""
+    """Yield the dotted paths of all fields; of a choice of classes, those that the tree selects."""
     for name, field in model.model_fields.items():
         yield prefix + name
-        below = tree.get(name) if isinstance(tree, dict) else None
-        for kind in _models_in(field.annotation):
-            with suppress(ValueError):  # no class has the name that stands in the tree
-                own = kind.read_by(below) if issubclass(kind, Strict) else kind
-                yield from fields_of(own, below, f"{prefix}{name}.")
+        section = tree.get(name) if isinstance(tree, dict) else None
+        for base in _models_in(field.annotation):
+            with suppress(ValueError):  # the tree names an unknown class
+                cls = base.read_by(section) if issubclass(base, Strict) else base
+                yield from fields_of(cls, section, f"{prefix}{name}.")
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -168,23 +168,23 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _nearest_field(place: str, fields: Iterable[str]) -> str:
-    """Name the field most like a wrong one: any of its name, one of its section, else any."""
+    """Suggest the field closest to a wrong one: same name, else same section, else any."""
     section, _, name = re.sub(r"\.\d+(?=\.)", "", place).rpartition(".")
-    known = list(fields)
-    here = [path for path in known if path.rpartition(".")[0] == section]
-    for paths, alike in ((known, 1.0), (here, 0.6), (known, 0.8)):
-        names = {path.rpartition(".")[2]: path for path in reversed(paths)}
-        if found := get_close_matches(name.lower().replace("-", "_"), names, 1, alike):
-            return f", the nearest is {names[found[0]]}"
+    paths = list(fields)
+    siblings = [path for path in paths if path.rpartition(".")[0] == section]
+    for candidates, cutoff in ((paths, 1.0), (siblings, 0.6), (paths, 0.8)):
+        names = {path.rpartition(".")[2]: path for path in reversed(candidates)}
+        if match := get_close_matches(name.lower().replace("-", "_"), names, 1, cutoff):
+            return f" (did you mean {names[match[0]]}?)"
     return ""
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
-    """Return the end of a message that names the most similar name; empty if none is similar."""
-    found = get_close_matches(word, list(names), 1)
-    return f", the nearest is {found[0]}" if found else ""
+    """Suggest the closest name (" (did you mean …?)"); empty if no name is similar."""
+    match = get_close_matches(word, list(names), 1)
+    return f" (did you mean {match[0]}?)" if match else ""
 
 
 def to_toml(settings: BaseModel) -> str:
-    """Write settings as TOML text; values that are ``None`` are left out."""
+    """Return settings as TOML text, without values that are ``None``."""
     return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))

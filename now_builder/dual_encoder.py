@@ -1,4 +1,4 @@
-"""Pre-trained dual encoders of `transformers`: pictures and texts to vectors that compare."""
+"""Embed pictures and texts by pre-trained dual encoders of `transformers`."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,35 +30,35 @@ _UNUSABLE = (
     SafetensorError,
 )  # fmt: skip
 LONGEST = 512
-"""Maximum tokens of a text where a model sets none: descriptions are shorter."""
+"""Maximum tokens of a text if a model sets no limit; descriptions are shorter."""
 _SIDE = 512
-"""Maximum side of squeezed pictures, px: no less than towers take."""
+"""Maximum side of pictures before the processor resizes them, px."""
 _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 class EncoderInputs:
-    """What the towers of a dual encoder take: pixels of pictures and ids of texts.
+    """Prepare the inputs of a dual encoder: pixels of pictures and token ids of texts.
 
-    No weights are read for it. Code that comes with a model is never run.
+    It reads no weights, and never runs code that comes with a model.
 
     Args:
-        name: Folder, or name on the hub, from which the model is downloaded unless it has been.
+        name: Folder, or name on the hub; the model is downloaded if it is not in the cache.
 
     Attributes:
         folder: Folder of its files.
-        text_limit: Maximum tokens of a text, marks of beginning and end included.
+        text_limit: Maximum tokens of a text, special tokens included.
         shape: Shape of a resized picture: channels, height and width.
 
     Raises:
-        ConfigError: If `transformers` is missing, the model cannot be had, lacks a file, or is no
-            dual encoder of pictures of one size.
+        ConfigError: If `transformers` is missing, the model cannot be downloaded, lacks a file, or
+            is not a dual encoder of pictures of one size.
     """
 
     def __init__(self, name: str) -> None:
         self.name, self.folder = name, find_encoder(name)
         from transformers import AutoConfig, AutoModel, AutoProcessor
 
-        models: Any = AutoModel  # untyped, as the other
+        models: Any = AutoModel  # untyped, like AutoProcessor
         processors: Any = AutoProcessor
         with unusable(name):
             config: Any = AutoConfig.from_pretrained(self.folder, **_LOCAL)
@@ -68,7 +68,7 @@ class EncoderInputs:
             self.image_processor, self.tokenizer = processor.image_processor, processor.tokenizer
             positions = getattr(config.text_config, "max_position_embeddings", LONGEST)
             self.text_limit = min(self.tokenizer.model_max_length, positions)
-            # SigLIP pools the last place: texts are padded to their full length, without a mask.
+            # SigLIP pools the last position: texts are padded to full length, without a mask.
             self.full_length = "siglip" in config.model_type
             one = self._process([Image.new("RGB", (_SIDE, _SIDE))])
         self.shape = tuple(one.shape[1:])
@@ -77,21 +77,20 @@ class EncoderInputs:
 
     @cached_property
     def width(self) -> int:
-        """Width of its vectors."""
+        """Width of the vectors."""
         ids = torch.zeros(1, self.text_limit, dtype=torch.long, device="meta")
         return int(_vectors(self.name, self._skeleton.get_text_features(input_ids=ids)).shape[1])
 
     def pack(self, pictures: Sequence[Image.Image]) -> UInt8[Tensor, "n values"]:
-        """Resize RGB pictures of any size as the model wants, a row of bytes each.
+        """Resize RGB pictures of any size to the model's input, one row of bytes each.
 
-        Each becomes a square first, of which a processor that crops (CLIP's) cuts nothing off. They
-        are scaled and shifted (:meth:`DualTowers.images`) where they are embedded: bytes take a
-        quarter of the memory.
+        Each becomes a square first, so that a processor that crops (CLIP's) loses nothing.
+        :meth:`DualTowers.images` scales and shifts them; bytes take a quarter of the memory.
         """
         rows = self._process([squared(each) for each in pictures]).flatten(1)
         packed = rows.to(torch.uint8)
         if not torch.equal(packed.to(rows.dtype), rows) or packed.shape[1] != prod(self.shape):
-            raise refused(self.name, "its image processor makes more of a picture than bytes")
+            raise refused(self.name, "its image processor does not return bytes")
         return packed
 
     def _process(self, pictures: list[Image.Image]) -> Tensor:
@@ -102,9 +101,9 @@ class EncoderInputs:
         return pixels
 
     def tokens(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
-        """Return the ids of texts, cut to the limit, or to ``most`` tokens and the marks."""
-        marks = self.tokenizer.num_special_tokens_to_add()
-        limit = self.text_limit if most is None else min(self.text_limit, most + marks)
+        """Return the ids of texts, cut to the limit or to ``most`` tokens plus special tokens."""
+        special = self.tokenizer.num_special_tokens_to_add()
+        limit = self.text_limit if most is None else min(self.text_limit, most + special)
         encoded = self.tokenizer(list(texts), truncation=True, max_length=limit)
         if self.full_length:
             encoded = self.tokenizer.pad(encoded, padding="max_length", max_length=self.text_limit)
@@ -112,7 +111,7 @@ class EncoderInputs:
 
 
 class DualTowers(nn.Module):
-    """The network of a dual encoder, from what :class:`EncoderInputs` makes to vectors.
+    """Embed the inputs that :class:`EncoderInputs` prepares.
 
     Source:
         CLIP (Radford et al., ICML 2021); SigLIP (Zhai et al., ICCV 2023).
@@ -127,35 +126,37 @@ class DualTowers(nn.Module):
         from transformers.utils import logging
 
         log: Any = logging  # untyped
-        log.disable_progress_bar()  # of seconds, a line for each network
+        log.disable_progress_bar()  # it takes seconds
         with unusable(inputs.name):
             self.model, loading = AutoModel.from_pretrained(
                 inputs.folder, dtype=dtype, output_loading_info=True, **_LOCAL
             )
-        if missing := sorted(loading["missing_keys"]):  # they would be random
+        if missing := sorted(loading["missing_keys"]):  # transformers initialises them at random
             raise refused(inputs.name, f"{len(missing)} parameters missing: {missing[:3]}")
-        self._inputs = [inputs]  # not a part of the network
-        own = inputs.image_processor
-        factor = own.rescale_factor if own.do_rescale else 1.0
-        sides = (own.image_mean, own.image_std) if own.do_normalize else (0.0, 1.0)
-        for name, side in zip(("mean", "spread"), sides, strict=True):
-            channels = torch.as_tensor(side).expand(3) / factor
+        self._inputs = [inputs]  # a list, so that it is not registered as a submodule
+        processor = inputs.image_processor
+        factor = processor.rescale_factor if processor.do_rescale else 1.0
+        values = (processor.image_mean, processor.image_std)
+        for name, value in zip(
+            ("mean", "spread"), values if processor.do_normalize else (0.0, 1.0), strict=True
+        ):
+            channels = torch.as_tensor(value).expand(3) / factor
             self.register_buffer(name, channels[:, None, None], persistent=False)
 
     def images(self, packed: Num[Tensor, "n values"]) -> Float[Tensor, "n width"]:
-        """Embed packed pictures; the vectors are not scaled to unit length."""
+        """Embed packed pictures; vectors are not normalised."""
         pixels = packed.reshape(-1, *self._inputs[0].shape).float()
-        shown = ((pixels - self.mean) / self.spread).to(self.model.dtype)
-        return _vectors(self._inputs[0].name, self.model.get_image_features(pixel_values=shown))
+        inputs = ((pixels - self.mean) / self.spread).to(self.model.dtype)
+        return _vectors(self._inputs[0].name, self.model.get_image_features(pixel_values=inputs))
 
     def texts(
         self, tokens: Int[Tensor, "n words"], lengths: Int[Tensor, " n"]
     ) -> Float[Tensor, "n width"]:
-        """Embed texts from ids, padded behind with anything."""
-        inputs, place = self._inputs[0], torch.arange(tokens.shape[1], device=tokens.device)
-        there = place < lengths.to(tokens.device)[:, None]
-        ids = tokens.masked_fill(~there, inputs.tokenizer.pad_token_id)
-        mask = {} if inputs.full_length else {"attention_mask": there.long()}
+        """Embed texts from ids, right-padded with any value."""
+        inputs, position = self._inputs[0], torch.arange(tokens.shape[1], device=tokens.device)
+        is_token = position < lengths.to(tokens.device)[:, None]
+        ids = tokens.masked_fill(~is_token, inputs.tokenizer.pad_token_id)
+        mask = {} if inputs.full_length else {"attention_mask": is_token.long()}
         return _vectors(inputs.name, self.model.get_text_features(input_ids=ids, **mask))
 
 
@@ -169,7 +170,7 @@ class PictureEncoder(EncoderInputs):
 
     @torch.inference_mode()
     def images(self, pictures: Sequence[Image.Image]) -> Float[Tensor, "n width"]:
-        """Embed pictures, as :meth:`pack` takes them, as unit vectors in float32 on the CPU."""
+        """Embed pictures, in any size, as unit vectors in float32 on the CPU."""
         packed = self.pack(pictures).to(self._device)
         vectors = self._towers.images(packed).float().cpu()
         if not vectors.isfinite().all():
@@ -178,10 +179,10 @@ class PictureEncoder(EncoderInputs):
 
 
 def _vectors(name: str, output: Any) -> Float[Tensor, "n width"]:
-    found = output if isinstance(output, Tensor) else getattr(output, "pooler_output", None)
-    if not isinstance(found, Tensor) or found.ndim != 2:
-        raise refused(name, "returns no single vector for each")
-    return found
+    vectors = output if isinstance(output, Tensor) else getattr(output, "pooler_output", None)
+    if not isinstance(vectors, Tensor) or vectors.ndim != 2:
+        raise refused(name, "does not return one vector per input")
+    return vectors
 
 
 def squared(picture: Image.Image) -> Image.Image:
@@ -191,15 +192,15 @@ def squared(picture: Image.Image) -> Image.Image:
 
 
 def find_encoder(name: str) -> Path:
-    """Return the folder of a pre-trained model, downloaded if need be.
+    """Return the folder of a pre-trained model; download it if necessary.
 
     Raises:
         ConfigError: If `transformers` is missing, there is no such model, or it has no weights.
     """
     if find_spec("transformers") is None:
         raise ConfigError(f"transformers is missing; {install_extra('zero-shot')}")
-    advice = f"where there is a network, `hf download {name or 'NAME'}` brings all of it"
-    for pattern in _WEIGHTS:  # pickled ones, which are read as plain values, only where need be
+    advice = f"with a network, run `hf download {name or 'NAME'}`"
+    for pattern in _WEIGHTS:  # pickles (read as plain values) only if there are no safetensors
         try:
             folder = find_model(name, (*_SMALL, pattern))
         except ConfigError as error:
@@ -215,22 +216,22 @@ def hash_of_encoder(folder: Path) -> str:
 
 
 def encoder_name(name: str) -> str:
-    """Return a name on the hub as it is, and of a folder its own name without the path."""
+    """Return a name on the hub unchanged, and of a folder its name without the path."""
     return Path(name).resolve().name if Path(name).is_dir() else name
 
 
 @contextmanager
 def unusable(name: str) -> Iterator[None]:
-    """Turn what libraries say of a model that they cannot use into an error of ours."""
+    """Turn exceptions of libraries about a model into a ConfigError."""
     try:
         yield
     except UnpicklingError:
-        raise refused(name, "its weights are a pickle of more than tensors") from None
+        raise refused(name, "its weights are a pickle with other objects than tensors") from None
     except _UNUSABLE as error:
         raise refused(name, str(error)) from None
 
 
 def refused(name: str, reason: str) -> ConfigError:
-    """Return the error that says why a model is not taken."""
+    """Return the error for a model that cannot be used."""
     plain = " ".join(reason.split())
     return ConfigError(f"model {name!r}: not a usable dual encoder ({plain:.400})")

@@ -1,17 +1,16 @@
-"""Errors that a user can mend: settings, files, crawls, trainings; and stops by a signal."""
+"""Errors that a user can fix (settings, files, crawls, trainings), and stops by a signal."""
 
 import signal
 from pathlib import Path
 
 _LONGEST = 4000
-"""Characters of a message."""
+"""Maximum number of characters of a message."""
 
 
 class NowError(Exception):
-    """A mistake that the user can mend; its message says what was found and what was expected.
+    """A mistake that the user can fix; the message says what was found and what was expected.
 
-    The message is one line that can be printed and read, whatever a file or a library put into
-    it: what is longer than 4,000 characters lacks its middle.
+    The message is one printable line. Messages of more than 4,000 characters lose their middle.
     """
 
     def __init__(self, message: str) -> None:
@@ -33,11 +32,11 @@ class ConfigError(NowError):
 
 
 class FormatError(NowError):
-    """A file that is missing, torn or not what its format says.
+    """A file that is missing, truncated or does not follow its format.
 
     Args:
         path: The file.
-        problem: What was found there and what was expected.
+        problem: The problem and the expected content.
     """
 
     def __init__(self, path: Path | str, problem: str) -> None:
@@ -47,18 +46,18 @@ class FormatError(NowError):
 
 
 class CrawlError(NowError):
-    """A crawl that cannot start or go on (no browser, disk full)."""
+    """A crawl that cannot start or continue (no browser, disk full)."""
 
 
 class TrainingError(NowError):
-    """A training that cannot start or go on (no clean pair, a loss that is not finite)."""
+    """A training that cannot start or continue (no clean pair, a loss that is not finite)."""
 
 
 class Stopped(KeyboardInterrupt):
     """A stop by Ctrl-C, or by a signal such as SIGTERM, with work kept.
 
     Args:
-        kept: What is kept, as the first half of a sentence.
+        kept: Text that says which work is kept.
         number: The signal.
     """
 

@@ -1,4 +1,4 @@
-"""The form in which URLs are visited, compared and stored."""
+"""Normalise URLs for visits, comparison and storage."""
 
 import re
 import unicodedata
@@ -20,17 +20,16 @@ _AROUND = "".join(
     map(chr, [*range(0x21), *range(0x7F, 0xA1), 0xAD, 0x61C, 0x1680, 0x180E, *range(0x2000, 0x2010),
               *range(0x2028, 0x2030), *range(0x205F, 0x2070), 0x3000, 0xFEFF])
 )  # fmt: skip
-"""White space, controls, and characters that are not seen: marks of byte order and direction."""
+"""White space, controls, and invisible characters (marks of byte order and direction)."""
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
 def canonical(url: str) -> str | None:
-    """Return the form in which a URL is visited and compared; ``None`` if it is not a URL.
+    """Return the normalised form of a URL for visits and comparison; ``None`` if it is not a URL.
 
-    Lower-case scheme and host (IDNA), no default port, dots resolved, escapes in one form. Order
-    and content of the query stay: two of them may well be two pages. So does a fragment that names
-    a view of an application, as ``#/a`` and ``#!b``; any other is dropped. A text without a scheme
-    is taken as ``http``.
+    Lower-case scheme and host (IDNA), no default port, dots resolved, escapes in one form. The
+    query is kept as it is. A fragment is kept only if it names a view of an application (``#/a``,
+    ``#!b``). A text without a scheme gets ``http``.
 
     Source:
         WHATWG URL standard, 3.5: hosts by UTS 46, which has emoji and symbols; 4.4: before query
@@ -53,7 +52,7 @@ def canonical(url: str) -> str | None:
     netloc = host if port in (None, _PORTS[scheme]) else f"{host}:{port}"
     path = _escape(_without_dots(parts.path or "/"), "/:@!$&'()*+,;=-._~%[]|")
     query = _escape(parts.query, "/:@!$&'()*+,;=-._~%?[]|{}^`\\")
-    route = parts.fragment.partition(":~:")[0]  # what follows marks a text on the page
+    route = parts.fragment.partition(":~:")[0]  # the rest marks a text on the page
     route = _escape(route, "/:@!$&'()*+,;=-._~%?[]|{}^`\\#") if _ROUTE.match(route) else ""
     return urlunsplit((scheme, netloc, path, query, route))
 
@@ -72,7 +71,7 @@ def site_of(url_canonical: str) -> str:
 
 
 def _host(parts: SplitResult) -> str:
-    """Return a host as browsers write it; ``""`` or a ValueError for an impossible one."""
+    """Return a host as browsers write it; ``""`` or a ValueError if it is invalid."""
     host = unquote(parts.hostname or "", errors="strict").lower()
     if ":" in host:
         return f"[{IPv6Address(host)}]"
@@ -85,7 +84,7 @@ def _host(parts: SplitResult) -> str:
 
 
 def _label(label: str, *, both_ways: bool) -> str:
-    """Return a label in ASCII; in hosts with a script from right to left it has more rules."""
+    """Return a label in ASCII; hosts with a right-to-left script are checked by more rules."""
     if both_ways and label:
         idna.check_bidi(label, check_ltr=True)
     if label.isascii():
@@ -93,12 +92,12 @@ def _label(label: str, *, both_ways: bool) -> str:
     idna.check_initial_combiner(label)
     for place, sign in enumerate(label):
         if sign in "\u200c\u200d" and not idna.valid_contextj(label, place):
-            raise idna.IDNAError(f"{label!r} has a joiner that joins nothing")
+            raise idna.IDNAError(f"{label!r} has a joiner without neighbours")
     return "xn--" + label.encode("punycode").decode()
 
 
 def _without_dots(path: str) -> str:
-    """Resolve ``.`` and ``..`` segments; double slashes stay, they can matter to a server."""
+    """Resolve ``.`` and ``..`` segments; keep double slashes, which servers may distinguish."""
     kept: list[str] = []
     segments = path.split("/")
     for place, segment in enumerate(segments):
@@ -114,7 +113,7 @@ def _without_dots(path: str) -> str:
 
 
 def _escape(text: str, safe: str) -> str:
-    """Escape what must be, with upper-case digits, and undo needless escapes."""
+    """Escape reserved characters with upper-case digits, and undo needless escapes."""
     return quote(_ESCAPE.sub(_escape_once, text), safe=safe)
 
 

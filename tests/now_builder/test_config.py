@@ -45,7 +45,7 @@ def test_each_wrong_field_is_named_with_what_was_found() -> None:
     assert "sead" in message
 
 
-NEAREST = "no such field, the nearest is"
+NEAREST = "no such field (did you mean"
 
 
 class Kind(Strict):
@@ -88,7 +88,7 @@ PROBLEMS = {
     "parts=[{rat=1}]": f"parts.0.rat: {NEAREST} parts.rate",
     "zzz=1": "zzz: no such field",
     "kind.margin='x'": "kind.margin: expected a valid number, unable to parse",
-    "kind.name='on'": "kind.name: expected 'one' or 'first', the nearest is one (found 'on')",
+    "kind.name='on'": "kind.name: expected 'one' or 'first' (did you mean one?) (found 'on')",
     "parts=3": "parts: expected a valid tuple (found 3)",
 }
 

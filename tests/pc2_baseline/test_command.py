@@ -220,9 +220,9 @@ def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
     failed(call("train", tmp_path / "no", run), "no such release folder")
     failed(
         call("train", tiny, run, "--config", "pc2-papr"),
-        "a preset, the nearest is pc2-paper; `pc2-baseline train --presets` lists",
+        "a preset .did you mean pc2-paper..; `pc2-baseline train --presets` lists",
     )
-    failed(call("train", tiny, run, "--config", "sgr", "--on", "coc"), "the nearest is coco$")
+    failed(call("train", tiny, run, "--config", "sgr", "--on", "coc"), "did you mean coco")
     failed(call("train", tiny, run, "--set", "train.lr=fast"), "train.lr")
     failed(call("train", tiny, run, "--set", "train.speed=9"), "train.speed")
     failed(call("train", tiny, run, "--set", "method.name=pc3"), "method")

@@ -71,14 +71,18 @@ def test_a_wrong_name_or_file_is_refused_with_the_nearest(tmp_path):
             None,
             "--config what: neither a file nor a preset; `pc2-baseline train --presets` lists",
         ),
-        ("pc2-papr", None, "the nearest is pc2-paper; "),
-        ("ncr", "cocoa", "--on cocoa: no such section in ncr, expected .* demo, .* is coco$"),
+        ("pc2-papr", None, "did you mean pc2-paper"),
+        (
+            "ncr",
+            "cocoa",
+            "--on cocoa: no such section in ncr, expected .* demo .did you mean coco",
+        ),
         ("pc2-released", "coco", "no such section in pc2-released, expected one of now$"),
     ):
         with pytest.raises(ConfigError, match=message):
             read_settings(config, [], on)
     for text, message in (
-        ('extends = "pc3"\n', "mine.toml: extends 'pc3', expected a preset, the nearest is"),
+        ('extends = "pc3"\n', "mine.toml: extends 'pc3', expected a preset .did you mean"),
         ("on = 3\n", r"mine.toml: on is 3, expected sections such as \[on.coco\]"),
         ("[on]\ncoco = 3\n", r"on is {'coco': 3}, expected sections"),
         ("[on.coco.train]\nspeed = 3\n", "mine.toml --on coco: train.speed: no such field"),

@@ -65,7 +65,7 @@ def test_a_network_has_settings_of_its_own_and_refuses_others():
             r"model\.graph_layers: no such field",
         ),
         (["model.image_pooling=gpo"], r"model\.image_pooling: no such field"),
-        (["model.similarity=poled"], r"similarity to be one of .*, the nearest is pooled"),
+        (["model.similarity=poled"], r"similarity to be one of .* .did you mean pooled"),
     ):
         with pytest.raises(ConfigError, match=problem):
             read_settings("sgr", sets)
