@@ -368,6 +368,10 @@ def division(
     run: RunFolder,
     truth: Truth = None,
     release: Release = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(help="Table written by rank-pairs: adds the AUROC of its scores."),
+    ] = None,
     every_epoch: Annotated[
         bool, typer.Option("--every-epoch", help="Print a line for each epoch.")
     ] = False,
@@ -383,7 +387,7 @@ def division(
     if picture and picture.suffix not in {".png", ".svg"}:
         raise ConfigError(f"--picture {picture}: expected the name of a .png or .svg file")
     record = read_run(run)
-    found = report(run, record, locate_release(run, record, release), truth)
+    found = report(run, record, locate_release(run, record, release), truth, pairs)
     if picture:
         from pc2_baseline.analysis.pictures import draw_quality
 

@@ -14,6 +14,7 @@ from now_builder.errors import ConfigError, FormatError, TrainingError
 from now_builder.formats.io import sha256_of
 from now_builder.formats.noise import matched as pairs_matched
 from now_builder.formats.noise import read_noise
+from now_builder.formats.tables import read_frame
 from now_builder.formats.verdicts import Verdict, read_named
 from pc2_baseline.analysis.counting import count_signs_of
 from pc2_baseline.data.readers import make_reader
@@ -76,14 +77,14 @@ class DivisionQuality:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """AUROC of what can be counted, on known pairs of a release that names sites.
+    """AUROC of counting and of other scores, on known pairs of a release that names sites.
 
     Attributes:
-        auroc: AUROC by name of :data:`~pc2_baseline.analysis.counting.REFERENCES`.
-        once: Known pairs whose caption stands once on its site.
-        once_mismatched: Those of them that do not match.
-        once_auroc: AUROC on these pairs by name, the division's as ``clean_prob``; empty where
-            they are of one kind.
+        auroc: AUROC by name of :data:`~pc2_baseline.analysis.counting.REFERENCES` or score.
+        once: Number of known pairs whose caption stands once on its site.
+        once_mismatched: Number of them that do not match.
+        once_auroc: AUROC on these pairs by name, the division's as ``clean_prob``; empty if all or
+            none of them match.
     """
 
     auroc: dict[str, float]
@@ -107,16 +108,24 @@ class DivisionReport:
     counted: Counted | None
 
 
-def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> DivisionReport:
+def report(
+    run: Path, record: RunRecord, release: Path, truth: Path | None, ranked: Path | None = None
+) -> DivisionReport:
     """Compare every epoch's division with the truth.
 
-    The truth is a file, such as :func:`read_truth` takes, or else the run's ``data.truth`` or noise
-    file.
+    Args:
+        run: Folder of the run.
+        record: Its settings.
+        release: Release that it was trained on.
+        truth: File for :func:`read_truth`; default: the run's ``data.truth`` or noise file.
+        ranked: Table of ``rank-pairs``, whose scores are compared with the same truth.
 
     Raises:
-        FormatError: If the truth file cannot be used, or all known pairs are of one kind.
-        ConfigError: If there is neither a truth file nor a noise file.
-        TrainingError: If the method makes no divisions, or was told of all pairs of a kind.
+        FormatError: If a file cannot be used, or all known pairs match, or none.
+        ConfigError: If there is neither a truth file nor a noise file, or both ``ranked`` and a
+            noise file, which ``rank-pairs`` does not read.
+        TrainingError: If the method makes no divisions, or was given the truth of all pairs that
+            match, or of all that do not.
     """
     state = read_state(run / BEST)
     known = find_truth(record, release, truth)
@@ -141,30 +150,45 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
     if best is None:
         raise FormatError(run / DIVISIONS, f"no division of the best epoch, {state.best_epoch}")
     division = read_division(run / DIVISIONS / f"{best.epoch:05}.safetensors", pairs)
-    counted = _count(record, release, known, division["clean_prob"])
+    counted = count_references(record, release, known, division["clean_prob"], ranked)
     return DivisionReport(
         record.release.pairs, int(known.known.sum()), int(known.matched.sum()), best, epochs,
         counted,
     )  # fmt: skip
 
 
-def _count(
-    record: RunRecord, release: Path, truth: Truth, clean_prob: Float[np.ndarray, " pairs"]
+def count_references(
+    record: RunRecord,
+    release: Path,
+    truth: Truth,
+    clean_prob: Float[np.ndarray, " pairs"],
+    ranked: Path | None = None,
 ) -> Counted | None:
-    image_of = None
+    """Compare counting, and the scores of ``rank-pairs``, with a truth; ``None`` without sites."""
+    image_of, reader = None, make_reader(release, record.settings.data)
     if (path := record.settings.data.noise_file) is not None:
-        image_of = read_noise(path, *make_reader(release, record.settings.data).count_train())
-    found = count_signs_of(release, len(truth.known), image_of)
-    if found is None:
+        image_of = read_noise(path, *reader.count_train())
+    counts = count_signs_of(release, len(truth.known), image_of)
+    if counts is None:
         return None
-    signs, once = found
+    scores, once = counts
+    if ranked is not None:
+        if path is not None:
+            raise ConfigError(f"{ranked}: rank-pairs has not read the noise file of this run")
+        table = read_frame(ranked).set_index("key")
+        keys = reader.pair_names(len(truth.known))["key"]
+        if absent := {"clean_prob", "lemon"} - {*table} or {*keys} - {*table.index}:
+            raise FormatError(ranked, f"no {min(absent)}; rank the pairs of {release} again")
+        table = table.loc[keys]
+        clean, lemon = (table[name].to_numpy(np.float64) for name in ("clean_prob", "lemon"))
+        scores |= {"rank_pairs": clean, "lemon": -lemon}
     alone = Truth(truth.matched & once, truth.known & once)
-    scores = signs | {"clean_prob": clean_prob}
+    of_once = scores | {"clean_prob": clean_prob} if alone.has_both else {}
     return Counted(
-        {name: _auroc(truth, signs[name]) for name in signs},
+        {name: _auroc(truth, score) for name, score in scores.items()},
         int(alone.known.sum()),
         int((alone.known & ~alone.matched).sum()),
-        {name: _auroc(alone, of) for name, of in scores.items()} if alone.has_both else {},
+        {name: _auroc(alone, score) for name, score in of_once.items()},
     )
 
 
@@ -295,35 +319,28 @@ def quality(
     return DivisionQuality(epoch, auroc, by_statistic, called, both, precision, recall)
 
 
-def in_words(found: DivisionReport, *, every: bool) -> str:
+def in_words(report: DivisionReport, *, every: bool) -> str:
     """Write a report for the terminal, on request with a line for every epoch."""
-    mismatched = found.known - found.matched
-    lines = [
-        f"known pairs: {found.known} of {found.pairs}, {found.matched} matched, {mismatched} not",
-        *([_line("epoch", quality) for quality in found.epochs] if every else []),
-        _line("best epoch", found.best),
-        *(_counted_lines(found.counted) if found.counted else []),
-    ]
+    mismatched, counted = report.known - report.matched, report.counted
+    known = f"known pairs: {report.known} of {report.pairs}"
+    lines = [f"{known}, {report.matched} matched, {mismatched} not"]
+    lines += [_line("epoch", quality) for quality in report.epochs if every]
+    lines.append(_line("best epoch", report.best))
+    if counted is not None:
+        lines.append(f"AUROC of counting alone: {_figures(counted.auroc)}")
+        once = f"{counted.once} known, {counted.once_mismatched} mismatched"
+        auroc = _figures(counted.once_auroc) or "undefined"
+        lines.append(f"captions that stand once on their site: {once}; AUROC: {auroc}")
     return "\n".join(lines)
 
 
-def _counted_lines(counted: Counted) -> list[str]:
-    shown = ", ".join(f"{name} {value:.3f}" for name, value in counted.auroc.items())
-    lines = [f"AUROC of counting alone: {shown}"]
-    alone = ", ".join(f"{name} {value:.3f}" for name, value in counted.once_auroc.items())
-    lines.append(
-        f"captions that stand once on their site: {counted.once} known, "
-        f"{counted.once_mismatched} mismatched; AUROC: {alone or 'of one kind, none'}"
-    )
-    return lines
+def _figures(by_name: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in by_name.items())
 
 
 def _line(name: str, quality: DivisionQuality) -> str:
-    statistics = ", ".join(
-        f"{statistic} {value:.3f}" for statistic, value in quality.auroc_by_statistic.items()
-    )
     return (
         f"{name} {quality.epoch + 1}: AUROC of the clean probability {quality.auroc:.3f} "
-        f"(by statistic: {statistics}); {quality.clean} called clean, "
+        f"(by statistic: {_figures(quality.auroc_by_statistic)}); {quality.clean} called clean, "
         f"{quality.clean_matched} of them matched"
     )

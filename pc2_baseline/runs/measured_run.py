@@ -8,6 +8,7 @@ from resource import RUSAGE_SELF, getrusage
 import numpy as np
 import torch
 from jaxtyping import Float
+from pydantic import Field
 
 from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import score
@@ -16,9 +17,11 @@ from leaderboard.submission.archive import pack
 from now_builder.config import Strict
 from now_builder.formats.io import sha256_of, write_text
 from now_builder.formats.split import Split
+from pc2_baseline.analysis.truth import Counted, count_references, find_truth, read_division
 from pc2_baseline.config import Settings
+from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.retrieval import ensemble
-from pc2_baseline.runs.open_run import open_run, with_bank, without_hubs
+from pc2_baseline.runs.open_run import OpenRun, open_run, with_bank, without_hubs
 from pc2_baseline.runs.predict import describe
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import STATE, read_state
@@ -66,11 +69,13 @@ class Measured(Strict):
         networks: Number of networks whose similarities are averaged.
         one_network_rsum: rSum of the first network alone.
         two_networks_rsum: rSum of the first two networks; ``None`` for a method of one.
-        seconds: Time of all epochs, choosing the best one on dev included.
-        memory_gb: Largest resident size of the process in the training, in GiB; ``None`` if it was
-            ended before it could say.
-        gpu_memory_gb: Largest size of its tensors on the GPU, in GiB; ``None`` without a GPU.
+        seconds: Time of all epochs, evaluation on dev included.
+        memory_gb: Peak resident size of the training process, in GiB; ``None`` if unknown.
+        gpu_memory_gb: Peak size of its tensors on the GPU, in GiB; ``None`` without a GPU.
         auroc: AUROC of the best epoch's division, where the truth is known.
+        once_auroc: The same on captions that stand once on their site.
+        counted_auroc: AUROC of counting on the same pairs, by name of
+            :data:`~pc2_baseline.analysis.counting.REFERENCES`.
     """
 
     checkpoint: str
@@ -83,12 +88,14 @@ class Measured(Strict):
     memory_gb: float | None
     gpu_memory_gb: float | None
     auroc: float | None
+    once_auroc: float | None = None
+    counted_auroc: dict[str, float] = Field(default_factory=dict)
 
 
 def measure(release: Path, run: Path, settings: Settings, title: str) -> Measured:
     """Train a run, or resume it; score its best epoch on the test split.
 
-    The submission, the board's result and, last, the record are written next to the run folder.
+    Write the submission, the board's result and, last, the record next to the run folder.
     ``title`` is the method's name on the board.
     """
     _reset_peak_memory()
@@ -100,21 +107,23 @@ def measure(release: Path, run: Path, settings: Settings, title: str) -> Measure
     with opened.open(SPLIT, whole=True) as pairs:
         several = isinstance(method, Ensemble)
         scored = [
-            method.similarities(own) if isinstance(method, Ensemble) else [method.similarity(own)]
-            for own in (with_bank(pairs, bank) if bank else (pairs,))
+            method.similarities(part) if isinstance(method, Ensemble) else [method.similarity(part)]
+            for part in (with_bank(pairs, bank) if bank else (pairs,))
         ]
         owner = pairs.image_of
 
     def combined(networks: int) -> Float[np.ndarray, "images captions"]:
         """Return the mean similarity of the first networks, hubs corrected."""
-        own = [ensemble(each[:networks]) if several else each[0] for each in scored]
-        return without_hubs(*own) if bank else own[0]
+        means = [ensemble(each[:networks]) if several else each[0] for each in scored]
+        return without_hubs(*means) if bank else means[0]
 
     rsums = {n: recalls(combined(n), owner).rsum for n in (1, 2) if n <= len(scored[0])}
     pack(beside(run, ".zip"), combined(len(scored[0])), about)
     result = score(beside(run, ".zip"), release)
     write_result(beside(run, ".result.json"), result)
     last = read_state(run / LAST)
+    auroc = last.history[last.best_epoch].figures.get("auroc")
+    counted = None if auroc is None else _count(opened, last.best_epoch)
     record = Measured(
         checkpoint=sha256_of(run / BEST / STATE),
         rsum=result.rsum,
@@ -125,10 +134,24 @@ def measure(release: Path, run: Path, settings: Settings, title: str) -> Measure
         seconds=sum(epoch.seconds for epoch in last.history),
         memory_gb=round(memory / 2**30, 3) or None,
         gpu_memory_gb=round(gpu_memory / 2**30, 3) or None,
-        auroc=last.history[last.best_epoch].figures.get("auroc"),
+        auroc=auroc,
+        once_auroc=counted.once_auroc.get("clean_prob") if counted else None,
+        counted_auroc=counted.auroc if counted else {},
     )
     write_text(beside(run, ".json"), record.model_dump_json(indent=2) + "\n")
     return record
+
+
+def _count(opened: OpenRun, epoch: int) -> Counted | None:
+    """Compare counting, and the division of an epoch, with the truth of a run's pairs."""
+    truth = find_truth(opened.record, opened.release, None)
+    if truth is None:
+        return None
+    division = read_division(
+        opened.folder / DIVISIONS / f"{epoch:05}.safetensors", len(truth.known)
+    )
+    known = truth.without_taught(division)
+    return count_references(opened.record, opened.release, known, division["clean_prob"])
 
 
 def beside(run: Path, ending: str) -> Path:
@@ -149,7 +172,7 @@ def _peak_memory() -> int:
 
 
 def _reset_peak_memory() -> None:
-    """Let a run be measured by itself, though others ran in this process before."""
+    """Reset peak memory, so that earlier runs in this process do not count."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     reset = Path("/proc/self/clear_refs")

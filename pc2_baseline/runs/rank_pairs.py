@@ -37,22 +37,24 @@ from pc2_baseline.progress import bar
 
 COLUMNS = [
     "key", "url", "split", "pair_index", "clean_prob", "loss", "caption", "better_key",
-    "better_caption",
+    "better_caption", "lemon",
 ]  # fmt: skip
 _FOLDS, _SEED, _DRAW = 5, 0, 7
 _PENALTIES = np.geomspace(0.1, 1000.0, 13)
 _TEMPERATURE = 0.1
 _DRAWN = 1024
-"""Captions that a pair's own is compared with for its loss, the same for all pairs."""
+"""Number of captions that every pair's own caption is compared with for its loss."""
 _LISTED = 8
-"""Captions of the whole release among which the nearest better one is looked for."""
+"""Number of nearest captions among which a better one is looked for."""
 _LARGE = 10_000
-"""Training pairs from which on captions have wider LSA vectors."""
+"""Minimum number of training pairs for LSA vectors of width 256 in place of 64."""
+_NEIGHBOURS, _WEIGHT, _DECAY, _TRUST = 30, 5.0, 0.1, 5.0
+"""LEMoN's hyperparameters (k, beta = gamma, tau 1, tau 2) that are the same for all data sets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Outcome of ``rank-pairs``: the file, and how many pairs have a probability below one half."""
+    """Outcome of ``rank-pairs``; ``suspects`` have a clean probability below one half."""
 
     output: str
     pairs: int
@@ -63,27 +65,27 @@ class Ranking:
         """Return one line for the terminal."""
         return (
             f"{self.output}: {self.pairs} pairs, {self.suspects} of them with a clean probability "
-            f"below {THRESHOLD}; judged in {_FOLDS} folds by {self.folds_by}"
+            f"below {THRESHOLD}; {_FOLDS} folds by {self.folds_by}"
         )
 
 
 @dataclass(frozen=True)
 class _Regions:
-    """The cosine of a caption with the nearest region of a page, where a detector read words."""
+    """Cosines of captions with the region of a page whose words are nearest to them."""
 
     reading: Reading
     splits: Sequence[PairSet]
     letters: Float[Tensor, "pairs 256"]
 
     def of_each(self, rows: Int[Tensor, "pairs each"]) -> Float[Tensor, "pairs each"]:
-        """Return it for some captions of each pair, with the pair's page."""
+        """Compare each pair's page with captions of its own."""
         parts = torch.split(rows, [*map(len, self.splits)])
         best = self.reading.best_regions_of
-        return torch.cat([best(split, self.letters, own)
-                          for split, own in zip(self.splits, parts, strict=True)])  # fmt: skip
+        return torch.cat([best(split, self.letters, part)
+                          for split, part in zip(self.splits, parts, strict=True)])  # fmt: skip
 
     def of_all(self, rows: Int[np.ndarray, " some"]) -> Float[Tensor, "pairs some"]:
-        """Return it for some captions, the same for all pairs."""
+        """Compare each pair's page with the same captions."""
         letters, best = self.letters[rows], self.reading.best_regions
         return torch.cat([best(split, letters).float() for split in self.splits])
 
@@ -91,11 +93,11 @@ class _Regions:
 def rank_pairs(release: Path | str, output: Path | str, track: str | None = None) -> Ranking:
     """Write all pairs of a release as a CSV of :data:`COLUMNS`, the likeliest mismatch first.
 
-    Captions are regressed from pages by the ridge formula (:class:`Problem`), in folds that share
-    no domain where that comes out even, else no page, and never a caption: each pair is judged by a
-    fit to the other folds. Only two numbers come from all pairs, the penalty, which has the lowest
-    mean loss, and the factor of the first guess. The loss is InfoNCE among drawn captions, in nats;
-    a mixture over the losses gives the probabilities. The split of a blind round is left out.
+    Captions are predicted from pages by the ridge formula (:class:`Problem`). Pairs are in folds
+    that share no domain (no page if domains are too large) and never a caption; a fit to the other
+    folds judges each pair. Only the penalty with the lowest mean loss and the scale of the first
+    guess come from all pairs. The loss is InfoNCE against drawn captions, in nats; a mixture over
+    the losses gives the probabilities. The split of a blind round is left out.
 
     Raises:
         ConfigError: If ``output`` is no ``.csv`` or a folder, or the release has no such track.
@@ -119,8 +121,8 @@ def rank_pairs(release: Path | str, output: Path | str, track: str | None = None
         table = _pairs(reader, names)
         captions = [caption for split in splits for caption in split.captions]
         fold, folds_by = _folds(release, table, captions)
-        # The same tokens in another order are the same caption to both ways of comparing.
-        sorted_ids = [np.sort(one).tobytes() for one in captions]
+        # Captions with the same tokens in another order have the same vectors.
+        sorted_ids = [np.sort(caption).tobytes() for caption in captions]
         number = torch.from_numpy(np.unique(sorted_ids, return_inverse=True)[1])
         problem, regions = _problem(splits, reader.vocabulary.idx, fold)
         drawn = stream(_SEED, len(table), _DRAW).permutation(len(table))[:_DRAWN]
@@ -135,9 +137,10 @@ def rank_pairs(release: Path | str, output: Path | str, track: str | None = None
     table["loss"] = losses[penalty]
     for column in ("key", "caption"):
         table[f"better_{column}"] = np.where(better < 0, "", table[column].to_numpy()[better])
+    table["lemon"] = lemon_scores(problem.predict(penalty), unit(problem.captions))
     table["clean_prob"] = clean_posterior(losses[penalty], _SEED, one_variance=True)
     table = table.sort_values("loss", ascending=False, kind="stable")
-    table["clean_prob"] = table["clean_prob"].cummax()  # rounding apart, they rise
+    table["clean_prob"] = table["clean_prob"].cummax()  # monotone but for rounding
     write_text(output, table[COLUMNS].to_csv(index=False))
     suspects = int((table.clean_prob < THRESHOLD).sum())
     return Ranking(str(output), len(table), suspects, folds_by)
@@ -155,9 +158,9 @@ def _pairs(reader: ReleaseReader, names: Sequence[Split]) -> pd.DataFrame:
     if not is_ours(release):
         texts = [text.strip() for name in names for text in reader.texts(name)]
         return table.assign(url="", site="", caption=texts)
-    known = pd.DataFrame([asdict(pair) for pair in read_pairs(release)])
     columns = [*table.columns, "url", "site", "caption"]
-    table = table.merge(known[columns], "left", [*table.columns])
+    about = pd.DataFrame([asdict(pair) for pair in read_pairs(release)])[columns]
+    table = table.merge(about, "left", [*table.columns])
     if missing := table.key[table.url.isna()].tolist():
         problem = f"no row of {missing[0]}, which has a caption"
         raise FormatError(release / "pairs.parquet", problem)
@@ -167,7 +170,7 @@ def _pairs(reader: ReleaseReader, names: Sequence[Split]) -> pd.DataFrame:
 def _folds(
     release: Path, table: pd.DataFrame, captions: Sequence[np.ndarray]
 ) -> tuple[Int[np.ndarray, " pairs"], str]:
-    """Return each pair's fold, and whether folds are by domain: where none has twice its share."""
+    """Assign folds by domain, or by page if a fold would have over twice its share of pairs."""
     domains = pd.factorize(table.site.map(registrable_domain))[0]
     for groups, name in ((domains, "domain"), (np.arange(len(table)), "page")):
         with suppress(TrainingError):
@@ -182,7 +185,7 @@ def _folds(
 def _problem(
     splits: Sequence[PairSet], vocabulary: int, fold: Int[np.ndarray, " pairs"]
 ) -> tuple[Problem, _Regions | None]:
-    """Take mean regions, and the captions' LSA vectors, with their letters where words are read."""
+    """Prepare mean regions and LSA vectors; with letters if the detector has read words."""
     pages, train = torch.cat([mean_regions(split) for split in splits]), splits[0]
     mean, scale = centre_and_scale(pages)
     pages = (pages - mean) / scale
@@ -198,8 +201,8 @@ def _problem(
     captions = torch.cat([letters, unit(captions)], 1)
     read = torch.cat([read * guess_scale(read, letters), nothing], 1)
     regions = _Regions(reading, splits, letters)
-    own = regions.of_each(torch.arange(len(pages))[:, None])[:, 0]
-    return Problem(pages, captions, fold, read, own), regions
+    nearest = regions.of_each(torch.arange(len(pages))[:, None])[:, 0]
+    return Problem(pages, captions, fold, read, nearest), regions
 
 
 def info_nce_of_pairs(
@@ -209,35 +212,77 @@ def info_nce_of_pairs(
     same: Bool[Tensor, "pairs drawn"],
     near: Float[Tensor, "rows columns"],
 ) -> Float[np.ndarray, " pairs"]:
-    """Return the loss of all pairs against drawn captions other than their own (``same``)."""
+    """Return the loss of each pair against drawn captions; ``same`` marks its own caption."""
     predicted, captions = problem.predict(penalty), unit(problem.captions)
-    own = (predicted * captions).sum(1) + problem.nearest
+    positive = (predicted * captions).sum(1) + problem.nearest
     others = predicted.float() @ captions[drawn].float().T + near
     others.masked_fill_(same, -torch.inf)
     against = torch.logsumexp(others.div_(_TEMPERATURE), 1).double()
-    loss: np.ndarray = torch.logaddexp(own / _TEMPERATURE, against).sub(own / _TEMPERATURE).numpy()
-    return loss
+    loss = torch.logaddexp(positive / _TEMPERATURE, against).sub(positive / _TEMPERATURE)
+    return np.asarray(loss.numpy())
 
 
 def nearest_better(
     problem: Problem, penalty: float, regions: _Regions | None, number: Int[Tensor, " pairs"]
 ) -> Int[np.ndarray, " pairs"]:
-    """Return the pair whose caption fits each page best, and better than its own; -1: none.
+    """Return the pair whose caption fits each page best, and better than its own; -1 if none does.
 
-    Captions are listed by the fit alone, and the listed ones compared with all that counts.
+    The fit alone lists candidates; regions are compared with these.
     """
     predicted, captions = problem.predict(penalty), unit(problem.captions)
-    own, blocks = (predicted * captions).sum(1) + problem.nearest, cut(np.arange(len(number)), 256)
-    listed, cosines = [], []
-    for block in bar(blocks, "captions", len(blocks)):
-        found = predicted[block].float() @ captions.float().T
-        found.masked_fill_(number[block][:, None] == number, -torch.inf)
-        top = found.topk(min(_LISTED, len(number)))
-        listed.append(top.indices)
-        cosines.append(top.values)
-    rows, score = torch.cat(listed), torch.cat(cosines).double()
-    if regions:
-        score += regions.of_each(rows)
+    positive = (predicted * captions).sum(1) + problem.nearest
+    cosines, rows = _nearest(predicted, captions, number, _LISTED)
+    score = cosines + regions.of_each(rows) if regions else cosines
     score, place = score.max(1)
     nearest = rows.gather(1, place[:, None])[:, 0]
-    return torch.where(score > own + 1e-5, nearest, -1).numpy()  # more than rounding
+    return torch.where(score > positive + 1e-5, nearest, -1).numpy()  # more than rounding
+
+
+def _nearest(
+    queries: Float[Tensor, "pairs dim"],
+    keys: Float[Tensor, "pairs dim"],
+    group: Int[Tensor, " pairs"],
+    count: int,
+) -> tuple[Float[Tensor, "pairs count"], Int[Tensor, "pairs count"]]:
+    """Return cosines and rows of the keys nearest to each query, without keys of its group."""
+    queries, keys, tops = queries.float(), keys.float(), []
+    blocks = cut(np.arange(len(keys)), 256)
+    for block in bar(blocks, "neighbours", len(blocks)):
+        cosines = queries[block] @ keys.T
+        cosines.masked_fill_(group[block][:, None] == group, -torch.inf)
+        tops.append(cosines.topk(min(count, len(keys) - 1)))
+    values, rows = (torch.cat(part) for part in zip(*tops, strict=True))
+    return values.double(), rows
+
+
+def lemon_scores(
+    images: Float[Tensor, "pairs dim"], captions: Float[Tensor, "pairs dim"]
+) -> Float[np.ndarray, " pairs"]:
+    r"""Score pairs by their multimodal neighbours; high means mismatched.
+
+    The score is :math:`d(x, y) + \beta s_n + \gamma s_m`, with :math:`d` one less the cosine.
+    :math:`s_n` is the mean over the nearest images :math:`x_i` of
+    :math:`d(y, y_i) e^{-\tau_1 d(x, x_i) - \tau_2 d(x_i, y_i)}`: their captions are far from this
+    one, most of all those of near images that match their own captions. :math:`s_m` is the same
+    over the nearest captions, with the distances of their images.
+
+    Args:
+        images: Unit vectors in the space of captions; here those that ridge regression predicts.
+        captions: Unit vectors.
+
+    Source:
+        LEMoN (Zhang et al., ICML 2025), with its fixed hyperparameters.
+
+    Differs:
+        Their vectors are CLIP's. Here all pairs are neighbours of each other, without a
+        validation set.
+    """
+    distance = 1 - (images * captions).sum(1)
+    score, rows = distance.clone(), torch.arange(len(distance))
+    for space, other in ((images, captions), (captions, images)):
+        cosines, neighbours = _nearest(space, space, rows, _NEIGHBOURS)
+        weight = torch.exp(_DECAY * (cosines - 1) - _TRUST * distance[neighbours])
+        for block in cut(rows.numpy(), 256):
+            far = 1 - torch.einsum("pd,pnd->pn", other[block], other[neighbours[block]])
+            score[block] += _WEIGHT * (weight[block] * far).mean(1)
+    return np.asarray(score.numpy())

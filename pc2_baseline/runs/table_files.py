@@ -23,34 +23,41 @@ from pc2_baseline.runs.measured_run import Measured, Run, beside
 
 LEGEND = (
     "Recalls in percent on the test split, at the epoch that dev chose; ± is the standard "
-    "deviation (n − 1) over the seeds. Within sites: rSum among the pages of the query's own "
-    "site, the mean over sites. Dev rSum: of that epoch, to compare settings by. "
-    "Networks: how many are averaged; one network: the first of several; two: its first two. "
-    "Behind: rSum points below the best row, and p of the paired sign-flip test over "
-    "the test images, or their owners if the release is split by domain, on the mean of the seeds, "
-    "with Holm's correction; it does not cover the choice of seeds. Seconds: all epochs, choosing "
-    "on dev included. Memory: the largest size of the process in training. AUROC: of the division "
-    "at that epoch. Rows marked as reported are printed in papers; references know nothing but "
-    "what they are named after."
+    "deviation (n − 1) over the seeds. Within sites, within languages: rSum among the pages of the "
+    "query's own site (language), the mean over sites (languages). Dev rSum: of that epoch, to "
+    "compare settings by. Networks: how many are averaged; one network: the first of several; two: "
+    "its first two. Behind: rSum points below the best row, and p of the paired sign-flip test "
+    "over the test images, or their owners if the release is split by domain, on the mean of the "
+    "seeds, with Holm's correction; it does not cover the choice of seeds. Seconds: all epochs, "
+    "choosing on dev included. Memory: the largest size of the process in training. AUROC: of the "
+    "division at that epoch; once: on captions that stand once on their site. Copies, URL kind, "
+    "language: AUROC of counting alone on the same pairs, which a division must exceed. Rows "
+    "marked as reported are printed in papers; references know nothing but what they are named "
+    "after."
 )
 RECALLS = tuple(f"{way}_R@{cutoff}" for way in ("i2t", "t2i") for cutoff in CUTOFFS)
-MEASURED = ("one_network_rsum", "two_networks_rsum", "dev_rsum", "seconds", "memory_gb",
-            "gpu_memory_gb", "auroc")  # fmt: skip
-FIGURES = (*RECALLS, "rsum", "within_site_rsum", *MEASURED)
-"""Names of the figures of a run, each a column of ``table.csv``, with ``_sd`` behind the next."""
+WITHIN = ("within_site", "within_language")
+"""Fields of a result with a mean rSum over groups."""
 
 HEADINGS = {
     **{name: f"{'Image to text' if name[0] == 'i' else 'Text to image'} {name[4:]}"
        for name in RECALLS},
-    "rsum": "rSum", "within_site_rsum": "within sites", "dev_rsum": "dev rSum",
-    "one_network_rsum": "rSum, one network",
+    "rsum": "rSum", "within_site_rsum": "within sites", "within_language_rsum": "within languages",
+    "dev_rsum": "dev rSum", "one_network_rsum": "rSum, one network",
     "two_networks_rsum": "rSum, two networks", "networks": "networks", "behind": "behind",
     "p": "p", "seconds": "seconds", "memory_gb": "memory, GiB", "gpu_memory_gb": "GPU memory, GiB",
-    "auroc": "AUROC",
+    "auroc": "AUROC", "once_auroc": "AUROC, once", "copies_auroc": "copies",
+    "url_kind_auroc": "URL kind", "language_auroc": "language",
 }  # fmt: skip
-_BOLD = (*RECALLS, "rsum", "within_site_rsum", "one_network_rsum", "two_networks_rsum")
-_RARE = ("within_site_rsum", "gpu_memory_gb", "auroc")
-_DIGITS = {"seconds": 0, "networks": 0, "memory_gb": 2, "gpu_memory_gb": 2, "auroc": 3, "p": 3}
+FIGURES = [name for name in HEADINGS if name not in {"networks", "behind", "p"}]
+"""Names of the figures of a run, each a column of ``table.csv``, with ``_sd`` behind the next."""
+
+_AUROCS = tuple(name for name in FIGURES if name.endswith("auroc"))
+_BOLD = {*RECALLS, *(name for name in FIGURES if name.endswith("rsum"))} - {"dev_rsum"}
+_RARE = {"within_site_rsum", "within_language_rsum", "gpu_memory_gb", *_AUROCS}
+_DIGITS = {"seconds": 0, "networks": 0, "memory_gb": 2, "gpu_memory_gb": 2, "p": 3,
+           **dict.fromkeys(_AUROCS, 3)}  # fmt: skip
+_ROW = ["track", "method"]
 _TEX = str.maketrans({
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$",
@@ -67,33 +74,33 @@ def write_table(
 ) -> str:
     """Write ``table.md``, ``.tex``, ``.csv`` and ``.html``; return the Markdown.
 
-    Rows (track and method) that are asked for come first; a row may be without runs.
+    Rows (track and method) in ``asked`` come first; a row may have no runs.
     """
     table = summarise(release, asked, records, failures)
-    columns = ["track", "method", "evidence", "networks", "seeds"]
+    columns = [*_ROW, "evidence", "networks", "seeds"]
     columns += [part for name in FIGURES for part in (name, f"{name}_sd")]
     text = table[[*columns, "behind", "p", "notes"]].to_csv(index=False, lineterminator="\n")
     markdown, latex, pages = "", "% \\usepackage{booktabs}\n", []
     for title, part in table.groupby("section", sort=False):
         cells, best = _cells(part)
         shared = cells["Method"].groupby(part.notes, sort=False).agg(", ".join)
-        below = [f"{names}: {note}" for note, names in shared.items() if note]
-        own = _marked(cells, best, lambda text: text.replace("|", "\\|"), "**{}**")
-        lines = [[*own], ["---", *["--:"] * (own.shape[1] - 1)], *own.to_numpy().tolist()]
+        notes = [f"{names}: {note}" for note, names in shared.items() if note]
+        plain = _marked(cells, best, lambda text: text.replace("|", "\\|"), "**{}**")
+        lines = [[*plain], ["---", *["--:"] * (plain.shape[1] - 1)], *plain.to_numpy().tolist()]
         markdown += f"### {title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
-        markdown += "\n" + "".join(f"- {note}\n" for note in below) + "\n" * bool(below)
-        own = _marked(cells, best, lambda text: text.translate(_TEX), r"\textbf{{{}}}")
-        align = "l" + "r" * (own.shape[1] - 1)
-        latex += f"% {title}\n{own.to_latex(index=False, escape=False, column_format=align)}"
-        latex += "".join(f"% {note}\n" for note in below)
-        own = _marked(cells, best, escape, "<b>{}</b>")
-        pages.append((title, own.to_html(index=False, escape=False, border=0), below))
+        markdown += "\n" + "".join(f"- {note}\n" for note in notes) + "\n" * bool(notes)
+        tex = _marked(cells, best, lambda text: text.translate(_TEX), r"\textbf{{{}}}")
+        align = "l" + "r" * (tex.shape[1] - 1)
+        latex += f"% {title}\n{tex.to_latex(index=False, escape=False, column_format=align)}"
+        latex += "".join(f"% {note}\n" for note in notes)
+        page = _marked(cells, best, escape, "<b>{}</b>")
+        pages.append((title, page.to_html(index=False, escape=False, border=0), notes))
     template = template_environment("pc2_baseline.runs").get_template("table.html.j2")
     write_text(out / "table.tex", latex)
     write_text(out / "table.csv", text)
     write_text(out / "table.html", template.render(tables=pages, legend=LEGEND))
-    write_text(out / "table.md", f"{markdown}{LEGEND}\n")
-    return f"{markdown}{LEGEND}\n"
+    write_text(out / "table.md", markdown := f"{markdown}{LEGEND}\n")
+    return markdown
 
 
 def summarise(
@@ -104,58 +111,68 @@ def summarise(
 ) -> pd.DataFrame:
     """Return a line for each row: mean and deviation of its runs, and the test against the best.
 
-    Below those of a track are the rows that papers report for its test split, and references.
+    Rows that papers report for a track's test split follow its own rows, and then references.
     """
-    runs = sorted(records, key=lambda run: run.seed)
-    rows = list(dict.fromkeys([*asked, *(run.row for run in runs)]))
-    results: dict[tuple[str, str], list[Result]] = {row: [] for row in rows}
-    figures = []
-    for run in runs:
-        result = read_result(beside(run.folder, ".result.json"))
-        results[run.row].append(result)
-        recalls = dict(zip(RECALLS, (*result.i2t.values(), *result.t2i.values()), strict=True))
-        key = {"track": run.row[0], "method": run.row[1], "seeds": str(run.seed)}
-        within = result.within_site
-        recalls["within_site_rsum"] = within.rsum if within else np.nan
-        figures.append(key | recalls | dict(records[run]))
-    by_run = pd.DataFrame(figures, columns=["track", "method", "seeds", "networks", *FIGURES])
-    own = by_run.astype(dict.fromkeys(FIGURES, float)).groupby(["track", "method"], sort=False)
-    mean, sd = own[list(FIGURES)].mean(), own[list(FIGURES)].std().add_suffix("_sd")
-    lines = pd.concat([own["seeds"].agg(" ".join), own["networks"].first(), mean, sd], axis=1)
-    lines = lines.reindex(pd.MultiIndex.from_tuples(rows, names=["track", "method"]))
+    results = {
+        run: read_result(beside(run.folder, ".result.json"))
+        for run in sorted(records, key=lambda run: run.seed)
+    }
+    rows = list(dict.fromkeys([*asked, *(run.row for run in results)]))
+    figures = [_figures(run, records[run], result) for run, result in results.items()]
+    by_run = pd.DataFrame(figures, columns=[*_ROW, "seeds", "networks", *FIGURES])
+    grouped = by_run.astype(dict.fromkeys(FIGURES, float)).groupby(_ROW, sort=False)
+    mean, deviation = grouped[FIGURES].mean(), grouped[FIGURES].std().add_suffix("_sd")
+    names = grouped["seeds"].agg(" ".join), grouped["networks"].first()
+    lines = pd.concat([*names, mean, deviation], axis=1)
+    lines = lines.reindex(pd.MultiIndex.from_tuples(rows, names=_ROW))
     lines[["evidence", "behind", "p"]] = "scored", np.nan, np.nan
-    said: dict[tuple[str, str], list[str]] = {row: [] for row in rows}
-    for run, why in failures.items():
-        said[run.row].append(f"seed {run.seed} failed: {why}")
-    for row, texts in said.items():
-        texts += [f"not ranked: {result.reason}" for result in results[row] if result.reason]
-    lines["notes"] = ["; ".join(dict.fromkeys(texts)) for texts in said.values()]
+    notes = [(run.row, f"seed {run.seed} failed: {why}") for run, why in failures.items()]
+    notes += [(run.row, f"not ranked: {one.reason}") for run, one in results.items() if one.reason]
+    lines["notes"] = [
+        "; ".join(dict.fromkeys(note for row, note in notes if row == one)) for one in rows
+    ]
     parts = []
-    for track in dict.fromkeys(track for track, _ in rows):
-        part = lines.loc[[track]].reset_index()
+    for track, part in lines.reset_index().groupby("track", sort=False):
         title = f"{release.name}, {track}"
-        scored = part.rsum.notna()
-        if scored.any():
-            of_rows = [results[track, method] for method in part.method[scored]]
-            hits = np.stack([mean_hits(each) for each in of_rows])
+        by_method = [
+            [result for run, result in results.items() if run.row == (track, method)]
+            for method in part.method
+        ]
+        if of_rows := [of_row for of_row in by_method if of_row]:
+            scored, first = part.rsum.notna(), of_rows[0][0]
+            hits = np.stack([mean_hits(of_row) for of_row in of_rows])
             part.loc[scored, "behind"] = 100 * (hits.mean(axis=1).max() - hits.mean(axis=1))
-            first = of_rows[0][0]
             owners = first.ranks.clusters()[0] if first.ranks else None
             part.loc[scored, "p"] = p_against_first(
                 hits if owners is None else np.stack([np.bincount(owners, row) for row in hits])
             )
-            images, captions = f"{first.n_images:,}", f"{first.n_pairs:,}"
-            size = f"{captions} pairs" if images == captions else (
-                f"{images} images, {captions} captions")  # fmt: skip
-            board = BOARD_FACTS[boards_of(first)[0]].title
-            title = f"{board}: {release.resolve().name}, test split, {size}"
-            if first.within_site:
-                count, chance = first.within_site.count, first.within_site.chance
-                title += f"; within {count} sites, by chance {chance:.1f}"
-            part = pd.concat([part, pd.DataFrame(other_rows(first)).assign(track=track)])
-        parts.append(part.assign(section=title))
+            title = _title(release, first)
+        others = pd.DataFrame(other_rows(of_rows[0][0]) if of_rows else [])
+        parts += [part.assign(section=title), others.assign(track=track, section=title)]
     table = pd.concat(parts, ignore_index=True)
     return table.astype({"networks": "Int64"}).fillna({"seeds": "", "notes": ""})
+
+
+def _figures(run: Run, record: Measured, result: Result) -> dict[str, Any]:
+    """Return the cells of a run by column."""
+    within = {f"{name}_rsum": group.rsum for name in WITHIN if (group := getattr(result, name))}
+    counted = {f"{name}_auroc": value for name, value in record.counted_auroc.items()}
+    recalls = dict(zip(RECALLS, (*result.i2t.values(), *result.t2i.values()), strict=True))
+    row = dict(zip((*_ROW, "seeds"), (*run.row, str(run.seed)), strict=True))
+    return row | recalls | within | counted | dict(record)
+
+
+def _title(release: Path, result: Result) -> str:
+    """Return the title of a section: its board, release and size."""
+    images, captions = f"{result.n_images:,}", f"{result.n_pairs:,}"
+    pairs = f"{captions} pairs" if images == captions else f"{images} images, {captions} captions"
+    board = BOARD_FACTS[boards_of(result)[0]].title
+    title = f"{board}: {release.resolve().name}, test split, {pairs}"
+    if sites := result.within_site:
+        title += f"; within {sites.count} sites, by chance {sites.chance:.1f}"
+    if languages := result.within_language:
+        title += f"; within {languages.count} languages, by chance {languages.chance:.1f}"
+    return title
 
 
 def mean_hits(results: Iterable[Result]) -> Float[np.ndarray, " images"]:

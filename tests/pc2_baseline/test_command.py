@@ -113,13 +113,19 @@ def test_the_builder_reads_what_a_run_believes(trained, tiny):
     assert read_clean_prob(trained, tiny) == expected
 
 
-def test_division_in_words_has_a_line_an_epoch_on_request(trained, tiny):
+def test_division_in_words_has_a_line_an_epoch_on_request(trained, tiny, tmp_path):
     done = call("division", trained, "--truth", tiny / "truth.csv", "--every-epoch")
     assert done.stdout.count("AUROC of the clean probability") == 5
     assert "known pairs: 24 of 24, 15 matched, 9 not" in done.stdout
     last = done.stdout.splitlines()[-2:]
     assert last[0].startswith("AUROC of counting alone: copies 0.")
     assert last[1].startswith("captions that stand once on their site: ")
+    assert call("rank-pairs", tiny, "-o", tmp_path / "pairs.csv").returncode == 0
+    names = {"copies", "url_kind", "language", "rank_pairs", "lemon"}
+    found = json.loads(call("division", trained, "--truth", tiny / "truth.csv",
+                            "--pairs", tmp_path / "pairs.csv", "--json").stdout)  # fmt: skip
+    assert set(found["counted"]["auroc"]) == names
+    assert set(found["counted"]["once_auroc"]) == {*names, "clean_prob"}
 
 
 def test_a_truth_file_that_cannot_be_used_ends_in_one_line(trained, tmp_path):

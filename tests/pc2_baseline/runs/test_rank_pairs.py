@@ -44,6 +44,7 @@ def test_the_shuffled_pairs_are_found_and_come_first(noisy, tmp_path):
     assert (~matched[:100]).mean() > 0.95
     assert found.clean_prob.mean() == pytest.approx(matched.mean(), abs=0.1)
     assert (np.diff(found.clean_prob) >= 0).all(), "the surest mismatch first"
+    assert roc_auc_score(~matched, found.lemon) > 0.85
     assert (np.diff(found.loss) <= 0).all(), "a higher loss is never a higher probability"
     rows = {pair.key: pair for pair in read_pairs(noisy)}
     for row in found.itertuples():
@@ -89,6 +90,24 @@ def test_losses_are_those_of_the_slow_loop(easy, tmp_path, monkeypatch):
         against = np.exp(cosines[~same] / 0.1).sum()
         own = np.exp(cosines[row] / 0.1)
         assert loss[row] == pytest.approx(-np.log(own / (own + against)), abs=1e-3)
+
+
+def test_lemon_scores_are_those_of_the_slow_loop():
+    draws = np.random.default_rng(3)
+    images, captions = (draws.normal(size=(40, 6)) for _ in range(2))
+    images, captions = (x / np.linalg.norm(x, axis=1)[:, None] for x in (images, captions))
+    found = module.lemon_scores(torch.from_numpy(images), torch.from_numpy(captions))
+    for row in range(40):
+        expected = 1 - images[row] @ captions[row]
+        for space, other in ((images, captions), (captions, images)):
+            others = [one for one in range(40) if one != row]
+            near = sorted(others, key=lambda one: -space[row] @ space[one])[:30]
+            parts = []
+            for one in near:
+                here, pair = 1 - space[row] @ space[one], 1 - images[one] @ captions[one]
+                parts.append((1 - other[row] @ other[one]) * np.exp(-0.1 * here - 5 * pair))
+            expected += 5 * np.mean(parts)
+        assert found[row] == pytest.approx(expected, abs=1e-6)
 
 
 def test_no_fit_sees_a_pair_that_it_judges_nor_its_domain(noisy, tmp_path, monkeypatch):

@@ -146,6 +146,9 @@ def test_costs_and_the_divisions_auroc_come_from_the_runs_own_log(made, tiny, tm
         assert 0.1 < float(line["memory_gb"]) < 20
         assert line["gpu_memory_gb"] == ""
     assert line_of(out, "one")["auroc"] == "", "SGR makes no division"
+    line = line_of(out, "three")
+    for name in ("auroc", "once_auroc", "copies_auroc", "url_kind_auroc", "language_auroc"):
+        assert 0 <= float(line[name]) <= 1
     run = shutil.copytree(run_of(out, "three", 0), tmp_path / "seed-0")
     path = run / "last" / "state.json"
     state = json.loads(path.read_text())
@@ -231,13 +234,14 @@ def test_a_release_split_by_domain_has_rsum_within_sites_and_is_tested_by_owner(
         result = read_result(path)
         owners = tuple(row % 2 for row in range(result.n_images))
         ranks = result.ranks.model_copy(update={"site_owners": owners})
-        return result.model_copy(update={"ranks": ranks, "within_site": sites})
+        groups = {"within_site": sites, "within_language": sites}
+        return result.model_copy(update={"ranks": ranks, **groups})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pc2_baseline.runs.table_files.read_result", by_domain)
         markdown = write_table(tmp_path, tiny, [], records, {})
-    assert "; within 2 sites, by chance 320.0" in markdown
-    assert "| within sites |" in markdown
+    assert "; within 2 sites, by chance 320.0; within 2 languages, by chance 320.0" in markdown
+    assert "| within sites | within languages |" in markdown
     assert [float(line_of(tmp_path, name)["within_site_rsum"]) for name in ("one", "three")] == [
         600
     ] * 2
