@@ -502,6 +502,12 @@ def _pinned_make(
         int | None,
         typer.Option(min=1, max=100, help="Maximum pages of each site; by default the list's 20."),
     ] = None,
+    balanced: Annotated[
+        bool,
+        typer.Option(
+            "--balanced", help="Limit each kind of site in a language to a third of the pages."
+        ),
+    ] = False,
     force: Force = False,
 ) -> None:
     """Fetch sites at their commits (git), lay them out, and list their pages with a description.
@@ -514,7 +520,7 @@ def _pinned_make(
     from now_builder.pinned.sites import LIST
 
     named = [name.strip() for name in (languages or "").split(",") if name.strip()]
-    choice = Choice(sites, only, named, pages)
+    choice = Choice(sites, only, named, pages, balanced)
     typer.echo(make(web, listed or LIST, choice, Source(mirrors), force=force))
 
 

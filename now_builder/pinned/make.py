@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +30,7 @@ from now_builder.program.progress import Progress
 
 _AT_ONCE = 4
 _RECORDS = ".sites"
-"""Folder of a JSON for each site that is done."""
+"""Folder with a JSON file for each finished site."""
 
 Made = tuple[MadeSite, list[str]]
 """A site's row and the URLs of its pages."""
@@ -40,16 +41,19 @@ class Choice:
     """Part of a list.
 
     Attributes:
-        sites: Number of sites, drawn evenly from those chosen; a larger number adds to a smaller.
-        only: Text file of repositories, ``owner/name`` a line; others are left out.
-        languages: Languages of the sites, as the list names them; all if there is none.
-        pages: Pages of each site at most, in place of the list's numbers.
+        sites: Number of sites, drawn evenly; a larger draw contains a smaller one.
+        only: Text file of the repositories to choose, ``owner/name`` a line.
+        languages: Languages of the sites, as the list names them; all if empty.
+        pages: Maximum number of pages of each site, in place of the list's numbers.
+        balanced: Whether sites are left out until no kind of site in one language, such as Chinese
+            blogs, has more than a third of the pages.
     """
 
     sites: int | None = None
     only: Path | None = None
     languages: Collection[str] = ()
     pages: int | None = None
+    balanced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,32 +81,32 @@ def make(
 ) -> PinnedSummary:
     """Fetch the sites of a list; write ``WEB/<host>/``, ``urls.txt`` and, last, ``sites.csv``.
 
-    If ``judged.csv`` lies beside the list, its verdicts on listed pages go to ``WEB/judged.csv``;
-    if none does, those of the package on the sites that its own list has at the same commit.
+    Verdicts on listed pages are copied to ``WEB/judged.csv`` from the ``judged.csv`` next to the
+    list; without one, from the package's, for sites that its list has at the same commit.
 
-    A site that cannot be had is a row with its status and reason. Sites that are done are kept;
-    those that could not be had are tried again. The same list gives the same bytes.
+    A site that cannot be fetched becomes a row with its status and reason. A second call keeps
+    finished sites and retries the others. The same list gives the same bytes.
 
     Args:
-        web: Folder to write; nothing outside it is written.
-        listed: The list, by default that of the package.
-        choice: Which sites of the list, and how many pages of each.
+        web: Folder to write; nothing is written outside it.
+        listed: The list; default: the package's.
+        choice: Which sites of the list to make, and how many pages of each.
         source: Where the repositories come from.
-        force: Whether sites that are done are fetched again.
+        force: Whether to fetch finished sites again.
 
     Raises:
-        ConfigError: If ``web`` holds other files or the list, another command is writing in it, or
-            ``source`` has no folder, or no site is chosen.
-        FormatError: If the list, or the table of verdicts beside it, cannot be read.
+        ConfigError: If ``web`` contains other files or the list, another command writes there,
+            ``source`` has no folder, or the choice does not fit the list.
+        FormatError: If the list, or the table of verdicts next to it, cannot be read.
     """
     if listed.resolve().parent == web.resolve():
-        raise ConfigError(f"--list {listed}: lies in the folder to write; copy it out of {web}")
+        raise ConfigError(f"--list {listed}: in the folder to write. Copy it out of {web}")
     rows = _chosen(read_sites(listed), choice)
     judged = _read_judged(listed, rows)
     if source.mirrors is not None and not source.mirrors.is_dir():
-        raise ConfigError(f"--from {source.mirrors}: no such folder")
+        raise ConfigError(f"--from {source.mirrors}: folder not found")
     if web.is_dir() and any(web.iterdir()) and not (web / _RECORDS).is_dir():
-        raise ConfigError(f"{web}: holds other files; expected a new folder or a pinned web")
+        raise ConfigError(f"{web}: contains other files. Give a new folder or a pinned web")
     with lock_folder(web):
         return _make_web(web, rows, judged, source, force=force)
 
@@ -120,21 +124,21 @@ def _make_web(
     urls = [url for site in rows for url in made[site.host][1]]
     write_text(web / "urls.txt", "".join(f"{url}\n" for url in urls))
     (web / "judged.csv").unlink(missing_ok=True)
-    own: Any = () if judged is None else judged[judged["url"].isin(urls)]
+    verdicts: Any = () if judged is None else judged[judged["url"].isin(urls)]
     if judged is not None:
-        write_text(web / "judged.csv", own.to_csv(index=False))
+        write_text(web / "judged.csv", verdicts.to_csv(index=False))
     table = [made[site.host][0] for site in rows]
     write_sites(web / "sites.csv", table)
     statuses = Counter(row.status for row in table)
-    return PinnedSummary(web, len(urls), dict(statuses.most_common()), len(own))
+    return PinnedSummary(web, len(urls), dict(statuses.most_common()), len(verdicts))
 
 
 def _read_judged(listed: Path, sites: Iterable[Site]) -> Any:
     """Read the verdicts on pages by URL; ``None`` if there are none on these sites."""
     path = listed.with_name("judged.csv")
     if not path.exists():
-        own = {(site.host, *_identity(site)[:3]) for site in read_sites(LIST)}
-        hosts = {site.host for site in sites if (site.host, *_identity(site)[:3]) in own}
+        packaged = {(site.host, *_identity(site)[:3]) for site in read_sites(LIST)}
+        hosts = {site.host for site in sites if (site.host, *_identity(site)[:3]) in packaged}
         table = read_frame(LIST.with_name("judged.csv"))
         table = table[[urlsplit(url).netloc in hosts for url in table["url"]]]
         return None if table.empty else table
@@ -145,32 +149,53 @@ def _read_judged(listed: Path, sites: Iterable[Site]) -> Any:
 
 
 def _chosen(rows: list[Site], choice: Choice) -> list[Site]:
-    """Return the chosen sites in the list's order.
+    """Return the chosen sites, in the order of the list.
 
     Raises:
-        ConfigError: If the list has none of a repository or language that was asked for.
+        ConfigError: If the list lacks a chosen repository or language, or cannot be balanced.
     """
     only: set[str] = set()
     if choice.only is not None:
-        lines = read_lines(choice.only, "no such file; expected a repository a line")
+        lines = read_lines(choice.only, "file not found; expected a repository a line")
         only = {line.strip() for line in lines} - {""}
-    for option, asked, listed in (
+    for option, names, listed in (
         (f"--only {choice.only}", only, {site.repository for site in rows}),
         ("--languages", choice.languages, {site.language for site in rows}),
     ):
-        if absent := sorted({*asked} - listed):
+        if absent := sorted({*names} - listed):
             raise ConfigError(f"{option}: no site of the list is {', '.join(absent[:3])}")
     if choice.only is not None:
         rows = [site for site in rows if site.repository in only]
     if choice.languages:
         rows = [site for site in rows if site.language in choice.languages]
-    hashes = {site: hashlib.sha256(site.host.encode()).digest() for site in rows}
-    drawn = set(sorted(rows, key=hashes.__getitem__)[: choice.sites])
-    return [replace(site, pages=choice.pages or site.pages) for site in rows if site in drawn]
+    drawn = sorted(rows, key=lambda site: hashlib.sha256(site.host.encode()).digest())
+    kept = set((_balanced(drawn) if choice.balanced else drawn)[: choice.sites])
+    return [replace(site, pages=choice.pages or site.pages) for site in rows if site in kept]
+
+
+def _balanced(sites: list[Site]) -> list[Site]:
+    """Leave out the last sites of each kind and language that has over a third of the pages."""
+    while True:
+        pages = Counter[tuple[str, str]]()
+        for site in sites:
+            pages[_group(site)] += site.pages
+        if len(pages) < 3:
+            raise ConfigError(f"--balanced: {len(pages)} kinds of sites, expected 3 or more")
+        [(largest, most)] = pages.most_common(1)
+        if 3 * most <= pages.total():
+            return sites
+        room = (pages.total() - most) // 2
+        running = accumulate(site.pages * (_group(site) == largest) for site in sites)
+        sites = [site for site, sum_ in zip(sites, running, strict=True)
+                 if _group(site) != largest or sum_ <= room]  # fmt: skip
+
+
+def _group(site: Site) -> tuple[str, str]:
+    return site.language.partition("-")[0], site.kind
 
 
 def _make_all(web: Path, sites: Sequence[Site], source: Source, total: int) -> dict[str, Made]:
-    """Make several sites at once; a stop ends what runs."""
+    """Make several sites at once; an interruption stops git."""
     git = Git()
     made = {}
     with (
@@ -179,7 +204,7 @@ def _make_all(web: Path, sites: Sequence[Site], source: Source, total: int) -> d
     ):
         try:
             left = {pool.submit(_make, web, site, source, git) for site in sites}
-            while left:  # a wait without end can miss a signal that comes just before it
+            while left:  # without a timeout, a signal just before the wait would be missed
                 done, left = wait(left, 1.0, FIRST_COMPLETED)
                 for row, urls in (future.result() for future in done):
                     made[row.host] = row, urls
@@ -191,7 +216,7 @@ def _make_all(web: Path, sites: Sequence[Site], source: Source, total: int) -> d
 
 
 def _make(web: Path, site: Site, source: Source, git: Git) -> Made:
-    """Make one site; a record is left of one that is ``ok``."""
+    """Make one site, and record it if it is ``ok``."""
     home, record = web / site.host, _record(web, site)
     record.unlink(missing_ok=True)
     shutil.rmtree(home, ignore_errors=True)
@@ -209,7 +234,7 @@ def _make(web: Path, site: Site, source: Source, git: Git) -> Made:
 
 
 def _done(web: Path, site: Site) -> Made | None:
-    """Return what was made of a site before, if it is still listed so."""
+    """Return the record of a finished site, unless its row of the list has changed."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         about = json.loads(_record(web, site).read_bytes())
         if about["of"] == _identity(site) and (web / site.host).is_dir():

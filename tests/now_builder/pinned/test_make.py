@@ -14,8 +14,9 @@ import pytest
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.pinned.git import Source
-from now_builder.pinned.make import Choice, make
+from now_builder.pinned.make import Choice, _chosen, make
 from now_builder.pinned.serve import PinnedAnswers
+from now_builder.pinned.sites import read_sites
 from now_builder.urls import canonical
 from tests.kill_at_rename import run_until_rename
 from tests.now_builder.pinned.conftest import HEADER, LINK, SUBMODULE, git, page
@@ -76,6 +77,18 @@ def test_a_part_of_the_list_is_chosen_by_repository_language_and_pages(mirrors, 
         made(choice=Choice(only=names))
     with pytest.raises(ConfigError, match=r"--languages: no site of the list is xx"):
         made(choice=Choice(languages=["xx", "ko"]))
+
+
+def test_of_a_balanced_part_no_kind_in_a_language_has_over_a_third_of_the_pages():
+    listed = read_sites()
+    sites = _chosen(listed, Choice(balanced=True))
+    chinese = [one for one in listed if one.language[:2] == "zh" and one.kind == "blog"]
+    kept, pages = {*sites}, sum(one.pages for one in sites)
+    assert [one for one in listed if one in kept] == sites
+    assert {*listed} - kept < {*chinese}, "all others stay"
+    assert pages - 60 < 3 * sum(one.pages for one in chinese if one in kept) <= pages
+    with pytest.raises(ConfigError, match="--balanced: 1 kinds of sites, expected 3 or more"):
+        _chosen(chinese, Choice(balanced=True))
 
 
 def test_pages_of_any_name_are_listed_and_served_by_their_urls(mirrors, made):
@@ -354,17 +367,17 @@ def test_a_folder_or_a_list_of_other_things_is_left_as_it_is(mirrors, made, tmp_
     mirrors.add("ann/site", {"index.html": page("home")})
     (tmp_path / "web").mkdir()
     (tmp_path / "web" / "sites.csv").write_text("mine")
-    with pytest.raises(ConfigError, match="web: holds other files; expected a new folder"):
+    with pytest.raises(ConfigError, match="web: contains other files"):
         made()
     assert (tmp_path / "web" / "sites.csv").read_text() == "mine"
-    with pytest.raises(ConfigError, match=r"--from .*nothing: no such folder"):
+    with pytest.raises(ConfigError, match=r"--from .*nothing: folder not found"):
         made(source=Source(tmp_path / "nothing"))
     (tmp_path / "web" / "sites.csv").unlink()
     web = made()
     before = contents(web)
     (tmp_path / "link").symlink_to(web / "sites.csv")
     for listed in (web / "sites.csv", tmp_path / "link"):
-        with pytest.raises(ConfigError, match=r"--list .*: lies in the folder to write"):
+        with pytest.raises(ConfigError, match=r"--list .*: in the folder to write"):
             make(web, listed, source=Source(mirrors.folder))
     assert contents(web) == before
 
