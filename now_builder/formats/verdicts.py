@@ -47,6 +47,8 @@ class VerdictRow:
         at: Time of the verdict, UTC, ISO 8601.
         seconds: For how long the pair was looked at.
         note: The judge's words, on one line.
+        weight: Inverse of the probability with which the pair was drawn; ``None``, and no column,
+            if all pairs were as likely.
     """
 
     key: Annotated[str, Field(min_length=1)]
@@ -58,10 +60,12 @@ class VerdictRow:
     at: str
     seconds: float
     note: str = ""
+    weight: float | None = None
 
 
-COLUMNS = tuple(field.name for field in fields(VerdictRow))
-_HEADER = (",".join(COLUMNS) + "\n").encode()
+_WEIGHTED = tuple(field.name for field in fields(VerdictRow))
+COLUMNS = _WEIGHTED[:-1]
+_HEADER, _WEIGHTED_HEADER = (f"{','.join(names)}\n".encode() for names in (COLUMNS, _WEIGHTED))
 _ROW = TypeAdapter(VerdictRow)
 
 
@@ -161,13 +165,14 @@ def _sync(file: BinaryIO) -> None:
 
 
 @contextmanager
-def open_verdicts(path: Path) -> Iterator[VerdictFile]:
-    """Open or make a file of verdicts; a line that a kill left half-written is dropped.
+def open_verdicts(path: Path, *, weighted: bool = False) -> Iterator[VerdictFile]:
+    """Open or make a file of verdicts, with weights or without; drop a half-written last line.
 
     Raises:
-        FormatError: If it is there and is something else.
+        FormatError: If it exists and has other columns.
         ConfigError: If another process is writing it.
     """
+    header = _WEIGHTED_HEADER if weighted else _HEADER
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file():
         raise FormatError(path, "not a file; give the CSV to write")
@@ -179,12 +184,15 @@ def open_verdicts(path: Path) -> Iterator[VerdictFile]:
             raise ConfigError(f"{path}: another audit is writing it; end that one first") from None
         file.seek(0)
         content = file.read()
-        new = _HEADER.startswith(content)
-        whole = _HEADER if new else content[: content.rfind(b"\n") + 1]
+        new = header.startswith(content)
+        whole = header if new else content[: content.rfind(b"\n") + 1]
         judged = parse_verdicts(path, whole)
+        if weighted != whole.startswith(_WEIGHTED_HEADER.strip()):
+            problem = "its pairs were drawn in another way. Give another file (-o)"
+            raise FormatError(path, problem)
         file.truncate(0 if new else len(whole))
         if new:
-            file.write(_HEADER)
+            file.write(header)
             _sync(file)
             sync_folder(path.resolve().parent)
         yield VerdictFile(file, judged)
@@ -192,7 +200,7 @@ def open_verdicts(path: Path) -> Iterator[VerdictFile]:
 
 def parse_verdicts(path: Path, content: bytes) -> list[VerdictRow]:
     """Parse the bytes of whole lines, the header first; ``path`` is for messages."""
-    if not content.replace(b"\r\n", b"\n").startswith(_HEADER):
+    if not content.replace(b"\r\n", b"\n").startswith((_HEADER, _WEIGHTED_HEADER)):
         raise FormatError(path, f"line 1: found {content[:80]!r}, expected {','.join(COLUMNS)}")
     rows = csv.DictReader(io.StringIO(content.decode(errors="replace"), newline=""), strict=True)
     try:
@@ -205,7 +213,8 @@ def to_row(verdict: VerdictRow) -> str:
     """Write a verdict as one line of CSV, its end included."""
     file = io.StringIO(newline="")
     # A line of the file is a line of the text, so that the last one can be found and taken back.
-    values = [" ".join(str(getattr(verdict, name)).splitlines()) for name in COLUMNS]
+    names = COLUMNS if verdict.weight is None else _WEIGHTED
+    values = [" ".join(str(getattr(verdict, name)).splitlines()) for name in names]
     csv.writer(file, lineterminator="\n").writerow(values)
     return file.getvalue()
 

@@ -1,13 +1,13 @@
-"""The audit of a release: a random sample of its pairs, judged one by one on a page of our own."""
+"""The audit of a release: a person judges a sample of its pairs, one by one, in a browser."""
 
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from heapq import nsmallest
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -25,83 +25,87 @@ from now_builder.formats.verdicts import (
     open_verdicts,
     to_one_line,
 )
-from now_builder.inspect.pairs import drawn, language_of, link_of
+from now_builder.inspect.pairs import drawn, drawn_by_weight, language_of, link_of
 from now_builder.inspect.report import render
 from now_builder.inspect.settings import AuditSettings
 from now_builder.inspect.stats import read_audit
 from now_builder.program.loopback import LoopbackHandler, listening
 
 _BODY = 16 * 2**10
-"""Bytes of a request at most."""
+"""Maximum size of a request in bytes."""
 
 
-def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
-    """Draw the pairs to judge, in the order in which they are asked.
+def sample_of(release: Path, settings: AuditSettings) -> dict[Pair, float | None]:
+    """Draw the pairs to judge, in order; by pair the weight, ``None`` if all are as likely.
 
     The draw depends on keys alone: a larger sample begins with the smaller one, and two judges
-    see the same pairs in the same order. With ``from_`` it is a sample of the
-    pairs judged there, by default all. With ``suspects`` it is no draw: the pairs with the lowest
-    clean probability come first, and say nothing about the share of mismatches.
+    see the same pairs in the same order. With ``from_`` it is a sample of the pairs judged there,
+    by default all. With ``suspects`` the pairs with the lowest clean probability come first; they
+    do not estimate the share of mismatches. With ``once`` too they are a weighted draw, which does
+    (:func:`~now_builder.inspect.pairs.drawn_by_weight`).
     """
     read_manifest(release)
-    pairs, size = stream_pairs(release), settings.sample
+    pairs, size, among = stream_pairs(release), settings.sample, ""
     if settings.split is not None:
         pairs = (pair for pair in pairs if pair.split == settings.split)
-    among = ""
+    if settings.once:
+        copies = Counter((pair.site, pair.caption) for pair in stream_pairs(release))
+        pairs = (pair for pair in pairs if copies[pair.site, pair.caption] == 1)
+        among = " whose caption stands once"
     if settings.from_ is not None:
-        before, among = read_audit(settings.from_, release).index, f" that {settings.from_} names"
+        before = read_audit(settings.from_, release).index
+        among += f" that {settings.from_} names"
         pairs = (pair for pair in pairs if pair.key in before)
         size = size if "sample" in settings.model_fields_set else len(before)
-    if settings.suspects is not None:
-        sample = _suspects(settings.suspects, release, pairs, size)
-        among += f" with a clean probability in {settings.suspects}"
+    sample: dict[Pair, float | None] = {}
+    if (path := settings.suspects) is None:
+        sample |= dict.fromkeys(drawn(pairs, size))
     else:
-        sample = drawn(pairs, size)
+        among += f" with a clean probability in {path}"
+        clean_prob = read_suspects(path, {pair.key: pair.url for pair in stream_pairs(release)})
+        by_key = {pair.key: pair for pair in pairs if pair.key in clean_prob}
+        keys = sorted(clean_prob, key=clean_prob.__getitem__)
+        listed = [by_key[key] for key in keys if key in by_key]
+        weighted = settings.once
+        sample |= (
+            drawn_by_weight(listed, clean_prob, size) if weighted else dict.fromkeys(listed[:size])
+        )
     if not sample:
         problem = f"no pair of {settings.split or 'any split'}{among}"
         raise FormatError(release / "pairs.parquet", problem)
     return sample
 
 
-def _suspects(path: Path, release: Path, pairs: Iterable[Pair], count: int) -> list[Pair]:
-    """Return the pairs with the lowest clean probability, in the order of the file where equal."""
-    known = read_suspects(path, {pair.key: pair.url for pair in stream_pairs(release)})
-    place = {key: place for place, key in enumerate(known)}
-    listed = (pair for pair in pairs if pair.key in known)
-    return nsmallest(count, listed, key=lambda pair: (known[pair.key], place[pair.key]))
-
-
 @contextmanager
 def serving(release: Path, settings: AuditSettings) -> Iterator[str]:
-    """Serve the audit on 127.0.0.1 while the context is open; give the page's URL."""
+    """Serve the audit on 127.0.0.1 while the context is open; yield the page's URL."""
     sample = sample_of(release, settings)
     if settings.captures is None:
-        raise ConfigError("--captures is not given, expected the folder made by crawl")
-    screenshots = find_screenshots(settings.captures, sample)
+        raise ConfigError("--captures: not given. Name the folder made by crawl")
+    screenshots = find_screenshots(settings.captures, [*sample])
     before = {} if settings.from_ is None else read_audit(settings.from_, release).T.to_dict()
-    with open_verdicts(settings.output) as verdicts:
+    weights = {pair.key: weight for pair, weight in sample.items()}
+    with open_verdicts(settings.output, weighted=None not in weights.values()) as verdicts:
         by_key = {pair.key: pair for pair in sample}
         _check_file(verdicts, settings, by_key)
-        audit = Audit(settings, by_key, before, screenshots, verdicts)
+        audit = Audit(settings, by_key, weights, before, screenshots, verdicts)
         with listening(AuditHandler, audit=audit) as url:
             yield url
 
 
 def _check_file(verdicts: VerdictFile, settings: AuditSettings, sample: Mapping[str, Pair]) -> None:
-    """Refuse to go on with the verdicts of another judge, or on the pages of another crawl."""
-    if settings.judge != to_one_line(settings.judge):
-        raise ConfigError(f"--judge {settings.judge!r}: expected printable words, single spaces")
-    other = next((v.judge for v in verdicts.judged if v.judge != settings.judge), None)
-    if other is not None:
-        raise ConfigError(
-            f"{settings.output}: holds verdicts of {other!r}, --judge is {settings.judge!r}; "
-            "give each judge a file (-o), or go on as the same judge"
-        )
+    """Raise if the file has verdicts of another judge, or on the pages of another crawl."""
+    path, judge = settings.output, settings.judge
+    if judge != to_one_line(judge):
+        raise ConfigError(f"--judge {judge!r}: expected printable words, single spaces")
     for line in verdicts.judged:
+        if line.judge != judge:
+            problem = f"has verdicts of {line.judge!r}, --judge is {judge!r}"
+            raise ConfigError(f"{path}: {problem}. Give each judge a file (-o)")
         if line.key in sample and line.url not in {"", sample[line.key].url}:
+            problem = f"its verdict on {line.key} is on {line.url}, which in this release is "
             raise ConfigError(
-                f"{settings.output}: its verdict on {line.key} is on {line.url}, which in this "
-                f"release is {sample[line.key].url}; give each crawl a file (-o)"
+                f"{path}: {problem}{sample[line.key].url}. Give each crawl a file (-o)"
             )
 
 
@@ -122,6 +126,7 @@ def _item(pair: Pair, before: Mapping[str, str]) -> dict[str, Any]:
         "split": pair.split,
         "lang": language_of(pair) or "",
         "caption": pair.caption,
+        "flags": pair.flags.replace(",", ", "),
         "picture": f"pictures/{pair.key}",
         "verdict": before.get("matched", ""),
         "kind": before.get("note", ""),
@@ -130,17 +135,18 @@ def _item(pair: Pair, before: Mapping[str, str]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Audit:
-    """An audit that is going on; ``before`` are the verdicts and notes to correct, by key."""
+    """An audit in progress; ``before`` has the verdicts and notes to correct, by key."""
 
     settings: AuditSettings
     sample: Mapping[str, Pair]
+    weights: Mapping[str, float | None]
     before: Mapping[str, Mapping[str, str]]
     screenshots: Mapping[str, Screenshot]
     verdicts: VerdictFile
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def render(self) -> str:
-        """Return the page as things stand."""
+        """Return the page with the current verdicts."""
         with self._lock:
             items = [_item(pair, self.before.get(key, {})) for key, pair in self.sample.items()]
             return render(
@@ -166,13 +172,13 @@ class Audit:
                     self.settings.judge,
                     datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
                     round(float(looked), 1) if 0 <= looked < 86_400 else 0.0,
-                    to_one_line(str(request.get("note", ""))),
+                    to_one_line(str(request.get("note", ""))), self.weights[pair.key],
                 )
             )  # fmt: skip
             return {"done": self._done()}
 
     def undone(self) -> dict[str, Any]:
-        """Take back the last verdict if it was on this sample; return it and the judged keys."""
+        """Undo the last verdict if it was on this sample; return it and the judged keys."""
         with self._lock:
             last = self.verdicts.judged[-1] if self.verdicts.judged else None
             if last is not None and last.key in self.sample:
@@ -209,7 +215,7 @@ class AuditHandler(LoopbackHandler):
             self.refuse(HTTPStatus.NOT_FOUND)
 
     def do_POST(self) -> None:  # noqa: N802 - the base's name
-        """Take a verdict, or one back."""
+        """Store a verdict, or undo the last one."""
         path = self.inner_path()
         if path not in {"verdict", "undo"}:
             self.refuse(HTTPStatus.NOT_FOUND)
@@ -218,8 +224,8 @@ class AuditHandler(LoopbackHandler):
         if body is None:
             self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
-        kind = self.headers.get("Content-Type", "").partition(";")[0].strip()
-        if kind != "application/json" or self.is_from_elsewhere():
+        content_type = self.headers.get("Content-Type", "").partition(";")[0].strip()
+        if content_type != "application/json" or self.is_from_elsewhere():
             self.refuse(HTTPStatus.FORBIDDEN)
             return
         request = _object(body)

@@ -2,17 +2,22 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
+
+import numpy as np
 
 from now_builder.errors import FormatError
 from now_builder.formats.features import Features, open_features, source_name
 from now_builder.formats.release import DATA_FOLDER, Pair
 from now_builder.formats.screenshots import data_uri, find_screenshots
 from now_builder.program.progress import track_progress
+
+_LEAST = 0.02
+"""Minimum size of a pair in a weighted draw, so that pairs with a high probability occur."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +26,9 @@ class ShownPair:
 
     Attributes:
         href: See :func:`link_of`.
-        lang: Language code for the browser's choice of glyphs, if it is one.
+        lang: Language code by which the browser chooses glyphs; ``None`` if undecided.
         picture: The screenshot as a data URI.
-        outlines: SVG paths of the boxes, by origin, the detector's own last and so on top.
+        outlines: SVG paths of the boxes by origin; the detector's come last, on top.
     """
 
     pair: Pair
@@ -34,21 +39,47 @@ class ShownPair:
 
 
 def drawn(pairs: Iterable[Pair], count: int) -> list[Pair]:
-    """Draw pairs at random, holding no more than these; a larger draw begins with a smaller one.
+    """Draw pairs at random, in constant memory; a larger draw begins with a smaller one.
 
-    A page's place in the draw is the same whatever else is in the release.
+    A page's place in the draw does not depend on the other pages.
     """
+    return nsmallest(count, pairs, key=_place)
 
-    def place(pair: Pair) -> bytes:
-        return hashlib.sha256(f"look\n0\n{pair.key}".encode()).digest()
 
-    return nsmallest(count, pairs, key=place)
+def drawn_by_weight(
+    pairs: Sequence[Pair], clean_prob: Mapping[str, float], count: int
+) -> dict[Pair, float]:
+    """Draw pairs at random, likelier ones the lower their clean probability; return weights.
+
+    A pair's probability of being drawn is proportional to one less its clean probability, or to
+    0.02 if that is more, up to 1. Its weight is the inverse: weighted means over the draw estimate
+    means over all pairs.
+
+    Source:
+        Ohlsson, Sequential Poisson Sampling, Journal of Official Statistics 1998.
+    """
+    size = np.maximum(1 - np.array([clean_prob[pair.key] for pair in pairs]), _LEAST)
+    certain = np.full(len(pairs), count >= len(pairs))
+    chance = certain.astype(np.float64)
+    while not certain.all():
+        rest = np.where(certain, 0, size)
+        chance = np.where(certain, 1, (count - certain.sum()) * rest / rest.sum())
+        if not (chance > 1).any():
+            break
+        certain |= chance > 1
+    uniform = np.array([int.from_bytes(_place(pair)[:8]) / 2**64 for pair in pairs])
+    rows = np.argsort(np.where(certain, 0, uniform / chance), kind="stable")[:count]
+    return {pairs[row]: float(1 / chance[row]) for row in rows.tolist()}
+
+
+def _place(pair: Pair) -> bytes:
+    return hashlib.sha256(f"look\n0\n{pair.key}".encode()).digest()
 
 
 def show(
     release: Path, captures: Path, pairs: Sequence[Pair], budget: float
 ) -> dict[str, ShownPair]:
-    """Make pictures, of at most ``budget`` bytes each, and outlines of some pairs, none twice."""
+    """Make pictures of at most ``budget`` bytes, and outlines, of pairs without repeats."""
     screenshots = find_screenshots(captures, pairs)
     with ExitStack() as stack:
         features = {
@@ -68,14 +99,14 @@ def show(
 
 
 def link_of(pair: Pair) -> str | None:
-    """Return a pair's URL if it is one of the web: a click must do nothing but visit it."""
+    """Return a pair's URL if it is of the web: a link of another scheme could run a script."""
     return pair.url if re.match(r"https?://", pair.url, re.IGNORECASE) else None
 
 
 def language_of(pair: Pair) -> str | None:
-    """Return a pair's language if it is a code; ``und`` and the like are none."""
-    known = re.fullmatch("[a-z]{2,3}", pair.lang or "") and pair.lang != "und"
-    return pair.lang if known else None
+    """Return a pair's language if it is a code other than ``und``."""
+    is_code = re.fullmatch("[a-z]{2,3}", pair.lang or "") and pair.lang != "und"
+    return pair.lang if is_code else None
 
 
 def _outlines(features: Features, pair: Pair) -> list[tuple[str, str]]:
@@ -85,7 +116,7 @@ def _outlines(features: Features, pair: Pair) -> list[tuple[str, str]]:
     boxes, sources = features.column("boxes", row)[0], features.column("source", row)[0]
     paths: dict[str, str] = {}
     for box, source in zip(boxes.tolist(), sources.tolist(), strict=True):
-        # What is not finite draws nothing; what is outside is cut off by the picture's frame.
+        # NaN becomes 0 and infinity a large number; the picture's frame cuts off the rest.
         numbers = [min(1e5, max(-1e5, value)) if value == value else 0 for value in box]  # noqa: PLR0124
         left, top, right, bottom = (round(value) for value in numbers)
         name = source_name(source)

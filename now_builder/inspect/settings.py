@@ -19,8 +19,8 @@ class ReportSettings(Strict):
     )
     audit: list[Path] = Field(
         default_factory=list,
-        description="CSV made by audit, or any with key or url, and matched: adds the mismatch "
-        "that was measured. May be repeated.",
+        description="CSV made by audit, or any with key or url, and matched: adds the share of "
+        "mismatched pairs. May be repeated.",
     )
     output: Path = Field(Path("report.html"), description="Page to write (.html).")
     pairs: int = Field(60, ge=1, le=2000, description="Number of random pairs to show.")
@@ -36,12 +36,17 @@ class AuditSettings(Strict):
     from_: Path | None = Field(
         None,
         description="Table of verdicts to correct (CSV or Parquet with key or url, matched or "
-        "verdict, and note or kind): its pairs are shown with what they were judged.",
+        "verdict, and note or kind): its pairs are shown with these verdicts.",
     )
     suspects: Path | None = Field(
         None,
-        description="Table with key and clean_prob, such as rank-pairs of pc2-baseline writes: the "
-        "pairs in it with the lowest probability are judged, these first, instead of random ones.",
+        description="Table with key and clean_prob, such as rank-pairs of pc2-baseline writes: "
+        "judge the pairs with the lowest probability, these first, instead of random ones.",
+    )
+    once: bool = Field(
+        default=False,
+        description="Judge only pairs whose caption stands once on its site; with --suspects at "
+        "random, likelier ones the lower the probability, and the CSV has the weight of each.",
     )
     sample: int = Field(
         200, ge=1, description="Number of pairs to judge; by default all with --from."

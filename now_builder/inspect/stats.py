@@ -1,5 +1,6 @@
 """Statistics of audits: the mismatch, agreement between judges, and agreement with a run."""
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
+from now_builder.errors import FormatError
 from now_builder.formats.pair_statistics import read_clean_prob
 from now_builder.formats.release import is_ours, read_manifest, stream_pairs
 from now_builder.formats.split import SPLITS, registrable_domain
@@ -20,8 +22,8 @@ from now_builder.program import intervals
 
 _KINDS = 12
 """Kinds of mismatch that are printed; the JSON has all."""
-_WORDS = ("note", "judge")
-"""Columns of an audit that may be absent."""
+_WORDS = ("note", "judge", "drawn")
+"""Columns of words that a table of verdicts may lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +42,15 @@ def wilson(hits: int, of: int) -> Proportion | None:
     return Proportion(hits, of, hits / of, *intervals.wilson(float(hits), of)) if of else None
 
 
-def clustered(hits: Any, owners: Any) -> Proportion | None:
-    """Return a share and its interval by the owners of the cases; by case if none are named."""
-    share = wilson(int(hits.sum()), len(hits))
-    if share is None or not (owners != "").all():
+def clustered(hits: Any, owners: Any, weights: Any) -> Proportion | None:
+    """Return a weighted share and its interval, by owner where all cases have one."""
+    share, by_owner = wilson(int(hits.sum()), len(hits)), (owners != "").all()
+    if share is None or (not by_owner and (weights == 1).all()):
         return share
-    numbers = np.unique(owners.to_numpy(str), return_inverse=True)[1]
-    low, high = intervals.clustered_wilson(hits.to_numpy(np.float64), numbers)
-    return replace(share, low=low, high=high)
+    numbers = owners.factorize()[0] if by_owner else np.arange(len(hits))
+    cases, weight = hits.to_numpy(np.float64), weights.to_numpy(np.float64)
+    low, high = intervals.clustered_wilson(cases, numbers, weight)
+    return replace(share, value=float(weight @ cases / weight.sum()), low=low, high=high)
 
 
 def mean_interval(values: Float[np.ndarray, " values"]) -> tuple[float, float, float]:
@@ -91,15 +94,17 @@ class JudgeSummary:
     """The verdicts of one file: their counts, and the mismatches among those that are decided.
 
     Attributes:
-        name: Name of the judge, with the file's name where judges share one.
-        kinds: How often each note stands at a mismatch, the commonest first; on all judges
-            together, where they agree on it.
+        name: Name of the judge, with the name of the file if judges share a name.
+        by_draw: Mismatches by the sample of each pair, if the file has the column ``drawn``.
+        kinds: Number of mismatches with each note, the commonest first; of all judges together,
+            those on whose note they agree.
     """
 
     name: str
     counts: dict[str, int]
     noise: Proportion | None
     by_split: dict[str, Proportion | None]
+    by_draw: dict[str, Proportion | None]
     kinds: dict[str, int]
 
 
@@ -164,8 +169,9 @@ class AuditStats:
 def _judge_lines(judge: JudgeSummary) -> list[str]:
     counts = ", ".join(f"{word} {judge.counts[word]}" for word in VERDICTS)
     lines = [f"{judge.name}: {counts}; mismatched {percent(judge.noise)}"]
-    if len(judge.by_split) > 1:
-        lines += [f"  {split}: {percent(share)}" for split, share in judge.by_split.items()]
+    for shares in (judge.by_split, judge.by_draw):
+        if len(shares) > 1:
+            lines += [f"  {name}: {percent(share)}" for name, share in shares.items()]
     if judge.kinds:
         common = list(judge.kinds.items())[:_KINDS]
         lines.append("  mismatched by: " + ", ".join(f"{kind} {count}" for kind, count in common))
@@ -215,11 +221,13 @@ def audit_stats(audits: Sequence[Path], release: Path, run: Path | None) -> Audi
 
 
 def read_audit(path: Path, release: Path) -> Any:
-    """Read the verdicts on pairs of a release: ``split``, ``owner``, ``matched`` and words by key.
+    """Read the verdicts on pairs of a release: a row each, by key.
 
-    The owner is the page's registrable domain, empty unless the release is split by domain.
+    Columns are ``split``, ``owner``, ``matched``, ``weight`` and :data:`_WORDS`. The owner is the
+    page's registrable domain, empty unless the release is split by domain; the weight is 1 where
+    the table has none.
 
-    A line that has key and URL is on a pair only if both are the pair's: another crawl gives its
+    A line with key and URL is on a pair only if both are the pair's, as another crawl gives its
     pages the same keys.
     """
     by_domain = is_ours(release) and read_manifest(release).split.by == "domain"
@@ -231,39 +239,48 @@ def read_audit(path: Path, release: Path) -> Any:
         by_key[pair.key] = [pair.key]
         by_url.setdefault(pair.url, []).append(pair.key)
     lines = [
-        (key, *about[key], verdict, *(str(row.get(name) or "").strip() for name in _WORDS))
+        (key, *about[key], verdict, _weight(path, row.get("weight")),
+         *(str(row.get(name) or "").strip() for name in _WORDS))
         for key, verdict, row in read_named_rows(path, {"key": by_key, "url": by_url}, str(release))
-    ]
-    columns = ["key", "split", "owner", "matched", *_WORDS]
+    ]  # fmt: skip
+    columns = ["key", "split", "owner", "matched", "weight", *_WORDS]
     return _one_a_pair(pd.DataFrame(lines, columns=columns).set_index("key"))
 
 
+def _weight(path: Path, cell: object) -> float:
+    text = "" if cell is None else str(cell).strip()
+    weight = float(text) if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", text) else 0.0
+    if not weight and text.casefold() not in {"", "nan"}:
+        raise FormatError(path, f"weight is {text!r:.40}, expected a positive number")
+    return weight or 1.0
+
+
 def _one_a_pair(lines: Any) -> Any:
-    """Merge the lines on each pair: verdicts that differ are unsure, other words that do, empty."""
+    """Merge the lines on each pair: differing verdicts become unsure, differing words empty."""
     by_key = lines.groupby(level="key", sort=False)
     merged = by_key.first()
     differs = by_key.nunique().gt(1)
-    return merged.mask(differs, "").assign(
-        matched=merged["matched"].mask(differs["matched"], "unsure")
-    )
+    words = {name: merged[name].mask(differs[name], "") for name in _WORDS}
+    return merged.assign(matched=merged["matched"].mask(differs["matched"], "unsure"), **words)
 
 
 def _judge(name: str, lines: Any) -> JudgeSummary:
     counts = Counter(lines["matched"])
     wrong = lines.loc[(lines["matched"] == "mismatch") & (lines["note"] != ""), "note"]
-    own = {split: lines[lines["split"] == split] for split in SPLITS}
+    by_split = {split: lines[lines["split"] == split] for split in SPLITS}
     return JudgeSummary(
         name,
         {word: counts[word] for word in VERDICTS},
         _mismatched(lines),
-        {split: _mismatched(part) for split, part in own.items() if len(part)},
+        {split: _mismatched(part) for split, part in by_split.items() if len(part)},
+        {str(draw): _mismatched(part) for draw, part in lines.groupby("drawn") if draw},
         dict(Counter(wrong.str.casefold()).most_common()),
     )
 
 
 def _mismatched(lines: Any) -> Proportion | None:
     decided = lines[lines["matched"] != "unsure"]
-    return clustered(decided["matched"] == "mismatch", decided["owner"])
+    return clustered(decided["matched"] == "mismatch", decided["owner"], decided["weight"])
 
 
 def _between(one: str, other: str, by_judge: Mapping[str, Any]) -> Between:

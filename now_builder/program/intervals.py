@@ -25,22 +25,27 @@ def wilson(hits: float, total: float) -> tuple[float, float]:
 
 
 def clustered_wilson(
-    hits: Float[np.ndarray, " trials"], clusters: Integer[np.ndarray, " trials"]
+    hits: Float[np.ndarray, " trials"],
+    clusters: Integer[np.ndarray, " trials"],
+    weights: Float[np.ndarray, " trials"] | None = None,
 ) -> tuple[float, float]:
     """Return the 95 % interval of the share of hits if trials of one cluster are correlated.
 
     It is Wilson's for the effective number of trials: as many independent ones have the variance
-    that the clusters show. Where they show none, each cluster counts once.
+    that the clusters show. Where they show none, each cluster counts once. Weights are the inverse
+    probabilities of drawing each trial.
 
     Source:
         Kish, Survey Sampling, 1965 (design effect); Korn and Graubard, Confidence Intervals for
         Proportions with Small Expected Number of Positive Counts Estimated from Survey Data, 1998.
     """
     numbers = np.unique(clusters, return_inverse=True)[1]
-    share, sizes = float(hits.mean()), np.bincount(numbers)
-    residuals = np.bincount(numbers, hits) - share * sizes
+    weights = np.ones(len(hits)) if weights is None else weights
+    total, sizes = float(weights.sum()), np.bincount(numbers, weights)
+    share = float((weights * hits).sum()) / total
+    residuals = np.bincount(numbers, weights * hits) - share * sizes
     count = len(sizes)
-    variance = float(residuals @ residuals) * count / max(1, count - 1) / len(hits) ** 2
+    variance = float(residuals @ residuals) * count / max(1, count - 1) / total**2
     effective = share * (1 - share) / variance if variance > 1e-12 else count
     trials = min(float(effective), float(len(hits)))
     return wilson(share * trials, trials)

@@ -9,7 +9,7 @@
   let since = 0;
   let busy = false;
 
-  // A verdict counts when it is on the server's disk.
+  // A verdict counts once the server has synced it to its disk.
   async function ask(path, body) {
     const answer = await fetch(path, {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
@@ -46,6 +46,8 @@
     at("caption").lang = current.lang || "";
     at("lang").textContent = current.lang || "und";
     at("site").textContent = current.site;
+    at("flags").textContent = current.flags;
+    at("flags").hidden = !current.flags;
     at("visit").hidden = !current.href;
     if (current.href) at("visit").href = current.href;
     at("note").value = note ?? current.kind;
@@ -60,7 +62,7 @@
     if (next) new Image().src = next.picture;
   }
 
-  // Nobody judges what is not on the screen yet.
+  // Verdicts are disabled until the picture has loaded.
   function ready(yes) {
     for (const verdict of Object.keys(verdicts)) at(verdict).disabled = !yes;
   }

@@ -5,6 +5,7 @@ import re
 import shutil
 import urllib.error
 import urllib.request
+from collections import Counter
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -24,8 +25,10 @@ from now_builder.formats.verdicts import (
     to_row,
 )
 from now_builder.inspect.audit import sample_of, serving
+from now_builder.inspect.pairs import drawn_by_weight
 from now_builder.inspect.settings import AuditSettings
 from now_builder.inspect.stats import audit_stats, auroc, clustered, kappa, mean_interval, wilson
+from now_builder.program import intervals
 
 
 def judged(key, matched="match", judge="ann", note="", split="train"):
@@ -128,11 +131,11 @@ def test_two_audits_cannot_write_one_file_nor_two_judges(world, settings):
     ):
         pass
     with serving(world.release, settings) as url:
-        key = sample_of(world.release, settings)[0].key
+        key = next(iter(sample_of(world.release, settings))).key
         ask(url, "verdict", {"key": key, "matched": "match"})
     other = settings.model_copy(update={"judge": "bo"})
     with (
-        pytest.raises(ConfigError, match="holds verdicts of 'judge'"),
+        pytest.raises(ConfigError, match="has verdicts of 'judge'"),
         serving(world.release, other),
     ):
         pass
@@ -142,17 +145,17 @@ def test_two_audits_cannot_write_one_file_nor_two_judges(world, settings):
 
 
 def test_the_sample_grows_at_its_end(world, settings):
-    small = sample_of(world.release, settings)
-    large = sample_of(world.release, settings.model_copy(update={"sample": 40}))
+    small = [*sample_of(world.release, settings)]
+    large = [*sample_of(world.release, settings.model_copy(update={"sample": 40}))]
     assert large[:12] == small
-    dev = sample_of(world.release, settings.model_copy(update={"split": "dev", "sample": 500}))
+    dev = [*sample_of(world.release, settings.model_copy(update={"split": "dev", "sample": 500}))]
     assert {pair.key for pair in dev} == {
         pair.key for pair in read_pairs(world.release) if pair.split == "dev"
     }
 
 
 def test_who_does_not_know_the_url_or_comes_from_elsewhere_changes_nothing(world, settings):
-    pair = sample_of(world.release, settings)[0]
+    pair = next(iter(sample_of(world.release, settings)))
     good = {"key": pair.key, "matched": "match"}
     with serving(world.release, settings) as url:
         bare = re.match(r"http://127\.0\.0\.1:\d+/", url)[0]
@@ -187,7 +190,7 @@ def test_pictures_of_another_crawl_under_the_same_keys_are_refused(world, settin
     captures = tmp_path / "captures"
     shutil.copytree(world.captures, captures)
     again = settings.model_copy(update={"captures": captures})
-    pair = sample_of(world.release, again)[0]
+    pair = next(iter(sample_of(world.release, again)))
     shard = int(pair.key[:5])
     with serving(world.release, again) as url:
         pages = list(read_captures(captures, shards=[shard]))
@@ -209,11 +212,39 @@ def test_pictures_of_another_crawl_under_the_same_keys_are_refused(world, settin
 
 def test_shares_are_by_owner_where_these_are_known():
     wrong = pd.Series([True] * 10 + [False] * 10)
-    by_owner = clustered(wrong, pd.Series(["a.test"] * 10 + ["b.test"] * 10))
-    by_pair = clustered(wrong, pd.Series([""] * 20))
+    even = pd.Series([1.0] * 20)
+    by_owner = clustered(wrong, pd.Series(["a.test"] * 10 + ["b.test"] * 10), even)
+    by_pair = clustered(wrong, pd.Series([""] * 20), even)
     assert by_pair == wilson(10, 20)
     assert by_owner.value == by_pair.value
     assert by_owner.high - by_owner.low > 1.5 * (by_pair.high - by_pair.low)
+
+
+def test_weighted_shares_by_hand():
+    """One of weight 3 and one of weight 1 are wrong, of weights 3, 1, 3, 1: one half."""
+    wrong, weights = pd.Series([True, True, False, False]), pd.Series([3.0, 1.0, 3.0, 1.0])
+    share = clustered(wrong, pd.Series([""] * 4), weights)
+    assert (share.value, share.hits, share.of) == (0.5, 2, 4)
+    # variance (1.5² + 0.5² + 1.5² + 0.5²) × 4/3 / 8² = 5/48, as of 12/5 even trials
+    assert (share.low, share.high) == pytest.approx(intervals.wilson(1.2, 2.4))
+    assert clustered(wrong, pd.Series([""] * 4), weights * 0 + 1) == wilson(2, 4)
+
+
+def test_a_weighted_draw_estimates_the_share_among_all_pairs():
+    pairs = [Pair(f"{n:05}", "train", n, "", "", "", None, None, None, "") for n in range(4000)]
+    wrong = np.random.default_rng(0).random(4000) < 0.1
+    probs = {pair.key: 0.1 if bad else 0.9 for pair, bad in zip(pairs, wrong, strict=True)}
+    sample = drawn_by_weight(pairs, probs, 600)
+    assert len(sample) == 600
+    weights = np.array([*sample.values()])
+    found = np.array([wrong[pair.pair_index] for pair in sample])
+    assert found.mean() > 0.35, "suspects are likelier"
+    assert weights.sum() == pytest.approx(4000, rel=0.05)
+    assert weights @ found / weights.sum() == pytest.approx(wrong.mean(), abs=0.02)
+    assert drawn_by_weight(pairs[:9], probs, 12) == dict.fromkeys(pairs[:9], 1.0)
+    certain = drawn_by_weight(pairs[:3], dict(zip(probs, (0.0, 1.0, 1.0), strict=False)), 2)
+    assert certain[pairs[0]] == 1
+    assert sorted(certain.values()) == [1, 2]
 
 
 def test_wilson_by_hand():
@@ -336,7 +367,7 @@ def test_stats_of_any_table_of_pairs(world, tmp_path):
 
 
 def test_an_audit_does_not_go_on_with_the_verdicts_on_another_crawl(world, settings):
-    first = sample_of(world.release, settings)[0]
+    first = next(iter(sample_of(world.release, settings)))
     write(settings.output, [judged(first.key, judge="judge")])  # of http://a.test
     before = settings.output.read_bytes()
     with pytest.raises(ConfigError, match="in this release is"), serving(world.release, settings):
@@ -350,12 +381,12 @@ def test_only_pairs_that_a_table_names_are_shown_again(world, settings, tmp_path
     lines = [replace(judged(pair.key), url=pair.url) for pair in pairs[5:305]]
     other = replace(judged(pairs[0].key), url="http://another.test/")
     again = {"from_": write(tmp_path / "first.csv", [*lines, other]), "captures": world.captures}
-    every = sample_of(world.release, AuditSettings(**again))
+    every = [*sample_of(world.release, AuditSettings(**again))]
     assert {pair.key for pair in every} == named
-    assert sample_of(world.release, AuditSettings(**again, sample=7)) == every[:7]
+    assert [*sample_of(world.release, AuditSettings(**again, sample=7))] == every[:7]
     again["from_"] = write(tmp_path / "elsewhere.csv", [other])
     with pytest.raises(FormatError, match=r"elsewhere\.csv: none of its 1 lines names"):
-        sample_of(world.release, AuditSettings(**again))
+        [*sample_of(world.release, AuditSettings(**again))]
 
 
 def test_suspects_come_first_and_only_those_of_this_release(world, settings, tmp_path):
@@ -366,12 +397,27 @@ def test_suspects_come_first_and_only_those_of_this_release(world, settings, tmp
     table.to_csv(file, index=False)
     own = settings.model_copy(update={"suspects": file, "sample": 9})
     expected = table.sort_values("clean_prob", kind="stable").key[:9]
-    assert [pair.key for pair in sample_of(world.release, own)] == [*expected]
-    dev = sample_of(world.release, own.model_copy(update={"split": "dev"}))
+    assert [pair.key for pair in [*sample_of(world.release, own)]] == [*expected]
+    dev = [*sample_of(world.release, own.model_copy(update={"split": "dev"}))]
     assert {pair.split for pair in dev} == {"dev"}
+    once = own.model_copy(update={"once": True, "captures": world.captures})
+    weights = sample_of(world.release, once)
+    copies = Counter((pair.site, pair.caption) for pair in pairs)
+    assert {copies[pair.site, pair.caption] for pair in weights} == {1}
+    assert min(weights.values()) >= 1
+    with serving(world.release, once) as url:
+        ask(url, "verdict", {"key": next(iter(weights)).key, "matched": "match"})
+    frame = pd.read_csv(settings.output)
+    assert frame.weight[0] == next(iter(weights.values()))
+    assert stored(settings.output)[0].weight == frame.weight[0]
+    with (
+        pytest.raises(FormatError, match="drawn in another way"),
+        serving(world.release, once.model_copy(update={"once": False})),
+    ):
+        pass
     table.assign(url="http://elsewhere.example/").to_csv(file, index=False)
     with pytest.raises(FormatError, match=r"row 2: .* is http://elsewhere.example/, expected http"):
-        sample_of(world.release, own)
+        [*sample_of(world.release, own)]
     table.assign(key="x" + table.key).to_csv(file, index=False)
     with pytest.raises(FormatError, match=r"none of its .* keys is one of the .* pages"):
-        sample_of(world.release, own)
+        [*sample_of(world.release, own)]

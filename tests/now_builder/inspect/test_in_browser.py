@@ -105,7 +105,7 @@ def judge(page, *keys):
 def test_a_person_judges_by_keyboard_and_every_verdict_is_on_the_disk(hostile, tmp_path, browser):
     path = tmp_path / "audit.csv"
     settings = AuditSettings(captures=hostile.captures, output=path, sample=6)
-    sample = sample_of(hostile.release, settings)
+    sample = [*sample_of(hostile.release, settings)]
     with serving(hostile.release, settings) as url:
         page, messages = opened(browser, url, viewport={"width": 1280, "height": 800})
         assert page.evaluate(CONTRAST) == []
@@ -113,6 +113,9 @@ def test_a_person_judges_by_keyboard_and_every_verdict_is_on_the_disk(hostile, t
         for number, key in enumerate(("m", "2", "u"), 1):
             wait(page, READY)
             seen.append(page.locator("#caption").text_content())
+            flags = sample[number - 1].flags.replace(",", ", ")
+            assert page.locator("#flags").text_content() == flags
+            assert page.locator("#flags").is_visible() == bool(flags)
             judge(page, key)
             assert [line.matched for line in stored(path)] == [
                 "match", "mismatch", "unsure",
@@ -185,7 +188,7 @@ def test_verdicts_are_corrected_with_their_kind_by_keyboard(hostile, tmp_path, b
     with judged.open("w", newline="") as file:
         csv.writer(file).writerows([["url", "verdict", "kind"], *rows, ["http://no/", "yes", ""]])
     settings = AuditSettings(captures=hostile.captures, output=path, from_=judged, judge="bo")
-    sample = sample_of(hostile.release, settings)
+    sample = [*sample_of(hostile.release, settings)]
     assert {pair.key for pair in sample} == {*pairs}
     with serving(hostile.release, settings) as url:
         page, messages = opened(browser, url, viewport={"width": 1280, "height": 800})
