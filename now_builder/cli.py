@@ -109,7 +109,11 @@ def _ocr(
     captures: Captures,
     output: Annotated[Path, typer.Argument(metavar="OUT.csv", help="The table to write.")],
     languages: Annotated[
-        str, typer.Option(help="Languages, in Tesseract's names.")
+        str,
+        typer.Option(
+            help="Languages, in Tesseract's names; auto: English and each page's own language, "
+            "detected from caption and title, else declared."
+        ),
     ] = "chi_sim+eng",
     test_of: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""Lines of text read off screenshots with Tesseract; the tables that `ocr` writes."""
+"""Read lines of text from screenshots with Tesseract; write the tables of `ocr`."""
 
 import csv
 import hashlib
@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from now_builder.formats.shard import (
     HEIGHT,
     WIDTH,
     Capture,
+    CaptureRow,
     complete_shards,
     read_captures,
     rows_path,
@@ -34,13 +35,25 @@ from now_builder.program.missing_package import install_extra
 from now_builder.program.progress import track_progress
 
 _SPARSE = 11
-"""Tesseract's page segmentation for text that stands anywhere, in no order."""
+"""Tesseract's page segmentation mode for text anywhere, in any order."""
 
 CONFIDENCE = 60.0
-"""Minimum confidence of a line, in per cent: smudges and pictures are below it."""
+"""Minimum confidence of a line in per cent; pictures read as text have less."""
 
 LANGUAGES = "chi_sim+eng"
 """Languages that detect reads, in Tesseract's names."""
+
+AUTO = "auto"
+"""Value of ``languages`` for :func:`languages_of_page`."""
+
+_NAMES: dict[str, str] = dict(re.findall(r"(\w+):(\w+)", (
+    "ar:ara bg:bul ca:cat cs:ces da:dan de:deu el:ell en:eng es:spa et:est fa:fas fi:fin fr:fra "
+    "he:heb hi:hin hr:hrv hu:hun id:ind it:ita ja:jpn ko:kor lt:lit lv:lav nb:nor nl:nld nn:nor "
+    "no:nor pl:pol pt:por ro:ron ru:rus sk:slk sl:slv sr:srp sv:swe th:tha tr:tur uk:ukr vi:vie "
+    "zh:chi_sim"
+)))  # fmt: skip
+"""Tesseract's names of languages, by primary tag."""
+_TRADITIONAL = re.compile(r"zh[-_](?:\w+[-_])?(?:hant|tw|hk|mo)\b", re.IGNORECASE)
 
 _DPI = 192
 """Resolution of screenshots of two image px per CSS px."""
@@ -49,35 +62,56 @@ _IDEOGRAPH = "[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]"
 _GAP = re.compile(f"(?<={_IDEOGRAPH}) +(?={_IDEOGRAPH})")
 
 
-class Recognizer:
-    """Recognise the lines of a screenshot; may be called from many threads at once.
+def languages_of_page(row: CaptureRow) -> str:
+    """Choose the languages to read a page in, in Tesseract's names.
 
-    Tesseract releases the GIL and uses one core a call. Each thread has an engine of its own, which
-    is cleared after each page, so results do not depend on the pages before.
+    They are English and the language detected from the page's caption and title, else the declared
+    one; Chinese is traditional if the page declares so. If neither is known: :data:`LANGUAGES`.
+    """
+    declared = row.lang_declared or ""
+    primary = re.split("[-_]", declared)[0].lower()
+    name = _NAMES.get(row.lang or "") or _NAMES.get(primary)
+    if name is None:
+        return LANGUAGES
+    if name == "chi_sim" and _TRADITIONAL.match(declared):
+        name = "chi_tra"
+    return name if name == "eng" else f"{name}+eng"
+
+
+class Recognizer:
+    """Recognise the lines of a screenshot; thread-safe.
+
+    Tesseract releases the GIL and uses one core a call. Each thread has its own engines, which are
+    cleared after each page, so results do not depend on earlier pages.
+
+    Args:
+        languages: In Tesseract's names, joined by ``+``.
+        by_key: Other languages for some pages, by key.
 
     Raises:
         ConfigError: If the wrapper or the data of a language are missing or do not work.
     """
 
-    def __init__(self, languages: str) -> None:
+    def __init__(self, languages: str, by_key: Mapping[str, str] | None = None) -> None:
         self._tesseract = _tesserocr()
-        names = [name for name in languages.split("+") if name]
+        self._languages, self._by_key = languages, by_key or {}
+        joined = "+".join(sorted({languages, *self._by_key.values()}))
+        names = [*dict.fromkeys(name for name in joined.split("+") if name)]
         folder = find_tessdata(names) if names else None
         if folder is None:
             lacking = [name for name in names if find_tessdata([name]) is None] or names
             packages = " ".join(map(debian_package, lacking))
             raise ConfigError(
-                f"languages {languages!r}, joined by +: no folder has their .traineddata; "
+                f"languages {joined!r}, joined by +: no folder has their .traineddata. "
                 f"apt install {packages or 'tesseract-ocr-eng'}, or set TESSDATA_PREFIX to theirs"
             )
-        self._folder, self._languages = folder, "+".join(names)
-        self._engines = threading.local()
-        self._engine()
+        self._folder, self._engines = folder, threading.local()
+        self._engine(languages)
 
     def __call__(self, capture: Capture) -> list[TextBox]:
         """Recognise the lines of a page's screenshot; its DOM is not used."""
         pixels = decode_screenshot(capture.screenshot, (WIDTH, HEIGHT), capture.key)
-        engine = self._engine()
+        engine = self._engine(self._by_key.get(capture.key, self._languages))
         engine.SetImageBytes(pixels.transpose(1, 2, 0).tobytes(), WIDTH, HEIGHT, 3, 3 * WIDTH)
         engine.SetSourceResolution(_DPI)
         engine.Recognize()
@@ -93,25 +127,26 @@ class Recognizer:
         engine.Clear()
         return lines
 
-    def _engine(self) -> Any:
-        if not hasattr(self._engines, "own"):
+    def _engine(self, languages: str) -> Any:
+        engines = vars(self._engines)
+        if languages not in engines:
             try:
-                self._engines.own = self._tesseract.PyTessBaseAPI(
+                engines[languages] = self._tesseract.PyTessBaseAPI(
                     path=str(self._folder),
-                    lang=self._languages,
+                    lang="+".join(filter(None, languages.split("+"))),
                     psm=_SPARSE,
                     oem=self._tesseract.OEM.LSTM_ONLY,
                 )
             except RuntimeError as error:
                 raise ConfigError(
-                    f"languages {self._languages!r}: Tesseract cannot read their .traineddata "
+                    f"languages {languages!r}: Tesseract cannot read their .traineddata "
                     f"in {self._folder} ({error})"
                 ) from None
-        return self._engines.own
+        return engines[languages]
 
 
 def ocr_attributes(languages: str) -> dict[str, str]:
-    """Return the attributes of the feature file that identify the recognition."""
+    """Return the attributes that identify the recognition, for the feature file."""
     version = _tesserocr().tesseract_version().split()[1]
     return {"ocr": f"tesseract {version}, {languages}, from {CONFIDENCE:g} %"}
 
@@ -129,7 +164,7 @@ def _tesserocr() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ScreenTexts:
-    """Outcome of ``ocr``: the table, the pages in it, and those with no text."""
+    """Outcome of ``ocr``: the table, its number of pages, and how many of them have no text."""
 
     output: Path
     pages: int
@@ -142,35 +177,38 @@ class ScreenTexts:
 def read_screens(
     captures: Path, output: Path, languages: str, test_of: Path | None = None
 ) -> ScreenTexts:
-    """Write what OCR reads on the screenshot of each page: key and ocr, lines from top to bottom.
+    """Write the text that OCR reads on each screenshot: key and ocr, lines from top to bottom.
 
-    The rows of finished shards wait in ``OUTPUT.parts/`` until the table is written, each file
-    named by a hash of what it was made of: a shard's rows, the keys that are read of them where
-    not all are, and the recognition.
+    Finished shards are kept in ``OUTPUT.parts/`` until the table is written. Each file is named by
+    a hash of its inputs: the shard's rows, the selected keys if any, and the recognition.
 
     Args:
         captures: Folder made by crawl.
         output: The table.
-        languages: In Tesseract's names, such as ``chi_sim+eng``.
-        test_of: Release whose test pairs' screenshots alone are read.
+        languages: In Tesseract's names, such as ``chi_sim+eng``; :data:`AUTO`: those of each page.
+        test_of: Release whose test pairs' screenshots are read; default: all screenshots.
 
     Raises:
         ConfigError: If ``output`` is no ``.csv`` or a folder, or a language is missing.
-        FormatError: If the captures cannot be read, no page was captured, or they are not those
-            that the release was packaged from.
+        FormatError: If the captures cannot be read, no page was captured, or the release was
+            packaged from other captures.
     """
     check_output(output, ".csv")
-    if all(row.status != "ok" for row in stream_rows(captures)):
+    by_key = {row.key: languages_of_page(row) for row in stream_rows(captures)
+              if row.status == "ok"}  # fmt: skip
+    if not by_key:
         raise FormatError(captures, "no row with status=ok, so there is nothing to read")
-    read = Recognizer(languages)
-    recognition = str(ocr_attributes(languages)).encode()
-    wanted: dict[int, list[Screenshot]] = {}
+    shots: dict[int, list[Screenshot]] = {}
     if test_of is not None:
         pairs = read_split_pairs(test_of, "test")
         if not pairs:
             raise FormatError(test_of, "no pair in test")
         for key, shot in sorted(find_screenshots(captures, pairs).items()):
-            wanted.setdefault(int(key.partition("_")[0]), []).append(shot)
+            shots.setdefault(int(key.partition("_")[0]), []).append(shot)
+        by_key = {pair.key: by_key[pair.key] for pair in pairs}
+    is_auto = languages == AUTO
+    read = Recognizer(min(by_key.values()), by_key) if is_auto else Recognizer(languages)
+    recognition = str(ocr_attributes(languages)).encode()
     parts = output.with_name(f"{output.name}.parts")
     tables = []
 
@@ -178,15 +216,15 @@ def read_screens(
         return capture.key, "\n".join(box.text for box in read(capture))
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        shards = complete_shards(captures) if test_of is None else sorted(wanted)
+        shards = complete_shards(captures) if test_of is None else sorted(shots)
         for shard in track_progress(shards, "ocr", "shard"):
-            made_of = hashlib.sha256(recognition + rows_path(captures, shard).read_bytes())
+            inputs = hashlib.sha256(recognition + rows_path(captures, shard).read_bytes())
             if test_of is None:
                 pages = read_captures(captures, shards=[shard])
             else:
-                made_of.update(str([shot.key for shot in wanted[shard]]).encode())
-                pages = (Capture(shot.key, shot.read(), b"", []) for shot in wanted[shard])
-            part = parts / f"{shard:05d}-{made_of.hexdigest()}.csv"
+                inputs.update(str([shot.key for shot in shots[shard]]).encode())
+                pages = (Capture(shot.key, shot.read(), b"", []) for shot in shots[shard])
+            part = parts / f"{shard:05d}-{inputs.hexdigest()}.csv"
             if not part.exists():
                 write_text(part, _lines(pool.map(text_of, pages)))
             tables.append(part.read_text(encoding="utf-8"))
@@ -199,13 +237,13 @@ def read_screens(
 def read_elements(captures: Path, output: Path, test_of: Path | None = None) -> ScreenTexts:
     """Write the text of each first screen as the browser laid it out: key and text.
 
-    It is what a reader could know who errs in no letter: the lines of the visible elements, in the
-    order of the document.
+    A reader without errors would read these lines of the visible elements, here in the order of the
+    document.
 
     Args:
         captures: Folder made by crawl.
         output: The table.
-        test_of: Release whose test pairs' pages alone are taken.
+        test_of: Release whose test pairs' pages are taken; default: all pages.
 
     Raises:
         ConfigError: If ``output`` is no ``.csv`` or a folder.
@@ -216,7 +254,7 @@ def read_elements(captures: Path, output: Path, test_of: Path | None = None) -> 
     if test_of is not None:
         keys = {pair.key for pair in read_split_pairs(test_of, "test")}
     if not keys:
-        raise FormatError(test_of or captures, "no page to take the text of")
+        raise FormatError(test_of or captures, "no page with text")
     shards = sorted({int(key.partition("_")[0]) for key in keys} & {*complete_shards(captures)})
     rows = [
         (key, "\n".join(one.text for one in elements if one.visible and one.text_box and one.text))

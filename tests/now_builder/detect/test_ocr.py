@@ -13,13 +13,13 @@ from PIL import Image, ImageDraw, ImageFont
 from torchvision.ops import box_iou
 
 from now_builder.detect import ocr
-from now_builder.detect.ocr import Recognizer
+from now_builder.detect.ocr import Recognizer, languages_of_page
 from now_builder.detect.pixels import prefetch
 from now_builder.detect.run import detect
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError
 from now_builder.formats.features import open_features
-from now_builder.formats.shard import HEIGHT, WIDTH, Capture, Element
+from now_builder.formats.shard import HEIGHT, WIDTH, Capture, CaptureRow, Element
 from now_builder.machine import doctor
 from now_builder.machine.tessdata import debian_package, find_tessdata
 
@@ -124,10 +124,24 @@ def test_without_the_wrapper_one_line_says_what_to_install(monkeypatch):
         Recognizer("eng")
 
 
+@pytest.mark.parametrize(
+    ("lang", "declared", "expected"),
+    [("de", "en", "deu+eng"), ("en", "de", "eng"), ("und", "pt-BR", "por+eng"),
+     (None, None, "chi_sim+eng"), ("zh", "zh-CN", "chi_sim+eng"),
+     ("zh", "zh-Hant-HK", "chi_tra+eng"), ("zh", "zh_TW", "chi_tra+eng"),
+     ("tlh", "", "chi_sim+eng")],
+)  # fmt: skip
+def test_languages_are_english_and_the_pages_own(lang, declared, expected):
+    row = CaptureRow("a", "", "", "", "ok", lang=lang, lang_declared=declared)
+    assert languages_of_page(row) == expected
+
+
 def test_language_data_are_found_where_the_user_says_or_named(tmp_path, monkeypatch):
     for languages, problem in (("chi_sim+tlh_x", "tlh-x,"), ("+", "eng,")):
         with pytest.raises(ConfigError, match=f"install tesseract-ocr-{problem}"):
             Recognizer(languages)
+    with pytest.raises(ConfigError, match=r"apt install tesseract-ocr-tlh-x tesseract-ocr-xyz,"):
+        Recognizer("eng", {"a": "xyz+eng", "b": "tlh_x+eng"})
     there = find_tessdata(["eng"])
     assert there is not None
     shutil.copy(there / "eng.traineddata", tmp_path)

@@ -115,8 +115,9 @@ def test_of_a_release_the_test_pairs_alone_are_read(captures, tmp_path, monkeypa
         ocr.read_screens(captures, out, "eng", release)
     assert "00000_0001" not in seen
     assert ocr.read_screens(captures, out, "eng").pages == 3, "also what was left out"
-    found = ocr.read_screens(captures, out, "eng", release)
-    assert (found.pages, found.empty) == (2, 0)
+    for languages in ("eng", "auto"):
+        found = ocr.read_screens(captures, out, languages, release)
+        assert (found.pages, found.empty) == (2, 0)
     keys = [row[0] for row in csv.reader(out.read_text().splitlines())]
     assert keys == ["key", "00000_0000", "00001_0000"]
 
