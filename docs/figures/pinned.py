@@ -60,7 +60,7 @@ def noise(judged: Judged) -> Iterator[str]:
     share = verdicts["mismatch"] / decided
     error = 1.96 * (share * (1 - share) / decided) ** 0.5
     said = f"{share:.0%} ± {error:.0%} do not match"
-    yield f"Of {decided} [pairs drawn from all](#judged-pairs) {said}."
+    yield f"One model's verdicts: of {decided} [pairs drawn from all](#judged-pairs) {said}."
     kinds = Counter(row["kind"] for row in drawn if row["verdict"] == "mismatch")
     yield f"Kinds: {', '.join(f'{kind} {number}' for kind, number in kinds.most_common())}."
 
