@@ -1,4 +1,4 @@
-"""Crawl some shards of a plan: visit page after page, and make each row final."""
+"""Crawl shards of a plan: visit their pages and store a row for each."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ import imagehash
 from now_builder import __version__
 from now_builder.crawl.browser.pool import BrowserPool
 from now_builder.crawl.caption.charset import misread
-from now_builder.crawl.caption.describe import choose, describe, with_scripted
+from now_builder.crawl.caption.describe import describe
 from now_builder.crawl.caption.language import detect_language
 from now_builder.crawl.politeness.opt_outs import TDM, check_opt_outs, opt_outs
 from now_builder.crawl.politeness.proxy import UNLIMITED, Proxy
@@ -35,7 +35,7 @@ from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.folder import lock_shards, sweep
 from now_builder.crawl.storage.shard_tracker import ShardTracker
 from now_builder.crawl.storage.shard_writer import write_errors_explained
-from now_builder.crawl.visit import BUSY, PUT_OFF, TRANSIENT, PageError, Visit
+from now_builder.crawl.visit import BUSY, POSTPONED, TRANSIENT, PageError, Visit
 from now_builder.errors import NowError, Stopped
 from now_builder.formats.shard import Capture, CaptureRow, Planned, read_plan
 from now_builder.program.progress import Progress
@@ -43,29 +43,30 @@ from now_builder.urls import canonical, site_of
 
 _log = logging.getLogger(__name__)
 
-_PAGES_PER_CORE = 3
+PAGES_PER_CORE = 3
 _GRACE_S = 150.0
-"""Seconds of a visit besides those of the page: for robots.txt, for starting a browser."""
+"""Timeout in seconds of a visit in addition to the page's, for robots.txt and a browser's start."""
 
 RETRIES, _CRASH_RETRIES, _BUSY_RETRIES = 1, 2, 2
-"""Further attempts after an error that may pass, a crash of the browser, and 429 or 503."""
+"""Maximum retries after a transient error, a crash of the browser, and status 429 or 503."""
 
 _BACK_OFF_S = 0.5
 _BUSY_S, _LONGEST_BUSY_S = 10.0, 120.0
-"""First pause of a busy host that names none, and the longest pause that a crawl waits for."""
+"""Default of the first pause of a busy host, and maximum pause, in seconds."""
 
 
 def crawl_shards(
     captures: Path, shards: Sequence[int], settings: CrawlSettings, wait_s: float = 0.0
 ) -> int:
-    """Crawl some shards of a plan and return the number of pages visited.
+    """Crawl shards of a plan and return the number of pages visited.
 
-    It may be called again at any time, here or on another machine: final pages stay, missing ones
-    are visited. The caller makes sure that one worker at a time has a host group.
+    A second call, here or on another machine, visits only the pages without a row. The caller
+    ensures that one worker at a time crawls a host group.
 
     Raises:
-        CrawlError: If there is no browser, the disk is full, or another crawl is at work on these.
-        Stopped: If it is stopped by Ctrl-C, SIGTERM or SIGUSR1.
+        CrawlError: If there is no browser, the disk is full, or another crawl has locked the
+            shards.
+        Stopped: After Ctrl-C, SIGTERM or SIGUSR1.
     """
     with lock_shards(captures, shards, wait_s):
         with write_errors_explained(captures):
@@ -75,11 +76,11 @@ def crawl_shards(
         pending = tracker.pending
         if pending:
             resolver = make_resolver(settings)
-            public = any(not resolver.is_local(line.site) for line in pending)
-            if public and not settings.user_agent_url:
+            has_public = any(not resolver.is_local(line.site) for line in pending)
+            if has_public and not settings.user_agent_url:
                 _log.warning(
-                    "crawl: sites cannot learn who visits them; give a page that says so by "
-                    "--user-agent-url https://..."
+                    "crawl: the user agent does not tell sites who visits them. Set "
+                    "--user-agent-url to a page about your crawl."
                 )
             signals: list[int] = []
             try:
@@ -94,17 +95,18 @@ def crawl_shards(
 async def _visit_pending(
     tracker: ShardTracker, settings: CrawlSettings, resolver: Resolver, signals: list[int]
 ) -> None:
-    """Visit the pending pages; a SIGTERM, noted in ``signals``, ends it like a Ctrl-C."""
+    """Visit the pending pages; SIGTERM and SIGUSR1 cancel it and are appended to ``signals``."""
     _cancel_on_signals(signals)
-    concurrency = settings.concurrency or _PAGES_PER_CORE * _cores()
-    concurrency = min(concurrency, len(tracker.pending))
+    has_affinity = hasattr(os, "sched_getaffinity")  # absent on macOS
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    concurrency = min(settings.concurrency or PAGES_PER_CORE * cores, len(tracker.pending))
     _log.info(
-        "crawl: %d of %d pages to visit, %d at once; starting the browser",
+        "crawl: %d of %d pages to visit, %d at a time; starting the browser",
         len(tracker.pending), tracker.total, concurrency,
     )  # fmt: skip
     async with AsyncExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(concurrency))
-        pool.submit(detect_language, "a model that takes a second to load, meanwhile", None)
+        pool.submit(detect_language, "loads the model early, which takes a second", None)
         browsers = await stack.enter_async_context(BrowserPool(settings, concurrency))
         stack.push_async_callback(resolver.close)
         proxies = [await stack.enter_async_context(Proxy(resolver)) for _ in range(concurrency + 1)]
@@ -120,7 +122,7 @@ async def _visit_pending(
 
 
 def _cancel_on_signals(signals: list[int]) -> None:
-    """Treat the signals by which job schedulers announce the end as a Ctrl-C."""
+    """Treat SIGTERM and SIGUSR1, which job schedulers send before the end, like Ctrl-C."""
     task = asyncio.current_task()
     if task is None or threading.current_thread() is not threading.main_thread():
         return
@@ -128,10 +130,10 @@ def _cancel_on_signals(signals: list[int]) -> None:
     loop = asyncio.get_running_loop()
 
     def cancel(number: int) -> None:
-        if not signals:  # another would cancel the cleaning up
+        if not signals:  # a second cancellation would interrupt the cleanup
             task.cancel()
         signals.append(number)
-        # A driver that the same signal ended fails what waits for it, which is no news any more.
+        # The same signal may end the browser's driver; errors of its pending calls do not matter.
         loop.set_exception_handler(lambda _loop, _context: None)
 
     for number in (signal.SIGTERM, signal.SIGUSR1):
@@ -139,19 +141,13 @@ def _cancel_on_signals(signals: list[int]) -> None:
             loop.add_signal_handler(number, cancel, number)
 
 
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 @dataclass(slots=True)
 class Crawler:
-    """Visits the pages that the scheduler hands out, and makes their rows final.
+    """Visits the pages from the scheduler and stores their rows.
 
-    The scheduler learns the crawl delays of sites, and keeps the pauses of hosts to which pages
-    lead. Threads of ``pool`` parse, hash and write, which would hold up the other pages; ``ranks``
-    number the pages of each host, for the quota.
+    The scheduler is informed of crawl delays, and enforces the delays of hosts to which pages lead.
+    Threads of ``pool`` parse, hash and write, so that other pages need not wait. ``ranks`` number
+    the pages of each host, for the quota.
     """
 
     settings: CrawlSettings
@@ -168,7 +164,7 @@ class Crawler:
     _outcomes: Counter[str | None] = field(default_factory=Counter)
 
     async def run(self, proxies: Sequence[Proxy]) -> None:
-        """Visit all pages, with one worker for each proxy."""
+        """Visit all pages, with one worker per proxy."""
         workers = [asyncio.create_task(self._work(proxy)) for proxy in proxies]
         try:
             await asyncio.gather(*workers)
@@ -178,7 +174,7 @@ class Crawler:
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def _work(self, proxy: Proxy) -> None:
-        """Take page after page, until each has its final row or is given back."""
+        """Visit page after page; store its row, or give the page back to the scheduler."""
         loop = asyncio.get_running_loop()
         while (line := await self.scheduler.take()) is not None:
             started = time.monotonic()
@@ -187,66 +183,65 @@ class Crawler:
             self._in_flight -= 1
             if self._gives_back(line, visit):
                 continue
-            visit.note(elapsed_s=round(time.monotonic() - started, 3))
+            visit.update(elapsed_s=round(time.monotonic() - started, 3))
             await loop.run_in_executor(self.pool, self.tracker.add, line, visit.row, visit.capture)
             self.scheduler.done(line)
-            self._show(visit.row.error)
+            self._show_progress(visit.row.error)
             if self.tracker.added(line, visit.row):
                 async with self._finishing:
                     await loop.run_in_executor(self.pool, self.tracker.finish_ready)
 
     def _gives_back(self, line: Planned, visit: Visit) -> bool:
-        """Give a page back that is to be visited again once a host's pause is over."""
+        """Return whether the page was given back, to be visited again after a host's pause."""
         error = visit.error
-        if error is not None and error.code == PUT_OFF:
+        if error is not None and error.code == POSTPONED:
             self.scheduler.give_back(line, 0.0, error.message)
             return True
         if error is None or error.code not in BUSY:
             return False
-        before = self._busy[line.key]
-        pause_s = error.retry_after_s
-        pause_s = _BUSY_S * 2**before if pause_s is None else pause_s
-        if before >= _BUSY_RETRIES or pause_s > _LONGEST_BUSY_S:
+        retries = self._busy[line.key]
+        pause_s = _BUSY_S * 2**retries if error.retry_after_s is None else error.retry_after_s
+        if retries >= _BUSY_RETRIES or pause_s > _LONGEST_BUSY_S:
             return False
         self._busy[line.key] += 1
         host = site_of(visit.row.final_url or line.url_canonical)
         self.scheduler.give_back(line, pause_s, host)
         return True
 
-    def _show(self, error: str | None) -> None:
-        """Show a page that is done, with its error if it is not ok, and the commonest errors."""
+    def _show_progress(self, error: str | None) -> None:
+        """Count a page, with its error if it failed, and show the most common errors."""
         self._outcomes[error] += 1
         share = 100 * self._outcomes[None] / self._outcomes.total()
         errors = " ".join(f"{e}:{count}" for e, count in self._outcomes.most_common(6) if e)
         self.progress.add(1, f"{self._in_flight} in flight, ok {share:.0f} % {errors}".rstrip())
 
     async def _visit_until_final(self, line: Planned, proxy: Proxy) -> Visit:
-        """Visit until a visit succeeds or the attempts are used up.
+        """Visit a page until it succeeds or no retry is left.
 
-        A crash of the whole browser may be the fault of another page, so that it has attempts of
-        its own, in a browser without other pages.
+        Another page may be at fault for a crash of the browser: the retries after one are counted
+        separately and happen in a browser without other pages.
         """
         attempts = 0
         alone = False
-        left = Counter(dict.fromkeys(TRANSIENT, RETRIES))
-        left["browser_crashed"] = _CRASH_RETRIES
+        retries = Counter(dict.fromkeys(TRANSIENT, RETRIES))
+        retries["browser_crashed"] = _CRASH_RETRIES
         while True:
             visit = await self._visit(line, proxy, alone=alone)
             if (task := asyncio.current_task()) and task.cancelling():
-                # A signal to all processes ends the browser, too: closing what is gone fails, and
-                # that failure takes the place of the cancellation.
+                # A signal to all processes ends the browser too; the error of closing it has
+                # replaced the cancellation.
                 raise asyncio.CancelledError
             attempts += 1
             error = visit.row.error or ""
             alone = error == "browser_crashed"
-            if not left[error]:
-                visit.note(attempts=attempts + self._busy[line.key])
+            if not retries[error]:
+                visit.update(attempts=attempts + self._busy[line.key])
                 return visit
-            left[error] -= 1
+            retries[error] -= 1
             await asyncio.sleep(_BACK_OFF_S * attempts)
 
     async def _visit(self, line: Planned, proxy: Proxy, *, alone: bool) -> Visit:
-        """Visit once; here, and only here, a page's failure becomes its row."""
+        """Visit a page once; the only place that turns a page's failure into its row."""
         row = CaptureRow(
             line.key, line.url, line.url_canonical, line.site, "ok",
             fetched_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -259,25 +254,27 @@ class Crawler:
             async with asyncio.timeout(self.settings.page_timeout_s + _GRACE_S):
                 self._check_line(line)
                 url = line.url_canonical.partition("#")[0]
-                visit.note(robots=await self._decide(line, visit, url))
+                visit.update(robots=await self._decide(line, visit, url))
                 check_url = partial(self._check_url, line, visit)
                 await self.browsers.visit(visit, proxy, check_url, alone=alone)
             await loop.run_in_executor(self.pool, _describe, visit, self.settings)
         except PageError as error:
             visit.fail(error)
         except TimeoutError:
-            # Every step has its own limit, so this is the browser's driver, not the page.
-            _log.warning("crawl: %s: stuck; new browsers", line.url_canonical)
+            # Every step has its own timeout, so the browser's driver is at fault, not the page.
+            _log.warning(
+                "crawl: %s: the browser does not answer; restarting it", line.url_canonical
+            )
             await self.browsers.reset()
             visit.fail(PageError("browser_crashed", "stuck"))
         except NowError:
-            raise  # not this page's failure: no browser, a full disk
-        except Exception as problem:  # noqa: BLE001 - the one place: a page's failure is a row
-            visit.fail(PageError("internal_error", f"{type(problem).__name__}: {problem}"))
+            raise  # not a failure of this page: no browser, a full disk
+        except Exception as error:  # noqa: BLE001 - a page's failure must become its row
+            visit.fail(PageError("internal_error", f"{type(error).__name__}: {error}"))
         return visit
 
     def _check_line(self, line: Planned) -> None:
-        """Raise a PageError for what is no URL, or a page beyond its host's quota."""
+        """Raise a PageError for an invalid URL or a page beyond its host's quota."""
         if canonical(line.url_canonical) is None:
             raise PageError("bad_url", "not an http(s) URL")
         quota = self.settings.per_host_quota
@@ -287,7 +284,7 @@ class Crawler:
     async def _check_url(
         self, line: Planned, visit: Visit, url: str, *, frame: bool = False
     ) -> None:
-        """Raise a PageError if what a page leads to, or a frame, must not be requested."""
+        """Raise a PageError if the URL of a redirect, link or frame must not be requested."""
         url = canonical(url) or url
         if not frame:
             await self._decide(line, visit, url)
@@ -295,56 +292,54 @@ class Crawler:
             raise PageError(decision.verdict, decision.note)
 
     async def _decide(self, line: Planned, visit: Visit, url: str) -> str:
-        """Wait for the turn of a URL's host, and return what robots.txt says of the URL.
+        """Check a URL, wait for the delay of its host, and return the note about robots.txt.
 
         Raises:
-            PageError: If the URL is not to be requested, or not now.
+            PageError: If the URL must not be requested, or not now.
         """
         decision = await self.rules.decide(url)
         site = site_of(url)
         if decision.delay_s:
             self.scheduler.slow_down(site, decision.delay_s)
         if decision.verdict != "allowed":
-            visit.note(robots=decision.note)
+            visit.update(robots=decision.note)
             raise PageError(decision.verdict, decision.note)
-        if TDM in decision.opt_outs:  # the page itself may take it back
+        if TDM in decision.opt_outs:  # the page itself may override it
             visit.tdm_file[url] = decision.opt_outs[TDM]
         check_opt_outs(decision.opt_outs, self.settings.obeyed_opt_outs() - {TDM})
         if site not in visit.hosts:
             pause_s = self.scheduler.turn(line, site)
             if pause_s is None:
-                raise PageError(PUT_OFF, site)
+                raise PageError(POSTPONED, site)
             visit.hosts.add(site)
             await asyncio.sleep(pause_s)
         return decision.note
 
 
 def _describe(visit: Visit, settings: CrawlSettings) -> None:
-    """Complete a captured page's row and capture without the browser: caption, language, hashes."""
+    """Add caption, language and hashes to the row of a captured page, and set its capture."""
     row, document = visit.row, visit.document
-    page = describe(document.body, row.content_type, visit.charset)
-    tdm_file = visit.tdm_file.get(canonical(document.url) or document.url)
-    said = opt_outs(document.headers, page.metas, visit.metas, tdm_file)
-    check_opt_outs(said, settings.obeyed_opt_outs())
     scripted = [text for name, text in visit.metas if name.strip().lower() == "description"]
-    candidates = with_scripted(page, scripted)
-    caption, source = choose(candidates)
-    seen = (element.text for element in visit.elements if element.visible)
-    garbled = misread(seen, page.charset, visit.charset)
+    page = describe(document.body, row.content_type, visit.charset, scripted)
+    tdm_file = visit.tdm_file.get(canonical(document.url) or document.url)
+    directives = opt_outs(document.headers, page.metas, visit.metas, tdm_file)
+    check_opt_outs(directives, settings.obeyed_opt_outs())
+    texts = (element.text for element in visit.elements if element.visible)
+    garbled = misread(texts, page.charset, visit.charset)
     screenshot = visit.screenshot
     if settings.image == "webp":
         encoded = io.BytesIO()
         visit.picture.convert("RGB").save(encoded, "WEBP", lossless=True, method=2)
         screenshot = encoded.getvalue()
-    visit.note(
+    visit.update(
         charset=page.charset,
         charset_source=page.charset_source,
         charset_browser=visit.charset if garbled else page.charset,
         title=page.title,
-        caption=caption,
-        caption_source=source,
-        candidates=json.dumps(candidates, ensure_ascii=False),
-        lang=detect_language(" ".join(filter(None, (caption, page.title))), page.lang),
+        caption=page.caption,
+        caption_source=page.source,
+        candidates=json.dumps(page.candidates, ensure_ascii=False),
+        lang=detect_language(" ".join(filter(None, (page.caption, page.title))), page.lang),
         lang_declared=page.lang,
         sha256=hashlib.sha256(screenshot).hexdigest(),
         html_sha256=hashlib.sha256(document.body).hexdigest(),

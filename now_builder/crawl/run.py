@@ -1,16 +1,15 @@
-"""Crawl a list of URLs, here or by Ray: plan, visit, finish the shards; go on after any stop."""
+"""Crawl a list of URLs, locally or on Ray: plan, visit, finish the shards; resume after a stop."""
 
-import json
 import logging
 import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from now_builder.crawl.crawler import RETRIES, crawl_shards
+from now_builder.crawl.crawler import PAGES_PER_CORE, RETRIES, crawl_shards
 from now_builder.crawl.plan.planning import (
     assign_host_groups,
     check_can_start_over,
@@ -33,39 +32,39 @@ from now_builder.program.progress import Progress
 
 _log = logging.getLogger(__name__)
 
-_OFFLINE = "is this machine online, and may it connect to ports 80 and 443?"
-_MENDS = {
-    "dns_error": "is this machine online, and does its DNS know names (getent hosts example.org)?",
+_OFFLINE = "Is this machine online, and may it connect to ports 80 and 443?"
+_HINTS = {
+    "dns_error": "Is this machine online, and does its DNS work (getent hosts example.org)?",
     "net_error": _OFFLINE,
     "timeout": _OFFLINE,
     "robots_unreachable": _OFFLINE,
-    "tls_error": "is the clock right, and does nothing on the way put in its own certificates?",
-    "private_address": "does a VPN answer for DNS? --allow-private is for hosts of one's own.",
+    "tls_error": "Is the clock right, and does no firewall replace certificates?",
+    "private_address": "Does a VPN answer DNS queries? For your own hosts: --allow-private.",
 }
-"""Hints by error, if every page failed, for reasons of the network more often than for others."""
+"""Hints by the most common error, if every page failed because of the network."""
 
-_MEANT = frozenset({"bad_url", "never", "only", "quota", "robots", "opt_out"})
-"""Errors of pages that are no URL, or that the user or the site does not want to be visited."""
+_INTENDED = frozenset({"bad_url", "never", "only", "quota", "robots", "opt_out"})
+"""Errors of invalid URLs, and of pages that the user or the site excludes."""
 
 _PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
 
 POISON = "poison.json"
 _LOCK_WAIT_S = 60.0
 _SLACK_S = 300.0
-_TASKS_A_WORKER, _TASK_PAGES = 4, 1000
-"""Tasks of a Ray worker, and maximum pages of one, which a lost worker costs."""
+_TASKS_PER_WORKER, _TASK_PAGES = 4, 1000
+"""Number of tasks per Ray worker, and maximum pages of a task, which are lost with its worker."""
 
 _ATTEMPTS = 3
-"""Workers that may be lost over the same shards: more would be the fault of these."""
+"""Number of workers that may be lost to the same shards before these are given up."""
 
 Shards = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CrawlSummary:
-    """Rows of a crawl, one per listed URL, by status and error; visits and duration of this run.
+    """Number of rows, one per listed URL, by status and error; visits and duration of this run.
 
-    Of a crawl in several ``shares``, the rows of one of them.
+    With several ``shares``, only the rows of one share are counted.
     """
 
     pages: int
@@ -86,21 +85,21 @@ class CrawlSummary:
 
     @property
     def failure(self) -> str | None:
-        """The commonest reason and what to do, if all pages failed that were to be visited."""
-        asked = {error: count for error, count in self.errors.items() if error not in _MEANT}
-        if self.statuses.get("ok") or not asked:
+        """The most common error and its remedy, if no page was captured but some should be."""
+        errors = {error: count for error, count in self.errors.items() if error not in _INTENDED}
+        if self.statuses.get("ok") or not errors:
             return None
-        reason = max(asked, key=lambda error: asked[error])
-        again = "--force" if REFUSED & asked.keys() else "--retry-failed"
-        failed = f"no page was captured, {asked[reason]} of {self.pages} for {reason}: "
-        if reason not in _MENDS:
-            return f"{failed}error_message in the rows says more. Then crawl again with {again}"
+        reason = max(errors, key=lambda error: errors[error])
+        hint = _HINTS.get(reason, "See error_message in the rows.")
         proxies = [name for name in os.environ if name.lower() in _PROXIES and os.environ[name]]
-        unused = f" The crawl dials sites itself: {min(proxies)} is not used." if proxies else ""
-        return f"{failed}{_MENDS[reason]}{unused} Then crawl again with {again}"
+        if proxies and reason in _HINTS:
+            hint += f" The crawl connects directly: {min(proxies)} is not used."
+        option = "--force" if REFUSED & errors.keys() else "--retry-failed"
+        problem = f"no page was captured ({errors[reason]} of {self.pages}: {reason})"
+        return f"{problem}. {hint} Then crawl again with {option}"
 
     def check(self, captures: Path) -> None:
-        """Raise a CrawlError if all pages failed; of a share it is a warning."""
+        """Raise a CrawlError if all pages failed; for a share, log a warning."""
         if self.failure and self.shares == 1:
             raise CrawlError(f"{captures}: {self.failure}")
         if self.failure:
@@ -113,27 +112,29 @@ def crawl(
     settings: CrawlSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> CrawlSummary:
-    """Visit each URL of a list as a phone would and store the captures; every URL ends as one row.
+    """Visit each URL of a list as a phone and store the captures; every URL gets one row.
 
     Args:
-        urls: Text file (one a line), or CSV or Parquet with a column ``url``.
+        urls: Text file (one URL per line), or CSV or Parquet with a column ``url``.
         captures: Folder to write.
         settings: Settings of the crawl.
-        force: Start over instead of going on: delete what the plan in ``captures`` lists, first.
+        force: Start over instead of resuming: first delete all shards in the plan.
 
     Raises:
         FormatError: If the list cannot be read.
-        ConfigError: If a setting is not valid.
-        CrawlError: If there is no browser, the disk is full, or another crawl is at work here.
+        ConfigError: If a setting is invalid.
+        CrawlError: If there is no browser, the disk is full, or another crawl uses the folder.
     """
     started = time.monotonic()
     listed = read_urls(urls, settings.url_column)
-    make_resolver(settings)  # its errors come before anything is written
+    make_resolver(settings)  # to report invalid settings before anything is written
     share = read_share(settings.shards_from) if settings.shards_from else (0, 1)
     if settings.engine == "ray" and settings.shards_from:
-        raise ConfigError("--shards-from: not with --engine ray, which shares the work itself")
+        raise ConfigError(
+            "--shards-from: not possible with --engine ray, which distributes the shards itself"
+        )
     if force and share[1] > 1:
-        raise ConfigError("--force: not with --shards-from; start over once, then share")
+        raise ConfigError("--force: not possible with --shards-from. Start over without it first.")
     with write_errors_explained(captures):
         captures.mkdir(parents=True, exist_ok=True)
         if force:
@@ -141,25 +142,24 @@ def crawl(
                 check_can_start_over(captures, listed)
                 start_over(captures)
         plan = make_plan(captures, listed, settings)
-    if settings.retry_failed:  # finished shards are visited, too
+    if settings.retry_failed:  # also visits finished shards
         plan = assign_host_groups(plan, finished=())
     shards, visited = _dispatch(captures, plan, share, settings)
-    summary = _summary(captures, set(shards), visited, time.monotonic() - started)
-    return replace(summary, shares=share[1])
+    statuses, errors = _count_rows(captures, shards)
+    seconds = time.monotonic() - started
+    return CrawlSummary(sum(statuses.values()), statuses, errors, visited, seconds, share[1])
 
 
 def _dispatch(
     captures: Path, plan: Sequence[Planned], share: tuple[int, int], settings: CrawlSettings
 ) -> tuple[list[int], int]:
-    """Crawl the K-th of N shares of a plan, by Ray all of it, and return what was crawled.
-
-    ``captures`` is a folder that every worker reaches.
+    """Crawl a share of a plan, or all of it on Ray.
 
     Returns:
         The shards of the share, and the number of pages visited.
 
     Raises:
-        CrawlError: If a crawl fails, or shards in every attempt: they are in ``poison.json``.
+        CrawlError: If a crawl fails; on Ray, if shards in ``poison.json`` failed in every attempt.
         ConfigError: If Ray is not installed or its cluster cannot be reached.
     """
     groups = host_groups(plan)[share[0] :: share[1]]
@@ -168,13 +168,12 @@ def _dispatch(
         return shards, crawl_shards(captures, shards, settings)
     captures = captures.resolve()
     pages = _pages_left(captures, plan, settings)
-    # Some tasks for each worker, so that all end together.
-    tasks = _TASKS_A_WORKER * (os.cpu_count() or 1)
+    # Several tasks per worker, so that all workers end at about the same time.
+    tasks = _TASKS_PER_WORKER * (os.cpu_count() or 1)
     task_pages = min(_TASK_PAGES, max(1, pages.total() // tasks))
 
     def parts(task: Shards) -> list[Shards]:
-        cut = [tuple(shard for shard in group if shard in task) for group in groups]
-        return list(filter(None, cut))
+        return [part for group in groups if (part := tuple(n for n in group if n in task))]
 
     work, limit_s = partial(_work, captures, _for_workers(settings)), _limits(plan, settings)
     engine = RayEngine(work, limit_s, parts, settings, attempts=_ATTEMPTS)
@@ -183,7 +182,7 @@ def _dispatch(
             join_into_tasks(groups, pages, task_pages),
             lambda report: progress.add(sum(pages[shard] for shard in report[0])),
         )
-    _note_poison(captures, outcome.poison)
+    _report_poison(captures, outcome.poison)
     return shards, sum(visited for _, visited in outcome.reports)
 
 
@@ -192,14 +191,14 @@ def _work(captures: Path, settings: CrawlSettings, shards: Shards) -> tuple[Shar
 
 
 def _for_workers(settings: CrawlSettings) -> CrawlSettings:
-    """Make the path absolute, and set the concurrency by a worker's CPUs, not its machine's."""
+    """Make the path absolute, and adapt the concurrency to a worker's CPUs."""
     never = settings.never.resolve() if settings.never else None
-    concurrency = settings.concurrency or max(1, round(3 * settings.worker_cpus))
+    concurrency = settings.concurrency or max(1, round(PAGES_PER_CORE * settings.worker_cpus))
     return settings.model_copy(update={"never": never, "concurrency": concurrency})
 
 
 def _pages_left(captures: Path, plan: Sequence[Planned], settings: CrawlSettings) -> Counter[int]:
-    """Count the pages of the shards that are to be done."""
+    """Count the pages of each shard to crawl."""
     done = set(complete_shards(captures))
     if settings.retry_failed:
         statuses = {shard: read_columns(captures, shard, ("status",)) for shard in done}
@@ -208,7 +207,7 @@ def _pages_left(captures: Path, plan: Sequence[Planned], settings: CrawlSettings
 
 
 def _limits(plan: Sequence[Planned], settings: CrawlSettings) -> Callable[[Shards], float]:
-    """Limit a task to the seconds of its pages, or of its largest host if that is more."""
+    """Return the time limit of a task: enough for its pages, and for its largest host."""
     hosts: dict[int, Counter[str]] = defaultdict(Counter)
     for line in plan:
         hosts[line.shard][line.site] += 1
@@ -224,28 +223,23 @@ def _limits(plan: Sequence[Planned], settings: CrawlSettings) -> Callable[[Shard
     return limit_s
 
 
-def _note_poison(captures: Path, poison: Sequence[tuple[Shards, str]]) -> None:
-    """Write the shards that were given up to ``poison.json``, or remove that file."""
+def _report_poison(captures: Path, poison: Sequence[tuple[Shards, str]]) -> None:
+    """Write the shards that failed in every attempt to ``poison.json``, or remove that file."""
     path = captures / POISON
     path.unlink(missing_ok=True)
-    if not poison:
-        return
-    write_json(path, [{"shards": list(shards), "why": why} for shards, why in poison])
-    shards = [shard for task, _ in poison for shard in task]
-    raise CrawlError(
-        f"shards {json.dumps(shards)} were given up, see {path} ({poison[0][1][:200]}); all others "
-        "are done, and the same command tries these again"
-    )
+    if poison:
+        write_json(path, [{"shards": list(shards), "why": why} for shards, why in poison])
+        shards = [shard for task, _ in poison for shard in task]
+        raise CrawlError(
+            f"{path}: shards {shards} failed in every attempt ({poison[0][1][:200]}). All others "
+            "are done; run the same command again to retry these"
+        )
 
 
-def _summary(captures: Path, shards: Collection[int], visited: int, seconds: float) -> CrawlSummary:
-    statuses: Counter[str] = Counter()
-    errors: Counter[str] = Counter()
-    for shard in complete_shards(captures):
-        if shard in shards:
-            for row in read_columns(captures, shard, ("status", "error")):
-                statuses[row["status"]] += 1
-                if row["error"] is not None and row["status"] != "duplicate":
-                    errors[row["error"]] += 1
-    by_status, by_error = dict(statuses.most_common()), dict(errors.most_common())
-    return CrawlSummary(statuses.total(), by_status, by_error, visited, seconds)
+def _count_rows(captures: Path, shards: Collection[int]) -> tuple[dict[str, int], dict[str, int]]:
+    """Count rows by status, and those that are not duplicates by error."""
+    complete = sorted(set(complete_shards(captures)).intersection(shards))
+    rows = [row for shard in complete for row in read_columns(captures, shard, ("status", "error"))]
+    statuses = Counter(row["status"] for row in rows)
+    errors = Counter(row["error"] for row in rows if row["error"] and row["status"] != "duplicate")
+    return dict(statuses.most_common()), dict(errors.most_common())

@@ -1,4 +1,4 @@
-"""Status of a crawl, from its files alone, while it runs or after."""
+"""Report the status of a crawl from its files, during the crawl or afterwards."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ class CrawlStatus:
     """Counts of a crawl so far.
 
     Attributes:
-        finished: shards that have their final files.
-        statuses: rows by status, in shards finished or not.
-        langs: captured pages by language.
-        captions: captured pages that have a description.
-        partial: captured pages that never came to rest.
-        seconds: time spent on pages, all workers together.
-        pages_per_s: rate of the latest visits, at most 1,000 within ten minutes; ``None`` if too
-            few are known.
+        finished: Number of shards with final files.
+        statuses: Number of rows by status, including unfinished shards.
+        langs: Number of captured pages by language.
+        captions: Number of captured pages with a description.
+        partial: Number of captured pages that did not settle.
+        seconds: Sum of the times of all visits.
+        pages_per_s: Rate of the latest visits (at most 1,000, within ten minutes); ``None`` if
+            there are too few.
     """
 
     pages: int
@@ -45,38 +45,38 @@ class CrawlStatus:
 
     @property
     def to_do(self) -> int:
-        """Pages without a row; duplicates get theirs when their shard is finished."""
+        """Number of pages without a row; duplicates get theirs when their shard is finished."""
         return self.pages - self.statuses.total()
 
     @property
     def left_s(self) -> float | None:
-        """Seconds that the pages to do will take at the present rate; ``None`` if not known."""
+        """Remaining seconds at the current rate; ``None`` if unknown."""
         if not self.to_do:
             return 0.0
         return self.to_do / self.pages_per_s if self.running and self.pages_per_s else None
 
     @property
     def state(self) -> str:
-        """Whether a command is crawling, in words."""
+        """State of the crawl in words."""
         if self.running:
             return "running"
-        return "not running; the same command resumes it" if self.to_do else "finished"
+        return "not running; run the same command again to resume" if self.to_do else "finished"
 
     def __str__(self) -> str:
         done = self.statuses.total()
-        left = "not known" if self.left_s is None else str(timedelta(seconds=round(self.left_s)))
+        left = "unknown" if self.left_s is None else str(timedelta(seconds=round(self.left_s)))
         rows = [
             ("URLs", f"{self.pages}; {done} done, {self.to_do} to do"),
             ("shards", f"{self.shards}; {self.finished} finished"),
             ("crawl", self.state),
-            ("rate", f"{self.pages_per_s:.2f} pages/s" if self.pages_per_s else "not known"),
+            ("rate", f"{self.pages_per_s:.2f} pages/s" if self.pages_per_s else "unknown"),
             ("time left", left if self.to_do else "none"),
             ("status", _counts(self.statuses)),
             ("errors", _counts(self.errors) if self.errors else "no page failed"),
             ("captions", f"{self.captions} of {self.statuses['ok']} pages captured"),
-            ("never at rest", str(self.partial)),
+            ("not settled", str(self.partial)),
             ("languages", _counts(self.langs, most=8)),
-            ("a page", f"{self.seconds / max(done, 1):.2f} s on average"),
+            ("per page", f"{self.seconds / max(done, 1):.2f} s on average"),
         ]
         return "\n".join(f"{name:<14} {text}" for name, text in rows)
 
@@ -85,18 +85,18 @@ def crawl_status(captures: Path) -> CrawlStatus:
     """Count the rows of a captures folder, without changing it.
 
     Raises:
-        FormatError: If it holds no crawl, or a finished shard is torn.
+        FormatError: If it contains no crawl, or a finished shard is damaged.
     """
     plan = read_plan(captures)
     shards = sorted({line.shard for line in plan})
     finished, rows = 0, list[dict[str, Any]]()
     for number in shards:
-        # In this order: a shard finished meanwhile has its rows before its journal goes.
-        found = [asdict(row) for row in rows_so_far(captures, number)]
+        # Journal first: a crawl that finishes the shard now writes the rows before it removes it.
+        shard_rows = [asdict(row) for row in rows_so_far(captures, number)]
         if rows_path(captures, number).exists():
             finished += 1
-            found = read_columns(captures, number, _COLUMNS)
-        rows += [{name: row[name] for name in _COLUMNS} for row in found]
+            shard_rows = read_columns(captures, number, _COLUMNS)
+        rows += [{name: row[name] for name in _COLUMNS} for row in shard_rows]
     ok = [row for row in rows if row["status"] == "ok"]
     return CrawlStatus(
         pages=len(plan),
@@ -113,9 +113,9 @@ def crawl_status(captures: Path) -> CrawlStatus:
     )
 
 
-def _rate(began: Sequence[str]) -> float | None:
-    """Return the rate of the latest visits from the times at which they began."""
-    times = [datetime.fromisoformat(time) for time in nlargest(_LATEST, began)]
+def _rate(start_times: Sequence[str]) -> float | None:
+    """Return the number of visits started per second, by the latest of them."""
+    times = [datetime.fromisoformat(time) for time in nlargest(_LATEST, start_times)]
     recent = [time for time in times if times[0] - time <= _RECENT]
     seconds = (recent[0] - recent[-1]).total_seconds() if recent else 0.0
     return (len(recent) - 1) / seconds if seconds else None

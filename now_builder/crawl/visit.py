@@ -1,4 +1,4 @@
-"""A visit to a page: its row, which grows on the way, and the error that may end it."""
+"""The state of a visit to a page: its row, filled in step by step, and the error that ends it."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,30 +8,31 @@ from PIL import Image
 from now_builder.formats.shard import Capture, CaptureRow, Element
 
 BUSY = frozenset({"http_429", "http_503"})
-"""Errors of hosts that ask to come back later."""
+"""Error codes of hosts that ask to retry later."""
 
 TRANSIENT = frozenset({"net_error", "renderer_crashed", "browser_crashed"})
-"""Errors that may not happen again."""
+"""Error codes after which a retry may succeed."""
 
 REFUSED = frozenset(
     {"private_address", "robots", "robots_unreachable", "quota", "never", "only", "opt_out"}
 )
-"""Errors of pages that were not visited on purpose."""
+"""Error codes of pages that were deliberately not visited."""
 
-PUT_OFF = "put_off"
-"""Error of a page that leads to a host in its pause; the message is the host. It makes no row."""
+POSTPONED = "postponed"
+"""Error code of a page that leads to a host whose delay is not over; the message is the host. The
+page is visited later, so no row has this code."""
 
-_MESSAGE = 500
-"""Maximum length of an error message in a row."""
+_LONGEST_MESSAGE = 500
+"""Maximum number of characters of an error message in a row."""
 
 
 class PageError(Exception):
-    """A page, or something that it asks for, cannot be had.
+    """Raised if a page, or a URL that it requests, must not or cannot be loaded.
 
     Attributes:
-        code: Reason in one word, such as ``timeout``.
-        message: Details for people.
-        retry_after_s: Pause in seconds that a busy site asks for.
+        code: Error code, such as ``timeout``.
+        message: Details for a human reader.
+        retry_after_s: Seconds that a busy site asks to wait.
     """
 
     def __init__(self, code: str, message: str = "", retry_after_s: float | None = None) -> None:
@@ -46,39 +47,39 @@ class Document:
     """A main document as served.
 
     Attributes:
-        body: Content with content encodings undone.
-        whole: Whether all of it arrived.
-        headers: Values of the headers by name in lower case.
+        body: Content after content decoding.
+        complete: Whether the body is complete.
+        headers: Header values by lower-case name.
     """
 
     url: str
     body: bytes
-    whole: bool
+    complete: bool
     headers: dict[str, list[str]]
 
 
-_NOTHING = Document("", b"", whole=False, headers={})
+_NO_DOCUMENT = Document("", b"", complete=False, headers={})
 
 
 @dataclass(slots=True)
 class Visit:
-    """One visit to a page: the row so far, and the first screen once the page is at rest.
+    """One visit to a page: its row and, once the page has settled, its first screen.
 
     Attributes:
-        row: Row of the page; final when the visit is over.
-        hosts: Hosts whose pause this page has waited for.
-        tdm_file: Rules of ``tdmrep.json`` that reserve a URL, by URL.
+        row: Row of the page; final at the end of the visit.
+        hosts: Hosts whose delay this page has waited for.
+        tdm_file: Rule of ``tdmrep.json`` that reserves a URL, by URL.
         error: Reason why there is no capture.
-        capture: What is stored of the page; set last.
-        document: The last main document.
-        charset: Encoding in which the browser read the document, in lower case.
+        capture: Content to store; set last.
+        document: Last main document.
+        charset: Encoding that the browser used for the document, in lower case.
         metas: Name and content of each ``<meta>`` with a description or an opt-out in the live DOM.
         elements: DOM elements on the first screen.
-        overlays: Rules by which overlays were hidden.
+        overlays: Rules that hid overlays.
         screenshot: PNG of 720 x 1280 px.
-        picture: The screenshot, decoded.
+        picture: Decoded screenshot.
         ink: Shares of the picture and of its middle that are not empty.
-        settled: Whether the page was complete and came to rest.
+        settled: Whether the page loaded completely and stopped changing.
     """
 
     row: CaptureRow
@@ -86,7 +87,7 @@ class Visit:
     tdm_file: dict[str, str] = field(default_factory=dict)
     error: PageError | None = None
     capture: Capture | None = None
-    document: Document = _NOTHING
+    document: Document = _NO_DOCUMENT
     charset: str = ""
     metas: list[tuple[str, str]] = field(default_factory=list)
     elements: list[Element] = field(default_factory=list)
@@ -96,13 +97,13 @@ class Visit:
     ink: tuple[float, float] = (0.0, 0.0)
     settled: bool = False
 
-    def note(self, **columns: Any) -> None:
+    def update(self, **columns: Any) -> None:
         """Set columns of the row."""
         self.row = replace(self.row, **columns)
 
     def fail(self, error: PageError) -> None:
-        """Make the row that of a page without a capture."""
+        """Turn the row into one of a page without a capture."""
         self.error = error
         status = "refused" if error.code in REFUSED else "failed"
-        message = error.message[:_MESSAGE] or None
-        self.note(status=status, error=error.code, error_message=message)
+        message = error.message[:_LONGEST_MESSAGE] or None
+        self.update(status=status, error=error.code, error_message=message)

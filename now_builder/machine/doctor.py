@@ -1,4 +1,4 @@
-"""Check what the stages need on this machine, and name the command that installs it."""
+"""Check the requirements of the stages on this machine and name the command that installs them."""
 
 import json
 import os
@@ -20,14 +20,14 @@ _PROBE_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The state of one thing that a stage needs.
+    """The state of one requirement of a stage.
 
     Attributes:
-        found: Whether it is there and works.
-        detail: Version and place, or the consequence of its absence.
-        remedy: How to get it.
-        package: Debian package that brings it.
-        needed: Whether the crawl needs it.
+        found: Whether it is installed and works.
+        detail: Version and path, or the effect of its absence.
+        remedy: How to install it; by default the Debian package.
+        package: Debian package that contains it.
+        needed: Whether the crawl requires it.
     """
 
     name: str
@@ -39,8 +39,9 @@ class Finding:
 
     def __str__(self) -> str:
         state = "ok     " if self.found else "MISSING" if self.needed else "absent "
-        remedy = "" if self.found or not self.remedy else f"; {self.remedy}"
-        return f"{state} {self.name}: {self.detail}{remedy}"
+        remedy = self.remedy or (f"apt install {self.package}" if self.package else "")
+        end = f"; {remedy}" if remedy and not self.found else ""
+        return f"{state} {self.name}: {self.detail}{end}"
 
 
 _SCRIPTS = (
@@ -54,7 +55,7 @@ _SCRIPTS = (
     ("Thai glyphs", "ก", False, "fonts-noto-core"),
     ("Emoji", "🍜", False, "fonts-noto-color-emoji"),
 )
-"""Scripts that pages are written in: name, sample, whether the crawl needs it, Debian package."""
+"""Scripts of web pages: name, sample, whether the crawl requires it, Debian package."""
 
 _PYTHON = (
     ("playwright", "crawl", True, install_extra("crawl")),
@@ -67,10 +68,10 @@ _PYTHON = (
 )
 
 GPU = "GPU"
-"""Name of the finding about one."""
+"""Name of the finding about the GPU."""
 
-_READ = (("chi_sim", "Chinese"), ("eng", "English"))
-"""Languages that `detect --text-source ocr` reads by default."""
+_OCR_LANGUAGES = (("chi_sim", "Chinese"), ("eng", "English"))
+"""Default languages of `detect --text-source ocr`."""
 
 _PROBE = """<meta charset=utf-8><body><script>
 const draw = (text) => {
@@ -88,62 +89,58 @@ document.body.textContent = "BEGIN" + JSON.stringify(
 
 
 def check() -> list[Finding]:
-    """Look for what the stages need: Chromium, glyphs, data of OCR and NLTK, packages, a GPU."""
+    """Check for Chromium, glyphs, data of OCR and NLTK, Python packages and a GPU."""
     path = find_chromium()
     browser = _check_chromium(path)
     glyphs = _drawn(path) if path is not None and browser.found else None
     driver = [_check_driver()] if find_spec("playwright") else []
-    ocr = [_check_ocr(language, name) for language, name in _READ]
+    ocr = [_check_ocr(language, name) for language, name in _OCR_LANGUAGES]
     python = [_check_python(*package) for package in _PYTHON]
     return [browser, *driver, *_check_glyphs(glyphs), *ocr, *python, _check_punkt(), _check_gpu()]
 
 
 def install_command(findings: Sequence[Finding]) -> str:
-    """Return the Debian command that installs what is missing; empty if no package does."""
+    """Return the Debian command that installs missing packages; empty if no package would help."""
     packages = {finding.package for finding in findings if not finding.found} - {""}
     command = ["sudo apt-get install --yes --no-install-recommends", *sorted(packages)]
     return " ".join(command) if packages else ""
 
 
 def _check_chromium(path: Path | None) -> Finding:
-    found, detail = False, "none"
+    runs, detail = False, "none"
     if path is not None:
         try:
             detail = f"{_output([path, '--version']).strip()} at {path}"
-            found = True
+            runs = True
         except (OSError, subprocess.SubprocessError) as error:
             detail = f"{path} does not run ({error})"
     remedy = "apt install chromium-headless-shell, or playwright install chromium --only-shell"
-    return Finding("Chromium", found, detail, remedy, "chromium-headless-shell", needed=True)
+    return Finding("Chromium", runs, detail, remedy, "chromium-headless-shell", needed=True)
 
 
 def _check_driver() -> Finding:
-    """Start Playwright's own program, for which a library may be missing."""
-    found, remedy, package = True, "", ""
+    """Start Playwright's driver, which may lack a library."""
+    name = "Playwright's driver"
     try:
         detail = _output([sys.executable, "-m", "playwright", "--version"]).strip()
     except (OSError, subprocess.SubprocessError) as error:
-        told = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1]
-        found, detail = False, f"does not run ({told:.200})"
-        remedy = "install the library that it names"
-        if "libatomic" in told:
-            remedy, package = f"apt install {_LIBATOMIC}", _LIBATOMIC
-    return Finding("Playwright's driver", found, detail, remedy, package, needed=True)
-
-
-_LIBATOMIC = "libatomic1"
-"""Debian's package; a bare Debian has every other library that the driver needs."""
+        problem = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1]
+        detail = f"does not run ({problem:.200})"
+        # A minimal Debian has every other library that the driver needs.
+        package = "libatomic1" if "libatomic" in problem else ""
+        remedy = "" if package else "install the library in the message"
+        return Finding(name, False, detail, remedy, package, needed=True)  # noqa: FBT003
+    return Finding(name, True, detail, needed=True)  # noqa: FBT003
 
 
 def _check_glyphs(drawn: Sequence[bool] | None) -> list[Finding]:
     findings = []
-    for place, (name, sample, needed, package) in enumerate(_SCRIPTS):
-        found = drawn is not None and drawn[place]
-        detail = "drawn" if found else f"{sample} shows as an empty box in screenshots"
+    for number, (name, sample, needed, package) in enumerate(_SCRIPTS):
+        has_glyph = drawn is not None and drawn[number]
+        detail = "drawn" if has_glyph else f"{sample} shows as an empty box in screenshots"
         if drawn is None:
             detail = "cannot be checked without Chromium"
-        remedy = f"apt install {package}"
-        findings.append(Finding(name, found, detail, remedy, package, needed))
+        findings.append(Finding(name, has_glyph, detail, package=package, needed=needed))
     return findings
 
 
@@ -152,39 +149,38 @@ def _check_ocr(language: str, name: str) -> Finding:
     detail = f"{language}.traineddata in {folder}"
     if folder is None:
         detail = f"no {language}.traineddata; detect --text-source ocr uses it"
-    remedy = f"apt install {package}"
-    return Finding(f"OCR of {name}", folder is not None, detail, remedy, package)
+    return Finding(f"OCR of {name}", folder is not None, detail, package=package)
 
 
 def _check_python(module: str, stage: str, needed: bool, remedy: str) -> Finding:  # noqa: FBT001
-    found = find_spec(module) is not None
-    detail = f"for {stage}" if found else f"not installed; {stage} uses it"
-    return Finding(f"python {module}", found, detail, remedy, needed=needed)
+    is_installed = find_spec(module) is not None
+    detail = f"for {stage}" if is_installed else f"not installed; {stage} uses it"
+    return Finding(f"python {module}", is_installed, detail, remedy, needed=needed)
 
 
 def _check_punkt() -> Finding:
-    """Look for the data by which NLTK splits captions into words, without importing NLTK."""
+    """Look for the data that NLTK uses to split captions into words, without importing NLTK."""
     remedy = "python -m nltk.downloader punkt_tab"
-    named = filter(None, os.environ.get("NLTK_DATA", "").split(os.pathsep))
+    paths = filter(None, os.environ.get("NLTK_DATA", "").split(os.pathsep))
     roots = [Path(root) for root in (sys.prefix, "/usr", "/usr/local")]
-    folders = [*map(Path, named), Path.home() / "nltk_data"]
+    folders = [*map(Path, paths), Path.home() / "nltk_data"]
     folders += [root / part / "nltk_data" for root in roots for part in ("share", "lib")]
     for folder in folders:
-        place = folder / "tokenizers" / "punkt_tab"
-        if place.is_dir() or place.with_suffix(".zip").is_file():
-            return Finding("NLTK's punkt", found=True, detail=f"at {place}")
-    detail = "none; Flickr30K, MS-COCO and CC152K are cut into words by it"
+        path = folder / "tokenizers" / "punkt_tab"
+        if path.is_dir() or path.with_suffix(".zip").is_file():
+            return Finding("NLTK's punkt", found=True, detail=f"at {path}")
+    detail = "none; it splits Flickr30K, MS-COCO and CC152K into words"
     return Finding("NLTK's punkt", found=False, detail=detail, remedy=remedy)
 
 
 def _check_gpu() -> Finding:
-    """Ask the NVIDIA driver, which torch needs too."""
+    """Query the NVIDIA driver, which torch requires too."""
     if shutil.which("nvidia-smi") is None:
         detail = "no NVIDIA driver; detect and train run on the CPU"
         return Finding(GPU, found=False, detail=detail)
-    wanted = "--query-gpu=name,memory.total,driver_version"
+    query = "--query-gpu=name,memory.total,driver_version"
     try:
-        answer = _output(["nvidia-smi", wanted, "--format=csv,noheader"])
+        answer = _output(["nvidia-smi", query, "--format=csv,noheader"])
     except (OSError, subprocess.SubprocessError) as error:
         detail = " ".join(f"the driver does not answer ({error})".split())
         return Finding(GPU, found=False, detail=detail, remedy="reinstall the driver")
@@ -195,14 +191,14 @@ def _check_gpu() -> Finding:
 
 
 def _drawn(chromium: Path) -> list[bool] | None:
-    """Let Chromium draw a sample of each script; return which of them are not its empty box."""
+    """Draw a sample of each script in Chromium; return whether each one has a glyph."""
     samples = json.dumps([sample for _, sample, _, _ in _SCRIPTS], ensure_ascii=False)
     page = "data:text/html;charset=utf-8," + quote(_PROBE.replace("SAMPLES", samples))
     command = [str(chromium), "--headless", "--disable-gpu", "--dump-dom", page]
     if os.geteuid() == 0:
         command.insert(1, "--no-sandbox")
     try:
-        # The script's own text, too, is in the document; the answer stands last.
+        # The document also contains the text of the script; the answer comes last.
         answer = _output(command).rpartition("BEGIN[")[2].partition("]END")[0]
         drawn = json.loads(f"[{answer}]")
     except (OSError, subprocess.SubprocessError, ValueError):

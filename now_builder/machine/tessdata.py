@@ -15,17 +15,14 @@ _FOLDERS = (
 
 
 def find_tessdata(languages: Sequence[str]) -> Path | None:
-    """Find a folder with the data of all of some languages, such as ``chi_sim`` and ``eng``.
+    """Find a folder with the data of all languages, such as ``chi_sim`` and ``eng``.
 
-    ``TESSDATA_PREFIX`` stands for all other places where it is set.
+    If ``TESSDATA_PREFIX`` is set, only that folder is searched.
     """
-    if named := os.environ.get("TESSDATA_PREFIX"):
-        folders = [Path(named)]
-    else:
-        folders = [Path(sys.prefix, "share", "tessdata")]
-        folders += [
-            path for name in _FOLDERS for path in sorted(Path("/").glob(name), reverse=True)
-        ]
+    folders = [Path(sys.prefix, "share", "tessdata")]
+    folders += [path for name in _FOLDERS for path in sorted(Path("/").glob(name), reverse=True)]
+    if prefix := os.environ.get("TESSDATA_PREFIX"):
+        folders = [Path(prefix)]
     for folder in folders:
         if all((folder / f"{language}.traineddata").is_file() for language in languages):
             return folder
@@ -33,5 +30,5 @@ def find_tessdata(languages: Sequence[str]) -> Path | None:
 
 
 def debian_package(language: str) -> str:
-    """Name the Debian package that brings the data of a language."""
+    """Return the Debian package with the data of a language."""
     return "tesseract-ocr-" + language.lower().replace("_", "-").replace("/", "-")

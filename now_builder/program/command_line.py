@@ -1,4 +1,4 @@
-"""The command line of the three programs: late commands, settings as options, exit codes."""
+"""The command line of the three programs: lazy commands, settings as options, exit codes."""
 
 import inspect
 import logging
@@ -17,25 +17,25 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from now_builder.errors import NowError
-from now_builder.program.stopping import CommandStopped, how_to_go_on, stoppable
+from now_builder.program.stopping import CommandStopped, stop_message, stoppable
 
 PACKAGES = ("now_builder", "leaderboard", "pc2_baseline")
 LOG_LEVEL = "NOW_LOG"
-"""Environment variable: the least level that is printed, such as debug or warning."""
+"""Environment variable with the lowest level to print, such as debug or warning."""
 
 Function = TypeVar("Function", bound=Callable[..., None])
 
 
 @dataclass(frozen=True)
 class Fields:
-    """Mark a command's parameter whose value is a settings object, with an option per field.
+    """Mark a parameter as a settings object, to be replaced by an option for each of its fields.
 
     An option has the field's name, type, default and description. Limits are checked when the
-    object is made: a value out of range is a ``ConfigError`` that names the field.
+    object is made: a value out of range raises a ``ConfigError`` that names the field.
 
     Attributes:
-        model: The settings class as ``module:Class``; imported when the command is named.
-        short: A second name of an option, such as one letter, by field.
+        model: The settings class as ``module:Class``; imported when the command is called.
+        short: Second name of an option, such as one letter, by field.
     """
 
     model: str
@@ -43,26 +43,26 @@ class Fields:
 
 
 def say_version(
-    asked: Annotated[bool, typer.Option("--version", help="Print it.")] = False,  # noqa: FBT002
+    show: Annotated[bool, typer.Option("--version", help="Print it.")] = False,  # noqa: FBT002
 ) -> None:
-    """Print the version, if asked: the one option of a program without a command."""
-    if asked:
+    """Print the version if requested; a program without a command has no other option."""
+    if show:
         typer.echo(version("noise-of-web"))
         raise typer.Exit
 
 
 class Program(typer.Typer):
-    """A Typer application that makes a command, options and all, when it is named.
+    """A Typer application that builds a command and its options only when the command is called.
 
-    It is used as ``typer.Typer`` is; listing the commands reads only their docstrings. A parameter
+    Use it like ``typer.Typer``; the list of commands needs only their docstrings. A parameter
     marked with ``Fields`` becomes an option for each field of a settings class. Help is plain text,
-    since Rich takes twice as long as all the rest.
+    because importing Rich takes twice as long as everything else.
     """
 
     def __init__(
         self,
         name: str,
-        help: str,  # noqa: A002 - Typer's word
+        help: str,  # noqa: A002 - Typer's name
     ) -> None:
         super().__init__(
             name=name,
@@ -85,29 +85,29 @@ class Program(typer.Typer):
         """Register a function as a command; its docstring is the help.
 
         Args:
-            name: The word that calls it; the function's name if not given.
-            kept: What the same command goes on with after a stop, such as "finished epochs are
-                kept"; by default it starts again.
-            ends_by_signal: Whether it handles signals itself, as a service does.
-            **about: As for ``typer.Typer.command``.
+            name: Name of the command; by default the function's name.
+            kept: Work that the same command resumes after a stop, such as "finished epochs are
+                kept"; by default it starts over.
+            ends_by_signal: Whether the command handles signals itself, as a server does.
+            **about: Passed to ``typer.Typer.command``.
         """
 
         def register(function: Function) -> Function:
             word = name or function.__name__.replace("_", "-")
 
             def make() -> TyperCommand:
-                alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+                program = typer.Typer(add_completion=False, rich_markup_mode=None)
                 command = _with_options(function, f"{self.info.name} {word}")
-                alone.command(word, **about)(
+                program.command(word, **about)(
                     command if ends_by_signal else stoppable(command, kept)
                 )
-                return cast("TyperCommand", get_command(alone))
+                return cast("TyperCommand", get_command(program))
 
-            late = cast("type[TyperCommand]", partial(_LateCommand, make))
-            listing = typer.Typer.command(
-                self, word, cls=late, help=inspect.getdoc(function), **about
+            lazy = cast("type[TyperCommand]", partial(_LazyCommand, make))
+            register_listing = typer.Typer.command(
+                self, word, cls=lazy, help=inspect.getdoc(function), **about
             )
-            listing(lambda: None)
+            register_listing(lambda: None)
             return function
 
         return register
@@ -128,55 +128,46 @@ class _PanelGroup(TyperGroup):
                 formatter.write_dl(rows)
 
 
-class _LateCommand(TyperCommand):
-    """A command as its group lists it; named on the command line, it makes the real one."""
+class _LazyCommand(TyperCommand):
+    """A command as its group lists it; it builds the real command when it is called."""
 
     def __init__(self, make: Callable[[], TyperCommand], **about: Any) -> None:
         super().__init__(**about)
         self._make = make
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """Return the context of the real command, which then parses, helps and runs."""
+        """Return the context of the real command, which parses, prints help and runs."""
         return self._make().make_context(*arguments, **options)
 
 
 def _with_options(function: Callable[..., None], origin: str) -> Callable[..., None]:
-    """Replace the parameter marked with ``Fields``, if there is one, by options."""
+    """Replace the parameter marked with ``Fields``, if there is one, by an option for each field.
+
+    The function gets the settings object that is made from their values.
+    """
     parameters: list[inspect.Parameter] = []
-    found: tuple[str, type] | None = None
+    settings: tuple[str, Any] | None = None
     for parameter in inspect.signature(function).parameters.values():
         marks = getattr(parameter.annotation, "__metadata__", ())
         fields = next((mark for mark in marks if isinstance(mark, Fields)), None)
         if fields is None:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        model = resolve_name(fields.model)
-        found = parameter.name, model
-        parameters += [
-            _option(name, item, fields.short.get(name)) for name, item in model.model_fields.items()
-        ]
-    if found is None:
+        settings = parameter.name, resolve_name(fields.model)
+        items = settings[1].model_fields.items()
+        parameters += [_option(name, item, fields.short.get(name)) for name, item in items]
+    if settings is None:
         return function
-    return _gathering(function, parameters, found, origin)
-
-
-def _gathering(
-    function: Callable[..., None],
-    parameters: list[inspect.Parameter],
-    settings: tuple[str, Any],
-    origin: str,
-) -> Callable[..., None]:
-    """Return a function of those parameters that calls ``function`` with a settings object."""
     from now_builder.config import build
 
-    name, model = settings
+    argument, model = settings
 
     def command(*, typer_context: Any, **values: Any) -> None:
-        tree = {item: values.pop(item) for item in model.model_fields}
-        # So that the model knows which were given: package takes the others from the release.
+        tree = {name: values.pop(name) for name in model.model_fields}
+        # Only options that the user typed: package takes the others from an existing release.
         source_of = typer_context.get_parameter_source
-        tree = {item: tree[item] for item in tree if source_of(item).name != "DEFAULT"}
-        function(**values, **{name: build(model, tree, origin)})
+        tree = {name: tree[name] for name in tree if source_of(name).name != "DEFAULT"}
+        function(**values, **{argument: build(model, tree, origin)})
 
     context = inspect.Parameter(
         "typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
@@ -190,7 +181,7 @@ def _gathering(
 
 def _option(name: str, item: Any, short: str | None) -> inspect.Parameter:
     """Return an option for a field of a settings class."""
-    flag = "--" + name.rstrip("_").replace("_", "-")  # with_: a keyword is no name of a parameter
+    flag = "--" + name.rstrip("_").replace("_", "-")  # `with_` stands for the keyword `with`
     if item.annotation in (bool, bool | None):
         flag = f"{flag}/--no-{flag[2:]}"
     option = typer.Option(flag, *([short] if short else []), help=item.description)
@@ -205,34 +196,34 @@ def _option(name: str, item: Any, short: str | None) -> inspect.Parameter:
 
 
 class _Stderr(logging.Handler):
-    """Print a record as a line on the current standard error, with the level of a warning."""
+    """Print a record as one line on standard error; from warnings on, the line names the level."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
-        kind = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        sys.stderr.write(f"{kind}{self.format(record)}\n")
+        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        sys.stderr.write(f"{level}{self.format(record)}\n")
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:
-    """Filter: asyncio reports each connection that a signal ends, if it reached the browser too."""
-    kind = record.exc_info[0] if record.exc_info else None
+    """Drop asyncio's report of each connection that closes when a signal reaches the browser."""
+    error_type = record.exc_info[0] if record.exc_info else None
     if record.getMessage().startswith("pipe closed by peer"):
         return False
-    return kind is None or kind.__name__ != "CancelledError"
+    return error_type is None or error_type.__name__ != "CancelledError"
 
 
 def set_up_logging() -> None:
-    """Print what our packages log, from INFO or from the level that ``NOW_LOG`` names.
+    """Print the log of our packages, from INFO on or from the level in ``NOW_LOG`` on.
 
-    Loggers of libraries are left as they are, but for cancelled connections of asyncio.
+    Of other loggers, only asyncio's is changed: it does not report cancelled connections.
 
     Raises:
-        NowError: If ``NOW_LOG`` names no level.
+        NowError: If ``NOW_LOG`` is not a level.
     """
-    named = os.environ.get(LOG_LEVEL, "info")
-    level = logging.getLevelNamesMapping().get(named.upper())
+    name = os.environ.get(LOG_LEVEL, "info")
+    level = logging.getLevelNamesMapping().get(name.upper())
     if level is None:
-        raise NowError(f"{LOG_LEVEL}={named}: expected debug, info, warning, error or critical")
+        raise NowError(f"{LOG_LEVEL}={name}: expected debug, info, warning, error or critical")
     logging.getLogger("asyncio").addFilter(_is_no_cancellation)
     for package in PACKAGES:
         logger = logging.getLogger(package)
@@ -244,38 +235,35 @@ def set_up_logging() -> None:
 def run(app: typer.Typer) -> NoReturn:
     """Run a command line on ``sys.argv`` and exit.
 
-    A user's mistake, a path that cannot be read or written, or a package of an extra that is
-    missing ends in one line on standard error and exit code 1, Ctrl-C and SIGTERM in one line and
-    exit code 130 or 143.
+    These end in one line on standard error: a user's mistake, a path that cannot be read or
+    written and a missing package of an extra (exit code 1), Ctrl-C (130) and SIGTERM (143).
     """
+    line = ""
+    code: str | int | None = None
     try:
         set_up_logging()
         app(prog_name=app.info.name)
     except NowError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(1)
+        line, code = f"error: {error}", 1
     except OSError as error:
-        if error.filename is None:  # of a connection, say
+        if error.filename is None:  # a network error, for example
             raise
-        what = f"cannot be read or written ({error.strerror})"
-        sys.stderr.write(f"error: {error.filename}: {what}\n")
-        sys.exit(1)
+        line = f"error: {error.filename}: cannot be read or written ({error.strerror})"
+        code = 1
     except ModuleNotFoundError as error:
         from now_builder.program.missing_package import describe_missing
 
-        line = describe_missing(error, [str(app.info.name), *sys.argv[1:]])
-        if line is None:
+        problem = describe_missing(error, [str(app.info.name), *sys.argv[1:]])
+        if problem is None:
             raise
-        sys.stderr.write(f"error: {line}\n")
-        sys.exit(1)
+        line, code = f"error: {problem}", 1
     except CommandStopped as stop:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends what is left at once
-        sys.stderr.write(f"{stop}\n")
-        sys.exit(stop.code)
-    except (KeyboardInterrupt, SystemExit) as ended:
-        # Before the command began; Typer makes an exit with code 130 of it, without a word.
-        code = 130 if isinstance(ended, KeyboardInterrupt) else ended.code
-        if code == 130:
-            sys.stderr.write(f"{how_to_go_on(None)}\n")
-        sys.exit(code)
-    sys.exit(0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C kills the process at once
+        line, code = str(stop), stop.code
+    except (KeyboardInterrupt, SystemExit) as end:
+        # Typer turns a Ctrl-C before the command starts into an exit with code 130 and no message.
+        code = 130 if isinstance(end, KeyboardInterrupt) else end.code
+        line = stop_message(None) if code == 130 else ""
+    if line:
+        sys.stderr.write(f"{line}\n")
+    sys.exit(code)

@@ -1,4 +1,4 @@
-"""Intervals of shares."""
+"""Confidence intervals of shares."""
 
 from math import sqrt
 
@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 Z95 = 1.959963984540054
-"""Standard errors on either side of a 95 % interval."""
+"""Half width of a 95 % interval in standard errors."""
 
 
 def wilson(hits: float, total: float) -> tuple[float, float]:
@@ -29,11 +29,11 @@ def clustered_wilson(
     clusters: Integer[np.ndarray, " trials"],
     weights: Float[np.ndarray, " trials"] | None = None,
 ) -> tuple[float, float]:
-    """Return the 95 % interval of the share of hits if trials of one cluster are correlated.
+    """Return the 95 % interval of the share of hits where trials of one cluster are correlated.
 
-    It is Wilson's for the effective number of trials: as many independent ones have the variance
-    that the clusters show. Where they show none, each cluster counts once. Weights are the inverse
-    probabilities of drawing each trial.
+    Applies Wilson's interval to the effective number of trials: the number of independent trials
+    with the observed variance between clusters. If that variance is 0, each cluster counts once.
+    Weights are inverse probabilities of drawing a trial.
 
     Source:
         Kish, Survey Sampling, 1965 (design effect); Korn and Graubard, Confidence Intervals for

@@ -1,4 +1,4 @@
-"""Progress of long loops on stderr: a bar on a terminal, lines elsewhere. Events are logged."""
+"""Show the progress of long loops on stderr: a bar on a terminal, lines elsewhere."""
 
 import sys
 import time
@@ -8,21 +8,21 @@ from typing import TypeVar
 from tqdm import tqdm
 
 DELAY_S = 2.0
-"""Seconds until a bar appears."""
+"""Seconds until the bar appears."""
 FIRST_S, EVERY_S = 5.0, 30.0
-"""Seconds until the first line, and between two, where there is no terminal."""
+"""Seconds until the first line, and between lines, without a terminal."""
 
 Item = TypeVar("Item")
 
 
 class Progress:
-    """A bar on a terminal; elsewhere a line after 5 s and every half minute, with the time left.
+    """A bar on a terminal; elsewhere a line after 5 s and then every 30 s, with the time left.
 
     Args:
-        name: Name of the work.
-        total: Number of units of work.
-        unit: Singular noun; bytes, ``B``, are written in powers of 1000.
-        done: Number of units done before.
+        name: Name of the task.
+        total: Number of units.
+        unit: Singular noun; bytes, ``B``, are shown in powers of 1000.
+        done: Number of units already done.
     """
 
     def __init__(self, name: str, total: int, unit: str = "page", done: int = 0) -> None:
@@ -42,7 +42,7 @@ class Progress:
         self._bar.close()
 
     def add(self, count: int = 1, state: str = "") -> None:
-        """Count units that have been done; ``state`` is shown behind the time left."""
+        """Count units as done; ``state`` is shown after the time left."""
         self._count += count
         self._bar.set_postfix_str(state, refresh=False)
         self._bar.update(count)
@@ -56,14 +56,14 @@ class Progress:
             if self._unit == "B":
                 sizes = self._count, self._total, rate
                 done, total, speed = (f"{tqdm.format_sizeof(size)}B" for size in sizes)
-            behind = f", {state}" if state else ""
-            sys.stderr.write(f"{self._name}: {done} of {total}, {speed}/s, {left} left{behind}\n")
+            state = f", {state}" if state else ""
+            sys.stderr.write(f"{self._name}: {done} of {total}, {speed}/s, {left} left{state}\n")
 
 
 def track_progress(
     items: Iterable[Item], name: str, unit: str = "page", total: int | None = None
 ) -> Iterator[Item]:
-    """Yield items and show how many are done; ``total`` is needed where they have no length."""
+    """Yield items and show how many are done; ``total`` is needed if they have no length."""
     if total is None:
         total = len(items) if isinstance(items, Sized) else 0
     with Progress(name, total, unit) as progress:

@@ -1,4 +1,4 @@
-"""The header ``Retry-After`` of an answer."""
+"""Parse the response header ``Retry-After``."""
 
 import re
 import time
@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 def retry_after_s(value: str | None) -> float | None:
     """Parse a ``Retry-After`` header (seconds or a date) to seconds; ``None`` if it is neither.
 
-    A date that names no time zone, as in C's ``asctime``, is in UTC.
+    A date without a time zone, as in C's ``asctime``, is in UTC.
 
     Source:
         RFC 9110, section 10.2.3.

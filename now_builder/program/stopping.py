@@ -1,4 +1,4 @@
-"""End a command that a signal or a full disk stops with one line: kept files, next command."""
+"""Print one line when a signal or a full disk stops a command: kept files and the next command."""
 
 import errno
 import os
@@ -13,16 +13,15 @@ from typing import Any
 
 from now_builder.errors import NowError, Stopped
 
-NOTHING_TORN = "no file is left half-written"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class CommandStopped(BaseException):
-    """A command that was stopped; no library takes it for its own KeyboardInterrupt.
+    """A stopped command; not a KeyboardInterrupt, which libraries handle in their own way.
 
     Args:
         line: Line to print.
-        code: Exit code: 128 and the number of the signal.
+        code: Exit code: 128 plus the number of the signal.
     """
 
     def __init__(self, line: str, code: int) -> None:
@@ -31,7 +30,7 @@ class CommandStopped(BaseException):
 
 
 def stoppable(function: Callable[..., None], kept: str | None) -> Callable[..., None]:
-    """Return a command that, when stopped, names the kept files and how to go on."""
+    """Return a command that, if stopped, names the kept files and the command that resumes it."""
 
     @wraps(function)
     def command(*arguments: Any, **options: Any) -> None:
@@ -40,42 +39,42 @@ def stoppable(function: Callable[..., None], kept: str | None) -> Callable[..., 
             with _sigterm_as_ctrl_c(signals):
                 function(*arguments, **options)
         except KeyboardInterrupt as stop:
-            told = stop.kept if isinstance(stop, Stopped) else kept
+            work = stop.kept if isinstance(stop, Stopped) else kept
             number = stop.number if isinstance(stop, Stopped) else [*signals, signal.SIGINT][0]
-            raise CommandStopped(how_to_go_on(told), 128 + number) from None
+            raise CommandStopped(stop_message(work), 128 + number) from None
         except NowError:
             raise
         except Exception as error:
-            full = isinstance(error, OSError) and error.errno in _FULL
-            if not full and "No space left on device" not in str(
-                error
-            ):  # some say it in words only
+            is_full = isinstance(error, OSError) and error.errno in _FULL
+            # Some libraries raise an error of their own with the system's message.
+            if not is_full and "No space left on device" not in str(error):
                 raise
-            words = " ".join(str(error).split())
+            problem = " ".join(str(error).split())
             if isinstance(error, OSError) and error.filename is not None:
-                words = f"{error.filename}: cannot be written ({error.strerror})"
-            raise NowError(f"{words}; when there is room: {_again(kept)}") from None
+                problem = f"{error.filename}: cannot be written ({error.strerror})"
+            next_step = _next_step(kept, "free some space and run")
+            raise NowError(f"{problem}; {next_step}") from None
 
     return command
 
 
-def how_to_go_on(kept: str | None) -> str:
+def stop_message(kept: str | None) -> str:
     """Return the line for a stopped command."""
-    return f"stopped: {_again(kept)}"
+    return f"stopped: {_next_step(kept)}"
 
 
-def _again(kept: str | None) -> str:
-    command = "run the same command again"
-    if "--force" in sys.argv:
-        command += " without --force" if kept else ""
-    return f"{kept or NOTHING_TORN}; {command}{' to go on' if kept else ''}"
+def _next_step(kept: str | None, run: str = "run") -> str:
+    if not kept:
+        return f"no file is left half-written; {run} the same command again"
+    without = " without --force" if "--force" in sys.argv else ""
+    return f"{kept}; {run} the same command again{without} to resume"
 
 
 @contextmanager
 def _sigterm_as_ctrl_c(signals: list[int]) -> Iterator[None]:
-    """Handle SIGTERM as SIGINT is handled at that moment, and note it in ``signals``.
+    """Handle SIGTERM like SIGINT, and append it to ``signals``.
 
-    A process forked meanwhile, such as a worker, ends by SIGTERM as if nothing had been changed.
+    In a forked process, such as a worker, SIGTERM keeps its default action.
     """
     owner = os.getpid()
 
@@ -87,7 +86,7 @@ def _sigterm_as_ctrl_c(signals: list[int]) -> Iterator[None]:
         interrupt = signal.getsignal(signal.SIGINT)
         if callable(interrupt):
             interrupt(signal.SIGINT, frame)
-        else:  # Ctrl-C is ignored, as in the background of a script
+        else:  # SIGINT is ignored, as for background processes of a script
             raise KeyboardInterrupt
 
     in_main = threading.current_thread() is threading.main_thread()

@@ -1,12 +1,10 @@
-"""A server of many hosts on 127.0.0.1 by HTTP/1.1; the Host header names the site."""
+"""Serve many hosts on 127.0.0.1 over HTTP/1.1; the Host header names the site."""
 
 import gzip
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -24,13 +22,13 @@ Manner = Literal["whole", "truncated", "endless", "silent"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP response and how it is sent.
+    """An HTTP response and how to send it.
 
     Attributes:
-        headers: Headers besides ``Content-Type``.
+        headers: Headers other than ``Content-Type``.
         delay_s: Seconds before the first byte.
-        manner: ``truncated`` breaks off, ``endless`` never ends, ``silent`` never begins.
-        compress: Whether it may be sent with gzip.
+        manner: ``truncated`` breaks off, ``endless`` never ends, ``silent`` never starts.
+        compress: Whether gzip is allowed.
     """
 
     status: int
@@ -44,35 +42,28 @@ class Answer:
 
 @runtime_checkable
 class Answers(Protocol):
-    """What the hosts answer."""
+    """Answers of all hosts."""
 
     def of(self, host: str, target: str) -> Answer:
-        """Answer a request: its Host header, and its path and query as they were sent."""
+        """Answer a request, by its Host header and its path and query as sent."""
 
 
 def serve(answers: Answers, what: str, port: int, ready_file: Path | None = None) -> None:
-    """Serve until interrupted or terminated; say ``what`` is served, and where."""
+    """Serve until SIGINT or SIGTERM; print the name of the content, ``what``, and the address."""
     with _listen(answers, port) as server:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        sys.stdout.write(f"serving {what} on {_address(server)}\n")
+        address = "{}:{}".format(*server.server_address[:2])
+        sys.stdout.write(f"serving {what} on {address}\n")
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):
             if ready_file is not None:
-                write_text(ready_file, _address(server))
+                write_text(ready_file, address)
             server.serve_forever()
 
 
-@contextmanager
-def serving(answers: Answers) -> Iterator[str]:
-    """Serve from a thread of this process; yield ``ADDRESS:PORT``."""
-    with _listen(answers, 0) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield _address(server)
-        finally:
-            server.shutdown()
-            thread.join()
+def serving(answers: Answers) -> AbstractContextManager[str]:
+    """Serve from a thread of this process; the context is ``ADDRESS:PORT``."""
+    return _listen(answers, 0).running()
 
 
 def _listen(answers: Answers, port: int) -> QuietServer:
@@ -83,12 +74,8 @@ def _listen(answers: Answers, port: int) -> QuietServer:
         raise NowError(f"--port {port}: cannot listen on 127.0.0.1 ({error.strerror})") from None
 
 
-def _address(server: QuietServer) -> str:
-    return "{}:{}".format(*server.server_address[:2])
-
-
 class _Handler(BaseHTTPRequestHandler):
-    """Answers the requests of one connection, which has a thread of its own."""
+    """Answers the requests of one connection in its own thread."""
 
     answers: Answers
     protocol_version = "HTTP/1.1"
@@ -96,18 +83,18 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        """Answer a request; to HEAD without the body."""
+        """Answer a request; omit the body for HEAD."""
         answer = self.answers.of(*_place(self.path, self.headers.get("Host", "")))
         time.sleep(answer.delay_s)
         self.close_connection |= answer.manner != "whole"
         if answer.manner == "silent":
             self.connection.settimeout(None)
-            self.rfile.read()  # returns when the other side gives up
+            self.rfile.read()  # returns when the client gives up
             return
         compress = answer.compress and "gzip" in self.headers.get("Accept-Encoding", "")
         content = answer.body
-        if compress:  # the same bytes give the same bytes
-            content = gzip.compress(content, compresslevel=5, mtime=0)
+        if compress:
+            content = gzip.compress(content, compresslevel=5, mtime=0)  # no time: reproducible
         lengths = {"whole": len(content), "truncated": len(content) * 5 // 4}
         body = content if self.command == "GET" else b""
         self._send(answer, lengths.get(answer.manner), body, compress=compress)
@@ -118,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815
 
     def send_error(self, code: int, *_: Any) -> None:
-        """Answer what is no request, or of another method, without a body."""
+        """Reply to malformed or unsupported requests with an empty body."""
         self.close_connection = True
         self._send(Answer(405 if code == HTTPStatus.NOT_IMPLEMENTED else code), 0, b"")
 
@@ -128,25 +115,20 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(
         self, answer: Answer, length: int | None, body: bytes, *, compress: bool = False
     ) -> None:
-        keep = not self.close_connection
-        self.wfile.write(_head(answer, length, keep=keep, compress=compress) + body)
-
-
-def _head(answer: Answer, length: int | None, *, keep: bool, compress: bool = False) -> bytes:
-    lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
-    if answer.content_type is not None:
-        lines.append(f"Content-Type: {answer.content_type}")
-    if length is not None and answer.status != HTTPStatus.NO_CONTENT:
-        lines.append(f"Content-Length: {length}")
-    if compress:
-        lines.append("Content-Encoding: gzip")
-    lines += [f"{name}: {value}" for name, value in answer.headers]
-    lines.append(f"Connection: {'keep-alive' if keep else 'close'}")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+        lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
+        if answer.content_type is not None:
+            lines.append(f"Content-Type: {answer.content_type}")
+        if length is not None and answer.status != HTTPStatus.NO_CONTENT:
+            lines.append(f"Content-Length: {length}")
+        if compress:
+            lines.append("Content-Encoding: gzip")
+        lines += [f"{name}: {value}" for name, value in answer.headers]
+        lines.append(f"Connection: {'close' if self.close_connection else 'keep-alive'}")
+        self.wfile.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body)
 
 
 def _place(target: str, host: str) -> tuple[str, str]:
-    """Split a request's target, as sent to a server or to a proxy, into host and path."""
+    """Return host and path of a request's target, which may be in the form sent to a proxy."""
     if target.lower().startswith("http://"):
         host, slash, path = target[7:].partition("/")
         return host, slash + path

@@ -1,1 +1,1 @@
-"""Chromium as a phone: one visit to a page, from request to screenshot."""
+"""Visit a page in Chromium as a phone, from the request to the screenshot."""

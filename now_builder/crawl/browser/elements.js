@@ -45,8 +45,8 @@
     if (explicit) return explicit;
     if (tag === "a" || tag === "area") return element.hasAttribute("href") ? "link" : "";
     if (tag === "input") {
-      const kind = (element.type || "text").toLowerCase();
-      return kind === "hidden" ? "" : INPUTS[kind] || (element.list ? "combobox" : "textbox");
+      const type = (element.type || "text").toLowerCase();
+      return type === "hidden" ? "" : INPUTS[type] || (element.list ? "combobox" : "textbox");
     }
     if (tag === "select") return element.multiple || element.size > 1 ? "listbox" : "combobox";
     if (tag === "img" && element.getAttribute("alt") === "") return "presentation";
@@ -54,22 +54,22 @@
   };
   const alpha = (colour) => {
     if (colour === "transparent") return 0;
-    const found = /(?:,|\/)\s*([\d.]+)(%?)\)$/.exec(colour);
-    if (!found || (/^rgb\(/.test(colour) && !colour.includes("/"))) return 1;
-    return Number(found[1]) / (found[2] ? 100 : 1);
+    const match = /(?:,|\/)\s*([\d.]+)(%?)\)$/.exec(colour);
+    if (!match || (/^rgb\(/.test(colour) && !colour.includes("/"))) return 1;
+    return Number(match[1]) / (match[2] ? 100 : 1);
   };
   const paints = new Map();
   const covers = (element) => {
-    let known = paints.get(element);
-    if (known === undefined) {
+    let paint = paints.get(element);
+    if (paint === undefined) {
       const style = getComputedStyle(element);
-      known = Number(style.opacity) > 0.5 && (REPLACED.has(element.localName)
+      paint = Number(style.opacity) > 0.5 && (REPLACED.has(element.localName)
         || style.backgroundImage !== "none" || alpha(style.backgroundColor) > 0.5);
-      // What a transparent ancestor hides, such as the next slide, covers nothing.
-      known &&= Element.prototype.checkVisibility.call(element, { opacityProperty: true });
-      paints.set(element, known);
+      // An element that a transparent ancestor hides, such as the next slide, covers nothing.
+      paint &&= Element.prototype.checkVisibility.call(element, { opacityProperty: true });
+      paints.set(element, paint);
     }
-    return known;
+    return paint;
   };
   const up = (child) => {
     const node = dom(child);
@@ -81,37 +81,37 @@
     return false;
   };
   const deepest = (x, y) => {
-    let found = document.elementFromPoint(x, y);
-    while (found && dom(found).shadowRoot) {
-      const inner = found.shadowRoot.elementFromPoint(x, y);
-      if (!inner || inner === found || dom(inner).getRootNode() !== found.shadowRoot) break;
-      found = inner;
+    let top = document.elementFromPoint(x, y);
+    while (top && dom(top).shadowRoot) {
+      const inner = top.shadowRoot.elementFromPoint(x, y);
+      if (!inner || inner === top || dom(inner).getRootNode() !== top.shadowRoot) break;
+      top = inner;
     }
-    return found;
+    return top;
   };
-  // What is drawn at a point, topmost first, looked up through open shadow roots.
+  // Elements drawn at a point, topmost first, including those in open shadow roots.
   const stack = (x, y, root) => {
-    const found = [];
+    const drawn = [];
     for (const element of dom(root).elementsFromPoint(x, y)) {
       if (dom(element).getRootNode() !== root) continue;
-      if (dom(element).shadowRoot) found.push(...stack(x, y, element.shadowRoot));
-      found.push(element);
+      if (dom(element).shadowRoot) drawn.push(...stack(x, y, element.shadowRoot));
+      drawn.push(element);
     }
-    return found;
+    return drawn;
   };
   const remember = (look) => {
-    const known = new Map();
+    const cache = new Map();
     return (x, y) => {
       const place = Math.round(x * 2) * 65536 + Math.round(y * 2);
-      if (!known.has(place)) known.set(place, look(x, y));
-      return known.get(place);
+      if (!cache.has(place)) cache.set(place, look(x, y));
+      return cache.get(place);
     };
   };
   const topAt = remember(deepest);
   const allAt = remember((x, y) => stack(x, y, window.document));
   const related = (one, other) => within(one, other) || within(other, one);
-  // Whether something opaque lies over the element at a point. The topmost mostly answers, and is
-  // much cheaper to ask for than all of them.
+  // Whether something opaque covers the element at a point. The topmost element, which is much
+  // cheaper to find than all of them, mostly decides.
   const coveredAt = (x, y, element) => {
     const top = topAt(x, y);
     if (!top || related(top, element)) return false;
@@ -122,9 +122,9 @@
     }
     return false;
   };
-  // Share of a 3 x 3 grid of points at which nothing opaque lies over the element.
+  // Share of a 3 x 3 grid of points where nothing opaque covers the element.
   const uncovered = (element, box) => {
-    // Looking through a page of a hundred thousand elements is slow: then what is there counts.
+    // A page of a hundred thousand elements takes too long: then all elements count as visible.
     if (performance.now() > doubtful) return 1;
     let free = 0;
     for (let row = 0; row < 3; row += 1) {
@@ -168,13 +168,13 @@
     return true;
   };
 
-  const found = [];
+  const elements = [];
   let truncated = false;
-  // Depth first by a stack of [element, parent's index, clip, transparency, parent's cursor].
-  // A page may have removed its own root.
+  // Depth first with a stack of [element, parent's index, clip, transparency, parent's cursor].
+  // A page may have removed its root.
   const todo = [...document.children].map((root) => [root, -1, screen, 1, "auto"]);
   while (todo.length) {
-    if (found.length >= limits.count || performance.now() > deadline) { truncated = true; break; }
+    if (elements.length >= limits.count || performance.now() > deadline) { truncated = true; break; }
     const [node, parent, outer, seenThrough, cursor] = todo.pop();
     const element = dom(node);
     const tag = element.localName;
@@ -194,7 +194,7 @@
         text = valueOf(element, tag).replace(/\s+/g, " ").trim().slice(0, limits.text);
         textBox = text ? box : null;
       }
-      // What a frame shows is another document's: it is known by what it is called.
+      // A frame shows another document, so use its name.
       if (tag === "iframe") {
         const name = element.getAttribute("title") || element.getAttribute("name") || "";
         text = name.slice(0, limits.text);
@@ -203,8 +203,8 @@
         && (element.checkVisibility ? element.checkVisibility() : true);
       const share = shown
         ? uncovered(node, box) * Math.min(1, area(box) / Math.max(area(rect), 1e-6)) : 0;
-      index = found.length;
-      found.push({
+      index = elements.length;
+      elements.push({
         box: image(box),
         tag,
         role: roleOf(element, tag),
@@ -237,5 +237,5 @@
     for (let place = children.length - 1; place >= 0; place -= 1)
       todo.push([children[place], index, inner, opacity, style.cursor]);
   }
-  return { elements: found, truncated };
+  return { elements, truncated };
 }

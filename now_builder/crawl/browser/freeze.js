@@ -1,14 +1,14 @@
-// Stop what moves, so that the same page gives the same picture.
+// Stop animations and players, so that the same page gives the same picture.
 (limits) => {
   for (const animation of document.getAnimations()) {
-    // One that follows the scroll is where it belongs; a paused one waits for something.
+    // Leave animations that follow the scroll, and paused ones, which wait for an event.
     if (animation.playState !== "running" || !(animation.timeline instanceof DocumentTimeline))
       continue;
     try {
       if (Number.isFinite(animation.effect?.getComputedTiming().endTime)) animation.finish();
-      // Of a carousel without end the first slide is shown, which it may hide at its very start.
+      // Show the first slide of an endless carousel, which may hide it at its very start.
       else { animation.pause(); animation.currentTime = limits.slide; }
-    } catch { /* an animation of a kind that cannot end */ }
+    } catch { /* it cannot be finished */ }
   }
   for (const player of document.querySelectorAll("video, audio")) player.pause();
   const focused = dom(document.activeElement);

@@ -1,4 +1,4 @@
-// Hide cookie and consent overlays, and say by which rule; nothing is clicked.
+// Hide cookie and consent overlays, and return the rules used; nothing is clicked.
 async (rules) => {
   const MOST_TEXT = 3000, SHARE = 0.08;
   const hidden = new Set();
@@ -43,7 +43,7 @@ async (rules) => {
   const PAGE = "main, article, nav, [role=main], [role=navigation]";
   const FIELDS = "input:not([type=checkbox], [type=radio], [type=hidden], [type=button],"
     + " [type=submit], [type=image]), textarea";
-  // The page itself, its navigation, or a form to fill in: whatever it speaks of, it stays.
+  // The page itself, its navigation, or a form to fill in stays, whatever its text.
   const isPage = (element) => {
     if (dom(element).matches("html, body, header")) return true;
     for (const part of inside(element)) if (dom(part).matches(`${PAGE}, ${FIELDS}`)) return true;
@@ -51,7 +51,7 @@ async (rules) => {
     return length > MOST_TEXT || (share(element) > 0.9
       && length > 0.6 * (document.body || document.documentElement).innerText.length);
   };
-  // Once in so many characters: a page in one fixed box names cookies, but speaks of other things.
+  // Minimum frequency of the words: a page in one fixed box may mention cookies too.
   const speaks = (text) => {
     let count = 0;
     for (const word of rules.subjects) count += text.split(word).length - 1;
@@ -62,13 +62,13 @@ async (rules) => {
     for (const node of inside(element)) {
       const part = dom(node);
       if (!part.matches(BUTTONS)) continue;
-      const said = (part.value || part.innerText || "").trim().toLowerCase();
-      if (said.length < 60 && rules.choices.some((word) => (
-        word.length > 2 || /[^a-z]/.test(word) ? said.includes(word) : said === word))) return true;
+      const label = (part.value || part.innerText || "").trim().toLowerCase();
+      if (label.length < 60 && rules.choices.some((word) => (
+        word.length > 2 || /[^a-z]/.test(word) ? label.includes(word) : label === word))) return true;
     }
     return false;
   };
-  // A frame of another site cannot be looked into; it is known by what it is called.
+  // The content of a frame of another site is not accessible, so use its name and address.
   const frames = (element) => {
     for (const node of inside(element)) {
       const part = dom(node);
@@ -85,16 +85,16 @@ async (rules) => {
     dom(element).shadowRoot && element.getRootNode() === root
       ? [...at(x, y, element.shadowRoot), element] : [element]));
   const onScreen = () => {
-    const found = new Set();
+    const elements = new Set();
     for (let row = 0; row < 8; row += 1) {
       for (let column = 0; column < 4; column += 1) {
         const [x, y] = [innerWidth * (column + 0.5) / 4, innerHeight * (row + 0.5) / 8];
         for (const element of at(x, y, window.document)) {
-          for (let node = element; node && !found.has(node); node = up(node)) found.add(node);
+          for (let node = element; node && !elements.has(node); node = up(node)) elements.add(node);
         }
       }
     }
-    return [...found];
+    return [...elements];
   };
   const isVeil = (element) => {
     const style = getComputedStyle(element);

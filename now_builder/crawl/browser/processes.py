@@ -1,8 +1,8 @@
-"""The processes of a crawl: Playwright's driver, and the browsers with their memory."""
+"""Manage the processes of a crawl: Playwright's driver and the browsers."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -10,18 +10,18 @@ import psutil
 from playwright.async_api import Playwright, async_playwright
 
 _STOP_S = 10.0
-"""Time for a driver to stop by itself, and for the end of one that was killed."""
+"""Timeout in seconds for a driver to stop, and for its end after it was killed."""
 
 _MB = 1 << 20
 _GONE_S = 5.0
 
 
 class DriverError(OSError):
-    """Playwright's driver does not start, as a rule for lack of a library."""
+    """Playwright's driver does not start, usually because a library is missing."""
 
 
 class Driver:
-    """A running driver and its process, which Playwright does not name."""
+    """A running driver and its process, which Playwright does not expose."""
 
     def __init__(self, playwright: Playwright, processes: set[psutil.Process]) -> None:
         self.playwright = playwright
@@ -46,7 +46,7 @@ class Driver:
         return cls(playwright, _drivers() - before)
 
     async def stop(self) -> None:
-        """Stop the driver; kill it if it does not stop, or if the wait is cancelled."""
+        """Stop the driver; kill it if it does not stop in time, or if this is cancelled."""
         stopping = asyncio.ensure_future(self.playwright.stop())
         try:
             await asyncio.wait([stopping], timeout=_STOP_S)
@@ -55,21 +55,21 @@ class Driver:
                 _kill(self._processes)
                 await asyncio.wait([stopping], timeout=_STOP_S)
             if stopping.done() and not stopping.cancelled():
-                stopping.exception()  # retrieved, or asyncio would report it
+                stopping.exception()  # mark it as retrieved, or asyncio would report it
 
 
 async def _await_playwright(tasks: set[asyncio.Task[Any]]) -> None:
     """Wait for Playwright's tasks; the last one waits for the driver's process.
 
-    If the event loop ended before, asyncio would warn of a process that nobody waited for.
+    If the event loop ended earlier, asyncio would warn about that process.
     """
-    own = [task for task in tasks if "playwright" in repr(task)]
-    if own:
-        await asyncio.wait(own, timeout=_STOP_S)
+    pending = [task for task in tasks if "playwright" in repr(task)]
+    if pending:
+        await asyncio.wait(pending, timeout=_STOP_S)
 
 
 def _drivers() -> set[psutil.Process]:
-    """Return the children of this process that are drivers."""
+    """Return the drivers among the children of this process."""
     drivers = set[psutil.Process]()
     with suppress(psutil.Error):
         for child in psutil.Process().children():
@@ -79,50 +79,37 @@ def _drivers() -> set[psutil.Process]:
     return drivers
 
 
-def _kill(processes: set[psutil.Process]) -> None:
+def _kill(processes: Iterable[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.Error):
             process.kill()
 
 
-def limit_memory(roots: Collection[int], process_mb: int) -> dict[int, float]:
-    """Kill processes that are too large, and return the memory of each browser, in MB.
+def limit_memory(browsers: Collection[int], process_mb: int) -> dict[int, float]:
+    """Kill descendants that use too much memory; return the memory of each browser in MB.
 
-    Mostly a process is that of one page, which then has crashed. Memory that processes share counts
-    in each of them. ``roots`` are the ids of the browsers, descendants of this process.
+    A large process mostly belongs to one page, which then counts as crashed. Shared memory is
+    counted for each process. ``browsers`` are process ids of descendants of this process.
     """
-    held: dict[int, float] = defaultdict(float)
-    above = dict[int, int]()
-    family = list[psutil.Process]()
+    memory_mb: dict[int, float] = defaultdict(float)
+    browser_of: dict[int, int | None] = {pid: pid for pid in browsers}
+    descendants = list[psutil.Process]()
     with suppress(psutil.Error):
-        family = psutil.Process().children(recursive=True)
-    for process in family:
+        descendants = psutil.Process().children(recursive=True)
+    for process in descendants:  # each parent comes before its children
         with suppress(psutil.Error):
-            above[process.pid] = process.ppid()
-    for process in family:
-        root = _root(process.pid, above, roots)
-        with suppress(psutil.Error):
-            if root is not None:
+            parent = browser_of.get(process.ppid())
+            if (browser := browser_of.setdefault(process.pid, parent)) is not None:
                 megabytes = process.memory_info().rss / _MB
                 if megabytes > process_mb:
                     process.kill()
-                held[root] += megabytes
-    return dict(held)
-
-
-def _root(pid: int, above: dict[int, int], roots: Collection[int]) -> int | None:
-    while pid not in roots:
-        if pid not in above:
-            return None
-        pid = above[pid]
-    return pid
+                memory_mb[browser] += megabytes
+    return dict(memory_mb)
 
 
 def end_process(root: psutil.Process) -> None:
-    """Kill a browser and its descendants, unless its id now belongs to another process."""
+    """Kill a browser and its descendants, unless another process has its id by now."""
     with suppress(psutil.Error):
-        family = [*root.children(recursive=True), root]
-        for process in family:
-            with suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(family, timeout=_GONE_S)
+        processes = [*root.children(recursive=True), root]
+        _kill(processes)
+        psutil.wait_procs(processes, timeout=_GONE_S)

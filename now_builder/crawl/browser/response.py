@@ -1,4 +1,4 @@
-"""Headers of a response: whether a page follows, and how long it is."""
+"""Check the headers of a response: whether it is a page, and whether its body is complete."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _VALUE = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*+"?)++')
 _TYPE = re.compile(r"[^\s;(]*")
 
 Headers = Mapping[str, Sequence[str]]
-"""Values of headers by name, in lower case; a header that is repeated has several."""
+"""Header values by lower-case name; a repeated header has several values."""
 
 
 def headers_of(event: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -26,23 +26,23 @@ def headers_of(event: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def last(headers: Headers, name: str) -> str:
-    """Return the last value of a header, ``""`` if there is none."""
+    """Return the last value of a header; ``""`` if there is none."""
     return headers[name][-1].strip() if headers.get(name) else ""
 
 
 def media_type(headers: Headers) -> str:
-    """Return the media type of a response; ``""`` if Chromium takes it from the body.
+    """Return the media type of a response; ``""`` if Chromium infers it from the body.
 
     Source:
-        Chromium, ``HttpUtil::ParseContentType`` and ``ShouldSniffMimeType``: of several values the
-        last one counts that is a type, and a type ends at a space.
+        Chromium, ``HttpUtil::ParseContentType`` and ``ShouldSniffMimeType``: the last of several
+        values that is a type counts, and a type ends at a space.
     """
-    kind = ""
+    media = ""
     for value in _VALUE.findall(",".join(headers.get("content-type", ()))):
         text = value.strip()
         if "/" in text and text != "*/*":
-            kind = _TYPE.match(text)[0].lower()  # type: ignore[index]  # it matches always
-    return kind if "/" in kind and kind not in _SNIFFED else ""
+            media = _TYPE.match(text)[0].lower()  # type: ignore[index]  # it matches any text
+    return media if "/" in media and media not in _SNIFFED else ""
 
 
 def check_answer(status: int, headers: Headers) -> None:
@@ -54,16 +54,16 @@ def check_answer(status: int, headers: Headers) -> None:
     disposition = last(headers, "content-disposition")
     if disposition.lower().startswith("attachment"):
         raise PageError("download", disposition[:200])
-    kind = media_type(headers)
-    if kind in _DOWNLOADS:
-        raise PageError("download", kind)
-    if kind and kind not in HTML:
-        raise PageError("not_html", kind)
+    media = media_type(headers)
+    if media in _DOWNLOADS:
+        raise PageError("download", media)
+    if media and media not in HTML:
+        raise PageError("not_html", media)
 
 
 def is_short(body: bytes, headers: Headers) -> bool:
-    """Whether a body is shorter than announced; unknown, so false, for a compressed one."""
+    """Return whether a body is shorter than its header says; false for a compressed body."""
     length = last(headers, "content-length")
     if "content-encoding" in headers or not length.isdecimal():
         return False
-    return len(length) > 19 or len(body) < int(length)  # int takes some thousand digits alone
+    return len(length) > 19 or len(body) < int(length)  # int accepts at most 4,300 digits

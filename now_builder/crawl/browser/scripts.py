@@ -1,4 +1,4 @@
-"""The scripts that are evaluated in a page, away from the page's own scripts."""
+"""Scripts to evaluate in a page, in a world isolated from the page's own scripts."""
 
 from importlib.resources import files
 
@@ -12,8 +12,8 @@ const dom = (node) => node instanceof HTMLFormElement || node instanceof HTMLFra
   } }) : node;
 const document = dom(window.document);
 """
-"""Ahead of each script: ``dom(node)`` is a node for reading its properties, where forms, frame sets
-and documents would give a control, frame or picture of that name. So is ``document``."""
+"""Beginning of each script: ``dom(node)`` and ``document`` give the real properties of forms, frame
+sets and documents, which controls, frames and pictures of the same name may hide."""
 
 
 def _read(name: str) -> str:
@@ -28,28 +28,29 @@ _LIMITS = (
     "{quiet: 150, moved: 400, frames: 6, turn: 25, sandboxed: 1000, burst: 50, bursts: 2,"
     " late: 1500, endless: 2000, share: 0.005, large: 0.12, finished: 200, slide: 1000}"
 )
-"""Milliseconds without a change until a page is at rest (``quiet``), or one that changes in bursts
-(``moved``), with frames drawn since, unless it draws none (``sandboxed``). Milliseconds from a
-change until the animations that it began are brought to their end (``turn``), for late scripts and
-pictures, and until a changing element counts as endless. Share of the screen below which changes
-are ignored (``share``), and which an empty main part covers (``large``). Maximum animations brought
-to their end; milliseconds shown of one without end."""
+"""``quiet``, ``moved``: milliseconds without a change until a page is at rest, and one that changes
+in ``bursts`` with pauses of ``burst`` milliseconds; ``frames`` must be drawn meanwhile, or
+``sandboxed`` milliseconds pass without one. ``turn``: milliseconds until the animations that a
+change starts are finished; ``late``: to wait for late scripts and pictures; ``endless``: until a
+changing element is ignored. ``share``: minimum share of the screen of a change; ``large``: that an
+empty main part covers. ``finished``: maximum animations to finish; ``slide``: milliseconds into an
+infinite animation to show."""
 
-_WATCHED = "globalThis[Symbol.for('watched')]"  # a name could be that of an element
+_WATCHED = "globalThis[Symbol.for('watched')]"  # a string could be the name of an element
 WATCH = f"({_WATCHED} ??= {_script('settle.js')}({_LIMITS}))()"
 WATCHED = f"{_WATCHED}?.()"
-"""The state of the document: whether it is at rest, the number of changes so far. The first watches
-it from now on, if nobody did; the second is undefined then."""
+"""State of the document: whether it is at rest, and the number of changes so far. ``WATCH`` starts
+watching it if needed; ``WATCHED`` is undefined if it is not watched."""
 
 FREEZE = f"{_script('freeze.js')}({_LIMITS})"
-"""Stop animations; the value is the document's address, type, encoding and ``<meta>`` tags."""
+"""Stop animations; return the document's URL, type, encoding and ``<meta>`` tags."""
 
 HIDE_OVERLAYS = f"{_script('overlays.js')}({_read('overlays.json')})"
-"""Hide cookie and consent overlays, found by listed rules or by their texts, without a click; the
-value is the names of the rules used."""
+"""Hide cookie and consent overlays, by listed rules or by their texts, without a click; return the
+names of the rules used."""
 
 ELEMENTS = (
     f"{_script('elements.js')}({{width: {WIDTH}, height: {HEIGHT}, count: 3000, text: 200, "
     "milliseconds: 1500})"
 )
-"""The value is the DOM elements on the first screen, as the browser laid them out."""
+"""Return the DOM elements on the first screen with their layout."""

@@ -1,19 +1,19 @@
-// Watch the page, and return a function that says whether what is seen of it is at rest.
+// Watch the page, and return a function that reports whether its visible part is at rest.
 (limits) => {
   const begun = performance.now();
-  // The last change that can have been seen, and how many there were.
+  // Time of the last visible change, and number of changes.
   let changed = begun, changes = 0, bursts = 0, endless = false;
-  // On a busy machine a page may get no turn for longer than it must be quiet: its frames since the
-  // last change count, too. As each costs the renderer one, no more are asked for than are needed.
+  // On a busy machine the quiet time may pass before the page runs at all, so its frames since the
+  // last change count too. Each costs the renderer time, so only the needed frames are requested.
   let frames = 0, drawn = false, counting = false, ending = 0;
   const count = () => {
     [frames, drawn] = [frames + 1, true];
     counting = frames < limits.frames;
     if (counting) requestAnimationFrame(count);
   };
-  // Scripts and style sheets that were added now, by the time at which nobody waits for them.
+  // Scripts and style sheets that were added, with the time until which to wait for them.
   const coming = new Map();
-  // Elements whose attributes change: the first and the last time at which they did.
+  // Elements with changing attributes: the times of their first and last change.
   const restless = new Map();
 
   const STYLING = new Set(["html", "body", "link", "style"]);
@@ -23,7 +23,7 @@
     changes += 1;
     ending ||= setTimeout(() => { ending = 0; finish(); }, limits.turn);
   };
-  // What shows itself step by step, or one part after another, has longer pauses.
+  // Pages that appear step by step have longer pauses.
   const noteStep = () => { bursts += performance.now() - changed > limits.burst; note(); };
   const isFetched = (node) => (node.localName === "script" && node.src)
     || (node.localName === "link" && node.href && /\bstylesheet\b/i.test(node.rel));
@@ -48,7 +48,7 @@
       let [first, last] = restless.get(element) || [now, now];
       if (now - last > limits.endless) first = now;
       restless.set(element, [first, now]);
-      // What changes without end, such as a ticker, is not waited for.
+      // Do not wait for endless changes, such as those of a ticker.
       if (now - first > limits.endless) { endless = true; continue; }
       noteStep();
     }
@@ -70,13 +70,12 @@
   observer.observe(window.document, {
     subtree: true, childList: true, characterData: true, attributes: true,
   });
-  // What the renderer reports as painted: shifts, and pictures and texts larger than all before.
+  // Layout shifts, and painted pictures and texts that are larger than all before.
   const painted = new PerformanceObserver((list) => { if (list.getEntries().length) note(); });
   for (const type of ["layout-shift", "largest-contentful-paint"]) painted.observe({ type });
 
-  // What the browser leaves to the page's scripts, many load at a first sign of life alone. These
-  // are no gestures: nothing scrolls, nothing is tapped, and a touch that is cancelled has no
-  // meaning to a page.
+  // Many scripts load content only after a first sign of a user. These events are not gestures:
+  // nothing scrolls, nothing is tapped, and a cancelled touch has no meaning to a page.
   const wake = () => {
     const [x, y, target] = [innerWidth / 2, innerHeight / 2, document.documentElement || window.document];
     const place = { clientX: x, clientY: y, pageX: x, pageY: y };
@@ -87,7 +86,7 @@
     document.dispatchEvent(new TouchEvent("touchstart", touch));
     document.dispatchEvent(new TouchEvent("touchcancel", over));
   };
-  // A lazy picture may be fetched on the side, with a placeholder in its place until it is there.
+  // A script may load a lazy picture separately and show a placeholder until then.
   const isPlaceholder = (picture) => performance.now() - begun < limits.late
     && ["data-src", "data-srcset", "data-lazy-src", "data-lazy", "data-original"]
       .some((name) => picture.hasAttribute(name))
@@ -100,7 +99,7 @@
       && getComputedStyle(picture).display !== "none";
   });
   const awaited = () => [...coming.values()].some((until) => performance.now() < until);
-  // Bring what moves by style to its end, as it would be a moment later; scripts may go on then.
+  // Finish animations, as if a moment had passed; scripts may continue after that.
   let looked = -1, finished = 0;
   const finish = () => {
     if (looked === changes) return;
@@ -115,9 +114,9 @@
     looked = changes;
   };
 
-  // One whose parsing ended in its head has none and is never painted; one that removed its root is.
+  // A document that ends within its head has no body and is not painted; one without a root is.
   const hasBody = () => Boolean(document.body) || !document.documentElement;
-  // A main part between a header and a footer that are seen may take no place yet, or be empty.
+  // The main part between a visible header and footer may still have no size or be empty.
   const takesPlace = (main) => {
     const box = dom(main).getBoundingClientRect(), style = getComputedStyle(main);
     if (box.width > 0 && box.height > 0) return box.right > 0 && box.left < innerWidth;
@@ -140,7 +139,7 @@
     const moved = bursts >= limits.bursts;
     const since = performance.now() - changed;
     const wait = (moved ? limits.moved : limits.quiet) - since;
-    // A sandboxed document has no frames of its own, nor scripts that could change it.
+    // A sandboxed document draws no frames and has no scripts that could change it.
     const turns = frames >= limits.frames || (!drawn && since >= limits.sandboxed);
     if (!turns && !counting) {
       counting = true;

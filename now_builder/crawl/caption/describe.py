@@ -1,4 +1,4 @@
-"""Find the caption in the source of a page: pure functions of bytes and content type."""
+"""Find the caption of a page in its HTML source."""
 
 import json
 import re
@@ -6,20 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from html import unescape
+from operator import itemgetter
 from typing import Any
 
 from bs4 import BeautifulSoup, Tag
 from bs4.builder._lxml import LXMLTreeBuilder
 from bs4.filter import SoupStrainer
 
-from now_builder.crawl.caption.charset import decode, whole_characters
+from now_builder.crawl.caption.charset import decode, replace_surrogates
 from now_builder.formats.text import clean, decode_entities, is_placeholder
 
 _LONGEST = 1 << 22
-"""Bytes of a page that are read; its elements may take 200 times as much memory."""
+"""Maximum bytes of a page to parse; its elements may need 200 times as much memory."""
 _DEEPEST = 6000
-"""Maximum depth (Chromium's is 512): for each stray end tag libxml2 searches all open elements, so
-that a page of 2 MB took minutes."""
+"""Maximum depth (Chromium's is 512). For each stray end tag libxml2 searches all open elements: a
+page of 2 MB took minutes."""
 _PIECE = 1 << 16
 
 _XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*>", re.IGNORECASE)
@@ -29,9 +30,9 @@ _BY_NAME = {
 }  # fmt: skip
 _BY_PROPERTY = _BY_NAME | {"description": "property"}
 _SCOPED = frozenset({"itemprop", "property"})
-"""Sources whose descriptions belong to the item that they are in."""
+"""Sources of descriptions that belong to the item around them."""
 FALLBACKS = ("property", "og", "twitter", "dc", "itemprop", "http-equiv", "json-ld")
-"""Sources other than ``name`` and ``script``, best first."""
+"""Sources other than ``name`` and ``script``, in order of preference."""
 
 _PAGE = re.compile(r"(?:Page|Gallery|RealEstateListing)$")
 _SUBJECT = re.compile(
@@ -39,7 +40,7 @@ _SUBJECT = re.compile(
     r"HowTo|Movie|Posting|Product|ProductGroup|ProductModel|Recipe|Recording|Reference|Report|"
     r"Season|Series|Service|Trip|Vehicle|Car)$"
 )
-"""Ends of the schema.org types of pages, and of subjects that pages commonly are about."""
+"""Endings of the schema.org types of pages, and of their common subjects."""
 
 _JSON_LD = re.compile(r"\s*application/ld\+json", re.IGNORECASE)
 _WRAPPING = re.compile(
@@ -47,7 +48,7 @@ _WRAPPING = re.compile(
 )
 _LAST_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+(?:"|\\?\Z))|,(?=\s*[}\]])', re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([^\"\\/bfnrtu])|(.))", re.DOTALL)
-"""``\\x27`` and ``\\'``, which scripts have, and the escapes of JSON."""
+"""Escapes of JavaScript (``\\x27`` and ``\\'``) and of JSON."""
 
 _JSON = json.JSONDecoder(strict=False)
 
@@ -57,13 +58,13 @@ class Description:
     """The descriptions in a page's source.
 
     Attributes:
-        caption: the chosen description; ``None`` if there is none that is not empty.
+        caption: The chosen description; ``None`` if all are empty.
         source: ``name``, ``script`` or one of :data:`FALLBACKS`.
-        candidates: descriptions by source, in document order, without repeats. Microdata, RDFa and
-            JSON-LD are read only where there is none by name but placeholders; those for the page
-            come before those for its subject.
-        lang: declared language, as written.
-        metas: name and content of each ``<meta>`` that has a name.
+        candidates: Descriptions by source, in document order, without repeats. Microdata, RDFa and
+            JSON-LD are read only if every ``<meta name=description>`` is empty or a placeholder;
+            descriptions of the page come before those of its subject.
+        lang: Declared language, as written.
+        metas: Name and content of each ``<meta>`` with a name.
     """
 
     caption: str | None
@@ -76,31 +77,39 @@ class Description:
     metas: list[tuple[str, str]] = field(default_factory=list)
 
 
-def describe(content: bytes, content_type: str | None, browser: str | None = None) -> Description:
+def describe(
+    content: bytes,
+    content_type: str | None,
+    browser: str | None = None,
+    scripted: Sequence[str] = (),
+) -> Description:
     """Find the meta description of a page in its source.
 
-    The caption is the first ``<meta name=description>`` of the whole document whose content is
-    neither empty nor a placeholder; the name is compared without regard to case. Where there is
-    none, the best of :data:`FALLBACKS` is taken. Nothing beyond the first 4 MiB is read.
+    The caption is the first ``<meta name=description>`` of the document whose content is neither
+    empty nor a placeholder, in any case of letters. If there is none, it is the first of the
+    descriptions that scripts added, then of :data:`FALLBACKS`. A placeholder is chosen only if
+    there is nothing else. Only the first 4 MiB are read. ``browser`` is the encoding that the
+    browser used; ``scripted`` are the descriptions in the live DOM.
     """
     decoded = decode(content[:_LONGEST], content_type, browser)
     text = _XML_DECLARATION.sub("", decoded.text.replace("\0", "\ufffd")) + "\n"
     strainer = _Strainer()
     soup = _soup(text, strainer)
     metas = soup.find_all("meta", recursive=False)
-    stated = [(_source_of(meta), _get(meta, "content")) for meta in metas]
-    found = [pair for pair in stated if pair[0] not in _SCOPED]
-    named = filter(None, (clean(words) for source, words in found if source == "name"))
+    pairs = [(_source_of(meta), _get(meta, "content")) for meta in metas]
+    descriptions = [pair for pair in pairs if pair[0] not in _SCOPED]
+    named = list(filter(None, (clean(text) for source, text in descriptions if source == "name")))
     if all(map(is_placeholder, named)):
-        if len(found) < len(stated):
-            found += _of_items(_soup(text))
-        found += [("json-ld", words) for words in _of_json_ld(soup)]
+        if len(descriptions) < len(pairs):
+            descriptions += _of_items(_soup(text))
+        descriptions += [("json-ld", text) for text in _of_json_ld(soup)]
+        descriptions += [("script", text) for text in scripted if clean(text) not in named]
     unique: dict[str, dict[str, None]] = {}  # without repeats, in order
-    for origin, words in found:
-        if origin and (cleaned := clean(words)):
+    for origin, description in descriptions:
+        if origin and (cleaned := clean(description)):
             unique.setdefault(origin, {})[cleaned] = None
     candidates = {origin: list(texts) for origin, texts in unique.items()}
-    caption, source = choose(candidates)
+    caption, source = _choose(candidates)
     title = soup.find("title", recursive=False)
     return Description(
         caption=caption,
@@ -116,36 +125,22 @@ def describe(content: bytes, content_type: str | None, browser: str | None = Non
     )
 
 
-def with_scripted(page: Description, scripted: Sequence[str]) -> dict[str, list[str]]:
-    """Add to a page's candidates what scripts put there, unless the source has words by name."""
-    named = page.candidates.get("name", [])
-    texts = [text for text in map(clean, scripted) if text and text not in named]
-    if not texts or not all(map(is_placeholder, named)):
-        return page.candidates
-    return page.candidates | {"script": list(dict.fromkeys(texts))}
-
-
-def choose(candidates: Mapping[str, Sequence[str]]) -> tuple[str | None, str | None]:
-    """Choose caption and source among descriptions by source.
-
-    A description that scripts put into the page (``script``) comes after one by name in the source,
-    and before those for other readers (og, twitter). A placeholder is chosen only if there is no
-    other. Entities in JSON-LD, which is no HTML, are decoded once.
-    """
+def _choose(candidates: Mapping[str, Sequence[str]]) -> tuple[str | None, str | None]:
+    """Return caption and source; entities in JSON-LD, which is not HTML, are decoded once."""
     pairs = [
         (clean(decode_entities(text)) if source == "json-ld" else text, source)
         for source in ("name", "script", *FALLBACKS)
         for text in candidates.get(source, ())
     ]
     pairs = [(text, source) for text, source in pairs if text]
-    worded = (pair for pair in pairs if not is_placeholder(pair[0]))
-    return next(worded, pairs[0] if pairs else (None, None))
+    proper = (pair for pair in pairs if not is_placeholder(pair[0]))
+    return next(proper, pairs[0] if pairs else (None, None))
 
 
 class _Strainer(SoupStrainer):
-    """Keeps the elements that are read, and those whose content a browser does not show.
+    """Keeps the elements to read, and those whose content a browser does not show.
 
-    A ``<meta>`` within ``<noscript>`` or ``<template>`` describes nothing; it stays below them.
+    A ``<meta>`` within ``<noscript>`` or ``<template>`` must not count, so it stays below them.
     """
 
     kept = frozenset({"meta", "title", "script", "noscript", "template"})
@@ -166,12 +161,12 @@ class _Strainer(SoupStrainer):
 
 
 class _Builder(LXMLTreeBuilder):
-    """Builds the tree by lxml, up to where more elements are open than any page needs."""
+    """Builds the tree by lxml; stops where too many elements are open."""
 
     depth = 0
 
     def prepare_markup(self, markup: Any, *_: Any, **__: Any) -> Any:
-        """Read text as it is, without advice on what looks like XML."""
+        """Pass text on as it is, without BeautifulSoup's warning about XML."""
         yield markup, None, None, False
 
     def feed(self, markup: Any) -> None:
@@ -218,72 +213,66 @@ def _content_language(metas: Sequence[Tag]) -> str | None:
 
 def _of_items(soup: BeautifulSoup) -> list[tuple[str, str]]:
     """Return the descriptions of microdata and RDFa: of the page, then of its subject."""
-    found = []
+    ranked: list[tuple[int, str, str]] = []
     for meta in soup.find_all("meta"):
         source = _source_of(meta)
         if source in _SCOPED and not meta.find_parent(["noscript", "template"]):
-            rank = _rank(meta.find_parent(_begins_item))
-            found += [(rank, source, _get(meta, "content"))] if rank is not None else []
-    return [(source, words) for _, source, words in sorted(found, key=lambda one: one[0])]
-
-
-def _begins_item(tag: Tag) -> bool:
-    return tag.has_attr("itemscope") or tag.has_attr("typeof")
+            item = meta.find_parent(lambda tag: tag.has_attr("itemscope") or tag.has_attr("typeof"))
+            if (rank := _rank(item)) is not None:
+                ranked.append((rank, source, _get(meta, "content")))
+    return [(source, text) for _, source, text in sorted(ranked, key=itemgetter(0))]
 
 
 def _rank(item: Tag | None) -> int | None:
-    """Return 0 for the page itself, 1 for its subject, ``None`` for other items, as its author."""
+    """Return 0 for the page, 1 for its subject, ``None`` for other items, such as its author."""
     if item is None or item.name in {"html", "head", "body"}:
         return 0
-    kinds = (_get(item, "itemtype") or _get(item, "typeof")).split()
+    types = (_get(item, "itemtype") or _get(item, "typeof")).split()
     names = {_bare(name) for name in (_get(item, "itemprop") or _get(item, "property")).split()}
     if names and "mainEntity" not in names:
         return None
-    if _is_a(kinds, _PAGE):
+    if _is_a(types, _PAGE):
         return 0
-    return 1 if names or not kinds or _is_a(kinds, _SUBJECT) else None
+    return 1 if names or not types or _is_a(types, _SUBJECT) else None
 
 
 def _of_json_ld(soup: BeautifulSoup) -> Iterator[str]:
-    """Yield the descriptions of the objects that are the page, then of its subject.
+    """Yield the descriptions of the page in its JSON-LD, then those of its subject.
 
-    Its author or its site are neither. An object of a type that pages are not commonly about is
-    the subject only as the page's main entity; one without a type is none.
+    Authors and sites are neither. The subject has one of the common types or is the main entity of
+    the page, and always has a type.
     """
     scripts = soup.find_all("script", recursive=False)
     texts = [tag.get_text() for tag in scripts if _JSON_LD.match(_get(tag, "type"))]
     things = [thing for text in texts for thing in _things(_read_json(text))]
     pages = [thing for thing in things if _is_a(thing["@type"], _PAGE)]
-    main = [thing for page in pages for thing in _things(page.get("mainEntity"))]
-    ids = {thing["@id"] for thing in main if isinstance(thing.get("@id"), str)}
-    main += [thing for thing in things if str(thing.get("@id")) in ids]
-    main += [t for t in things if _is_a(t["@type"], _SUBJECT) or t.get("mainEntityOfPage")]
-    for thing in (*pages, *main):
+    subjects = [thing for page in pages for thing in _things(page.get("mainEntity"))]
+    ids = {thing["@id"] for thing in subjects if isinstance(thing.get("@id"), str)}
+    subjects += [thing for thing in things if str(thing.get("@id")) in ids]
+    subjects += [t for t in things if _is_a(t["@type"], _SUBJECT) or t.get("mainEntityOfPage")]
+    for thing in (*pages, *subjects):
         if thing["@type"] and isinstance(thing.get("description"), str):
-            yield whole_characters(thing["description"])
+            yield replace_surrogates(thing["description"])
 
 
 def _read_json(text: str) -> Any:
-    """Read the JSON of a script; invalid JSON is read again with its usual faults removed.
+    """Parse the JSON of a script; if it is invalid, repair common mistakes and retry.
 
-    These are comments and CDATA around it, last commas, escapes of scripts, entities.
+    These are comments and CDATA around it, trailing commas, escapes of JavaScript, and entities.
     """
     with suppress(ValueError, RecursionError):
         return json.loads(text, strict=False)
     for source in (text, unescape(text)):
         start = _WRAPPING.match(source)
-        mended = _LAST_COMMA.sub(r"\1", source[start.end() if start else 0 :])
-        mended = _ESCAPE.sub(lambda e: rf"\u00{e[1]}" if e[1] else e[2] or e[0], mended)
+        repaired = _LAST_COMMA.sub(r"\1", source[start.end() if start else 0 :])
+        repaired = _ESCAPE.sub(lambda e: rf"\u00{e[1]}" if e[1] else e[2] or e[0], repaired)
         with suppress(ValueError, RecursionError):
-            return _JSON.raw_decode(mended)[0]
+            return _JSON.raw_decode(repaired)[0]
     return None
 
 
 def _things(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield the objects in a value, its lists and graphs, with names that have no prefix.
-
-    ``@type`` is a list of names in each.
-    """
+    """Yield the objects in a JSON-LD value, without prefixes of names; ``@type`` is a list."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -291,16 +280,16 @@ def _things(value: Any) -> Iterator[dict[str, Any]]:
             waiting += reversed(item)
         elif isinstance(item, dict):
             thing = {_bare(name): part for name, part in item.items()}
-            kinds = thing.get("@type", thing.get("type"))
-            kinds = kinds if isinstance(kinds, list) else [kinds]
-            yield thing | {"@type": [kind for kind in kinds if isinstance(kind, str)]}
+            types = thing.get("@type", thing.get("type"))
+            types = types if isinstance(types, list) else [types]
+            yield thing | {"@type": [name for name in types if isinstance(name, str)]}
             waiting += [thing.get("mainEntityOfPage"), thing.get("@graph")]
 
 
-def _is_a(kinds: Sequence[str], pattern: re.Pattern[str]) -> bool:
-    return any(pattern.search(_bare(kind)) for kind in kinds)
+def _is_a(types: Sequence[str], pattern: re.Pattern[str]) -> bool:
+    return any(pattern.search(_bare(name)) for name in types)
 
 
 def _bare(name: str) -> str:
-    """Return the name of a type or property without its address (``schema:``, ``https://…/``)."""
+    """Return the name of a type or property without its prefix (``schema:``, ``https://…/``)."""
     return re.split("[/#:]", name.rstrip("/"))[-1]

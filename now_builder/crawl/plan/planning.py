@@ -1,4 +1,4 @@
-"""The plan of a crawl: keys, shards and host groups, extended by new URLs, never changed."""
+"""Plan a crawl: assign keys, shards and host groups to URLs; new URLs extend the plan."""
 
 import fcntl
 import hashlib
@@ -27,71 +27,69 @@ from now_builder.urls import canonical, site_of
 _log = logging.getLogger(__name__)
 
 _SHARD_SIZE = 256
-"""Maximum pages of a shard."""
+"""Maximum number of pages of a shard."""
 
 _SMALLEST_SHARD, _SHARDS_OF_A_SHORT_LIST = 16, 8
 _MOST_SHARDS = 100_000
-"""As many as the five digits of a key can number."""
+"""Maximum number of shards: keys have five digits for them."""
 
 
 def make_plan(captures: Path, listed: Sequence[str], settings: CrawlSettings) -> list[Planned]:
-    """Read the plan and add the new URLs of the list; the split is fixed with the first plan.
+    """Read the plan and add the new URLs of the list; the first plan fixes the split.
 
-    Several processes may do so at once with the same list: they get the same plan.
+    Processes that call it at the same time with the same list get the same plan.
 
     Raises:
-        CrawlError: If a shard to be planned has the name of a file that no plan lists.
-        FormatError: If there is a plan that cannot be read.
+        CrawlError: If a new shard would overwrite a file that is not part of a plan.
+        FormatError: If the existing plan cannot be read.
     """
-    path = captures / ".plan.lock"
+    path, split = captures / ".plan.lock", captures / "split.toml"
     with path.open("a") as lock:
         with locking(path):
-            fcntl.flock(lock, fcntl.LOCK_EX)  # it dies with its process
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the process ends
         sweep_plan(captures)
-        planned = plan_path(captures).exists()
-        plan = read_plan(captures) if planned else []
-        new = Counter(listed) - Counter(line.url for line in plan)
-        if planned and settings.split_by != "auto":
-            by = read_split(captures / "split.toml").by
-            if by != settings.split_by:
-                _log.warning(
-                    "crawl: --split-by %s is not used, as this crawl is split by %s; --force "
-                    "starts over", settings.split_by, by,
-                )  # fmt: skip
-        if not new:
-            return plan
+        has_plan = plan_path(captures).exists()
+        plan = read_plan(captures) if has_plan else []
+        is_fixed = has_plan and settings.split_by != "auto"
+        split_by = read_split(split).by if is_fixed else settings.split_by
+        if split_by != settings.split_by:
+            _log.warning(
+                "crawl: --split-by %s is ignored: this crawl is split by %s. Start over with "
+                "--force to change that", settings.split_by, split_by,
+            )  # fmt: skip
         extended = extend_plan(plan, listed, _SHARD_SIZE)
-        _check_numbers_free(captures, {line.shard for line in extended[len(plan) :]})
+        if len(extended) == len(plan):
+            return plan
+        _check_not_taken(captures, {line.shard for line in extended[len(plan) :]})
         extended = assign_host_groups(extended, complete_shards(captures))
-        if not planned:
-            split = captures / "split.toml"
+        if not has_plan:
             if split.exists():
-                read_split(split)  # of a run that was killed before it wrote the plan, or not ours
+                read_split(split)  # of a run killed before it wrote the plan; fails if not ours
             write_split(split, _split(extended, settings))
         write_plan(captures, extended)
         return extended
 
 
 def check_can_start_over(captures: Path, listed: Sequence[str]) -> None:
-    """Refuse to start over where the new plan's shards have the names of files of no plan.
+    """Check that a new plan would not overwrite files that are not part of the current plan.
 
     Raises:
-        CrawlError: If there is such a file.
-        FormatError: If there is a plan that cannot be read.
+        CrawlError: If it would.
+        FormatError: If the current plan cannot be read.
     """
-    own = {line.shard for line in read_plan(captures)} if plan_path(captures).exists() else set()
-    planned = {line.shard for line in extend_plan([], listed, _SHARD_SIZE)}
-    _check_numbers_free(captures, planned - own)
+    current = read_plan(captures) if plan_path(captures).exists() else []
+    new = {line.shard for line in extend_plan([], listed, _SHARD_SIZE)}
+    _check_not_taken(captures, new - {line.shard for line in current})
 
 
-def _check_numbers_free(captures: Path, shards: Collection[int]) -> None:
-    """Refuse to plan shards whose names other files have."""
+def _check_not_taken(captures: Path, shards: Collection[int]) -> None:
+    """Raise a CrawlError if files already have the names of new shards."""
     names = (path.name for path in captures.iterdir())
     taken = sorted(name for name in names if shard_of(name) in shards)
     if taken:
         raise CrawlError(
-            f"{captures}: the crawl would write {taken[0]}, which no plan lists "
-            f"({len(taken)} such files); move them away, or take another folder"
+            f"{captures / taken[0]}: not part of a plan, and the crawl would overwrite it "
+            f"({len(taken)} such files). Move these files or choose another folder"
         )
 
 
@@ -106,20 +104,20 @@ def _split(plan: Sequence[Planned], settings: CrawlSettings) -> SplitPlan:
 
 
 def extend_plan(plan: Sequence[Planned], urls: Iterable[str], shard_size: int) -> list[Planned]:
-    """Add the new URLs of a list to a plan, in new shards; planned lines stay.
+    """Add the new URLs of a list to a plan, in new shards; existing lines do not change.
 
-    A shard is a part of a host-hash bucket, so that a site is in few shards. A URL that is listed
-    twice is planned twice: every URL in, one row out. The shards of a short list are smaller than
-    ``shard_size``.
+    URLs are grouped by the hash of their host, so that a site is in few shards. A URL that is
+    listed twice is planned twice, as every listed URL gets a row. The shards of a short list are
+    smaller than ``shard_size``.
 
     Raises:
-        ConfigError: If that would be more shards than keys can name.
+        ConfigError: If there are more shards than keys can number.
     """
-    have = Counter(line.url for line in plan)
+    planned = Counter(line.url for line in plan)
     new = []
     for url in urls:
-        if have[url]:
-            have[url] -= 1
+        if planned[url]:
+            planned[url] -= 1
         else:
             new.append(url)
     size = min(shard_size, max(_SMALLEST_SHARD, ceil(len(new) / _SHARDS_OF_A_SHORT_LIST)))
@@ -140,40 +138,39 @@ def extend_plan(plan: Sequence[Planned], urls: Iterable[str], shard_size: int) -
             shard += 1
     if shard > _MOST_SHARDS:
         raise ConfigError(
-            f"{len(extended)} URLs would be {shard} shards, expected at most {_MOST_SHARDS}; "
+            f"{len(extended)} URLs need {shard} shards, expected at most {_MOST_SHARDS}; "
             "crawl them into several folders"
         )
     return extended
 
 
 def assign_host_groups(plan: Sequence[Planned], finished: Collection[int]) -> list[Planned]:
-    """Assign a host group to each shard: unfinished shards that share a host share a group.
+    """Assign a host group to each shard: unfinished shards with a common host are in one group.
 
-    One worker at a time crawls a host group, so that pauses between visits to a host need no
-    coordinator. A group has the number of its first shard. Groups are fixed when the plan is made
-    or extended, so that all workers read the same; finished shards keep theirs, unless they are
-    visited again.
+    One worker at a time crawls a host group, so that delays between visits to a host need no
+    coordinator. A group has the number of its first shard. Groups are fixed when the plan is
+    written, so that all workers read the same groups; finished shards keep theirs.
     """
-    joined: dict[int, set[int]] = {}  # the shards of a group, by each of them
-    first_with: dict[str, int] = {}
+    group_of: dict[int, set[int]] = {}  # the set of a group's shards, by each of its shards
+    first_shard: dict[str, int] = {}
     for line in plan:
         if line.shard in finished:
             continue
-        ours = joined.setdefault(line.shard, {line.shard})
-        theirs = joined[first_with.setdefault(line.site, line.shard)]
-        if ours is not theirs:
-            small, large = sorted((ours, theirs), key=len)
+        group = group_of.setdefault(line.shard, {line.shard})
+        group_of_host = group_of[first_shard.setdefault(line.site, line.shard)]
+        if group is not group_of_host:
+            small, large = sorted((group, group_of_host), key=len)
             large |= small
-            joined |= dict.fromkeys(small, large)
+            group_of |= dict.fromkeys(small, large)
     numbers: dict[int, int] = {}
-    for shard, group in joined.items():
+    for shard, group in group_of.items():
         if shard not in numbers:
             numbers |= dict.fromkeys(group, min(group))
     return [replace(line, host_group=numbers.get(line.shard, line.host_group)) for line in plan]
 
 
 def host_groups(plan: Iterable[Planned]) -> list[list[int]]:
-    """List the shards of each host group, groups and shards in the order of their numbers."""
+    """List the shards of each host group, both in the order of their numbers."""
     groups: dict[int, set[int]] = defaultdict(set)
     for line in plan:
         groups[line.host_group].add(line.shard)
@@ -183,9 +180,9 @@ def host_groups(plan: Iterable[Planned]) -> list[list[int]]:
 def join_into_tasks(
     groups: Iterable[Sequence[int]], pages: Mapping[int, int], at_least: int
 ) -> list[tuple[int, ...]]:
-    """Join host groups into tasks of some pages, so that a group's slow last pages cost little.
+    """Join host groups into tasks, so that the slow last pages of a group delay a worker little.
 
-    A shard that has no ``pages`` left is left out; each task but the last has ``at_least`` pages.
+    Shards without ``pages`` are left out; each task but the last has ``at_least`` pages.
     """
     tasks: list[tuple[int, ...]] = []
     shards: list[int] = []

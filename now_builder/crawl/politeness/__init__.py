@@ -1,1 +1,1 @@
-"""Obey robots.txt, opt-outs, rate limits and address rules; the proxy enforces the last."""
+"""Obey robots.txt, opt-outs, rate limits and address rules; the proxy enforces address rules."""

@@ -1,4 +1,4 @@
-"""Opt-outs in headers and meta tags."""
+"""Find opt-outs in headers and meta tags."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ _VALUED = re.compile(
     r"(unavailable_after)\s*:\s*(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,)?[^,;]*"
     r"|(max-snippet|max-image-preview|max-video-preview)\s*:\s*[^\s,;]*"
 )
-"""Directives that have a value of their own behind a colon; a date may have a comma."""
+"""Directives with a value after a colon; a date may contain a comma."""
 
 _WORD = re.compile(r"([^\s,;:]+)(?:\s*(:))?")
 _SHOWN = 200
@@ -25,55 +25,55 @@ def opt_outs(
     live: Iterable[tuple[str, str]] = (),
     tdm_file: str | None = None,
 ) -> dict[str, str]:
-    """Return a page's directives for this crawler, in lower case, and the place of each.
+    """Return the directives of a page for this crawler, in lower case, with their sources.
 
-    They stand in headers (by name in lower case) and in ``<meta>`` tags of the source and of the
-    live DOM (name and content); ``tdm_file`` is the rule of ``tdmrep.json`` that reserves the page.
+    ``metas`` and ``live`` are name and content of each ``<meta>`` in the HTML source and in the
+    live DOM; ``tdm_file`` is the rule of ``tdmrep.json`` that reserves the page.
     """
-    found: dict[str, str] = {}
+    directives: dict[str, str] = {}
     for header in headers.get("x-robots-tag", ()):
-        found |= dict.fromkeys(_of_header(header), _header("X-Robots-Tag", header))
+        directives |= dict.fromkeys(_of_header(header), _header("X-Robots-Tag", header))
     for name in ("content-signal", "content-usage"):
         value = ", ".join(headers.get(name, ()))
         if refuses_training(value):
-            found[name] = _header(name.title(), value)
+            directives[name] = _header(name.title(), value)
     tags = [(name, content, _meta(name, content)) for name, content in metas]
     tags += [
         (name, content, f"{_meta(name, content)}, put there by a script")
         for name, content in live
         if (name, content) not in metas
     ]
-    for name, content, said in tags:
+    for name, content, source in tags:
         if name.strip().lower() == "robots" or _is_ours(name.strip()):
-            found |= dict.fromkeys(re.split(r"[\s,;]+", content.lower()), said)
-    if reserved := _reserved(headers.get(TDM, ()), tags, tdm_file):
-        found[TDM] = reserved
-    if "none" in found:
-        found |= dict.fromkeys(("noindex", "nofollow"), found["none"])
-    return {directive: said for directive, said in found.items() if directive}
+            directives |= dict.fromkeys(re.split(r"[\s,;]+", content.lower()), source)
+    if reservation := _tdm_reservation(headers.get(TDM, ()), tags, tdm_file):
+        directives[TDM] = reservation
+    if "none" in directives:
+        directives |= dict.fromkeys(("noindex", "nofollow"), directives["none"])
+    return {directive: source for directive, source in directives.items() if directive}
 
 
-def check_opt_outs(said: Mapping[str, str], obeyed: frozenset[str]) -> None:
-    """Raise a PageError if any of the opt-outs of a page, given with their places, is obeyed."""
-    refusals = [f"{name}: {said[name]}" for name in sorted(said.keys() & obeyed)]
+def check_opt_outs(directives: Mapping[str, str], obeyed: frozenset[str]) -> None:
+    """Raise a PageError if a page has one of the obeyed opt-outs."""
+    refusals = [f"{name}: {directives[name]}" for name in sorted(directives.keys() & obeyed)]
     if refusals:
         raise PageError("opt_out", "; ".join(refusals))
 
 
-def _reserved(
+def _tdm_reservation(
     headers: Sequence[str], tags: Sequence[tuple[str, str, str]], file: str | None
 ) -> str | None:
-    """Return where text and data mining is reserved; ``None`` if it is not.
+    """Return the source that reserves text and data mining; ``None`` if it is not reserved.
 
     Source:
-        TDMRep, section on processing priority: a meta tag counts before the header, and that before
-        the file, if its value is 0 or 1. Of several tags one that reserves is enough.
+        TDMRep, section on processing priority: a meta tag with 0 or 1 precedes the header, which
+        precedes the file. Of several tags, one that reserves is enough.
     """
-    of_tags = {content.strip(): said for name, content, said in tags if name.strip().lower() == TDM}
-    of_headers = {value.strip(): _header("TDM-Reservation", value) for value in headers}
-    for stated in (of_tags, of_headers):
-        if stated.keys() & {"0", "1"}:
-            return stated.get("1")
+    in_tags = {text.strip(): source for name, text, source in tags if name.strip().lower() == TDM}
+    in_headers = {value.strip(): _header("TDM-Reservation", value) for value in headers}
+    for sources in (in_tags, in_headers):
+        if sources.keys() & {"0", "1"}:
+            return sources.get("1")
     return file
 
 
@@ -86,17 +86,17 @@ def _meta(name: str, content: str) -> str:
 
 
 def _of_header(header: str) -> set[str]:
-    """Parse one header; directives behind the name of a crawler are for that crawler alone."""
-    found = set()
-    ours = True
+    """Parse a header; directives after the name of a crawler apply to that crawler only."""
+    directives = set()
+    applies = True
     for word, colon in _WORD.findall(_VALUED.sub(r"\1\2", header.lower())):
         if colon:
-            ours = _is_ours(word)
-        elif ours:
-            found.add(word)
-    return found
+            applies = _is_ours(word)
+        elif applies:
+            directives.add(word)
+    return directives
 
 
 def _is_ours(name: str) -> bool:
-    """Return whether a crawler's name is this crawler's, with or without its version."""
+    """Return whether a name is this crawler's, with or without a version."""
     return product_token(name.encode()) == PRODUCT.encode()

@@ -1,9 +1,10 @@
-"""Plain requests without a browser, and answers that hold for all pages of a site."""
+"""Fetch files of a site without a browser, and cache answers by origin."""
 
 import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -12,28 +13,27 @@ import httpx
 from now_builder.urls import canonical
 
 MOVED = frozenset({301, 302, 303, 307, 308})
-"""Statuses that redirect, if the answer names another URL."""
+"""Statuses of a redirect, if the response has a location."""
 
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError)
-"""Errors of a request that gets no answer, or one that cannot be read."""
+"""Errors of a request without a readable response."""
 
 TIMEOUT_S = 10.0
 _REDIRECTS, _LIMIT = 5, 512_000
 _CODINGS = {"x-gzip": "gzip", "gzip": "gzip", "deflate": "deflate"}
 _BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-_LOOKED_AT = 1 << 12
+_PREFIX = 1 << 12
 _ORIGINS = 20_000
 _FAILED_S = 60.0
-"""Seconds for which a failure counts; then the next page of the origin asks again."""
+"""Seconds to cache a failure."""
 
 Answer = TypeVar("Answer")
 
 
 class PlainClient:
-    """Asks for the files of sites by plain requests, all through one proxy.
+    """Fetches files of sites through a proxy.
 
-    A client of httpx would read hosts by IDNA 2008, which has no symbols, so only its transport is
-    used.
+    Uses only the transport of httpx: its client encodes hosts by IDNA 2008, which has no symbols.
     """
 
     def __init__(self, proxy: str, user_agent: str) -> None:
@@ -50,12 +50,12 @@ class PlainClient:
         await self._transport.aclose()
 
     async def get(self, url: str) -> tuple[int, bytes]:
-        """Return the status and body of a URL, redirects followed.
+        """Return the status and body of a URL after redirects.
 
-        The body is empty unless the request succeeds; it is cut off at 512 kB.
+        The body is empty unless the request succeeds, and is truncated to 512 kB.
 
         Raises:
-            httpx.HTTPError: If there is no answer, or a body cannot be decoded.
+            httpx.HTTPError: If there is no response, or its body cannot be decoded.
         """
         cookies = httpx.Cookies()
         for _ in range(1 + _REDIRECTS):
@@ -70,80 +70,76 @@ class PlainClient:
             response.request = request
             try:
                 cookies.extract_cookies(response)
-                following = _following(url, response)
-                if following is None:
+                target = _redirect_target(url, response)
+                if target is None:
                     body = await _read(response) if response.is_success else b""
                     return response.status_code, body
             finally:
                 await response.aclose()
-            url = following
+            url = target
         raise httpx.TooManyRedirects(f"more than {_REDIRECTS}", request=request)
 
 
-def _following(url: str, response: httpx.Response) -> str | None:
-    """Return the URL that a response leads to; an empty one leads nowhere, as in a browser."""
+def _redirect_target(url: str, response: httpx.Response) -> str | None:
+    """Return the URL that a response redirects to; an empty location is ignored, as in browsers."""
     location = response.headers.get("location", "").strip()
     if response.status_code not in MOVED or not location:
         return None
-    try:
-        following = canonical(urljoin(url, location))
-    except ValueError:
-        following = None
-    if following is None:
-        raise httpx.UnsupportedProtocol(f"redirect to {location[:80]}")
-    return following
+    with suppress(ValueError):
+        if target := canonical(urljoin(url, location)):
+            return target
+    raise httpx.UnsupportedProtocol(f"redirect to {location[:80]}")
 
 
 async def _read(response: httpx.Response) -> bytes:
-    """Read a body with its codings undone.
+    """Read and decompress a body.
 
-    An unknown coding is ignored if the body is text, as such names often are no codings
-    (``utf-8``), and is an error otherwise.
+    An unknown content encoding, such as ``utf-8``, is an error only if the body is not text.
     """
-    named = response.headers.get_list("content-encoding", split_commas=True)
-    known = [_CODINGS.get(name.strip().lower()) for name in named]
-    response.headers["content-encoding"] = ", ".join(filter(None, known))
+    names = response.headers.get_list("content-encoding", split_commas=True)
+    codings = [_CODINGS.get(name.strip().lower()) for name in names]
+    response.headers["content-encoding"] = ", ".join(filter(None, codings))
     body = bytearray()
     async for chunk in response.aiter_bytes():
         body += chunk
         if len(body) >= _LIMIT:
             break
-    if None in known and _BINARY.search(body[:_LOOKED_AT]):
-        raise httpx.DecodingError(f"Content-Encoding: {', '.join(named)[:80]}")
+    if None in codings and _BINARY.search(body[:_PREFIX]):
+        raise httpx.DecodingError(f"Content-Encoding: {', '.join(names)[:80]}")
     return bytes(body[:_LIMIT])
 
 
 class OriginCache(Generic[Answer]):
-    """Answers of origins (``https://host``); simultaneous requests wait for one answer.
+    """Caches answers by origin (``https://host``); simultaneous requests share one call of ``ask``.
 
-    ``ask`` returns the answer of an origin, and whether it is final; an error never is.
+    ``ask`` returns the answer of an origin and whether it is final; an error never is.
     """
 
     def __init__(self, ask: Callable[[str], Awaitable[tuple[Answer, bool]]]) -> None:
         self._ask = ask
-        self._known: OrderedDict[str, asyncio.Task[Answer]] = OrderedDict()
+        self._tasks: OrderedDict[str, asyncio.Task[Answer]] = OrderedDict()
 
-    async def of(self, url: str) -> Answer:
+    async def get(self, url: str) -> Answer:
         """Return the answer of a URL's origin."""
         parts = urlsplit(url)
         origin = f"{parts.scheme}://{parts.netloc}"
-        if origin not in self._known:
-            self._known[origin] = asyncio.ensure_future(self._answer(origin))
-            while len(self._known) > _ORIGINS:
-                self._known.popitem(last=False)
-        return await asyncio.shield(self._known[origin])
+        if origin not in self._tasks:
+            self._tasks[origin] = asyncio.ensure_future(self._answer(origin))
+            while len(self._tasks) > _ORIGINS:
+                self._tasks.popitem(last=False)
+        return await asyncio.shield(self._tasks[origin])
 
     async def close(self) -> None:
-        """Drop pending requests."""
-        for task in self._known.values():
+        """Cancel pending requests."""
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._known.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _answer(self, origin: str) -> Answer:
         final = False
         try:
-            said, final = await self._ask(origin)
-            return said
+            answer, final = await self._ask(origin)
+            return answer
         finally:
             if not final:
-                asyncio.get_running_loop().call_later(_FAILED_S, self._known.pop, origin, None)
+                asyncio.get_running_loop().call_later(_FAILED_S, self._tasks.pop, origin, None)

@@ -1,8 +1,8 @@
-"""A loopback proxy that dials checked addresses only, and counts bytes.
+"""A loopback proxy that connects only to checked addresses and counts bytes.
 
-All requests of the crawler go through it: the browser's, those for robots.txt, every redirect and
-picture. Each page in flight has a proxy of its own (a listening port), so that refusals and bytes
-are known by page.
+All requests of the crawler use it: the browser's, including redirects and pictures, and those for
+robots.txt. Each page in flight has its own proxy (a listening port), which counts its bytes and
+records its refused requests.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ from now_builder.crawl.politeness.resolver import Resolver
 from now_builder.crawl.visit import PageError
 
 UNLIMITED = 1 << 62
-"""Limit of the bytes of requests that are no page's."""
+"""Byte limit of requests that belong to no page."""
 
 _CHUNK = 1 << 16
 _HEAD = 1 << 18
 _DIAL_S = 10.0
 _BARE_IPV6 = re.compile(r"([0-9a-fA-F:.]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*):(\d+)")
-"""An IPv6 address without brackets and its port, as httpx asks a proxy for them."""
+"""An IPv6 address without brackets and its port, as httpx sends them to a proxy."""
 
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
-"""Characters of no address; Python's parser of addresses drops some of them silently."""
+"""Characters that are invalid in an address; Python's parser silently drops some of them."""
 
 
 @dataclass(slots=True, eq=False)
 class Pipe:
-    """A connection of a client and the one dialled for it."""
+    """A connection from a client and the connection to the server that it requested."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter | None = None
@@ -39,7 +39,7 @@ class Pipe:
 
 @dataclass(slots=True)
 class _Page:
-    """The limits and refusals of the page that is served now."""
+    """The byte limit and the refused requests of the current page."""
 
     limit: int
     received: int = 0
@@ -64,45 +64,45 @@ class Proxy:
         if self._server is not None:
             for listening in self._server.sockets:
                 asyncio.get_running_loop().remove_reader(listening)
-            for _step in range(3):  # accepted connections get a transport, a stream and a task
+            for _step in range(3):  # an accepted connection gets a transport, a stream and a task
                 await asyncio.sleep(0)
             self._server.close()
         self.cut()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # transports close one step later
+        await asyncio.sleep(0)  # transports close in the next step
 
     @property
     def url(self) -> str:
-        """URL to give to a client as its proxy."""
+        """URL of the proxy for a client."""
         if self._server is None:
             raise ValueError("the proxy is not open")
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def begin(self, limit: int) -> None:
-        """Serve a new page, of at most ``limit`` bytes: close the connections of the last one."""
+        """Serve a new page of at most ``limit`` bytes; close connections of the previous page."""
         self.cut()
         self._page = _Page(limit=limit)
 
     @property
     def received(self) -> int:
-        """Bytes received for this page."""
+        """Number of bytes received for the page."""
         return self._page.received
 
     @property
     def exhausted(self) -> bool:
-        """Whether the page has used up its bytes."""
+        """Whether the page has exceeded its byte limit."""
         return self._page.received > self._page.limit
 
     def refusal(self, url: str) -> PageError | None:
-        """Return why the host of a URL was not reached on this page; ``None`` if it was."""
+        """Return the error that refused a URL's host to this page; ``None`` if none did."""
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         return self._page.refusals.get(((parts.hostname or "").rstrip("."), port))
 
     def cut(self, host: str | None = None) -> None:
-        """Close the connections to a host, or all; received bytes are still delivered."""
+        """Close the connections to a host, or to all hosts; received bytes are still delivered."""
         for pipe in list(self._pipes):
             if pipe.server is not None and host in {None, pipe.host}:
                 pipe.server.close()
@@ -118,9 +118,9 @@ class Proxy:
         try:
             await self._serve(reader, pipe)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # either side went away, or sent no head
+            pass  # a side closed the connection or sent no head
         except asyncio.CancelledError:
-            pass  # the end of the task; Python 3.11 reports a cancelled one as an error
+            pass  # the task ends here; Python 3.11 reports a cancelled task as an error
         finally:
             self._pipes.discard(pipe)
             if task is not None:
@@ -141,7 +141,7 @@ class Proxy:
             except PageError as refused:
                 page.refusals.setdefault((host, port), refused)
                 raise
-            if page.received <= page.limit:  # else it stays refused
+            if page.received <= page.limit:  # otherwise the host stays refused
                 page.refusals.pop((host, port), None)
         except PageError as refused:
             pipe.client.write(_refusal_response(refused))
@@ -177,7 +177,7 @@ class Proxy:
         plain: bool,
     ) -> None:
         if pipe.server is None:
-            raise ValueError("nothing was dialled")
+            raise ValueError("there is no connection to a server")
         upload = asyncio.ensure_future(_copy(reader, pipe.server))
         try:
             in_head = plain
@@ -206,9 +206,9 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _read_head(server: asyncio.StreamReader) -> bytes:
-    """Read the head of a response; unless it is interim, announce the end of the connection.
+    """Read the head of a response; add ``Connection: close`` unless the response is interim.
 
-    Otherwise a client could send its next request, maybe for another host, to this server.
+    Without it, a client could send its next request, maybe for another host, to this server.
     """
     head = await server.readuntil(b"\r\n\r\n")
     lines = head[:-4].split(b"\r\n")
@@ -224,7 +224,7 @@ def _is_interim(head: bytes) -> bool:
 
 
 def _parse_head(head: bytes) -> tuple[str, str, list[bytes]]:
-    """Return the method, the target and the lines of the headers of a request."""
+    """Return the method, the target and the header lines of a request."""
     lines = head[:-4].split(b"\r\n")
     parts = lines[0].decode("latin-1").split(" ")
     if len(parts) != 3 or _CONTROL.search(parts[1]):
@@ -246,7 +246,7 @@ def _destination(method: str, target: str) -> tuple[str, int]:
 
 
 def _forwarded(method: str, target: str, headers: list[bytes]) -> bytes:
-    """Rewrite the head of a proxied request for the server itself."""
+    """Convert the head of a proxied request to that of a direct request."""
     parts = urlsplit(target)
     path = target.partition("//")[2][len(parts.netloc) :] or "/"
     path = path if path.startswith("/") else "/" + path

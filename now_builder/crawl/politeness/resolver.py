@@ -1,4 +1,4 @@
-"""Resolve host names to addresses that may be dialled."""
+"""Resolve host names to addresses that may be contacted."""
 
 import asyncio
 import re
@@ -19,36 +19,36 @@ from now_builder.urls import canonical, site_of
 
 Address = IPv4Address | IPv6Address
 
-_KEEP_S = 300.0
+_CACHE_S = 300.0
 _LOOK_UPS = ThreadPoolExecutor(64, "look-up")
-"""The event loop's own pool is small: a few slow names would hold up all others."""
+"""The event loop's default pool is small: a few slow names would delay all others."""
 
 _LOOK_UP_S = 10.0
 _EMBEDDING = (ip_network("64:ff9b::/96"), ip_network("::/96"))
 """IPv6 ranges whose last 32 bits are an IPv4 address."""
 
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
-"""A network's own translators (RFC 8215), which choose the place of the IPv4 address in it."""
+"""Range of local translators (RFC 8215), which place the IPv4 address anywhere in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """One ``--resolve``: a host, or ``*.`` and the end of one, and its address."""
+    """A value of ``--resolve``: a host, or ``*.`` and the end of a host, and its address."""
 
     pattern: str
     address: Address
     port: int | None
 
     def covers(self, host: str) -> bool:
-        """Whether the mapping is for this host."""
+        """Return whether the mapping applies to a host."""
         return _matches(self.pattern, host)
 
 
 def parse_mapping(text: str) -> Mapping:
-    """Read ``HOST:ADDR`` or ``HOST:ADDR:PORT``; an IPv6 address needs brackets.
+    """Parse ``HOST:ADDR`` or ``HOST:ADDR:PORT``; an IPv6 address needs brackets.
 
     Raises:
-        ConfigError: If the text is neither.
+        ConfigError: If the text has neither form.
     """
     parts = re.fullmatch(r"([^:\s]+):(\[[0-9a-fA-F:.]+\]|[0-9.]+)(?::(\d{1,5}))?", text.strip())
     addresses = _literal(parts[2]) if parts else ()
@@ -61,10 +61,10 @@ def parse_mapping(text: str) -> Mapping:
 
 
 def parse_pattern(text: str) -> str:
-    """Read one ``--only``: a host or a URL of one, or ``*.`` and the end of a host.
+    """Parse a value of ``--only``: a host, a URL, or ``*.`` and the end of a host.
 
     Raises:
-        ConfigError: If the text is none of them.
+        ConfigError: If the text has none of these forms.
     """
     star = "*." if text.startswith("*.") else ""
     host = site_of(canonical(text.removeprefix(star)) or "")
@@ -78,7 +78,7 @@ def _matches(pattern: str, host: str) -> bool:
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is on the open internet, and no way round to one that is not."""
+    """Return whether an address is on the public internet and embeds no private address."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if inner is None and any(address in network for network in _EMBEDDING):
@@ -93,11 +93,11 @@ def is_public(address: Address) -> bool:
 
 
 class Resolver:
-    """Resolves host names to checked addresses; a name is looked up once in five minutes.
+    """Resolves host names to checked addresses and caches the result for five minutes.
 
-    The first of the mappings that covers a host counts; hosts in ``never``, in lower case, are
-    never contacted, nor are their subdomains; nor, if there are patterns in ``only``, are hosts
-    that match none of them.
+    The first mapping that covers a host applies. Hosts in ``never`` (lower case) and their
+    subdomains are not contacted. If there are patterns in ``only``, hosts that match none of them
+    are not contacted either.
     """
 
     def __init__(
@@ -108,11 +108,11 @@ class Resolver:
         self._only = only
         self._mappings = mappings
         self._allow_private = allow_private
-        self._known: dict[str, tuple[float, tuple[Address, ...]]] = {}
+        self._cache: dict[str, tuple[float, tuple[Address, ...]]] = {}
         self._pending: dict[str, asyncio.Future[tuple[Address, ...]]] = {}
 
     async def resolve(self, host: str, port: int) -> tuple[tuple[Address, ...], int]:
-        """Return the addresses to dial for a host, and the port.
+        """Return the addresses and the port to connect to for a host.
 
         Raises:
             PageError: ``dns_error``, ``private_address`` if any address is not public, ``never`` or
@@ -132,17 +132,17 @@ class Resolver:
         return addresses, port
 
     def check(self, host: str) -> str:
-        """Return the name under which a host is looked up.
+        """Check a host and return its name for the look-up.
 
         Raises:
             PageError: ``never`` or ``only``.
         """
         host = host.lower().rstrip(".")
-        barred = next((name for name in parent_domains(host) if name in self._never), None)
-        if barred is not None:
-            raise PageError("never", f"{barred} is on the list of hosts never to visit")
+        excluded = next((name for name in parent_domains(host) if name in self._never), None)
+        if excluded is not None:
+            raise PageError("never", f"{excluded} is in the file of --never")
         if self._only and not any(_matches(pattern, host) for pattern in self._only):
-            raise PageError("only", f"{host} is none of the hosts of --only")
+            raise PageError("only", f"{host} matches no --only")
         return host
 
     async def close(self) -> None:
@@ -153,38 +153,38 @@ class Resolver:
         await asyncio.gather(*pending, return_exceptions=True)
 
     def is_local(self, host: str) -> bool:
-        """Whether a host is known to be mapped or private, so that rate limits do not apply."""
+        """Return whether a host is mapped or known to be private, so that it has no rate limit."""
         host = host.lower().strip("[]")
         if any(mapping.covers(host) for mapping in self._mappings):
             return True
-        known = self._known.get(host)
-        addresses = _literal(host) or (known[1] if known else ())
+        cached = self._cache.get(host)
+        addresses = _literal(host) or (cached[1] if cached else ())
         return bool(addresses) and not all(is_public(address) for address in addresses)
 
     def _forget(self, host: str, look_up: asyncio.Future[tuple[Address, ...]]) -> None:
-        """Forget a finished look-up, even if nobody waits for it any more."""
+        """Remove a finished look-up, even if nothing waits for it any more."""
         self._pending.pop(host, None)
         if not look_up.cancelled():
-            look_up.exception()  # retrieved, or asyncio would report it
+            look_up.exception()  # mark it as retrieved, or asyncio would report it
 
     async def _look_up(self, host: str) -> tuple[Address, ...]:
-        known = self._known.get(host)
-        if known and time.monotonic() - known[0] < _KEEP_S:
-            return known[1]
+        cached = self._cache.get(host)
+        if cached and time.monotonic() - cached[0] < _CACHE_S:
+            return cached[1]
         if host not in self._pending:
             task = asyncio.ensure_future(_query(host))
             self._pending[host] = task
             task.add_done_callback(partial(self._forget, host))
         addresses = await asyncio.shield(self._pending[host])
-        self._known[host] = (time.monotonic(), addresses)
+        self._cache[host] = (time.monotonic(), addresses)
         return addresses
 
 
 def make_resolver(settings: CrawlSettings) -> Resolver:
-    """Return the resolver of a crawl's host names.
+    """Return the resolver of a crawl.
 
     Raises:
-        ConfigError: If a mapping or a pattern is not valid.
+        ConfigError: If a mapping or a pattern is invalid.
         FormatError: If the list of hosts cannot be read.
     """
     return Resolver(
@@ -206,8 +206,8 @@ async def _query(host: str) -> tuple[Address, ...]:
     loop = asyncio.get_running_loop()
     look_up = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
     try:
-        # getaddrinfo also reads the odd spellings of addresses (0x7f.1, 2130706433), as dialling
-        # would; the result is checked, so that none of them gets round the check.
+        # getaddrinfo also accepts unusual spellings of addresses (0x7f.1, 2130706433), as connect
+        # does. Its result is checked, so these cannot bypass the check.
         answers = await asyncio.wait_for(loop.run_in_executor(_LOOK_UPS, look_up), _LOOK_UP_S)
     except (OSError, UnicodeError) as error:
         raise PageError("dns_error", f"{host}: {str(error) or 'timeout'}") from None

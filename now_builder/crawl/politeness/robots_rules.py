@@ -1,4 +1,4 @@
-"""The rules of a robots.txt for one crawler, and preferences about training."""
+"""Parse the rules of a robots.txt for one crawler, and preferences about training."""
 
 import re
 import string
@@ -20,7 +20,7 @@ _NAMES = {
     b"content-usage": "content-usage",
     b"disallowaitraining": "disallowaitraining", b"allowaitraining": "allowaitraining",
 }  # fmt: skip
-"""Names of lines, with the slips that Google's parser forgives."""
+"""Line types by name, with the misspellings that Google's parser accepts."""
 
 _NO_COLON = re.compile(rb"(%s)[ \t]+(\S+)" % b"|".join(_NAMES), re.IGNORECASE)
 _TOKEN = re.compile(rb"[a-z_-]+")
@@ -30,8 +30,8 @@ _ESCAPED_SLASH = re.compile(rb"%2f", re.IGNORECASE)
 _AUTHORITY = re.compile(r"[a-z][a-z0-9+.-]*://[^/?;#]*", re.IGNORECASE)
 
 _TRAINING = ("train-ai", "ai-train", "train-genai", "genai", "ai", "tdm", "bots")
-"""Names of training, the narrowest first: ``train-ai`` is the IETF's, the names after ``ai-train``
-(of contentsignals.org) are wider ones of its earlier drafts, which include training."""
+"""Categories that include training, the narrowest first: ``train-ai`` of the IETF, ``ai-train`` of
+contentsignals.org, then wider categories of earlier IETF drafts."""
 
 _ANSWERS = {"n": True, "no": True, "y": False, "yes": False}
 _QUOTED = re.compile(r'"([^"]*)"')
@@ -40,26 +40,26 @@ _STATED = re.compile(rf"(?<![\w.*-])({'|'.join(_TRAINING)})\s*=\s*(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A line's pattern, with ``*`` and a last ``$``, and whether it allows the paths that match."""
+    """A pattern with ``*`` and a final ``$``, whether it allows matching paths, and its source."""
 
     allows: bool
     octets: int
     pieces: tuple[str, ...]
     to_the_end: bool
-    said: str
+    source: str
 
     def matches(self, path: str) -> bool:
-        """Whether the pieces follow one another in a path, the first at its beginning."""
+        """Return whether a path starts with the first piece and contains the others in order."""
         first, *others = self.pieces
         if not path.startswith(first):
             return False
         at = len(first)
         last = others.pop() if others and self.to_the_end else None
         for piece in others:
-            found = path.find(piece, at)
-            if found < 0:
+            start = path.find(piece, at)
+            if start < 0:
                 return False
-            at = found + len(piece)
+            at = start + len(piece)
         if last is not None:
             return path.endswith(last) and len(path) - len(last) >= at
         return at == len(path) or not self.to_the_end
@@ -76,14 +76,14 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class RobotsRules:
-    """Rules of a robots.txt for one crawler, with the pause that it asks for (0 if none)."""
+    """Rules of a robots.txt for one crawler, and its crawl delay (0 if there is none)."""
 
     _rules: tuple[Rule, ...]
     _preferences: tuple[tuple[str, Rule], ...]
     delay_s: float
 
     def allows(self, url: str) -> bool:
-        """Whether a URL may be visited: the longest rule that matches decides, of equals Allow."""
+        """Return whether a URL is allowed; the longest matching rule decides, in a tie Allow."""
         return self.disallowed_by(url) is None
 
     def disallowed_by(self, url: str) -> str | None:
@@ -92,13 +92,13 @@ class RobotsRules:
         if path == "/robots.txt":
             return None
         rule = next((rule for rule in self._rules if rule.matches(path)), None)
-        return None if rule is None or rule.allows else rule.said
+        return None if rule is None or rule.allows else rule.source
 
     def opt_outs(self, url: str) -> dict[str, str]:
-        """Return the opt-outs from training that hold for a URL, and the line of each.
+        """Return the opt-outs from training that apply to a URL, and the line of each.
 
-        Of lines of one kind the one with the longest path that matches decides, of equals that
-        which refuses.
+        Of lines with the same name, the one with the longest matching path decides; in a tie, the
+        one that refuses training.
 
         Source:
             draft-ietf-aipref-attach, section 3; contentsignals.org;
@@ -106,37 +106,37 @@ class RobotsRules:
         """
         path = path_of(url)
         decisive: dict[str, Rule] = {}
-        for kind, rule in self._preferences:
-            if kind not in decisive and rule.matches(path):
-                decisive[kind] = rule
-        return {kind: rule.said for kind, rule in decisive.items() if not rule.allows}
+        for name, rule in self._preferences:
+            if name not in decisive and rule.matches(path):
+                decisive[name] = rule
+        return {name: rule.source for name, rule in decisive.items() if not rule.allows}
 
 
 def parse_robots(content: bytes, product: str) -> RobotsRules:
     """Parse the rules of a robots.txt for the crawler with a product token.
 
-    Groups that name the token count together; only where there is none do those for ``*``. A group
-    ends at the first User-agent line behind a rule or a preference: lines of other names neither
-    end nor begin one. Preferences before the first group are meant for all, as those for ``*``.
+    All groups with the token are combined; if there are none, those for ``*``. A group ends at the
+    first User-agent line after a rule or a preference; lines with other names do not affect groups.
+    Preferences before the first group apply to all crawlers, like those for ``*``.
 
     Source:
-        RFC 9309, section 2.2. Where it leaves a choice, as Google's parser: a token is read up to
-        the first character that no token has (``name/1.0``, ``name crawler``), a byte-order mark is
-        passed over, a colon may be missing, a line counts up to 16,663 bytes, and who allows
-        ``/x/index.html`` allows ``/x/``.
+        RFC 9309, section 2.2. Details that it leaves open follow Google's parser: a token ends at
+        the first invalid character (``name/1.0``, ``name crawler``), a byte-order mark is skipped,
+        a colon may be missing, a line is cut after 16,663 bytes, and allowing ``/x/index.html``
+        allows ``/x/``.
 
     Differs:
-        From Google's parser, as the RFC wants: ``%62`` in a path is ``b``, and a character beyond
-        ASCII is its escape. ``Crawl-delay``, unknown to the RFC, holds for the whole group.
+        From Google's parser, according to the RFC: ``%62`` in a path equals ``b``, and a non-ASCII
+        character equals its escape. ``Crawl-delay``, not in the RFC, applies to the whole group.
     """
     groups = _groups(content)
-    ours = [group for group in groups if product.lower().encode() in group.agents]
-    ours = ours or [group for group in groups if b"*" in group.agents]
-    rules = [rule for group in ours for rule in group.rules]
+    matching = [group for group in groups if product.lower().encode() in group.agents]
+    matching = matching or [group for group in groups if b"*" in group.agents]
+    rules = [rule for group in matching for rule in group.rules]
     rules.sort(key=lambda rule: (rule.octets, rule.allows), reverse=True)
-    preferences = [preference for group in ours for preference in group.preferences]
-    preferences.sort(key=lambda found: (-found[1].octets, found[1].allows))
-    delay_s = max((group.delay_s for group in ours), default=0.0)
+    preferences = [preference for group in matching for preference in group.preferences]
+    preferences.sort(key=lambda preference: (-preference[1].octets, preference[1].allows))
+    delay_s = max((group.delay_s for group in matching), default=0.0)
     return RobotsRules(tuple(rules), tuple(preferences), delay_s)
 
 
@@ -156,26 +156,26 @@ def _groups(content: bytes) -> list[_Group]:
             group.delay_s = max(group.delay_s, _seconds(value))
         elif name:
             group.closed = True
-            said = f"line {number}: {line[:_SHOWN].decode(errors='replace').strip()}"
+            source = f"line {number}: {line[:_SHOWN].decode(errors='replace').strip()}"
             if name in {"allow", "disallow"}:
-                group.rules += _rules(value, said, allows=name == "allow")
+                group.rules += _rules(value, source, allows=name == "allow")
             else:
-                group.preferences += _preferences(name, value, said)
+                group.preferences += _preferences(name, value, source)
     return groups
 
 
 def _line(line: bytes) -> tuple[str | None, bytes]:
-    """Return the name of a line, ``None`` for an irrelevant one, and its value."""
+    """Return the type of a line (``None`` if irrelevant) and its value."""
     line = line.partition(b"#")[0].strip()
     name, colon, value = line.partition(b":")
-    if colon and (known := _NAMES.get(name.strip().lower())):
-        return known, value.strip()
+    if colon and (line_type := _NAMES.get(name.strip().lower())):
+        return line_type, value.strip()
     bare = _NO_COLON.fullmatch(line)
     return (_NAMES[bare[1].lower()], bare[2]) if bare else (None, b"")
 
 
 def product_token(value: bytes) -> bytes:
-    """Return the product token that a crawler's name begins with, or ``*``, in lower case."""
+    """Return the product token at the start of a crawler's name, or ``*``, in lower case."""
     if value.split()[:1] == [b"*"]:
         return b"*"
     token = _TOKEN.match(value.lower())
@@ -190,47 +190,47 @@ def _seconds(value: bytes) -> float:
     return seconds if 0 < seconds < float("inf") else 0.0
 
 
-def _preferences(name: str, value: bytes, said: str) -> list[tuple[str, Rule]]:
-    """Return the opt-out that a line is about, and where it refuses or allows training."""
+def _preferences(name: str, value: bytes, source: str) -> list[tuple[str, Rule]]:
+    """Return the opt-out of a line, with a rule that allows or refuses training."""
     if name in {"disallowaitraining", "allowaitraining"}:
         refuses: bool | None = name == "disallowaitraining"
         pattern, name = value, "disallowaitraining"
     else:
-        found = _STATEMENT.fullmatch(value)
-        pattern, statement = (found[1] or b"*", found[2]) if found else (b"*", value)
+        match = _STATEMENT.fullmatch(value)
+        pattern, statement = (match[1] or b"*", match[2]) if match else (b"*", value)
         refuses = refuses_training(statement.decode(errors="replace"))
     if refuses is None or not pattern:
         return []
-    return [(name, rule_of(pattern, said, allows=not refuses))]
+    return [(name, rule_of(pattern, source, allows=not refuses))]
 
 
-def _rules(pattern: bytes, said: str, *, allows: bool) -> list[Rule]:
-    """Return the rules of a line: none without a path, two for an index page that is allowed."""
+def _rules(pattern: bytes, source: str, *, allows: bool) -> list[Rule]:
+    """Return the rules of a line: none without a path, two for an allowed index page."""
     if not pattern:
         return []
-    rules = [rule_of(pattern, said, allows=allows)]
+    rules = [rule_of(pattern, source, allows=allows)]
     folder, slash, page = pattern.rpartition(b"/")
     if allows and slash and page in {b"index.html", b"index.htm"}:
-        rules.append(rule_of(folder + b"/$", said, allows=True))
+        rules.append(rule_of(folder + b"/$", source, allows=True))
     return rules
 
 
-def rule_of(pattern: bytes, said: str, *, allows: bool) -> Rule:
-    """Parse the pattern of a line."""
+def rule_of(pattern: bytes, source: str, *, allows: bool) -> Rule:
+    """Parse the pattern of a rule."""
     to_the_end = pattern.endswith(b"$")
     path = pattern[:-1] if to_the_end else pattern
     pieces = tuple(_normal(piece) for piece in path.split(b"*"))
-    return Rule(allows, len(quote(pattern, safe=string.printable)), pieces, to_the_end, said)
+    return Rule(allows, len(quote(pattern, safe=string.printable)), pieces, to_the_end, source)
 
 
 def path_of(url: str) -> str:
-    """Return path and query of a URL, as rules are compared with them."""
+    """Return path and query of a URL, normalized for comparison with rules."""
     rest = _AUTHORITY.sub("", url.partition("#")[0], count=1)
     return _normal((rest if rest.startswith("/") else f"/{rest}").encode())
 
 
 def _normal(path: bytes) -> str:
-    """Return a path in which each octet is written in one way: an escaped slash is no slash."""
+    """Escape each octet of a path in a unique way; an escaped slash stays escaped."""
     return "%2F".join(
         quote(unquote_to_bytes(part), safe="/") for part in _ESCAPED_SLASH.split(path)
     )
@@ -240,14 +240,14 @@ def refuses_training(statement: str) -> bool | None:
     """Return whether a statement of preferences refuses training; ``None`` if it does not say.
 
     Source:
-        draft-ietf-aipref-vocab, section 6: a dictionary of structured fields (RFC 9651); of a name
-        that stands there twice the last counts.
+        draft-ietf-aipref-vocab, section 6: a dictionary of structured fields (RFC 9651); the last
+        of several values of a name counts.
 
     Differs:
-        From the draft, which ignores ill-formed statements: case and spaces do not matter, ``no``
-        is ``n``, and a semicolon or a space may stand for a comma.
+        The draft ignores ill-formed statements. Here case and spaces do not matter, ``no`` equals
+        ``n``, and a semicolon or a space may replace a comma.
     """
-    plain = _QUOTED.sub(lambda text: text[1] if text[1] in _ANSWERS else "", statement.lower())
-    stated = dict(_STATED.findall(plain))
-    answers = (_ANSWERS.get(stated.get(name, "")) for name in _TRAINING)
+    unquoted = _QUOTED.sub(lambda text: text[1] if text[1] in _ANSWERS else "", statement.lower())
+    values = dict(_STATED.findall(unquoted))
+    answers = (_ANSWERS.get(values.get(name, "")) for name in _TRAINING)
     return next((answer for answer in answers if answer is not None), None)

@@ -1,4 +1,4 @@
-"""Schedule pages in the order of the shards, with a rate limit for each public host."""
+"""Schedule pages in the order of the shards, with a rate limit per public host."""
 
 import asyncio
 import heapq
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from now_builder.formats.shard import Planned
 
 _SHORT_S = 2.0
-"""Longest pause of a host for which a page waits in its worker; then it is handed out again."""
+"""Maximum seconds that a page waits within its worker; for longer pauses it is given back."""
 
 
 @dataclass(slots=True)
@@ -25,12 +25,12 @@ class _Host:
 
 
 class Scheduler:
-    """Hands out pages within the rate limit of each public host, which gets one page at a time.
+    """Hands out pages within the rate limit of each public host, one page of a host at a time.
 
     Args:
         pages: Pages to visit.
-        delay_s: Seconds between two visits to a public host.
-        is_local: Whether a host is mapped or private, so that no rate limit applies.
+        delay_s: Seconds between visits to a public host.
+        is_local: Returns whether a host is mapped or private; it has no rate limit.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Scheduler:
             self._queue(host)
 
     async def take(self) -> Planned | None:
-        """Return the next page as soon as one may be visited; ``None`` when all are handed out."""
+        """Wait for a page that may be visited now and return it; ``None`` if no page is left."""
         while self._left:
             self._wake()
             if (page := self._pop()) is not None:
@@ -66,14 +66,14 @@ class Scheduler:
         return None
 
     def done(self, page: Planned) -> None:
-        """Mark a page as finished, so that its host is free again."""
+        """Mark a page as finished; its host may be visited again."""
         self._free(page)
         self._led_to.pop(page.key, None)
 
     def give_back(self, page: Planned, pause_s: float, site: str | None = None) -> None:
-        """Take a page back, to be handed out again after a pause of a host, also a local one.
+        """Queue a page again, to be handed out after a pause of a host, even a local one.
 
-        It is the host in whose turn the page was handed out, or another to which it leads.
+        The host is ``site``, to which the page leads, or by default the host of the page's queue.
         """
         self._free(page)
         site = site or self.queue_of(page)
@@ -86,10 +86,10 @@ class Scheduler:
         self._queue(host)
 
     def turn(self, page: Planned, site: str) -> float | None:
-        """Return the seconds to wait before a page goes on to another host, as a visit there.
+        """Reserve a visit to another host to which a page leads; return the seconds until then.
 
-        ``None`` if they are too many: the page is to be given back. It is not sent back to a host
-        for which it has waited before.
+        Returns ``None`` if the page must be given back because the pause is too long. A page is
+        given back only once for the same host.
         """
         host = self._host(site)
         now = time.monotonic()
@@ -102,11 +102,11 @@ class Scheduler:
         return pause_s
 
     def queue_of(self, page: Planned) -> str:
-        """Return the host in whose turn a page is handed out: its own, or one it leads to."""
+        """Return the host in whose queue a page is: its own, or one to which it leads."""
         return self._led_to.get(page.key, [page.site])[-1]
 
     def slow_down(self, site: str, delay_s: float) -> None:
-        """Raise the delay between visits to what a host asks for, from the last visit on."""
+        """Raise the delay between visits to a host as it asks, counted from the last visit."""
         host = self._host(site)
         if delay_s > host.delay_s:
             host.delay_s = delay_s
@@ -131,12 +131,12 @@ class Scheduler:
             host.not_before = max(host.not_before, due)
 
     def _pop(self) -> Planned | None:
-        """Return a page of a host that is ready; ``None`` if no host is."""
+        """Return a page of a ready host; ``None`` if no host is ready."""
         while self._ready:
             _, name = heapq.heappop(self._ready)
             host = self._hosts[name]
             host.queued = False
-            if host.not_before > time.monotonic():  # put off meanwhile
+            if host.not_before > time.monotonic():  # delayed since it was queued
                 self._queue(host)
                 continue
             page = host.pages.popleft()

@@ -1,4 +1,4 @@
-"""The rules of a site for its pages: robots.txt, and opt-outs in tdmrep.json and ai.txt."""
+"""Fetch and apply a site's rules: robots.txt, and opt-outs in tdmrep.json and ai.txt."""
 
 import asyncio
 import json
@@ -24,8 +24,8 @@ AI_TXT = "ai.txt"
 TDM_FILE = "/.well-known/tdmrep.json"
 
 _LONGEST_DELAY_S = 30.0
-_AGAIN_S = 0.5
-"""After a connection that broke; then for the second and last time."""
+_RETRY_S = 0.5
+"""Seconds until the only retry after a broken connection."""
 
 _BROKEN = (httpx.NetworkError, httpx.RemoteProtocolError)
 _HUNG_UP = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
@@ -39,10 +39,10 @@ class Decision:
 
     Attributes:
         verdict: ``allowed``; ``robots``: disallowed; ``robots_unreachable``: robots.txt could not
-            be fetched; ``tls_error``: nor can any page, as the certificate or TLS is not valid.
-        note: reason of the decision: ``allowed``, ``disallowed``, ``none`` (no robots.txt) …
-        delay_s: crawl delay that the site asks for, at most 30 s.
-        opt_outs: opt-outs from training that hold for the URL, and where each is said.
+            be fetched; ``tls_error``: the certificate or TLS is invalid, so no page can be fetched.
+        note: Reason: ``allowed``, ``disallowed``, ``none`` (no robots.txt) …
+        delay_s: Crawl delay of the site, at most 30 s.
+        opt_outs: Opt-outs from training that apply to the URL, and the source of each.
     """
 
     verdict: Verdict
@@ -61,21 +61,22 @@ class _Rules:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """The rules in the files of an origin; a missing file has none."""
+    """The rules in the opt-out files of an origin; none if a file is missing."""
 
     tdm: tuple[Rule, ...]
     ai: RobotsRules
 
 
 class SiteRules:
-    """Decides about URLs by what their site says; each origin is asked once for each file.
+    """Decides about URLs by the rules of their sites, and requests each file of an origin once.
 
-    A broken connection is tried again at once for robots.txt, any other failure after a minute.
+    A request for robots.txt is retried at once after a broken connection; after other failures,
+    files are requested again a minute later.
 
     Args:
-        proxy: A proxy of its own, through which the files are requested.
-        obeyed: Opt-outs to obey; the files of others are not requested.
-        obey_robots: Whether robots.txt is requested and obeyed.
+        proxy: Proxy for these requests only.
+        obeyed: Opt-outs to obey; files of other opt-outs are not requested.
+        obey_robots: Whether to request and obey robots.txt.
     """
 
     def __init__(
@@ -95,12 +96,12 @@ class SiteRules:
         await self._client.close()
 
     async def decide(self, url: str) -> Decision:
-        """Decide by robots.txt, and find the opt-outs that hold for a URL.
+        """Decide by robots.txt, and return the opt-outs that apply to a URL.
 
-        A site that disallows the URL is asked for nothing else.
+        If robots.txt disallows the URL, nothing else is requested.
 
         Raises:
-            PageError: If the host itself cannot be reached or must not be.
+            PageError: If the host cannot or must not be contacted.
         """
         decision = await self.robots(url)
         if decision.verdict != "allowed":
@@ -115,34 +116,34 @@ class SiteRules:
         """
         if not self._obey_robots:
             return Decision("allowed", "ignored")
-        known = await self._rules.of(url)
-        if known.problem:
-            return Decision(known.problem, known.note)
-        if known.rules is None:
-            return Decision("allowed", known.note)
-        delay = min(known.rules.delay_s, _LONGEST_DELAY_S)
-        if not known.rules.allows(url):
+        answer = await self._rules.get(url)
+        if answer.problem:
+            return Decision(answer.problem, answer.note)
+        if answer.rules is None:
+            return Decision("allowed", answer.note)
+        delay = min(answer.rules.delay_s, _LONGEST_DELAY_S)
+        if not answer.rules.allows(url):
             return Decision("robots", "disallowed", delay)
-        lines = known.rules.opt_outs(url)
+        lines = answer.rules.opt_outs(url)
         opt_outs = {name: f"robots.txt, {line}" for name, line in lines.items()}
         return Decision("allowed", "allowed", delay, opt_outs)
 
     async def opt_outs(self, url: str) -> dict[str, str]:
-        """Return the opt-outs in files of their own that hold for a URL, and the line of each.
+        """Return the opt-outs in tdmrep.json and ai.txt that apply to a URL, and their sources.
 
         Source:
-            TDMRep, section on the file on the origin server: of the rules that match a path the
-            first decides. For ai.txt, which is written as a robots.txt: site.spawning.ai; a page is
-            text/html, whatever its path ends with.
+            TDMRep, section on the file on the origin server: the first matching rule decides.
+            site.spawning.ai for ai.txt, which has the syntax of robots.txt; a page counts as
+            text/html, whatever the ending of its path.
         """
         if self._obeyed.isdisjoint({TDM, AI_TXT}):
             return {}
-        files = await self._files.of(url)
+        files = await self._files.get(url)
         opt_outs = {}
         path = path_of(url)
         rule = next((rule for rule in files.tdm if rule.matches(path)), None)
         if rule is not None and not rule.allows:
-            opt_outs[TDM] = f"{TDM_FILE}, {rule.said}"
+            opt_outs[TDM] = f"{TDM_FILE}, {rule.source}"
         line = files.ai.disallowed_by(url) or files.ai.disallowed_by(f"{url}.html")
         if line is not None:
             opt_outs[AI_TXT] = f"{AI_TXT}, {line}"
@@ -150,12 +151,10 @@ class SiteRules:
 
     async def _ask_rules(self, origin: str) -> tuple[_Rules, bool]:
         rules = await self._fetch(origin)
-        if (refused := self._proxy.refusal(origin)) is None:
-            again = rules.broken
-        else:
-            again = refused.code == "net_error"
-        if again:
-            await asyncio.sleep(_AGAIN_S)
+        refused = self._proxy.refusal(origin)
+        is_broken = rules.broken if refused is None else refused.code == "net_error"
+        if is_broken:
+            await asyncio.sleep(_RETRY_S)
             rules = await self._fetch(origin)
             refused = self._proxy.refusal(origin)
         if refused is not None:
@@ -186,7 +185,7 @@ class SiteRules:
         return files, tdm is not None and ai is not None
 
     async def _body(self, url: str, opt_out: str) -> bytes | None:
-        """Return a file, empty if there is none; ``None`` if that is not known."""
+        """Return the content of a file, empty if it does not exist; ``None`` if that is unknown."""
         if opt_out not in self._obeyed:
             return b""
         try:
@@ -198,7 +197,7 @@ class SiteRules:
 
 
 def _tls_problem(error: BaseException) -> str | None:
-    """Return the problem of a certificate or a handshake, if that is the cause of an error."""
+    """Return the problem of a certificate or handshake that caused an error, if any."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -210,17 +209,17 @@ def _tls_problem(error: BaseException) -> str | None:
 
 
 def parse_tdm_file(content: bytes) -> tuple[Rule, ...]:
-    """Parse the rules of a ``tdmrep.json``, in order; one that is no such file has none."""
+    """Parse the rules of a ``tdmrep.json``, in order; an invalid file has none."""
     try:
-        listed = json.loads(content)
+        entries = json.loads(content)
     except (ValueError, RecursionError):
         return ()
     rules = []
-    for entry in listed if isinstance(listed, list) else ():
+    for entry in entries if isinstance(entries, list) else ():
         location = entry.get("location") if isinstance(entry, dict) else None
         if isinstance(location, str) and location:
             value = entry.get(TDM)
             reserves = value == 1 or str(value).strip() == "1"
-            said = f"location {json.dumps(location)[:200]}"
-            rules.append(rule_of(location.encode(errors="replace"), said, allows=not reserves))
+            source = f"location {json.dumps(location)[:200]}"
+            rules.append(rule_of(location.encode(errors="replace"), source, allows=not reserves))
     return tuple(rules)

@@ -1,4 +1,4 @@
-"""A captures folder: its locks, and the crawl's own files in it, which alone it removes."""
+"""Lock shards of a captures folder, and remove files that the crawl has written there."""
 
 import fcntl
 import re
@@ -13,7 +13,7 @@ from now_builder.formats.io import locking
 from now_builder.formats.shard import plan_path, read_plan
 
 ALL_SHARDS = range(1 << 20)
-"""More shards than a plan can have."""
+"""Range that contains all shards of any plan."""
 
 _LOCK = ".lock"
 _WAIT_S = 0.2
@@ -21,14 +21,12 @@ _WAIT_S = 0.2
 
 @contextmanager
 def lock_shards(folder: Path, shards: Collection[int], wait_s: float = 0.0) -> Iterator[None]:
-    """Hold the locks of some shards.
-
-    A shard is a byte of one lock file, so that a folder of any number of shards needs one file.
+    """Lock shards while the context is open; each shard is one byte of the folder's lock file.
 
     Raises:
-        CrawlError: If another process still holds one of them after ``wait_s`` seconds.
+        CrawlError: If another process still has a lock after ``wait_s`` seconds.
     """
-    until = time.monotonic() + wait_s
+    deadline = time.monotonic() + wait_s
     with (folder / _LOCK).open("a") as file:
         for start, count in _runs(shards):
             while True:
@@ -37,16 +35,14 @@ def lock_shards(folder: Path, shards: Collection[int], wait_s: float = 0.0) -> I
                         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, count, start)
                     break
                 except OSError:
-                    if time.monotonic() >= until:
-                        raise CrawlError(
-                            f"{folder}: another crawl is at work in this folder"
-                        ) from None
+                    if time.monotonic() >= deadline:
+                        raise CrawlError(f"{folder}: another crawl is using this folder") from None
                     time.sleep(_WAIT_S)
         yield
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds the lock of any shard."""
+    """Return whether a process has locked any shard."""
     try:
         file = (folder / _LOCK).open("rb")
     except OSError:
@@ -61,7 +57,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def _runs(shards: Collection[int]) -> list[tuple[int, int]]:
-    """Join consecutive numbers into runs of a first number and a count."""
+    """Join consecutive numbers into pairs of first number and count."""
     runs: list[tuple[int, int]] = []
     for shard in sorted(shards):
         if runs and sum(runs[-1]) == shard:
@@ -73,43 +69,43 @@ def _runs(shards: Collection[int]) -> list[tuple[int, int]]:
 
 _FINAL = r"(?:parquet|tar)"
 _SHARD = re.compile(rf"(\d{{5}})\.(?:{_FINAL}|open)", re.ASCII)
-_LEFT = re.compile(
+_PARTIAL = re.compile(
     rf"(\d{{5}})\.open\.(?:new|drop)|\.(\d{{5}})\.{_FINAL}(?:\.\d+){{0,2}}\.tmp", re.ASCII
 )
-_PLAN_LEFT = re.compile(r"\.(?:plan\.parquet|split\.toml)(?:\.\d+){0,2}\.tmp", re.ASCII)
+_PARTIAL_PLAN = re.compile(r"\.(?:plan\.parquet|split\.toml)(?:\.\d+){0,2}\.tmp", re.ASCII)
 
 
 def shard_of(name: str) -> int | None:
-    """Return the shard of a file or folder; ``None`` if it is of no shard."""
+    """Return the shard of a file or folder; ``None`` for other names."""
     match = _SHARD.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def sweep(captures: Path, shards: Collection[int]) -> None:
-    """Remove half-written files of killed runs, of shards that no other process works on."""
+    """Remove partial files of killed runs; the caller must have locked the shards."""
     for path in list(captures.iterdir()):
-        match = _LEFT.fullmatch(path.name)
+        match = _PARTIAL.fullmatch(path.name)
         if match and int(match[1] or match[2]) in shards:
             _remove(path)
 
 
 def sweep_plan(captures: Path) -> None:
-    """Remove half-written files of plan and split of killed runs."""
+    """Remove partial files of plan and split that killed runs have left."""
     for path in list(captures.iterdir()):
-        if _PLAN_LEFT.fullmatch(path.name):
+        if _PARTIAL_PLAN.fullmatch(path.name):
             _remove(path)
 
 
 def start_over(captures: Path) -> None:
-    """Remove the shards that the plan lists, the rows first; then the split and, last, the plan.
+    """Remove the shards in the plan, rows first; then the split and, last, the plan.
 
-    A kill on the way leaves the plan, which lists the rest.
+    If it is killed, the plan still lists the remaining shards.
     """
     if not plan_path(captures).exists():
         return
     shards = {line.shard for line in read_plan(captures)}
-    ours = [path for path in captures.iterdir() if shard_of(path.name) in shards]
-    for path in sorted(ours, key=lambda path: path.suffix != ".parquet"):
+    paths = [path for path in captures.iterdir() if shard_of(path.name) in shards]
+    for path in sorted(paths, key=lambda path: path.suffix != ".parquet"):
         _remove(path)
     sweep(captures, shards)
     (captures / "split.toml").unlink(missing_ok=True)

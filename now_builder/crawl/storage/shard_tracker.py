@@ -1,4 +1,4 @@
-"""Track which pages of some shards are done and which shards can be finished."""
+"""Track which pages of the shards are done and which shards can be finished."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,16 +19,16 @@ _COPIED = (
     "error", "final_url", "http_status", "charset", "charset_source", "title", "caption",
     "caption_source", "candidates", "lang", "lang_declared", "tool",
 )  # fmt: skip
-"""Columns of a duplicate's row that are copied from the first page with the same URL."""
+"""Columns that a duplicate's row copies from the first page with the same URL."""
 
 
 class ShardTracker:
-    """Tracks which pages are done, and finishes each shard whose pages are all known.
+    """Tracks which pages are done, and finishes each shard that has the rows of all pages.
 
-    Of shards that are not to be crawled only the rows of repeated URLs are read.
+    From other shards, only the rows of repeated URLs are read.
 
     Attributes:
-        pending: The pages to visit; with ``retry_failed`` also those that failed before.
+        pending: Pages to visit; with ``retry_failed``, including failed pages.
         total: Number of URLs in the shards to crawl.
     """
 
@@ -38,31 +38,29 @@ class ShardTracker:
     ) -> None:  # fmt: skip
         self._captures = captures
         self._plan = plan
-        ours = frozenset(shards)
+        numbers = frozenset(shards)
         self._duplicate_of = {
-            key: first for key, first in find_duplicates(plan).items() if int(key[:5]) in ours
+            key: first for key, first in find_duplicates(plan).items() if int(key[:5]) in numbers
         }
         self._lines: dict[int, list[Planned]] = defaultdict(list)
         for line in plan:
-            if line.shard in ours:
+            if line.shard in numbers:
                 self._lines[line.shard].append(line)
         complete = set(complete_shards(captures))
-        half = set(open_shards(captures)) & ours
-        reopened = set(half)
-        if retry_failed:
-            reopened |= self._to_retry(complete)
+        unfinished = set(open_shards(captures)) & numbers
+        to_retry = self._to_retry(complete) if retry_failed else set()
         self._shards = {
             number: OpenShard.reopen(captures, number)
-            if number in complete and number not in half
+            if number in complete and number not in unfinished
             else OpenShard(captures, number)
             for number in self._lines
-            if number in reopened or number not in complete
+            if number not in complete or number in unfinished | to_retry
         }
         for shard in self._shards.values() if retry_failed else ():
             for key in [key for key, row in shard.rows.items() if row.status == "failed"]:
                 del shard.rows[key]
         self._firsts: dict[str, CaptureRow] = {}
-        self._know_firsts(complete)
+        self._read_firsts(complete)
         self.pending = [
             line
             for number, shard in sorted(self._shards.items())
@@ -77,12 +75,12 @@ class ShardTracker:
 
     @property
     def pages(self) -> int:
-        """Number of the pages of the shards to crawl: their URLs, each once."""
+        """Number of different URLs in the shards to crawl."""
         return self.total - len(self._duplicate_of)
 
     @property
     def kept(self) -> int:
-        """Number of the pages that are final."""
+        """Number of pages that have a row."""
         left = (
             line.shard in self._shards and line.key not in self._shards[line.shard].rows
             for line in self.pending
@@ -97,18 +95,18 @@ class ShardTracker:
         return {line.key: next(counters[line.site]) for line in firsts}
 
     def add(self, line: Planned, row: CaptureRow, capture: Capture | None) -> None:
-        """Make a page final."""
+        """Store the row and the capture of a page."""
         self._shards[line.shard].add(row, capture)
 
     def added(self, line: Planned, row: CaptureRow) -> bool:
-        """Count a page that was made final; return whether a shard may now be finished."""
+        """Count a stored page; return whether a shard may be ready to be finished."""
         self._left[line.shard] -= 1
-        if line.key in self._wanted:
+        if line.key in self._first_keys:
             self._firsts[line.key] = row
-        return not self._left[line.shard] or line.key in self._wanted
+        return not self._left[line.shard] or line.key in self._first_keys
 
     def finish_ready(self) -> None:
-        """Write the shards whose rows are all known."""
+        """Finish the shards that have the rows of all their pages."""
         ready = [
             number
             for number in self._shards
@@ -119,7 +117,7 @@ class ShardTracker:
             shard.finish([self._row(shard, line) for line in self._lines[number]])
 
     def _to_retry(self, complete: set[int]) -> set[int]:
-        """Find the finished shards that hold failures, or duplicates of failures elsewhere."""
+        """Return the finished shards with failed pages, or with duplicates of failed pages."""
         failed = set()
         for number in complete & self._lines.keys():
             rows = read_columns(self._captures, number, ("key", "status"))
@@ -127,17 +125,17 @@ class ShardTracker:
         failed |= {key for key, first in self._duplicate_of.items() if first in failed}
         return {int(key[:5]) for key in failed} & complete
 
-    def _know_firsts(self, complete: set[int]) -> None:
-        """Read the rows of the first of each repeated URL, where they exist already."""
-        self._wanted = frozenset(self._duplicate_of.values())
-        for number in {int(key[:5]) for key in self._wanted}:
+    def _read_firsts(self, complete: set[int]) -> None:
+        """Read the existing rows of pages whose URL is repeated."""
+        self._first_keys = frozenset(self._duplicate_of.values())
+        for number in {int(key[:5]) for key in self._first_keys}:
             if number in self._shards:
                 rows = list(self._shards[number].rows.values())
             elif number in complete:
                 rows = read_rows(self._captures, number)
             else:
                 continue
-            self._firsts |= {row.key: row for row in rows if row.key in self._wanted}
+            self._firsts |= {row.key: row for row in rows if row.key in self._first_keys}
 
     def _row(self, shard: OpenShard, line: Planned) -> CaptureRow:
         first_key = self._duplicate_of.get(line.key)
@@ -152,7 +150,7 @@ class ShardTracker:
 
 
 def find_duplicates(plan: Iterable[Planned]) -> dict[str, str]:
-    """Map the key of each repeated URL to the key of the first with the same canonical form."""
+    """Map the key of each repeated URL to the key of the first URL with the same canonical form."""
     first: dict[str, str] = {}
     repeated = {}
     for line in plan:

@@ -1,8 +1,8 @@
-"""Write an open shard: a journal that survives a kill at any moment, then the finished files.
+"""Write an open shard to a journal that survives a kill at any moment, then its final files.
 
-The folder ``00012.open`` holds ``members.bin``, to which each page's members are appended, and
-``journal.jsonl``, whose line makes the page final. Both are synced page by page; members and half a
-line behind the last whole line are of pages in flight, and are overwritten.
+The folder ``00012.open`` contains ``members.bin`` with the members of each page, and
+``journal.jsonl``, whose line makes the page final. Both are synced after each page. Data after the
+last complete line belongs to pages in flight and is overwritten.
 """
 
 import json
@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from now_builder.crawl.caption.charset import whole_characters
+from now_builder.crawl.caption.charset import replace_surrogates
 from now_builder.crawl.storage.folder import shard_of
 from now_builder.errors import CrawlError, FormatError
 from now_builder.formats.io import sync_folder
@@ -37,18 +37,18 @@ _OPEN, _NEW, _DROP = ".open", ".open.new", ".open.drop"
 
 @contextmanager
 def write_errors_explained(path: Path) -> Iterator[None]:
-    """Raise an error of the file system, such as a full disk, as a one-line CrawlError."""
+    """Raise a CrawlError for an error of the file system, such as a full disk."""
     try:
         yield
     except OSError as error:
         raise CrawlError(
-            f"{path}: cannot be written ({error}); all pages that were done are kept; when it can "
-            "be, run the same command again to go on"
+            f"{path}: cannot be written ({error}). Finished pages are kept; solve the problem and "
+            "run the same command again to resume"
         ) from None
 
 
 class OpenShard:
-    """The final pages of one shard, on disk (in ``folder``, if not the usual one)."""
+    """The stored pages of one unfinished shard, in ``folder`` or the default folder."""
 
     def __init__(self, captures: Path, number: int, folder: Path | None = None) -> None:
         self.captures = captures
@@ -62,7 +62,7 @@ class OpenShard:
 
     @classmethod
     def reopen(cls, captures: Path, number: int) -> "OpenShard":
-        """Open a finished shard again, without the pages that failed."""
+        """Reopen a finished shard without its failed pages."""
         new = captures / f"{number:05d}{_NEW}"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
@@ -78,12 +78,12 @@ class OpenShard:
         return cls(captures, number)
 
     def add(self, row: CaptureRow, capture: Capture | None) -> None:
-        """Make a page final: write its members, then the journal line that counts.
+        """Make a page final: write its members, then its journal line.
 
         Raises:
             CrawlError: If the disk is full or cannot be written.
         """
-        # In their form in the tar, so that nothing is packed twice.
+        # As stored in the tar, so that nothing is compressed twice.
         parts = [] if capture is None else [content for _, content in to_members(capture)]
         with self._lock:
             with write_errors_explained(self._folder):
@@ -94,55 +94,55 @@ class OpenShard:
                 line = {"row": asdict(row), "at": self._end, "sizes": sizes}
                 text = json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
                 _append(self._folder / _JOURNAL, None, text.encode("utf-8", "surrogatepass"))
-            self._take(*_parsed(line))
+            self._index(*_parse(line))
 
     def finish(self, rows: Sequence[CaptureRow]) -> None:
-        """Write the shard's tar and parquet and drop the folder."""
+        """Write the shard's tar and parquet and remove the folder."""
         with write_errors_explained(rows_path(self.captures, self.number)):
             write_packed(self.captures, self.number, rows, self._packed(rows))
         if self._folder.exists():
             drop = self.captures / f"{self.number:05d}{_DROP}"
-            self._folder.rename(drop)  # at once, so that no half folder is ever taken for a whole
+            self._folder.rename(drop)  # at once, so that a partial folder never looks complete
             shutil.rmtree(drop)
 
     def _packed(self, rows: Sequence[CaptureRow]) -> Iterator[list[tuple[str, bytes]]]:
-        """Yield the members of each captured page: names and contents."""
-        wanted = [row.key for row in rows if row.status == "ok"]
-        if not wanted:
+        """Yield the names and contents of the members of each captured page."""
+        keys = [row.key for row in rows if row.status == "ok"]
+        if not keys:
             return
         with (self._folder / _MEMBERS).open("rb") as file:
-            for key in wanted:
+            for key in keys:
                 start, sizes = self._places[key]
                 file.seek(start)
                 parts = [file.read(size) for size in sizes]
                 if [len(part) for part in parts] != sizes:
-                    raise FormatError(self._folder / _MEMBERS, f"page {key}: torn members")
+                    raise FormatError(self._folder / _MEMBERS, f"page {key}: truncated members")
                 endings = (image_kind(parts[0]), "html.gz", "elements.json")
                 names = [f"{key}.{ending}" for ending in endings]
                 yield list(zip(names, parts, strict=True))
 
     def _recover(self) -> None:
-        """Read the journal; cut off half a line that a kill left."""
+        """Read the journal; remove a partial last line of a killed run."""
         kept = 0
-        for kept, line in _read_journal(self._folder):  # noqa: B007 - the last one counts
-            self._take(*line)
+        for kept, entry in _read_journal(self._folder):  # noqa: B007 - used after the loop
+            self._index(*entry)
         journal = self._folder / _JOURNAL
         if journal.exists() and kept < journal.stat().st_size:
             os.truncate(journal, kept)
 
-    def _take(self, row: CaptureRow, start: int, sizes: list[int]) -> None:
+    def _index(self, row: CaptureRow, start: int, sizes: list[int]) -> None:
         self.rows[row.key] = row
         self._places[row.key] = (start, sizes)
         self._end = max(self._end, start + sum(sizes))
 
 
 def rows_so_far(captures: Path, number: int) -> list[CaptureRow]:
-    """Read the rows of an open shard, also while a crawl is at work on it."""
+    """Read the rows of an open shard, also while it is being crawled."""
     return [row for _, (row, _, _) in _read_journal(open_path(captures, number))]
 
 
 def _read_journal(folder: Path) -> Iterator[tuple[int, tuple[CaptureRow, int, list[int]]]]:
-    """Yield the whole lines of an open shard's journal, each with the place of its end."""
+    """Yield the complete entries of an open shard's journal, each with the offset of its end."""
     try:
         content = (folder / _JOURNAL).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -153,20 +153,20 @@ def _read_journal(folder: Path) -> Iterator[tuple[int, tuple[CaptureRow, int, li
         if not line.endswith(b"\n"):
             return
         try:
-            parsed = _parsed(json.loads(line.decode("utf-8", "surrogatepass")))
+            entry = _parse(json.loads(line.decode("utf-8", "surrogatepass")))
         except (ValueError, KeyError, TypeError):
             return
-        yield end, parsed
+        yield end, entry
 
 
-def _parsed(line: dict[str, Any]) -> tuple[CaptureRow, int, list[int]]:
-    """Return a page's row, and where its members lie: their start and sizes."""
-    row = CaptureRow(**whole_characters(line["row"]))
+def _parse(line: dict[str, Any]) -> tuple[CaptureRow, int, list[int]]:
+    """Return a page's row, and the start and sizes of its members."""
+    row = CaptureRow(**replace_surrogates(line["row"]))
     return row, int(line["at"]), [int(size) for size in line["sizes"]]
 
 
 def open_path(captures: Path, number: int) -> Path:
-    """Path of the folder of an open shard."""
+    """Return the folder of an open shard."""
     return captures / f"{number:05d}{_OPEN}"
 
 

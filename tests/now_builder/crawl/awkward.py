@@ -74,7 +74,7 @@ UNDECLARED: dict[str, bytes] = {
     ),
     "/ascii": undeclared("plain", "plain", "ascii"),
 }
-"""Pages served as text/html, with nothing that says their encoding."""
+"""Pages served as text/html without a declared encoding."""
 
 SLOW: dict[str, tuple[float, str, bytes]] = {
     "/slow": (1.5, "text/html; charset=utf-8", page("slow but fine")),
@@ -143,13 +143,13 @@ class Awkward:
         self._loop.run_forever()
         for listening in server.sockets:
             self._loop.remove_reader(listening)
-        self._loop.run_until_complete(asyncio.sleep(0.1))  # whoever just came is to be closed, too
+        self._loop.run_until_complete(asyncio.sleep(0.1))  # also close new connections
         server.close()
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.run_until_complete(asyncio.sleep(0.1))  # transports close a step later
+        self._loop.run_until_complete(asyncio.sleep(0.1))  # transports close in the next step
         self._loop.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -195,8 +195,8 @@ class Awkward:
         if path.startswith("/frames?"):
             path = "/frames"
         if path in self.pages:
-            kind = "text/html" if path == "/old" or path in UNDECLARED else html
-            return response(200, kind, self.pages[path])
+            header = "text/html" if path == "/old" or path in UNDECLARED else html
+            return response(200, header, self.pages[path])
         if path.startswith("/page/"):
             number = path.rpartition("/")[2]
             return response(200, html, page(f"number {number}", f"<h1>{number}</h1>" * 20))

@@ -1,4 +1,4 @@
-"""Read pages and other cases from TOML files, with tokens for what many of them share."""
+"""Read test cases from TOML files with tokens for common parts."""
 
 import re
 import tomllib
@@ -10,7 +10,7 @@ _REPEATED = re.compile(r"(.*) \* (\d+)", re.DOTALL)
 
 
 def read_cases(path: Path) -> dict[str, Any]:
-    """Read a file, in which ⟦name⟧ stands for a text of its table ``words``.
+    """Read a file where ⟦name⟧ stands for a text of its table ``words``.
 
     A ``@`` in that text is what follows the name in ⟦name text⟧. ⟦x * 9⟧ is x nine times, with the
     number in place of a ``#``. Tokens may be within tokens.

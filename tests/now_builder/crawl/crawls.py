@@ -1,4 +1,4 @@
-"""Crawl pages of the awkward server, in this process or in one of its own."""
+"""Crawl pages of the awkward server, in this process or in a fork."""
 
 import subprocess
 import time
@@ -47,24 +47,26 @@ def start(urls: Path, captures: Path, settings: CrawlSettings) -> BaseProcess:
     """Start a crawl in a fork of this process."""
     process = get_context("fork").Process(target=crawl, args=(urls, captures, settings))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside the server's thread
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # of a fork while the server's thread runs
         process.start()
     return process
 
 
 def wait_until(reached: Callable[[], bool], process: BaseProcess | subprocess.Popen) -> None:
-    """Wait until something is so, or a process ends."""
+    """Wait until a condition holds or a process ends."""
     deadline = time.monotonic() + 90
     ended = process.poll if isinstance(process, subprocess.Popen) else lambda: process.exitcode
     while time.monotonic() < deadline and ended() is None:
-        with suppress(OSError):  # a file may go away between two looks
+        with suppress(OSError):  # a file may be removed meanwhile
             if reached():
                 return
         time.sleep(0.02)
 
 
 def done(captures: Path) -> int:
-    """Pages that are final, in shards open and finished."""
+    """Count the pages with a row, in open and finished shards."""
     journals = captures.glob("*.open/journal.jsonl")
     rows = sum(path.read_bytes().count(b"\n") for path in journals)
     return rows + finished(captures)
@@ -75,7 +77,7 @@ def finished(captures: Path) -> int:
 
 
 def outcome(captures: Path) -> list[tuple[object, ...]]:
-    """What must be the same however often the crawl was killed."""
+    """Return what must not depend on kills of the crawl."""
     pages = {capture.key: capture for capture in read_captures(captures)}
     return [
         (row.key, row.url, row.status, row.caption, row.lang, row.sha256, row.html_sha256,

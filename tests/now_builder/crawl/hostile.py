@@ -1,4 +1,4 @@
-"""Pages and answers that mean harm, or look as if they did; served by the awkward server."""
+"""Hostile pages and answers, or ones that look hostile; served by the awkward server."""
 
 import asyncio
 import gzip
@@ -70,7 +70,7 @@ ANSWERS: dict[str, bytes] = {
     "/empty": _OK + b"Content-Length: 0\r\n\r\n",
     "/nothing": b"",
 }  # fmt: skip
-"""What is sent as it stands; then the connection ends."""
+"""Raw answers, after which the connection ends."""
 
 Send = Callable[[bytes], Awaitable[None]]
 
@@ -117,4 +117,4 @@ STREAMS: dict[str, Callable[[Send], Awaitable[None]]] = {
     "/endless-hints": _endless_hints,
     **{f"/part/{number}": _part for number in range(10)},
 }
-"""What is sent bit by bit."""
+"""Answers that are sent in parts."""

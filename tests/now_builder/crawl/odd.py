@@ -1,4 +1,4 @@
-"""One crawl of all odd pages: awkward, moving, lazy, covered, hostile, and sites with wishes."""
+"""One crawl of all odd pages: awkward, moving, lazy, covered, hostile, and sites with rules."""
 
 import re
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ OWN = (
 """Awkward pages that are captured with their own description."""
 
 SLOW = ("/font", "/css", "/dead", "/computes", "/image", "/animated")
-"""The same, which never come to rest."""
+"""Awkward pages with their own description that never settle."""
 
 CAPTIONS: dict[str, str | None] = {
     **{path: AWKWARD[path].get("description") for path in OWN},
@@ -77,14 +77,14 @@ LATE: dict[str, str | None] = {
     "/vast-length": "whole",
     "/empty": None,
 }
-"""Pages that are captured though they never load, or look harmful, with their captions."""
+"""Captured pages that never load completely or look harmful, with their captions."""
 
 PARTIAL = {*SLOW, "/truncated", "/drip", "/parts", "/vast-length", "/gone"}
 
 LOST: frozenset[str | None] = frozenset(
     {"timeout", "renderer_hung", "renderer_crashed", "browser_crashed"}
 )
-"""What a page that takes all it gets may end as: by time, or by memory."""
+"""Possible errors of a page that uses all time or memory."""
 
 _ERRORS = {
     "http_404": "/404 /to-bytes", "http_500": "/500", "http_401": "/401", "http_302": "/to-nothing",
@@ -103,13 +103,13 @@ ERRORS: dict[str, set[str | None] | frozenset[str | None]] = {
     "not a url": {"bad_url"},
     "/reload": {"redirect_loop", "unstable_page"},
     **dict.fromkeys(("/memory", "/push-state-loop"), LOST),
-    # How far these get is a matter of the machine.
+    # Their end depends on the speed of the machine.
     **dict.fromkeys(("/popups-1000", "/frames", "/nodes"), LOST | {None}),
 }
-"""How the other pages may end; ``None``: captured."""
+"""Possible errors of the other pages; ``None``: captured."""
 
 TIMEOUT_S = 7.0
-"""Page timeout of these."""
+"""Page timeout of these pages."""
 
 _CONTENT = (
     "<style>body { margin: 0; font: 16px/20px sans-serif } nav { position: sticky; top: 0;"
@@ -145,17 +145,17 @@ LAID_OUT = ["/geometry", "/old", "/huge", "/fields", "/clobbered"]
 
 
 def _clobbered(before: str) -> bytes:
-    """Return a page with fields, and pictures, of all names of properties that scripts read."""
+    """Return a page with fields and pictures named like all properties that scripts read."""
     body = _CLOBBERED
-    for what, tag in {"fields": "<input type=hidden", "pictures": "<img hidden"}.items():
+    for token, tag in {"fields": "<input type=hidden", "pictures": "<img hidden"}.items():
         many = "".join(f"{tag} name={before}{name}>" for name in _NAMES)
-        body = body.replace(f"⟦{what}⟧", many)
+        body = body.replace(f"⟦{token}⟧", many)
     return page("clobbered", body)
 
 
 def _add_pages(server: Awkward) -> None:
-    """Add the pages that move, are lazy, are covered, or laid out in some way."""
-    moving = {name: body for kind in MOVING.values() for name, body in kind.items()}
+    """Add pages that move, load lazily, have overlays or test the layout."""
+    moving = {name: body for group in MOVING.values() for name, body in group.items()}
     below = "<p>text</p>" * 200 + "<img loading=lazy src=/below.png width=100 height=100>"
     geometry = page("geometry", (_PAGES / "geometry.html").read_text("utf-8"))
     server.pages |= {
@@ -174,7 +174,7 @@ def _add_pages(server: Awkward) -> None:
 class Odd:
     """The crawl: rows and captures by URL, without the host of ``site.test``, and the servers.
 
-    ``left`` counts the processes that outlived it.
+    ``left`` is the number of processes that it left behind.
     """
 
     captures: Path
@@ -185,16 +185,16 @@ class Odd:
     left: int
 
     def errors(self, expected: dict[str, object]) -> dict[str, str | None]:
-        """Return the errors of some pages."""
+        """Return the errors of the expected pages."""
         return {path: self.rows[path].error for path in expected}
 
 
 def crawl_odd_pages(folder: Path) -> Odd:
-    """Crawl all pages into one folder: those to look at first, then with less and less time."""
+    """Crawl all pages into one folder, with less time in each of three runs."""
     before = set(psutil.Process().children(recursive=True))
     captures = folder / "captures"
     with Awkward() as server, Sites(ANSWERS) as sites, pytest.MonkeyPatch.context() as patch:
-        for module in ("pool", "tab"):  # less than takes the time of a page on a busy machine
+        for module in ("pool", "tab"):  # a busy machine reads them in time
             patch.setattr(f"now_builder.crawl.browser.{module}.MAX_BYTES", 20_000_000)
         patch.setattr("now_builder.crawl.browser.pool._PAGE_MB", 900)
         _add_pages(server)

@@ -1,4 +1,4 @@
-"""A local server of many small sites, with what they wish and answer."""
+"""A local server of many small sites with opt-outs and odd answers."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ PAGE = response(200, "text/html; charset=utf-8", page("a page"))
 class Sites(Awkward):
     """Answers by host and path (``a.test/x``); several answers of one are given in turn.
 
-    A page at ``/`` of any host, and 404 for all else, is what is not listed.
+    Other requests get a page at ``/`` of any host, and otherwise 404.
 
     Attributes:
         times: When each URL was asked for, by host and path.

@@ -12,11 +12,11 @@ from .odd import CAPTIONS, ERRORS, LATE, PARTIAL, TIMEOUT_S, Odd
 pytestmark = [pytest.mark.browser]
 
 
-def test_an_odd_page_ends_as_the_row_it_should(odd: Odd) -> None:
+def test_an_odd_page_has_its_expected_row(odd: Odd) -> None:
     expected = CAPTIONS | LATE
-    found = {path: odd.rows[path] for path in expected}
-    assert {path: row.error for path, row in found.items() if row.status != "ok"} == {}
-    assert {path: row.caption for path, row in found.items()} == expected
+    captured = {path: odd.rows[path] for path in expected}
+    assert {path: row.error for path, row in captured.items() if row.status != "ok"} == {}
+    assert {path: row.caption for path, row in captured.items()} == expected
     assert {path: e for path, e in odd.errors(ERRORS).items() if e not in ERRORS[path]} == {}
     assert odd.rows["/hidden"].status == "refused"
     states = {path: odd.rows[path].load_state for path in (*CAPTIONS, *PARTIAL)}
@@ -60,7 +60,7 @@ def test_a_screenshot_that_reads_otherwise_than_its_caption_is_flagged(odd: Odd)
     rows = odd.rows
     flags = {path: flags_of(rows[path]) & {"garbled_screenshot"} for path in UNDECLARED}
     assert flags_of(rows["/filled"]) == set()
-    garbled = {path for path, found in flags.items() if found}
+    garbled = {path for path, names in flags.items() if names}
     assert garbled == {"/utf-8", "/utf-8-late", "/utf-8-script", "/utf-8-damaged"}
     assert {(rows[path].charset, rows[path].charset_browser) for path in garbled} == {
         ("utf-8", "windows-1252")

@@ -1,4 +1,4 @@
-"""A real Ray of two workers: one is killed in the middle, and nothing is lost or doubled."""
+"""Crawls on two real Ray workers, one of them killed: nothing is lost or repeated."""
 
 import json
 import threading
@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from now_builder.crawl import run as running
+from now_builder.crawl import run as crawl_run
 from now_builder.crawl.plan import planning
 from now_builder.crawl.plan.planning import make_plan
 from now_builder.crawl.run import crawl
@@ -29,7 +29,7 @@ ON_RAY = {"engine": "ray", "worker_cpus": 0.5}
 
 
 def workers() -> list[psutil.Process]:
-    """The actors that this test started."""
+    """List the actors that this test started."""
     return [
         child
         for child in psutil.Process().children(recursive=True)
@@ -48,11 +48,11 @@ class Killer(threading.Thread):
     def run(self) -> None:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and not self.killed:
-            # A worker that has just ended by itself is none that was killed: look again.
+            # A worker that has just ended by itself does not count as killed.
             with suppress(psutil.NoSuchProcess):
-                if done(self.captures) >= self.pages and (found := workers()):
-                    found[0].kill()
-                    self.killed = found[0].pid
+                if done(self.captures) >= self.pages and (running := workers()):
+                    running[0].kill()
+                    self.killed = running[0].pid
             time.sleep(0.05)
 
 
@@ -83,7 +83,7 @@ def test_a_killed_worker_costs_nothing_that_was_final(tmp_path: Path, monkeypatc
 def test_shards_that_no_worker_survives_are_set_aside_and_the_others_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "_ATTEMPTS", 2)
+    monkeypatch.setattr(crawl_run, "_ATTEMPTS", 2)
     monkeypatch.setattr(planning, "_SHARD_SIZE", 1)
     lines = [f"http://site{n:02d}.test/page/{n}" for n in range(8)]
     with Awkward() as server:
@@ -113,7 +113,7 @@ def test_shares_and_ray_do_not_go_together(tmp_path: Path) -> None:
 
 
 def test_shares_crawled_at_once_into_one_folder_make_it_whole(tmp_path: Path, monkeypatch) -> None:
-    """As a Slurm array does; the last to come may find nothing to do."""
+    """Like a Slurm array; the last process may find nothing to do."""
     monkeypatch.setattr(planning, "_SHARD_SIZE", 4)
     lines = many(18)
     captures = tmp_path / "captures"

@@ -1,4 +1,4 @@
-"""Pages and answers that mean harm: only what may pass is tried again, and nothing is left."""
+"""Hostile pages and answers: only transient errors are retried, and no process is left."""
 
 import subprocess
 import sys
@@ -26,10 +26,10 @@ STORMS: dict[str, set[str] | frozenset[str | None]] = {
         LOST | {None},
     ),
 }  # fmt: skip
-"""More pages that mean harm, which take longer, and how they may end."""
+"""More hostile pages, which take longer, and their possible errors."""
 
 
-def test_only_what_may_pass_is_tried_again(odd: Odd) -> None:
+def test_only_transient_errors_are_retried(odd: Odd) -> None:
     attempts = {path: row.attempts for path, row in odd.rows.items()}
     assert attempts["/nothing"] == attempts["/injected"] == attempts["/torn-gzip"] == 2
     for path in ("/big", "/reload", "/to-long-host", "/odd-status", "/blob"):
@@ -39,7 +39,7 @@ def test_only_what_may_pass_is_tried_again(odd: Odd) -> None:
 
 
 @pytest.mark.slow
-def test_storms_end_within_their_time_too_and_leave_nothing(
+def test_storms_end_in_time_too_and_leave_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("pool", "tab"):
@@ -59,7 +59,7 @@ def test_storms_end_within_their_time_too_and_leave_nothing(
 
 
 @pytest.mark.slow
-def test_a_page_that_floods_its_browser_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_a_page_that_floods_its_browser_harms_no_other_page(tmp_path: Path) -> None:
     others, floods = [f"site{n}.test/page/{n}" for n in range(6)], ["/console", "/throws"]
     with Awkward() as server:
         rows = visit(

@@ -1,4 +1,4 @@
-"""What sites ask of a crawler is kept to, and only what they must be asked is asked."""
+"""The crawl obeys the rules of sites and sends no unneeded requests."""
 
 import time
 from functools import partial
@@ -32,15 +32,15 @@ REFRESH = '<meta http-equiv="refresh" content="0; url=http://b.test/">'
 visit = partial(crawls.visit, page_timeout_s=20.0)
 
 
-def test_an_opt_out_is_obeyed_wherever_a_site_says_it_and_none_where_it_says_none(odd: Odd) -> None:
+def test_an_opt_out_is_obeyed_in_each_place_where_a_site_may_state_it(odd: Odd) -> None:
     rows, server = odd.rows, odd.sites
-    for name, (_, said) in REFUSED.items():
+    for name, (_, message) in REFUSED.items():
         row = rows[f"{name}.test/"]
-        assert (row.status, row.error, row.error_message) == ("refused", "opt_out", said)
+        assert (row.status, row.error, row.error_message) == ("refused", "opt_out", message)
     assert {name: rows[f"{name}.test/"].error for name in ALLOWED} == dict.fromkeys(ALLOWED)
     assert {path: rows[f"part.test{path}"].error for path in TDM_ERRORS} == TDM_ERRORS
     assert rows["led.test/"].error == "opt_out"
-    for name in ("signal", "usage", "ai-training", "ai-txt"):  # not a page of theirs is asked for
+    for name in ("signal", "usage", "ai-training", "ai-txt"):  # none of their pages is requested
         assert server.hits[f"{name}.test/"] == 0
 
 
@@ -53,7 +53,7 @@ def test_opt_outs_and_robots_txt_can_be_ignored(tmp_path: Path) -> None:
         assert {f"framed.test/hidden/{name}" for name in "ac"} <= set(server.hits)
 
 
-def test_the_files_of_a_site_are_asked_for_once_and_after_its_robots_txt(odd: Odd) -> None:
+def test_the_files_of_a_site_are_requested_once_and_after_its_robots_txt(odd: Odd) -> None:
     rows, server = odd.rows, odd.sites
     files = ("/robots.txt", "/.well-known/tdmrep.json", "/ai.txt")
     assert [server.hits[f"many.test{file}"] for file in files] == [1, 1, 1]
@@ -69,20 +69,20 @@ def test_a_frame_whose_document_is_disallowed_stays_empty(odd: Odd) -> None:
     assert (row.status, row.load_state, row.robots) == ("ok", "settled", "allowed")
 
 
-def test_hosts_types_and_redirects_are_read_as_a_browser_reads_them(odd: Odd) -> None:
+def test_hosts_types_and_redirects_are_read_like_in_a_browser(odd: Odd) -> None:
     rows, server = odd.rows, odd.sites
     assert [rows[url].status for url in SYMBOLS] == ["ok"] * 4 + ["failed"]
     sites = ["xn--n3h.test", "xn--n3h.test", "xn--ls8h.test"]
     assert [rows[url].site for url in SYMBOLS[:3]] == sites
     assert rows["moved.test/"].final_url == "http://xn--53h.test/"
     assert rows["1דוגמה.test/"].error == "bad_url"
-    assert {kind: rows[f"t{n}.test/"].error for n, kind in enumerate(TYPES)} == TYPES
+    assert {media: rows[f"t{n}.test/"].error for n, media in enumerate(TYPES)} == TYPES
     assert [(rows[url].error, rows[url].attempts, server.hits[url]) for url in NOWHERE] == [
         ("http_302", 1, 1), ("http_301", 1, 1), ("http_308", 1, 1),
     ]  # fmt: skip
 
 
-def test_no_other_host_is_asked_for_anything(tmp_path: Path) -> None:
+def test_with_only_no_other_host_is_contacted(tmp_path: Path) -> None:
     loads = (
         '<script src="http://b.test/x.js"></script>'
         '<link rel="stylesheet" href="http://b.test/x.css">'
@@ -110,13 +110,13 @@ def test_no_other_host_is_asked_for_anything(tmp_path: Path) -> None:
     )  # fmt: skip
     assert {(row.status, row.error) for row in alone.values()} == {("refused", "only")}
     assert {url.partition("/")[0] for url in asked} == {"a.test"}
-    shown = [next(read_captures(tmp_path / run)).screenshot for run in ("alone", "heedless")]
-    assert shown[0] == shown[1]  # the frame is empty, and does not show a refusal
+    shots = [next(read_captures(tmp_path / run)).screenshot for run in ("alone", "heedless")]
+    assert shots[0] == shots[1]  # the frame is empty and does not show a refusal
     files = ("robots.txt", "x.js", "x.css", "x.png", "m.png", "frame", "f", "ws")
     assert {f"b.test/{file}" for file in files} <= set(server.hits)
 
 
-def test_a_frame_whose_robots_txt_does_not_come_holds_up_nothing(
+def test_a_frame_without_an_answer_for_robots_txt_delays_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tab, "_FRAME_S", 0.5)
@@ -126,7 +126,7 @@ def test_a_frame_whose_robots_txt_does_not_come_holds_up_nothing(
     assert (row.status, row.load_state) == ("ok", "settled")
 
 
-def test_whatever_is_raised_about_a_request_it_is_answered(
+def test_an_unexpected_error_about_a_request_ends_the_visit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decide = SiteRules.decide

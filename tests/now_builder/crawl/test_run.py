@@ -1,4 +1,4 @@
-"""The crawl as a whole: goes on after a kill, keeps its keys, repeats nothing."""
+"""The crawl as a whole: resumes after a kill, keeps its keys, repeats nothing."""
 
 import hashlib
 import io
@@ -34,7 +34,7 @@ from .crawls import done, many, outcome, settings_for, start, visit, wait_until,
 pytestmark = [pytest.mark.browser]
 
 
-def test_a_killed_crawl_ends_like_one_left_alone_and_its_status_is_in_its_files(
+def test_a_killed_crawl_ends_like_an_undisturbed_one_and_its_status_is_in_its_files(
     tmp_path: Path,
 ) -> None:
     captures = tmp_path / "killed"
@@ -59,7 +59,7 @@ def test_a_killed_crawl_ends_like_one_left_alone_and_its_status_is_in_its_files(
         kept, hits = done(captures), server.hits.copy()
         crawl(urls, captures, settings)
         visits = [path for path in (server.hits - hits).elements() if path.startswith("/page/")]
-        assert len(visits) <= len(lines) - kept  # those that were final were kept
+        assert len(visits) <= len(lines) - kept  # pages with a row are not visited again
     assert outcome(captures) == outcome(tmp_path / "whole")
     assert read_plan(captures) == plan
     assert not list(captures.glob("*.open*"))
@@ -103,9 +103,9 @@ def test_a_browser_that_dies_costs_no_page_and_no_process_is_left(
 def test_a_signal_ends_a_crawl_in_one_line_that_says_what_is_kept(
     tmp_path: Path, number, to_all
 ) -> None:
-    """Most pages are in flight, or wait for a slow look-up or answer, when it comes.
+    """Most pages are in flight or wait for a slow look-up or answer at that moment.
 
-    A terminal and ``timeout`` send it to the browser and its driver, too.
+    A terminal and ``timeout`` send the signal to the browser and its driver too.
     """
     captures = tmp_path / "captures"
     with Awkward() as server:
@@ -128,7 +128,7 @@ def test_a_signal_ends_a_crawl_in_one_line_that_says_what_is_kept(
         last = said.splitlines()[-1]
         assert last == (
             f"stopped: {done(captures)} of 20 pages are kept in {captures}; run the same command "
-            "again to go on"
+            "again to resume"
         )
         notes = ("crawl: ", "warning: ")
         assert [line for line in said.splitlines() if not line.startswith(notes)] == [last]
@@ -136,7 +136,7 @@ def test_a_signal_ends_a_crawl_in_one_line_that_says_what_is_kept(
     assert (kept.pages, kept.statuses.total()) == (20, done(captures))
 
 
-def test_a_complete_crawl_does_nothing_again_and_force_removes_only_its_own_files(
+def test_a_complete_crawl_does_nothing_and_force_removes_only_its_own_files(
     tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(planning, "_SHARD_SIZE", 3)
@@ -152,7 +152,7 @@ def test_a_complete_crawl_does_nothing_again_and_force_removes_only_its_own_file
         before = {path.name: path.read_bytes() for path in captures.iterdir()}
         (captures / "00001.tar").write_text("mine", "ascii")
         write_list(tmp_path, many(4))
-        with pytest.raises(CrawlError, match=r"would write 00001\.tar, which no plan lists"):
+        with pytest.raises(CrawlError, match=r"00001\.tar: not part of a plan"):
             crawl(urls, captures, settings_for(server), force=True)
         (captures / "00001.tar").unlink()
         assert {path.name: path.read_bytes() for path in captures.iterdir()} == before
@@ -171,7 +171,7 @@ def test_added_urls_get_new_shards_and_the_split_stays(tmp_path: Path, caplog) -
         assert "--split-by" not in caplog.text
         settings = settings_for(server, split_seed=6, split_by="site")
         assert crawl(urls, captures, settings).visited == 1
-        assert "--split-by site is not used, as this crawl is split by domain" in caplog.text
+        assert "--split-by site is ignored: this crawl is split by domain" in caplog.text
         assert read_plan(captures)[:4] == plan
         assert read_rows(captures)[:4] == rows
         assert read_split(captures / "split.toml") == split
@@ -241,17 +241,17 @@ def test_a_damaged_shard_is_mended_as_its_message_says(tmp_path: Path) -> None:
     [({"ok": 1, "failed": 99}, {"dns_error": 99}, None),
      ({"refused": 2, "failed": 1}, {"never": 2, "bad_url": 1}, None),
      ({"refused": 8, "duplicate": 1}, {"robots": 4, "opt_out": 2, "quota": 1, "only": 1}, None),
-     ({"failed": 8, "duplicate": 1}, {"http_404": 6, "timeout": 2}, "6 of 9 for http_404: error"),
-     ({"failed": 1, "refused": 8}, {"robots": 8, "http_500": 1}, "1 of 9 for http_500"),
-     ({"failed": 9}, {"dns_error": 8, "net_error": 1}, "8 of 9 for dns_error"),
-     ({"failed": 9}, {"tls_error": 9}, "is the clock right"),
+     ({"failed": 8, "duplicate": 1}, {"http_404": 6, "timeout": 2}, "6 of 9: http_404"),
+     ({"failed": 1, "refused": 8}, {"robots": 8, "http_500": 1}, "1 of 9: http_500"),
+     ({"failed": 9}, {"dns_error": 8, "net_error": 1}, "8 of 9: dns_error"),
+     ({"failed": 9}, {"tls_error": 9}, "Is the clock right"),
      ({"refused": 9}, {"private_address": 9}, "--force"),
      ({"refused": 8, "failed": 1}, {"robots_unreachable": 8, "net_error": 1}, "--force")],
 )  # fmt: skip
-def test_a_crawl_of_which_all_pages_failed_is_an_error_with_the_commonest_reason(
+def test_a_crawl_without_a_captured_page_is_an_error_with_the_most_common_reason(
     statuses, errors, words, caplog
 ) -> None:
-    """Not one whose pages were all refused as the user or the sites want; a share is warned of."""
+    """It is no error if the user or the sites exclude all pages; for a share, it is a warning."""
     summary = CrawlSummary(9, statuses, errors, 9, 1.0)
     with nullcontext() if words is None else pytest.raises(CrawlError, match=words):
         summary.check(Path("captures"))
@@ -272,7 +272,7 @@ def test_two_crawls_of_one_folder_do_not_mix(tmp_path: Path) -> None:
         assert process.exitcode == 0
 
 
-def test_limits_are_not_those_of_a_mapped_host_and_no_barred_one_is_asked(tmp_path: Path) -> None:
+def test_a_mapped_host_has_no_limits_and_no_host_in_never_is_contacted(tmp_path: Path) -> None:
     (tmp_path / "never.txt").write_text("# not these\nhttps://barred.test/x\n", "utf-8")
     with Awkward() as server:
         server.pages["/leads"] = b'<meta http-equiv="refresh" content="0; url=http://barred.test/">'
@@ -297,7 +297,7 @@ def test_ipv6_literals_are_crawled_if_private_hosts_are_allowed(tmp_path: Path) 
     assert errors == [[None, "robots"], ["private_address"] * 2]
 
 
-def test_a_setting_that_cannot_be_is_named_before_anything_is_visited(tmp_path: Path) -> None:
+def test_an_invalid_setting_is_an_error_before_anything_is_visited(tmp_path: Path) -> None:
     urls = write_list(tmp_path, ["http://a.test/"])
     for changes in ({"split_shares": "0.5,0.5"}, {"split_shares": "0.5,0.6,0.7"},
                     {"resolve": ["nonsense"]}):  # fmt: skip
@@ -317,7 +317,7 @@ def test_a_busy_site_is_left_alone_for_as_long_as_it_asks(tmp_path: Path) -> Non
         assert [row.error for row in rows.values() if row.error] == ["http_503"]
 
 
-def test_robots_txt_is_asked_for_wherever_a_page_leads(tmp_path: Path) -> None:
+def test_robots_txt_is_obeyed_wherever_a_page_leads(tmp_path: Path) -> None:
     leads = {"/to-hidden": "http://other.test", "/meta": "http://other.test", "/script": ""}
     named = b"<meta name=description content=x>"
     with Awkward() as server:
@@ -379,7 +379,7 @@ def test_what_moves_is_stopped_at_its_end_or_after_a_second(tmp_path: Path) -> N
     assert boxes["b"][0] - boxes["i"][0] == pytest.approx(400 - forth_px, abs=1)
 
 
-def test_a_missing_browser_or_driver_is_a_users_mistake_and_who_visits_is_asked_for(
+def test_a_missing_browser_or_driver_is_an_error_and_a_missing_contact_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
 ) -> None:
     urls = write_list(tmp_path, ["http://a.test/"])

@@ -15,7 +15,7 @@ BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def visit(captures: Path, seconds: list[float], pages: int) -> None:
-    """Plan a shard of some pages, of which the first were visited at these times."""
+    """Plan a shard of some pages; the first ones were visited at these times."""
     keys = [f"00000_{place:04d}" for place in range(pages)]
     urls = [f"http://a.test/{place}" for place in range(pages)]
     plan = [Planned(key, 0, url, url, "a.test", 0) for key, url in zip(keys, urls, strict=True)]
@@ -39,7 +39,7 @@ def test_rate_and_time_left_are_of_the_last_ten_minutes(tmp_path: Path) -> None:
     assert "crawl          running\n" in str(stopped)
 
 
-def test_where_too_little_is_known_there_is_no_rate_and_where_all_is_done_no_time(
+def test_the_rate_is_unknown_with_too_few_rows_and_no_time_is_left_at_the_end(
     tmp_path: Path,
 ) -> None:
     for place, seconds in enumerate([[], [3.0], [3.0, 3.0]]):
@@ -49,7 +49,7 @@ def test_where_too_little_is_known_there_is_no_rate_and_where_all_is_done_no_tim
         with lock_shards(captures, [0]):
             status = crawl_status(captures)
         assert (status.pages_per_s, status.left_s) == (None, None)
-        assert "time left      not known" in str(status)
+        assert "time left      unknown" in str(status)
     visit(tmp_path, [0.0, 1.0], 2)
     assert crawl_status(tmp_path).left_s == 0.0
     assert "crawl          finished\n" in str(crawl_status(tmp_path))
@@ -61,7 +61,7 @@ def test_where_too_little_is_known_there_is_no_rate_and_where_all_is_done_no_tim
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_without_locks_a_crawl_is_at_work_for_nobody_and_held_up_by_nobody(tmp_path: Path) -> None:
+def test_without_locks_no_crawl_is_running_and_none_is_held_up(tmp_path: Path) -> None:
     visit(tmp_path, [0.0], 2)
     with lock_shards(tmp_path, [0]), lock_shards(tmp_path, [0]):
         assert not crawl_status(tmp_path).running

@@ -1,4 +1,4 @@
-"""What happens beside the pages: processes that die, and memory."""
+"""Processes that die or use too much memory during a crawl."""
 
 import asyncio
 import threading
@@ -24,11 +24,11 @@ def family(process: psutil.Process | None = None) -> list[psutil.Process]:
     return (process or psutil.Process()).children(recursive=True)
 
 
-def kill_all(kind: str, process: psutil.Process | None = None) -> int:
+def kill_all(word: str, process: psutil.Process | None = None) -> int:
     killed = 0
     for child in family(process):
         with suppress(psutil.Error):
-            if kind in " ".join(child.cmdline()):
+            if word in " ".join(child.cmdline()):
                 child.kill()
                 killed += 1
     return killed
@@ -36,12 +36,12 @@ def kill_all(kind: str, process: psutil.Process | None = None) -> int:
 
 @pytest.fixture
 def known() -> set[psutil.Process]:
-    """What other tests left to this process: helpers of multiprocessing, for example."""
+    """Processes left by other tests, such as helpers of multiprocessing."""
     return set(family())
 
 
 def orphans(known: set[psutil.Process]) -> list[str]:
-    """Name what still runs after 10 s and is not known; a zombie here only waits for us."""
+    """List unknown processes that still run after 10 s, without zombies."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         left = []
@@ -74,7 +74,7 @@ def test_a_page_whose_renderer_dies_is_visited_once_more(tmp_path: Path) -> None
     assert (row.error, row.attempts) == (None, 2)
 
 
-def test_a_page_that_was_captured_is_not_visited_again_if_its_browser_dies_then(
+def test_a_captured_page_is_not_visited_again_if_its_browser_dies_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: set[psutil.Process]
 ) -> None:
     close, killed = BrowserContext.close, []
@@ -94,7 +94,7 @@ def test_a_page_that_was_captured_is_not_visited_again_if_its_browser_dies_then(
     assert orphans(known) == []
 
 
-def test_a_browser_that_holds_too_much_is_replaced_and_nothing_is_lost(
+def test_a_browser_with_too_much_memory_is_replaced_and_no_page_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: set[psutil.Process]
 ) -> None:
     started = []
@@ -124,10 +124,10 @@ def test_a_browser_that_holds_too_much_is_replaced_and_nothing_is_lost(
     assert set(family()) <= known
 
 
-def test_a_browser_that_does_not_close_is_ended(
+def test_a_browser_that_does_not_close_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: set[psutil.Process]
 ) -> None:
-    """The browser is stopped in its tracks just before it is asked to close."""
+    """The browser is suspended just before it is closed."""
     monkeypatch.setattr(pool, "_CLOSE_S", 1.0)
     end = pool.BrowserPool._end
 

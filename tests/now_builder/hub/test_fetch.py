@@ -61,7 +61,7 @@ def test_a_download_cut_in_the_middle_goes_on_there_and_trains(hub, command, run
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped: downloaded bytes are kept; run the same command again to go on" in err
+    assert "stopped: downloaded bytes are kept; run the same command again to resume" in err
     hub.waiting.set()
     (part,) = folder.glob(".NoW.zip.*")
     kept = part.stat().st_size

@@ -1,4 +1,4 @@
-"""The doctor looks before it speaks."""
+"""The checks of requirements, each against a real or a broken installation."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def test_chromium_and_glyphs_are_found_by_using_them() -> None:
 
 
 @pytest.mark.browser
-def test_a_sample_that_no_font_has_is_told_from_one_that_a_font_has(
+def test_only_a_sample_that_a_font_has_counts_as_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scripts = ("Latin", "a", True, "x"), ("Nobody's", "\U0010fffd", True, "x")
@@ -42,7 +42,7 @@ def test_without_a_chromium_that_runs_everything_it_shows_is_missing_and_a_remed
         assert any(line.startswith("MISSING Chinese glyphs") for line in lines)
 
 
-def test_a_driver_that_lacks_a_library_is_told_from_one_that_runs(
+def test_a_driver_that_lacks_a_library_is_missing_and_the_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bare Debian lacks one that Playwright's driver needs."""
@@ -56,12 +56,12 @@ def test_a_driver_that_lacks_a_library_is_told_from_one_that_runs(
     )
     node.chmod(0o755)
     monkeypatch.setenv("PLAYWRIGHT_NODEJS_PATH", str(node))
-    (found,) = (finding for finding in doctor.check() if finding.name == "Playwright's driver")
-    assert not found.found
-    assert found.needed
-    assert doctor.install_command([found]).endswith("--no-install-recommends libatomic1")
-    assert "does not run (node: error while loading shared libraries: libatomic.so.1" in str(found)
-    assert str(found).endswith("; apt install libatomic1")
+    (driver,) = (finding for finding in doctor.check() if finding.name == "Playwright's driver")
+    assert not driver.found
+    assert driver.needed
+    assert doctor.install_command([driver]).endswith("--no-install-recommends libatomic1")
+    assert "does not run (node: error while loading shared libraries: libatomic.so.1" in str(driver)
+    assert str(driver).endswith("; apt install libatomic1")
     node.unlink()
     assert not doctor._check_driver().found
 

@@ -1,4 +1,4 @@
-"""What the three programs share: late commands, settings as options, log lines, ends."""
+"""What the three programs share: lazy commands, settings as options, log lines, exit codes."""
 
 import errno
 import json
@@ -36,7 +36,7 @@ SETTINGS = {
     "publish": "export", "report": "inspect", "audit": "inspect",
     "simweb make": "simweb",
 }  # fmt: skip
-"""Commands of now-builder that have settings: whose."""
+"""Departments whose settings are options of a command."""
 
 WALK = """
 import contextlib, importlib, io, json, os, sys
@@ -59,8 +59,8 @@ def modules(line, pipe):
             main.main()
         except SystemExit as ended:
             code = ended.code
-    found = {"code": code, "modules": sorted(sys.modules), "text": shown.getvalue()}
-    os.write(pipe, json.dumps(found).encode())
+    result = {"code": code, "modules": sorted(sys.modules), "text": shown.getvalue()}
+    os.write(pipe, json.dumps(result).encode())
 
 for line in words(get_command(main.app)):
     ours, theirs = os.pipe()
@@ -115,9 +115,9 @@ def helps(program: str) -> dict[str, dict]:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_help_imports_what_its_command_needs_and_nothing_else(program):
-    found = helps(program)
-    assert {word for line in found for word in line.split()[:1]} == set(PROGRAMS[program].split())
-    for line, shown in found.items():
+    pages = helps(program)
+    assert {word for line in pages for word in line.split()[:1]} == set(PROGRAMS[program].split())
+    for line, shown in pages.items():
         assert shown["code"] == 0, line
         assert "Usage: " in shown["text"], line
         modules = set(shown["modules"])
@@ -153,7 +153,7 @@ def test_a_setting_out_of_range_is_named_with_its_command():
 
 @pytest.fixture
 def quiet():
-    """Take the handlers off again that a test sets up."""
+    """Remove the log handlers that a test sets up."""
     loggers = [logging.getLogger(name) for name in PROGRAMS]
     before = [(logger.level, list(logger.handlers)) for logger in loggers]
     yield
@@ -191,18 +191,18 @@ def test_a_path_that_cannot_be_written_is_one_line(quiet, monkeypatch, capsys, t
 
 STOPS = {
     "again": ("", "no file is left half-written; run the same command again"),
-    "kept": ("kept='epochs are kept'", "epochs are kept; run the same command again to go on"),
+    "kept": ("kept='epochs are kept'", "epochs are kept; run the same command again to resume"),
 }
 
 
 def stopped(program, body, about, number, *arguments):
-    """The program's own entry point runs, with one command more, and is sent a signal."""
+    """Run the program's entry point with an additional command and send it a signal."""
     code = textwrap.dedent(f"""
         import asyncio, os, signal, time
         from now_builder.errors import Stopped
         from {program}.cli import app, main
 
-        # A shell that starts the tests in the background has it ignored.
+        # A shell that starts the tests in the background ignores SIGINT.
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
         @app.command("wait"{about and ", " + about})
@@ -247,13 +247,13 @@ def test_a_full_disk_is_one_line_and_other_errors_stay_as_they_are():
     def fail(problem):
         raise problem
 
-    told = r"No space left.*; when there is room: epochs are kept; run"
+    message = r"No space left.*; epochs are kept; free some space and run"
     for problem in (
         OSError(errno.ENOSPC, "No space left", "x.h5"),
         ValueError("No space left on device"),
         OSError(errno.EDQUOT, "No space left for this user"),
     ):
-        with pytest.raises(NowError, match=told):
+        with pytest.raises(NowError, match=message):
             stoppable(fail, "epochs are kept")(problem)
     with pytest.raises(PermissionError):
         stoppable(fail, None)(OSError(errno.EACCES, "no"))

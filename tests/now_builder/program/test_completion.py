@@ -1,4 +1,4 @@
-"""A shell completes commands and their options, though commands are made late."""
+"""A shell completes commands and their options although commands are built lazily."""
 
 import os
 import subprocess

@@ -9,17 +9,17 @@ from now_builder.program.loopback import LoopbackHandler, listening
 
 
 class Broken(LoopbackHandler):
-    """A handler that fails as it is told to."""
+    """A handler that raises a chosen error."""
 
     error = OSError
 
-    def do_GET(self):  # noqa: N802 - the base's name
+    def do_GET(self):  # noqa: N802 - name of the base class
         """Fail."""
         raise self.error("while answering")
 
 
-@pytest.mark.parametrize(("error", "told"), [(BrokenPipeError, False), (ValueError, True)])
-def test_a_browser_that_hangs_up_leaves_no_word_on_the_terminal(error, told, capfd):
+@pytest.mark.parametrize(("error", "reported"), [(BrokenPipeError, False), (ValueError, True)])
+def test_a_browser_that_hangs_up_leaves_no_word_on_the_terminal(error, reported, capfd):
     with listening(Broken, error=error) as url:
         parts = urlsplit(url)
         connection = http.client.HTTPConnection(parts.netloc, timeout=10)
@@ -27,4 +27,4 @@ def test_a_browser_that_hangs_up_leaves_no_word_on_the_terminal(error, told, cap
         with pytest.raises(http.client.RemoteDisconnected):
             connection.getresponse()
         connection.close()
-    assert ("while answering" in capfd.readouterr().err) == told
+    assert ("while answering" in capfd.readouterr().err) == reported

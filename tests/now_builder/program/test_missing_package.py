@@ -18,7 +18,7 @@ __import__(package + ".cli").cli.main()
 
 
 def run(module, package, *words):
-    """Run a command where a module is not to be had."""
+    """Run a command in a process without a module."""
     return subprocess.run(
         [sys.executable, "-c", BLOCKED, module, package, *map(str, words)],
         capture_output=True, text=True, check=False, timeout=120,
@@ -38,8 +38,8 @@ def test_a_command_names_the_extra_that_it_lacks(
     (tmp_path / "urls.txt").write_text("https://example.org/\n")
     done = run(module, package, *words)
     assert done.returncode == 1
-    wanted = f"{module} is not installed, expected it here: {install_extra(extra)}"
-    assert done.stderr.splitlines()[-1] == f"error: {wanted}"
+    line = f"error: {module}: package not installed. Run: {install_extra(extra)}"
+    assert done.stderr.splitlines()[-1] == line
     assert "Traceback" not in done.stderr
 
 
@@ -52,18 +52,18 @@ def test_the_extra_is_the_commands_own_where_several_have_the_package():
     ):
         line = describe_missing(ModuleNotFoundError(name=module), words)
         assert line is not None
-        assert line.endswith(f": {install_extra(extra)}")
+        assert line.endswith(f"Run: {install_extra(extra)}")
 
 
 def test_an_extra_comes_from_where_the_package_came_from(monkeypatch):
-    found = type(Distribution.from_name("noise-of-web"))
-    for told, source in (
+    distribution = type(Distribution.from_name("noise-of-web"))
+    for origin, source in (
         (None, ""),
         ('{"url": "file:///src/now", "dir_info": {"editable": true}}', " @ file:///src/now"),
         ('{"url": "https://host/now.git", "vcs_info": {"vcs": "git", "commit_id": "12ab"}}',
          " @ git+https://host/now.git@12ab"),
     ):  # fmt: skip
-        monkeypatch.setattr(found, "read_text", lambda self, name, told=told: told)
+        monkeypatch.setattr(distribution, "read_text", lambda self, name, text=origin: text)
         assert install_extra("ocr") == f"pip install 'noise-of-web[ocr]{source}'"
 
 

@@ -15,7 +15,7 @@ SLOW = """
 import sys, time
 from now_builder.program import progress
 progress.DELAY_S = float(sys.argv[1])
-for _ in progress.watched(range(4), "work", "step"):
+for _ in progress.track_progress(range(4), "work", "step"):
     time.sleep(0.2)
 """
 
@@ -24,10 +24,10 @@ def test_on_a_terminal_a_bar_appears_once_it_takes_long() -> None:
     terminal, end = pty.openpty()
     termios.tcsetwinsize(end, (24, 80))
     subprocess.run([sys.executable, "-c", SLOW, "0.1"], stderr=end, check=True)
-    found = os.read(terminal, 2**16).decode()
+    output = os.read(terminal, 2**16).decode()
     os.close(end)
     os.close(terminal)
-    assert re.search(r"work: +75%.* 3/4 ", found)
+    assert re.search(r"work: +75%.* 3/4 ", output)
 
 
 def test_elsewhere_a_line_tells_the_rate_and_what_is_left(

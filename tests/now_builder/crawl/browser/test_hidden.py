@@ -1,4 +1,4 @@
-"""How much of a screen is laid out and not shown, by hand-worked boxes."""
+"""Shares of a screen that are laid out but hidden, with hand-worked boxes."""
 
 import pytest
 from PIL import Image, ImageDraw
@@ -36,7 +36,7 @@ def test_blocks_that_may_be_shown_next_count(
     assert hidden_shares(elements) == shares
 
 
-def test_text_without_a_trace_in_the_picture_is_hidden_whatever_its_style() -> None:
+def test_text_without_contrast_in_the_picture_is_hidden_whatever_its_style() -> None:
     picture = Image.new("RGB", (720, 1280), "white")
     draw = ImageDraw.Draw(picture)
     for left in range(40, 400, 8):

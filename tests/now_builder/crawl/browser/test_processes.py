@@ -1,4 +1,4 @@
-"""Playwright's driver ends with what needs it, also when it does not answer."""
+"""Playwright's driver ends with the crawl, even if it does not answer."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ def drivers() -> list[psutil.Process]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """No process is left, nor one that asyncio has not seen ending (a warning, which fails)."""
+    """Check that no process is left, and that asyncio warns of none."""
     before = drivers()
     yield
     assert drivers() == before
@@ -34,7 +34,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def test_a_driver_stops() -> None:
-    """By itself, or killed before, which is no error."""
+    """It is no error if the driver was killed before."""
 
     async def use() -> int:
         driver = await Driver.start()
@@ -91,7 +91,7 @@ def test_a_driver_that_hangs_at_its_start_is_killed(
 def test_a_driver_that_cannot_start_says_so_and_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its end is seen late, as on a machine that is busy: the event loop is not gone by then."""
+    """Its end is noticed late, as on a busy machine, before the event loop ends."""
     monkeypatch.setenv("PLAYWRIGHT_NODEJS_PATH", "/bin/false")
     wait, seen = os.waitpid, threading.Event()
 

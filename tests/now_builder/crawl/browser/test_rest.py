@@ -1,4 +1,4 @@
-"""First screens that are shown late, lazy or covered: the picture is what a phone shows."""
+"""First screens that appear late, lazily or under an overlay are captured as a phone shows them."""
 
 import io
 
@@ -25,7 +25,7 @@ def blue(odd: Odd, name: str) -> float:
     return float((np.abs(pixels(odd.shots[f"/rest/{name}"]) - BLUE).max(axis=2) <= 12).mean())
 
 
-def test_what_is_shown_late_is_in_the_picture_and_a_page_at_rest_is_not_waited_for(
+def test_late_content_is_captured_and_a_page_at_rest_is_captured_at_once(
     odd: Odd,
 ) -> None:
     assert {name: blue(odd, name) for name in MOVING["revealed"] if blue(odd, name) <= 0.4} == {}
@@ -36,7 +36,7 @@ def test_what_is_shown_late_is_in_the_picture_and_a_page_at_rest_is_not_waited_f
         assert (row.ink or 0) > 0.1, name
 
 
-def test_a_page_that_moves_for_ever_or_stays_empty_says_so(odd: Odd) -> None:
+def test_a_page_that_moves_forever_or_stays_empty_is_partial(odd: Odd) -> None:
     states = {name: odd.rows[f"/rest/{name}"].load_state for name in MOVING["restless"]}
     assert states == dict.fromkeys(MOVING["restless"], "partial")
     row, header = odd.rows["/rest/nothing"], odd.rows["/rest/header-alone"]
@@ -44,13 +44,13 @@ def test_a_page_that_moves_for_ever_or_stays_empty_says_so(odd: Odd) -> None:
     assert (header.ink or 0) > 0.0
 
 
-def test_what_is_lazy_on_the_first_screen_is_in_the_screenshot(odd: Odd) -> None:
+def test_lazy_pictures_on_the_first_screen_are_captured(odd: Odd) -> None:
     for name in LAZY:
         shot = pixels(odd.shots[f"/lazy/{name}"])
         red = (shot[..., 0] > 150) & (shot[..., 1] < 80) & (shot[..., 2] < 80)
         assert red.sum() > 0.95 * MOST_RED, name
         assert odd.rows[f"/lazy/{name}"].load_state == "settled", name
-    assert not odd.awkward.hits["/below.png"]  # what is far below the screen stays lazy
+    assert not odd.awkward.hits["/below.png"]  # a picture far below the screen stays lazy
 
 
 def test_an_overlay_is_hidden_and_nothing_else_changes(odd: Odd) -> None:
@@ -61,7 +61,7 @@ def test_an_overlay_is_hidden_and_nothing_else_changes(odd: Odd) -> None:
         assert not [element for element in odd.shots[path].elements if "ccept" in element.text]
 
 
-def test_what_belongs_to_the_page_stays_and_by_default_overlays_do(odd: Odd) -> None:
+def test_content_of_the_page_stays_and_by_default_overlays_stay_too(odd: Odd) -> None:
     bare = odd.shots["keep.test/on/bare"].screenshot
     for kept in KEPT:
         path = kept.removeprefix("keep.test")

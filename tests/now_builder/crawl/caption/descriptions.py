@@ -13,7 +13,7 @@ CHINESE = "中文网页"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A page and what is to be found in it.
+    """A page and its expected description.
 
     Attributes:
         source: Expected source of the caption; ``None`` where there is no caption.
@@ -53,8 +53,8 @@ def _ours(data: dict) -> Iterator[tuple[str, Case]]:
             for name, (block, *text) in data["json-ld"].items()
         }
     )
-    for name, (html, *found) in cases.items():
-        caption, source = found or (None, None)
+    for name, (html, *expected) in cases.items():
+        caption, source = expected or (None, None)
         yield f"ours: {name}", Case(html.encode(), caption, source, judge=False)
 
 

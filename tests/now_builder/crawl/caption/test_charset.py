@@ -1,4 +1,4 @@
-"""Encodings: how each is found, UTF-8 with damages, what the browser took, and what it shows."""
+"""Encodings: the order of their sources, damaged UTF-8, and the encoding of the browser."""
 
 import codecs
 import random
@@ -24,14 +24,14 @@ def page(description: bytes, text: str, codec: str) -> bytes:
 
 
 def damaged(text: str, rng: random.Random) -> bytes:
-    """A text in UTF-8: cut within a character, a byte lost, one put in, or another one."""
+    """Encode a text as UTF-8; then truncate it or remove, insert or replace a byte."""
     content = text.encode()
     inner = [at for at, byte in enumerate(content) if byte & 0xC0 == 0x80]
-    at, kind = rng.choice(inner), rng.randrange(4)
-    if kind == 0:
+    at, damage = rng.choice(inner), rng.randrange(4)
+    if damage == 0:
         return content[:at]
-    put = b"" if kind == 1 else rng.choice(STRAY)
-    return content[:at] + put + content[at + (kind != 2) :]
+    put = b"" if damage == 1 else rng.choice(STRAY)
+    return content[:at] + put + content[at + (damage != 2) :]
 
 
 def test_an_encoding_says_how_it_was_found() -> None:
@@ -43,7 +43,7 @@ def test_an_encoding_says_how_it_was_found() -> None:
         (b"<!-- <meta charset=gbk> --><meta charset=big5>", None, None, "big5", "meta"),
         (b"<?xml version='1.0' encoding='koi8-r'?>", "text/html", None, "koi8-r", "meta"),
         (b"<meta charset=utf-16>", None, None, "utf-8", "meta"),
-        # The browser understood, or looked for, the declaration otherwise; it never guesses UTF-8.
+        # The browser used another encoding than the declared one; it never guesses UTF-8.
         (b"<script>'<meta charset=big5>'</script>\xd6\xd0", None, "GBK", "gbk", "browser"),
         (b"<meta charset=utf-8>" + CHINESE.encode(), None, "windows-1252", "utf-8", "utf-8"),
         (b"<meta charset=gbk>" + CHINESE.encode("gbk"), None, "GBK", "gbk", "meta"),
@@ -51,8 +51,8 @@ def test_an_encoding_says_how_it_was_found() -> None:
         (b"plain", None, "windows-1252", "utf-8", "utf-8"),
         *((CHINESE.encode("gbk"), None, name, "windows-1252", "default") for name in ("", "no")),
     ]:
-        found = decode(content, header, browser)
-        assert (found.charset, found.source) == (charset, source), content
+        decoded = decode(content, header, browser)
+        assert (decoded.charset, decoded.source) == (charset, source), content
 
 
 def test_bytes_that_gbk_lacks_are_read_as_the_standard_does() -> None:
@@ -71,9 +71,9 @@ def test_utf_8_with_a_damage_stays_utf_8() -> None:
         rng = random.Random(language)
         for _ in range(8):
             description = damaged(text, rng)
-            found = describe(page(description, text, "utf-8"), "text/html", "windows-1252")
-            assert (found.charset, found.charset_source) == ("utf-8", "utf-8"), description
-            assert found.caption == " ".join(description.decode("utf-8", "replace").split())
+            result = describe(page(description, text, "utf-8"), "text/html", "windows-1252")
+            assert (result.charset, result.charset_source) == ("utf-8", "utf-8"), description
+            assert result.caption == " ".join(description.decode("utf-8", "replace").split())
 
 
 def test_little_utf_8_is_enough_and_none_by_accident() -> None:
@@ -98,18 +98,18 @@ def test_an_undeclared_encoding_is_the_browsers() -> None:
         for label in labels:
             text, codec = SENTENCES[language], _CODECS.get(label, label)
             encoded = text.encode(codec, "ignore")
-            found = describe(page(encoded, text, codec), "text/html", label)
-            assert (found.charset, found.charset_source) == (label, "browser")
-            assert found.caption == " ".join(encoded.decode(codec).split())
+            result = describe(page(encoded, text, codec), "text/html", label)
+            assert (result.charset, result.charset_source) == (label, "browser")
+            assert result.caption == " ".join(encoded.decode(codec).split())
             assert decode(page(encoded, text, codec), None).charset != "utf-8"
 
 
-def test_only_what_reads_otherwise_is_misread() -> None:
+def test_only_texts_that_differ_are_misread() -> None:
     for browser in ("windows-1252", "iso-8859-2"):
         for text in SENTENCES.values():
-            shown = text.encode().decode(browser.replace("windows-", "cp"), "ignore")
-            assert misread(["Bakery", shown], "utf-8", browser), shown
-    for seen, charset, browser, there in [
+            garbled = text.encode().decode(browser.replace("windows-", "cp"), "ignore")
+            assert misread(["Bakery", garbled], "utf-8", browser), garbled
+    for texts, charset, browser, expected in [
         (["plain text"], "utf-8", "windows-1252", False),
         ([], "utf-8", "windows-1252", False),
         (["© 2024 café"], "utf-8", "windows-1252", False),  # entities, or put there by a script
@@ -119,7 +119,7 @@ def test_only_what_reads_otherwise_is_misread() -> None:
         (["Ñâåæèé õëåá"], "windows-1251", "windows-1252", True),  # declared far below
         (["Ð"], "utf-8", "unknown", False),
     ]:
-        assert misread(seen, charset, browser) is there, seen
+        assert misread(texts, charset, browser) is expected, texts
 
 
 def test_no_bytes_take_long() -> None:

@@ -1,4 +1,4 @@
-"""Odd and hostile pages against what the standards, Chromium and this project make of them."""
+"""Captions of odd and hostile pages, compared with the standards and with Chromium."""
 
 import base64
 import subprocess
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import sync_playwright
 
-from now_builder.crawl.caption.describe import choose, describe, with_scripted
+from now_builder.crawl.caption.describe import describe
 from now_builder.formats.text import clean
 from now_builder.machine.chromium import find_chromium
 
@@ -24,9 +24,9 @@ FOUND = """() => [[...document.querySelectorAll("meta")].filter((meta) =>
 
 def test_a_page_has_its_caption_source_and_charset() -> None:
     for name, case in CASES.items():
-        found = describe(case.content, case.header, case.charset if case.judge else None)
-        assert (found.caption, found.source) == (case.caption, case.source), name
-        assert case.charset in {None, found.charset}, name
+        page = describe(case.content, case.header, case.charset if case.judge else None)
+        assert (page.caption, page.source) == (case.caption, case.source), name
+        assert case.charset in {None, page.charset}, name
 
 
 @pytest.mark.browser
@@ -36,9 +36,9 @@ def test_chromium_finds_the_same() -> None:
         browser = driver.chromium.launch(executable_path=find_chromium())
         page = browser.new_page()
         for name, case in judged.items():
-            kind = (case.header or "").replace(" ", "")
+            header = (case.header or "").replace(" ", "")
             data = base64.b64encode(case.content).decode()
-            page.goto(f"data:{kind};base64,{data}", wait_until="domcontentloaded")
+            page.goto(f"data:{header};base64,{data}", wait_until="domcontentloaded")
             texts, charset = page.evaluate(FOUND)
             assert next(filter(None, map(clean, texts)), None) == case.caption, name
             assert case.charset in {None, charset}, name
@@ -56,19 +56,19 @@ def test_every_candidate_is_recorded_by_source() -> None:
     {"@type": "Person", "description": "author"}]}</script>"""
     others = {"og": ["og"], "twitter": ["tw"], "dc": ["dc"], "http-equiv": ["he"]}
     items = {"itemprop": ["item"], "json-ld": ["ld"]}
-    found = describe((metas % ("first", "second", "first")).encode(), UTF8)
-    assert (found.caption, found.source) == ("first", "name")
-    assert (found.title, found.lang) == ("A title", "pt-BR")
+    page = describe((metas % ("first", "second", "first")).encode(), UTF8)
+    assert (page.caption, page.source) == ("first", "name")
+    assert (page.title, page.lang) == ("A title", "pt-BR")
     named = {"name": ["first", "second"]}
-    assert found.candidates == named | others
+    assert page.candidates == named | others
     assert describe((metas % ("", " ", "")).encode(), UTF8).candidates == others | items
 
 
 def test_a_scripted_description_counts_only_where_the_source_has_none() -> None:
-    named = describe(b"<meta name=description content=source>", UTF8)
-    assert choose(with_scripted(named, ["scripted"])) == ("source", "name")
-    other = describe(b"<meta property=og:description content=og>", UTF8)
-    assert choose(with_scripted(other, [" ", "scripted"])) == ("scripted", "script")
+    named = describe(b"<meta name=description content=source>", UTF8, scripted=["scripted"])
+    assert (named.caption, named.candidates) == ("source", {"name": ["source"]})
+    other = describe(b"<meta property=og:description content=og>", UTF8, scripted=[" ", "scripted"])
+    assert (other.caption, other.source) == ("scripted", "script")
 
 
 def test_the_language_of_the_page_may_stand_in_a_meta() -> None:
@@ -76,7 +76,7 @@ def test_the_language_of_the_page_may_stand_in_a_meta() -> None:
     assert describe(b"<!-- <html lang=de> --><html lang=en><html lang=fr>", UTF8).lang == "en"
 
 
-# --- anything at all ---
+# --- random bytes ---
 
 HEADERS = st.sampled_from([None, "", UTF8, *{case.header for case in CASES.values()}])
 PIECES = st.sampled_from(
@@ -107,7 +107,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 )
 def test_no_bytes_crash_it_and_what_it_gives_is_clean(content: bytes, header: str | None) -> None:
     page = describe(content, header)
-    texts = [text for found in page.candidates.values() for text in found]
+    texts = [text for candidates in page.candidates.values() for text in candidates]
     assert (page.caption is None) == (page.source is None)
     assert page.caption is None or page.caption in texts or page.source == "json-ld"
     for text in [*texts, *([page.title] if page.title else [])]:
@@ -118,10 +118,10 @@ def test_no_bytes_crash_it_and_what_it_gives_is_clean(content: bytes, header: st
         text.encode()
 
 
-# --- much of it ---
+# --- large pages ---
 
 FIRST = b"<meta name=description content=first>"
-LARGE = {  # what a page begins with, and what it repeats to its end
+LARGE = {  # beginning of a page, and the piece that is repeated to its end
     "elements": (FIRST, b"<p class=a>text <b>bold</b></p>\n"),
     "angles": (FIRST, b"<"),
     "nesting": (FIRST, b"<div>"),

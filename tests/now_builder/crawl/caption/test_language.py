@@ -1,4 +1,4 @@
-"""Language of short texts."""
+"""Detecting the language of short texts."""
 
 from pathlib import Path
 
@@ -20,8 +20,8 @@ def test_a_declaration_counts_only_in_the_texts_script() -> None:
         words = text.split()
         assert detect_language(words[0], language) == language
         for declared in ("en-US", "zh-CN"):
-            found = detect_language(" ".join(words[:2]), declared)
-            assert found != primary_tag(declared) or language == "zh", text
+            detected = detect_language(" ".join(words[:2]), declared)
+            assert detected != primary_tag(declared) or language == "zh", text
 
 
 def test_what_is_no_language_tag_is_none() -> None:

@@ -1,4 +1,4 @@
-"""Host groups: no host is ever in the hands of two workers."""
+"""Host groups: two workers never crawl the same host."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,11 +30,11 @@ def test_two_host_groups_share_no_host_and_every_shard_is_in_one(
     urls: list[str], size: int
 ) -> None:
     plan = assign_host_groups(extend_plan([], urls, size), set())
-    found = [set(group) for group in host_groups(plan)]
-    assert sorted(shard for group in found for shard in group) == sorted(
+    groups = [set(group) for group in host_groups(plan)]
+    assert sorted(shard for group in groups for shard in group) == sorted(
         {line.shard for line in plan}
     )
-    sites = [hosts(plan, group) for group in found]
+    sites = [hosts(plan, group) for group in groups]
     assert sum(map(len, sites)) == len(set().union(*sites))
 
 
@@ -56,7 +56,7 @@ def test_host_groups_of_an_extended_plan_keep_hosts_of_unfinished_shards_togethe
             assert group_of_host.setdefault(line.site, line.host_group) == line.host_group
 
 
-def test_a_finished_sample_does_not_tie_the_rest_of_the_list_together() -> None:
+def test_a_finished_sample_does_not_join_all_host_groups() -> None:
     sample = [f"http://site{n}.test/" for n in range(100)]
     rest = [f"http://site{n}.test/{page}" for n in range(100) for page in range(10)]
     plan = assign_host_groups(extend_plan([], sample, 50), set())
@@ -66,7 +66,7 @@ def test_a_finished_sample_does_not_tie_the_rest_of_the_list_together() -> None:
     assert len(new) > 8
 
 
-def test_tasks_hold_whole_host_groups_and_leave_out_what_is_done() -> None:
-    found = join_into_tasks([[0, 3], [1], [2], [4, 5]], {0: 5, 3: 5, 1: 4, 4: 4, 5: 9}, 8)
-    assert found == [(0, 3), (1, 4, 5)]
+def test_tasks_contain_whole_host_groups_without_finished_shards() -> None:
+    tasks = join_into_tasks([[0, 3], [1], [2], [4, 5]], {0: 5, 3: 5, 1: 4, 4: 4, 5: 9}, 8)
+    assert tasks == [(0, 3), (1, 4, 5)]
     assert join_into_tasks([[0]], {}, 8) == []

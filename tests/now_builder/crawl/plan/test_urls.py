@@ -1,4 +1,4 @@
-"""URL lists and plans: canonical forms, keys for life, new shards for what is added."""
+"""URL lists and plans: canonical forms, permanent keys, new shards for added URLs."""
 
 import gzip
 from collections import Counter
@@ -19,10 +19,10 @@ from now_builder.urls import canonical
 from tests.now_builder.crawl.cases import read_cases
 
 CASES = read_cases(Path(__file__).with_name("urls.toml"))
-gzipped = partial(gzip.compress, mtime=0)  # the bytes name a test, in each worker alike
+gzipped = partial(gzip.compress, mtime=0)  # without a time: reproducible
 
 
-def test_a_url_has_one_canonical_form_and_what_is_no_web_address_none() -> None:
+def test_a_url_has_one_canonical_form_and_other_addresses_have_none() -> None:
     for url, form in CASES["canonical"]:
         assert canonical(url) == form, url
     assert [url for url in CASES["none"] if canonical(url) is not None] == []
@@ -30,17 +30,17 @@ def test_a_url_has_one_canonical_form_and_what_is_no_web_address_none() -> None:
 
 @given(st.text(max_size=40))
 def test_a_canonical_form_is_its_own(text: str) -> None:
-    found = canonical("http://example.com/" + text)
-    assert found is not None
-    assert canonical(found) == found
+    url = canonical("http://example.com/" + text)
+    assert url is not None
+    assert canonical(url) == url
     host = canonical(f"http://{text[:12]}.example/")
     assert host is None or canonical(host) == host
 
 
 SIGN = "\u2028\u2029\x85\v\f\x1c\x1e"
-"""Signs that end a line elsewhere; here, only the end of a line does."""
+"""Characters that end a line in `str.splitlines`, and do not end one here."""
 
-FOUND = {
+LISTS = {
     "notes.txt": (
         (f"http://a.test/ # {SIGN}more\nhttp://b.test/#part\nhttp://c.test/\tTitle # 1\t2\n"
          "\t# none\nhttp://d.test/#!/x  #note\nhttp://e.test/a b\n"), None,
@@ -71,11 +71,11 @@ FOUND = {
     "list": ('"URL"\nhttp://a.test/ # one\n', None, ["http://a.test/"]),
     "plain.txt": ("# of today\nhttp://a.test/\n", None, ["http://a.test/"]),
 }  # fmt: skip
-"""Lists as they are found: name, content, column, and the URLs in it."""
+"""Lists: name, content, column, and expected URLs."""
 
 
-def test_a_list_is_read_as_it_is_found_packed_or_not(tmp_path: Path) -> None:
-    for name, (text, column, urls) in FOUND.items():
+def test_a_list_is_read_compressed_or_not(tmp_path: Path) -> None:
+    for name, (text, column, urls) in LISTS.items():
         for start in (b"", b"\xef\xbb\xbf"):
             content = start + text.encode()
             (tmp_path / name).write_bytes(content)
@@ -94,7 +94,7 @@ def test_a_parquet_list_has_the_column_that_is_named(tmp_path: Path, monkeypatch
     with pytest.raises(FormatError, match=r"found columns .*, expected one page among them"):
         read_urls(path, "page")
     pq.write_table(pa.table({"url": [[7], [8]]}), real)
-    with pytest.raises(FormatError, match=r"row 1: found '\[7\]', expected one URL a line"):
+    with pytest.raises(FormatError, match=r"row 1: found '\[7\]', expected one URL per line"):
         read_urls(path)
     pq.write_table(
         pa.table({"url": pa.array([10**8], pa.date32())}), tmp_path / path
@@ -110,13 +110,13 @@ REFUSED = [
     ("b.csv", "url\nhttp://b.test/\nhttp://a.test/x,y\n", "line 3: 2 cells, the header has 1"),
     ("c.csv", 'title,url\n"a,http://a.test/\nb,http://b.test/\n', "line 2: .*other records"),
     ("c2.csv", 'title,url\n"a,http://a.test/\n', "line 2: .*closed nowhere"),
-    ("d.csv", "hat,a.test\ncap,b.test\n", "columns .*'a.test'.*the first line is to name"),
+    ("d.csv", "hat,a.test\ncap,b.test\n", "columns .*'a.test'.*in the first line"),
     ("e.csv", "url|title\nhttp://a.test/|hat\n", "found columns .*expected one url"),
     ("g.csv", '[{"url": "http://a.test/"}]', "line 1: .*found JSON"),
     ("h.csv", "id,url\n1,/a.html\n2,/b.html\n", "line 2: found '/a.html', expected one URL"),
     ("b.txt", "# of today\n1\ta.test\n2\tb.test\n", "line 2: found '1', expected .*2 of 2 lines"),
     ("c.txt", "url,title\nhttp://a.test/,hat\n", "line 1: found the header of a CSV"),
-    ("e.txt", "ftp://a.test/\nmailto:a@b.test\na@b.test\n", "3 of 3 lines are no URLs"),
+    ("e.txt", "ftp://a.test/\nmailto:a@b.test\na@b.test\n", "3 of 3 lines are not URLs"),
     ("f.txt", "12\n" * 10 + "http://a.test/\n" * 90, "line 1: found '12'.* 10 of 100 lines"),
     ("a.json", '[\n  "http://a.test/"\n]\n', "line 1: .*found JSON"),
     ("page.html", "\n<!DOCTYPE html><a href=http://a.test/>a</a>", "line 2: .*found HTML or XML"),
@@ -135,27 +135,27 @@ REFUSED = [
     ("list.xml", "<urlset><url><loc>http://a.test/</loc></url></urlset>", "found HTML or XML"),
     ("list.jsonl", '{"url": "http://a.test/"}\n', "line 1: .*found JSON"),
     ("none.txt", None, "file not found, expected a file with URLs$"),
-    ("empty.txt", "# only\n", "found no URL"),
-    ("no.csv", "link\nhttp://a.test/\n", "found columns .'link'.*--url-column names another"),
+    ("empty.txt", "# only\n", "contains no URL"),
+    ("no.csv", "link\nhttp://a.test/\n", "found columns .'link'.*with --url-column"),
     ("torn.parquet", b"PAR1", "not a readable list"),
     ("empty.csv", "", "empty.csv"),
     ("bomb.txt.gz", gzip.compress(b"a" * 10**8), "line 1: longer than"),
 ]  # fmt: skip
-"""Files that are no lists: name, content, and the message."""
+"""Files that are not lists of URLs: name, content, and message."""
 
 
-def test_what_is_no_list_is_refused_as_what_it_is(tmp_path: Path) -> None:
-    for name, content, found in REFUSED:
+def test_another_file_is_an_error_that_names_its_content(tmp_path: Path) -> None:
+    for name, content, message in REFUSED:
         path = tmp_path / name
         if content is not None:
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        with pytest.raises(FormatError, match=found) as caught:
+        with pytest.raises(FormatError, match=message) as caught:
             read_urls(path)
         assert caught.value.path == path, name
 
 
-def test_single_lines_that_are_no_urls_stay_in_a_list(tmp_path: Path) -> None:
-    """They become rows: a failure is a row."""
+def test_a_few_invalid_urls_stay_in_a_list(tmp_path: Path) -> None:
+    """Every listed URL gets a row, also an invalid one."""
     lines = ["not a url", "mailto:a@b.test", "HTTP://[bad", "a.test", "中文.中国/x", "//b.test:80",
              "127.0.0.1:8080/x", "[::1]/x", "localhost:8000",
              "http:\\\\c.test\\x", "d\u2764.test."]  # fmt: skip
@@ -174,14 +174,14 @@ def test_every_line_has_one_key_and_sites_stay_together_in_shards_that_are_not_t
     assert len({line.key for line in plan}) == len(plan)
     assert max(Counter(line.shard for line in plan).values()) <= 64
     assert all(line.key == f"{line.shard:05d}_{line.key[6:]}" for line in plan)
-    found = {(line.site, line.shard) for line in extend_plan([], URLS, 256)}
-    assert 4 <= len({shard for _, shard in found}) <= 24  # several for a short list, too
-    assert max(Counter(site for site, _ in found).values()) <= 2
+    shards = {(line.site, line.shard) for line in extend_plan([], URLS, 256)}
+    assert 4 <= len({shard for _, shard in shards}) <= 24  # several for a short list, too
+    assert max(Counter(site for site, _ in shards).values()) <= 2
 
 
 @settings(max_examples=10)
 @given(st.integers(1, 99), st.randoms())
-def test_keys_are_for_life_whatever_is_added_or_taken_away(cut: int, random) -> None:
+def test_keys_do_not_change_when_urls_are_added_or_removed(cut: int, random) -> None:
     first = extend_plan([], URLS[:cut], 16)
     later = URLS[:100]
     random.shuffle(later)

@@ -1,4 +1,4 @@
-"""Opt-outs and the time to come back, as sites write them."""
+"""Opt-outs and Retry-After as sites write them."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -35,25 +35,24 @@ HEADERS = [
 ]
 
 
-def test_a_robots_header_counts_where_it_is_meant_for_us() -> None:
+def test_a_robots_header_counts_if_it_names_us_or_all() -> None:
     for headers, expected in HEADERS:
         assert opt_outs({"x-robots-tag": headers}, []).keys() == expected, headers
 
 
-def test_meta_tags_count_by_name_also_where_a_script_put_them_there() -> None:
+def test_meta_tags_count_by_name_also_if_a_script_added_them() -> None:
     metas = [("ROBOTS", "noai"), ("googlebot", "noindex"), ("Noise-of-Web", "noimageai"),
              ("description", "noindex"), ("tdm-reservation", "0")]  # fmt: skip
     assert opt_outs({}, metas).keys() == {"noai", "noimageai"}
     source = [("robots", "index"), ("robots", "noindex")]
-    said = opt_outs({}, source, [("robots", "noai"), ("robots", "noindex"), ("otherbot", "noml")])
-    assert said["noai"] == '<meta name="robots" content="noai">, put there by a script'
-    assert said["noindex"] == '<meta name="robots" content="noindex">'
-    assert said.keys() == {"index", "noindex", "noai"}
+    live = [("robots", "noai"), ("robots", "noindex"), ("otherbot", "noml")]
+    directives = opt_outs({}, source, live)
+    assert directives["noai"] == '<meta name="robots" content="noai">, put there by a script'
+    assert directives["noindex"] == '<meta name="robots" content="noindex">'
+    assert directives.keys() == {"index", "noindex", "noai"}
 
 
 FILE = '/.well-known/tdmrep.json, location "/"'
-
-
 RESERVED = (
     [
         ([" 1 "], [], None, "<meta"), ([], ["1"], None, "header"), ([], [], FILE, FILE),
@@ -66,12 +65,12 @@ RESERVED = (
 
 
 def test_a_reservation_counts_by_tag_then_header_then_file() -> None:
-    """TDMRep, section on processing priority: other values than 0 and 1 say nothing."""
-    for tags, headers, file, by in RESERVED:
+    """TDMRep, section on processing priority: values other than 0 and 1 do not count."""
+    for tags, headers, file, start in RESERVED:
         metas = [("TDM-Reservation", content) for content in tags]
         for source, live in ((metas, []), ([], metas)):
-            said = opt_outs({"tdm-reservation": headers}, source, live, file)
-            assert said.get("tdm-reservation", "none").startswith(by or "none")
+            directives = opt_outs({"tdm-reservation": headers}, source, live, file)
+            assert directives.get("tdm-reservation", "none").startswith(start or "none")
 
 
 def test_headers_may_refuse_training() -> None:
@@ -83,8 +82,8 @@ def test_headers_may_refuse_training() -> None:
         ("content-signal", ["search=yes, ai-train=no"], True),
         ("content-signal", ["ai-train=yes, ai-input=no"], False),
     ]:
-        said = opt_outs({name: values}, [])
-        assert said == ({name: f"header {name.title()}: {', '.join(values)}"} if refused else {})
+        expected = {name: f"header {name.title()}: {', '.join(values)}"} if refused else {}
+        assert opt_outs({name: values}, []) == expected
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "America/Los_Angeles"])
@@ -110,7 +109,7 @@ def test_retry_after_is_seconds_or_a_date(monkeypatch: pytest.MonkeyPatch, zone:
         assert retry_after_s(nothing) is None
 
 
-def test_a_list_of_hosts_takes_hosts_and_urls(tmp_path: Path) -> None:
+def test_a_list_of_hosts_may_contain_hosts_and_urls(tmp_path: Path) -> None:
     path = tmp_path / "never.txt"
     path.write_text("A.test\n*.b.test # all of it\n\nhttps://c.test:8080/x\n例え.テスト\n", "utf-8")
     assert {*read_hosts(path)} == {"a.test", "b.test", "c.test", "xn--r8jz45g.xn--zckzah"}

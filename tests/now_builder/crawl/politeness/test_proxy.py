@@ -1,4 +1,4 @@
-"""The way out: what is not public is refused by address, at every request and redirect."""
+"""The proxy refuses addresses that are not public, at every request and redirect."""
 
 import asyncio
 import shutil
@@ -33,7 +33,7 @@ PRIVATE = (
 PUBLIC = ["8.8.8.8", "93.184.216.34", "2606:4700::6810:84e5", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 
 
-def test_a_private_address_is_told_from_a_public_one() -> None:
+def test_only_public_addresses_are_public() -> None:
     assert [address for address in PRIVATE if is_public(ip_address(address))] == []
     assert [address for address in PUBLIC if not is_public(ip_address(address))] == []
 
@@ -53,7 +53,7 @@ def _through(
     asyncio.run(run())
 
 
-def test_a_mapped_host_is_reached_with_its_own_name_for_its_bytes_alone() -> None:
+def test_a_mapped_host_gets_the_request_under_its_own_name() -> None:
     with Awkward() as server:
 
         async def work(proxy: Proxy, client: httpx.AsyncClient) -> None:
@@ -106,7 +106,7 @@ REQUESTS = (
 )  # fmt: skip
 
 
-def test_what_is_no_request_for_a_proxy_is_answered_so() -> None:
+def test_an_invalid_request_gets_an_error_status() -> None:
     async def work(proxy: Proxy, _client: httpx.AsyncClient) -> None:
         for head, status in REQUESTS:
             assert (await _answer(proxy, head)).startswith(b"HTTP/1.1 " + status), head
@@ -115,8 +115,8 @@ def test_what_is_no_request_for_a_proxy_is_answered_so() -> None:
 
 
 @pytest.mark.browser
-def test_the_browser_cannot_get_round_the_refusal(tmp_path: Path) -> None:
-    """The listed host is mapped to a public-looking name; what it leads to is private."""
+def test_the_browser_cannot_bypass_the_refusal(tmp_path: Path) -> None:
+    """The listed host is mapped; the pages to which it leads are private."""
     with Awkward() as server:
         urls = [f"127.0.0.1:{server.port}/plain", f"localhost:{server.port}/plain", "[::1]:8080/",
                 "/plain"]  # fmt: skip
@@ -142,10 +142,8 @@ def test_a_redirect_to_a_private_address_is_refused(
 
 @pytest.mark.browser
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
-def test_https_goes_through_the_same_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A certificate that nobody trusts is a row, found by the plain request or the browser."""
+def test_https_goes_through_the_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An untrusted certificate is an error, found by the request for robots.txt or the browser."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
          "/CN=secure.test", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
@@ -169,7 +167,7 @@ def test_https_goes_through_the_same_way_out(
 
 
 class _Server:
-    """Answers each connection with some bytes, and keeps the head that it was sent."""
+    """Answers each connection with these bytes and stores the head of the request."""
 
     def __init__(self, answer: bytes = b"", *, hold: bool = False) -> None:
         self.answer, self.hold = answer, hold
@@ -204,7 +202,7 @@ async def _ask(proxy: Proxy, head: bytes) -> tuple[asyncio.StreamReader, asyncio
 
 
 async def _answer(proxy: Proxy, head: bytes) -> bytes:
-    """All that the proxy answers."""
+    """Return the whole answer of the proxy."""
     reader, writer = await _ask(proxy, head)
     answer = await reader.read()
     writer.close()
@@ -215,14 +213,14 @@ async def _answer(proxy: Proxy, head: bytes) -> bytes:
 async def _served(
     answer: bytes, limit: int = 1000, *, hold: bool = False
 ) -> AsyncIterator[tuple[_Server, Proxy]]:
-    """A server that gives an answer as every host of ``*.test``, and a proxy before it."""
+    """Yield a server that answers for every host of ``*.test``, and a proxy for it."""
     names = Resolver([parse_mapping("*.test:127.0.0.1")], allow_private=True)
     async with _Server(answer, hold=hold) as server, Proxy(names) as proxy:
         proxy.begin(limit)
         yield server, proxy
 
 
-def test_a_host_that_nobody_answers_for_is_named_with_its_port_until_the_page_ends() -> None:
+def test_an_unreachable_host_and_port_is_refused_until_the_page_ends() -> None:
     async def work(proxy: Proxy, client: httpx.AsyncClient) -> None:
         assert (await client.get("http://a.test/")).status_code == 502
         refused = proxy.refusal("http://a.test/")
@@ -260,24 +258,24 @@ PASSED_ON = (
      (CLOSING + b"x" * 100, CLOSING + b"x" * 100, len(CLOSING) + 100),
      (CLOSING + b"x" * 100, None, len(CLOSING) + 99)]
 )  # fmt: skip
-"""Answers, what is passed on of them (how that ends), and the bytes that the page may have."""
+"""Answers, the expected end of what the client receives, and the byte limit."""
 
 
-def test_only_the_last_head_of_an_answer_says_that_the_connection_ends() -> None:
+def test_only_the_last_head_of_an_answer_closes_the_connection() -> None:
     async def run(answer: bytes, expected: bytes | None, limit: int) -> None:
         async with _served(answer, limit) as (server, proxy):
             url = f"http://a.test:{server.port}/"
             more = LONG if limit > 10_000 else b""
-            found = await _answer(proxy, f"GET {url} HTTP/1.1\r\n".encode() + more + b"\r\n")
+            answered = await _answer(proxy, f"GET {url} HTTP/1.1\r\n".encode() + more + b"\r\n")
             assert more in server.heads[0]
             assert (proxy.refusal(url) is not None) == proxy.exhausted == (expected is None)
-            assert found.endswith(expected) if expected else len(found) < len(answer)
+            assert answered.endswith(expected) if expected else len(answered) < len(answer)
 
     for answer, expected, limit in PASSED_ON:
         asyncio.run(run(answer, expected, limit))
 
 
-def test_a_host_is_cut_off_alone_and_a_new_page_or_the_end_cuts_off_all() -> None:
+def test_connections_are_closed_by_host_or_all_at_a_new_page_and_at_the_end() -> None:
     async def run() -> None:
         before = asyncio.all_tasks()
         async with _served(b"ready\n", hold=True) as (server, proxy):
@@ -301,9 +299,9 @@ def test_a_host_is_cut_off_alone_and_a_new_page_or_the_end_cuts_off_all() -> Non
             assert await asyncio.wait_for(opened[-1][0].read(), 5) == b""
             opened.append(await connect("c.test"))
             tasks = asyncio.all_tasks() - before
-            own = [task for task in tasks if "Proxy." in str(task.get_coro())]
-        assert own
-        assert all(task.done() for task in own)
+            serving = [task for task in tasks if "Proxy." in str(task.get_coro())]
+        assert serving
+        assert all(task.done() for task in serving)
         assert not proxy._pipes
         assert not proxy._tasks
         for _, writer in opened:
@@ -312,7 +310,7 @@ def test_a_host_is_cut_off_alone_and_a_new_page_or_the_end_cuts_off_all() -> Non
     asyncio.run(run())
 
 
-def test_a_request_goes_on_without_what_is_the_proxys() -> None:
+def test_a_request_is_forwarded_without_headers_for_the_proxy() -> None:
     async def run(target: str, first: str) -> None:
         async with _Server(b"HTTP/1.1 204 No Content\r\n\r\n") as server, AsyncExitStack() as stack:
             hosts = ["a.test:127.0.0.1", f"tp:127.0.0.1:{server.port}"]
@@ -336,9 +334,7 @@ def test_a_request_goes_on_without_what_is_the_proxys() -> None:
         asyncio.run(run(target, first))
 
 
-def test_a_refusal_is_found_by_its_scheme_and_without_the_last_dot_until_the_host_is_reached() -> (
-    None
-):
+def test_a_refusal_is_stored_by_host_and_port_until_the_host_is_reached() -> None:
     async def run() -> None:
         async with _Server(b"HTTP/1.1 200 OK\r\n\r\nhere") as server:
             names = Resolver([parse_mapping("a.test:127.0.0.1")], allow_private=False)

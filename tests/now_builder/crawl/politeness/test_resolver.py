@@ -1,4 +1,4 @@
-"""Names and their addresses: looked up once for a while, barred, mapped, or not known."""
+"""Resolving names to addresses: cached, excluded, mapped or unknown."""
 
 import asyncio
 import socket
@@ -13,16 +13,16 @@ from now_builder.errors import ConfigError
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
-    """Let every name resolve to some addresses; give the list of names that were asked for."""
+    """Let every name resolve to these addresses; return the list of names looked up."""
     asked = []
 
     def answer(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
         asked.append(host)
-        kinds = [socket.AF_INET6 if ":" in address else socket.AF_INET for address in addresses]
         return [
-            (kind, socket.SOCK_STREAM, 6, "", (address, 0))
-            for kind, address in zip(kinds, addresses, strict=True)
-        ]
+            (socket.AF_INET6 if ":" in address else socket.AF_INET,
+             socket.SOCK_STREAM, 6, "", (address, 0))
+            for address in addresses
+        ]  # fmt: skip
 
     monkeypatch.setattr(socket, "getaddrinfo", answer)
     return asked
@@ -34,7 +34,7 @@ def refusal(names: Resolver, host: str) -> PageError:
     return caught.value
 
 
-def test_a_host_of_the_list_is_never_contacted_nor_is_one_below_it(
+def test_a_host_in_never_is_not_contacted_nor_are_its_subdomains(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = answering(monkeypatch, "93.184.216.34")
@@ -52,7 +52,7 @@ def test_a_host_of_the_list_is_never_contacted_nor_is_one_below_it(
     assert asked == ["notbarred.org", "b.net", "barred.org.example"]
 
 
-def test_a_host_that_is_none_of_the_only_ones_is_not_even_looked_up(
+def test_a_host_that_matches_no_only_is_not_even_looked_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = answering(monkeypatch, "93.184.216.34")
@@ -67,7 +67,7 @@ def test_a_host_that_is_none_of_the_only_ones_is_not_even_looked_up(
     assert asked == ["a.b.shop.test", "xn--mller-kva.test"]
 
 
-def test_a_name_is_looked_up_once_for_a_while_so_that_it_cannot_change_its_mind(
+def test_a_look_up_is_cached_so_that_its_result_cannot_change_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = answering(monkeypatch, "2606:4700::1", "8.8.8.8", "2606:4700::1%eth0", "8.8.4.4")
@@ -75,12 +75,12 @@ def test_a_name_is_looked_up_once_for_a_while_so_that_it_cannot_change_its_mind(
 
     async def run() -> None:
         both = await asyncio.gather(*(names.resolve("a.example", 8443) for _ in range(2)))
-        for found, port in [*both, await names.resolve("A.example.", 8443)]:
-            assert [str(each) for each in found] == ["2606:4700::1", "8.8.8.8", "8.8.4.4"]
+        for addresses, port in [*both, await names.resolve("A.example.", 8443)]:
+            assert [str(address) for address in addresses] == ["2606:4700::1", "8.8.8.8", "8.8.4.4"]
             assert port == 8443
         for _ in range(2):
-            at, found = names._known["a.example"]
-            names._known["a.example"] = (at - 299.0, found)
+            at, addresses = names._cache["a.example"]
+            names._cache["a.example"] = (at - 299.0, addresses)
             await names.resolve("a.example", 80)
 
     asyncio.run(run())
@@ -100,12 +100,12 @@ def test_a_mapping_covers_its_host_or_the_hosts_below() -> None:
     mappings = [parse_mapping(text) for text in ("A.test:127.0.0.1:8765", "*.test:[::1]")]
     names = Resolver(mappings, allow_private=True)
     for host, address, port in [("a.test", "127.0.0.1", 8765), ("b.a.test", "::1", 80)]:
-        found, to = asyncio.run(names.resolve(host, 80))
-        assert ([str(each) for each in found], to) == ([address], port)
+        addresses, to = asyncio.run(names.resolve(host, 80))
+        assert ([str(each) for each in addresses], to) == ([address], port)
     assert [mappings[1].covers(host) for host in ("test", "atest")] == [False, False]
 
 
-def test_names_that_take_long_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_names_delay_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """More slow names than the event loop's own pool has threads."""
     asked = answering(monkeypatch, "93.184.216.34")
     at_once = socket.getaddrinfo
@@ -129,7 +129,7 @@ def test_names_that_take_long_hold_up_no_others(monkeypatch: pytest.MonkeyPatch)
     assert len(asked) == 41
 
 
-def test_what_a_name_that_is_unknown_or_slow_is_refused_for(
+def test_an_unknown_or_slow_name_is_a_dns_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object, **__: object) -> list[tuple[object, ...]]:
@@ -146,12 +146,12 @@ def test_what_a_name_that_is_unknown_or_slow_is_refused_for(
     monkeypatch.setattr(resolver, "_LOOK_UP_S", 0.05)
     refused = refusal(names, "slow.example")
     assert (refused.code, refused.message) == ("dns_error", "slow.example: timeout")
-    answering(monkeypatch, "93.184.216.34")  # a failure is not kept
-    found, _ = asyncio.run(names.resolve("slow.example", 80))
-    assert str(found[0]) == "93.184.216.34"
+    answering(monkeypatch, "93.184.216.34")  # a failure is not cached
+    addresses, _ = asyncio.run(names.resolve("slow.example", 80))
+    assert str(addresses[0]) == "93.184.216.34"
 
 
-def test_rate_limits_do_not_apply_to_what_is_mapped_or_private(
+def test_mapped_and_private_hosts_are_local(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answering(monkeypatch, "10.0.0.7")

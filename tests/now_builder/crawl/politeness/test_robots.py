@@ -1,4 +1,4 @@
-"""robots.txt: asked once per origin, read by RFC 9309, through the same way out."""
+"""robots.txt: requested once per origin through the proxy, and parsed by RFC 9309."""
 
 import asyncio
 import gzip
@@ -16,9 +16,9 @@ from now_builder.crawl.visit import PageError
 
 
 class Sites:
-    """Hosts with a robots.txt each: (status, headers, body); ``None`` hangs up.
+    """Hosts with a robots.txt each: (status, headers, body); ``None`` closes the connection.
 
-    So do all at the first ``broken`` requests.
+    The first ``broken`` requests are closed too.
     """
 
     def __init__(self, answers: dict[str, tuple[int, str, bytes] | None], broken: int = 0) -> None:
@@ -58,15 +58,15 @@ def ask(sites: Sites, work: Callable[[SiteRules], Awaitable[None]]) -> None:
 
 
 def verdict_of(answer: tuple[int, str, bytes] | None) -> str:
-    """The verdict about a page of a.test, which answers so; b.test and ☃.test allow nothing."""
+    """Return the verdict if a.test gives an answer; b.test and ☃.test disallow everything."""
     closed = (200, "", CLOSED)
-    found = []
+    verdicts = []
 
     async def work(robots: SiteRules) -> None:
-        found.append((await robots.decide("http://a.test/page")).verdict)
+        verdicts.append((await robots.decide("http://a.test/page")).verdict)
 
     ask(Sites({"a.test": answer, "b.test": closed, "xn--n3h.test": closed}), work)
-    return found[0]
+    return verdicts[0]
 
 
 CLOSED = b"User-agent: *\nDisallow: /\n"
@@ -119,7 +119,7 @@ ANSWERS = [
 ]
 
 
-def test_what_a_site_answers_decides() -> None:
+def test_the_verdict_depends_on_the_answer() -> None:
     for answer, verdict in ANSWERS:
         assert verdict_of(answer) == verdict, answer
 
@@ -139,15 +139,15 @@ CODED = {
     "": (CLOSED, "robots"),
     "identity, none": (CLOSED, "robots"),
 }
-"""Bodies by Content-Encoding, those of Brotli and Zstandard with CLOSED as it is inside."""
+"""Bodies by Content-Encoding; those of Brotli and Zstandard contain CLOSED uncompressed."""
 
 
-def test_a_robots_txt_in_a_coding_is_decoded_or_unreachable() -> None:
+def test_a_compressed_robots_txt_is_decoded_or_unreachable() -> None:
     for coding, (body, verdict) in CODED.items():
         assert verdict_of((200, f"Content-Encoding: {coding}\r\n", body)) == verdict, coding
 
 
-def test_a_connection_that_broke_is_tried_once_more_and_then_counts_for_a_while(
+def test_a_broken_connection_is_retried_once_and_then_cached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(plain, "_FAILED_S", 1.0)
@@ -174,8 +174,8 @@ def test_a_connection_that_broke_is_tried_once_more_and_then_counts_for_a_while(
     assert len(sites.asked) == 3
 
 
-def test_a_host_that_can_be_reached_again_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, and later: while a host is down the proxy refuses it, and no longer."""
+def test_a_host_that_is_up_again_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a request and later: the proxy refuses a host only while it is down."""
     sites = Sites({"a.test": (200, "", RULES)})
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -198,7 +198,7 @@ def test_a_host_that_can_be_reached_again_is_asked_again(monkeypatch: pytest.Mon
                 await asyncio.sleep(0.3)
                 deciding = asyncio.ensure_future(robots.decide("http://a.test/"))
             assert (await deciding).verdict == "allowed"
-            for scheme in ("http", "https"):  # not blamed on robots
+            for scheme in ("http", "https"):  # not an error of robots.txt
                 with pytest.raises(PageError, match="dns_error"):
                     await robots.decide(f"{scheme}://nowhere.invalid/")
             await robots.close()
@@ -206,5 +206,5 @@ def test_a_host_that_can_be_reached_again_is_asked_again(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(plain, "_FAILED_S", 0.2)
     asyncio.run(run(at_once=False))
-    monkeypatch.setattr(site_rules, "_AGAIN_S", 2.0)
+    monkeypatch.setattr(site_rules, "_RETRY_S", 2.0)
     asyncio.run(run(at_once=True))

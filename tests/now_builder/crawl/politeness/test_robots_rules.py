@@ -1,4 +1,4 @@
-"""robots.txt by RFC 9309, line by line: whom a group means, where it ends, which rule decides."""
+"""Parsing robots.txt by RFC 9309: agents of a group, its end, and the rule that decides."""
 
 import re
 import time
@@ -22,7 +22,7 @@ CASES = read_cases(Path(__file__).with_name("robots.toml"))
 MEANT, NOT_MEANT = CASES["meant"], CASES["not-meant"]
 
 
-def test_a_group_means_us_or_does_not() -> None:
+def test_a_group_applies_to_us_or_does_not() -> None:
     for name, allowed in [(name, False) for name in MEANT.values()] + [
         (name, True) for name in NOT_MEANT.values()
     ]:
@@ -53,10 +53,10 @@ def test_the_longest_rule_decides() -> None:
         assert [allows(robots, path) for path in forbidden] == [False] * len(forbidden), rules
 
 
-def test_one_path_can_be_written_in_many_ways_and_others_are_others() -> None:
+def test_a_path_can_be_escaped_in_many_ways_and_other_paths_differ() -> None:
     """RFC 9309, section 2.2.2: octets are compared, however they are escaped.
 
-    An escaped slash is none, an escaped escape is none, and GBK's octets are not all alike.
+    An escaped slash is none, an escaped escape is none, and GBK's octets are not all equal.
     """
     for rule, paths in CASES["rules"]["same"]:
         assert [path for path in paths if allows(f"{ANY}Disallow: {rule}\n", path)] == []
@@ -115,7 +115,7 @@ def test_any_file_can_be_read(content: bytes, path: str) -> None:
     parse_robots(b"User-agent: *\nDisallow: " + content, PRODUCT).allows(f"{SITE}/{path}")
 
 
-def test_no_pattern_takes_long() -> None:
+def test_no_pattern_is_slow() -> None:
     robots = b"User-agent: *\n" + b"Disallow: /" + b"*a" * 8000 + b"b$\n" + b"Disallow: /*a*b\n" * 9
     rules = parse_robots(robots, PRODUCT)
     began = time.process_time()
@@ -129,8 +129,8 @@ OTHERS = "User-agent: otherbot\n"
 
 def test_a_preference_about_training_holds() -> None:
     for where, (robots, path, expected) in CASES["opt-outs"].items():
-        found = parse_robots(robots.encode(), PRODUCT).opt_outs(SITE + path)
-        assert found.keys() == set(expected), where
+        opt_outs = parse_robots(robots.encode(), PRODUCT).opt_outs(SITE + path)
+        assert opt_outs.keys() == set(expected), where
 
 
 def test_an_opt_out_names_its_line() -> None:
@@ -164,13 +164,13 @@ SILENT = [
 
 
 def test_a_statement_refuses_training_allows_it_or_does_not_say() -> None:
-    """Statements as the drafts have them, and as people write them."""
+    """Statements as in the drafts and as people write them."""
     assert [text for text in REFUSE if refuses_training(text) is not True] == []
     assert [text for text in ALLOW if refuses_training(text) is not False] == []
     assert [text for text in SILENT if refuses_training(text) is not None] == []
 
 
-def test_a_long_statement_takes_no_long_time() -> None:
+def test_a_long_statement_is_not_slow() -> None:
     started = time.process_time()
     for piece in ("a", "ai", "ai ", "ai=", '"', '"=', "ai=n,", "ai" + " " * 99):
         refuses_training(piece * 50_000)

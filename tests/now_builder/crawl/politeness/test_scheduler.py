@@ -1,4 +1,4 @@
-"""Which page next: shard by shard, with pauses for public hosts and none for local ones."""
+"""The order of pages: shard by shard, with delays for public hosts and none for local ones."""
 
 import asyncio
 import itertools
@@ -35,7 +35,7 @@ def visit_all(scheduler: Scheduler, workers: int, visit_s: float) -> list[tuple[
     return begun
 
 
-def test_a_local_host_gets_all_workers_in_the_order_of_the_keys() -> None:
+def test_pages_of_a_local_host_are_visited_by_all_workers_in_the_order_of_keys() -> None:
     scheduler = Scheduler(lines(*["a.test"] * 12), 5.0, lambda _: True)
     scheduler.slow_down("a.test", 5.0)
     begun = visit_all(scheduler, 4, 0.02)
@@ -43,7 +43,7 @@ def test_a_local_host_gets_all_workers_in_the_order_of_the_keys() -> None:
     assert begun[-1][0] - begun[0][0] < 1
 
 
-def test_a_public_host_gets_its_pauses_and_one_page_at_a_time() -> None:
+def test_a_public_host_is_visited_with_delays_and_one_page_at_a_time() -> None:
     begun = sorted(visit_all(Scheduler(lines(*["a.org"] * 4), 0.0, lambda _: False), 4, 0.1))
     assert all(later[0] - at[0] >= 0.09 for at, later in itertools.pairwise(begun))
     scheduler = Scheduler(lines("a.org", "a.org", "a.org", "b.org"), 0.2, lambda _: False)
@@ -54,7 +54,7 @@ def test_a_public_host_gets_its_pauses_and_one_page_at_a_time() -> None:
     assert times[3] - times[0] < 0.1  # another host does not wait
 
 
-def test_a_crawl_delay_that_the_first_page_tells_counts_from_that_page_on() -> None:
+def test_a_crawl_delay_learned_at_the_first_page_counts_from_that_page_on() -> None:
     """robots.txt is read when a host's first page is visited; the second may be queued by then."""
     scheduler = Scheduler(lines("a.org", "a.org", "a.org"), 0.01, lambda _: False)
 
@@ -116,11 +116,11 @@ def test_a_page_that_leads_to_another_host_is_a_visit_there() -> None:
     scheduler = Scheduler(lines("a.org", "b.org", "b.org"), 0.3, lambda _: False)
 
     async def run() -> list[float]:
-        first, own = await scheduler.take(), await scheduler.take()
+        first, second = await scheduler.take(), await scheduler.take()
         assert first is not None
-        assert own is not None
+        assert second is not None
         times = [time.monotonic()]
-        scheduler.done(own)
+        scheduler.done(second)
         pause_s = scheduler.turn(first, "b.org")
         assert pause_s is not None
         assert 0.2 < pause_s <= 0.3
@@ -140,14 +140,14 @@ def test_a_page_waits_in_the_turn_of_a_host_whose_pause_is_long_and_but_once() -
     async def run() -> list[tuple[str, float]]:
         for site in ("a.org", "b.org"):
             scheduler.slow_down(site, 2.5)
-        leads, own = await scheduler.take(), await scheduler.take()
+        leads, second = await scheduler.take(), await scheduler.take()
         assert leads is not None
-        assert own is not None
+        assert second is not None
         started = time.monotonic()
         assert scheduler.turn(leads, "b.org") is None
         scheduler.give_back(leads, 0.0, "b.org")
         assert scheduler.queue_of(leads) == "b.org"
-        scheduler.done(own)
+        scheduler.done(second)
         begun = []
         while (line := await scheduler.take()) is not None:
             begun.append((line.key, time.monotonic() - started))

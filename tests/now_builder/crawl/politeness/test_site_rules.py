@@ -1,4 +1,4 @@
-"""tdmrep.json and ai.txt: what they say of a path, and what is no such file."""
+"""Rules of tdmrep.json and ai.txt for a path, and invalid files."""
 
 import asyncio
 import json
@@ -55,14 +55,14 @@ def test_the_first_rule_that_matches_decides() -> None:
         assert reserved(json.dumps(rules), path) == expected, (rules, path)
 
 
-def test_what_is_no_such_file_reserves_nothing() -> None:
+def test_an_invalid_file_reserves_nothing() -> None:
     for content in (
         b"", b"<!doctype html><title>Not found</title>", b'[{"location": "/", "tdm-reser',
         json.dumps(rule("/")).encode(), b'"/"', b"1", b"[" * 100_000, b"\xff\xfe\x00", b"null",
         b'[{"location": "/", "tdm-reservation": 1},]',
     ):  # fmt: skip
         assert parse_tdm_file(content) == ()
-    # A byte order mark and half a character are no harm.
+    # A byte-order mark and a lone surrogate do no harm.
     assert reserved(b"\xef\xbb\xbf" + json.dumps([rule("/")]).encode())
     assert reserved(json.dumps([rule("/\ud800"), rule("/")]))
 
@@ -72,7 +72,7 @@ def ask(
     obeyed: frozenset[str],
     work: Callable[[SiteRules], Awaitable[None]],
 ) -> Counter[str]:
-    """Run ``work`` while a.test answers by path, and return how often each was asked for."""
+    """Run ``work`` while a.test answers by path; return the number of requests by path."""
     asked: Counter[str] = Counter()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,7 +106,7 @@ Allow: *.mp3
 """
 
 
-def test_both_files_are_asked_for_once_and_say_where() -> None:
+def test_both_files_are_requested_once_and_opt_outs_name_their_lines() -> None:
     answers = {
         "/.well-known/tdmrep.json": (200, json.dumps([rule("/art/old"), rule("/", 0)]).encode()),
         "/ai.txt": (200, AI_TXT),
@@ -126,7 +126,7 @@ def test_both_files_are_asked_for_once_and_say_where() -> None:
     assert set(ask(answers, BOTH, work).values()) == {1}
 
 
-def test_ai_txt_refuses_pages_where_it_disallows() -> None:
+def test_ai_txt_opts_out_of_pages_that_it_disallows() -> None:
     for content, refused in [
         (b"User-Agent: *\nDisallow: /\nDisallow: *\n", True),
         (b"User-Agent: *\nDisallow: *.html\nAllow: /\n", True),
@@ -136,13 +136,13 @@ def test_ai_txt_refuses_pages_where_it_disallows() -> None:
         (b"# About us\n> a summary for models\n", False),
     ]:
 
-        async def work(files: SiteRules, wanted: object = refused) -> None:
-            assert ("ai.txt" in await files.opt_outs("http://a.test/about")) == wanted
+        async def work(files: SiteRules, expected: object = refused) -> None:
+            assert ("ai.txt" in await files.opt_outs("http://a.test/about")) == expected
 
         ask({"/ai.txt": (200, content)}, BOTH, work)
 
 
-def test_a_file_is_asked_for_if_it_is_to_be_obeyed_and_again_if_it_could_not_be_had(
+def test_a_file_is_requested_if_obeyed_and_again_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(plain, "_FAILED_S", 0.3)

@@ -1,4 +1,4 @@
-"""Files in a captures folder that the crawl did not write stay, whatever their names look like."""
+"""Files in a captures folder that the crawl did not write are kept, whatever their names."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def names(folder: Path) -> set[str]:
 
 @pytest.fixture
 def planned(tmp_path: Path) -> Path:
-    """A folder with a plan of one shard, 0, and files of others."""
+    """A folder with a plan of one shard, 0, and with files of others."""
     make_plan(tmp_path, URLS, CrawlSettings())
     plant(tmp_path, NOT_OURS)
     return tmp_path
@@ -77,7 +77,7 @@ def test_a_kill_while_starting_over_leaves_the_plan(
     assert names(planned) == set(NOT_OURS)
 
 
-def test_names_that_only_look_like_shards_are_none(planned: Path) -> None:
+def test_names_that_only_resemble_shards_do_not_count(planned: Path) -> None:
     assert complete_shards(planned) == [7]
     assert open_shards(planned) == [8]
     open_path(planned, 0).write_text("not a folder", "ascii")
@@ -85,10 +85,10 @@ def test_names_that_only_look_like_shards_are_none(planned: Path) -> None:
     assert (status.finished, status.to_do) == (0, 1)
 
 
-def test_files_of_someone_else_are_not_overwritten(tmp_path: Path) -> None:
+def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / ".plan.lock").write_text("mine", "ascii")
     plant(tmp_path, ("00000.tar",))
-    with pytest.raises(CrawlError, match=r"00000\.tar, which no plan lists"):
+    with pytest.raises(CrawlError, match=r"00000\.tar: not part of a plan"):
         make_plan(tmp_path, URLS, CrawlSettings())
     assert names(tmp_path) == {"00000.tar"}
     (tmp_path / "00000.tar").rename(tmp_path / "split.toml")

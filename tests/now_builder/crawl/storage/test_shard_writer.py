@@ -1,4 +1,4 @@
-"""The journal of a shard: what was in flight at a kill counts for nothing, the rest for good."""
+"""The journal of a shard: a kill loses the pages in flight and no others."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +52,7 @@ def fill(captures: Path, places: Sequence[int]) -> OpenShard:
     return shard
 
 
-def test_a_finished_shard_holds_what_was_added_and_its_folder_is_gone(tmp_path: Path) -> None:
+def test_a_finished_shard_contains_all_pages_and_its_folder_is_removed(tmp_path: Path) -> None:
     shard = fill(tmp_path, (4, 0, 2, 6, 1, 5, 3))
     rows = [shard.rows[key] for key in sorted(shard.rows)]
     shard.finish(rows)
@@ -61,7 +61,7 @@ def test_a_finished_shard_holds_what_was_added_and_its_folder_is_gone(tmp_path: 
     assert not open_shards(tmp_path)
 
 
-def test_a_journal_torn_anywhere_loses_only_what_was_in_flight(tmp_path: Path) -> None:
+def test_a_truncated_journal_loses_only_pages_in_flight(tmp_path: Path) -> None:
     for cut in range(1, 400, 57):
         folder = tmp_path / str(cut)
         folder.mkdir()
@@ -81,10 +81,10 @@ def test_a_journal_torn_anywhere_loses_only_what_was_in_flight(tmp_path: Path) -
         assert list(read_captures(folder)) == [capture(place) for place in (0, 1, 3, 4)]
 
 
-def test_members_without_a_journal_line_are_written_over_and_a_zeroed_tail_is_cut_off(
+def test_members_without_a_journal_line_are_overwritten_and_a_zeroed_tail_is_removed(
     tmp_path: Path,
 ) -> None:
-    """What some file systems leave after a power cut."""
+    """Some file systems leave such data after a power cut."""
     fill(tmp_path, range(2))
     for name, torn in (("members.bin", b"\0" * 5000), ("journal.jsonl", b"\0" * 300 + b"\n")):
         with (open_path(tmp_path, 3) / name).open("ab") as file:
@@ -94,7 +94,7 @@ def test_members_without_a_journal_line_are_written_over_and_a_zeroed_tail_is_cu
     assert list(read_captures(tmp_path)) == [capture(place) for place in (0, 1, 3)]
 
 
-def test_half_a_character_in_a_row_does_not_keep_a_shard_from_being_finished(
+def test_a_lone_surrogate_in_a_row_does_not_prevent_finishing_a_shard(
     tmp_path: Path,
 ) -> None:
     OpenShard(tmp_path, 3).add(row(0, "failed", error_message="a \ud800 b 😀"), None)
@@ -105,10 +105,10 @@ def test_half_a_character_in_a_row_does_not_keep_a_shard_from_being_finished(
     assert (first.error_message, second.caption) == ("a \ufffd b 😀", "\ufffd")
 
 
-def test_a_disk_that_fills_up_in_mid_line_tears_nothing(
+def test_a_disk_that_fills_up_within_a_line_loses_no_stored_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pages are added at once; the first to fail leaves half a line, and the next one follows."""
+    """The first page to fail leaves a partial line, and another page is added after it."""
     shard = fill(tmp_path, range(2))
     append = crawl_shard._append
 
@@ -132,7 +132,7 @@ def test_a_disk_that_fills_up_in_mid_line_tears_nothing(
     assert list(read_captures(tmp_path)) == [capture(place) for place in range(5)]
 
 
-def test_a_reopened_shard_keeps_what_was_fine(tmp_path: Path) -> None:
+def test_a_reopened_shard_keeps_pages_that_did_not_fail(tmp_path: Path) -> None:
     finish(fill(tmp_path, range(6)))
     again = OpenShard.reopen(tmp_path, 3)
     assert sorted(again.rows) == ["00003_0000", "00003_0001", "00003_0003", "00003_0004"]
