@@ -1,4 +1,4 @@
-"""All stages in a row: presets, the plan of a build, the build."""
+"""Build a release from a URL list: run all stages, with presets and a plan."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ _PRESETS = Path(__file__).parent / "presets"
 
 
 def presets() -> dict[str, str]:
-    """List the presets that come with the package: name and first line of comment."""
+    """Return the presets of the package: name and first line of comment."""
     return {
         path.stem: path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
         for path in sorted(_PRESETS.glob("*.toml"))
@@ -14,5 +14,5 @@ def presets() -> dict[str, str]:
 
 
 def preset_path(name: str) -> Path:
-    """Return the file of a preset; it need not exist."""
+    """Return the path of a preset, which may not exist."""
     return _PRESETS / f"{name}.toml"

@@ -1,4 +1,4 @@
-"""Run all stages: URL list to release."""
+"""Run all stages, from the URL list to the release."""
 
 import logging
 from collections.abc import Iterable
@@ -31,10 +31,10 @@ class BuildSettings(Strict):
 def read_build_settings(
     preset: str | None, config: Path | None, overrides: Iterable[str]
 ) -> BuildSettings:
-    """Read a preset, over it a TOML file, over both single values (``section.key=value``).
+    """Read a preset; a TOML file overrides it, and ``section.key=value`` overrides both.
 
     Raises:
-        ConfigError: If there is no such preset or file, or a setting is unknown or out of range.
+        ConfigError: If the preset or file is missing, or a setting is unknown or out of range.
     """
     tree: dict[str, Any] = {}
     if preset is not None:
@@ -42,8 +42,8 @@ def read_build_settings(
             raise ConfigError(f"--preset {preset}: expected one of {', '.join(presets())}")
         tree = read_toml(preset_path(preset))
     for section, values in (read_toml(config) if config else {}).items():
-        both = isinstance(values, dict) and isinstance(tree.get(section), dict)
-        tree[section] = {**tree[section], **values} if both else values
+        is_merged = isinstance(values, dict) and isinstance(tree.get(section), dict)
+        tree[section] = {**tree[section], **values} if is_merged else values
     tree = with_overrides(tree, overrides)
     return build(BuildSettings, tree, str(config or preset or "now-builder build"))
 
@@ -54,16 +54,16 @@ def build_release(
     settings: BuildSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> Path:
-    """Run crawl, detect, tokenize and package and return the release folder.
+    """Run crawl, detect, tokenize and package; return the release folder.
 
-    ``out`` gets ``captures``, ``features.h5``, ``captions`` and ``release``. The shipped detector
-    is taken if the settings name no other.
+    ``out`` gets ``captures``, ``features.h5``, ``captions`` and ``release``. The default detector
+    is the shipped one.
 
     Raises:
         ConfigError: If another command builds in ``out``.
         CrawlError: If no page was captured.
     """
-    # Late imports: `now-builder --help` must not load a browser driver and torch.
+    # Late imports: `now-builder --help` must not load torch and a browser driver.
     from now_builder.crawl.run import crawl
     from now_builder.detect.run import detect
     from now_builder.package.run import package
@@ -72,9 +72,9 @@ def build_release(
     captures, features = out / "captures", out / "features.h5"
     captions, release = out / "captions", out / "release"
     with lock_folder(out):
-        found = crawl(urls, captures, settings.crawl, force)
-        _log.info("crawl: %s", found)
-        found.check(captures)
+        summary = crawl(urls, captures, settings.crawl, force)
+        _log.info("crawl: %s", summary)
+        summary.check(captures)
         _log.info("detect: %s", detect(captures, features, settings.detect, force))
         _log.info("tokenize: %s", tokenize(captures, captions, settings.tokenize, force))
         manifest = package(captures, features, captions, release, settings.package, force)

@@ -19,16 +19,16 @@ else:
 
 Tokenizer = Literal["jieba", "bpe", "bert"]
 TOKENIZERS: tuple[Tokenizer, ...] = ("jieba", "bpe", "bert")
-"""The three of the paper; a captions folder and a release may hold others besides."""
+"""The tokenizers of the paper; a captions folder and a release may have more."""
 
-_ENDING = ".vocab.json"
+_SUFFIX = ".vocab.json"
 
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
 PAD, START, END, UNK = range(4)
 
 
 _PICKLED = (
-    "a pickle, which is never opened, expected JSON: where it was made, "
+    "a pickle, which may run code and is never opened. Convert it to JSON where it was made: "
     "json.dump({'word2idx': v.word2idx, 'idx2word': v.idx2word, 'idx': v.idx}, file)"
 )
 
@@ -38,10 +38,10 @@ class Vocabulary(Strict):
 
     Attributes:
         word2idx: Id of each token.
-        idx2word: Its inverse; JSON makes the keys text.
+        idx2word: Token of each id; JSON turns the ids into text.
         idx: Number of tokens: the size of an embedding table.
         tokenizer: Name of the tokenizer that made it.
-        source: Origin of the tokens, in words (library, model name, learned here …).
+        source: Origin of the tokens in words (library, model name, learned here …).
         learned_on: Pool and number of captions that the vocabulary was learned on.
     """
 
@@ -70,8 +70,8 @@ def make_vocabulary(
 
 
 def find_tokenizers(captions: Path) -> list[str]:
-    """Return the tokenizers of a captions folder: the three, then all others in it."""
-    others = {path.name.removesuffix(_ENDING) for path in captions.glob(f"[!.]*{_ENDING}")}
+    """Return the tokenizers of a captions folder: those of the paper, then all others."""
+    others = {path.name.removesuffix(_SUFFIX) for path in captions.glob(f"[!.]*{_SUFFIX}")}
     return [*TOKENIZERS, *sorted(others.difference(TOKENIZERS))]
 
 
@@ -81,7 +81,7 @@ def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Read a vocabulary of ours or of the published archive (which has the first three fields)."""
+    """Read our vocabulary or one of the published archive, which has the first three fields."""
     try:
         tree = read_json(path, "no such vocabulary")
     except FormatError as error:
@@ -92,23 +92,21 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if not isinstance(tree, dict):
         raise FormatError(path, f"found a {type(tree).__name__}, expected an object")
     vocabulary = build(Vocabulary, tree, str(path))
-    lowest = min(vocabulary.word2idx.values(), default=0)
-    highest = max(vocabulary.word2idx.values(), default=-1)
-    if lowest < 0 or vocabulary.idx <= highest:
-        wrong = lowest if lowest < 0 else highest
-        raise FormatError(path, f"idx is {vocabulary.idx}, but a token has id {wrong}")
+    bad_id = next((i for i in vocabulary.word2idx.values() if not 0 <= i < vocabulary.idx), None)
+    if bad_id is not None:
+        raise FormatError(path, f"idx is {vocabulary.idx}, but a token has id {bad_id}")
     return vocabulary
 
 
 def write_captions(path: Path, captions: Iterable[tuple[str, Iterable[int | str]]]) -> None:
-    """Write ``key<TAB>1,2,3`` lines atomically: content ids only, or their text; streamed."""
+    """Write a stream of captions atomically as ``key<TAB>1,2,3`` lines; content ids only."""
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for key, ids in captions:
             file.write(f"{key}\t{to_line(ids)}\n")
 
 
 def read_captions(path: Path) -> dict[str, list[int]]:
-    """Read ``key<TAB>1,2,3`` lines, in their order."""
+    """Read ``key<TAB>1,2,3`` lines, in file order."""
     captions: dict[str, list[int]] = {}
     missing = "no such file; `now-builder tokenize` writes it"
     for number, line in enumerate(stream_lines(path, missing), 1):
@@ -120,22 +118,22 @@ def read_captions(path: Path) -> dict[str, list[int]]:
     return captions
 
 
-# An id is one object however often it occurs: a quarter of the memory.
-_number = lru_cache(maxsize=2**17)(int)
+# Equal ids share one object, which needs a quarter of the memory.
+_cached_int = lru_cache(maxsize=2**17)(int)
 
 
 def to_line(ids: Iterable[int | str]) -> str:
-    """Join ids, or their text, by commas."""
+    """Join ids with commas."""
     return ",".join(map(str, ids))
 
 
 def from_line(path: Path, number: int, line: str) -> list[int]:
     """Split comma-separated ids, skipping empty fields as the authors' loader does."""
     try:
-        ids = [_number(field) for field in line.split(",") if field.strip()]
+        ids = [_cached_int(field) for field in line.split(",") if field.strip()]
     except ValueError:
         raise FormatError(path, f"line {number}: {line[:60]!r}, expected 1,2,3") from None
     if ids and not 0 <= min(ids) <= max(ids) < 2**32:
-        wrong = min(ids) if min(ids) < 0 else max(ids)
-        raise FormatError(path, f"line {number}: id {wrong!s:.40}, expected 0 to {2**32 - 1}")
+        bad_id = min(ids) if min(ids) < 0 else max(ids)
+        raise FormatError(path, f"line {number}: id {bad_id!s:.40}, expected 0 to {2**32 - 1}")
     return ids

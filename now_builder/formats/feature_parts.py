@@ -1,4 +1,4 @@
-"""Finished batches of an unfinished feature file: ``.npz`` files that are merged at the end."""
+"""Parts of an unfinished feature file: one ``.npz`` file a batch, merged at the end."""
 
 import json
 import re
@@ -25,19 +25,18 @@ from now_builder.formats.release import NO_ARRAY
 
 _BEGUN = "begun.json"
 _CAUSES = ("detector", "weights_sha256", "regions", "embed", "words", "text_source")
-"""Attributes that others follow from; of several differences they are named first."""
-_TORN = "torn: cut off or changed since it was written"
+"""Attributes that determine others; messages name a difference in these first."""
 _UNREADABLE = (*NO_ARRAY, RuntimeError, struct.error, zipfile.BadZipFile, zlib.error)
-"""Errors of reading a part that is torn."""
+"""Exceptions raised on reading a damaged part."""
 
 
 def parts_folder(path: Path) -> Path:
-    """Return the folder where finished batches wait until the whole file is written."""
+    """Return the folder of the parts of a feature file."""
     return path.with_name(f"{path.name}.parts")
 
 
 def read_begun(path: Path) -> dict[str, Any]:
-    """Read the attributes with which a feature file was begun; empty if none was.
+    """Read the attributes of a finished or unfinished feature file; empty if there is none.
 
     Raises:
         FormatError: If they cannot be read.
@@ -50,7 +49,7 @@ def read_begun(path: Path) -> dict[str, Any]:
 
 
 def write_begun(path: Path, attributes: Mapping[str, str]) -> None:
-    """Record the attributes of a feature file before its first part is there."""
+    """Store the attributes of a feature file before its first part is written."""
     write_json(parts_folder(path) / _BEGUN, dict(attributes))
 
 
@@ -60,14 +59,14 @@ def write_part(
     attributes: Mapping[str, str],
     half: bool = False,  # noqa: FBT001, FBT002 - as in write_features
 ) -> None:
-    """Store one finished batch beside the feature file, atomically, under its first key.
+    """Write one batch as a part, atomically, named after its first key.
 
-    ``head`` holds keys and attributes; the format has a checksum of each array. A part that a power
-    cut removes is done again, so its name is not synced.
+    ``head`` contains keys and attributes. The ``.npz`` format has a checksum of each array. The
+    name is not synced: a part that a power cut removes is computed again.
     """
-    kinds = {name: kind for name, (_, kind) in LAYOUT.items()} | ({"regions": "f2"} if half else {})
     columns: dict[str, Any] = {
-        name: getattr(batch, name).astype(kind) for name, kind in kinds.items()
+        name: getattr(batch, name).astype("f2" if half and name == "regions" else dtype)
+        for name, (_, dtype) in LAYOUT.items()
     }
     head = json.dumps({"keys": batch.keys, "attributes": dict(attributes)})
     name = re.sub(r"[^\w-]", "_", batch.keys[0])
@@ -77,12 +76,12 @@ def write_part(
 
 
 def read_parts(path: Path, prefix: str = "") -> list[Path]:
-    """List the finished batches, of all first keys or of those with a prefix, in their order."""
+    """List the parts in order of their first keys, or those whose first key has a prefix."""
     return sorted(parts_folder(path).glob(f"{prefix or '[!.]'}*.npz"))
 
 
 def read_part(part: Path) -> tuple[FeatureBatch, dict[str, str]]:
-    """Read a finished batch and its attributes."""
+    """Read the batch of a part, and its attributes."""
     keys, attributes, columns = _read_arrays(part, *LAYOUT)
     return FeatureBatch(keys, **columns), attributes
 
@@ -93,18 +92,17 @@ def _read_arrays(part: Path, *names: str) -> tuple[list[str], dict[str, str], di
             head = json.loads(str(file["head"]))
             return head["keys"], head["attributes"], {name: file[name] for name in names}
     except _UNREADABLE:
-        raise FormatError(part, _TORN) from None
+        raise FormatError(part, "torn: cut off or changed since it was written") from None
 
 
-def check_attributes(path: Path, found: Mapping[str, object], expected: Mapping[str, str]) -> None:
-    """Refuse a feature file or a part of another detector or of other settings.
+def check_attributes(path: Path, stored: Mapping[str, object], expected: Mapping[str, str]) -> None:
+    """Raise a ConfigError if another detector or other settings made a feature file or a part.
 
-    Raises:
-        ConfigError: If an attribute differs, other than those of a whole file.
+    Attributes that only finished files have are not compared.
     """
-    for name in [*_CAUSES, *sorted((expected.keys() | found.keys()) - OF_FILE)]:
-        if found.get(name) != expected.get(name):
-            made = f"with {name} {found[name]!r:.60}" if name in found else f"without {name}"
+    for name in [*_CAUSES, *sorted((expected.keys() | stored.keys()) - OF_FILE)]:
+        if stored.get(name) != expected.get(name):
+            made = f"with {name} {stored[name]!r:.60}" if name in stored else f"without {name}"
             now = f"{expected[name]!r:.60}" if name in expected else "without"
             raise ConfigError(f"{path}: made {made}, now {now}; --force starts over")
 
@@ -114,45 +112,41 @@ def merge_parts(
     attributes: Mapping[str, str],
     half: bool = False,  # noqa: FBT001, FBT002 - as in write_features
 ) -> int:
-    """Write the feature file from the old file, if any, and its parts, which are then removed.
+    """Merge the parts into the feature file, delete them, and return the number of pages.
 
-    Return the number of pages. One batch is in memory at a time.
+    One batch is in memory at a time.
 
     Raises:
-        ConfigError: If the file or a part has other attributes, as of another command at work.
-        FormatError: If the file or a part is torn. Nothing is changed in either case.
+        ConfigError: If the file or a part has other attributes: another command may be running.
+        FormatError: If the file or a part is damaged. Nothing is changed in either case.
     """
-    count = write_features(path, _old_and_new(path, attributes), attributes, half, _count(path))
-    shutil.rmtree(parts_folder(path), ignore_errors=True)
-    return count
-
-
-def _count(path: Path) -> int:
-    """Count the pages of the file as it was and of its parts, reading their keys alone."""
     keys: set[str] = set()
     if path.exists():
         with open_features(path) as features:
             keys.update(features.keys)
     for part in read_parts(path):
         keys.update(_read_arrays(part)[0])
+    write_features(path, _distinct_pages(path, attributes), attributes, half, len(keys))
+    shutil.rmtree(parts_folder(path), ignore_errors=True)
     return len(keys)
 
 
-def _old_and_new(path: Path, attributes: Mapping[str, str]) -> Iterator[FeatureBatch]:
+def _distinct_pages(path: Path, attributes: Mapping[str, str]) -> Iterator[FeatureBatch]:
+    """Yield the pages of the file and its parts, each once: the first of equal keys."""
     seen: set[str] = set()
-    for batch in _stored(path, attributes):
-        fresh = [number for number, key in enumerate(batch.keys) if key not in seen]
+    for batch in _stored_batches(path, attributes):
+        rows = [row for row, key in enumerate(batch.keys) if key not in seen]
         seen.update(batch.keys)
-        if fresh:
-            yield batch.take(np.array(fresh))
+        if rows:
+            yield batch.take(np.array(rows))
 
 
-def _stored(path: Path, attributes: Mapping[str, str]) -> Iterator[FeatureBatch]:
+def _stored_batches(path: Path, attributes: Mapping[str, str]) -> Iterator[FeatureBatch]:
     if path.exists():
         with open_features(path) as features:
             check_attributes(path, features.attributes, attributes)
             yield from features.batches()
     for part in read_parts(path):
-        batch, found = read_part(part)
-        check_attributes(part, found, attributes)
+        batch, stored = read_part(part)
+        check_attributes(part, stored, attributes)
         yield batch

@@ -21,12 +21,12 @@ FORMAT = "now-features/1"
 REGIONS, DIMENSION = 36, 768
 
 CAPTURES = "captures_sha256"
-"""Attribute that identifies the screenshots of the regions: :func:`captures_hash`."""
+"""Attribute that identifies the screenshots, see :func:`captures_hash`."""
 OF_FILE = frozenset({"format", "complete", CAPTURES})
-"""Attributes that do not describe the detector."""
+"""Attributes of the file itself; all others describe the detector."""
 
 SOURCES = ("detector", "relaxed", "grid", "dom", "external")
-"""Meaning of the values of ``/source``."""
+"""Names of the values of ``/source``."""
 
 
 def source_name(number: int) -> str:
@@ -39,13 +39,13 @@ class FeatureBatch:
     """The regions of some pages, best region first.
 
     Attributes:
-        keys: One per page.
-        regions: Visual embeddings; never zero rows.
+        keys: Keys of the pages.
+        regions: Visual embeddings; no row is zero.
         boxes: Image px: left, top, right, bottom.
-        scores: In [0, 1], falling within the detector's own rows.
-        classes: Index into the detector's class list, −1 where it has none.
+        scores: In [0, 1]; descending within the rows that the detector found.
+        classes: Index into the detector's class list; −1 for none.
         source: Index into :data:`SOURCES`.
-        n_regions: How many rows come from the detector proper; its other rows fill a page up.
+        n_regions: Number of rows that the detector found; the others fill the page up to 36.
     """
 
     keys: list[str]
@@ -57,13 +57,13 @@ class FeatureBatch:
     n_regions: Integer[np.ndarray, " pages"]
 
     def take(self, rows: slice | Integer[np.ndarray, " rows"]) -> "FeatureBatch":
-        """Select pages by their place in the batch."""
+        """Select pages by row."""
         keys = self.keys[rows] if isinstance(rows, slice) else [self.keys[row] for row in rows]
         return FeatureBatch(keys, **{name: getattr(self, name)[rows] for name in LAYOUT})
 
 
 _BLOCK = 128
-"""Rows written at once."""
+"""Number of pages per write."""
 
 LAYOUT: dict[str, tuple[tuple[int, ...], str]] = {
     "regions": ((REGIONS, DIMENSION), "f4"),
@@ -82,11 +82,11 @@ def write_features(
     half: bool = False,  # noqa: FBT001, FBT002 - the file's one switch
     pages: int | None = None,
 ) -> int:
-    """Write a whole feature file atomically and return its number of pages.
+    """Write a feature file atomically and return its number of pages.
 
-    The attribute ``complete`` is set last. Keys must not repeat. ``pages`` is the number of pages;
-    if it is not given, all batches are held in memory. Each dataset lies in one piece, so that
-    readers map it into memory.
+    Keys must be distinct. Without ``pages``, the number of pages, all batches are held in memory to
+    count them. Each dataset is contiguous, so that readers can map it into memory. The attribute
+    ``complete`` is set last.
 
     Raises:
         ValueError: If there are more or fewer than ``pages``.
@@ -97,14 +97,15 @@ def write_features(
         pages = sum(len(batch.keys) for batch in batches)
     with (
         atomic_write(path) as temporary,
-        _Disk(temporary, "w+") as disk,
-        h5py.File(disk, "w", alignment_threshold=_ALIGNED, alignment_interval=4096) as file,
+        _DiskFile(temporary, "w+") as disk,
+        # Datasets of 64 KiB or more begin on a memory page.
+        h5py.File(disk, "w", alignment_threshold=2**16, alignment_interval=4096) as file,
     ):
         file.attrs["format"] = FORMAT
         for name, value in attributes.items():
             file.attrs[name] = value
-        for name, (shape, kind) in LAYOUT.items():
-            stored = "f2" if half and name == "regions" else kind
+        for name, (shape, dtype) in LAYOUT.items():
+            stored = "f2" if half and name == "regions" else dtype
             file.create_dataset(name, (pages, *shape), stored)
         keys = file.create_dataset("keys", (pages,), h5py.string_dtype())
         count = total = 0
@@ -112,7 +113,7 @@ def write_features(
             total = count + len(block.keys)
             if total > pages:
                 break
-            for name in LAYOUT:  # NumPy converts many times faster than HDF5 does
+            for name in LAYOUT:  # NumPy converts many times faster than HDF5
                 values = getattr(block, name).astype(file[name].dtype, copy=False)
                 file[name][count:total] = values
             keys[count:total] = np.array(block.keys, dtype=object)
@@ -124,52 +125,53 @@ def write_features(
     return pages
 
 
-class _Disk(io.FileIO):
-    """A file whose errors HDF5 does not see: it crashes when it closes one that it could not write.
+class _DiskFile(io.FileIO):
+    """A file that hides write errors from HDF5, which crashes on closing a file after one.
 
-    Bytes written after an error are dropped, and read as zeros; the end raises the error.
+    After an error, writes are dropped and missing bytes are read as zeros. :meth:`check` and the
+    end of the context raise the error.
     """
 
     _error: OSError | None = None
     _size = 0
 
     def __exit__(self, *_: object) -> None:
-        """Close the file, and raise its error in place of what HDF5 made of it."""
+        """Close the file and raise its error, instead of an error of HDF5."""
         self.close()
         self.check()
 
     def check(self) -> None:
-        """Raise the error that was kept, if there is one."""
+        """Raise the stored error, if any."""
         if self._error is not None:
             raise self._error
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a place, from the end as if all had been written."""
+        """Set the position; the end is the one that the file would have without errors."""
         if whence == io.SEEK_END:
             return super().seek(self._size + offset)
         return super().seek(offset, whence)
 
     def readinto(self, buffer: Any) -> int:
-        """Read exactly as many bytes as fit into the buffer."""
-        wanted = memoryview(buffer).cast("B")
-        read = super().readinto(wanted) or 0
-        wanted[read:] = bytes(len(wanted) - read)
-        return len(wanted)
+        """Fill the buffer."""
+        view = memoryview(buffer).cast("B")
+        count = super().readinto(view) or 0
+        view[count:] = bytes(len(view) - count)
+        return len(view)
 
     def write(self, data: Any) -> int:
-        """Write all bytes, or keep the error."""
-        rest = memoryview(data).cast("B")
-        size = len(rest)
+        """Write all bytes or store the error."""
+        view = memoryview(data).cast("B")
+        size = len(view)
         self._size = max(self._size, self.tell() + size)
         try:
-            while rest and self._error is None:
-                rest = rest[super().write(rest) :]
+            while view and self._error is None:
+                view = view[super().write(view) :]
         except OSError as error:
             self._error = error
         return size
 
     def truncate(self, size: int | None = None) -> int:
-        """Set the size of the file, or keep the error."""
+        """Set the size of the file or store the error."""
         self._size = self.tell() if size is None else size
         try:
             if self._error is None:
@@ -179,22 +181,18 @@ class _Disk(io.FileIO):
         return self._size
 
 
-_ALIGNED = 2**16
-"""Bytes from which a dataset begins on a page of memory."""
-
-
 def _blocks(batches: Iterable[FeatureBatch]) -> Iterator[FeatureBatch]:
-    """Regroup pages: few large writes, and bytes that do not tell how pages were batched."""
-    held: list[FeatureBatch] = []
+    """Regroup batches into blocks of 128 pages, so that batch sizes do not change the file."""
+    rest: list[FeatureBatch] = []
     for batch in batches:
-        held.append(batch)
-        count = sum(len(one.keys) for one in held)
+        rest.append(batch)
+        count = sum(len(part.keys) for part in rest)
         if count >= _BLOCK:
-            whole, count = _join(held), count - count % _BLOCK
+            joined, count = _join(rest), count - count % _BLOCK
             for start in range(0, count, _BLOCK):
-                yield whole.take(slice(start, start + _BLOCK))
-            held = [whole.take(slice(count, None))]
-    yield from [_join(held)] if held else []
+                yield joined.take(slice(start, start + _BLOCK))
+            rest = [joined.take(slice(count, None))]
+    yield from [_join(rest)] if rest else []
 
 
 def _join(batches: list[FeatureBatch]) -> FeatureBatch:
@@ -218,41 +216,41 @@ class Features:
 
     @property
     def dataset(self) -> Any:
-        """``/regions``, unread: mapped into memory if it lies in one piece, else an HDF5 dataset.
+        """``/regions``, unread: a memory map if it is contiguous, else an HDF5 dataset.
 
-        Both take slices and rising row numbers, and have ``shape`` and ``dtype``.
+        Both have ``shape`` and ``dtype``, and accept slices and ascending row numbers.
         """
         return self._data["regions"]
 
     def column(self, name: str, rows: slice) -> Shaped[np.ndarray, "pages ..."]:
-        """Read one dataset of :data:`LAYOUT` of some pages, and none of the others."""
+        """Read some rows of one dataset of :data:`LAYOUT`."""
         return np.array(self._data[name][rows])
 
     def read(self, rows: slice | Integer[np.ndarray, " rows"]) -> FeatureBatch:
-        """Read some rows, in the order asked for."""
+        """Read pages in the order of ``rows``."""
         numbers = np.arange(len(self.keys))[rows]
-        order, back = np.unique(numbers, return_inverse=True)
+        order, inverse = np.unique(numbers, return_inverse=True)
         index: Any = order if len(order) else slice(0)
         if len(order) and int(order[-1] - order[0]) < 4 * len(order):
-            # One read of a range is far quicker than many of single rows.
-            index, back = slice(order[0], order[-1] + 1), numbers - order[0]
-        values = {name: np.asarray(data[index])[back] for name, data in self._data.items()}
+            # Reading one range is much faster than reading single rows.
+            index, inverse = slice(order[0], order[-1] + 1), numbers - order[0]
+        values = {name: np.asarray(data[index])[inverse] for name, data in self._data.items()}
         return FeatureBatch([self.keys[number] for number in numbers], **values)
 
     def batches(self, size: int = 256) -> Iterator[FeatureBatch]:
-        """Read the whole file, ``size`` pages at a time."""
+        """Yield all pages, ``size`` at a time."""
         for start in range(0, len(self), size):
             yield self.read(slice(start, start + size))
 
 
 @contextmanager
 def open_features(path: Path) -> Iterator[Features]:
-    """Open a feature file for reading; nothing outside it is read.
+    """Open a feature file for reading; links and other files are never followed.
 
     Raises:
-        FormatError: If it is missing, torn, unfinished, of another format or shape, has links,
-            external storage, virtual datasets, filters or unusual types, or claims more than it
-            stores.
+        FormatError: If the file is missing, damaged, unfinished or of another format or shape; has
+            links, external storage, virtual datasets, filters or unusual types; or if a dataset
+            has fewer bytes than its shape requires.
     """
     if not path.is_file():
         problem = "a folder or device, expected a file" if path.exists() else "no such file"
@@ -264,27 +262,27 @@ def open_features(path: Path) -> Iterator[Features]:
     with file:
         try:
             features = Features(path, file)
-        except _TORN as error:
+        except _H5PY_ERRORS as error:
             problem = " ".join(str(error).split())
             raise FormatError(path, f"torn or not a feature file ({problem:.200})") from None
         yield features
 
 
-_TORN = (
+_H5PY_ERRORS = (
     OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError, OverflowError,
 )  # fmt: skip
-"""Errors of h5py on a file that is torn or made to do harm."""
+"""Exceptions raised by h5py on a damaged or hostile file."""
 
 
 def _attributes(path: Path, file: h5py.File) -> dict[str, Any]:
-    """Read the root attributes, each one text or number, and make sure that the file is whole."""
+    """Read the root attributes, each one text or number, and check format and completeness."""
     attributes = dict(file.attrs)
     for name, value in attributes.items():
         if not isinstance(value, str | np.generic) or isinstance(value, np.void):
             raise FormatError(path, f"attribute {name!r:.60}: expected one text or number")
-    found = attributes.get("format")
-    if found != FORMAT:
-        raise FormatError(path, f"attribute format is {found!r:.60}, expected {FORMAT!r}")
+    version = attributes.get("format")
+    if version != FORMAT:
+        raise FormatError(path, f"attribute format is {version!r:.60}, expected {FORMAT!r}")
     if not attributes.get("complete"):
         raise FormatError(path, "attribute complete is not set: the file is unfinished")
     return attributes
@@ -301,7 +299,7 @@ def _keys(path: Path, file: h5py.File) -> list[str]:
 
 
 def _dataset(path: Path, file: h5py.File, name: str, pages: int) -> Any:
-    """Return a dataset of all pages, unread; mapped into memory if it lies in one piece."""
+    """Return a dataset, unread: a memory map if it is contiguous."""
     data, expected = _stored(path, file, name), (pages, *LAYOUT[name][0])
     if data.shape != expected:
         raise FormatError(path, f"/{name}: shape {data.shape}, expected {expected}")
@@ -312,41 +310,38 @@ def _dataset(path: Path, file: h5py.File, name: str, pages: int) -> Any:
         return np.memmap(raw, data.dtype, "r", offset, data.shape)
 
 
-_KINDS = {"f": "floats", "i": "integers", "O": "strings"}
-
-
 def _stored(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
-    """Return a dataset that lies in this file: a hard link to plain values, all of them stored."""
+    """Return a dataset of plain values, all of them stored in this file."""
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
         raise FormatError(path, f"/{name}: missing, or a soft or external link")
     data = file[name]
     if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual or not data.shape:
         raise FormatError(path, f"/{name}: not a dataset stored in this file")
-    kind, expected = data.id.get_type(), np.dtype(LAYOUT[name][1] if name in LAYOUT else "O").kind
-    if expected == "O":
-        same = h5py.check_string_dtype(data.dtype) is not None
+    stored_type = data.id.get_type()
+    if name == "keys":
+        expected, matches = "strings", h5py.check_string_dtype(data.dtype) is not None
     else:  # HDF5 has floats that NumPy lacks
-        same = data.dtype.kind == expected and h5py.h5t.py_create(data.dtype) == kind
-    if not same:
-        raise FormatError(path, f"/{name}: values are {data.dtype}, expected {_KINDS[expected]}")
+        expected = "floats" if LAYOUT[name][1][0] == "f" else "integers"
+        matches = data.dtype.kind == expected[0] and h5py.h5t.py_create(data.dtype) == stored_type
+    if not matches:
+        raise FormatError(path, f"/{name}: values are {data.dtype}, expected {expected}")
     if data.id.get_create_plist().get_nfilters():
-        raise FormatError(
-            path, f"/{name}: packed, expected plain values; h5repack -f NONE unpacks them"
-        )
-    # A text of any length is stored as its length, address and number in a heap.
-    item = 16 if data.dtype == object else kind.get_size()
+        raise FormatError(path, f"/{name}: packed. Unpack it with h5repack -f NONE")
+    # A string of variable length is stored as length, address and number in a heap.
+    item = 16 if data.dtype == object else stored_type.get_size()
     sizes = {item * math.prod(data.chunks or ())}
-    if data.chunks:  # of a shorter one HDF5 reads what is behind it in memory, as values
+    if data.chunks:  # HDF5 would read values behind the end of a chunk that is too short
         data.id.chunk_iter(lambda chunk: sizes.add(chunk.size))
-    claimed, stored = math.prod(data.shape) * item, data.id.get_storage_size()
-    if claimed > stored or stored > path.stat().st_size or len(sizes) > 1:
+    size = data.id.get_storage_size()
+    required = math.prod(data.shape) * item
+    if required > size or size > path.stat().st_size or len(sizes) > 1:
         chunks = f" in chunks of {sorted(sizes)[:3]}" if data.chunks else ""
-        raise FormatError(path, f"/{name}: shape {data.shape}, but {stored} bytes{chunks} stored")
+        raise FormatError(path, f"/{name}: shape {data.shape}, but {size} bytes{chunks} stored")
     return data
 
 
 def captures_hash(keys: Iterable[str], screenshots: Mapping[str, str | None]) -> str:
-    """Identify the screenshots of some pages, in whatever order, by the sha256 of each by key."""
+    """Hash the SHA-256 of the screenshots of some pages; the order of ``keys`` does not matter."""
     lines = sorted(f"{key}\t{screenshots.get(key)}\n" for key in keys)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -357,21 +352,21 @@ def check_captures(
     attributes: Mapping[str, Any],
     screenshots: Mapping[str, str | None],
 ) -> bool:
-    """Make sure that features were made from the screenshots that captures hold now.
+    """Check that features were made from the current screenshots of the captures.
 
     Returns:
-        Whether the file tells; those of earlier versions do not.
+        Whether the file could be checked; files of earlier versions have no hash.
 
     Raises:
-        FormatError: If they were made from others, as after another crawl into the folder.
+        FormatError: If they were made from others, for example before another crawl.
     """
     if CAPTURES not in attributes:
         return False
-    found, expected = attributes[CAPTURES], captures_hash(keys, screenshots)
-    if not isinstance(found, str) or found != expected:
+    stored, expected = attributes[CAPTURES], captures_hash(keys, screenshots)
+    if not isinstance(stored, str) or stored != expected:
         raise FormatError(
             path,
-            f"not made from the screenshots of these captures: {CAPTURES} is {found!r:.20}…, of "
-            f"theirs it is {expected:.16}…; detect --force starts over",
+            f"not made from the screenshots of these captures: {CAPTURES} is {stored!r:.20}…, "
+            f"expected {expected:.16}…; detect --force starts over",
         )
     return True

@@ -1,4 +1,4 @@
-"""Clean probabilities of pairs, read from the folder of a run or from a table."""
+"""Read clean probabilities of pairs from a run folder or a table."""
 
 import json
 import tomllib
@@ -17,21 +17,21 @@ _RUN, _STATE = "pc2-run/1", "pc2-checkpoint/1"
 
 
 def read_clean_prob(run: Path, release: Path) -> dict[str, float]:
-    """Read the clean probability of pairs, by key.
+    """Return the clean probabilities of pairs by key.
 
-    ``run`` is the folder of a run on the release, whose division of the selected epoch is read; or
-    a CSV or Parquet file with columns ``key`` and ``clean_prob``, from any other method, and best
-    ``url``.
+    Args:
+        run: Folder of a run on the release, read at its selected epoch; or a CSV or Parquet file of
+            any other method with ``key``, ``clean_prob`` and preferably ``url``.
+        release: Folder of the release.
 
     Raises:
-        FormatError: If a file is missing, is not what its format says, belongs to another
-            release, or a probability is outside [0, 1].
-        ConfigError: If the library that reads tensor files is not installed.
+        FormatError: If a file is missing, does not have its format, belongs to another release, or
+            has a probability outside [0, 1].
     """
     if not run.is_dir():
         pairs = stream_pairs(release) if is_ours(release) else ()
         return _read_table(run, {pair.key: pair.url for pair in pairs})
-    keys = read_lines(data_folder(release) / "train_ids.txt", "no such file")
+    keys = read_lines(data_folder(release) / "train_ids.txt")
     file = _division_file(run, release)
     values = _clean_prob(file)
     if len(values) != len(keys):
@@ -40,35 +40,33 @@ def read_clean_prob(run: Path, release: Path) -> dict[str, float]:
 
 
 def read_suspects(path: Path, urls: Mapping[str, str]) -> dict[str, float]:
-    """Read the clean probability of the pages in ``urls``, by key, from a table of pairs.
+    """Return the clean probabilities of the pages in ``urls`` by key, from a table of pairs.
 
-    It has columns ``key`` and ``clean_prob``, and best ``url``, as ``pc2-baseline rank-pairs``
-    writes it: another crawl gives its pages the same keys.
+    The table has ``key``, ``clean_prob`` and preferably ``url``, as ``pc2-baseline rank-pairs``
+    writes it.
 
     Raises:
-        FormatError: As :func:`read_clean_prob` says, or if no row, or a row by its URL, is of the
-            pages.
+        FormatError: As in :func:`read_clean_prob`, or if no row belongs to the pages.
     """
     by_key = _read_table(path, urls)
-    known = {key: value for key, value in by_key.items() if key in urls}
-    if not known:
+    suspects = {key: value for key, value in by_key.items() if key in urls}
+    if not suspects:
         raise FormatError(path, f"none of its {len(by_key)} keys is one of the {len(urls)} pages")
-    return known
+    return suspects
 
 
 def _by_key(file: Path, keys: Sequence[str], values: np.ndarray) -> dict[str, float]:
-    good = (values >= 0) & (values <= 1)
-    if not good.all():
-        row = int((~good).argmax())
-        problem = f"clean_prob of {keys[row]} is {values[row]}, expected 0 to 1"
-        raise FormatError(file, problem)
+    is_valid = (values >= 0) & (values <= 1)
+    if not is_valid.all():
+        row = int((~is_valid).argmax())
+        raise FormatError(file, f"clean_prob of {keys[row]} is {values[row]}, expected 0 to 1")
     return dict(zip(keys, values.tolist(), strict=True))
 
 
 def origin_of_run(run: Path) -> tuple[str, str | None]:
-    """Return the name of a run's method and its folder; or of a table, and ``None``.
+    """Return the method and folder of a run; for a table, its file name and ``None``.
 
-    The run is one that :func:`read_clean_prob` has read.
+    :func:`read_clean_prob` must have read the run before.
     """
     path = run.resolve()
     if not run.is_dir():
@@ -80,22 +78,22 @@ def origin_of_run(run: Path) -> tuple[str, str | None]:
 
 
 def _division_file(run: Path, release: Path) -> Path:
-    """Find the division of the selected epoch, and check that the run is one on this release."""
+    """Return the path of the selected epoch's division; check that the run used this release."""
     path = run / "run.toml"
     try:
         record = tomllib.loads(path.read_text(encoding="utf-8"))
-        found, tokenizer = record["format"], record["settings"]["data"]["tokenizer"]
-        trained_on = record["release"]["fingerprints"]["train"]
+        version, tokenizer = record["format"], record["settings"]["data"]["tokenizer"]
+        fingerprint = record["release"]["fingerprints"]["train"]
     except FileNotFoundError:
         raise FormatError(path, "no such file; `pc2-baseline train` writes it") from None
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise FormatError(path, f"not the settings of a run ({error!r:.100})") from None
-    if found != _RUN:
-        raise FormatError(path, f"format is {found!r:.40}, expected {_RUN!r}")
-    if trained_on != read_manifest(release).fingerprints.get("train", {}).get(str(tokenizer)):
+    if version != _RUN:
+        raise FormatError(path, f"format is {version!r:.40}, expected {_RUN!r}")
+    if fingerprint != read_manifest(release).fingerprints.get("train", {}).get(str(tokenizer)):
         raise FormatError(path, f"a run on another release than {release}")
     state_path = run / "best" / "state.json"
-    state: Any = read_json(state_path, "no selected epoch; the run has not got that far")
+    state: Any = read_json(state_path, "no such file; the run has no selected epoch yet")
     epoch = state.get("best_epoch") if isinstance(state, dict) else None
     if not isinstance(epoch, int) or state.get("format") != _STATE:
         raise FormatError(state_path, f"not a checkpoint of format {_STATE!r} with best_epoch")
@@ -120,7 +118,7 @@ def _clean_prob(path: Path) -> np.ndarray:
 
 
 def _read_table(path: Path, urls: Mapping[str, str]) -> dict[str, float]:
-    """Read numbers by key; a row with the URL of another page than in ``urls`` is an error."""
+    """Return probabilities by key; each URL must be the one of its key in ``urls``."""
     if not path.exists():
         raise FormatError(path, "no such run folder, CSV or Parquet file")
     table = read_frame(path)
@@ -131,12 +129,13 @@ def _read_table(path: Path, urls: Mapping[str, str]) -> dict[str, float]:
     try:
         values = table["clean_prob"].to_numpy(np.float64)
     except (ValueError, TypeError) as error:
-        raise FormatError(path, f"clean_prob is not of numbers ({error!s:.200})") from None
+        raise FormatError(path, f"clean_prob is not numeric ({error!s:.200})") from None
     if len(set(keys)) != len(keys):
         raise FormatError(path, "a key is in two rows")
-    found = table["url"] if "url" in table.columns else []
-    for row, (key, url) in enumerate(zip(keys, map(str, found), strict=False), 2):
+    table_urls = table["url"] if "url" in table.columns else []
+    # Another crawl assigns the same keys to other pages.
+    for row, (key, url) in enumerate(zip(keys, map(str, table_urls), strict=False), 2):
         if key in urls and url not in {"", urls[key]}:
             problem = f"row {row}: {key} is {url:.80}, expected {urls[key]:.80}"
-            raise FormatError(path, f"{problem}; it is of another crawl")
+            raise FormatError(path, f"{problem}; the table is of another crawl")
     return _by_key(path, keys, values)

@@ -1,4 +1,4 @@
-"""The field's own layout of Flickr30K, MS-COCO and CC152K: its files, and captions as text."""
+"""The ``*_precomp`` layout of Flickr30K, MS-COCO and CC152K: file names and caption texts."""
 
 import csv
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from now_builder.formats.split import Split
 
 
 def precomp_folder(release: Path, name: str) -> Path:
-    """Find the folder of a data set: ``RELEASE/{name}`` or RELEASE itself."""
+    """Return the folder of a data set: ``RELEASE/{name}`` or RELEASE itself."""
     pattern = f"*_caps{benchmark_of(name).captions_suffix}"
     for folder in (release / name, release):
         if any(folder.glob(pattern)):
@@ -20,34 +20,32 @@ def precomp_folder(release: Path, name: str) -> Path:
 
 
 def file_stem(name: str, split: Split) -> str:
-    """Return what the files of a split begin with: MS-COCO's test split is ``testall``."""
+    """Return the beginning of a split's file names; ``testall`` for MS-COCO's test split."""
     return benchmark_of(name).test_stem if split == "test" else split
 
 
 def captions_path(release: Path, split: Split, name: str) -> Path:
-    """Return the path of the captions of a split."""
-    return (
-        precomp_folder(release, name)
-        / f"{file_stem(name, split)}_caps{benchmark_of(name).captions_suffix}"
-    )
+    """Return the path of a split's captions."""
+    suffix = benchmark_of(name).captions_suffix
+    return precomp_folder(release, name) / f"{file_stem(name, split)}_caps{suffix}"
 
 
 def benchmark_of(name: str) -> Benchmark:
-    """Return the data set of a layout."""
+    """Return the data set with the folder ``name``."""
     return {str(benchmark.folder): benchmark for benchmark in BENCHMARKS.values()}[name]
 
 
 def read_texts(path: Path) -> list[str]:
-    """Read captions as text: a line each, or the second column of a ``.tsv``.
+    """Read caption texts, one per line, or from the second column of a ``.tsv``.
 
-    The table is read as the field does it, by Python's ``csv``: a field that begins with a
-    double quote ends at the next one.
+    A table is read with Python's ``csv``, as others do: a cell that begins with a double quote ends
+    at the next one.
 
     Raises:
-        FormatError: Naming the line of an empty caption, or without a tab.
+        FormatError: If a caption is empty or a line has no tab; the message names the line.
     """
     texts = []
-    rows = _table(path) if path.suffix == ".tsv" else enumerate(read_lines(path, "no such file"), 1)
+    rows = _table(path) if path.suffix == ".tsv" else enumerate(read_lines(path), 1)
     for number, text in rows:
         if not text.strip():
             raise FormatError(path, f"line {number}: an empty caption")
@@ -58,14 +56,13 @@ def read_texts(path: Path) -> list[str]:
 
 
 def _table(path: Path) -> Iterator[tuple[int, str]]:
-    reader = csv.reader(read_lines(path, "no such file"), delimiter="\t")
+    reader = csv.reader(read_lines(path), delimiter="\t")
     try:
         for row in reader:
             if len(row) < 2:
-                found = "\t".join(row)[:60]
-                raise FormatError(
-                    path, f"line {reader.line_num}: {found!r}, expected image<TAB>caption"
-                )
+                line = "\t".join(row)[:60]
+                problem = f"line {reader.line_num}: {line!r}, expected image<TAB>caption"
+                raise FormatError(path, problem)
             yield reader.line_num, row[1]
     except csv.Error as error:
         raise FormatError(path, f"line {reader.line_num}: {error}") from None

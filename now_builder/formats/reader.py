@@ -1,4 +1,4 @@
-"""A release opened for reading: its pairs, captions, vocabularies and region features."""
+"""Read a release: its pairs, captions, vocabularies and region features."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 class Release:
     """A release made by ``now-builder package``, or the archive of NoW's authors.
 
-    Nothing is held in memory: each method reads what it returns. Made by :func:`open_release`.
+    Made by :func:`open_release`. Each method reads from disk; nothing is cached.
 
     Attributes:
         path: Folder of the release.
-        manifest: Its manifest; ``None`` of the authors' archive.
+        manifest: Manifest; ``None`` for the authors' archive.
     """
 
     path: Path
@@ -42,17 +42,17 @@ class Release:
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """The splits that are there, in the order train, dev, test."""
+        """Names of the splits, in the order train, dev, test."""
         return tuple(split for split in SPLITS if self.tokenizers(split))
 
     def tokenizers(self, split: str) -> tuple[str, ...]:
-        """Return the names of the tokenizers that a split's captions are cut by."""
+        """Return the names of a split's tokenizers."""
         head = f"{check_split(split)}_caps_"
         paths = data_folder(self.path).glob(f"{head}*.txt")
         return tuple(sorted(path.stem.removeprefix(head) for path in paths))
 
     def captions(self, split: str, tokenizer: str = "jieba") -> Captions:
-        """Read keys and token ids of a split, in pair order."""
+        """Read the keys and token ids of a split, in pair order."""
         return read_split_captions(self.path, check_split(split), tokenizer)
 
     def vocabulary(self, tokenizer: str = "jieba") -> Vocabulary:
@@ -60,16 +60,16 @@ class Release:
         return read_release_vocabulary(self.path, tokenizer)
 
     def pairs(self, split: str | None = None) -> Iterator[Pair]:
-        """Stream URL, text, language and the like of each pair, in pair order."""
-        wanted = None if split is None else check_split(split)
-        return (pair for pair in stream_pairs(self.path) if wanted in {None, pair.split})
+        """Yield the pairs of a split, or of all: URL, text, language and so on, in pair order."""
+        name = None if split is None else check_split(split)
+        return (pair for pair in stream_pairs(self.path) if name in {None, pair.split})
 
     def regions(self, split: str) -> AbstractContextManager[Any]:
-        """Open the region features of a split: an array-like (pairs, 36, 768), unread."""
+        """Open the region features of a split: an unread array-like (pairs, 36, 768)."""
         return open_regions(self.path, check_split(split))
 
     def features(self, split: str) -> AbstractContextManager["Features"]:
-        """Open the whole feature file of a split: regions, boxes, scores, classes and sources."""
+        """Open the feature file of a split: regions, boxes, scores, classes and sources."""
         from now_builder.formats.features import open_features
 
         return open_features(data_folder(self.path) / f"{check_split(split)}.h5")
@@ -79,8 +79,8 @@ def open_release(path: Path | str) -> Release:
     """Open a release for reading.
 
     Raises:
-        FormatError: If it is neither, or its manifest cannot be read.
+        FormatError: If the folder is not a release, or its manifest cannot be read.
     """
-    folder = Path(path).absolute()  # it is read later, maybe from another folder
+    folder = Path(path).absolute()  # the working directory may change before it is read
     data_folder(folder)
     return Release(folder, read_manifest(folder) if is_ours(folder) else None)

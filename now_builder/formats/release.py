@@ -1,4 +1,4 @@
-"""Releases: the published layout, ours with keys and manifest or the authors' archive without."""
+"""Releases in the published layout: ours with keys and manifest, the authors' archive without."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,23 +24,23 @@ from now_builder.formats.tables import schema_of, stream_rows, write_rows
 FORMAT = "now-release/1"
 DATA_FOLDER: NowName = "now100k_precomp"
 LICENCES = "licences.csv"
-"""File of a release or an export: the sites of its pairs with their licences, for attribution."""
+"""File of a release or an export: the sites of its pairs and their licences, for attribution."""
 SPDX = {
     "apache-2.0": "Apache-2.0", "cc0-1.0": "CC0-1.0", "cc-by-4.0": "CC-BY-4.0",
     "cc-by-sa-4.0": "CC-BY-SA-4.0", "cc-by-nc-4.0": "CC-BY-NC-4.0",
     "cc-by-nc-sa-4.0": "CC-BY-NC-SA-4.0", "mit": "MIT", "odbl": "ODbL-1.0",
 }  # fmt: skip
-"""Licences of the hub that let others have copies, by their names elsewhere."""
+"""SPDX names of the hub's licences that allow copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A row of ``pairs.parquet``, in the order of ``split`` and ``pair_index``.
+    """A row of ``pairs.parquet``, sorted by ``split`` and ``pair_index``.
 
     Attributes:
         pair_index: Row of the split.
-        regions_sha256: Hash of the pair's region features: equal for identical images.
-        flags: Names of flags, with commas between, in the order of the alphabet.
+        regions_sha256: Hash of the region features; identical images have the same.
+        flags: Names of flags, sorted, separated by commas.
     """
 
     key: str
@@ -58,7 +58,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A row of ``rejects.parquet``: a listed URL that is in no split, and why."""
+    """A row of ``rejects.parquet``: a listed URL that is in no split, and the reason."""
 
     key: str
     url: str
@@ -77,18 +77,18 @@ class FileEntry(Strict):
 
 
 class Manifest(Strict):
-    """``manifest.json``: written last; it makes the release complete.
+    """``manifest.json``: written last, so that a release with it is complete.
 
     Attributes:
-        learned_split: The pools that vocabularies were learned on, and detector weights if they
-            were trained on the same captures, where they are others than those of ``split``.
-        counts: Pairs per split.
-        rejects: Pages per reason.
-        licences: Pairs by licence of their site, where pages were chosen by it.
-        fingerprints: Per split and tokenizer, see :func:`fingerprint`.
-        settings: The packaging settings, to be taken again by a later run.
-        versions: Versions of this toolkit and of the libraries that shape the data.
-        inputs: Hashes of the files that the release was made from.
+        learned_split: Pools of the crawl, if they differ from ``split``. Vocabularies were learned
+            on their train pool, and so were detector weights trained on the same captures.
+        counts: Number of pairs by split.
+        rejects: Number of pages by reason.
+        licences: Number of pairs by licence of their site, if pages were selected by licence.
+        fingerprints: By split and tokenizer, see :func:`fingerprint`.
+        settings: Packaging settings, the defaults of a later run.
+        versions: Versions of this toolkit and of the libraries that affect the data.
+        inputs: Hashes of the input files.
         files: By path relative to the release.
     """
 
@@ -109,19 +109,16 @@ class Manifest(Strict):
 
     @property
     def tracks(self) -> list[str]:
-        """The tokenizers that its captions are cut by."""
+        """Names of the tokenizers."""
         return list(next(iter(self.fingerprints.values()), {}))
 
     @property
     def summary(self) -> str:
-        """Pairs by split, and rejects by reason."""
+        """One line with the pairs by split and the rejects by reason."""
         counts = ", ".join(f"{split} {count}" for split, count in self.counts.items())
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.rejects.items())
         rejects = sum(self.rejects.values())
         return f"{counts} pairs; {rejects} rejects{f' ({reasons})' if reasons else ''}"
-
-
-_REQUIRED = {field.name for field in fields(Pair) if field.type in {str, int}}
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
@@ -130,24 +127,29 @@ def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
 
 
 def read_pairs(release: Path) -> list[Pair]:
-    """Read ``RELEASE/pairs.parquet`` as :func:`stream_pairs` does."""
+    """Return all rows of ``RELEASE/pairs.parquet``."""
     return list(stream_pairs(release))
 
 
+def _required(row: type) -> set[str]:
+    """Return the fields of a dataclass that cannot be ``None``."""
+    return {field.name for field in fields(row) if field.type in {str, int}}
+
+
 def stream_pairs(release: Path) -> Iterator[Pair]:
-    """Read ``RELEASE/pairs.parquet`` a few rows at a time, for releases of any size."""
-    rows = stream_rows(release / "pairs.parquet", schema_of(Pair), _REQUIRED, {"flags"})
+    """Yield the rows of ``RELEASE/pairs.parquet``, with a few in memory at a time."""
+    rows = stream_rows(release / "pairs.parquet", schema_of(Pair), _required(Pair), {"flags"})
     return (Pair(**row) for row in rows)
 
 
 def read_split_pairs(release: Path, split: str) -> list[Pair]:
-    """Read the pairs of a split in ``RELEASE/pairs.parquet``, in the order of ``pair_index``."""
+    """Return the pairs of a split, sorted by ``pair_index``."""
     rows = (pair for pair in stream_pairs(release) if pair.split == split)
     return sorted(rows, key=lambda pair: pair.pair_index)
 
 
 def read_texts(release: Path, split: Split) -> dict[str, str]:
-    """Read the captions of a split in ``RELEASE/pairs.parquet`` as texts, by key."""
+    """Return the caption texts of a split by key, from ``RELEASE/pairs.parquet``."""
     schema = schema_of(Pair, names=("key", "split", "caption"))
     rows = stream_rows(release / "pairs.parquet", schema, schema.names)
     return {row["key"]: row["caption"] for row in rows if row["split"] == split}
@@ -159,39 +161,38 @@ def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
 
 
 def stream_rejects(release: Path) -> Iterator[Reject]:
-    """Read ``RELEASE/rejects.parquet`` a few rows at a time."""
-    required = ("key", "url", "site", "split", "reason")
-    rows = stream_rows(release / "rejects.parquet", schema_of(Reject), required)
+    """Yield the rows of ``RELEASE/rejects.parquet``, with a few in memory at a time."""
+    rows = stream_rows(release / "rejects.parquet", schema_of(Reject), _required(Reject))
     return (Reject(**row) for row in rows)
 
 
 def write_manifest(release: Path, manifest: Manifest) -> None:
-    """Write ``manifest.json``: the final act of packaging."""
+    """Write ``manifest.json``; it must be the last file of a release."""
     write_json(release / "manifest.json", manifest.model_dump(mode="json"))
 
 
 def read_manifest(release: Path, name: str = "manifest.json") -> Manifest:
     """Read ``RELEASE/manifest.json``."""
     path = release / name
-    tree = read_json(path, "no manifest: the release is unfinished or not ours")
+    tree = read_json(path, "no manifest: the release is unfinished or not made by this toolkit")
     if not isinstance(tree, dict) or tree.get("format") != FORMAT:
-        found = tree.get("format") if isinstance(tree, dict) else type(tree).__name__
-        raise FormatError(path, f"format {found!r:.60}, expected {FORMAT!r}")
+        version = tree.get("format") if isinstance(tree, dict) else type(tree).__name__
+        raise FormatError(path, f"format {version!r:.60}, expected {FORMAT!r}")
     return build(Manifest, tree, str(path))
 
 
 def shared_licence(release: Path) -> str:
-    """Return the licence by which others may have a release's screenshots: its own, or its pages'.
+    """Return the licences that allow copies of a release's screenshots: its own, or its pages'.
 
     Raises:
-        ConfigError: If it has none.
+        ConfigError: If there is none.
     """
     manifest = read_manifest(release)
     licence = str(manifest.settings.get("licence", "other"))
     if licence not in SPDX and not manifest.licences:
         raise ConfigError(
             f"{release / 'manifest.json'}: licence {licence!r} does not let others have the "
-            "screenshots; package with --licence, such as cc-by-4.0, or --licensed, or leave "
+            "screenshots. Package with --licence, such as cc-by-4.0, or with --licensed, or leave "
             "out --captures"
         )
     pages = ", ".join(f"{name} {count:,}" for name, count in manifest.licences.items())
@@ -199,19 +200,19 @@ def shared_licence(release: Path) -> str:
 
 
 def check_files(release: Path) -> list[str]:
-    """Hash every file of the manifest again and return one line per file that differs."""
+    """Hash every file of the manifest and return one line for each that differs."""
     problems = []
     root = release.resolve()
     for name, entry in read_manifest(release).files.items():
         path = release / name
         try:
-            inside, there = path.resolve().is_relative_to(root), path.is_file()
+            is_inside, exists = path.resolve().is_relative_to(root), path.is_file()
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, a circle of links
-            problems.append(f"{name:.80}: no name of a file ({error!s:.80})")
+            problems.append(f"{name:.80}: not the name of a file ({error!s:.80})")
             continue
-        if not inside:
+        if not is_inside:
             problems.append(f"{name}: points outside the release")
-        elif not there:
+        elif not exists:
             problems.append(f"{name}: missing")
         elif path.stat().st_size != entry.bytes:
             problems.append(f"{name}: {path.stat().st_size} bytes, expected {entry.bytes}")
@@ -221,7 +222,7 @@ def check_files(release: Path) -> list[str]:
 
 
 def fingerprint(keys: Iterable[str], captions: Iterable[Sequence[int]]) -> str:
-    r"""Identify a (split, tokenizer): sha256 of its ``key<TAB>1,2,3\n`` lines in order."""
+    r"""Return the SHA-256 of the ``key<TAB>1,2,3\n`` lines of a split under one tokenizer."""
     digest = hashlib.sha256()
     for key, ids in zip(keys, captions, strict=True):
         digest.update(fingerprint_line(key, ids))
@@ -229,16 +230,16 @@ def fingerprint(keys: Iterable[str], captions: Iterable[Sequence[int]]) -> str:
 
 
 def fingerprint_line(key: str, ids: Sequence[int]) -> bytes:
-    """Return what a pair adds to a :func:`fingerprint`."""
+    """Return the line of a pair in its :func:`fingerprint`."""
     return f"{key}\t{to_line(ids)}\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Captions:
-    """The caption side of a split, in pair order.
+    """The captions of a split, in pair order.
 
     Attributes:
-        keys: Page keys; row numbers in the authors' archive, which has no keys.
+        keys: Page keys; in the authors' archive, which has none, row numbers.
         captions: Content ids of each pair.
     """
 
@@ -247,12 +248,12 @@ class Captions:
 
     @property
     def fingerprint(self) -> str:
-        """See :func:`fingerprint`."""
+        """Fingerprint of the captions, see :func:`fingerprint`."""
         return fingerprint(self.keys, self.captions)
 
 
 def data_folder(release: Path) -> Path:
-    """Find the folder of arrays in a release, under the published names."""
+    """Return the folder of a release's arrays, under one of its published names."""
     if not release.is_dir():
         raise FormatError(release, "no such release folder")
     for folder in [*(release / name for name in NOW_NAMES), release]:
@@ -262,12 +263,12 @@ def data_folder(release: Path) -> Path:
 
 
 def is_ours(release: Path) -> bool:
-    """Whether a release was packaged here (it then has keys), or is the authors' archive."""
+    """Return whether a release was made by ``package``; the authors' archive has no keys."""
     return (release / "manifest.json").exists()
 
 
 def check_split(split: str) -> Split:
-    """Check the name of a split."""
+    """Return the name of a split, or raise a FormatError if there is no such split."""
     for name in SPLITS:
         if split == name:
             return name
@@ -275,7 +276,7 @@ def check_split(split: str) -> Split:
 
 
 def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions:
-    """Read keys and caption ids of a split; no features are read."""
+    """Read keys and caption ids of a split, without features."""
     pairs = list(stream_split_captions(release, split, tokenizer))
     return Captions([key for key, _ in pairs], [ids for _, ids in pairs])
 
@@ -283,40 +284,38 @@ def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions
 def stream_split_captions(
     release: Path, split: Split, tokenizer: str
 ) -> Iterator[tuple[str, list[int]]]:
-    """Yield key and caption ids of each pair of a split, as :func:`read_split_captions` has them.
+    """Yield key and caption ids of each pair of a split.
 
-    That line counts disagree is known, and raised, at the end.
+    Raises:
+        FormatError: At the end, if there are more keys than captions or fewer.
     """
     folder = data_folder(release)
     path = folder / f"{split}_caps_{tokenizer}.txt"
     present = sorted(p.name for p in folder.glob(f"{split}_caps_*.txt"))
     lines = stream_lines(path, f"no such file; there are {present}")
-    ours = is_ours(release)
-    keys: Iterable[str]
-    if ours:
-        keys = stream_lines(folder / f"{split}_ids.txt", "no such file")
+    if is_ours(release):
+        keys, name = stream_lines(folder / f"{split}_ids.txt"), "keys"
     else:
-        keys = _row_numbers(folder / f"{split}_ims.npy")
-    captions = named = 0
+        keys, name = _row_numbers(folder / f"{split}_ims.npy"), "images"
+    captions = count = 0
     for number, (line, key) in enumerate(zip_longest(lines, keys), 1):
         ids = None if line is None else from_line(path, number, line)
-        captions, named = captions + (ids is not None), named + (key is not None)
+        captions, count = captions + (ids is not None), count + (key is not None)
         if ids is not None and key is not None:
             yield key, ids
-    if named != captions:
-        count = f"{named} {'keys' if ours else 'images'}"
-        raise FormatError(path, f"{captions} captions and {count}, expected as many of each")
+    if count != captions:
+        raise FormatError(path, f"{captions} captions and {count} {name}, expected as many of each")
 
 
 def _row_numbers(path: Path) -> Iterator[str]:
-    """Count the images of the authors' archive, late: missing captions are the first error."""
+    # A generator, so that missing captions are reported before missing images.
     yield from map(str, range(len(read_published_regions(path))))
 
 
 def read_image_identities(release: Path, split: Split) -> list[str]:
-    """Read a hash of each pair's region features: equal entries mean identical images.
+    """Return a hash of each pair's region features; identical images have the same.
 
-    Of the authors' archive, which stores no hashes, all features of the split are read.
+    The authors' archive stores no hashes: all features of the split are read.
     """
     if is_ours(release):
         return [pair.regions_sha256 for pair in stream_pairs(release) if pair.split == split]
@@ -325,14 +324,14 @@ def read_image_identities(release: Path, split: Split) -> list[str]:
 
 
 def hash_of(regions: Shaped[np.ndarray, "36 dim"]) -> str:
-    """Hash an image's region features as float32 bytes."""
+    """Return the SHA-256 of an image's region features as float32."""
     return hashlib.sha256(np.ascontiguousarray(regions, dtype="<f4").tobytes()).hexdigest()
 
 
 def read_published_regions(path: Path) -> Shaped[np.ndarray, "pairs regions dim"]:
-    """Map ``{split}_ims.npy`` into memory, unread."""
+    """Map ``{split}_ims.npy`` into memory."""
     regions: Shaped[np.ndarray, "pairs regions dim"]
-    regions = map_array(path, "no such file, and no .h5 of that split")
+    regions = map_array(path, "no such file, and no .h5 of this split")
     if regions.ndim != 3 or regions.dtype.kind != "f":
         raise FormatError(
             path, f"found {regions.dtype} {regions.shape}, expected floats (pairs, regions, dim)"
@@ -341,10 +340,10 @@ def read_published_regions(path: Path) -> Shaped[np.ndarray, "pairs regions dim"
 
 
 def map_array(path: Path, missing: str) -> Any:
-    """Map a ``.npy`` file into memory, unread; not by np.load, which also takes zips and pickles.
+    """Map a ``.npy`` file into memory, without ``np.load``, which also reads zips and pickles.
 
     Raises:
-        FormatError: If it cannot be read; ``missing`` is the message if there is no such file.
+        FormatError: If the file cannot be read; with the message ``missing`` if there is none.
     """
     try:
         return np.lib.format.open_memmap(path, mode="r")
@@ -352,8 +351,8 @@ def map_array(path: Path, missing: str) -> Any:
         raise FormatError(path, missing) from None
     except NO_ARRAY as error:
         problem = f"not a readable .npy array ({error!r:.200})"
-        if "ast.Call" in problem:  # numpy 2 writes np.int64(9) into a header, and cannot read it
-            problem = "numpy's own numbers in its header, expected shape=(int(n), …) at its making"
+        if "ast.Call" in problem:  # NumPy 2 writes np.int64(9) into a header and cannot read it
+            problem = "numpy's own numbers in its header, expected shape=(int(n), …)"
         raise FormatError(path, problem) from None
 
 
@@ -361,15 +360,15 @@ NO_ARRAY = (
     OSError, EOFError, SyntaxError, TokenError, ValueError, TypeError, LookupError, ArithmeticError,
     RecursionError, MemoryError,
 )  # fmt: skip
-"""Errors of numpy, and of the parser behind it, on a file that is no array of plain numbers."""
+"""Exceptions raised by NumPy for files that are not numeric arrays."""
 
 
 @contextmanager
 def open_regions(release: Path, split: Split) -> Iterator[Any]:
-    """Open a split's regions for reading: an array-like (pairs, 36, dim), unread.
+    """Open a split's regions for reading: an unread array-like (pairs, 36, dim).
 
     Raises:
-        FormatError: If they cannot be read, or are of other pages than the captions.
+        FormatError: If they cannot be read, or belong to other pages than the captions.
     """
     folder = data_folder(release)
     path, ids = folder / f"{split}.h5", folder / f"{split}_ids.txt"
@@ -377,7 +376,7 @@ def open_regions(release: Path, split: Split) -> Iterator[Any]:
         from now_builder.formats.features import open_features
 
         with open_features(path) as features:
-            if ids.exists() and features.keys != read_lines(ids, "no such file"):
+            if ids.exists() and features.keys != read_lines(ids):
                 raise FormatError(path, f"keys are not those of {ids.name}")
             yield features.dataset
     else:
@@ -385,7 +384,7 @@ def open_regions(release: Path, split: Split) -> Iterator[Any]:
 
 
 def region_attributes(release: Path, split: Split) -> dict[str, str]:
-    """Return the attributes of a split's feature file; none for the authors' arrays."""
+    """Return the attributes of a split's feature file; empty for the authors' arrays."""
     path = data_folder(release) / f"{split}.h5"
     if not path.exists():
         return {}
@@ -396,10 +395,7 @@ def region_attributes(release: Path, split: Split) -> dict[str, str]:
 
 
 def features_hashes(release: Path) -> dict[Split, str]:
-    """Return the hash of each split's feature file, as the manifest has it; nothing is read of it.
-
-    Empty for releases that have no manifest.
-    """
+    """Return the hash of each split's feature file from the manifest; empty without manifest."""
     if not is_ours(release):
         return {}
     files = read_manifest(release).files
@@ -408,7 +404,7 @@ def features_hashes(release: Path) -> dict[Split, str]:
 
 
 def read_release_vocabulary(release: Path, tokenizer: str, path: Path | None = None) -> Vocabulary:
-    """Read the vocabulary of a tokenizer from ``RELEASE/vocab`` (or ``path``)."""
+    """Read the vocabulary of a tokenizer from ``path``, by default from ``RELEASE/vocab``."""
     if path is not None:
         return read_vocabulary(path)
     folders = [release / "vocab", data_folder(release).parent / "vocab", data_folder(release)]

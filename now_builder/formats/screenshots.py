@@ -1,9 +1,9 @@
-"""The screenshots of a release's pairs, in the captures that it was packaged from."""
+"""Screenshots of a release's pairs, from the captures that it was packaged from."""
 
 import base64
 import hashlib
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from now_builder.formats.shard import (
     torn,
 )
 
-_TRIES = (360, 70), (300, 60), (240, 50), (180, 40), (120, 30), (90, 15), (45, 5)
-"""Widths and WebP qualities, until a picture fits its budget."""
+_SIZES = (360, 70), (300, 60), (240, 50), (180, 40), (120, 30), (90, 15), (45, 5)
+"""Widths in pixels and WebP qualities, tried in this order until a picture fits its budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Screenshot:
     """A stored screenshot, unread.
 
     Attributes:
-        key: Key of its page.
-        place: Its bytes in a shard's tar.
-        sha256: Hash of these bytes, where the captures know it.
+        key: Key of the page.
+        place: Position in the shard's tar.
+        sha256: Hash of the bytes; ``None`` if the captures lack it.
     """
 
     key: str
@@ -42,7 +42,7 @@ class Screenshot:
     sha256: str | None
 
     def read(self) -> bytes:
-        """Read the bytes."""
+        """Read the bytes and check their hash."""
         content = read_place(self.place)
         if self.sha256 is not None and hashlib.sha256(content).hexdigest() != self.sha256:
             raise torn(self.place.path, f"screenshot of {self.key} differs from its sha256")
@@ -50,63 +50,61 @@ class Screenshot:
 
 
 def find_screenshots(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screenshot]:
-    """Find the screenshots of pairs by key, and make sure that they are of the same pages.
+    """Return the screenshots of pairs by key.
 
     Raises:
         FormatError: If one is missing, or its page has another URL or perceptual hash than the
             pair, as in captures of another crawl.
     """
-    wanted = {pair.key: pair for pair in pairs}
-    found = screenshots_there(captures, wanted.values())
-    missing = [key for key in wanted if key not in found]
+    by_key = {pair.key: pair for pair in pairs}
+    screenshots = _matching_screenshots(captures, by_key)
+    missing = [pair for key, pair in by_key.items() if key not in screenshots]
     if missing:
         raise FormatError(
             captures,
-            f"no screenshot of {len(missing)} of {len(wanted)} pairs, such as {missing[0]} "
-            f"({wanted[missing[0]].url:.80}): not the captures that the release was packaged from?",
+            f"no screenshot of {len(missing)} of {len(by_key)} pairs, such as {missing[0].key} "
+            f"({missing[0].url:.80}): {_OTHER_CAPTURES}",
         )
-    return found
+    return screenshots
 
 
 def find_some_screenshots(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screenshot]:
-    """Find those screenshots of pairs that are there, by key, and make sure that there are some."""
-    wanted = list(pairs)
-    found = screenshots_there(captures, wanted)
-    if not found:
-        raise FormatError(
-            captures,
-            f"no screenshot of any of the {len(wanted)} pages shown: not the captures that the "
-            "release was packaged from?",
-        )
-    return found
+    """Return the screenshots of pairs by key, without missing ones; there must be at least one."""
+    by_key = {pair.key: pair for pair in pairs}
+    screenshots = _matching_screenshots(captures, by_key)
+    if not screenshots:
+        problem = f"no screenshot of any of the {len(by_key)} pages shown: {_OTHER_CAPTURES}"
+        raise FormatError(captures, problem)
+    return screenshots
 
 
-def screenshots_there(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screenshot]:
-    """Find those screenshots of pairs that are there, by key, as :func:`find_screenshots` does."""
+_OTHER_CAPTURES = "not the captures that the release was packaged from?"
+
+
+def _matching_screenshots(captures: Path, pairs: Mapping[str, Pair]) -> dict[str, Screenshot]:
     if not captures.is_dir():
         raise FormatError(captures, "no such captures folder; `now-builder crawl` makes it")
-    wanted = {pair.key: pair for pair in pairs}
-    found: dict[str, Screenshot] = {}
-    shards = {key.partition("_")[0] for key in wanted}
+    screenshots: dict[str, Screenshot] = {}
+    shards = {key.partition("_")[0] for key in pairs}
     for shard in complete_shards(captures):
         if f"{shard:05d}" not in shards:
             continue
         places = locate_screenshots(captures, shard)
         for row in read_rows(captures, shard):
-            pair = wanted.get(row.key)
+            pair = pairs.get(row.key)
             if pair and (pair.url, pair.phash) == (row.url, row.phash) and row.key in places:
-                found[row.key] = Screenshot(row.key, places[row.key], row.sha256)
-    return found
+                screenshots[row.key] = Screenshot(row.key, places[row.key], row.sha256)
+    return screenshots
 
 
 def data_uri(key: str, screenshot: bytes, budget: float) -> str:
-    """Shrink a screenshot until its data URI has at most ``budget`` bytes, if it ever has."""
-    whole = open_screenshot(screenshot, key)
+    """Shrink a screenshot to a data URI of at most ``budget`` bytes, or the smallest possible."""
+    image = open_screenshot(screenshot, key)
     text = ""
-    for width, quality in _TRIES:
+    for width, quality in _SIZES:
         file = io.BytesIO()
         size = (width, width * HEIGHT // WIDTH)
-        whole.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0).save(
+        image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0).save(
             file, "WEBP", quality=quality, method=2
         )
         text = base64.b64encode(file.getvalue()).decode()

@@ -1,4 +1,4 @@
-"""Split pools: which of train, dev, test a domain or page belongs to, the same in every stage."""
+"""Split pools: assign domains or pages to train, dev or test, identically in every stage."""
 
 import hashlib
 import ipaddress
@@ -21,7 +21,7 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
 class Shares(Strict):
-    """The share of domains (sites, pages) in each pool; the three add up to 1."""
+    """Shares of domains (sites, pages) in each pool; they add up to 1."""
 
     train: float = Field(gt=0, le=1)
     dev: float = Field(ge=0, lt=1)
@@ -38,14 +38,13 @@ class SplitPlan(Strict):
     """The content of ``CAPTURES/split.toml``.
 
     Attributes:
-        seed: Changes every assignment.
-        by: ``domain`` puts all pages of a registrable domain in one pool, ``site`` those of a
-            host; ``page`` hashes each key. A file without it was made by ``site``.
-        suffixes: The list of public suffixes that decides on domains, see
-            :func:`suffix_list`; ``None`` if by none.
-        test_sites: The sites that are test, with all hosts below them and, by ``domain``, the
-            whole domains: of the others, train has what the hash puts into test. ``None`` if the
-            hash alone decides.
+        seed: Seed of the hash that assigns pools.
+        by: Unit of the hash: registrable domain, ``site`` (host name) or ``page`` (key). Files of
+            earlier versions lack it.
+        suffixes: Public suffix list that defines domains, see :func:`suffix_list`.
+        test_sites: Sites of the test pool, with all hosts below them (by ``domain``: with their
+            domains). Other pages that the hash puts into test are train. ``None``: the hash alone
+            decides.
         shares: Expected sizes of the pools.
     """
 
@@ -56,43 +55,42 @@ class SplitPlan(Strict):
     shares: Shares
 
     @model_serializer(mode="wrap")
-    def _without_nothing(self, dump: Callable[["SplitPlan"], dict[str, Any]]) -> dict[str, Any]:
+    def _without_none(self, dump: Callable[["SplitPlan"], dict[str, Any]]) -> dict[str, Any]:
         """Leave out fields that are ``None``: stages hash a plan, and older plans lack them."""
         return {name: value for name, value in dump(self).items() if value is not None}
 
     def pool_of(self, site: str, key: str) -> Split:
         """Return the pool of a page; a site that is an IP address is split by page."""
+        name = registrable_domain(site) if self.by == "domain" else site
         if self.by == "page" or _is_address(site):
-            found = pool(key, self.seed, self.shares)
-        else:
-            name = registrable_domain(site) if self.by == "domain" else site
-            found = pool(name, self.seed, self.shares)
+            name = key
+        hashed = pool(name, self.seed, self.shares)
         if self.test_sites is None:
-            return found
-        if not self._named.isdisjoint(parent_domains(site)):
+            return hashed
+        if not self._test_domains.isdisjoint(parent_domains(site)):
             return "test"
-        return "train" if found == "test" else found
+        return "train" if hashed == "test" else hashed
 
     @cached_property
-    def _named(self) -> frozenset[str]:
+    def _test_domains(self) -> frozenset[str]:
         sites = self.test_sites or []
         return frozenset(map(registrable_domain, sites) if self.by == "domain" else sites)
 
 
 @lru_cache(maxsize=1 << 16)
 def parent_domains(site: str) -> tuple[str, ...]:
-    """Return a host name and those that it is below: ``a.b.c``, ``b.c`` and ``c``."""
+    """Return a host name and all names above it: ``a.b.c``, ``b.c`` and ``c``."""
     labels = site.split(".")
     return tuple(".".join(labels[start:]) for start in range(len(labels)))
 
 
 @lru_cache(maxsize=1 << 16)
 def registrable_domain(site: str) -> str:
-    """Return the registrable domain of a host name: ``example.co.uk`` of ``blog.example.co.uk``.
+    """Return the registrable domain of a host name: ``example.co.uk`` for ``blog.example.co.uk``.
 
-    Below a private suffix (``github.io``, ``blogspot.com``) each name has an owner of its own and
-    is a domain of its own. A host that is a suffix itself, a name without a dot and an address are
-    their own domain; under an unknown top level it is the last two names.
+    Names below a private suffix (``github.io``, ``blogspot.com``) have different owners, so each is
+    a domain. A suffix, a name without a dot and an address are domains themselves. Below an unknown
+    top level, the domain is the last two names.
 
     Source:
         The Public Suffix List, https://publicsuffix.org/list/, "Formal Algorithm".
@@ -100,28 +98,28 @@ def registrable_domain(site: str) -> str:
     if _is_address(site):
         return site
     site = site.rstrip(".")
-    found = _extract()(site)
-    if found.suffix:
-        return found.top_domain_under_public_suffix or site
+    parts = _extract()(site)
+    if parts.suffix:
+        return parts.top_domain_under_public_suffix or site
     return ".".join(site.split(".")[-2:])  # the list's last rule, *
 
 
 def suffix_list() -> str:
-    """Name the list of public suffixes in use: the package that has it, and a hash of the list."""
-    listed = (files("tldextract") / ".tld_set_snapshot").read_bytes()
-    return f"tldextract=={version('tldextract')} sha256:{hashlib.sha256(listed).hexdigest()[:16]}"
+    """Return the identity of the public suffix list in use: its package, version and hash."""
+    content = (files("tldextract") / ".tld_set_snapshot").read_bytes()
+    return f"tldextract=={version('tldextract')} sha256:{hashlib.sha256(content).hexdigest()[:16]}"
 
 
 @cache
 def _extract() -> Any:
     from tldextract import TLDExtract
 
-    # No URL, no cache folder: the list of the package, never the network.
+    # Without URLs and cache folder, it uses the list of its package and never the network.
     return TLDExtract(cache_dir=None, suffix_list_urls=(), include_psl_private_domains=True)
 
 
 def pool(name: str, seed: int, shares: Shares) -> Split:
-    """Assign a domain, a site or a key to a pool by hash: no state, the same answer everywhere."""
+    """Assign a domain, site or key to a pool by its hash."""
     digest = hashlib.sha256(f"{seed}\n{name}".encode()).digest()
     position = int.from_bytes(digest[:8], "big") / 2**64
     if position < shares.test:
@@ -129,36 +127,30 @@ def pool(name: str, seed: int, shares: Shares) -> Split:
     return "dev" if position < shares.test + shares.dev else "train"
 
 
-def choose_shares(given: str | None, pages: int) -> Shares:
-    """Read shares as a setting has them: ``0.7,0.12,0.18``; by default they follow the list."""
-    if given is None:
-        return default_shares(pages)
-    try:
-        train, dev, test = (float(share) for share in given.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"split_shares: found {given!r}, expected three numbers such as 0.7,0.12,0.18"
-        ) from None
-    return build(Shares, {"train": train, "dev": dev, "test": test}, "split_shares")
+def choose_shares(text: str | None, pages: int) -> Shares:
+    """Parse shares (``0.7,0.12,0.18``), or choose them for a list of ``pages`` URLs.
 
-
-def default_shares(pages: int) -> Shares:
-    """Choose pool shares for a list of ``pages`` URLs.
-
-    Dev and test want 1,000 pairs each that match: of 7,000 URLs some 4,200 become pairs, and some
-    1,260 of those match where 70 % do not. A short list gives 15 % to each.
+    By default, dev and test get 7,000 URLs each, within 2 % and 15 % of the list. About 4,200 of
+    them become pairs and, if 70 % of these are mismatched, 1,260 match.
     """
-    part = min(0.15, max(0.02, 7000 / max(pages, 1)))
-    return Shares(train=1 - 2 * part, dev=part, test=part)
+    if text is None:
+        part = min(0.15, max(0.02, 7000 / max(pages, 1)))
+        return Shares(train=1 - 2 * part, dev=part, test=part)
+    try:
+        train, dev, test = (float(share) for share in text.split(","))
+    except ValueError:
+        expected = "expected three numbers such as 0.7,0.12,0.18"
+        raise ConfigError(f"split_shares: found {text!r}, {expected}") from None
+    return build(Shares, {"train": train, "dev": dev, "test": test}, "split_shares")
 
 
 def read_split(path: Path) -> SplitPlan:
     """Read ``split.toml``.
 
     Raises:
-        FormatError: If it is missing.
-        ConfigError: If a field is unknown or out of range, or it was made by another list of public
-            suffixes than the one installed, which would put some domains into other pools.
+        FormatError: If the file is missing.
+        ConfigError: If a field is unknown or out of range, or the file was made with another public
+            suffix list than the installed one, which would change the pools of some domains.
     """
     if not path.exists():
         raise FormatError(path, "no such file; `now-builder crawl` writes it")
@@ -167,8 +159,8 @@ def read_split(path: Path) -> SplitPlan:
         made, here = plan.suffixes, suffix_list()
         if made.rpartition(" ")[2] != here.rpartition(" ")[2]:
             raise ConfigError(
-                f"{path}: suffixes is {made!r:.80}, but installed is {here!r}, which would put "
-                f"some domains into other pools; pip install {made.partition(' ')[0]:.40}"
+                f"{path}: suffixes is {made!r:.80}, but installed is {here!r}, which would change "
+                f"the pools of some domains. Run pip install {made.partition(' ')[0]:.40}"
             )
     return plan
 

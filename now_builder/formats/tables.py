@@ -1,7 +1,7 @@
-"""Tables of rows: Parquet written whole and read strictly, and CSV that users bring.
+"""Tables: our Parquet files, and CSV or Parquet files of users.
 
-pyarrow is imported by the functions that need it: 45 MB that a training or a GPU can do without. It
-is given open files, never a path: it takes ``crawl:1`` for an address, and ``~`` for a home folder.
+Only the functions that need pyarrow import it, as it takes 45 MB. They pass it open files, since it
+would read the path ``crawl:1`` as an address and ``~`` as the home folder.
 """
 
 import csv
@@ -20,18 +20,18 @@ from now_builder.errors import FormatError
 from now_builder.formats.io import atomic_write, decode_text
 from now_builder.urls import canonical, site_of, strip_invisible
 
-_BUFFER, _BLOCK, _GROUP = 2**16, 1024, 2**13
-"""Bytes read at once; rows that are dictionaries at once, read and written."""
+_BUFFER, _BATCH, _GROUP = 2**16, 1024, 2**13
+"""Buffer size in bytes; number of rows per batch that is read, and per group that is written."""
 
 
 class UnreadableError(FormatError):
-    """A file that is no Parquet at all, or is damaged."""
+    """A file that is not Parquet or is damaged."""
 
 
-def schema_of(kind: type, version: str | None = None, names: Collection[str] | None = None) -> Any:
-    """Return the pyarrow schema of a dataclass's rows, with the format's name and version.
+def schema_of(row: type, version: str | None = None, names: Collection[str] | None = None) -> Any:
+    """Return the pyarrow schema of a dataclass, with the format version as metadata.
 
-    All columns but numbers and lists are strings. ``names`` selects some.
+    Columns are strings unless they are numbers or lists. ``names`` selects some.
     """
     import pyarrow as pa
 
@@ -42,13 +42,16 @@ def schema_of(kind: type, version: str | None = None, names: Collection[str] | N
         float | None: pa.float64(),
         list[str]: pa.list_(pa.string()),
     }
-    wanted = [f for f in fields(kind) if names is None or f.name in names]
-    columns = [(f.name, types.get(f.type, pa.string())) for f in wanted]
+    columns = [
+        (item.name, types.get(item.type, pa.string()))
+        for item in fields(row)
+        if names is None or item.name in names
+    ]
     return pa.schema(columns, metadata={"format": version} if version else None)
 
 
 def write_rows(path: Path, rows: Sequence[Any], schema: Any) -> None:
-    """Write dataclass instances as a parquet file, atomically."""
+    """Write dataclass instances atomically as a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -57,13 +60,13 @@ def write_rows(path: Path, rows: Sequence[Any], schema: Any) -> None:
         temporary.open("wb") as file,
         pq.ParquetWriter(file, schema) as writer,
     ):
-        for at in range(0, len(rows) or 1, _GROUP):
-            block = [asdict(row) for row in rows[at : at + _GROUP]]
-            writer.write_table(pa.Table.from_pylist(block, schema=schema))
+        for start in range(0, len(rows) or 1, _GROUP):
+            group = [asdict(row) for row in rows[start : start + _GROUP]]
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))
 
 
 def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Write a CSV with a header, atomically."""
+    """Write a CSV with a header atomically."""
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
@@ -73,10 +76,10 @@ def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[object]
 def stream_rows(
     path: Path, schema: Any, required: Collection[str], optional: Collection[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table, whatever its size, holding a block of them at a time.
+    """Yield the rows of a table as dictionaries, with one batch in memory.
 
-    The metadata of the schema has the format, if the table has one. ``optional`` columns may be
-    absent; ``required`` ones have no empty cell.
+    ``schema`` has the columns, and the format version as metadata, if the table has one. The
+    ``required`` columns must not have empty cells; the ``optional`` ones may be absent.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -87,55 +90,49 @@ def stream_rows(
         pq.ParquetFile(opened, buffer_size=_BUFFER, pre_buffer=False) as file,
     ):
         stored = file.schema_arrow
-        found = (stored.metadata or {}).get(b"format")
-        if expected is not None and found != expected:
-            raise FormatError(path, f"format {found!r:.60}, expected {expected.decode()!r}")
+        version = (stored.metadata or {}).get(b"format")
+        if expected is not None and version != expected:
+            raise FormatError(path, f"format {version!r:.60}, expected {expected.decode()!r}")
         missing = [name for name in schema.names if name not in {*stored.names, *optional}]
         if missing:
             raise FormatError(path, f"missing columns {missing}")
-        kinds = pa.schema([field for field in schema if field.name in stored.names])
-        for batch in file.iter_batches(_BLOCK, columns=kinds.names, use_threads=False):
+        schema = pa.schema([field for field in schema if field.name in stored.names])
+        for batch in file.iter_batches(_BATCH, columns=schema.names, use_threads=False):
             try:
-                table = pa.Table.from_batches([batch]).select(kinds.names).cast(kinds)
-            except (pa.ArrowException, ValueError, KeyError) as error:  # a name twice: a KeyError
+                table = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+            except (pa.ArrowException, ValueError, KeyError) as error:  # KeyError: repeated name
                 raise FormatError(path, f"columns of another type ({error!s:.200})") from None
-            for name in set(required).intersection(kinds.names):
+            for name in set(required).intersection(schema.names):
                 if empty := table[name].null_count:
                     raise FormatError(path, f"column {name} has {empty} empty cells")
             yield from table.to_pylist()
 
 
 def read_frame(path: Path) -> Any:
-    """Read a table that a user brings, Parquet or CSV by its first bytes, as a pandas frame.
+    """Read a user's table, Parquet or CSV by its first bytes, as a pandas frame.
 
-    Cells of a CSV are texts, empty ones too; columns of Parquet have their own types, an index
-    that pandas stored is a column. A null text is the empty one, and so is each cell of a column
-    without a value; a null number or truth is ``None``, or NaN among fractions. Names of columns
-    are as :func:`normalize_names` writes them.
+    Cells of a CSV are strings. Columns of Parquet keep their types, and a stored pandas index is a
+    column. Null strings are ``""``, as are all cells of a column without values; other nulls are
+    ``None``, or NaN in a column of floats. Column names are normalized (:func:`normalize_names`).
 
     Raises:
-        FormatError: If it is missing, is no table, or two columns have one name; or as
-            :func:`read_records` says.
+        FormatError: If the file is missing or not a table, has two columns of one name, or as
+            :func:`split_records` raises it.
     """
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with path.open("rb") as file:
-            content = file.read(4)
-            if content == b"PAR1":
-                with pq.ParquetFile(file, pre_buffer=False) as parquet:
-                    table = parquet.read(use_threads=False)
-            else:
-                content += file.read()
-        if content == b"PAR1":
-            table.validate(full=True)  # texts that are not UTF-8 would fail where they are used
-            for place, name in enumerate(table.column_names):
-                table = table.set_column(place, name, _filled(table[place]))
-            frame = table.to_pandas(
-                integer_object_nulls=True, ignore_metadata=True, use_threads=False
-            )
+        content = path.read_bytes()
+        if content.startswith(b"PAR1"):
+            # pre_buffer and use_threads: see _readable.
+            with pq.ParquetFile(pa.BufferReader(content), pre_buffer=False) as parquet:
+                table = parquet.read(use_threads=False)
+            table.validate(full=True)  # strings that are not UTF-8 would fail later
+            columns = map(_without_null_strings, table.columns)
+            table = pa.table([*columns], names=table.column_names)
+            frame = table.to_pandas(integer_object_nulls=True, use_threads=False)
         else:
             header, *rows = [cells for _, cells in read_records(path, content)]
             rows = [row + [""] * (len(header) - len(row)) for row in rows]
@@ -146,7 +143,7 @@ def read_frame(path: Path) -> Any:
         problem = " ".join(str(error).split())
         raise FormatError(path, f"neither CSV nor Parquet ({problem:.200})") from None
     frame.columns = normalize_names(frame.columns)
-    for name in _NAMED.intersection(frame.columns):
+    for name in _NAME_COLUMNS.intersection(frame.columns):
         frame[name] = [
             strip_invisible(cell) if isinstance(cell, str) else cell for cell in frame[name]
         ]
@@ -155,26 +152,25 @@ def read_frame(path: Path) -> Any:
     return frame
 
 
-def _filled(column: Any) -> Any:
-    """Return a column without null texts; one that has no value at all has texts, too."""
+def _without_null_strings(column: Any) -> Any:
+    """Replace null strings by empty ones; a column without values becomes empty strings."""
     import pyarrow as pa
-    import pyarrow.types as kinds
+    from pyarrow import types
 
     if column.null_count == len(column):
         return pa.repeat("", len(column))
-    kind = column.type.value_type if kinds.is_dictionary(column.type) else column.type
-    texts = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
-    return column.cast(pa.large_string()).fill_null("") if texts else column
+    dtype = column.type.value_type if types.is_dictionary(column.type) else column.type
+    is_text = types.is_string(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype)
+    return column.cast(pa.large_string()).fill_null("") if is_text else column
 
 
 def read_hosts(path: Path) -> list[str]:
-    """Read a list of hosts: a host or a URL a line, ``#`` before comments, or a table of them.
+    """Read a list of hosts: one host or URL per line with ``#`` comments, or a table.
 
-    A CSV or Parquet file has them in a column ``site`` or ``url``. ``*.`` before a host is left
-    out.
+    A CSV or Parquet table has a column ``site`` or ``url``. A leading ``*.`` is ignored.
 
     Raises:
-        FormatError: If it cannot be read, lacks a column, or names what is no host.
+        FormatError: If the list cannot be read, lacks a column, or has a text that is not a host.
     """
     if path.suffix.lower() in {".csv", ".parquet"}:
         table = read_frame(path)
@@ -186,7 +182,7 @@ def read_hosts(path: Path) -> list[str]:
         try:
             text = decode_text(path, path.read_bytes(), "one host a line")
         except OSError as error:
-            raise FormatError(path, f"no such list of hosts ({error})") from None
+            raise FormatError(path, f"not a readable list of hosts ({error})") from None
         lines, start = io.StringIO(text, newline=None).readlines(), 1
     hosts: dict[str, None] = {}
     for number, line in enumerate(lines, start):
@@ -200,82 +196,77 @@ def read_hosts(path: Path) -> list[str]:
 
 
 def normalize_names(names: Collection[object]) -> list[str]:
-    """Return names of columns without spaces around them and in lower case, as they are looked up.
+    """Return column names in lower case and without surrounding white space.
 
-    One that would thereby take the name of another column stays as it is.
+    A name that would then equal the name of another column is not changed.
     """
     texts = [str(name) for name in names]
-    plain = [strip_invisible(text).lower() for text in texts]
-    return [text if name in texts else name for text, name in zip(texts, plain, strict=True)]
+    normal = [strip_invisible(text).lower() for text in texts]
+    return [text if name in texts else name for text, name in zip(texts, normal, strict=True)]
 
 
 def read_records(path: Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
-    """Yield the records of a CSV's bytes as :func:`split_records` does.
-
-    Raises:
-        FormatError: If it is no text; or as :func:`split_records` says.
-    """
+    """Decode a CSV and yield its records, see :func:`split_records`."""
     text = decode_text(path, content, "CSV or Parquet")
     yield from split_records(path, io.StringIO(text, newline=""))
 
 
 def split_records(
-    path: Path, lines: Iterable[str], between: str | None = None, column: str = "url"
+    path: Path, lines: Iterable[str], delimiter: str | None = None, column: str = "url"
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the records of a CSV, the header first, each with the number of its first line.
 
-    The cells are parted by ``between``, else as a first line ``sep=;`` says, else by commas,
-    semicolons or tabs: the first that the header has, with a column that is looked for. One in
-    double quotes may hold commas, line ends and, doubled, quotes; between tabs a record is a line,
-    and a quote that is not closed in its cell a letter. Blank lines are no records; a record may
-    have fewer cells than the header. ``column`` has URLs, keys or hosts, as columns of these names
-    have.
+    A cell in double quotes may contain delimiters, line ends and doubled quotes. In tab-separated
+    files a record is one line, and a quote that is not closed in its cell is a character. Blank
+    lines are skipped. A record may have fewer cells than the header. ``column`` has URLs, keys or
+    hosts, like the columns of these names.
+
+    The default delimiter is that of a first line ``sep=;``, else the comma, semicolon or tab that
+    splits one of these columns from the header.
 
     Raises:
-        FormatError: If it is empty; naming the line, if a record has more cells than the header, or
-            a quote that is closed nowhere, or only in another record.
+        FormatError: If the file is empty, a record has more cells than the header, or a quote is
+            not closed or is closed in another record.
     """
     lines = iter(lines)
-    first, start = next(lines, ""), 1
-    if said := _SEPARATOR.fullmatch(first):  # Excel's
-        between, first, start = said[1], next(lines, ""), 2
-    wanted = {*_NAMED, strip_invisible(column).lower()}
-    between = between or _mark_between(first, wanted)
-    width = wide = 0
-    places: list[int] = []
-    for line, cells in _records(path, chain([first], lines), between, start):
+    header, start = next(lines, ""), 1
+    if match := _SEPARATOR.fullmatch(header):  # Excel's
+        delimiter, header, start = match[1], next(lines, ""), 2
+    names = {*_NAME_COLUMNS, strip_invisible(column).lower()}
+    delimiter = delimiter or _find_delimiter(header, names)
+    width, positions = 0, []
+    for line, cells in _records(path, chain([header], lines), delimiter, start):
         if not width:
-            width, wide = len(cells), min(2, len(cells))
-            places = [i for i, name in enumerate(normalize_names(cells)) if name.lower() in wanted]
+            width = len(cells)
+            header_names = enumerate(normalize_names(cells))
+            positions = [position for position, name in header_names if name.lower() in names]
         if len(cells) > width:
-            found = f"{len(cells)} cells, the header has {width}"
             raise FormatError(
-                path, f"line {line}: {found}; a cell with {between!r} in it needs double quotes"
-            )
-        inner = (text.split(between) for cell in cells for text in cell.splitlines()[1:])
-        if any(
-            len(parts) >= wide and _NAME.match(strip_invisible(parts[place]).strip('" '))
-            for parts in inner
-            for place in places
-            if place < len(parts)
-        ):
-            raise FormatError(path, f"line {line}: {_MEND['unexpected end']}")
+                path, f"line {line}: {len(cells)} cells, the header has {width}. Put cells that "
+                f"contain {delimiter!r} in double quotes",
+            )  # fmt: skip
+        # A later line of a cell that looks like a record: two forgotten quotes enclose it.
+        rows = [text.split(delimiter) for cell in cells for text in cell.splitlines()[1:]]
+        rows = [row for row in rows if len(row) >= min(2, width)]
+        names_in_cell = (row[i] for row in rows for i in positions if i < len(row))
+        if any(_NAME.match(strip_invisible(name).strip('" ')) for name in names_in_cell):
+            raise FormatError(path, f"line {line}: {_CSV_PROBLEMS['unexpected end']}")
         yield line, cells
     if not width:
         raise FormatError(path, "empty: neither CSV nor Parquet")
 
 
 def _records(
-    path: Path, lines: Iterator[str], between: str, start: int
+    path: Path, lines: Iterator[str], delimiter: str, start: int
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of each record, with the number of its first line."""
-    if between == "\t":  # by its standard a record is a line, and quotes are letters
+    if delimiter == "\t":  # the standard has neither quotes nor cells of several lines
         for number, line in enumerate(lines, start):
             if text := line.rstrip("\r\n"):
-                yield number, [_unquoted(cell) for cell in text.split("\t")]
+                yield number, [_unquote(cell) for cell in text.split("\t")]
         return
     csv.field_size_limit(_LONGEST_CELL)
-    reader = csv.reader(lines, delimiter=between, strict=True, skipinitialspace=True)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
     number = start
     try:
         for cells in reader:
@@ -283,47 +274,47 @@ def _records(
                 yield number, cells
             number = start + reader.line_num
     except csv.Error as error:
-        mend = next((text for words, text in _MEND.items() if words in str(error)), str(error))
-        raise FormatError(path, f"line {number}: {mend}") from None
+        problems = (text for words, text in _CSV_PROBLEMS.items() if words in str(error))
+        raise FormatError(path, f"line {number}: {next(problems, error)}") from None
 
 
-def _unquoted(cell: str) -> str:
-    """Return a cell without the quotes that spreadsheets put around it."""
-    whole = re.fullmatch(r'"((?:[^"]|"")*)"', cell)
-    return whole[1].replace('""', '"') if whole else cell
+def _unquote(cell: str) -> str:
+    """Remove the quotes that spreadsheets put around a cell."""
+    match = re.fullmatch(r'"((?:[^"]|"")*)"', cell)
+    return match[1].replace('""', '"') if match else cell
 
 
 _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?\s*', re.IGNORECASE)
 _LONGEST_CELL = 1 << 24
-"""Characters of a cell."""
-_MEND = {
+"""Maximum length of a cell in characters."""
+_CSV_PROBLEMS = {
     "unexpected end": "a double quote opens a cell here and is closed nowhere, or in other records",
-    "expected after": "text behind a closing double quote; close the cell, or double quotes in it",
-    "field limit": f"a cell of more than {_LONGEST_CELL} characters; leave its column out",
+    "expected after": "text behind a closing double quote. Close the cell, or double quotes in it",
+    "field limit": f"a cell of more than {_LONGEST_CELL} characters. Leave its column out",
 }
-"""Messages by words of Python's."""
-_NAMED = frozenset({"url", "key", "site", "host"})
+"""Our messages, by words in those of Python's ``csv``."""
+_NAME_COLUMNS = frozenset({"url", "key", "site", "host"})
 """Columns that name a page or a site."""
 _NAME = re.compile(r"https?://|\d{5}_\d{4}$|[\w-]+(?:\.[\w-]+)*\.[^\W\d_]{2,}$", re.IGNORECASE)
-"""The beginning of a URL, a key, a host: in a later line of a cell, of another record."""
+"""Beginning of a URL, or a key or host."""
 
 
-def _mark_between(header: str, wanted: AbstractSet[str]) -> str:
-    """Return what parts the cells of a header: a cell in quotes may hold other marks."""
-    marks = [mark for mark in ",;\t" if mark in header]
-    for mark in marks:
-        names = next(csv.reader([header], delimiter=mark, skipinitialspace=True), [])
-        if not wanted.isdisjoint(name.lower() for name in normalize_names(names)):
-            return mark
-    return next(iter(marks), ",")
+def _find_delimiter(header: str, names: AbstractSet[str]) -> str:
+    """Return the delimiter that gives the header one of ``names``: others may be in quotes."""
+    delimiters = [mark for mark in ",;\t" if mark in header]
+    for delimiter in delimiters:
+        cells = next(csv.reader([header], delimiter=delimiter, skipinitialspace=True), [])
+        if not names.isdisjoint(name.lower() for name in normalize_names(cells)):
+            return delimiter
+    return next(iter(delimiters), ",")
 
 
 @contextmanager
 def _readable(path: Path) -> Iterator[BinaryIO]:
-    """Open a table; what is no Parquet or damaged is an :class:`UnreadableError`.
+    """Open a Parquet file; raise an :class:`UnreadableError` if it is damaged or not Parquet.
 
-    Arrow's own threads may not read it: one that gives a buffer of a Python file back when the
-    interpreter has ended aborts the process, after all work is done.
+    Read it without Arrow's threads: if one releases a buffer of a Python file after the interpreter
+    has shut down, the process aborts.
     """
     import pyarrow as pa
 
@@ -332,7 +323,7 @@ def _readable(path: Path) -> Iterator[BinaryIO]:
             yield file
     except FileNotFoundError:
         raise FormatError(path, "no such file") from None
-    except (pa.ArrowException, ValueError, OSError) as error:  # a text that is not UTF-8
+    except (pa.ArrowException, ValueError, OSError) as error:  # ValueError: not UTF-8
         if is_of_system(error):
             raise FormatError(path, f"cannot be read ({error!s:.200})") from None
         raise UnreadableError(path, f"not a readable parquet file ({error!s:.200})") from None
@@ -340,5 +331,5 @@ def _readable(path: Path) -> Iterator[BinaryIO]:
 
 def is_of_system(error: Exception | None) -> bool:
     """Return whether the operating system raised an error, so the file itself may be intact."""
-    of_content = {None, errno.EINVAL, errno.ENOENT}  # EINVAL: of a place that a damaged file names
-    return isinstance(error, OSError) and error.errno not in of_content
+    content_errors = {None, errno.EINVAL, errno.ENOENT}  # EINVAL: a wrong offset in the file
+    return isinstance(error, OSError) and error.errno not in content_errors

@@ -1,4 +1,4 @@
-"""The text of a caption: cleaning, oddities."""
+"""Clean caption texts and find their oddities."""
 
 import html
 import re
@@ -20,71 +20,21 @@ _TAG = re.compile(
     re.IGNORECASE,
 )
 _ZERO_WIDTH = re.compile("[\u00ad\u200b\u2060\ufeff]")
-"""Without the joiners U+200C and U+200D, by which Persian, Hindi and emoji are written."""
+"""Not the joiners U+200C and U+200D, which Persian, Hindi and emoji need."""
 _BIDI = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
-_NOTHING_SEEN = regex.compile(r"[\p{Default_Ignorable_Code_Point}\s\u2800\ufff9-\ufffc]*")
+_INVISIBLE = regex.compile(r"[\p{Default_Ignorable_Code_Point}\s\u2800\ufff9-\ufffc]*")
 _WORDS = regex.compile(r"[\p{L}\p{N}\p{So}--\ufffd]", regex.V1)
 _START = 2000
-"""Characters of a caption in which placeholders are looked for."""
+"""Number of characters at the start of a caption that are searched for placeholders."""
 
-_LEFT_OVER = r"""
-    \{\{ (?=[^{}]{0,80}\w) (?: [^{}]*+\}\} | -?\s*[\w.$-]++(?:\s*\|\s*[\w.$-]++)* )
-    | \{% -?\s*\w (?: [^%]*+%\} | [\w.-]*+(?:\s+[\w.-]++)? )
-    | <% [=:\#@!-]?\s*+ (?: \w[^%]{0,200}%> | \w[\w.]*+ )
-    | <\?(?:php\b|=) (?: [^?<>]{0,200}\?> | \s*(?:echo|print)?\s*[$\w>()'"-]*;? )
-    | (?:\$|(?<!\w)\#)\{ \s*[A-Za-z_] (?: [^{}]*+\} | [\w.]*+ ) | %\(\w+\)[sd]\b
-    | %%[\w-]+%% | (?<![\d%]) (?-i:%[a-z_]{3,}%) (?!\w) | \#(?:post|site|separator|taxonomy)_\w+
-    | (?<![\w)]) \[/?[a-z]+_[\w-]*+ (?:\s[^\]]*+)? (?:\]|\Z)      # the shortcode [vc_row]
-    | (?<![\w)]) \[[a-z][\w-]*+ \s+[\w-]+= [^\]]*+ (?:\]|\Z) | \[/[a-z][\w-]*\]
-    | (?-i:\[[a-z]+(?:-[a-z]+)*(?::[a-z_-]+)+\])                    # [node:summary]
-    | (?-i:\[\[ (?: [+*$!%~\#][^\[\]]+ | \s*[a-z_][\w.]*\s* ) \]\])
-    | __MSG_\w+ | \[object\ \w+\] | <!--\s*/?wp:[^>]*+>
-    | [\\%]u[0-9a-fA-F]{4} | \\[xX][0-9a-fA-F]{2} | \\u\{[0-9a-fA-F]+\} | (?:u0[0-9a-f]{3}){2,}
-    | (?<![\w/&;=?.-]) (?:%[89a-f][0-9a-f]){2,} | <[a-z][\w-]*\s[^<>]*=\Z
-    | lorem\ ipsum\ dolor\ sit (?: [\s,.;:!?]++ (?!(?:and|das|der|des|ein|el|for|für|is|ist|la|los
-        |of|para|per|pour|text|that|the|this|to|und|with)\b) [a-z]++\b )*+
-"""
-"""Templates that were not filled in, escapes that were not undone, and filler text."""
-
-_FEW = 3
-"""Number of words of its own from which a text is a description in spite of what is left over."""
+_DESCRIPTION_WORDS = 3
+"""Minimum number of other words that make a text with an unfilled template a description."""
 
 _WORD = regex.compile(
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]{2}"
     r"|[\p{L}\p{N}][\p{L}\p{M}\p{N}'’._-]*"
 )
-
-_ALL_OF_IT = re.compile(
-    r"""
-    (?:[\s"'.,:;|/()–—-]*+ (?: \b(?:undefined|null|none|nil|true|false|n/a|nan)\b
-        | [{<\[] \$?[\w.:-]+ [}>\]] | %(?:\d\$)?[sd]\b | [%@]\w+[%@] | \$[a-z_]\w*\$? ))+ \W*
-    | (?-i:Array) | <!--.* | [\w.:-]*(?:description|excerpt)[\w.:-]*
-    | (?-i:TODO|FIXME|TBD|TBA) \s*[:：—-].{0,60}
-    """,
-    re.VERBOSE | re.IGNORECASE | re.DOTALL,
-)
-"""Values that are none, a placeholder and nothing else, the name of a text."""
-
-_SCRIPT = re.compile(
-    r"""
-    adsbygoogle\s*(?:=|\|\||\.push|") | googletag\.\w | \b(?:gtag|fbq)\( | \b_(?:gaq|hmt)\.push
-    | dataLayer\s*(?:=|\.push) | </(?:script|style)> | <script\s+[\w-]+ | /\*!
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-_CODE = re.compile(
-    r"""
-    (?:/\*.*?\*/\s*)? (?:[.\#][\w-]|:root|(?:body|html|h[1-6]|p|div|img|table)\b) [^{}]*+
-        \{ \s*[\w-]+\s*: [^{}]+ (?:[;}]|\Z)
-    | @(?:media|font-face)\b [^{}]*+ \{
-    | (?:\$|jQuery)[.(] .* [)}];
-    | [(!+;]*+ (?:function\s*\w*\( .* | (?:(?:var|let|const)\ )? [a-z0-9_$.]+
-        (?:\([^()]*\)\s* | \ ?=\ ?(?:["'\[{(\d]|[\w$.]+\s*\|\|) .*) ) ;
-    """,
-    re.VERBOSE | re.IGNORECASE | re.DOTALL,
-)
-"""Signs of a script anywhere, and beginnings of style sheets and scripts."""
 
 _QUOTED = regex.compile(
     r"""/\*.*?(?:\*/|\Z)|<!--.*?(?:-->|\Z)|</?[a-z][^<>]*+(?:>|\Z)"""
@@ -95,7 +45,7 @@ _HEAD = r"(?:[^{};.!?\u0080-\uffff]|[.!?](?!\s))*+"
 _BLOCK = re.compile(rf"{_HEAD}\{{[^{{}}]*\}}|[\w$.]*\([^()]*\)|[\w$.]*\[[^\[\]]*\]")
 _CUT_OFF = re.compile(rf"(?:{_HEAD}\{{|[\w$.]*[(\[]).*", re.DOTALL)
 _NESTED = 9
-"""Comments, tags and strings; blocks with what they are called; how deep those are read."""
+"""Comments, tags and strings; blocks with their names; unclosed blocks; maximum nesting depth."""
 
 _SENTENCE = regex.compile(
     r"(?:[\p{L}\p{N}][\p{L}\p{M}\p{N}'’-]*+[,.:;!?…]?\s+(?:[–—-]\s+)?){3}[\p{L}\p{N}]"
@@ -103,41 +53,42 @@ _SENTENCE = regex.compile(
 )
 
 ODDITIES = ("double_escaped", "tags", "zero_width", "bidi", "replacement", "placeholder")
-"""Results of :func:`caption_oddities`."""
+"""Names that :func:`caption_oddities` returns."""
 
 
 def clean(text: str) -> str:
-    """Return the caption of an attribute value whose entities are decoded.
+    """Return the caption of an attribute value with decoded entities.
 
-    C0 and C1 controls dropped, NFC, white space collapsed; nothing else. A text that cannot be
-    seen (zero-width characters, blanks of Braille, fillers of Hangul) is empty.
+    C0 and C1 controls are removed, white space is collapsed, the result is NFC. A text of invisible
+    characters (zero-width characters, Braille blanks, Hangul fillers) becomes empty.
     """
     text = " ".join(unicodedata.normalize("NFC", _CONTROLS.sub("", text)).split())
-    return "" if _NOTHING_SEEN.fullmatch(text) else text
+    return "" if _INVISIBLE.fullmatch(text) else text
 
 
 def is_placeholder(text: str) -> bool:
-    """Whether a caption is nothing but a placeholder for a description, or has no word at all.
+    """Return whether a caption is only a placeholder for a description, or has no word.
 
-    One that mentions a template or follows a script is a description if it has words of its own.
+    A caption with a template or script is a description if it has enough other words.
     """
     text = text[:_START]
     if not text or _WORDS.search(text) is None:
         return bool(text)
-    left_over, alone = _expressions()
-    if _ALL_OF_IT.fullmatch(text) or alone.fullmatch(text):
+    patterns = _patterns()
+    if patterns["empty"].fullmatch(text) or patterns["name"].fullmatch(text):
         return True
-    if _SCRIPT.search(text) or _CODE.match(text):
+    if patterns["script"].search(text) or patterns["code"].match(text):
         return _SENTENCE.search(_without_code(text)) is None
-    rest = left_over.sub(" ", text)
-    return rest != text and len(_WORD.findall(rest)) < _FEW
+    rest = patterns["template"].sub(" ", text)
+    return rest != text and len(_WORD.findall(rest)) < _DESCRIPTION_WORDS
 
 
 @cache
-def _expressions() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return what is left over beside words, and texts that only name a description or a task."""
+def _patterns() -> dict[str, re.Pattern[str]]:
+    """Return the expressions of ``placeholders.toml``, and one of names of a description."""
     text = (files("now_builder.formats") / "placeholders.toml").read_text(encoding="utf-8")
     tree = tomllib.loads(text)
+    expressions = tree["expressions"]
     defaults = "|".join(chain(*tree["defaults"].values())).replace(" ", r"\s")
     names, around, east_names, east_around = map("|".join, tree["description"].values())
     alone = [
@@ -145,10 +96,12 @@ def _expressions() -> tuple[re.Pattern[str], re.Pattern[str]]:
         rf"(?:(?:{around})\b\W*)*+(?:{names})(?:\W+(?:{around})\b)*+",
         rf"(?:{east_around}|\W)*+(?:{east_names})(?:{east_around}|\W)*+",
     ]
-    return (
-        re.compile(rf"{_LEFT_OVER}|\b(?:{defaults})", re.VERBOSE | re.IGNORECASE),
-        re.compile(rf"\W*(?:{'|'.join(alone)})\W*", re.IGNORECASE),
-    )
+    flags = re.VERBOSE | re.IGNORECASE
+    return {
+        "template": re.compile(rf"{expressions['template']}|\b(?:{defaults})", flags),
+        "name": re.compile(rf"\W*(?:{'|'.join(alone)})\W*", re.IGNORECASE),
+        **{n: re.compile(expressions[n], flags | re.DOTALL) for n in ("empty", "script", "code")},
+    }
 
 
 def _without_code(text: str) -> str:
@@ -161,13 +114,12 @@ def _without_code(text: str) -> str:
 
 
 def caption_oddities(text: str) -> frozenset[str]:
-    """Return the oddities of a caption.
+    """Return the oddities of a caption, as names from :data:`ODDITIES`.
 
-    Returns:
-        Names from :data:`ODDITIES`: entities that were escaped twice, HTML tags, zero-width
-        characters, bidi controls, U+FFFD, where something could not be decoded, and placeholders.
+    They are double-escaped entities, HTML tags, zero-width characters, bidi controls, U+FFFD (for
+    bytes that could not be decoded), and placeholders.
     """
-    found = {
+    oddities = {
         "double_escaped": any(_is_entity(match) for match in _ENTITY.finditer(text)),
         "tags": _TAG.search(text) is not None,
         "zero_width": _ZERO_WIDTH.search(text) is not None,
@@ -175,11 +127,11 @@ def caption_oddities(text: str) -> frozenset[str]:
         "replacement": "\ufffd" in text,
         "placeholder": is_placeholder(text),
     }
-    return frozenset(name for name, there in found.items() if there)
+    return frozenset(name for name, is_present in oddities.items() if is_present)
 
 
 def decode_entities(text: str) -> str:
-    """Decode entities once, but not what only resembles one, as in ``?a=1&copy=2``."""
+    """Decode entities once, except lookalikes such as ``?a=1&copy=2``."""
     return _ENTITY.sub(
         lambda match: html.unescape(match[0]) if _is_entity(match) else match[0], text
     )

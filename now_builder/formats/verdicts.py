@@ -1,4 +1,4 @@
-"""Verdicts of one person on pairs: a line each, synced before the next pair is asked."""
+"""Verdicts of one judge on pairs: one CSV line each, synced before the next pair is shown."""
 
 import csv
 import fcntl
@@ -19,12 +19,12 @@ from now_builder.urls import strip_invisible
 
 Verdict = Literal["match", "mismatch", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("match", "mismatch", "unsure")
-Own = TypeVar("Own", str, int)
+Item = TypeVar("Item", str, int)
 
 KINDS = (
     "slogan", "other page", "placeholder", "keywords", "wrong language", "empty promise", "other",
 )  # fmt: skip
-"""Kinds of mismatch that the audit's page offers; a judge may write another."""
+"""Kinds of mismatch that the audit page offers; a judge may enter another."""
 
 _WORDS: dict[str, Verdict] = {
     **dict.fromkeys(["true", "1", "1.0", "yes", "y", "match", "matched"], "match"),
@@ -34,21 +34,21 @@ _WORDS: dict[str, Verdict] = {
 }
 
 _NOTE = 500
-"""Characters of a note at most."""
+"""Maximum length of a note in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictRow:
-    """A line of a file of verdicts; its fields are the columns, in this order.
+    """A row of a verdict file; the fields are its columns, in this order.
 
     Attributes:
-        lang: Language of the page, empty if undecided.
+        lang: Language of the page; empty if undecided.
         matched: The verdict; ``package --matched`` reads this column.
         at: Time of the verdict, UTC, ISO 8601.
-        seconds: For how long the pair was looked at.
-        note: The judge's words, on one line.
-        weight: Inverse of the probability with which the pair was drawn; ``None``, and no column,
-            if all pairs were as likely.
+        seconds: Seconds from the pair's display to the verdict.
+        note: Note of the judge, on one line.
+        weight: Inverse probability of drawing the pair; ``None``, and no column, if all
+            probabilities were equal.
     """
 
     key: Annotated[str, Field(min_length=1)]
@@ -70,68 +70,58 @@ _ROW = TypeAdapter(VerdictRow)
 
 
 def verdict_of(path: Path, number: int, value: object) -> Verdict:
-    """Read a cell of a column ``matched``: a truth's, or what a person judged."""
+    """Return the verdict in a cell of the column ``matched``, of a truth file or of a judge."""
     word = "" if value is None else strip_invisible(str(value)).lower()
     if word not in _WORDS:
-        raise FormatError(
-            path,
-            f"row {number}: matched is {word[:40]!r}, expected true, false, match, mismatch, "
-            "unsure",
-        )
+        expected = "true, false, match, mismatch, unsure"
+        raise FormatError(path, f"row {number}: matched is {word[:40]!r}, expected {expected}")
     return _WORDS[word]
 
 
-def read_named(
-    path: Path, named: Mapping[str, Mapping[str, Iterable[Own]]], where: str
-) -> Iterator[tuple[Own, Verdict]]:
-    """Yield the verdicts of a table as :func:`read_named_rows` does, without the other columns."""
-    return ((own, verdict) for own, verdict, _ in read_named_rows(path, named, where))
-
-
 def read_named_rows(
-    path: Path, named: Mapping[str, Mapping[str, Iterable[Own]]], where: str
-) -> Iterator[tuple[Own, Verdict, Mapping[str, object]]]:
-    """Yield the verdicts of a table, each with what its line's ``key``, ``url`` or both name.
+    path: Path, items: Mapping[str, Mapping[str, Iterable[Item]]], source: str
+) -> Iterator[tuple[Item, Verdict, Mapping[str, object]]]:
+    """Yield the verdicts of a table: the item that a row names, its verdict, its cells by column.
 
-    Lines about anything else are ignored, and so are those whose key and URL are of two pages:
-    another crawl gives its pages the same keys. The third value has the line's cells by column.
+    A row names an item by ``key``, ``url`` or both. Rows without an item are skipped, and so are
+    rows whose key and URL belong to different pages: another crawl assigns the same keys.
 
     Args:
-        path: A table as :func:`read_frame` reads it; ``verdict`` and ``kind`` are other names of
-            the columns ``matched`` and ``note``.
-        named: What a column's cells may name.
-        where: What all that is part of, for a message.
+        path: A table, see :func:`read_frame`; the columns ``matched`` and ``note`` may have the
+            names ``verdict`` and ``kind``.
+        items: Items by column and cell.
+        source: Origin of the items, for messages.
 
     Raises:
-        FormatError: If it cannot be read, lacks a column, has a word that is no verdict, or names
-            nothing.
+        FormatError: If the table cannot be read, lacks a column, has an unknown verdict, or names
+            no item.
     """
     table = read_frame(path)
     names = {"verdict": "matched", "kind": "note"}
     table = table.rename(columns={old: new for old, new in names.items() if new not in table})
-    columns = [name for name in named if name in table.columns]
+    columns = [name for name in items if name in table.columns]
     if not columns or "matched" not in table.columns:
-        found = [str(name) for name in table.columns]
-        raise FormatError(path, f"columns {found}, expected {' or '.join(named)}, and matched")
-    known = False
+        raise FormatError(
+            path, f"columns {[*table.columns]}, expected {' or '.join(items)}, and matched"
+        )
+    is_empty = True
     for number, row in enumerate(table.to_dict("records"), 2):
         verdict = verdict_of(path, number, row["matched"])
         texts = {name: "" if row[name] is None else str(row[name]).strip() for name in columns}
-        both = [set(named[name].get(text, ())) for name, text in texts.items() if text]
-        for one in sorted(set.intersection(*both)) if both else ():
-            known = True
-            yield one, verdict, row
-    if not known:
-        what = " and ".join(columns)
-        raise FormatError(path, f"none of its {len(table)} lines names a {what} of {where}")
+        matches = [set(items[name].get(text, ())) for name, text in texts.items() if text]
+        for item in sorted(set.intersection(*matches)) if matches else ():
+            is_empty = False
+            yield item, verdict, row
+    if is_empty:
+        names = " and ".join(columns)
+        raise FormatError(path, f"none of its {len(table)} lines names a {names} of {source}")
 
 
 class VerdictFile:
-    """A file of verdicts open for one judge. Made by :func:`open_verdicts`.
+    """A verdict file open for one judge. Made by :func:`open_verdicts`.
 
-    A line is appended and synced before :meth:`append` returns; :meth:`undo` cuts the last one
-    off. Nothing else is ever changed, so that a kill at any moment costs at most the line that was
-    being written.
+    :meth:`append` syncs the line before it returns, and :meth:`undo` truncates the file by the last
+    line. Nothing else is ever changed: a kill costs at most the line that is being written.
     """
 
     def __init__(self, file: BinaryIO, judged: list[VerdictRow]) -> None:
@@ -139,21 +129,21 @@ class VerdictFile:
         self.judged = judged
 
     def append(self, verdict: VerdictRow) -> None:
-        """Store a verdict."""
+        """Append a verdict."""
         self._file.seek(0, os.SEEK_END)
         self._file.write(to_row(verdict).encode())
         _sync(self._file)
         self.judged.append(verdict)
 
     def undo(self) -> VerdictRow | None:
-        """Remove the last verdict and return it, ``None`` if there is none."""
+        """Remove and return the last verdict; ``None`` if there is none."""
         if not self.judged:
             return None
         line = to_row(self.judged[-1]).encode()
         start = self._file.seek(0, os.SEEK_END) - len(line)
         self._file.seek(start)
         if self._file.read() != line:
-            raise FormatError(self._file.name, "its last line was edited; take it out by hand")
+            raise FormatError(self._file.name, "its last line was edited. Remove it by hand")
         self._file.truncate(start)
         _sync(self._file)
         return self.judged.pop()
@@ -166,32 +156,32 @@ def _sync(file: BinaryIO) -> None:
 
 @contextmanager
 def open_verdicts(path: Path, *, weighted: bool = False) -> Iterator[VerdictFile]:
-    """Open or make a file of verdicts, with weights or without; drop a half-written last line.
+    """Open or create a verdict file, with weights or without; an incomplete last line is removed.
 
     Raises:
-        FormatError: If it exists and has other columns.
+        FormatError: If the file has other columns.
         ConfigError: If another process is writing it.
     """
     header = _WEIGHTED_HEADER if weighted else _HEADER
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file():
-        raise FormatError(path, "not a file; give the CSV to write")
+        raise FormatError(path, "not a file, expected the CSV to write")
     with path.open("a+b") as file:
         try:
             with locking(path):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ConfigError(f"{path}: another audit is writing it; end that one first") from None
+            raise ConfigError(f"{path}: another audit is writing it. End that one first") from None
         file.seek(0)
         content = file.read()
-        new = header.startswith(content)
-        whole = header if new else content[: content.rfind(b"\n") + 1]
-        judged = parse_verdicts(path, whole)
-        if weighted != whole.startswith(_WEIGHTED_HEADER.strip()):
+        is_new = header.startswith(content)
+        lines = header if is_new else content[: content.rfind(b"\n") + 1]
+        judged = parse_verdicts(path, lines)
+        if weighted != lines.startswith(_WEIGHTED_HEADER.strip()):
             problem = "its pairs were drawn in another way. Give another file (-o)"
             raise FormatError(path, problem)
-        file.truncate(0 if new else len(whole))
-        if new:
+        file.truncate(0 if is_new else len(lines))
+        if is_new:
             file.write(header)
             _sync(file)
             sync_folder(path.resolve().parent)
@@ -199,7 +189,7 @@ def open_verdicts(path: Path, *, weighted: bool = False) -> Iterator[VerdictFile
 
 
 def parse_verdicts(path: Path, content: bytes) -> list[VerdictRow]:
-    """Parse the bytes of whole lines, the header first; ``path`` is for messages."""
+    """Parse the bytes of complete lines, the header first; ``path`` is for messages."""
     if not content.replace(b"\r\n", b"\n").startswith((_HEADER, _WEIGHTED_HEADER)):
         raise FormatError(path, f"line 1: found {content[:80]!r}, expected {','.join(COLUMNS)}")
     rows = csv.DictReader(io.StringIO(content.decode(errors="replace"), newline=""), strict=True)
@@ -210,9 +200,9 @@ def parse_verdicts(path: Path, content: bytes) -> list[VerdictRow]:
 
 
 def to_row(verdict: VerdictRow) -> str:
-    """Write a verdict as one line of CSV, its end included."""
+    """Return a verdict as one line of CSV with its line end."""
     file = io.StringIO(newline="")
-    # A line of the file is a line of the text, so that the last one can be found and taken back.
+    # Without line ends in its cells, the last row is the last line, and undo can remove it.
     names = COLUMNS if verdict.weight is None else _WEIGHTED
     values = [" ".join(str(getattr(verdict, name)).splitlines()) for name in names]
     csv.writer(file, lineterminator="\n").writerow(values)
@@ -220,6 +210,6 @@ def to_row(verdict: VerdictRow) -> str:
 
 
 def to_one_line(text: str) -> str:
-    """Bring what a person typed to one line of at most 500 printable characters."""
+    """Turn typed text into one line of at most 500 printable characters."""
     printable = "".join(sign if sign.isprintable() else " " for sign in text)
     return " ".join(printable.split())[:_NOTE]

@@ -1,1 +1,1 @@
-"""Captures, features and captions to a release."""
+"""Package captures, features and captions as a release."""

@@ -10,13 +10,10 @@ from now_builder.package.card import ReleaseDescription, as_counts, language_cod
 from now_builder.package.settings import PackageSettings
 from now_builder.program.html import template_environment
 
-_KINDS = {
+_MEDIA_TYPES = {
     ".h5": ("application/x-hdf5", "Region features, boxes and scores; rows in pair order;"),
     ".npy": ("application/octet-stream", "Region features for the authors' loader;"),
-    ".txt": (
-        "text/plain",
-        "Lines in pair order: comma-separated content token ids, or keys",
-    ),
+    ".txt": ("text/plain", "Lines in pair order: comma-separated content token ids, or keys"),
     ".json": ("application/json", "Vocabulary or tokenizer"),
     ".parquet": ("application/x-parquet", "Table"),
     ".md": ("text/markdown", "Dataset card"),
@@ -34,15 +31,18 @@ def make_croissant(
         Croissant 1.1 and Croissant-RAI 1.0, MLCommons.
     """
     spdx = SPDX.get(settings.licence)
-    own = f"https://spdx.org/licenses/{spdx}.html" if spdx else settings.licence
+    licence = f"https://spdx.org/licenses/{spdx}.html" if spdx else settings.licence
     environment = template_environment("now_builder.package")
     environment.filters["counts"] = as_counts
     text = environment.get_template("croissant.json.j2").render(
         about=about,
         settings=settings,
-        licence=[own, *about.licences] if about.licences else own,
+        licence=[licence, *about.licences] if about.licences else licence,
         languages=language_codes(about.statistics.languages),
-        files=[_file(name, entry) for name, entry in entries.items()],
+        files=[
+            {"name": name, "entry": entry, "type": _MEDIA_TYPES[name[name.rindex(".") :]]}
+            for name, entry in entries.items()
+        ],
         folder=DATA_FOLDER,
         columns=[
             (item.name, "sc:Integer" if item.type is int else "sc:Text") for item in fields(Pair)
@@ -50,10 +50,3 @@ def make_croissant(
     )
     tree: dict[str, Any] = json.loads(text)
     return tree
-
-
-def _file(name: str, entry: FileEntry) -> dict[str, Any]:
-    kind, about = _KINDS.get(name[name.rindex(".") :], ("application/octet-stream", "File"))
-    shape = f" of shape {entry.shape}" if entry.shape else ""
-    stated = {"bytes": entry.bytes, "sha256": entry.sha256}
-    return {"name": name, "kind": kind, "about": f"{about}{shape}", **stated}

@@ -1,4 +1,4 @@
-"""Selection of the pairs of each split; every other page gets a reason."""
+"""Select the pairs of each split, and give every other page a reason."""
 
 import hashlib
 from collections import Counter
@@ -9,7 +9,7 @@ from now_builder.formats.captions import TOKENIZERS, UNK
 from now_builder.formats.release import Reject
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, SplitPlan, parent_domains
-from now_builder.formats.statistics import ranked
+from now_builder.formats.statistics import sort_counts
 from now_builder.formats.verdicts import Verdict
 from now_builder.package.licences import Sites, unlicensed
 from now_builder.package.settings import PackageSettings
@@ -19,12 +19,12 @@ from now_builder.urls import canonical, site_of
 
 @dataclass(frozen=True, slots=True)
 class CrawledPages:
-    """The pages of a crawl, by key; a URL whose shard is not finished has no row.
+    """The pages of a crawl, by key; URLs of unfinished shards have no row.
 
     Attributes:
-        sites: Sites by host; ``None`` where licences do not matter.
-        suspects: Clean probability of those pages that have one.
-        never: Hosts whose pages, and those of hosts below them, are left out.
+        sites: Sites by host; ``None``: do not filter by licence.
+        suspects: Clean probabilities; pages may lack one.
+        never: Hosts to leave out, with all hosts below them.
     """
 
     plan: Sequence[Planned]
@@ -39,19 +39,19 @@ class CrawledPages:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The keys of each split in pair order, and everything else with its reason."""
+    """The keys of each split in pair order, and all other pages with a reason."""
 
     splits: dict[Split, list[str]]
     rejects: list[Reject]
 
     @property
     def reasons(self) -> dict[str, int]:
-        """Count the rejects by reason, the commonest first."""
-        return ranked(Counter(reject.reason for reject in self.rejects))
+        """Number of rejects by reason, in descending order."""
+        return sort_counts(Counter(reject.reason for reject in self.rejects))
 
 
 def unusable(pages: CrawledPages, key: str) -> tuple[str, str | None] | None:
-    """Return why a page cannot be a pair (reason and detail), ``None`` if it can."""
+    """Return why a page cannot be a pair (reason and detail); ``None`` if it can."""
     row = pages.rows.get(key)
     if row is None:
         return "not_crawled", None
@@ -59,18 +59,13 @@ def unusable(pages: CrawledPages, key: str) -> tuple[str, str | None] | None:
         return f"{row.status}:{row.error or 'unknown'}", row.error_message
     if row.status == "duplicate":
         return "duplicate", row.duplicate_of
-    if not row.caption:
-        return "no_caption", None
-    if key not in pages.features:
-        return "no_features", None
-    tracks = pages.ids.items()
-    empty = next((name for name, ids in tracks if _says_nothing(name, ids.get(key, ()))), None)
-    return None if empty is None else (f"empty_tokens:{empty}", "no token, or none but <unk>")
-
-
-def _says_nothing(tokenizer: str, ids: Sequence[int]) -> bool:
-    """Whether no token is left; one that was brought along may know few words, and need not."""
-    return not ids or (tokenizer in TOKENIZERS and set(ids) == {UNK})
+    if not row.caption or key not in pages.features:
+        return "no_features" if row.caption else "no_caption", None
+    for name, track in pages.ids.items():
+        ids = track.get(key, ())
+        if not ids or (name in TOKENIZERS and set(ids) == {UNK}):  # a user's may return only <unk>
+            return f"empty_tokens:{name}", "no token, or none but <unk>"
+    return None
 
 
 def select(
@@ -79,62 +74,65 @@ def select(
     settings: PackageSettings,
     judged: Mapping[str, Verdict] | None = None,
 ) -> Selection:
-    """Assign each usable page to the split of its pool, as far as filters and sizes allow.
+    """Assign usable pages to the split of their pool, within the filters and sizes.
 
-    Dev and test take only pages judged to match, where there are judgements. Which pages a split
-    takes when it cannot take all is decided by a seeded hash of the key, so more pages or a larger
-    size change the draw as little as can be; pairs are then ordered by key.
+    With judgements, dev and test get only pages judged to match. If a pool has too many pages, a
+    seeded hash of the key decides, so that more pages or a larger size change few pairs. Pairs are
+    sorted by key.
 
-    A page is tested for, in this order: being usable, site, licence, language, flags, judgement,
-    clean probability; and, in the order of the draw, test before dev before train, for
-    being a duplicate of a page that is taken already. So a duplicate's original is always a pair,
-    none is in two splits, and what is dropped makes room for the next of the draw.
+    The filters apply in this order: usable, site, licence, language, flags, judgement, clean
+    probability. Then pages are drawn, for test before dev before train, and a duplicate of a
+    drawn page is rejected. The original of a duplicate is therefore always a pair, no duplicate is
+    in two splits, and the next page of the draw replaces it.
     """
     rejects: list[Reject] = []
     usable: dict[Split, list[Planned]] = {name: [] for name in SPLITS}
     for line in pages.plan:
         pool = split.pool_of(line.site, line.key)
-        why = (
+        reason = (
             unusable(pages, line.key)
             or _filtered(pages, line.key, settings)
             or _doubted(pages, line.key, pool, settings, judged)
         )
-        if why is None:
+        if reason is None:
             usable[pool].append(line)
         else:
-            rejects.append(_reject(line, pool, *why))
+            rejects.append(Reject(line.key, line.url, line.site, pool, *reason))
     splits: dict[Split, list[str]] = {}
-    taken: dict[tuple[str, str], str] = {}
+    originals: dict[tuple[str, str], str] = {}
     for pool in reversed(SPLITS):
         size = getattr(settings, pool)
-        drawn = sorted(usable[pool], key=lambda line: _order(split.seed, line.key))
+        drawn = sorted(
+            usable[pool],
+            key=lambda line: hashlib.sha256(f"draw\n{split.seed}\n{line.key}".encode()).digest(),
+        )
         splits[pool] = []
         for line in track_progress(drawn, f"draw {pool}"):
-            shared = _alike(pages.rows[line.key], settings)
-            twin = next((mark for mark in shared if mark in taken), None)
+            values = _unique_values(pages.rows[line.key], settings)
+            duplicate = next((value for value in values if value in originals), None)
             if len(splits[pool]) == size:
-                why = "over_size", f"{pool} takes {size} of {len(drawn)}"
-            elif twin is not None:
-                why = twin[0], f"of {taken[twin]}, {shared[twin]}"
+                reason = "over_size", f"{pool} takes {size} of {len(drawn)}"
+            elif duplicate is not None:
+                reason = duplicate[0], f"of {originals[duplicate]}, {values[duplicate]}"
             else:
-                taken |= dict.fromkeys(shared, f"{line.key} in {pool}")
+                originals |= dict.fromkeys(values, f"{line.key} in {pool}")
                 splits[pool].append(line.key)
                 continue
-            rejects.append(_reject(line, pool, *why))
+            rejects.append(Reject(line.key, line.url, line.site, pool, *reason))
     rejects.sort(key=lambda reject: reject.key)
     return Selection({pool: sorted(splits[pool]) for pool in SPLITS}, rejects)
 
 
-def _alike(row: CaptureRow, settings: PackageSettings) -> dict[tuple[str, str], str]:
-    """Return what no two pairs may share, by reason and value, with what a reject says of it."""
-    found = {("duplicate_page", _landed(row)): row.final_url or row.url}
+def _unique_values(row: CaptureRow, settings: PackageSettings) -> dict[tuple[str, str], str]:
+    """Return the values that no two pairs may share, with reason, and the detail of a reject."""
+    values = {("duplicate_page", _landed(row)): row.final_url or row.url}
     if settings.duplicate_captions == "exact":
-        found["duplicate_caption", (row.caption or "").casefold()] = "equal but for case"
-    return found
+        values["duplicate_caption", (row.caption or "").casefold()] = "equal but for case"
+    return values
 
 
 def _landed(row: CaptureRow) -> str:
-    """Return the canonical form of the URL at which a visit ended, else of the listed one."""
+    """Return the canonical form of the final URL of a visit, else of the listed URL."""
     return canonical(row.final_url or row.url) or row.url
 
 
@@ -142,11 +140,11 @@ def _filtered(
     pages: CrawledPages, key: str, settings: PackageSettings
 ) -> tuple[str, str | None] | None:
     row = pages.rows[key]
-    above = {*parent_domains(row.site), *parent_domains(site_of(_landed(row)))}
-    if not above.isdisjoint(pages.never):
+    hosts = {*parent_domains(row.site), *parent_domains(site_of(_landed(row)))}
+    if not hosts.isdisjoint(pages.never):
         return "never", "a site of --never"
-    if pages.sites is not None and (why := unlicensed(row, pages.sites)):
-        return why
+    if pages.sites is not None and (reason := unlicensed(row, pages.sites)):
+        return reason
     lang = row.lang or "und"
     if settings.kept_languages and lang not in settings.kept_languages:
         return "language", lang
@@ -165,11 +163,3 @@ def _doubted(
     if clean_prob >= settings.min_clean or verdict == "match":
         return None
     return "suspect", f"clean_prob {clean_prob:.4g}, less than {settings.min_clean:g}"
-
-
-def _order(seed: int, key: str) -> bytes:
-    return hashlib.sha256(f"draw\n{seed}\n{key}".encode()).digest()
-
-
-def _reject(line: Planned, pool: Split, reason: str, detail: str | None) -> Reject:
-    return Reject(line.key, line.url, line.site, pool, reason, detail)

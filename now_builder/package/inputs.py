@@ -1,4 +1,4 @@
-"""The inputs of packaging, read from captures, captions and the files that settings name."""
+"""Read the inputs of packaging: captures, captions and the files named in settings."""
 
 import hashlib
 import logging
@@ -25,7 +25,7 @@ from now_builder.formats.shard import (
 )
 from now_builder.formats.split import SplitPlan, parent_domains, suffix_list
 from now_builder.formats.tables import read_hosts
-from now_builder.formats.verdicts import Verdict, read_named
+from now_builder.formats.verdicts import Verdict, read_named_rows
 from now_builder.package.filters import CrawledPages
 from now_builder.package.flags import copied_captions, flags_of, same_screenshots
 from now_builder.package.licences import read_sites
@@ -35,15 +35,23 @@ from now_builder.program.progress import track_progress
 _log = logging.getLogger(__name__)
 
 FILES = ("test_sites", "licensed", "suspects", "never")
-"""Settings that name a file, by its path from the release folder."""
+"""Settings that name a file; its path is relative to the release folder."""
 
 _SHOWN = 5
-"""Sites that a warning names."""
+"""Maximum number of sites in a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs of packaging."""
+    """The inputs of packaging.
+
+    Attributes:
+        split: Pools of the release.
+        learned: Pools of the crawl, whose train pool vocabularies were learned on.
+        tokenizers: Text of raw tokenizer files, by name.
+        judged: Verdicts by key; ``None`` without ``--matched``.
+        hashes: Hashes of all inputs.
+    """
 
     split: SplitPlan
     learned: SplitPlan
@@ -62,7 +70,7 @@ def read_inputs(
     split: SplitPlan,
     features: Features,
 ) -> Inputs:
-    """Read plan, rows, captions and the files that settings name; hash all of them."""
+    """Read and hash the plan, rows, captions and the files named in settings."""
     plan = read_plan(captures)
     rows, flags = _read_rows(captures, plan)
     hashes = {"plan": sha256_of(plan_path(captures))}
@@ -77,27 +85,32 @@ def read_inputs(
         hashes[name] = sha256_of(path)
         hashes[f"{name}.vocab"] = sha256_of(captions / f"{name}.vocab.json")
         if vocabularies[name].extra.get("ids_sha256", hashes[name]) != hashes[name]:
-            raise FormatError(path, "does not belong to its vocabulary; run tokenize again")
+            raise FormatError(path, "does not belong to its vocabulary. Run tokenize again")
     paths = [captions / f"{name}.tokenizer.json" for name in sorted(vocabularies)]
-    raw = {path.name: _read_text(path) for path in paths if path.exists()}
+    tokenizers = {path.name: _read_text(path) for path in paths if path.exists()}
     judged = None
     if settings.matched:
         paths = [_from_release(release, name) for name in settings.matched]
         judged = read_judgements(paths, plan)
         hashes |= {f"matched.{number}": sha256_of(path) for number, path in enumerate(paths)}
-    named = {
+    files = {
         name: _from_release(release, file) for name in FILES if (file := getattr(settings, name))
     }
     urls = {line.key: line.url for line in plan}
-    sites = read_test_sites(named["test_sites"], plan) if settings.test_sites else []
-    licensed = read_sites(named["licensed"]) if settings.licensed else None
-    suspects = read_suspects(named["suspects"], urls) if settings.suspects else {}
-    never = frozenset(read_hosts(named["never"]) if settings.never else ())
-    hashes |= {name: sha256_of(path) for name, path in named.items()}
-    pools = choose_pools(split, settings, sites)
-    known = frozenset(features.keys)
-    pages = CrawledPages(plan, rows, known, ids, flags, licensed, suspects, never)
-    return Inputs(pools, split, pages, vocabularies, raw, judged, hashes)
+    sites = _read_test_sites(files["test_sites"], plan) if settings.test_sites else []
+    pages = CrawledPages(
+        plan,
+        rows,
+        frozenset(features.keys),
+        ids,
+        flags,
+        sites=read_sites(files["licensed"]) if settings.licensed else None,
+        suspects=read_suspects(files["suspects"], urls) if settings.suspects else {},
+        never=frozenset(read_hosts(files["never"]) if settings.never else ()),
+    )
+    hashes |= {name: sha256_of(path) for name, path in files.items()}
+    pools = _choose_pools(split, settings, sites)
+    return Inputs(pools, split, pages, vocabularies, tokenizers, judged, hashes)
 
 
 def _from_release(release: Path, name: str) -> Path:
@@ -107,24 +120,24 @@ def _from_release(release: Path, name: str) -> Path:
 def _read_rows(
     captures: Path, plan: list[Planned]
 ) -> tuple[dict[str, CaptureRow], dict[str, frozenset[str]]]:
-    """Read the rows without what no release needs, and their flags if they have any."""
+    """Read the rows, without columns that no release needs, and the flags of flagged pages."""
     urls = {line.key: line.url for line in plan}
     rows: dict[str, CaptureRow] = {}
     flags: dict[str, frozenset[str]] = {}
     for row in track_progress(stream_rows(captures), "read", total=len(plan)):
-        if row.status == "ok" and row.caption and (found := flags_of(row)):
-            flags[row.key] = found
+        if row.status == "ok" and row.caption and (row_flags := flags_of(row)):
+            flags[row.key] = row_flags
         texts: dict[str, Any] = {
-            name: sys.intern(text) for name in _OFTEN if (text := getattr(row, name))
+            name: sys.intern(text) for name in _REPEATED if (text := getattr(row, name))
         }
-        url = urls.get(row.key, row.url)  # equal, and one object
+        url = urls.get(row.key, row.url)  # shares the object of the plan
         rows[row.key] = replace(row, url=url, **texts, **_UNUSED)
     flags = with_flag(flags, "same_screenshot", same_screenshots(rows.values()))
     return rows, with_flag(flags, "copied_caption", copied_captions(rows.values()))
 
 
-_OFTEN = ("site", "status", "error", "caption_source", "lang")
-"""Columns of few values: one object for equal ones."""
+_REPEATED = ("site", "status", "error", "caption_source", "lang")
+"""Columns with few distinct values; equal texts share one object."""
 
 _UNUSED: dict[str, Any] = {
     "url_canonical": "", "redirects": [], "content_type": None, "charset": None,
@@ -132,7 +145,7 @@ _UNUSED: dict[str, Any] = {
     "lang_declared": None, "html_sha256": None, "load_state": None, "robots": None, "browser": None,
     "tool": None, "overlays": [],
 }  # fmt: skip
-"""Columns that are read for the flags alone, or not at all: half of a row's memory."""
+"""Columns that only the flags need, or nothing: half of a row's memory."""
 
 
 def _read_text(path: Path) -> str:
@@ -143,7 +156,7 @@ def _read_text(path: Path) -> str:
 
 
 def hash_of_features(path: Path, features: Features) -> str:
-    """Identify a feature file without reading gigabytes: hash its size, keys and attributes."""
+    """Return a hash of a feature file's size, keys and attributes, without reading gigabytes."""
     attributes = sorted((name, str(value)) for name, value in features.attributes.items())
     text = f"{path.stat().st_size}\n{attributes}\n" + "\n".join(features.keys)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -152,24 +165,21 @@ def hash_of_features(path: Path, features: Features) -> str:
 def with_flag(
     flags: Mapping[str, frozenset[str]], name: str, keys: Iterable[str]
 ) -> dict[str, frozenset[str]]:
-    """Return the flags of pages with one more flag for some of them."""
+    """Add a flag to the flags of some pages."""
     return {**flags, **{key: flags.get(key, frozenset()) | {name} for key in keys}}
 
 
-def choose_pools(learned: SplitPlan, settings: PackageSettings, sites: list[str]) -> SplitPlan:
+def _choose_pools(learned: SplitPlan, settings: PackageSettings, sites: list[str]) -> SplitPlan:
     """Return the pools of a release."""
     suffixes = (learned.suffixes or suffix_list()) if settings.by == "domain" else None
-    chosen = {"seed": settings.seed, "by": settings.by, "suffixes": suffixes}
+    update = {"seed": settings.seed, "by": settings.by, "suffixes": suffixes}
     if (settings.seed, settings.by) == (learned.seed, learned.by):
-        chosen = {}  # a file of an older version names no list of suffixes
-    return learned.model_copy(update=chosen | ({"test_sites": sites} if sites else {}))
+        update = {}  # a file of an earlier version has no suffixes
+    return learned.model_copy(update=update | ({"test_sites": sites} if sites else {}))
 
 
-def read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
-    """Read the sites of the test pool: a host name or URL a line, or a column ``site`` or ``url``.
-
-    A name stands for all hosts below it too. Names without a page in the crawl are logged.
-    """
+def _read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
+    """Return the listed sites that have a page in the crawl; log the others."""
     sites = read_hosts(path)
     crawled = {name for line in plan for name in parent_domains(line.site)}
     missing = [site for site in sites if site not in crawled]
@@ -177,19 +187,13 @@ def read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
         raise FormatError(path, f"none of its {len(sites)} sites has a page in the crawl")
     if missing:
         rest = len(missing) - _SHOWN
-        named = ", ".join(missing[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
-        _log.warning("%s: no page in the crawl of %s", path, named)
+        names = ", ".join(missing[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+        _log.warning("%s: no page in the crawl of %s", path, names)
     return sorted({*sites}.difference(missing))
 
 
 def read_judgements(paths: Iterable[Path], plan: Iterable[Planned]) -> dict[str, Verdict]:
-    """Read verdicts by page key from files with a column ``url`` or ``key`` and one ``matched``.
-
-    Two verdicts on one page that differ count as unsure.
-
-    Raises:
-        FormatError: As :func:`read_named` says.
-    """
+    """Read the verdicts of files by page key; different verdicts on a page count as unsure."""
     keys: dict[str, dict[str, list[str]]] = {"key": {}, "url": {}}
     for line in plan:
         keys["key"].setdefault(line.key, []).append(line.key)
@@ -197,11 +201,11 @@ def read_judgements(paths: Iterable[Path], plan: Iterable[Planned]) -> dict[str,
             keys["url"].setdefault(url, []).append(line.key)
     verdicts: dict[str, Verdict] = {}
     for path in paths:
-        for key, verdict in read_named(path, keys, "the plan"):
+        for key, verdict, _ in read_named_rows(path, keys, "the plan"):
             verdicts[key] = verdict if verdicts.get(key, verdict) == verdict else "unsure"
     return verdicts
 
 
 def relative(name: str, release: Path) -> str:
-    """Name a file from the release folder: the manifest then tells no home folder."""
+    """Make a path relative, so that the manifest does not reveal the home directory."""
     return os.path.relpath(Path(name).resolve(), release.resolve())

@@ -1,4 +1,4 @@
-"""Licences of sites: which pages others may have copies of, and what a release says of them."""
+"""Licences of sites: select pages that may be copied, and list their sites in a release."""
 
 import re
 from collections import Counter
@@ -8,29 +8,29 @@ from pathlib import Path
 from now_builder.errors import FormatError, NowError
 from now_builder.formats.release import LICENCES, Manifest
 from now_builder.formats.shard import CaptureRow
-from now_builder.formats.statistics import ranked
+from now_builder.formats.statistics import sort_counts
 from now_builder.formats.tables import read_frame, write_csv
 from now_builder.urls import canonical, site_of
 
 Sites = dict[str, dict[str, str]]
-"""The lines of a list of sites, by host name."""
+"""Rows of a list of sites, by host name."""
 
 _ATTRIBUTION = ("repository", "commit")
-_NEEDED = ("host", "licence", *_ATTRIBUTION)
+_COLUMNS = ("host", "licence", *_ATTRIBUTION)
 _FREE = re.compile(r"(apache|mit|bsd|cc-by|cc0)(-\d(\.\d)?)?(-clause)?", re.IGNORECASE)
-"""Licences that ask for no more than attribution: neither -sa, nor -nc, nor -nd."""
+"""Licences that require only attribution: no -sa, -nc or -nd."""
 
 
 def read_sites(path: Path) -> Sites:
     """Read a list of sites: CSV or Parquet with host, licence, repository, commit.
 
     Raises:
-        FormatError: If it is no such list, names a host twice, or lacks the repository or commit of
-            a site whose licence is free.
+        FormatError: If a column is missing, a host is repeated or not valid, or a site with a free
+            licence lacks repository or commit.
     """
     table = read_frame(path)
-    if not {*_NEEDED} <= {*table.columns}:
-        raise FormatError(path, f"columns {[*table.columns]}, expected {', '.join(_NEEDED)}")
+    if not {*_COLUMNS} <= {*table.columns}:
+        raise FormatError(path, f"columns {[*table.columns]}, expected {', '.join(_COLUMNS)}")
     sites: Sites = {}
     for number, cells in enumerate(table.to_dict("records"), 2):
         row = {
@@ -39,24 +39,22 @@ def read_sites(path: Path) -> Sites:
         }
         host = site_of(canonical(row["host"]) or "")
         if not host or host in sites:
-            expected = "a host name that no other row has"
-            raise FormatError(
-                path, f"row {number}: host is {row['host']!r:.80}, expected {expected}"
-            )
-        lacking = [name for name in _ATTRIBUTION if not row[name]]
-        if is_free(row["licence"]) and lacking:
-            raise FormatError(path, f"row {number}: {lacking[0]} of {host} is empty")
+            problem = f"host is {row['host']!r:.80}, expected a host name that no other row has"
+            raise FormatError(path, f"row {number}: {problem}")
+        missing = [name for name in _ATTRIBUTION if not row[name]]
+        if is_free(row["licence"]) and missing:
+            raise FormatError(path, f"row {number}: {missing[0]} of {host} is empty")
         sites[host] = {**row, "host": host}
     return sites
 
 
 def is_free(licence: str) -> bool:
-    """Whether a licence lets others have copies and asks for no more than attribution."""
+    """Return whether a licence allows copies and requires only attribution."""
     return _FREE.fullmatch(licence) is not None
 
 
 def unlicensed(row: CaptureRow, sites: Sites) -> tuple[str, str] | None:
-    """Return why others may not have copies of a page (reason and detail), else ``None``."""
+    """Return why a page may not be copied (reason and detail); ``None`` if it may."""
     landed = site_of(canonical(row.final_url or row.url) or "")
     if landed != row.site:
         return "not_licensed", f"led to {landed or 'no site'}, whose licence is another"
@@ -67,7 +65,7 @@ def unlicensed(row: CaptureRow, sites: Sites) -> tuple[str, str] | None:
 
 
 def write_licences(path: Path, sites: Sites, hosts: Iterable[str]) -> dict[str, int]:
-    """Write the lines of the sites of some pairs, each with its count; return pairs by licence."""
+    """Write the sites of pairs, given by host, with their counts; return pairs by licence."""
     pairs = Counter(hosts)
     rows = [{**sites[host], "pairs": count} for host, count in sorted(pairs.items())]
     write_csv(path, rows[0], (row.values() for row in rows))
@@ -75,18 +73,18 @@ def write_licences(path: Path, sites: Sites, hosts: Iterable[str]) -> dict[str, 
 
 
 def _by_licence(sites: Sites, pairs: Mapping[str, int]) -> dict[str, int]:
-    found = Counter[str]()
+    counts = Counter[str]()
     for host, count in pairs.items():
-        found[sites[host]["licence"]] += count
-    return ranked(found)
+        counts[sites[host]["licence"]] += count
+    return sort_counts(counts)
 
 
 def check_licences(release: Path, manifest: Manifest, pairs: Mapping[str, int]) -> list[str]:
-    """Return the problems of a release packaged ``--licensed``; ``pairs`` are counts by site."""
+    """Return the problems of a release packaged ``--licensed``; ``pairs`` has counts by site."""
     if not (manifest.licences or manifest.settings.get("licensed")):
         return []
     if LICENCES not in manifest.files:
-        return [f"manifest.json: its pages are chosen by licence, but it names no {LICENCES}"]
+        return [f"manifest.json: pages were selected by licence, but files lack {LICENCES}"]
     try:
         sites = read_sites(release / LICENCES)
     except NowError as error:
@@ -96,9 +94,9 @@ def check_licences(release: Path, manifest: Manifest, pairs: Mapping[str, int]) 
         return [
             f"{LICENCES}: no licence that lets others have the {pairs[bad[0]]} pairs of {bad[0]}"
         ]
-    found = _by_licence(sites, pairs)
-    if found != manifest.licences or any(
+    counts = _by_licence(sites, pairs)
+    if counts != manifest.licences or any(
         row.get("pairs") != str(pairs.get(host, 0)) for host, row in sites.items()
     ):
-        return [f"{LICENCES}: pairs by licence {found}, expected {manifest.licences}"]
+        return [f"{LICENCES}: pairs by licence {counts}, expected {manifest.licences}"]
     return []

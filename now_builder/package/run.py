@@ -1,4 +1,4 @@
-"""Package a crawl as a release in the published layout; ``manifest.json`` comes last."""
+"""Package a crawl as a release in the published layout; write ``manifest.json`` last."""
 
 import logging
 import platform
@@ -48,12 +48,12 @@ from now_builder.formats.release import (
     write_pairs,
     write_rejects,
 )
-from now_builder.formats.split import SPLITS, Split, SplitPlan, read_split
+from now_builder.formats.split import Split, SplitPlan, read_split
 from now_builder.formats.statistics import (
     ReleaseStatistics,
     SplitStatistics,
     TokenStatistics,
-    ranked,
+    sort_counts,
 )
 from now_builder.package.card import ReleaseDescription, capture_columns, write_card
 from now_builder.package.croissant import make_croissant
@@ -76,7 +76,9 @@ _log = logging.getLogger(__name__)
 _PREVIOUS = ".previous-manifest.json"
 _LIBRARIES = ("h5py", "numpy", "phonenumberslite", "pyarrow", "tldextract")
 _BATCH = 128
+"""Number of pages whose regions are copied at once."""
 _FEW = 50
+"""Number of pairs of dev or test below which a warning suggests more."""
 _MORE = (
     "; dev and test are too small to tell methods apart: crawl more sites, or into a new folder"
     " with --split-shares 0.5,0.25,0.25, or package --split-by page (build: --set"
@@ -92,68 +94,59 @@ def package(
     settings: PackageSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> Manifest:
-    """Write a release; one that stands and was made from the same files and settings is kept.
+    """Write a release, unless it exists and was made from the same files and settings.
 
-    Settings that are not given are those of the release as it was, else of ``split.toml``; so is
-    the draw of dev and test, which depends on nothing but the inputs and the seed. What is replaced
-    by a release of other pairs or captions is named on stderr.
+    Settings that are not given are those of the existing release, else those of ``split.toml``. The
+    draw of dev and test depends only on the inputs and the seed. If other pairs or captions replace
+    a release, a warning names its splits.
 
     Raises:
-        FormatError: If an input is missing, torn or unfinished, or features are of other captures.
-        ConfigError: If the captures were crawled anew with other pools, a split would be empty,
-            ``release`` was made by another command, or one is writing in it.
+        FormatError: If an input is missing, damaged or unfinished, or the features were made from
+            other captures.
+        ConfigError: If the captures were crawled again with other pools, a split would be empty, or
+            another command made ``release`` or is writing in it.
     """
     check_folder_is_ours(release, "manifest.json")
     with lock_folder(release):
-        return _package(captures, features, captions, release, settings, force)
-
-
-def _package(
-    captures: Path,
-    features: Path,
-    captions: Path,
-    release: Path,
-    settings: PackageSettings,
-    force: bool,  # noqa: FBT001
-) -> Manifest:
-    split = read_split(captures / "split.toml")
-    before = _before(release)
-    resolved = resolve_settings(settings, split, before, release)
-    with open_features(features) as opened:
-        inputs = read_inputs(captures, captions, release, resolved, split, opened)
-        pages = inputs.pages
-        screenshots = {key: row.sha256 for key, row in pages.rows.items()}
-        check_captures(features, opened.keys, opened.attributes, screenshots)
-        inputs.hashes["features"] = hash_of_features(features, opened)
-        if not force and before is not None and _stands(release, before, resolved, inputs):
-            (release / _PREVIOUS).unlink(missing_ok=True)  # of a kill right after the manifest
-            return before
-        if "consent_wall" in resolved.dropped_flags:
-            usable = frozenset(n.key for n in pages.plan if unusable(pages, n.key) is None)
-            walls = find_consent_walls(captures, usable)
-            pages = replace(pages, flags=with_flag(pages.flags, "consent_wall", walls))
-            inputs = replace(inputs, pages=pages)
-        selection = select(pages, inputs.split, resolved, inputs.judged)
-        _warn_of_unknown_words(selection, inputs)
-        _check_sizes(selection, resolved, release)
-        if before is not None and not force:
-            _warn_of_replacing(release, before, _fingerprints(selection, inputs))
-        _clear(release)
-        return _write(release, opened, inputs, selection, resolved)
+        split = read_split(captures / "split.toml")
+        before = _read_previous(release)
+        resolved = resolve_settings(settings, split, before, release)
+        with open_features(features) as opened:
+            inputs = read_inputs(captures, captions, release, resolved, split, opened)
+            pages = inputs.pages
+            screenshots = {key: row.sha256 for key, row in pages.rows.items()}
+            check_captures(features, opened.keys, opened.attributes, screenshots)
+            inputs.hashes["features"] = hash_of_features(features, opened)
+            if not force and before is not None and _is_current(release, before, resolved, inputs):
+                (release / _PREVIOUS).unlink(missing_ok=True)  # left by a kill
+                return before
+            if "consent_wall" in resolved.dropped_flags:
+                usable = frozenset(n.key for n in pages.plan if unusable(pages, n.key) is None)
+                walls = find_consent_walls(captures, usable)
+                pages = replace(pages, flags=with_flag(pages.flags, "consent_wall", walls))
+                inputs = replace(inputs, pages=pages)
+            selection = select(pages, inputs.split, resolved, inputs.judged)
+            _warn_of_unknown_words(selection, inputs)
+            _check_sizes(selection, resolved, release)
+            if before is not None and not force:
+                _warn_of_replacing(release, before, _fingerprints(selection, inputs))
+            _clear(release)
+            return _write(release, opened, inputs, selection, resolved)
 
 
 def resolve_settings(
     settings: PackageSettings, split: SplitPlan, before: Manifest | None, release: Path
 ) -> PackageSettings:
-    """Decide every setting: as given, else as the release was made (``before``), else the default.
+    """Return all settings: those given, else those of the existing release, else the defaults.
 
     Raises:
-        ConfigError: If seed or ``by`` were those of the crawl, which was crawled anew with others.
+        ConfigError: If seed or ``by`` are those of the existing release, and the captures were
+            crawled again with others.
     """
     tree: dict[str, Any] = {"seed": split.seed, "by": split.by}
-    if before is not None:  # an earlier version had others
-        known = PackageSettings.model_fields
-        tree |= {name: value for name, value in before.settings.items() if name in known}
+    if before is not None:  # earlier versions may have had other settings
+        fields = PackageSettings.model_fields
+        tree |= {name: value for name, value in before.settings.items() if name in fields}
     given = settings.model_dump(exclude_unset=True, exclude_none=True)
     if given.get("matched"):
         files = [name for name in settings.matched if name != "none"]
@@ -165,27 +158,26 @@ def resolve_settings(
     if "min_clean" in given and not resolved.suspects:
         raise ConfigError("--min-clean: expected --suspects, the table of clean probabilities")
     for name in ("seed", "by"):
-        wanted, fixed = getattr(resolved, name), getattr(split, name)
-        chosen_before = before is not None and before.learned_split is not None
-        if wanted != fixed and name not in given and not chosen_before:
+        value, crawled = getattr(resolved, name), getattr(split, name)
+        was_given = name in given or (before is not None and before.learned_split is not None)
+        if value != crawled and not was_given:
             raise ConfigError(
-                f"{release}: {name} is {wanted}, but split.toml of the captures says {fixed}: they "
-                f"were crawled anew; give --split-{name}, or choose another release folder"
+                f"{release}: {name} is {value}, but split.toml of the captures has {crawled}: they "
+                f"were crawled again. Give --split-{name}, or choose another release folder"
             )
     return resolved
 
 
-def _before(release: Path) -> Manifest | None:
-    """Read the manifest of the release as it was, also if it is just being rewritten."""
-    if (release / "manifest.json").exists():
-        return read_manifest(release)
-    if (release / _PREVIOUS).exists():
-        return read_manifest(release, _PREVIOUS)
+def _read_previous(release: Path) -> Manifest | None:
+    """Return the manifest of the existing or incomplete release, if any."""
+    for name in ("manifest.json", _PREVIOUS):
+        if (release / name).exists():
+            return read_manifest(release, name)
     return None
 
 
-def _stands(release: Path, before: Manifest, settings: PackageSettings, inputs: Inputs) -> bool:
-    """Whether a release is complete and would come out the same."""
+def _is_current(release: Path, before: Manifest, settings: PackageSettings, inputs: Inputs) -> bool:
+    """Return whether a release is complete and would not change."""
     return (
         (release / "manifest.json").exists()
         and before.settings == settings.model_dump()
@@ -206,7 +198,7 @@ def _check_sizes(selection: Selection, settings: PackageSettings, release: Path)
         reasons = ", ".join(f"{name} {count}" for name, count in selection.reasons.items())
         raise ConfigError(
             f"{release}: no pair for {' and '.join(empty)} (pairs: {counts}; other pages: "
-            f"{reasons}); crawl more sites, or try --split-by page or another --split-seed; judge "
+            f"{reasons}). Crawl more sites, or try --split-by page or another --split-seed; judge "
             "more pairs if --matched leaves too few"
         )
     sizes = {name: getattr(settings, name) for name in selection.splits}
@@ -215,23 +207,23 @@ def _check_sizes(selection: Selection, settings: PackageSettings, release: Path)
     few = any(len(selection.splits[name]) < min(sizes[name], _FEW) for name in ("dev", "test"))
     if cut:
         _log.warning(
-            "the pools hold fewer pairs than asked for, all are taken: %s%s",
+            "the pools have fewer pairs than the maximum, all are used: %s%s",
             ", ".join(cut), _MORE if few else "",
         )  # fmt: skip
 
 
 def _warn_of_unknown_words(selection: Selection, inputs: Inputs) -> None:
-    """Name the languages of pages whose captions have no token that the train pool has."""
-    lost = [item.key for item in selection.rejects if item.reason.startswith("empty_tokens:")]
+    """Warn of pages whose captions share no token with the train pool, by language."""
+    keys = [item.key for item in selection.rejects if item.reason.startswith("empty_tokens:")]
     rows = inputs.pages.rows
-    counts = Counter(rows[key].lang or "unknown" for key in lost)
+    counts = Counter(rows[key].lang or "unknown" for key in keys)
     if counts:
         pages = Counter(row.lang or "unknown" for row in rows.values() if row.caption)
         shares = (f"{lang} {count} of {pages[lang]}" for lang, count in counts.most_common())
         _log.warning(
             "%d pages are rejects, as no word or letter of their captions is in the train pool "
             "(captions by language: %s): crawl more sites in these languages, or all of them into "
-            "a new folder with --split-by page", len(lost), ", ".join(shares),
+            "a new folder with --split-by page", len(keys), ", ".join(shares),
         )  # fmt: skip
 
 
@@ -248,42 +240,43 @@ def _fingerprints(selection: Selection, inputs: Inputs) -> dict[str, dict[str, s
 def _warn_of_replacing(
     release: Path, before: Manifest, fingerprints: Mapping[str, Mapping[str, str]]
 ) -> None:
-    """Name the splits and tokenizers of a release that are not in the one that replaces it."""
-    lost = {
-        split: [name for name, found in tracks.items() if fingerprints[split].get(name) != found]
+    """Warn of splits and tokenizers whose fingerprints change."""
+    changed = {
+        split: [name for name, old in tracks.items() if fingerprints[split].get(name) != old]
         for split, tracks in before.fingerprints.items()
     }
-    named = [f"{split} ({', '.join(names)})" for split, names in lost.items() if names]
-    if named:
+    texts = [f"{split} ({', '.join(names)})" for split, names in changed.items() if names]
+    if texts:
         _log.warning(
-            "%s: the release there is replaced by one with other pairs or captions: the "
-            "fingerprints of %s change; runs and submissions made with it do not fit the new one",
-            release, ", ".join(named),
+            "%s: replacing the release by one with other pairs or captions: the fingerprints of %s "
+            "change; runs and submissions made with the old one do not fit the new one",
+            release, ", ".join(texts),
         )  # fmt: skip
 
 
 def _count_learned(release: Path, inputs: Inputs, selection: Selection) -> dict[Split, int]:
-    """Count pairs of dev and test in the train pool of the crawl, and warn, if pools are new."""
+    """Count dev and test pairs in the train pool of the crawl, with a warning, if pools differ."""
     if inputs.split == inputs.learned:
         return {}
-    found: dict[Split, int] = {
+    learned: dict[Split, int] = {
         split: sum(
             inputs.learned.pool_of(inputs.pages.rows[key].site, key) == "train" for key in keys
         )
         for split, keys in selection.splits.items()
         if split != "train"
     }
-    counts = [f"{n} of {len(selection.splits[name])} pairs of {name}" for name, n in found.items()]
+    sizes = {split: len(keys) for split, keys in selection.splits.items()}
+    counts = [f"{n} of {sizes[split]} pairs of {split}" for split, n in learned.items()]
     _log.warning(
-        "%s: its pools are not those of split.toml, on whose train pool the vocabularies were "
-        "learned, and detector weights if they were trained on these captures (tiny-web was not): "
-        "%s were in it; the manifest and the card say so", release, " and ".join(counts),
+        "%s: its pools differ from split.toml. The vocabularies were learned on that train pool, "
+        "and so were detector weights trained on these captures (tiny-web was not). %s were in it; "
+        "the manifest and the card record this", release, " and ".join(counts),
     )  # fmt: skip
-    return found
+    return learned
 
 
 def _clear(release: Path) -> None:
-    """Make a release incomplete before it is rewritten, keeping its settings for a next run."""
+    """Make a release incomplete before it is rewritten; keep its settings for the next run."""
     release.mkdir(parents=True, exist_ok=True)
     if (release / "manifest.json").exists():
         (release / "manifest.json").replace(release / _PREVIOUS)
@@ -303,82 +296,84 @@ def _write(
 ) -> Manifest:
     pages = inputs.pages
     statistics = ReleaseStatistics(capture_columns(pages.rows))
-    pairs: dict[Split, list[Pair]] = {}
+    pairs: list[Pair] = []
     shapes: dict[str, list[int] | None] = {}
     for split, keys in selection.splits.items():
         counted = statistics.splits[split]
-        h5 = Path(DATA_FOLDER) / f"{split}.h5"
-        npy = Path(DATA_FOLDER) / f"{split}_ims.npy" if settings.npy else None
-        part = release / npy if npy else None
-        hashes = _write_images(features, keys, release / h5, part, counted)
-        pairs[split] = _pairs(split, keys, inputs, hashes)
-        for pair in pairs[split]:
-            counted.add_pair(pair)
+        h5, npy = f"{DATA_FOLDER}/{split}.h5", f"{DATA_FOLDER}/{split}_ims.npy"
+        npy_path = release / npy if settings.npy else None
+        hashes = _write_images(features, keys, release / h5, npy_path, counted)
+        for index, (key, regions_sha256) in enumerate(zip(keys, hashes, strict=True)):
+            row, flags = pages.rows[key], ",".join(sorted(pages.flags.get(key, ())))
+            pairs.append(Pair(
+                key, split, index, row.url, row.site, row.caption or "", row.caption_source,
+                row.lang, row.phash, regions_sha256, flags,
+            ))  # fmt: skip
+            counted.add_pair(pairs[-1])
         for track, ids in pages.ids.items():
             counted.tracks[track] = TokenStatistics()
             for key in keys:
                 counted.tracks[track].add(ids[key])
-        for name in [h5, *([npy] if npy else [])]:
-            shapes[name.as_posix()] = [len(keys), *features.dataset.shape[1:]]
+        shape = [len(keys), *features.dataset.shape[1:]]
+        shapes |= dict.fromkeys([h5, npy] if settings.npy else [h5], shape)
     shapes |= dict.fromkeys(_write_texts(release, inputs, selection))
-    write_pairs(release / "pairs.parquet", [pair for split in SPLITS for pair in pairs[split]])
+    write_pairs(release / "pairs.parquet", pairs)
     write_rejects(release / "rejects.parquet", selection.rejects)
     licences: dict[str, int] = {}
     if pages.sites is not None:
-        hosts = (pair.site for split in SPLITS for pair in pairs[split])
-        licences = write_licences(release / LICENCES, pages.sites, hosts)
+        licences = write_licences(release / LICENCES, pages.sites, (pair.site for pair in pairs))
         shapes[LICENCES] = None
     times = sorted(row.fetched_at for row in pages.rows.values() if row.fetched_at)
     verdicts: dict[Split, dict[str, int]] = {}
     if (judged := inputs.judged) is not None:
         for split, keys in selection.splits.items():
-            verdicts[split] = ranked(Counter(judged.get(key, "not judged") for key in keys))
+            verdicts[split] = sort_counts(Counter(judged.get(key, "not judged") for key in keys))
     description = ReleaseDescription(
         statistics,
         inputs.vocabularies,
-        len(pages.plan),
-        selection.reasons,
-        (times[0], times[-1]) if times else ("", ""),
-        verdicts,
-        inputs.learned,
-        _count_learned(release, inputs, selection),
-        licences,
-        detector={
-            name: str(value)
-            for name, value in sorted(features.attributes.items())
-            if name not in OF_FILE
-        },
+        listed=len(pages.plan),
+        rejects=selection.reasons,
+        fetched=(times[0], times[-1]) if times else ("", ""),
+        verdicts=verdicts,
+        learned_split=inputs.learned,
+        learned=_count_learned(release, inputs, selection),
+        licences=licences,
+        detector={name: str(value) for name, value in sorted(_detector(features).items())},
     )
     return _describe(release, inputs, settings, selection, description, shapes)
 
 
+def _detector(features: Features) -> dict[str, Any]:
+    """Return the attributes of a feature file that describe its detector."""
+    return {name: value for name, value in features.attributes.items() if name not in OF_FILE}
+
+
 def _write_images(
-    features: Features, keys: Sequence[str], h5: Path, matrix: Path | None,
+    features: Features, keys: Sequence[str], h5: Path, npy_path: Path | None,
     statistics: SplitStatistics,
 ) -> list[str]:  # fmt: skip
-    """Copy the features of some pages to ``h5``, a few at a time, in the order of ``keys``.
+    """Copy the features of some pages to ``h5``, in the order of ``keys``, and count their regions.
 
-    ``matrix`` is a second file for the regions alone, as the authors' loader reads them.
+    ``npy_path`` is a second file of the regions alone, for the authors' loader.
 
     Returns:
-        Hash of each page's regions as stored.
+        Hashes of the pages' regions as stored.
 
     Raises:
         FormatError: If a page's features are not finite.
     """
-    place = {key: row for row, key in enumerate(features.keys)}
-    rows = np.array([place[key] for key in keys], dtype=np.int64)
+    row_of = {key: row for row, key in enumerate(features.keys)}
+    rows = np.array([row_of[key] for key in keys], dtype=np.int64)
     hashes: list[str] = []
-    attributes = {name: value for name, value in features.attributes.items() if name not in OF_FILE}
     with ExitStack() as stack:
         npy: BinaryIO | None = None
         half = features.dataset.dtype.itemsize == 2
-        kind = "<f2" if half else "<f4"
-        if matrix is not None:  # not mapped: a full disk would kill the process
-            npy = stack.enter_context(stack.enter_context(atomic_write(matrix)).open("wb"))
+        dtype = "<f2" if half else "<f4"
+        if npy_path is not None:  # not mapped: a full disk would kill the process
+            npy = stack.enter_context(stack.enter_context(atomic_write(npy_path)).open("wb"))
             shape = (len(keys), REGIONS, DIMENSION)
-            head = {"descr": kind, "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(npy, head)
+            header = {"descr": dtype, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(npy, header)
 
         def batches() -> Iterator[FeatureBatch]:
             starts = range(0, len(rows), _BATCH)
@@ -389,28 +384,17 @@ def _write_images(
                     key = batch.keys[bad.argmax()]
                     raise FormatError(features.path, f"page {key}: regions not finite")
                 if npy is not None:
-                    npy.write(batch.regions.astype(kind, copy=False).tobytes())
+                    npy.write(batch.regions.astype(dtype, copy=False).tobytes())
                 hashes.extend(hash_of(page) for page in batch.regions)
                 statistics.add_regions(batch.n_regions, batch.source)
                 yield batch
 
-        write_features(h5, batches(), attributes, half, len(keys))
+        write_features(h5, batches(), _detector(features), half, len(keys))
     return hashes
 
 
-def _pairs(split: Split, keys: list[str], inputs: Inputs, hashes: list[str]) -> list[Pair]:
-    return [
-        Pair(
-            key, split, index, row.url, row.site, row.caption or "", row.caption_source, row.lang,
-            row.phash, hashes[index], ",".join(sorted(inputs.pages.flags.get(key, ()))),
-        )
-        for index, key in enumerate(keys)
-        if (row := inputs.pages.rows[key])
-    ]  # fmt: skip
-
-
 def _write_texts(release: Path, inputs: Inputs, selection: Selection) -> list[str]:
-    """Write captions, keys and vocabularies, and return their paths."""
+    """Write captions, keys and vocabularies; return their paths."""
     written: list[str] = []
 
     def write(path: str, lines: Iterable[str]) -> None:
@@ -440,19 +424,18 @@ def _describe(
     description: ReleaseDescription,
     shapes: dict[str, list[int] | None],
 ) -> Manifest:
-    """Write card, metadata and, last, the manifest; ``shapes`` has the files written so far."""
+    """Write card, metadata and, last, the manifest; ``shapes`` has the files written before."""
     write_text(release / "DATASET_CARD.md", write_card(description, settings, inputs.split))
     names = [*shapes, "pairs.parquet", "rejects.parquet", "DATASET_CARD.md"]
     files = {name: _entry(release, name, shapes.get(name)) for name in sorted(names)}
     write_json(release / "croissant.json", make_croissant(description, settings, files))
     files["croissant.json"] = _entry(release, "croissant.json")
-    splits = selection.splits
     manifest = Manifest(
         name=settings.name,
         created_at=description.fetched[1],
         split=inputs.split,
         learned_split=None if inputs.split == inputs.learned else inputs.learned,
-        counts={name: len(keys) for name, keys in splits.items()},
+        counts={name: len(keys) for name, keys in selection.splits.items()},
         rejects=description.rejects,
         licences=description.licences,
         fingerprints=_fingerprints(selection, inputs),

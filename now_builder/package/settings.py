@@ -18,76 +18,76 @@ FLAGS = (
 
 
 class PackageSettings(Strict):
-    """Settings of ``package``; ``manifest.json`` keeps them with nothing left open.
+    """Settings of ``package``; ``manifest.json`` stores all of them.
 
-    A setting that is not given is that of the release being replaced, if there is one: which were
-    given is known by ``model_fields_set``. In the manifest, paths are relative to the release.
+    The default of a setting is that of the release to replace, if any; ``model_fields_set`` tells
+    which settings were given. In the manifest, paths are relative to the release.
     """
 
-    train: int = Field(NOW_TRAIN, ge=1, description="Maximum pairs of train.")
-    dev: int = Field(NOW_DEV, ge=1, description="Maximum pairs of dev.")
-    test: int = Field(NOW_TEST, ge=1, description="Maximum pairs of test.")
+    train: int = Field(NOW_TRAIN, ge=1, description="Maximum number of train pairs.")
+    dev: int = Field(NOW_DEV, ge=1, description="Maximum number of dev pairs.")
+    test: int = Field(NOW_TEST, ge=1, description="Maximum number of test pairs.")
     seed: int | None = Field(
-        None, description="Seed of the pools and of the draw from them; by default the crawl's."
+        None, description="Seed of the pools and of the draw from them; default: that of the crawl."
     )
     by: By | None = Field(
         None,
-        description="Unit that is kept together in one of train, dev, test; by default the "
-        "crawl's. The card counts test pairs that were in the crawl's train pool.",
+        description="Unit whose pages stay in one split; default: that of the crawl. With another, "
+        "the card counts dev and test pairs that were in the crawl's train pool.",
     )
     test_sites: str = Field(
         "",
-        description="Text file (a host name or URL a line), or CSV/Parquet with a column site or "
-        "url: these sites, with the hosts below them, are the pool of test, all others are train "
-        "or dev. none: no file.",
+        description="List of the sites of the test pool, with the hosts below them; all others are "
+        "train or dev. Text file with a host name or URL per line, or CSV or Parquet with a column "
+        "site or url; none: no file.",
     )
     matched: list[str] = Field(
         default_factory=list,
-        description="CSV or Parquet with a column url or key and one matched or verdict (true, "
-        "false, match, mismatch, unsure): dev and test are drawn from pairs that match. May be "
-        "repeated, once a judge: a pair they differ on counts as unsure. none: no file.",
+        description="Verdicts on pairs: dev and test are drawn from pairs that match. CSV or "
+        "Parquet with url or key, and matched or verdict (true, false, match, mismatch, unsure). "
+        "Repeatable, one file per judge; if judges differ, the pair is unsure. none: no file.",
     )
     suspects: str = Field(
         "",
-        description="Table with key and clean_prob, such as rank-pairs of pc2-baseline writes: "
-        "pages below --min-clean are left out, unless --matched says that they match. Pages that "
-        "it does not name stay. none: no file.",
+        description="Table of clean probabilities with key and clean_prob, as pc2-baseline "
+        "rank-pairs writes it: pages below --min-clean are left out, unless --matched has them as "
+        "matching. Pages that are not in the table are kept. none: no file.",
     )
     min_clean: float = Field(
-        0.5, ge=0, le=1, description="With --suspects: minimum clean probability of a pair."
+        0.5, ge=0, le=1, description="Minimum clean probability of a pair, with --suspects."
     )
     licensed: str = Field(
         "",
-        description="List of sites, such as sites.csv of pinned make (CSV or Parquet with host, "
-        "licence, repository, commit): keep only pages whose site's licence is Apache, MIT, BSD, "
-        "CC-BY or CC0, so that others may have all of the release. none: no file.",
+        description="List of sites with host, licence, repository, commit (CSV or Parquet, such as "
+        "sites.csv of pinned make): only pages of sites with a licence of Apache, MIT, BSD, CC-BY "
+        "or CC0 are kept, so that the complete release may be published. none: no file.",
     )
     never: str = Field(
         "",
-        description="Text file of hosts, one a line, as crawl --never takes it: pages of these and "
-        "of hosts below them are left out, such as those whose owners ask for it. none: no file.",
+        description="Text file of hosts to leave out, one per line, with all hosts below them, as "
+        "for crawl --never; for example hosts whose owners ask for it. none: no file.",
     )
     languages: str = Field(
         "all",
         pattern=r"^all$|^[a-z]{2,3}(,[a-z]{2,3})*$",
-        description="Languages to keep, such as zh,en (und: undecided); all keeps all.",
+        description="Languages to keep, such as zh,en (und: undecided), or all.",
     )
     drop: str = Field(
         "blank,personal_data",
-        description="Flags whose pages are left out, such as blank,error_page; none drops none. "
-        f"Flags: {', '.join(FLAGS)}. consent_wall takes reading the elements of all pages.",
+        description="Flags whose pages are left out, such as blank,error_page, or none. "
+        f"Flags: {', '.join(FLAGS)}. consent_wall reads the elements of all pages.",
     )
     duplicate_captions: Literal["keep", "exact"] = Field(
-        "keep", description="exact: keep one of the captions equal after case folding."
+        "keep", description="Captions that are equal except for case: keep all, or one (exact)."
     )
     npy: bool = Field(False, description="Also write {split}_ims.npy for the authors' loader.")
     name: str = Field("Rebuilt Noise of Web", min_length=1, description="Name of the dataset.")
     licence: str = Field(
         "other",
         pattern=r"^[a-z0-9][a-z0-9.+-]*$",
-        description="Licence id as the hub writes it, in lower case (cc-by-nc-4.0, other …).",
+        description="Licence id of the Hugging Face hub in lower case (cc-by-nc-4.0, other …).",
     )
-    contact: str = Field("", description="Address for requests of removal, for the card.")
+    contact: str = Field("", description="Contact for removal requests, shown on the card.")
 
     @field_validator("matched", mode="before")
     @classmethod
@@ -109,15 +109,15 @@ class PackageSettings(Strict):
 
     @property
     def kept_languages(self) -> frozenset[str]:
-        """Languages whose pages are kept (``und``: undecided); empty for all."""
+        """Languages to keep (``und``: undecided); empty: all."""
         return _names(self.languages, "all")
 
     @property
     def dropped_flags(self) -> frozenset[str]:
-        """Flags that keep a page out."""
+        """Flags whose pages are left out."""
         return _names(self.drop, "none")
 
 
 def _names(text: str, empty: str) -> frozenset[str]:
-    """Split a list at its commas; the word ``empty`` is the empty list."""
+    """Split a comma-separated list; the word ``empty`` is the empty list."""
     return frozenset() if text == empty else frozenset(text.split(","))

@@ -1,1 +1,1 @@
-"""Captions to ids: jieba, BPE and BERT."""
+"""Tokenize captions with Jieba, BPE, BERT, or a user's tokenizer."""

@@ -1,4 +1,4 @@
-"""BERT's WordPiece: a vocabulary from the hub, from a folder, or learned here."""
+"""BERT's WordPiece tokenizer: load it from the hub or a folder, or learn one."""
 
 import logging
 import urllib.error
@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import PreTokenizer
 
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import SPECIALS
-from now_builder.tokenize.library import LibraryTokenizer, alphabet, encoded
+from now_builder.tokenize.library import LibraryTokenizer, alphabet, encode
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _FILES = ["vocab.txt", "tokenizer.json", "tokenizer_config.json"]
 def make_bert(
     choice: str, captions: Iterable[str], vocabulary: int, min_frequency: int
 ) -> LibraryTokenizer:
-    """Load or learn (:func:`learn_wordpiece`) a BERT tokenizer."""
+    """Load a BERT tokenizer or learn one, by the setting ``bert``."""
     if choice == "learn":
         return learn_wordpiece(captions, vocabulary, min_frequency)
     if choice != "auto":
@@ -35,17 +35,17 @@ def make_bert(
         return load_bert(MULTILINGUAL)
     except ConfigError as error:
         _log.warning(
-            "%s; a WordPiece vocabulary is learned here instead of %s: the bert track of this "
+            "%s. Learning a WordPiece vocabulary instead of using %s: the bert track of this "
             "dataset is not that of the paper", error, MULTILINGUAL,
         )  # fmt: skip
         return learn_wordpiece(captions, vocabulary, min_frequency)
 
 
 def load_bert(choice: str) -> LibraryTokenizer:
-    """Load the tokenizer of a local folder, else of the hub's cache, else of the hub.
+    """Load a tokenizer from a folder, else from the hub's cache, else from the hub.
 
     Raises:
-        ConfigError: If there is no tokenizer, or it is not a WordPiece tokenizer.
+        ConfigError: If there is none, or it is not a WordPiece tokenizer.
     """
     folder = Path(choice) if Path(choice).is_dir() else _from_hub(choice)
     if not any((folder / name).is_file() for name in _FILES[:2]):
@@ -59,16 +59,16 @@ def load_bert(choice: str) -> LibraryTokenizer:
     backend.no_truncation()
     backend.no_padding()
     name = choice if not Path(choice).is_dir() else f"folder {folder.resolve().name}"
-    about = f"{name}, {backend.get_vocab_size()} tokens (transformers {version('transformers')})"
-    backend.pre_tokenizer = _within_limit(backend.pre_tokenizer, backend.model)
-    return LibraryTokenizer("bert", about, backend, _CONTROL)
+    source = f"{name}, {backend.get_vocab_size()} tokens (transformers {version('transformers')})"
+    backend.pre_tokenizer = _limit_words(backend.pre_tokenizer, backend.model)
+    return LibraryTokenizer("bert", source, backend, _CONTROL)
 
 
-def _within_limit(splitter: PreTokenizer | None, model: models.WordPiece) -> PreTokenizer:
-    """Cut a splitter's words, between letters, into pieces within the model's length limit.
+def _limit_words(splitter: PreTokenizer | None, model: models.WordPiece) -> PreTokenizer:
+    """Extend a splitter to cut words that are longer than the model's limit.
 
-    WordPiece takes a longer word for unknown as a whole; in scripts without spaces that is a
-    sentence. A higher limit does not help: the time grows with the cube of a word's length.
+    WordPiece makes a longer word one unknown token; in scripts without spaces it is a sentence. A
+    higher limit does not help: the time grows with the cube of a word's length.
     """
     longest = f".{{1,{model.max_input_chars_per_word}}}"
     pieces = pre_tokenizers.Split(Regex(rf"{longest}\y|{longest}"), behavior="isolated")
@@ -77,7 +77,7 @@ def _within_limit(splitter: PreTokenizer | None, model: models.WordPiece) -> Pre
 
 def _backend(folder: Path) -> tokenizers.Tokenizer:
     if not (folder / _FILES[0]).is_file():
-        # Without vocab.txt, transformers takes the tokens of tokenizer.json but not its settings.
+        # Without vocab.txt, transformers reads the tokens of tokenizer.json but not its settings.
         return tokenizers.Tokenizer.from_file(str(folder / _FILES[1]))
     from transformers import BertTokenizer as Fast
 
@@ -94,32 +94,31 @@ def _from_hub(name: str) -> Path:
         if any((cached / file).is_file() for file in _FILES[:2]):
             return cached
     except (HFValidationError, OSError, ValueError):
-        pass  # not in the cache; the errors below say what is wrong with the name
+        pass  # not in the cache; the errors below name the problem
     if constants.HF_HUB_OFFLINE:
         raise ConfigError(f"bert: {name} is neither a folder nor in the hub's cache (offline)")
     try:
-        # The hub's own client retries a missing network for minutes.
+        # Without network, the hub's client would retry for minutes.
         urllib.request.urlopen(constants.ENDPOINT, timeout=10).close()  # noqa: S310 - https
         return Path(snapshot_download(name, allow_patterns=_FILES))
     except (urllib.error.URLError, HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
         raise ConfigError(
-            f"bert: {name} is neither a folder nor to be had from {constants.ENDPOINT} ({error})"
+            f"bert: {name} is neither a folder nor available from {constants.ENDPOINT} ({error})"
         ) from None
 
 
 def learn_wordpiece(
     captions: Iterable[str], vocabulary: int, min_frequency: int
 ) -> LibraryTokenizer:
-    """Learn a cased WordPiece vocabulary; Chinese characters are words of their own.
+    """Learn a cased WordPiece vocabulary; each Chinese character is a word.
 
-    A character outside the alphabet is unknown by itself, not together with its word, which in
-    scripts without spaces is a sentence. Pieces that no caption is cut into (steps on the way to
-    longer ones) are dropped but for single letters: in new text such a piece would win over
-    shorter ones, and it is in no vocabulary.
+    A character outside the alphabet becomes unknown alone, without its word, which is a sentence in
+    scripts without spaces. Tokens that occur in no caption are removed, except single characters:
+    in new text they would replace shorter tokens, but the vocabulary lacks them.
 
     Differs:
-        The trainer numbers the characters inside words in the order of a randomly seeded hash map,
-        so its ties fall differently in each run; here they are numbered beforehand, by code point.
+        The library's trainer numbers the characters within words in the order of a randomly seeded
+        hash map, so its ties differ between runs; here they are numbered first, by code point.
     """
     normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
     untrained = models.WordPiece(unk_token=_UNK)
@@ -127,7 +126,7 @@ def learn_wordpiece(
     codes = "".join(f"\\x{{{ord(character):x}}}" for character in characters)
     others = pre_tokenizers.Split(Regex(rf"[^\p{{Han}}{codes}]"), behavior="isolated")
     words = pre_tokenizers.Sequence([others, pre_tokenizers.BertPreTokenizer()])
-    splitter = _within_limit(words, untrained)
+    splitter = _limit_words(words, untrained)
 
     def is_whole(word: str) -> bool:
         pieces = splitter.pre_tokenize_str(normalizer.normalize_str(word))
@@ -146,13 +145,13 @@ def learn_wordpiece(
     )
     learner.train_from_iterator(captions, trainer)
     learned = learner.get_vocab()
-    used = {token for each in encoded(learner, captions, "bert") for token in each.tokens}
+    used = {token for encoding in encode(learner, captions, "bert") for token in encoding.tokens}
     used |= {_UNK, *(token for token in learned if len(token.removeprefix("##")) == 1)}
-    kept = sorted(used.intersection(learned), key=learned.__getitem__)
-    numbered = {token: number for number, token in enumerate(kept)}
-    backend = tokenizers.Tokenizer(models.WordPiece(numbered, unk_token=_UNK))
+    tokens = sorted(used.intersection(learned), key=learned.__getitem__)
+    ids = {token: number for number, token in enumerate(tokens)}
+    backend = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=_UNK))
     backend.normalizer, backend.pre_tokenizer = normalizer, splitter
     backend.decoder = decoders.WordPiece()
-    about = f"WordPiece, {len(numbered)} tokens, learned here, not {MULTILINGUAL}"
-    about += f" (tokenizers {version('tokenizers')})"
-    return LibraryTokenizer("bert", about, backend, _CONTROL)
+    source = f"WordPiece, {len(ids)} tokens, learned here, not {MULTILINGUAL}"
+    source += f" (tokenizers {version('tokenizers')})"
+    return LibraryTokenizer("bert", source, backend, _CONTROL)

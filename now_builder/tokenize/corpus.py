@@ -1,4 +1,4 @@
-"""The captions of a crawl, and their tokens: cut shard by shard into files on disk."""
+"""Stream the captions of a crawl, and cut them into tokens shard by shard, on disk."""
 
 import json
 import os
@@ -21,16 +21,16 @@ from now_builder.formats.split import Split, SplitPlan
 from now_builder.program.progress import Progress
 
 PARALLEL_FROM = 5_000
-"""Number of captions from which worker processes save more time than their start takes."""
+"""Minimum number of captions for worker processes; with fewer, their start takes too long."""
 
 
 @runtime_checkable
 class CaptionTokenizer(Protocol):
-    """A tokenizer that is ready to use; it can be pickled for a worker process.
+    """A tokenizer that is ready to use and can be pickled for a worker process.
 
     Attributes:
         source: Origin of the tokens, stored with the vocabulary.
-        vocabulary: All tokens in order, or ``None`` for those that occur in the train pool.
+        vocabulary: All tokens in order; ``None``: those that occur in the train pool.
     """
 
     name: str
@@ -42,7 +42,7 @@ class CaptionTokenizer(Protocol):
         ...
 
     def save(self, path: Path) -> None:
-        """Write a file to cut new text with; nothing if the library alone can."""
+        """Write a file for cutting new text, unless the library suffices."""
         ...
 
 
@@ -55,8 +55,8 @@ class Corpus:
 
     def of_shard(self, shard: int) -> Iterator[tuple[str, str, Split]]:
         """Yield key, caption and pool of each page that was captured and has a caption."""
-        for key, site, text in read_texts(self.captures, shard):
-            yield key, text, self.split.pool_of(site, key)
+        for key, site, caption in read_texts(self.captures, shard):
+            yield key, caption, self.split.pool_of(site, key)
 
     def __iter__(self) -> Iterator[tuple[str, str, Split]]:
         """Yield key, caption and pool of the pages of all shards."""
@@ -66,11 +66,11 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class TrainCaptions:
-    """The captions of the train pool, for as many passes as a learner needs.
+    """The captions of the train pool; can be iterated repeatedly.
 
     Attributes:
         total: Number of captions in the train pool.
-        at_most: Maximum number of captions to yield; a learner's memory grows with them.
+        at_most: Maximum number of captions to yield, which limits the memory of learning.
     """
 
     corpus: Corpus
@@ -79,20 +79,20 @@ class TrainCaptions:
 
     def __iter__(self) -> Iterator[str]:
         """Yield the captions of the train pool, or ``at_most`` of them, evenly spread."""
-        wanted = min(self.at_most, self.total)
+        count = min(self.at_most, self.total)
         train = (caption for _, caption, pool in self.corpus if pool == "train")
         for number, caption in enumerate(train):
-            if (number + 1) * wanted // self.total > number * wanted // self.total:
+            if (number + 1) * count // self.total > number * count // self.total:
                 yield caption
 
 
 @dataclass(frozen=True, slots=True)
 class ShardCutter:
-    """Cut the captions of a corpus shard by shard, here or in worker processes.
+    """Cut the captions of a corpus shard by shard, in this process or in workers.
 
     Attributes:
-        parts: Folder for one file a shard: the shard's distinct tokens as JSON, then a line for
-            each caption with its key and the positions of its tokens in that list.
+        parts: Folder for one file per shard: the shard's distinct tokens as JSON, then a line per
+            caption with its key and the positions of its tokens in that list.
     """
 
     corpus: Corpus
@@ -102,8 +102,7 @@ class ShardCutter:
     def cut_all(self, pages: int) -> Counter[str]:
         """Cut all shards and count the tokens of the train pool.
 
-        A large corpus is cut by one process a core. Memory holds one shard a process, and the
-        counted tokens.
+        A large corpus is cut by one process per core, each with one shard in memory.
 
         Raises:
             ConfigError: If a process was killed.
@@ -113,9 +112,9 @@ class ShardCutter:
         with Progress(name, pages, "caption") as progress, ExitStack() as stack:
             outcomes: Iterator[tuple[int, Counter[str]]] = map(self.cut_shard, shards)
             if pages >= PARALLEL_FROM:
-                # Spawned, not forked: this process may hold threads of other libraries by now.
+                # Spawned, not forked: libraries may have started threads in this process.
                 cores, context = len(os.sched_getaffinity(0)), get_context("spawn")
-                pool = ProcessPoolExecutor(cores, context, _join, (self,))
+                pool = ProcessPoolExecutor(cores, context, _initialize_worker, (self,))
                 outcomes = stack.enter_context(pool).map(_cut_shard, shards)
             try:
                 for count, tokens in outcomes:
@@ -123,53 +122,55 @@ class ShardCutter:
                     progress.add(count)
             except BrokenProcessPool:
                 raise ConfigError(
-                    f"{name}: a worker process was killed (out of memory?); run tokenize again to "
-                    "go on, on fewer cores: taskset -c 0,1 now-builder tokenize …"
+                    f"{name}: a worker process was killed (out of memory?). Resume with fewer "
+                    "cores: taskset -c 0,1 now-builder tokenize …"
                 ) from None
         return train
 
     def cut_shard(self, shard: int) -> tuple[int, Counter[str]]:
-        """Write a shard's file; return its number of captions and its tokens in the train pool."""
+        """Write a shard's file; return its number of captions and its train tokens."""
         captions = list(self.corpus.of_shard(shard))
-        places: defaultdict[str, int] = defaultdict()
-        places.default_factory = places.__len__
+        positions: defaultdict[str, int] = defaultdict()
+        positions.default_factory = positions.__len__
         train: Counter[str] = Counter()
         lines = []
         cut = self.tokenizer.cut(caption for _, caption, _ in captions)
         for (key, _, pool), tokens in zip(captions, cut, strict=True):
             if pool == "train":
                 train.update(tokens)
-            lines.append(f"{key}\t{to_line([places[token] for token in tokens])}\n")
-        text = "".join([json.dumps([*places]), "\n", *lines])
+            lines.append(f"{key}\t{to_line([positions[token] for token in tokens])}\n")
+        text = "".join([json.dumps([*positions]), "\n", *lines])
         (self.parts / f"{shard:09d}").write_text(text, encoding="utf-8")
         return len(captions), train
 
 
-def renumbered(parts: Path, word2idx: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
+def read_ids(parts: Path, word2idx: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
     """Yield key and ids (as text) of each caption, from the files of all shards in order."""
     for part in sorted(parts.iterdir()):
         with part.open(encoding="utf-8") as lines:
             tokens = json.loads(next(lines))
-            ids = {str(place): str(word2idx.get(token, UNK)) for place, token in enumerate(tokens)}
+            ids = {
+                str(number): str(word2idx.get(token, UNK)) for number, token in enumerate(tokens)
+            }
             ids[""] = ""
             for line in lines:
-                key, _, places = line.rstrip("\n").partition("\t")
-                yield key, [ids[place] for place in places.split(",")]
+                key, _, positions = line.rstrip("\n").partition("\t")
+                yield key, [ids[position] for position in positions.split(",")]
 
 
-_joined: list[ShardCutter] = []
+_cutter: list[ShardCutter] = []
 """The cutter of this worker process."""
 
 
-def _join(cutter: ShardCutter) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads as well would be too many
+def _initialize_worker(cutter: ShardCutter) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one process per core needs no threads
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops it
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    _joined[:] = [cutter]
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    _cutter[:] = [cutter]
 
 
-def _leave_with_parent() -> None:
-    """End this process when the command ends, even if that was killed."""
+def _exit_with_parent() -> None:
+    """Exit when the parent process ends, even if it was killed."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -177,4 +178,4 @@ def _leave_with_parent() -> None:
 
 
 def _cut_shard(shard: int) -> tuple[int, Counter[str]]:
-    return _joined[0].cut_shard(shard)
+    return _cutter[0].cut_shard(shard)

@@ -1,4 +1,4 @@
-"""Jieba: segmentation of Chinese by dictionary and HMM, as in ``jieba.lcut``."""
+"""Jieba: Chinese word segmentation with a dictionary and an HMM, as in ``jieba.lcut``."""
 
 import warnings
 from collections.abc import Iterable, Iterator
@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 _LONGEST = 4096
-"""Maximum characters cut at once, longer than any description: Jieba's time grows with the square
-of a run."""
+"""Maximum number of characters per call, more than any description has: time is quadratic."""
 
 
 def cut_words(text: str) -> list[str]:
-    """Cut a text as ``jieba.lcut`` does, a very long one in pieces."""
+    """Cut a text as ``jieba.lcut`` does; very long texts are cut in pieces."""
     pieces = (text[start : start + _LONGEST] for start in range(0, len(text), _LONGEST))
     return [token for piece in pieces for token in jieba_library().lcut(piece)]
 
@@ -22,7 +21,7 @@ def cut_words(text: str) -> list[str]:
 def jieba_library() -> Any:
     """Load Jieba's dictionary without its cache, a marshal file in a shared folder."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # jieba 0.42 has invalid escapes, asks pkg_resources
+        warnings.simplefilter("ignore")  # jieba 0.42 has invalid escapes and uses pkg_resources
         import jieba
     library = jieba.Tokenizer()
     library.FREQ, library.total = library.gen_pfdict(library.get_dict_file())
@@ -31,7 +30,7 @@ def jieba_library() -> Any:
 
 
 class JiebaTokenizer:
-    """Jieba in its default mode with its own dictionary (:func:`cut_words`); learns nothing."""
+    """Jieba in its default mode with its own dictionary (:func:`cut_words`)."""
 
     name = "jieba"
     vocabulary: list[str] | None = None
@@ -45,7 +44,7 @@ class JiebaTokenizer:
         """Cut a stream of captions."""
         for caption in captions:
             tokens = cut_words(caption)
-            yield tokens if self.white_space else [item for item in tokens if item.strip()]
+            yield tokens if self.white_space else [token for token in tokens if token.strip()]
 
     def save(self, path: Path) -> None:
-        """Do nothing: library and version, named in ``source``, suffice."""
+        """Do nothing: the library suffices; ``source`` names its version."""

@@ -1,4 +1,4 @@
-"""Tokenizers of the ``tokenizers`` library: BPE learned here, or one read from a user's file."""
+"""Tokenizers of the ``tokenizers`` library: learn BPE, or read a user's file."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from now_builder.formats.io import write_text
 
 BATCH = 1000
 UNKNOWN = SPECIALS[UNK]
-"""The token of text for which a tokenizer has no token."""
+"""The unknown token."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
@@ -30,8 +30,8 @@ class LibraryTokenizer:
     """A tokenizer of the library, learned here or loaded.
 
     Args:
-        control: Tokens that stand for no text, besides those that the tokenizer calls special.
-        file: A user's file that it was read from, whose vocabulary is used as it is.
+        control: Tokens that do not represent text, in addition to the special tokens.
+        file: User's file that it was read from; its vocabulary is used unchanged.
     """
 
     name: str
@@ -48,13 +48,13 @@ class LibraryTokenizer:
             self.vocabulary = [token for token in self._tokens.values() if token != UNKNOWN]
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
-        """Cut a stream of captions; special tokens that a caption spells out are unknown."""
-        for encoding in encoded(self.backend, captions, self.file or self.source):
-            # By id, not by encoding.tokens: for an unknown token some models give the text.
+        """Cut a stream of captions; special tokens in the text of a caption become unknown."""
+        for encoding in encode(self.backend, captions, self.file or self.source):
+            # encoding.tokens has the text of unknown tokens in some models.
             yield [self._tokens[number] for number in encoding.ids]
 
     def save(self, path: Path) -> None:
-        """Write a file that ``tokenizers.Tokenizer.from_file`` reads; a user's file unchanged."""
+        """Write a file for ``tokenizers.Tokenizer.from_file``; a user's file is copied."""
         if self.file is not None:
             write_text(path, self.file.read_bytes().decode())
         else:
@@ -62,24 +62,24 @@ class LibraryTokenizer:
 
 
 def text_tokens(backend: tokenizers.Tokenizer, control: Iterable[str]) -> dict[int, str]:
-    """Return the token of each id, in order; ``<unk>`` for tokens that stand for no text.
+    """Return the token of each id, in order; ``<unk>`` for tokens that do not represent text.
 
-    Those are the tokenizer's special tokens, our own specials and ``control``: a caption that
-    contains one of them as text must not get its id.
+    They are the tokenizer's special tokens, our special tokens and ``control``: a caption with the
+    text of one must not get its id.
     """
     added = backend.get_added_tokens_decoder().values()
-    outside = {*SPECIALS, *control, *(token.content for token in added if token.special)}
+    excluded = {*SPECIALS, *control, *(token.content for token in added if token.special)}
     ids = sorted(backend.get_vocab().items(), key=itemgetter(1))
-    return {number: UNKNOWN if token in outside else token for token, number in ids}
+    return {number: UNKNOWN if token in excluded else token for token, number in ids}
 
 
-def encoded(
+def encode(
     backend: tokenizers.Tokenizer, captions: Iterable[str], origin: Path | str
 ) -> Iterator[tokenizers.Encoding]:
     """Encode a stream of captions in batches, without start and end tokens.
 
     Raises:
-        FormatError: If the tokenizer fails on a caption; ``origin`` is its file or source.
+        FormatError: If the tokenizer fails on a caption; the message names ``origin``.
     """
     stream = iter(captions)
     while batch := list(islice(stream, BATCH)):
@@ -91,10 +91,10 @@ def encoded(
 
 
 def alphabet(captions: Iterable[str], limit: int) -> list[str]:
-    """Return the most frequent characters, sorted; ties are broken by code point.
+    """Return the ``limit`` most frequent characters, sorted by code point, which breaks ties.
 
     Differs:
-        The trainer's own limit drops tied characters in the order of a randomly seeded hash map.
+        The library's trainer breaks ties by the order of a randomly seeded hash map.
     """
     counts: Counter[str] = Counter()
     for caption in captions:
@@ -103,7 +103,7 @@ def alphabet(captions: Iterable[str], limit: int) -> list[str]:
 
 
 LONGEST = 16
-"""Maximum characters of a token: a sentence repeated on every page of a site is not a word."""
+"""Maximum length of a token in characters; a sentence repeated on all pages must not become one."""
 
 _CJK = r"\p{Han}\p{Hiragana}\p{Katakana}\x{30FC}\x{3005}"
 _PIECE = (
@@ -118,21 +118,21 @@ _BYTES = [f"<0x{value:02X}>" for value in range(256)]
 
 
 def learn_bpe(captions: Iterable[str], vocabulary: int, min_frequency: int) -> LibraryTokenizer:
-    """Learn merges on captions, which are first split at spaces, punctuation and script changes.
+    """Learn BPE merges on captions, split first at spaces, punctuation and script changes.
 
-    Joined and with bytes decoded, the tokens of a caption are the caption. The vocabulary holds
-    special tokens, the 256 bytes, the most frequent characters (up to half of it), and merges.
+    The vocabulary contains special tokens, the 256 bytes, the most frequent characters (at most
+    half of it), and merges. The tokens of a caption, joined and with bytes decoded, restore it.
 
     Source:
         Sennrich, Haddow and Birch (ACL 2016); byte fallback as in SentencePiece.
     """
-    room = vocabulary - len(SPECIALS) - len(_BYTES)
-    characters = alphabet(captions, min(vocabulary // 2, room))
+    learned_size = vocabulary - len(SPECIALS) - len(_BYTES)
+    characters = alphabet(captions, min(vocabulary // 2, learned_size))
     learner = tokenizers.Tokenizer(models.BPE())
     pieces = pre_tokenizers.Split(Regex(_PIECE), behavior="isolated")
     learner.pre_tokenizer = pieces
     trainer = trainers.BpeTrainer(
-        vocab_size=room,
+        vocab_size=learned_size,
         min_frequency=min_frequency,
         initial_alphabet=characters,
         limit_alphabet=len(characters),
@@ -142,17 +142,17 @@ def learn_bpe(captions: Iterable[str], vocabulary: int, min_frequency: int) -> L
     learner.train_from_iterator(captions, trainer)
     learned = json.loads(learner.to_str())["model"]
     tokens = sorted(learned["vocab"], key=learned["vocab"].__getitem__)
-    numbered = {token: number for number, token in enumerate([*_BYTES, *tokens])}
+    ids = {token: number for number, token in enumerate([*_BYTES, *tokens])}
     merges = [(left, right) for left, right in learned["merges"]]
-    backend = tokenizers.Tokenizer(models.BPE(numbered, merges, byte_fallback=True))
+    backend = tokenizers.Tokenizer(models.BPE(ids, merges, byte_fallback=True))
     backend.pre_tokenizer = pieces
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    about = f"BPE with byte fallback, {len(numbered)} tokens, learned here"
-    return LibraryTokenizer("bpe", f"{about} (tokenizers {version('tokenizers')})", backend)
+    source = f"BPE with byte fallback, {len(ids)} tokens, learned here"
+    return LibraryTokenizer("bpe", f"{source} (tokenizers {version('tokenizers')})", backend)
 
 
 def read_custom(path: Path, name: str) -> LibraryTokenizer:
-    """Read a tokenizer from a file; nothing is learned for it.
+    """Read a user's tokenizer file.
 
     Raises:
         FormatError: If the file is not one of the ``tokenizers`` library.
@@ -160,9 +160,9 @@ def read_custom(path: Path, name: str) -> LibraryTokenizer:
     try:
         text = path.read_bytes().decode()
         backend = tokenizers.Tokenizer.from_str(text)
-        control = _control(json.loads(text))
+        control = _control_tokens(json.loads(text))
     except Exception as error:  # noqa: BLE001 - the Rust side raises the bare class
-        raise FormatError(path, f"not a file of tokenizers ({error})") from None
+        raise FormatError(path, f"not a file of the tokenizers library ({error})") from None
     backend.no_truncation()
     backend.no_padding()
     source = (
@@ -173,34 +173,34 @@ def read_custom(path: Path, name: str) -> LibraryTokenizer:
 
 
 def custom_name(path: Path) -> str:
-    """Return the track's name: the file's name without ``.json`` (and ``.tokenizer``).
+    """Return the track's name: the file name without ``.json`` (and ``.tokenizer``).
 
     Raises:
-        ConfigError: If that is not a safe file name, or is the name of another track.
+        ConfigError: If it is not a safe file name, or is the name of another track.
     """
     name = path.name.removesuffix(".json").removesuffix(".tokenizer")
     if not _NAME.fullmatch(name) or name.lower() in TOKENIZERS:
         raise ConfigError(
-            f"--with {path}: the tokenizer would be called {name!r}, expected 1 to 40 letters, "
-            f"digits, _ or -, and not {', '.join(TOKENIZERS)}; rename the file"
+            f"--with {path}: the name would be {name!r}, expected 1 to 40 letters, digits, _ or -, "
+            f"and not {', '.join(TOKENIZERS)}. Rename the file"
         )
     return name
 
 
-def _control(tree: dict[str, Any]) -> set[str]:
-    """Return the tokens that a file puts around a text, and its unknown token.
+def _control_tokens(tree: dict[str, Any]) -> set[str]:
+    """Return the unknown token of a file and the tokens that its post-processor adds.
 
-    They are read from the JSON, since the library would write out a line for each free id.
+    They are read from the JSON, since the library prints a line for each unused id.
     """
     model = tree["model"]
-    unknown = model.get("unk_token")
-    if model.get("unk_id") is not None:  # Unigram: a place in a list of tokens and scores
-        unknown = model["vocab"][model["unk_id"]][0]
-    around = _around(tree.get("post_processor") or {})
-    return around if unknown is None else {*around, str(unknown)}
+    unk_token = model.get("unk_token")
+    if model.get("unk_id") is not None:  # Unigram: index into a list of tokens and scores
+        unk_token = model["vocab"][model["unk_id"]][0]
+    tokens = _added_tokens(tree.get("post_processor") or {})
+    return tokens if unk_token is None else {*tokens, str(unk_token)}
 
 
-def _around(processor: dict[str, Any]) -> set[str]:
-    pairs = (processor.get(name) for name in ("cls", "sep"))  # of BERT and RoBERTa: token and id
+def _added_tokens(processor: dict[str, Any]) -> set[str]:
+    pairs = (processor.get(name) for name in ("cls", "sep"))  # BERT, RoBERTa: token and id
     tokens = {pair[0] for pair in pairs if pair} | {*processor.get("special_tokens", ())}
-    return tokens.union(*map(_around, processor.get("processors", ())))
+    return tokens.union(*map(_added_tokens, processor.get("processors", ())))

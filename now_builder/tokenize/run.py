@@ -1,4 +1,4 @@
-"""Turn the captions of a crawl into ids under each tokenizer; vocabularies see the train pool."""
+"""Tokenize the captions of a crawl; vocabularies are learned on the train pool alone."""
 
 import hashlib
 import logging
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from now_builder import __version__
-from now_builder.config import Strict, build
+from now_builder.config import build
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import (
     TOKENIZERS,
@@ -28,33 +28,28 @@ from now_builder.tokenize.corpus import (
     Corpus,
     ShardCutter,
     TrainCaptions,
-    renumbered,
+    read_ids,
 )
 from now_builder.tokenize.settings import TokenizeSettings
 
 _log = logging.getLogger(__name__)
 
 _LEARN_FROM = 100_000
-"""Captions, evenly spread over the train pool, that merges are learned on: about 1 GB of memory.
-Which tokens occur is counted in the whole pool."""
+"""Maximum number of captions to learn merges on, spread evenly over the train pool; they take about
+1 GB of memory. Token counts are those of the complete pool."""
 _MIN_FREQUENCY = 2
-"""A pair of pieces that occurs only once is not merged: it would be a token of one caption."""
-
-
-class Chosen(Strict):
-    """The choices that change the output, all with values; vocabularies store their own."""
-
-    bpe_vocabulary: int = 10_000
-    bert: str = "auto"
-    bert_vocabulary: int = 32_000
-    jieba_white_space: bool = True
+"""Minimum frequency of a pair to merge; a pair that occurs once would be a token of one caption."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizeSummary:
-    """Number of captions, of those in the train pool, of tokens of each vocabulary.
+    """Summary of a run.
 
-    The tokenizers in ``made`` ran now; the others were finished before.
+    Attributes:
+        pages: Number of captions.
+        learned_on: Number of captions in the train pool.
+        sizes: Number of tokens by vocabulary.
+        made: Tokenizers that ran now; the others were finished before.
     """
 
     pages: int
@@ -63,15 +58,13 @@ class TokenizeSummary:
     made: list[str]
 
     def __str__(self) -> str:
-        text = f"{self.pages} captions; vocabularies from the {self.learned_on} of the train pool "
-        text += "alone: "
-        for place, (name, size) in enumerate(self.sizes.items()):
-            if name in TOKENIZERS:
-                text += f"{', ' if place else ''}{name} {size} tokens"
-            else:
-                text += f"; {name}: the {size} tokens of its file"
-            text += "" if name in self.made else " (unchanged)"
-        return text
+        parts = [
+            f"{name} {size} tokens{'' if name in TOKENIZERS else ' of its file'}"
+            f"{'' if name in self.made else ' (unchanged)'}"
+            for name, size in self.sizes.items()
+        ]
+        learned = f"vocabularies learned on the {self.learned_on} of the train pool alone"
+        return f"{self.pages} captions; {learned}: {', '.join(parts)}"
 
 
 def tokenize(
@@ -80,25 +73,26 @@ def tokenize(
     settings: TokenizeSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> TokenizeSummary:
-    """Write ids and vocabulary of each tokenizer, except where both exist and are up to date.
+    """Write the ids and vocabulary of each tokenizer, unless both exist and are up to date.
 
     ``captions`` gets ``jieba.txt``, ``jieba.vocab.json`` and so on, and the raw
-    ``bpe.tokenizer.json`` and ``bert.tokenizer.json``. Other raw tokenizers in it, from
-    ``settings.with_`` of this run or of earlier ones, are used besides the three. Settings not
-    given stay as the folder was made, or with ``force`` take their defaults.
+    ``bpe.tokenizer.json`` and ``bert.tokenizer.json``. Additional raw tokenizers, from
+    ``settings.with_`` of this run or of earlier ones, are used too. Settings that are not given are
+    those that the folder was made with; with ``force``, the defaults.
 
     Raises:
-        FormatError: If the captures are missing or torn, or a tokenizer's file cannot be read.
-        ConfigError: If the train pool has no caption, a named BERT cannot be loaded, a file's name
-            cannot be a tokenizer's, another command made the folder, or a worker was killed.
+        FormatError: If the captures are missing or damaged, or a tokenizer file cannot be read.
+        ConfigError: If the train pool has no caption, the named BERT cannot be loaded, a file's
+            name is not allowed, another command made the folder, or a worker was killed.
     """
     check_folder_is_ours(captions)
     files = _files(captions, settings)
-    given = settings.model_dump(exclude_none=True, exclude={"with_"})
-    if settings.bert and Path(settings.bert).is_dir():
-        # As a release's files are named: its vocabulary then tells no home folder.
+    given = settings.model_dump(exclude_unset=True, exclude={"with_"})
+    if given.get("bert") and Path(settings.bert).is_dir():
+        # Relative, so that the vocabulary does not reveal the home directory.
         given["bert"] = os.path.relpath(Path(settings.bert).resolve(), captions.resolve())
-    chosen = (Chosen() if force else _as_it_was(captions)).model_copy(update=given)
+    tree = ({} if force else _stored_settings(captions)) | given
+    chosen = build(TokenizeSettings, tree, f"{captions}: extra of a vocabulary")
     corpus = Corpus(captures, read_split(captures / "split.toml"))
     pages, learned_on, content = _survey(corpus)
     with lock_folder(captions):
@@ -106,33 +100,32 @@ def tokenize(
         sizes: dict[str, int] = {}
         made: list[str] = []
         for name in (*TOKENIZERS, *sorted(files)):
-            own = {field: getattr(chosen, field) for field in _OWN.get(name, ())}
-            listed = [*own.values()] or [sha256_of(files[name])]
-            text = f"{__version__}\n{name}\n{listed}\n{content}"
+            options = {field: getattr(chosen, field) for field in _OPTIONS.get(name, ())}
+            values = [*options.values()] or [sha256_of(files[name])]
+            text = f"{__version__}\n{name}\n{values}\n{content}"
             inputs = hashlib.sha256(text.encode()).hexdigest()
-            vocabulary = None if force else _finished(captions, name, inputs, own)
+            vocabulary = None if force else _finished(captions, name, inputs, options)
             if vocabulary is None:
                 made.append(name)
                 tokenizer = _tokenizer(name, corpus, chosen, files, captions, learned_on)
                 extra = {"inputs_sha256": inputs}
-                extra |= {field: str(value) for field, value in own.items()}
+                extra |= {field: str(value) for field, value in options.items()}
                 vocabulary = _make(corpus, tokenizer, captions, pages, learned_on, extra)
             sizes[name] = vocabulary.idx
         return TokenizeSummary(pages, learned_on, sizes, made)
 
 
 def _files(captions: Path, settings: TokenizeSettings) -> dict[str, Path]:
-    """Return the users' own tokenizer files, of this run and of earlier ones; check a new one."""
-    ending = ".tokenizer.json"
-    standing = {p.name.removesuffix(ending): p for p in captions.glob(f"[!.]*{ending}")}
-    files = {name: path for name, path in standing.items() if name not in TOKENIZERS}
+    """Return the user's tokenizer files of this run and of earlier ones; check a new one."""
+    suffix = ".tokenizer.json"
+    files = {path.name.removesuffix(suffix): path for path in captions.glob(f"[!.]*{suffix}")}
     if settings.with_ is not None:
         from now_builder.tokenize.library import custom_name, read_custom
 
         name = custom_name(settings.with_)
-        read_custom(settings.with_, name)  # a file that cannot be read ends the run before any work
+        read_custom(settings.with_, name)  # fail early if it cannot be read
         files[name] = settings.with_
-    return files
+    return {name: path for name, path in files.items() if name not in TOKENIZERS}
 
 
 def _survey(corpus: Corpus) -> tuple[int, int, str]:
@@ -144,36 +137,38 @@ def _survey(corpus: Corpus) -> tuple[int, int, str]:
         digest.update(f"{key}\t{pool}\t{caption}\n".encode())
     if not pools["train"]:
         raise ConfigError(
-            f"{corpus.captures}: no caption in the train pool to learn vocabularies on (captions "
-            f"found: dev {pools['dev']}, test {pools['test']}); crawl more sites, or crawl again "
-            "with another seed or larger share of train"
+            f"{corpus.captures}: no caption in the train pool to learn vocabularies on (captions: "
+            f"dev {pools['dev']}, test {pools['test']}). Crawl more sites, or crawl again with "
+            "another seed or a larger share of train"
         )
     return pools.total(), pools["train"], digest.hexdigest()
 
 
-_OWN = {
+_OPTIONS = {
     "jieba": ("jieba_white_space",),
     "bpe": ("bpe_vocabulary",),
     "bert": ("bert", "bert_vocabulary"),
 }
-"""The settings that a tokenizer depends on."""
+"""Settings that affect a tokenizer."""
 
 
-def _as_it_was(captions: Path) -> Chosen:
-    """Read the settings that a folder's tokenizers were made with; defaults for the others."""
+def _stored_settings(captions: Path) -> dict[str, Any]:
+    """Return the settings that a folder's tokenizers were made with."""
     tree: dict[str, Any] = {}
-    for name in reversed(TOKENIZERS):  # after a kill the first, made first, is the newest
+    for name in TOKENIZERS:
         path = captions / f"{name}.vocab.json"
         if path.is_file():
             extra = read_vocabulary(path).extra
-            tree |= {field: extra[field] for field in _OWN[name] if field in extra}
-    return build(Chosen, tree, f"{captions}: extra of a vocabulary")
+            tree |= {field: extra[field] for field in _OPTIONS[name] if field in extra}
+    return tree
 
 
-def _finished(folder: Path, name: str, inputs: str, own: Mapping[str, Any]) -> Vocabulary | None:
-    """Read a finished vocabulary if it was made from the same inputs, with its ids.
+def _finished(
+    folder: Path, name: str, inputs: str, options: Mapping[str, Any]
+) -> Vocabulary | None:
+    """Return a finished vocabulary with ids that was made from the same inputs, if any.
 
-    A vocabulary made from other inputs, which will be replaced, is named on stderr.
+    A vocabulary from other inputs, which will be replaced, is logged.
     """
     path, ids = folder / f"{name}.vocab.json", folder / f"{name}.txt"
     if not path.is_file() or not ids.is_file():
@@ -184,11 +179,11 @@ def _finished(folder: Path, name: str, inputs: str, own: Mapping[str, Any]) -> V
         return vocabulary
     changed = [
         f"{field} is {value}, was {extra[field]}"
-        for field, value in own.items()
+        for field, value in options.items()
         if extra.get(field, str(value)) != str(value)
     ]
-    why = ", ".join(changed) or "captions, pools or files have changed"
-    _log.warning("%s: %s: cut anew, its ids change (%s)", folder, name, why)
+    reason = ", ".join(changed) or "captions, pools or files have changed"
+    _log.warning("%s: %s: tokenizing again, ids change (%s)", folder, name, reason)
     return None
 
 
@@ -200,22 +195,22 @@ def _make(
     learned_on: int,
     extra: dict[str, str],
 ) -> Vocabulary:
-    """Write ids, tokenizer and, last, the vocabulary."""
+    """Write the ids, the tokenizer and, last, the vocabulary."""
     name, ids = tokenizer.name, folder / f"{tokenizer.name}.txt"
-    parts = folder / f".{name}.{os.getpid()}.tmp"  # what a kill leaves, the next run removes
+    parts = folder / f".{name}.{os.getpid()}.tmp"  # after a kill, the next run removes it
     parts.mkdir()
     try:
         train = ShardCutter(corpus, tokenizer, parts).cut_all(pages)
         tokens, source = tokenizer.vocabulary, "nowhere here: all tokens of its file"
         if tokens is None:
-            # The commonest first; ties by the token itself, so that nothing depends on page order.
+            # By frequency, ties by the token itself, so that page order does not matter.
             tokens = sorted(train, key=lambda token: (-train[token], token))
             source = f"train pool alone, {learned_on} captions"
         vocabulary = make_vocabulary(tokens, name, tokenizer.source, source)
-        write_captions(ids, renumbered(parts, vocabulary.word2idx))
+        write_captions(ids, read_ids(parts, vocabulary.word2idx))
     finally:
         shutil.rmtree(parts, ignore_errors=True)
-    # After the ids: a vocabulary that stands has their hash, so a run that stops here is seen.
+    # After the ids: an old vocabulary has another hash of them, which reveals a killed run.
     tokenizer.save(folder / f"{name}.tokenizer.json")
     extra = {"inputs_sha256": extra["inputs_sha256"], "ids_sha256": sha256_of(ids)} | extra
     vocabulary = vocabulary.model_copy(update={"extra": extra})
@@ -226,16 +221,16 @@ def _make(
 def _tokenizer(
     name: str,
     corpus: Corpus,
-    settings: Chosen,
+    settings: TokenizeSettings,
     files: Mapping[str, Path],
     captions: Path,
     learned_on: int,
 ) -> CaptionTokenizer:
-    # Late: each tokenizer's library is loaded only when it runs.
+    # Late imports: a tokenizer's library is loaded only when it runs.
     if name in files:
         from now_builder.tokenize.library import read_custom
 
-        _log.info("%s: the vocabulary of %s as it is; nothing is learned", name, files[name])
+        _log.info("%s: using the vocabulary of %s unchanged", name, files[name])
         return read_custom(files[name], name)
     _log.info("%s: learning from %d captions of the train pool", name, learned_on)
     train = TrainCaptions(corpus, learned_on, _LEARN_FROM)

@@ -8,34 +8,30 @@ from now_builder.config import Strict
 
 
 class TokenizeSettings(Strict):
-    """Settings of ``tokenize``; those not given stay as the folder was made."""
+    """Settings of ``tokenize``; the defaults of an existing folder are those it was made with.
 
-    bpe_vocabulary: int | None = Field(
-        None,
-        ge=300,
-        description="Maximum size of the BPE vocabulary, the four special tokens included; 10000 "
-        "for a new folder.",
+    ``model_fields_set`` tells which settings were given.
+    """
+
+    bpe_vocabulary: int = Field(
+        10_000, ge=300, description="Maximum size of the BPE vocabulary, with four special tokens."
     )
-    bert: str | None = Field(
-        None,
-        description="BERT tokenizer. learn: train a WordPiece vocabulary on the train pool; a hub "
-        "name or a folder: use that tokenizer; auto, for a new folder: "
-        "bert-base-multilingual-cased where the hub or its cache has it, else learn, which stderr "
-        "and the vocabulary file then say.",
+    bert: str = Field(
+        "auto",
+        description="BERT tokenizer. A hub name or folder: use that tokenizer; learn: train a "
+        "WordPiece vocabulary on the train pool; auto: bert-base-multilingual-cased if the hub or "
+        "its cache has it, else learn, with a warning.",
     )
-    bert_vocabulary: int | None = Field(
-        None,
-        ge=100,
-        description="Maximum size of a learned WordPiece vocabulary; by default 32000.",
+    bert_vocabulary: int = Field(
+        32_000, ge=100, description="Maximum size of a learned WordPiece vocabulary."
     )
-    jieba_white_space: bool | None = Field(
-        None,
-        description="Keep the space between words as a token of its own, as jieba.lcut and the "
-        "authors' captions do; the default of a new folder. Without it captions are about a "
-        "quarter shorter.",
+    jieba_white_space: bool = Field(
+        True,
+        description="Keep the space between words as a token, as jieba.lcut and the authors' "
+        "captions do. Without it, captions are about a quarter shorter.",
     )
     with_: Path | None = Field(
         None,
-        description="Additional tokenizer: any file of the tokenizers library (mine.json), used "
-        "unchanged, named after the file, and kept in the folder for later runs.",
+        description="Additional tokenizer: any file of the tokenizers library (mine.json). It is "
+        "used unchanged, named after the file, and kept in the folder for later runs.",
     )

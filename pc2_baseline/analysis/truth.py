@@ -15,7 +15,7 @@ from now_builder.formats.io import sha256_of
 from now_builder.formats.noise import matched as pairs_matched
 from now_builder.formats.noise import read_noise
 from now_builder.formats.tables import read_frame
-from now_builder.formats.verdicts import Verdict, read_named
+from now_builder.formats.verdicts import Verdict, read_named_rows
 from pc2_baseline.analysis.counting import count_signs_of
 from pc2_baseline.data.readers import make_reader
 from pc2_baseline.modules.coteaching import DIVISIONS, TAUGHT
@@ -244,7 +244,7 @@ def read_truth(
 
     Args:
         path: CSV or Parquet with ``url`` or ``key``, and ``matched``, such as ``now-builder
-            audit`` writes, read by :func:`read_named`; pairs that are unsure, or judged in two
+            audit`` writes, read by :func:`read_named_rows`; pairs that are unsure, or judged in two
             ways, are not known.
         names: Names of the pairs by column.
         own: Whether each caption has its own image; ``None``: all have.
@@ -255,7 +255,7 @@ def read_truth(
         for row, cell in enumerate(cells):
             rows[column][cell].append(row)
     verdicts: dict[int, Verdict] = {}
-    for row, verdict in read_named(path, rows, "the training pairs"):
+    for row, verdict, _ in read_named_rows(path, rows, "the training pairs"):
         verdicts[row] = verdict if verdicts.get(row, verdict) == verdict else "unsure"
     pairs = range(max(map(len, names.values())))
     known = np.array([verdicts.get(row, "unsure") != "unsure" for row in pairs])

@@ -1,4 +1,4 @@
-"""A build's plan: counts, time, disk, what is lacking; and the presets that it is made from."""
+"""The plan of a build: counts, time, disk, missing requirements; and presets."""
 
 import json
 import shutil
@@ -65,7 +65,7 @@ def test_one_large_host_sets_the_pace_unless_a_quota_does(machine, tmp_path):
     assert quick.pages == 20
 
 
-def test_what_is_lacking_is_said_with_its_remedy(machine, tmp_path):
+def test_missing_requirements_are_listed_with_their_fixes(machine, tmp_path):
     machine(free=10**6)
     lacks = "\n".join(plan(tmp_path, "now-100k").lacks)
     assert "disk: 1.0 MB free, expected " in lacks

@@ -63,7 +63,7 @@ def test_a_file_that_cannot_be_locked_is_read(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_raises_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     """HDF5 itself crashes when it closes a file that it could not write."""
     path = tmp_path / "f.h5"
     with pytest.raises(OSError, match="too large") as caught:
@@ -75,7 +75,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
 
 @settings(max_examples=8)
 @given(sizes=st.lists(st.integers(0, 5), max_size=4), half=st.booleans())
-def test_what_is_written_is_read(
+def test_files_survive_a_round_trip(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], *, half: bool
 ) -> None:
     path = tmp_path_factory.mktemp("features") / "f.h5"
@@ -135,15 +135,15 @@ def test_parts_are_merged_once_each_and_dropped(tmp_path: Path) -> None:
         assert same(features.read(slice(0, 2)), batch(["a", "b"]))
 
 
-def test_what_another_detector_wrote_meanwhile_is_never_merged(tmp_path: Path) -> None:
+def test_parts_of_another_detector_are_not_merged(tmp_path: Path) -> None:
     path = tmp_path / "f.h5"
     write_part(path, batch(["a"]), {"detector": "x"})
-    told = pytest.raises(ConfigError, match="made with detector 'x', now 'y'")
-    with told:
+    fails = pytest.raises(ConfigError, match="made with detector 'x', now 'y'")
+    with fails:
         merge_parts(path, {"detector": "y"})
     assert merge_parts(path, {"detector": "x"}) == 1
     write_part(path, batch(["b"]), {"detector": "y"})
-    with told:
+    with fails:
         merge_parts(path, {"detector": "y"})
     with open_features(path) as features:
         assert features.keys == ["a"]
@@ -324,7 +324,7 @@ DAMAGED = [
 ]  # fmt: skip
 
 
-def test_a_dataset_that_is_none_of_the_format_is_refused(path: Path) -> None:
+def test_datasets_of_another_format_are_refused(path: Path) -> None:
     whole = path.read_bytes()
     for name, make, word in DAMAGED:
         path.write_bytes(whole)

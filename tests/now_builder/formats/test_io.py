@@ -1,4 +1,4 @@
-"""Written last means complete: what is half-written is never seen, and is cleared away."""
+"""Files and folders are written completely or not at all; leftovers are removed."""
 
 import errno
 import fcntl
@@ -79,7 +79,7 @@ def test_errors_of_other_things_than_the_disk_stay_as_they_are(tmp_path: Path, e
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_without_locks_a_warning_is_said_once(tmp_path: Path, caplog) -> None:
+def test_without_locks_there_is_one_warning(tmp_path: Path, caplog) -> None:
     for name in ("a", "a", "b"):
         with locking(tmp_path / name):
             fcntl.flock(0, fcntl.LOCK_EX)
@@ -94,7 +94,7 @@ def test_without_locks_a_warning_is_said_once(tmp_path: Path, caplog) -> None:
         raise BlockingIOError(errno.EAGAIN, "held")
 
 
-def test_who_may_read_a_file_is_the_umasks_to_say_whatever_wrote_it(tmp_path: Path) -> None:
+def test_files_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.touch()
     with atomic_write(tmp_path / "private") as temporary:
@@ -119,9 +119,9 @@ def test_a_file_never_takes_the_place_of_a_folder_or_a_pipe(tmp_path: Path, monk
 
 def test_one_command_writes_in_a_folder_and_a_refused_one_leaves_none(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
-    told = pytest.raises(ConfigError, match="folder: another command is writing in this folder")
+    refused = pytest.raises(ConfigError, match="folder: another command is writing in this folder")
     with lock_folder(folder):
-        with told, lock_folder(folder):
+        with refused, lock_folder(folder):
             pass
         assert folder.is_dir()
     assert not folder.exists()

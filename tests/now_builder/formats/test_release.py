@@ -86,7 +86,7 @@ def test_the_authors_archive_is_read(tmp_path: Path, name: str, kind: str, newli
     assert read_release_vocabulary(tmp_path / "NoW", "bpe", by_path).idx == 10
 
 
-def test_a_fingerprint_is_what_the_format_says() -> None:
+def test_a_fingerprint_follows_the_documented_hash() -> None:
     """sha256 of "a<TAB>1,2\\nb<TAB>3\\n"."""
     assert fingerprint(["a", "b"], [[1, 2], [3]]) == hashlib.sha256(b"a\t1,2\nb\t3\n").hexdigest()
 

@@ -62,7 +62,7 @@ def test_captures_from_before_a_column_was_added_still_read(tmp_path: Path) -> N
     assert read_rows(tmp_path) == rows
 
 
-def test_captions_are_read_without_the_columns_beside_them(tmp_path: Path) -> None:
+def test_captions_are_read_without_other_columns(tmp_path: Path) -> None:
     texts = {"00000_0000": "一", "00000_0001": None, "00000_0002": "", "00000_0003": "two"}
     rows = [row(key, caption=text) for key, text in texts.items()]
     rows += [row("00000_0004", status="failed", caption="never")]
@@ -156,7 +156,7 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
     refused(lambda: read_captures(tmp_path / "c"), tar, "no such tar", MEND)
 
 
-def test_what_the_system_cannot_read_is_not_called_damaged(tmp_path: Path) -> None:
+def test_system_errors_are_not_reported_as_damage(tmp_path: Path) -> None:
     for path in (rows_path(tmp_path, 0), members_path(tmp_path, 0)):
         path.mkdir()
         with pytest.raises(FormatError, match=r"cannot be read \(.*directory((?!delete).)*$"):

@@ -15,7 +15,7 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.split import (
     Shares,
     SplitPlan,
-    default_shares,
+    choose_shares,
     pool,
     read_split,
     registrable_domain,
@@ -61,7 +61,7 @@ DOMAINS = {
 }  # fmt: skip
 
 
-def test_what_was_registered_is_the_domain() -> None:
+def test_registrable_domains() -> None:
     assert {host: registrable_domain(host) for host in DOMAINS} == DOMAINS
 
 
@@ -83,7 +83,7 @@ def test_a_plan_from_before_domains_keeps_its_assignment(tmp_path: Path) -> None
         for number in range(40):
             host = f"h{number}.example.com"
             assert plan.pool_of(host, "k") == pool(host, 3, SHARES)
-        # What was made from it is known by a hash of this text.
+        # Other files store a hash of this text.
         shares = '"shares":{"train":0.6,"dev":0.15,"test":0.25}'
         assert plan.model_dump_json() == f'{{"seed":3,"by":"site",{shares}}}'
 
@@ -102,7 +102,7 @@ def test_another_list_of_suffixes_than_the_plans_is_refused(tmp_path: Path) -> N
         read_split(path)
 
 
-def test_domains_are_told_without_network_and_without_a_cache(tmp_path: Path) -> None:
+def test_domains_need_neither_network_nor_cache(tmp_path: Path) -> None:
     code = (
         "import socket\n"
         "def refuse(*_, **__): raise OSError('no network here')\n"
@@ -124,7 +124,7 @@ def test_the_pools_have_their_shares() -> None:
         assert found.count(name) / len(found) == pytest.approx(share, abs=0.015)
 
 
-def test_a_pool_is_what_the_format_says() -> None:
+def test_a_pool_follows_the_documented_hash() -> None:
     """sha256("<seed>\\n<site>")[:8] / 2^64: below 0.25 test, below 0.25 + 0.15 dev, else train."""
     digest = hashlib.sha256(b"0\nsite00.test").digest()
     position = int.from_bytes(digest[:8], "big") / 2**64
@@ -132,9 +132,9 @@ def test_a_pool_is_what_the_format_says() -> None:
     assert pool("site00.test", 0, SHARES) == expected
 
 
-def test_default_shares_want_seven_thousand_pages_within_bounds() -> None:
+def test_default_shares_give_seven_thousand_pages_within_bounds() -> None:
     for pages, part in ((0, 0.15), (40_000, 0.15), (50_000, 0.14), (10**6, 0.02)):
-        assert default_shares(pages) == Shares(train=1 - 2 * part, dev=part, test=part)
+        assert choose_shares(None, pages) == Shares(train=1 - 2 * part, dev=part, test=part)
 
 
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:

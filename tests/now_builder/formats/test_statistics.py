@@ -35,7 +35,7 @@ def brute_force(images: list[str], captions: list[tuple[int, ...]]) -> float:
         max_size=7,
     )
 )
-def test_the_ceiling_is_what_trying_everything_gives(pairs: list) -> None:
+def test_the_ceiling_equals_an_exhaustive_search(pairs: list) -> None:
     images, captions = [image for image, _ in pairs], [caption for _, caption in pairs]
     found = ceiling(images, captions)
     assert found.i2t == pytest.approx(brute_force(images, captions))
@@ -53,7 +53,7 @@ def test_only_codes_are_languages_of_the_hub() -> None:
 
 
 def test_leaks_are_counted_by_caption_look_and_domain() -> None:
-    """One pair of train against four of test; b shares all, c only looks alike, d the landing."""
+    """One train pair, four test pairs: b shares all, c looks similar, d has its final domain."""
 
     def page(key: str, split: str, host: str, caption: str, look: int, landed: str = "") -> tuple:
         url = f"http://{host}/{key}"
@@ -76,6 +76,6 @@ def test_leaks_are_counted_by_caption_look_and_domain() -> None:
     names = ("casefolded", "screenshot", "site", "domain", "landed")
     same = {name: test.columns[name].count_in(train.columns[name]) for name in names}
     assert same == {"casefolded": 1, "screenshot": 1, "site": 1, "domain": 2, "landed": 1}
-    assert (test.phashes.count_in(train.phashes), test.count_alike(train)) == (1, 2)
+    assert (test.phashes.count_in(train.phashes), test.count_similar(train)) == (1, 2)
     assert not any(found.count_in(train.columns[name]) for name, found in dev.columns.items())
-    assert (dev.phashes.count_in(train.phashes), dev.count_alike(train)) == (0, 0)
+    assert (dev.phashes.count_in(train.phashes), dev.count_similar(train)) == (0, 0)

@@ -1,4 +1,4 @@
-"""Tables that a user brings: CSV or Parquet by what is in it; what is neither is one line."""
+"""Users' tables: CSV or Parquet by their content; other files give one line."""
 
 import gzip
 import subprocess
@@ -107,7 +107,7 @@ def test_a_name_is_read_without_what_is_not_seen_around_it(tmp_path: Path) -> No
     assert read_frame(path).to_dict("list") == {"key": ["00000_0000"], "note": ["\u200bx"]}
 
 
-def test_what_is_no_table_is_called_what_it_is(tmp_path: Path) -> None:
+def test_other_content_than_a_table_is_named(tmp_path: Path) -> None:
     for content, found in (
         (gzip.compress(b"key,matched\na,1\n", mtime=0), "found gzip data; unpack it"),
         (b"PK\x03\x04...", "found a zip archive or an Excel workbook"),

@@ -1,4 +1,4 @@
-"""Cleaning, and what is odd about a caption."""
+"""Cleaning, and the oddities of a caption."""
 
 import re
 import unicodedata
@@ -32,7 +32,7 @@ LEFT = [
 ]
 
 
-def test_what_is_odd_is_told_and_the_rest_left_alone() -> None:
+def test_oddities_are_reported_and_other_texts_have_none() -> None:
     assert {text: caption_oddities(text) for text in ODD} == ODD
     assert [text for text in LEFT if caption_oddities(text)] == []
     assert decode_entities("fish &amp; chips ?a=1&copy=2 &amp;amp; &#1;x&#128;") == (
@@ -96,7 +96,7 @@ def _phrases(text: str) -> list[str]:
     return [phrase for phrase in re.split(r"\s{2,}|\n", text) if phrase]
 
 
-def test_placeholders_are_told_from_sentences_that_resemble_them() -> None:
+def test_placeholders_differ_from_similar_sentences() -> None:
     missed = [
         text
         for text in _phrases(PLACEHOLDERS)
@@ -106,7 +106,7 @@ def test_placeholders_are_told_from_sentences_that_resemble_them() -> None:
     assert (missed, wrong) == ([], [])
 
 
-def test_a_text_of_which_nothing_can_be_seen_is_empty() -> None:
+def test_invisible_texts_become_empty() -> None:
     for text in ("\u200b", "\u2800", "\u3164", "\ufe0f", "\u200c\u200d", "\ufffc"):
         assert clean(text) == clean(f" {text}\u00a0") == ""
         assert clean(f"a{text}b") == f"a{text}b"

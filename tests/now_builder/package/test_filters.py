@@ -51,7 +51,7 @@ def test_pairs_and_rejects_are_the_plan(count: int, dev: int, test: int) -> None
     assert sum(found.reasons.values()) == len(found.rejects)
 
 
-def test_a_caption_of_which_one_of_the_three_knows_nothing_is_no_pair() -> None:
+def test_captions_without_known_tokens_are_rejected() -> None:
     found = pages(4)
     known, empty, unknown, partly = (line.key for line in found.plan)
     own = {known: [4], empty: [], unknown: [UNK, UNK], partly: [UNK, 4]}
@@ -61,7 +61,7 @@ def test_a_caption_of_which_one_of_the_three_knows_nothing_is_no_pair() -> None:
         assert rejects == dict.fromkeys(lost, f"empty_tokens:{name}")
 
 
-def test_what_nobody_judged_is_not_in_dev_or_test() -> None:
+def test_pages_without_verdict_are_not_in_dev_or_test() -> None:
     found = pages(60)
     verdicts = {item.key: "match" for item in found.plan[:20]}
     verdicts |= {item.key: "mismatch" for item in found.plan[20:40]}

@@ -54,7 +54,7 @@ def test_a_caption_has_its_flags(caption: str, flags: set[str]) -> None:
         ("a & b", "json-ld", {"json-ld": ["a & b", "c &amp; d"]}, set()),
     ],
 )
-def test_what_was_passed_over_or_decoded_is_flagged(
+def test_unused_and_decoded_candidates_are_flagged(
     caption: str, source: str, candidates: dict[str, list[str]], flags: set[str]
 ) -> None:
     kept = json.dumps(candidates)
@@ -83,7 +83,7 @@ TELEPHONES = {
 }
 
 
-def test_telephone_numbers_are_told_by_country() -> None:
+def test_phone_numbers_depend_on_the_country() -> None:
     found = {given: "phone" in {kind for kind, _ in personal_data(*given)} for given in TELEPHONES}
     assert found == TELEPHONES
 
@@ -100,12 +100,12 @@ NUMBERS = {
 }  # fmt: skip
 
 
-def test_numbers_of_a_person_are_told_by_form_check_digit_or_words() -> None:
+def test_id_numbers_are_recognized_by_form_check_digit_or_words() -> None:
     found = {number: any(personal_data(f"x {number} y", "a.test", None)) for number in NUMBERS}
     assert found == NUMBERS
 
 
-def test_adult_captions_and_titles_of_error_pages_are_told_from_what_sounds_like_them() -> None:
+def test_adult_captions_and_error_titles_differ_from_similar_texts() -> None:
     adult = [
         "Free PORN and more",
         "Порно онлайн",

@@ -128,13 +128,13 @@ def test_a_page_that_led_to_another_site_is_out_whatever_its_own_licence():
     sites = {host: {"licence": "MIT"} for host in ("a.test", "b.test")}
     row = CaptureRow("k", "http://a.test/", "http://a.test/", "a.test", "ok")
     assert unlicensed(replace(row, final_url="HTTP://A.TEST:80/x"), sites) is None
-    told = "not_licensed", "led to b.test, whose licence is another"
-    assert unlicensed(replace(row, final_url="http://b.test/"), sites) == told
+    expected = "not_licensed", "led to b.test, whose licence is another"
+    assert unlicensed(replace(row, final_url="http://b.test/"), sites) == expected
 
 
 def test_verify_finds_a_page_without_a_licence_though_all_hashes_agree(release):
     text = (release / LICENCES).read_text(encoding="utf-8")
-    for changed, told in (
+    for changed, expected in (
         (text.replace("MIT", "GPL-3.0"), "licences.csv: no licence that lets others have the"),
         (text.replace(",MIT,", ",BSD-2-Clause,"), "licences.csv: pairs by licence"),
         (text[: text.rindex("\n", 0, -1) + 1], "no licence that lets others have the"),
@@ -143,7 +143,7 @@ def test_verify_finds_a_page_without_a_licence_though_all_hashes_agree(release):
         assert changed != text
         (release / LICENCES).write_text(changed, encoding="utf-8")
         rehash(release)
-        assert [told in problem for problem in verify(release)] == [True], told
+        assert [expected in problem for problem in verify(release)] == [True], expected
     (release / LICENCES).write_text(text, encoding="utf-8")
     (release / LICENCES).write_text(text, encoding="utf-8")
     tree = json.loads((release / "manifest.json").read_text(encoding="utf-8"))
@@ -152,7 +152,7 @@ def test_verify_finds_a_page_without_a_licence_though_all_hashes_agree(release):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
         ("host,licence\na.test,MIT\n", "columns .*, expected host, licence, repository, commit"),
         (f"{HEADER}\nr,c,,,MIT\n", "row 2: host is '', expected a host name that no other row"),
@@ -161,10 +161,10 @@ def test_verify_finds_a_page_without_a_licence_though_all_hashes_agree(release):
         (None, "no such file"),
     ],
 )
-def test_a_list_that_is_none_is_one_clear_line(made, tmp_path, content, told):
+def test_an_invalid_list_is_one_clear_line(made, tmp_path, content, expected):
     path = tmp_path / "list.csv"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(FormatError, match=rf"list\.csv: {told}"):
+    with pytest.raises(FormatError, match=rf"list\.csv: {expected}"):
         made(tmp_path / "release", licensed=path)
     assert not (tmp_path / "release").exists()

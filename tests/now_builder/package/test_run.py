@@ -206,7 +206,7 @@ def test_without_flags_a_rerun_keeps_the_release_and_its_settings(
     assert contents(copy) == before == contents(release)
 
 
-def test_sizes_that_cannot_be_had_are_cut_with_a_warning(
+def test_sizes_larger_than_the_pools_are_cut_with_a_warning(
     world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     manifest = world.package(tmp_path / "release")
@@ -216,12 +216,12 @@ def test_sizes_that_cannot_be_had_are_cut_with_a_warning(
 
 
 @pytest.mark.parametrize("chosen", [{"by": "page"}, {"by": "domain"}, {"seed": 4}])
-def test_pools_are_chosen_anew_and_what_was_learned_on_the_old_ones_is_said(
+def test_new_pools_are_chosen_with_a_warning_about_learned_pages(
     world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture, chosen: dict[str, object]
 ) -> None:
     release, learned = tmp_path / "release", read_split(world.captures / "split.toml")
     manifest = world.package(release, **chosen)
-    told = caplog.text
+    log = caplog.text
     caplog.clear()
     pairs = [pair for pair in read_pairs(release) if pair.split != "train"]
     assert all(manifest.split.pool_of(pair.site, pair.key) == pair.split for pair in pairs)
@@ -229,7 +229,7 @@ def test_pools_are_chosen_anew_and_what_was_learned_on_the_old_ones_is_said(
     seen = Counter(p.split for p in pairs if learned.pool_of(p.site, p.key) == "train")
     card = " ".join((release / "DATASET_CARD.md").read_text(encoding="utf-8").split())
     for split in ("dev", "test"):
-        assert f"{seen[split]} of {manifest.counts[split]} pairs of {split}" in told
+        assert f"{seen[split]} of {manifest.counts[split]} pairs of {split}" in log
         assert f"{seen[split]} pairs of {split}" in card
     assert "train pool alone" not in card.partition("| tokenizer |")[0]
     assert world.package(release) == manifest, "kept without a flag"
@@ -239,7 +239,7 @@ def test_pools_are_chosen_anew_and_what_was_learned_on_the_old_ones_is_said(
     assert (back.split, back.learned_split) == (learned, None)
 
 
-def test_a_release_of_captures_that_were_crawled_anew_with_other_pools_is_kept(
+def test_a_release_of_captures_that_were_crawled_again_with_other_pools_is_kept(
     world: World, release: Path, tmp_path: Path
 ) -> None:
     old, captures = tmp_path / "old", tmp_path / "captures"
@@ -247,7 +247,7 @@ def test_a_release_of_captures_that_were_crawled_anew_with_other_pools_is_kept(
     shutil.copytree(world.captures, captures)
     split = read_split(captures / "split.toml")
     write_split(captures / "split.toml", split.model_copy(update={"seed": split.seed + 1}))
-    with pytest.raises(ConfigError, match="crawled anew; give --split-seed"):
+    with pytest.raises(ConfigError, match=r"crawled again\. Give --split-seed"):
         package(captures, world.features, world.captions, old, PackageSettings())
     assert contents(old) == contents(release)
 
@@ -297,17 +297,17 @@ def test_sites_that_are_never_wanted_leave_an_existing_release(
     assert read_pairs(release) == before, "a changed list is read again"
 
 
-def test_a_list_of_sites_that_is_none_is_one_clear_line(world: World, tmp_path: Path) -> None:
-    for name, content, told in (
+def test_an_invalid_list_of_sites_is_one_clear_line(world: World, tmp_path: Path) -> None:
+    for name, content, problem in (
         ("sites.txt", "elsewhere.example\n\n", "none of its 1 sites has a page in the crawl"),
         ("sites.txt", "site00.test\n\nnot a host\n", "line 3: found 'not a host', expected a host"),
         ("sites.csv", "host\nsite00.test\n", r"columns \['host'\], expected site or url"),
-        ("gone.txt", None, "no such list of hosts"),
+        ("gone.txt", None, "not a readable list of hosts"),
     ):
         path = tmp_path / name
         if content is not None:
             path.write_text(content, encoding="utf-8")
-        with pytest.raises(FormatError, match=rf"{re.escape(name)}: {told}"):
+        with pytest.raises(FormatError, match=rf"{re.escape(name)}: {problem}"):
             world.package(tmp_path / "release", test_sites=path)
         assert not (tmp_path / "release").exists()
 
@@ -323,14 +323,14 @@ def test_a_full_disk_ends_in_one_line_that_names_the_file(world: World, tmp_path
         assert not list(tmp_path.glob("r/**/*.h5")), "nothing that is half-written"
 
 
-def test_a_release_that_is_replaced_by_another_is_named_and_what_changes_of_it(
+def test_replacing_a_release_warns_of_changed_fingerprints(
     world: World, release: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old, captions = shutil.copytree(release, tmp_path / "old"), tmp_path / "captions"
     shutil.copytree(world.captions, captions)
     tokenize(world.captures, captions, TokenizeSettings(bpe_vocabulary=320))
     package(world.captures, world.features, captions, old, PackageSettings(matched=[world.truth]))
-    assert f"{old}: the release there is replaced" in caplog.text
+    assert f"{old}: replacing the release" in caplog.text
     assert "the fingerprints of train (bpe), dev (bpe), test (bpe) change" in caplog.text
 
 
@@ -347,9 +347,7 @@ def test_an_empty_split_is_one_clear_line(world: World, tmp_path: Path) -> None:
     assert not (tmp_path / "release").exists()
 
 
-def test_two_judges_are_two_files_and_what_they_differ_on_is_in_no_test(
-    world: World, tmp_path: Path
-) -> None:
+def test_pairs_on_which_two_judges_differ_are_not_in_test(world: World, tmp_path: Path) -> None:
     first, second = tmp_path / "ann.csv", tmp_path / "bob.csv"
     pd.read_parquet(world.truth).to_csv(first, index=False)
     alone = world.package(tmp_path / "alone", matched=[first], dev=6, test=9)
@@ -421,9 +419,7 @@ def test_a_missing_input_is_one_clear_line(world: World, tmp_path: Path) -> None
         assert not (tmp_path / "r").exists()
 
 
-def test_an_unfinished_crawl_makes_rejects_of_what_is_not_crawled_yet(
-    world: World, tmp_path: Path
-) -> None:
+def test_pages_that_are_not_crawled_yet_are_rejects(world: World, tmp_path: Path) -> None:
     captures = tmp_path / "captures"
     shutil.copytree(world.captures, captures)
     (captures / "00002.parquet").unlink()
@@ -518,6 +514,6 @@ def test_blank_pages_and_personal_data_are_left_out_and_other_flags_on_request(
     [({"drop": "blank,nonsense"}, "drop.*nonsense"), ({"languages": "Chinese"}, "languages"),
      ({"licence": "CC-BY-4.0"}, "licence"), ({"licence": ""}, "licence")],
 )  # fmt: skip
-def test_a_setting_that_there_is_not_is_one_clear_line(settings, problem) -> None:
+def test_unknown_settings_are_one_clear_line(settings, problem) -> None:
     with pytest.raises(ConfigError, match=rf"^now-builder package: {problem}[^\n]*$"):
         build(PackageSettings, settings, "now-builder package")

@@ -1,4 +1,4 @@
-"""Consent walls, and screenshots that look alike."""
+"""Consent walls, and screenshots that look the same."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from now_builder.formats.shard import Element
-from now_builder.formats.statistics import alike
+from now_builder.formats.statistics import near_hashes
 from now_builder.package.screenshots import has_consent_wall
 
 FULL = (0.0, 0.0, 720.0, 1280.0)
@@ -120,8 +120,8 @@ def test_elements_whose_parents_are_nonsense_end_all_the_same() -> None:
     st.lists(st.integers(0, 2**64 - 1), max_size=20),
     st.integers(0, 30),
 )
-def test_alike_is_what_comparing_all_gives(later: list, earlier: list, bits: int) -> None:
-    found = alike(np.array(later, dtype=np.uint64), np.array(earlier, dtype=np.uint64), bits)
+def test_near_hashes_equal_those_of_all_comparisons(later: list, earlier: list, bits: int) -> None:
+    found = near_hashes(np.array(later, dtype=np.uint64), np.array(earlier, dtype=np.uint64), bits)
     assert found.tolist() == [
         any((one ^ other).bit_count() <= bits for other in earlier) for one in later
     ]

@@ -131,7 +131,7 @@ def test_a_manifest_may_not_point_outside_its_release(release: Path, name: str) 
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "vocab/" + "x" * 5000, "a\0b", "circle/x"])
-def test_what_can_be_no_file_is_one_problem_and_the_others_are_looked_at(
+def test_impossible_names_are_one_problem_and_other_files_are_checked(
     release: Path, name: str
 ) -> None:
     (release / "circle").symlink_to(release / "circle")

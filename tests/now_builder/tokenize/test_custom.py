@@ -72,7 +72,7 @@ def captions(small_crawl: Path, mine: Path, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("tokenized") / "captions"
     summary = tokenize(small_crawl, folder, learn(mine))
     assert summary.made == ["jieba", "bpe", "bert", "mine"]
-    assert f"mine: the {summary.sizes['mine']} tokens of its file" in str(summary)
+    assert f"mine {summary.sizes['mine']} tokens of its file" in str(summary)
     return folder
 
 
@@ -103,7 +103,7 @@ def test_its_vocabulary_is_its_files_and_is_learned_nowhere(mine: Path, captions
     assert (captions / "mine.tokenizer.json").read_bytes() == mine.read_bytes()
 
 
-def test_what_the_model_or_the_format_does_not_know_is_unknown(mine: Path, tmp_path: Path) -> None:
+def test_tokens_that_model_or_format_lack_are_unknown(mine: Path, tmp_path: Path) -> None:
     pieces = [("<unk>", 0.0), ("a", -1.0), ("b", -2.0), ("ab", -1.5)]
     path = tmp_path / "unigram.json"
     tokenizers.Tokenizer(models.Unigram(pieces, unk_id=0)).save(str(path))
@@ -141,7 +141,7 @@ def test_it_stays_until_its_file_goes_and_is_made_again_for_new_pages(
 def test_names_that_are_taken_or_unsafe_are_refused() -> None:
     for name in ("jieba.json", "Bert.json", "bpe.tokenizer.json", "my tokens.json", "a.b.json",
                  ".json", "-x.json", "网.json", f"{'x' * 41}.json"):  # fmt: skip
-        with pytest.raises(ConfigError, match=r"--with /some/where/.*rename the file"):
+        with pytest.raises(ConfigError, match=r"--with /some/where/.*Rename the file"):
             custom_name(Path("/some/where") / name)
     assert custom_name(Path("/a/my-own_1.json")) == "my-own_1"
     assert custom_name(Path("/a/mine.tokenizer.json")) == "mine"
@@ -154,7 +154,7 @@ def test_a_file_of_something_else_is_one_clear_line_before_any_work(
     for content in (None, "{}", "no JSON"):
         if content is not None:
             path.write_text(content, encoding="utf-8")
-        with pytest.raises(FormatError, match=r"mine\.json: not a file of tokenizers"):
+        with pytest.raises(FormatError, match=r"mine\.json: not a file of the tokenizers"):
             tokenize(small_crawl, tmp_path / "out", learn(path))
         assert not (tmp_path / "out").exists()
     tokenizers.Tokenizer(models.WordLevel({"news": 0}, unk_token="?")).save(str(path))

@@ -161,7 +161,7 @@ def test_a_worker_that_is_killed_is_one_clear_line(small_crawl: Path, tmp_path: 
     assert not folder.exists()
 
 
-def test_what_stands_is_left_alone_and_what_changed_is_cut_anew_with_the_reason(
+def test_finished_files_are_kept_and_changed_inputs_are_tokenized_again_with_a_reason(
     small_crawl: Path, small_captions: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "captions"
@@ -176,7 +176,7 @@ def test_what_stands_is_left_alone_and_what_changed_is_cut_anew_with_the_reason(
     caplog.clear()
     assert tokenize(small_crawl, folder, TokenizeSettings(bpe_vocabulary=320)).made == ["bpe"]
     (line,) = warned(caplog)
-    assert line.startswith(f"{folder}: bpe: cut anew")
+    assert line.startswith(f"{folder}: bpe: ")
     assert "bpe_vocabulary is 320, was 10000" in line
     assert tokenize(small_crawl, folder, TokenizeSettings(jieba_white_space=False)).made == [
         "jieba"

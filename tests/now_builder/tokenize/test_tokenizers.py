@@ -187,7 +187,7 @@ def test_without_the_hub_a_name_is_an_error_and_auto_says_loudly_what_it_does(
     with pytest.raises(ConfigError, match="no-such-model"):
         make_bert("no-such-model", CORPUS, 600, 2)
     made = make_bert("auto", CORPUS, 600, 2)
-    assert "learned here instead of bert-base-multilingual-cased" in caplog.text
+    assert "instead of using bert-base-multilingual-cased" in caplog.text
     assert "learned here" in made.source
     assert "not bert-base-multilingual-cased" in made.source
 

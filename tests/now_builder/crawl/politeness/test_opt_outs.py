@@ -116,5 +116,5 @@ def test_a_list_of_hosts_may_contain_hosts_and_urls(tmp_path: Path) -> None:
     path.write_text("fine.test\nnot a host\n", "utf-8")
     with pytest.raises(FormatError, match="line 2"):
         read_hosts(path)
-    with pytest.raises(FormatError, match="no such list"):
+    with pytest.raises(FormatError, match="list of hosts"):
         read_hosts(tmp_path / "none.txt")
