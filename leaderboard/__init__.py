@@ -1,11 +1,11 @@
-"""Judges: submissions, the evaluator, results and the board.
+"""Score submissions, keep results and show them on a board.
 
-The public functions, each imported at its first use:
+The public functions, imported on first use:
 
 >>> import leaderboard
 >>> import numpy as np
->>> found = leaderboard.recalls(np.array([[0.9, 0.1], [0.8, 0.7]]))
->>> found.i2t.recall(1), found.t2i.recall(1), found.rsum
+>>> figures = leaderboard.recalls(np.array([[0.9, 0.1], [0.8, 0.7]]))
+>>> figures.i2t.recall(1), figures.t2i.recall(1), figures.rsum
 (50.0, 100.0, 550.0)
 
 A submission to the test split of a release (here with 24 pairs) is a matrix of similarities,

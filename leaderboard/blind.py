@@ -1,4 +1,4 @@
-"""Blind rounds: a test split in a secret order, with a folder for participants and the judge's."""
+"""Make and close blind rounds: a test split whose pairing only the judge has."""
 
 import hmac
 import logging
@@ -52,12 +52,12 @@ from now_builder.formats.release import (
 from now_builder.formats.split import Shares, Split, SplitPlan
 
 PARTICIPANTS, JUDGE, CLOSED = "participants", "judge", "closed"
-LEAST_PAIRS = 20
-"""Smallest number of pairs: with fewer, chance alone often hits within the first ten."""
+MIN_PAIRS = 20
+"""Minimum number of pairs; with fewer, chance alone often hits among the first ten."""
 
 _LOG = logging.getLogger(__name__)
-_FEW = 500
-_LEAST_SECRET = 32
+_WARN_PAIRS = 500
+_MIN_SECRET = 32
 _BATCH = 128
 _TRAINING: tuple[Split, ...] = ("train", "dev")
 
@@ -68,10 +68,10 @@ class RoundPlan:
 
     Attributes:
         pairs: number of pairs to draw from the test split; None draws all.
-        secret_file: file with the key of the draw and of the orders; None makes a random one.
-        with_train: whether participants get the release's train and dev too.
-        scored: number of files that a person may have scored while the round is open.
-        codabench: zip to write, for Codabench to run the round.
+        secret_file: file with the secret of the draw and the orders; None makes a random one.
+        with_train: whether participants get the train and dev splits of the release.
+        scored: number of files that each person may have scored while the round is open.
+        codabench: path of a Codabench competition to write.
     """
 
     pairs: int | None = None
@@ -84,7 +84,7 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """One folder of a round, and the rows of the release's test split in the round's orders."""
+    """A folder of a round, with the rows of the test split in the two orders of the round."""
 
     path: Path
     release: Path
@@ -95,28 +95,28 @@ class _Folder:
 
     @property
     def keys(self) -> list[str]:
-        """Neutral keys of the rows."""
+        """Keys of the rows, which do not identify the pages."""
         return [f"blind_{row:06d}" for row in range(len(self.images))]
 
 
 def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> BlindRound:
     """Draw pairs of a release's test split and write both folders of a blind round.
 
-    ``OUT/participants`` is itself a release: images in one secret order, captions in another,
-    neutral keys. ``OUT/judge`` also has the pairing. The same release, secret and name
-    give the same bytes.
+    ``OUT/participants`` is a release with images in one secret order, captions in another, and
+    keys that do not identify the pages. ``OUT/judge`` also contains the pairing. The same release,
+    secret and name give the same bytes.
 
     Raises:
-        FormatError: If the release is the authors' archive, damaged, or itself a blind round.
+        FormatError: If the release is the authors' archive, damaged, or a blind round.
         ConfigError: If ``out`` exists and is not empty, or another command is writing it, the split
             is too small, or the secret too short.
     """
     plan = plan or RoundPlan()
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise ConfigError(f"{out}: exists; a round is never overwritten, name a new folder")
-    zipped = plan.codabench
-    if zipped and (zipped.is_dir() or out.resolve() in zipped.resolve().parents):
-        raise ConfigError(f"{zipped}: found a folder, or a file in {out}; expected a zip elsewhere")
+        raise ConfigError(f"{out}: exists; rounds are never overwritten. Name a new folder")
+    bundle = plan.codabench
+    if bundle and (bundle.is_dir() or out.resolve() in bundle.resolve().parents):
+        raise ConfigError(f"{bundle}: found a folder, or a file in {out}; expected a zip elsewhere")
     manifest, test = _read_release(release, plan)
     secret = secrets.token_hex(32) if plan.secret_file is None else _read_secret(plan.secret_file)
     images, captions, truth = _draw(test, secret, plan)
@@ -133,77 +133,70 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
             commitment=sha256_of(judge / TRUTH_FILE),
             scored=plan.scored,
         )
-        of_judge = _Folder(judge, release, manifest, images, captions)
+        private = _Folder(judge, release, manifest, images, captions)
         training = _TRAINING if plan.with_train else ()
-        of_all = replace(of_judge, path=temporary / PARTICIPANTS, training=training)
-        for folder in (of_judge, of_all):
+        public = replace(private, path=temporary / PARTICIPANTS, training=training)
+        for folder in (private, public):
             _write(folder, blind)
-        if plan.codabench is not None:
+        if bundle is not None:
             groups = sites_of(pd.DataFrame([test[row] for row in images]))
             sites = [rows.tolist() for rows in groups]
-            write_bundle(plan.codabench, of_all.path, judge, blind, sites)
+            write_bundle(bundle, public.path, judge, blind, sites)
     return blind
 
 
 def close_round(out: Path) -> Path:
     """Publish the pairing of a round: ``OUT/closed``, the participants' folder and ``blind.json``.
 
-    The judge's folder is closed first, so that no later score is blind.
-    Anyone can then check that its sha256 is the published commitment, and score
-    every submission again; scores of later submissions are meaningless.
+    The judge's folder is closed first, so that no later score is blind. Anyone can then check the
+    pairing against the commitment, and score every submission again.
 
     Raises:
         FormatError: If a folder is missing, or the pairing does not match the commitment.
     """
     blind = read_round(out / PARTICIPANTS)
     if blind is None or not (out / JUDGE / TRUTH_FILE).exists():
-        raise FormatError(out, f"no {PARTICIPANTS}/{ROUND_FILE} and {JUDGE}/{TRUTH_FILE} in it")
+        raise FormatError(out, f"{PARTICIPANTS}/{ROUND_FILE} or {JUDGE}/{TRUTH_FILE} is missing")
     read_truth(out / JUDGE, blind)
-    _write_round(out / JUDGE, blind.model_copy(update={"closed": True}))
+    blind = blind.model_copy(update={"closed": True})
+    _write_round(out / JUDGE, blind)
     closed = out / CLOSED
     with atomic_folder(closed) as temporary:
         shutil.copytree(out / PARTICIPANTS, temporary, dirs_exist_ok=True)
         shutil.copyfile(out / JUDGE / TRUTH_FILE, temporary / TRUTH_FILE)
-        _write_round(temporary, blind.model_copy(update={"closed": True}))
+        _write_round(temporary, blind)
     return closed
 
 
 def keyed_order(keys: Sequence[str], secret: str, purpose: str) -> list[int]:
     """Return a uniform permutation that depends only on the secret, the keys and the purpose.
 
-    The keys' own order does not matter; orders for different purposes are independent. Indices are
-    sorted by the HMAC-SHA256 of their keys under the secret.
+    The order of the keys does not matter; orders for different purposes are independent. Indices
+    are sorted by the HMAC-SHA256 of their keys with the secret.
     """
 
-    def rank(place: int) -> bytes:
-        message = f"{purpose}\n{keys[place]}".encode()
-        return hmac.digest(secret.encode(), message, "sha256")
+    def digest(index: int) -> bytes:
+        return hmac.digest(secret.encode(), f"{purpose}\n{keys[index]}".encode(), "sha256")
 
-    return sorted(range(len(keys)), key=rank)
+    return sorted(range(len(keys)), key=digest)
 
 
 def _read_release(release: Path, plan: RoundPlan) -> tuple[Manifest, list[Pair]]:
     if not is_ours(release):
-        raise FormatError(
-            release,
-            "no manifest.json: unfinished, or the authors' archive, whose pairing is public by row;"
-            " expected a release of now-builder",
-        )
+        problem = "no manifest.json: unfinished, or the authors' archive, whose pairing is public"
+        raise FormatError(release, f"{problem}. Use a release of now-builder")
     if read_round(release) is not None:
-        raise FormatError(release, "a blind round itself; expected the release it was drawn from")
+        raise FormatError(release, "a blind round; expected the release that it was drawn from")
     manifest = read_manifest(release)
-    problems = check_files(release)
-    if problems:
-        raise FormatError(release, f"{problems[0]}; `now-builder verify` says more")
+    if problems := check_files(release):
+        raise FormatError(release, f"{problems[0]}. Run `now-builder verify` for details")
     test = [pair for pair in stream_pairs(release) if pair.split == "test"]
-    wanted = len(test) if plan.pairs is None else plan.pairs
-    if not LEAST_PAIRS <= wanted <= len(test):
-        raise ConfigError(
-            f"{release}: {wanted} of {len(test)} test pairs asked for, expected at least"
-            f" {LEAST_PAIRS} and no more than there are"
-        )
-    if wanted < _FEW:
-        _LOG.warning("%d pairs; below %d the intervals of scores are wide", wanted, _FEW)
+    count = len(test) if plan.pairs is None else plan.pairs
+    if not MIN_PAIRS <= count <= len(test):
+        expected = f"expected {MIN_PAIRS} or more, and at most the {len(test)} of the test split"
+        raise ConfigError(f"{release}: found {count} pairs, {expected}")
+    if count < _WARN_PAIRS:
+        _LOG.warning("%d pairs: below %d the intervals of scores are wide", count, _WARN_PAIRS)
     return manifest, test
 
 
@@ -211,23 +204,21 @@ def _read_secret(path: Path) -> str:
     try:
         secret = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a readable text ({error})") from None
-    if len(secret) < _LEAST_SECRET:
-        raise ConfigError(
-            f"{path}: {len(secret)} characters, expected {_LEAST_SECRET} or more that nobody can"
-            " guess: openssl rand -hex 32"
-        )
+        raise ConfigError(f"{path}: not a readable text file ({error})") from None
+    if len(secret) < _MIN_SECRET:
+        problem = f"found {len(secret)} characters, expected {_MIN_SECRET} or more"
+        raise ConfigError(f"{path}: {problem}. Make a secret with: openssl rand -hex 32")
     return secret
 
 
 def _draw(
     test: Sequence[Pair], secret: str, plan: RoundPlan
 ) -> tuple[list[int], list[int], BlindTruth]:
-    """Draw pairs, then order their images and captions by independent keyed orders."""
+    """Draw pairs, then put their images and captions in independent secret orders."""
     keys = [pair.key for pair in test]
     drawn = keyed_order(keys, secret, "draw")[: plan.pairs]
     images, captions = (
-        [drawn[place] for place in keyed_order([keys[row] for row in drawn], secret, purpose)]
+        [drawn[index] for index in keyed_order([keys[row] for row in drawn], secret, purpose)]
         for purpose in ("images", "captions")
     )
     row_of = {pair: row for row, pair in enumerate(images)}
@@ -242,21 +233,20 @@ def _draw(
 
 
 def _write(folder: _Folder, blind: BlindRound) -> None:
-    """Write one folder, without anything that identifies a page."""
-    prints = {split: folder.manifest.fingerprints[split] for split in folder.training}
-    prints["test"] = _write_captions(folder)
+    """Write one folder, without anything that identifies a test page."""
+    fingerprints = {split: folder.manifest.fingerprints[split] for split in folder.training}
+    fingerprints["test"] = _write_captions(folder)
     pairs = _write_images(folder)
     _copy_files(folder)
-    # only the rows of train and dev of the release's own table
-    kept = [pair for pair in stream_pairs(folder.release) if pair.split in folder.training]
-    write_pairs(folder.path / "pairs.parquet", [*kept, *pairs])
-    # rejects name pages of the test pool, and the pairs that they repeat
+    training = [pair for pair in stream_pairs(folder.release) if pair.split in folder.training]
+    write_pairs(folder.path / "pairs.parquet", [*training, *pairs])
+    # left empty: rejected pages can identify test pages
     write_rejects(folder.path / "rejects.parquet", [])
     readme = files("leaderboard.codabench").joinpath("participants.txt").read_text("utf-8")
     write_text(folder.path / "README.txt", readme.format(round=blind.round, pairs=blind.pairs))
     _write_round(folder.path, blind)
     counts = {split: folder.manifest.counts[split] for split in folder.training}
-    _write_manifest(folder, blind.round, {**counts, "test": len(pairs)}, prints)
+    _write_manifest(folder, blind.round, {**counts, "test": len(pairs)}, fingerprints)
 
 
 def _write_round(folder: Path, blind: BlindRound) -> None:
@@ -264,23 +254,23 @@ def _write_round(folder: Path, blind: BlindRound) -> None:
 
 
 def _write_captions(folder: _Folder) -> dict[str, str]:
-    """Write captions in their order; return their fingerprints by track."""
-    keys, prints = folder.keys, {}
+    """Write the captions in their order; return their fingerprints by track."""
+    keys, fingerprints = folder.keys, {}
     data = folder.path / DATA_FOLDER
     write_text(data / "test_ids.txt", "".join(f"{key}\n" for key in keys))
     for track in folder.manifest.tracks:
         name = f"test_caps_{track}.txt"
         source = folder.release / DATA_FOLDER / name
-        lines = read_lines(source, "no such file")
+        lines = read_lines(source, "file not found")
         permuted = [lines[row] for row in folder.captions]
         write_text(data / name, "".join(f"{line}\n" for line in permuted))
         ids = (from_line(source, row, line) for row, line in enumerate(permuted, 1))
-        prints[track] = fingerprint(keys, ids)
-    return prints
+        fingerprints[track] = fingerprint(keys, ids)
+    return fingerprints
 
 
 def _write_images(folder: _Folder) -> list[Pair]:
-    """Copy features in the order of the images; return rows with the features' hashes."""
+    """Write the features in the order of the images; return rows with the features' hashes."""
     from now_builder.formats.features import OF_FILE, FeatureBatch, open_features, write_features
 
     order, keys, pairs = np.array(folder.images), folder.keys, []
@@ -304,7 +294,7 @@ def _write_images(folder: _Folder) -> list[Pair]:
 
 
 def _copy_files(folder: _Folder) -> None:
-    """Copy the vocabularies, and the splits to train on, without times and rights."""
+    """Copy vocabularies and training splits, without file times and permissions."""
     sources = sorted((folder.release / "vocab").glob("*.json"))
     for split in folder.training:
         tracks = [f"{split}_caps_{track}.txt" for track in folder.manifest.tracks]
@@ -317,10 +307,10 @@ def _copy_files(folder: _Folder) -> None:
 
 
 def _write_manifest(
-    folder: _Folder, name: str, counts: dict[Split, int], prints: dict[Split, dict[str, str]]
+    folder: _Folder, name: str, counts: dict[Split, int], fingerprints: dict[Split, dict[str, str]]
 ) -> None:
     """Write a manifest that lists the files, without settings and versions of the release."""
-    listed = {
+    entries = {
         path.relative_to(folder.path).as_posix(): FileEntry(
             sha256=sha256_of(path), bytes=path.stat().st_size
         )
@@ -333,10 +323,10 @@ def _write_manifest(
         split=SplitPlan(shares=Shares(train=1.0, dev=0.0, test=0.0)),
         counts=counts,
         rejects={},
-        fingerprints=prints,
+        fingerprints=fingerprints,
         detector=folder.manifest.detector,
         settings={},
         versions={},
-        files=listed,
+        files=entries,
     )
     write_manifest(folder.path, manifest)

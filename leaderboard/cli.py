@@ -1,4 +1,4 @@
-"""The command now-leaderboard; packages are imported by the command that needs them."""
+"""The command now-leaderboard; each command imports its packages when it runs."""
 
 import json
 import sys
@@ -13,29 +13,23 @@ from now_builder.program.command_line import Program, run, say_version
 
 app = Program(
     name="now-leaderboard",
-    help="Judge a similarity matrix (images x captions) on a Noise-of-Web release: recalls both "
-    "ways, rSum with its interval, and a board that shows it beside the paper's rows.",
+    help="Score a similarity matrix (images x captions) on a Noise-of-Web release, and keep a "
+    "leaderboard of the results, with the rows of the paper.",
 )
-blind = Program(name="now-leaderboard blind", help="Rounds whose pairing only the judge knows.")
+blind = Program(name="now-leaderboard blind", help="Rounds with a secret pairing.")
 app.callback(invoke_without_command=True)(say_version)
-_JUDGE, _KEEP = "Judge a matrix", "Keep a board"
+_SCORE, _KEEP = "Score a matrix", "Keep a leaderboard"
 
 SubmissionFile = Annotated[
-    Path,
-    typer.Argument(metavar="X.zip", help="A submission, made by pack or pc2-baseline predict."),
+    Path, typer.Argument(metavar="X.zip", help="Submission, made by pack or pc2-baseline predict.")
 ]
 ReleaseFolder = Annotated[
-    Path,
-    typer.Option(
-        "--release", help="The release it was made on: a folder of now-builder, or the authors'."
-    ),
+    Path, typer.Option("--release", help="Release of the submission: rebuilt, or the authors'.")
 ]
 AttributesFile = Annotated[
     Path | None,
     typer.Option(
-        "--attributes",
-        help="CSV or Parquet of page attributes: key or url, and lang, topic and/or ocr (see "
-        "now-builder ocr); adds the scores of knowing only these.",
+        help="CSV or Parquet file with key or url, and lang, topic or ocr; adds reference scores."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -44,50 +38,38 @@ Store = Annotated[Path, typer.Option(help="Folder of results with the entry.")]
 EntryName = Annotated[str, typer.Argument(help="Name of the entry: 12 hexadecimal digits.")]
 
 
-@app.command(rich_help_panel=_JUDGE)
+@app.command(rich_help_panel=_SCORE)
 def pack(
     similarity: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SIMILARITY.npy",
-            help="Scores, rows are images, columns are captions, in the order of the split.",
-        ),
+        Path, typer.Argument(metavar="SIMILARITY.npy", help="Matrix of images x captions.")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The submission to write (.zip).")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Submission to write (.zip).")],
     release: ReleaseFolder,
-    track: Annotated[
-        str,
-        typer.Option(
-            help="Tokenizer of the captions (jieba, bpe, bert), or data set (flickr30k, coco, "
-            "cc152k)."
-        ),
-    ],
+    track: Annotated[str, typer.Option(help="Track: jieba, bpe, bert, flickr30k, coco or cc152k.")],
     method: Annotated[str, typer.Option(help="Name shown on the board.")],
-    split: Annotated[str, typer.Option(help="test, or dev for model selection.")] = "test",
+    split: Annotated[str, typer.Option(help="Split: test, or dev for model selection.")] = "test",
     image_ids: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keys of the matrix's rows, one a line, if they are in another order than "
-            "the split: the rows are reordered."
-        ),
+        Path | None, typer.Option(help="File with the key of each row, one per line.")
     ] = None,
-    caption_ids: Annotated[Path | None, typer.Option(help="The same for its columns.")] = None,
+    caption_ids: Annotated[
+        Path | None, typer.Option(help="File with the key of each column, one per line.")
+    ] = None,
     about: Annotated[
-        Path | None,
-        typer.Option(
-            help="TOML with details to show: authors, affiliation, [links], [training], "
-            "[postprocessing], [compute].",
-        ),
+        Path | None, typer.Option(help="TOML file with details about the method.")
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="One such field, as training.ensemble_size=2. May be repeated."),
+        typer.Option("--set", help="Detail, such as training.ensemble_size=2. Repeatable."),
     ] = None,
 ) -> None:
     """Check, describe and zip a matrix from any framework as a submission.
 
-    It records the release's fingerprint and keys, so that a matrix made on another release, or in
-    another order, is an error instead of a low score. Use float32: float16 makes ties.
+    Rows and columns are in the order of the split, or are reordered by --image-ids and
+    --caption-ids. The submission records the fingerprint and keys of the release, so that a matrix
+    made on another release, or in another order, is an error instead of a low score. Use float32:
+    float16 causes ties.
+
+    Details are authors, affiliation, [links], [training], [postprocessing] and [compute].
     """
     from leaderboard.submission.archive import new_submission, pack_file, with_details
     from now_builder.config import read_toml, with_overrides
@@ -98,30 +80,27 @@ def pack(
     typer.echo(f"{output}: {meta.method.name}, track {meta.track}, {meta.split} of {release}")
 
 
-@app.command(rich_help_panel=_JUDGE)
+@app.command(rich_help_panel=_SCORE)
 def score(
     submission: SubmissionFile,
     release: ReleaseFolder,
     attributes: AttributesFile = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Also write the result JSON to this file.")
+        Path | None, typer.Option("-o", "--output", help="Result file (JSON) to write as well.")
     ] = None,
     check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Only check fields, order and numbers; a round's pairing is not needed.",
-        ),
+        bool, typer.Option("--check", help="Only check the submission, without a round's pairing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Score a submission: R@1/5/10 and nDCG@10 both ways, rSum, intervals, ties, references.
 
-    On a release with sites also rSum within sites; if it is split by domain, also across owners and
-    within languages, with intervals by owner.
+    On a release with sites, rSum within sites is added. If the release is split by domain, rSum
+    across owners and within languages is added, and intervals are by owner.
 
-    Nothing is stored except with -o; export-site shows the result, submit files it, as a claim:
-    who has the release has its pairing. A blind round, or a keeper's own run, makes it proof.
+    Nothing is stored without -o. To show the result on a board, use export-site or submit. It is a
+    claim there, since everybody with the release has the pairing. A blind round, or a run by the
+    board's keepers, is proof.
     """
     from leaderboard.scoring.evaluate import check_submission, score
     from leaderboard.store.entries import write_result
@@ -130,7 +109,7 @@ def score(
     if check:
         meta, n_pairs = check_submission(submission, release)
         about = f"track {meta.track}, {n_pairs} pairs of {meta.split}"
-        typer.echo(f"{submission}: fine: {meta.method.name}, {about}")
+        typer.echo(f"{submission}: valid: {meta.method.name}, {about}")
         return
     result = score(submission, release, attributes)
     if output is not None:
@@ -139,52 +118,50 @@ def score(
     typer.echo(result.to_json() if as_json else as_text(result), nl=not as_json)
 
 
-@app.command(rich_help_panel=_JUDGE)
+@app.command(rich_help_panel=_SCORE)
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A.json", help="A result.")],
-    second: Annotated[Path, typer.Argument(metavar="B.json", help="A result on the same split.")],
+    first: Annotated[Path, typer.Argument(metavar="A.json", help="Result file.")],
+    second: Annotated[Path, typer.Argument(metavar="B.json", help="Result on the same split.")],
     as_json: AsJson = False,
 ) -> None:
-    """Compare results A and B query by query: difference of rSum, interval, tests.
+    """Compare two results query by query: rSum of A minus rSum of B, interval, tests.
 
-    The interval is by a paired bootstrap over images, p by a sign-flip test: both over owners if
-    the release is split by domain, and again within sites. Each recall has McNemar's exact test.
-    It does not cover training seeds: run several.
+    The interval comes from a paired bootstrap over images, p from a sign-flip test. Both are over
+    owners if the release is split by domain, and repeated within sites. Each recall has McNemar's
+    exact test. Variation between training seeds is not covered: run several seeds.
     """
     from leaderboard.scoring.evaluate import compare_results
     from leaderboard.store.entries import read_result
     from leaderboard.terminal import comparison_as_text
 
     one, other = read_result(first), read_result(second)
-    found = compare_results(one, other)
-    names = one.method.name, other.method.name
-    typer.echo(json.dumps(asdict(found), indent=2) if as_json else comparison_as_text(found, names))
+    compared = compare_results(one, other)
+    text = comparison_as_text(compared, (one.method.name, other.method.name))
+    typer.echo(json.dumps(asdict(compared), indent=2) if as_json else text)
 
 
-@app.command(rich_help_panel=_JUDGE)
+@app.command(rich_help_panel=_SCORE)
 def verify(
     results: Annotated[list[Path], typer.Argument(metavar="RESULT.json...", help="Result files.")],
     submission: Annotated[
-        Path | None, typer.Option(help="Submission to score again and compare; needs --release.")
+        Path | None, typer.Option(help="Submission to score again; requires --release.")
     ] = None,
     release: Annotated[
-        Path | None, typer.Option(help="Release whose fingerprint must be that of the result.")
+        Path | None, typer.Option(help="Release to compare fingerprints with, and to score on.")
     ] = None,
 ) -> None:
-    """Recompute every figure of results from their ranks; exit code 1 if one differs."""
+    """Recompute every figure of results from their ranks; exit with 1 if one differs."""
     from leaderboard.store.entries import read_result
     from leaderboard.store.recompute import verify
 
     if submission is not None and (release is None or len(results) > 1):
         raise ConfigError("--submission: expected one result, and --release")
-    wrong = 0
+    failed = False
     for path in results:
-        result = read_result(path)
-        found = verify(path, result, submission, release)
-        wrong += len(found)
-        lines = [f"{path}: {difference}" for difference in found]
+        lines = [f"{path}: {d}" for d in verify(path, read_result(path), submission, release)]
         typer.echo("\n".join(lines or [f"{path}: all figures agree"]))
-    if wrong:
+        failed |= bool(lines)
+    if failed:
         raise typer.Exit(1)
 
 
@@ -196,12 +173,12 @@ def submit(
     attributes: AttributesFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a submission on its release and file the result in a store.
+    """Score a submission on its release and file the result in a folder of results.
 
-    The result is an immutable JSON file, named by its content, with the time in a file of its own;
-    the same submission filed again is the same entry. A refusal lists every problem and its fix.
-    On the board it is a claim; a blind round, or a keeper's own run (reproduce), is proof. Results
-    of an open round commit to their files; submit these again, on the closed round, after it.
+    The result is a JSON file named after the hash of its content; the time is in a second file.
+    Filing the same submission again changes nothing. On the board the result is a claim; a blind
+    round, or a run by the board's keepers (reproduce), is proof. After a blind round, submit the
+    same file again on the closed round.
     """
     from leaderboard.board.display_text import CLAIM
     from leaderboard.core.rounds import round_of
@@ -225,9 +202,9 @@ def submit(
 def withdraw(
     name: EntryName,
     store: Store,
-    reason: Annotated[str, typer.Option(help="Public reason, shown in its place.")],
+    reason: Annotated[str, typer.Option(help="Public reason, shown instead of the entry.")],
 ) -> None:
-    """Withdraw an entry: a tombstone with the reason is filed; the result stays in the store."""
+    """Withdraw an entry: file the reason. The result stays in the folder."""
     from leaderboard.store.entries import now, withdraw
 
     withdraw(store, name, reason, now())
@@ -240,16 +217,17 @@ def reproduce(
     submission: SubmissionFile,
     store: Store,
     release: ReleaseFolder,
-    by: Annotated[str, typer.Option(help="Name of the person who ran it again.")],
+    by: Annotated[str, typer.Option(help="Name of the person who repeated the run.")],
     commit: Annotated[str | None, typer.Option(help="Commit of the code.")] = None,
     run: Annotated[
-        Path | None, typer.Option(help="Run folder; the hash of its run.toml is recorded.")
+        Path | None, typer.Option(help="Run folder, to record the hash of its run.toml.")
     ] = None,
 ) -> None:
-    """File a keeper's own run of an entry: merged into the store, it is proof, or contradicts.
+    """File a repeated run of an entry by the board's keepers: it proves or contradicts the entry.
 
-    The entry is reproduced if the 95 % interval of the difference, run less entry, holds zero or
-    lies above it, and stands with the run's figures; else it is contradicted, and has no place.
+    If the 95 % interval of the difference (run minus entry) contains zero or lies above it, the
+    entry is reproduced, and ranked by the figures of the run. Otherwise it is contradicted, and has
+    no place.
     """
     from leaderboard.store.recompute import Runner, reproduce
     from leaderboard.terminal import comparison_as_text
@@ -261,25 +239,21 @@ def reproduce(
 
 @app.command(rich_help_panel=_KEEP)
 def export_site(
-    site: Annotated[Path, typer.Argument(help="Folder to write; an earlier site is replaced.")],
+    site: Annotated[Path, typer.Argument(help="Folder to write; an existing site is replaced.")],
     results: Annotated[
-        list[Path],
-        typer.Option(help="A result JSON, or a folder of them (a store). May be repeated."),
+        list[Path], typer.Option(help="Result file, or folder of results. Repeatable.")
     ],
     more: Annotated[
         list[Path] | None, typer.Argument(metavar="[RESULTS]...", help="More results.")
     ] = None,
     space: Annotated[
-        bool,
-        typer.Option(
-            "--space", help="Add the README.md of a static Space on the Hugging Face hub."
-        ),
+        bool, typer.Option("--space", help="Add the README.md of a static Hugging Face Space.")
     ] = False,
 ) -> None:
     """Write the board as static pages for any host: results and the paper's rows.
 
-    Open SITE/index.html. Pages load nothing from elsewhere and work without scripts; the same
-    results give the same bytes. Reports filed by dataset-report become pages too.
+    Open SITE/index.html. Pages load nothing from other hosts and work without scripts. The same
+    results give the same bytes. Reports filed by dataset-report get pages too.
     """
     from leaderboard.board.pages import export_site
     from leaderboard.store.dataset import read_reports
@@ -303,34 +277,28 @@ def export(
     ],
     results: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--results",
-            "--store",
-            help="A result JSON, or a store. Without it, only the reported rows.",
-        ),
+        typer.Option("--results", "--store", help="Result file or folder; default: paper rows."),
     ] = None,
-    kind: Annotated[
+    to: Annotated[
         Literal["csv", "json", "md", "tex", "trec"],
-        typer.Option("--to", "--format", help="Format; trec is of a submission."),
+        typer.Option("--to", "--format", help="Format of the table; trec exports a submission."),
     ] = "csv",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="For trec: folder to write.")
+        Path | None, typer.Option("-o", "--output", help="Folder to write (trec).")
     ] = None,
-    release: Annotated[
-        Path | None, typer.Option(help="For trec: the release of the submission.")
-    ] = None,
+    release: Annotated[Path | None, typer.Option(help="Release of the submission (trec).")] = None,
 ) -> None:
     """Print a board as a table for a spreadsheet, a program, a README or a paper.
 
-    Rows under different training noise, or scored on different data, get separate tables. --to trec
-    writes a submission as a TREC run and its qrels for each direction.
+    Results with different training noise, or on different data, are in separate tables. --to trec
+    writes a submission as a TREC run with qrels for each direction.
     """
     from leaderboard.board.exports import FORMATS, write_trec
     from leaderboard.board.tables import equal_ranks, make_board
     from leaderboard.store.recompute import read_board
     from now_builder.formats.benchmarks import BOARDS
 
-    if kind == "trec":
+    if to == "trec":
         if release is None or output is None:
             raise ConfigError("export --to trec: expected X.zip, --release RELEASE and -o FOLDER")
         typer.echo("\n".join(map(str, write_trec(Path(what), release, output))))
@@ -339,7 +307,7 @@ def export(
     if board is None:
         raise ConfigError(f"export: found {what!r}, expected one of {', '.join(BOARDS)}")
     entries = read_board(results or [])
-    typer.echo(FORMATS[kind](make_board(board, entries, equal_ranks(entries))), nl=False)
+    typer.echo(FORMATS[to](make_board(board, entries, equal_ranks(entries))), nl=False)
 
 
 @app.command(rich_help_panel=_KEEP)
@@ -347,13 +315,13 @@ def dataset_report(
     release: ReleaseArgument,
     as_json: AsJson = False,
     store: Annotated[
-        Path | None, typer.Option(help="Also file it in this folder of results, for the board.")
+        Path | None, typer.Option(help="Folder of results to file the report in.")
     ] = None,
 ) -> None:
-    """Count duplicates of a release, and the recalls and rSum that a perfect scorer can reach.
+    """Count the duplicates of a release, and compute the rSum that a perfect scorer can reach.
 
-    Filed, it gives the board's entries their recalls by language and by site, and the scores of
-    knowing only these.
+    With --store, the board shows recalls by language and by site for its entries, and the reference
+    scores that use only language and site.
     """
     from leaderboard.store.dataset import dataset_report, file_report
     from leaderboard.store.entries import check_is_store
@@ -371,39 +339,33 @@ def dataset_report(
 def check_store(
     store: Annotated[Path, typer.Argument(help="Folder of results to check.")],
     base: Annotated[
-        Path | None,
-        typer.Option(help="The folder before the change; none of its files may change."),
+        Path | None, typer.Option(help="Folder before the change; its files must be unchanged.")
     ] = None,
     keeper: Annotated[
-        bool,
-        typer.Option(
-            "--keeper",
-            help="For keepers of the store: accept new records that are proof, or decide on it.",
-        ),
+        bool, typer.Option("--keeper", help="Allow new records that only keepers may add (proof).")
     ] = False,
     release: Annotated[
         list[Path] | None,
-        typer.Option(help="Release to recompute references and counts on. May be repeated."),
+        typer.Option(help="Release to recompute references and counts on. Repeatable."),
     ] = None,
     attributes: AttributesFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a folder of results changed by a pull request; exit code 1 on any problem.
+    """Check a folder of results changed by a pull request; exit with 1 if there is a problem.
 
-    Every file is validated, every new result recomputed from its ranks; with the release also its
-    references, duplicates and fingerprint. Nothing in the folder is executed. Notes on a matrix can
-    only be recomputed from the file: verify --submission.
+    Every file is validated, and every new result is recomputed from its ranks. With --release, its
+    references, duplicates and fingerprint are recomputed too. Nothing in the folder is executed.
+    Notes on a matrix require the submission: use verify --submission.
     """
     from leaderboard.store.check_store import check_store
 
-    problems = check_store(
-        store, base, keeper=keeper, releases=release or (), attributes=attributes
-    )
+    releases = release or ()
+    problems = check_store(store, base, keeper=keeper, releases=releases, attributes=attributes)
     if as_json:
         typer.echo(json.dumps([asdict(problem) for problem in problems], indent=2))
     else:
         lines = [f"{problem.code}: {problem}" for problem in problems]
-        typer.echo("\n".join(lines) or f"{store}: fine")
+        typer.echo("\n".join(lines) or f"{store}: valid")
     if problems:
         raise typer.Exit(1)
 
@@ -413,35 +375,28 @@ def make_round(
     release: ReleaseArgument,
     out: Annotated[Path, typer.Argument(help="Folder to write: participants/ and judge/.")],
     pairs: Annotated[
-        int | None, typer.Option(help="Number of test pairs to draw; all by default.")
+        int | None, typer.Option(help="Number of test pairs to draw; default: all.")
     ] = None,
     round_: Annotated[str, typer.Option("--round", help="Name of the round.")] = "round",
     secret_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="File with a secret of 32 characters or more, which determines the draw and the "
-            "orders; a new one for each round. By default one is made."
-        ),
+        Path | None, typer.Option(help="File with a secret (32+ characters); default: random.")
     ] = None,
     with_train: Annotated[
-        bool, typer.Option(help="Include the release's train and dev for participants.")
+        bool, typer.Option(help="Give participants the train and dev splits of the release.")
     ] = False,
     scored: Annotated[
-        int, typer.Option(min=1, help="Files that a person may have scored in the round.")
+        int, typer.Option(min=1, help="Number of files that each person may have scored.")
     ] = 5,
     codabench: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="BUNDLE.zip",
-            help="Also write the round as a competition for Codabench. The zip holds the pairing.",
-        ),
+        Path | None, typer.Option(metavar="BUNDLE.zip", help="Codabench competition to write.")
     ] = None,
 ) -> None:
     """Write a blind round: images and captions of the test split, each in a secret order.
 
-    Publish OUT/participants and keep OUT/judge: score X.zip --release OUT/judge. The release, its
-    list of pages and its captures must stay private until the round is closed: who crawls the
-    pages again finds the pairing.
+    Publish OUT/participants. Keep OUT/judge, and score with: score X.zip --release OUT/judge. Keep
+    the release, its list of pages, its captures and the Codabench zip private until the round is
+    closed: they reveal the pairing. The secret determines the pairs and the orders; use a new one
+    for each round.
     """
     from leaderboard.blind import RoundPlan, make_round
 
@@ -452,15 +407,15 @@ def make_round(
 
 @blind.command("close")
 def close_round(
-    out: Annotated[Path, typer.Argument(help="Folder that `blind make` wrote.")],
+    out: Annotated[Path, typer.Argument(help="Folder written by `blind make`.")],
 ) -> None:
-    """Publish the pairing: OUT/closed, on which anyone can check and score again.
+    """Publish the pairing: write OUT/closed, so that anyone can check and score again.
 
-    sha256sum OUT/closed/blind.json must give the commitment of round.json.
+    sha256sum OUT/closed/blind.json must equal the commitment in round.json.
     """
     from leaderboard.blind import close_round
 
-    typer.echo(f"{close_round(out)}: publish it; later scores are not blind")
+    typer.echo(f"{close_round(out)}: publish this folder; later scores are not blind")
 
 
 app.add_typer(blind, name="blind", rich_help_panel=_KEEP)

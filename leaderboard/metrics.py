@@ -1,4 +1,4 @@
-"""Recall in both directions from one pass over a similarity matrix; ties count by expectation."""
+"""Compute the recalls of a similarity matrix in both directions; ties count by expectation."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -25,19 +25,23 @@ Matrix: TypeAlias = Float[np.ndarray, "_ _"]
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Rank of the right candidate of each query, as counts: exact for any block size.
+    """Rank of the best right candidate of each query, as counts of other candidates.
 
     Attributes:
         greater: number of candidates with a strictly higher similarity than the best right one.
-        equal: number of wrong candidates with exactly the same similarity.
-        later: number of those in ``equal`` that come later in the gallery than every right one.
-        right: number of right candidates at that similarity, 1 or more.
+        equal: number of wrong candidates with exactly its similarity.
+        later: number of candidates in ``equal`` that come after every right one in the gallery.
+        right: number of right candidates with its similarity, 1 or more.
     """
 
     greater: Integer[np.ndarray, " queries"]
     equal: Integer[np.ndarray, " queries"]
     later: Integer[np.ndarray, " queries"]
     right: Integer[np.ndarray, " queries"]
+
+    def take(self, queries: slice | Labels) -> "Ranks":
+        """Return the ranks of some queries."""
+        return Ranks(*(getattr(self, field.name)[queries] for field in fields(Ranks)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +50,14 @@ class OneWay:
 
     Attributes:
         hits: exact expected number of queries with a right candidate among the first K, by K.
-        most: the same if every tie were won (optimistic bound).
-        least: the same if every tie were lost (pessimistic bound).
-        median_rank: median rank, from 1; the half-integer median of an even number is rounded down,
-            as the field does. Ties count as the middle of their places.
-        mean_rank: mean rank, from 1, ties as the middle of their places.
+        most: number of hits if every tie were won (optimistic bound), by K.
+        least: number of hits if every tie were lost (pessimistic bound), by K.
+        median_rank: median rank, from 1; a half-integer median is rounded down, as is usual in the
+            field. A tied query has the middle of its places as rank.
+        mean_rank: mean rank, from 1; a tied query has the middle of its places as rank.
         mrr: mean reciprocal rank in [0, 1], ties by expectation.
         ndcg: mean nDCG@10 in [0, 1], every right candidate of relevance 1, ties by expectation.
-            None if only the best right candidate's rank is known, and there may be others.
+            None if only the rank of the best right candidate is known.
     """
 
     n_queries: int
@@ -83,12 +87,12 @@ class Recalls:
     """Metrics of both directions.
 
     Attributes:
-        rsum: sum of the six recalls, 0 to 600; optimistic if every tie were won, pessimistic if
-            every tie were lost.
-        rsum_argsort: rSum by a stable ``argsort(...)[::-1]``, for comparison with old logs: a
-            tie goes to the candidate that comes later.
-        per_image: expected hits of each image and, on average, of its captions, over all cutoffs,
-            0 to 6; the mean times 100 is ``rsum``.
+        rsum: sum of the six recalls, 0 to 600.
+        rsum_optimistic: rSum if every tie were won.
+        rsum_pessimistic: rSum if every tie were lost.
+        rsum_argsort: rSum by a stable ``argsort(...)[::-1]``, for comparison with old logs: the
+            later of two tied candidates ranks first.
+        per_image: hits of each image, as :func:`hits_per_image` returns them.
         ranks: ranks of image queries and of caption queries.
     """
 
@@ -107,70 +111,77 @@ def recalls(similarity: Matrix, owner: Labels | None = None) -> Recalls:
 
     Args:
         similarity: images x captions; a higher value means more similar. It is read in blocks of
-            rows, so that a memory-mapped file need not fit into memory.
-        owner: row of each caption's image; by default row i and column i belong together. An
-            image's rank is that of its best own caption.
+            rows, so a memory-mapped file need not fit into memory.
+        owner: row of each caption's image; by default row i and column i are a pair. The rank of
+            an image is the rank of its best caption.
 
     Raises:
-        ValueError: If the matrix is empty or, without owners, not square; if an image has no
-            caption; if a value is not finite.
+        ValueError: If the matrix is empty, not square (without ``owner``) or not finite, or if an
+            image has no caption.
 
     Source:
         Ties: McSherry and Najork, Computing Information Retrieval Performance Measures
         Efficiently in the Presence of Tied Scores, ECIR 2008.
 
     Differs:
-        The field ranks by an unstable ``argsort``, so that its value under ties depends on the
-        machine; this is the mean over all orders of the tied.
+        The field ranks by an unstable ``argsort``, so its recalls under ties depend on the
+        machine. Here a recall is the mean over all orders of tied candidates.
     """
     ranks = count_ranks(similarity, owner)
-    return summarise(*ranks, owner, own=count_own_captions(similarity, owner, ranks[0]))
+    return summarise(*ranks, owner, count_own_captions(similarity, owner, ranks[0]))
 
 
 def count_ranks(similarity: Matrix, owner: Labels | None = None) -> tuple[Ranks, Ranks]:
-    """Count candidates above and tied with the right one of each row (i2t) and column (t2i)."""
+    """Count the candidates above and tied with the right one of each row (i2t) and column (t2i)."""
     images, captions = similarity.shape
-    owner = _checked((images, captions), owner)
-    own = np.asarray(similarity[owner, np.arange(captions)])
-    best = np.full(images, -np.inf, dtype=own.dtype)
-    with np.errstate(invalid="ignore"):  # _count refuses values that are not finite
-        np.maximum.at(best, owner, own)
-    tied = own == best[owner]
+    owner = _check_owner((images, captions), owner)
+    paired, best = _paired_values(similarity, owner)
+    tied = paired == best[owner]
     last = np.zeros(images, np.int64)
     np.maximum.at(last, owner[tied], np.flatnonzero(tied))
     right = np.bincount(owner[tied], minlength=images).astype(np.int64)
-    return _count(similarity, (best, last, right), (own, owner, np.ones(captions, np.int64)))
+    return _count(similarity, (best, last, right), (paired, owner, np.ones(captions, np.int64)))
 
 
 def count_own_captions(similarity: Matrix, owner: Labels | None, best: Ranks) -> Ranks:
-    """Count the ranks of every caption among all captions of its own image, by caption.
+    """Count the rank of every caption when its own image is the query.
 
-    ``best`` is the ranks i2t of :func:`count_ranks`, which are the same in other order if an image
-    has one caption.
+    If each image has one caption, these are the ranks ``best`` (i2t of :func:`count_ranks`), in
+    the order of the captions.
     """
     images, captions = similarity.shape
     if owner is None:
         return best
     if images == captions:
-        return Ranks(*(getattr(best, field.name)[owner] for field in fields(Ranks)))
+        return best.take(owner)
     order = np.argsort(owner, kind="stable")
     counts = np.bincount(owner, minlength=images)
     ranks = Ranks(*np.zeros((4, captions), np.int64))
-    for line, own in zip(similarity, np.split(order, np.cumsum(counts)[:-1]), strict=True):
-        values = line[own, None]
-        ranks.greater[own] = (line > values).sum(axis=1)
-        ranks.right[own] = (line[own] == values).sum(axis=1)
-        ranks.equal[own] = (line == values).sum(axis=1) - ranks.right[own]
+    for line, columns in zip(similarity, np.split(order, np.cumsum(counts)[:-1]), strict=True):
+        values = line[columns, None]
+        ranks.greater[columns] = (line > values).sum(axis=1)
+        ranks.right[columns] = (line[columns] == values).sum(axis=1)
+        ranks.equal[columns] = (line == values).sum(axis=1) - ranks.right[columns]
     return ranks
+
+
+def _paired_values(
+    similarity: Matrix, owner: Labels
+) -> tuple[Float[np.ndarray, " captions"], Float[np.ndarray, " images"]]:
+    """Return each caption's similarity to its image, and each image's highest one."""
+    paired = np.asarray(similarity[owner, np.arange(len(owner))])
+    best = np.full(len(similarity), -np.inf, paired.dtype)
+    with np.errstate(invalid="ignore"):  # _count refuses values that are not finite
+        np.maximum.at(best, owner, paired)
+    return paired, best
 
 
 def count_duplicate_aware(
     similarity: Matrix, image_labels: Labels, caption_labels: Labels, owner: Labels
 ) -> tuple[Ranks, Ranks]:
-    """Count ranks where candidates identical to a right caption or image are right too.
+    """Count ranks with duplicates of the right caption or image as right candidates too.
 
-    Labels are equal for identical images, or captions. The order of ties is not counted here
-    (:attr:`Ranks.later` is 0).
+    Identical images, and identical captions, have equal labels. :attr:`Ranks.later` is left at 0.
 
     Raises:
         ValueError: If a value is not finite.
@@ -179,12 +190,12 @@ def count_duplicate_aware(
     images, captions = similarity.shape
     best_row = np.full(images, -np.inf, similarity.dtype)
     best_column = np.full(captions, -np.inf, similarity.dtype)
-    for span, same_image, same_text in _twins(*labels):
+    for span, same_image, same_text in _duplicates(*labels):
         values = np.where(same_image | same_text, similarity[span], -np.inf)
         best_row[span] = values.max(axis=1)
         np.maximum(best_column, values.max(axis=0), out=best_column)
     right_row, right_column = np.zeros(images, np.int64), np.zeros(captions, np.int64)
-    for span, same_image, same_text in _twins(*labels):
+    for span, same_image, same_text in _duplicates(*labels):
         right, values = same_image | same_text, similarity[span]
         right_row[span] = (right & (values == best_row[span, None])).sum(axis=1)
         right_column += (right & (values == best_column)).sum(axis=0)
@@ -201,40 +212,38 @@ def explained_ties(
     Labels are as in :func:`count_duplicate_aware`.
 
     Returns:
-        For each query, how many of its :attr:`Ranks.equal` are of that kind; i2t, then t2i.
+        The number of such ties among :attr:`Ranks.equal` of each query; i2t, then t2i.
     """
-    own = similarity[owner, np.arange(len(owner))]
-    best = np.full(len(similarity), -np.inf, similarity.dtype)
-    np.maximum.at(best, owner, own)
+    paired, best = _paired_values(similarity, owner)
     i2t, t2i = (np.zeros(n, np.int64) for n in similarity.shape)
-    for span, same_image, same_text in _twins(image_labels, caption_labels, owner):
+    for span, same_image, same_text in _duplicates(image_labels, caption_labels, owner):
         values = similarity[span]
         foreign = owner != np.arange(len(similarity))[span, None]
         i2t[span] = (foreign & same_text & (values == best[span, None])).sum(axis=1)
-        t2i += (foreign & same_image & (values == own)).sum(axis=0)
+        t2i += (foreign & same_image & (values == paired)).sum(axis=0)
     return i2t, t2i
 
 
 def tie_width(ranks: tuple[Ranks, Ranks], explained: tuple[Labels, Labels] | None = None) -> float:
-    """Return the rSum points that ties decide: the optimistic value less the pessimistic one.
+    """Return the rSum points that ties decide: optimistic rSum minus pessimistic rSum.
 
-    ``explained`` is the number of ties of each query that are ignored.
+    ``explained`` is the number of ties of each query to ignore.
     """
     width = Fraction(0)
-    for way, forgiven in zip(ranks, explained or (0, 0), strict=True):
+    for way, ignored in zip(ranks, explained or (0, 0), strict=True):
         for cutoff in CUTOFFS:
             won = way.greater < cutoff
-            lost = way.greater + way.equal - forgiven >= cutoff
+            lost = way.greater + way.equal - ignored >= cutoff
             width += Fraction(100 * int(np.count_nonzero(won & lost)), len(won))
     return float(width)
 
 
 def steps_of(pairs: int) -> tuple[float, float]:
-    """Return the steps of a recall in percent and of rSum, by the number of pairs.
+    """Return the steps to round to in an open blind round: of a recall in percent, and of rSum.
 
-    Each is the number of 1, 2, 5, 10, 20, … nearest to the largest standard error that the figure
-    can have: a hit is 0 or 1, the hits of a pair in both directions and at three cutoffs 0 to 6.
-    With 1,000 pairs they are 2 and 10, so that a recall is no count any more.
+    A step is the number of 1, 2, 5, 10, 20, … nearest to the largest possible standard error, for
+    values of 0 to 1 (recall) and 0 to 6 (:func:`hits_per_image`). With 1,000 pairs the steps are 2
+    and 10.
 
     Source:
         Blum and Hardt, The Ladder: A Reliable Leaderboard for Machine Learning Competitions, ICML
@@ -254,22 +263,18 @@ def _round_number(value: float) -> float:
 
 
 def summarise(
-    i2t: Ranks,
-    t2i: Ranks,
-    owner: Labels | None = None,
-    own: Ranks | None = None,
+    i2t: Ranks, t2i: Ranks, owner: Labels | None = None, own_captions: Ranks | None = None
 ) -> Recalls:
-    """Compute recalls, rank statistics and rSum from ranks, as :func:`recalls`.
+    """Compute the figures of :func:`recalls` from ranks.
 
-    ``own`` is the ranks of :func:`count_own_captions`; without it there is no nDCG.
+    ``own_captions`` are the ranks of :func:`count_own_captions`; without them nDCG is None.
     """
     images, captions = len(i2t.greater), len(t2i.greater)
-    first = _one_way(i2t, captions, None if own is None else ndcg(own, owner))
-    second = _one_way(t2i, images, None if own is None else ndcg(t2i))
+    first = _one_way(i2t, captions, None if own_captions is None else ndcg(own_captions, owner))
+    second = _one_way(t2i, images, None if own_captions is None else ndcg(t2i))
 
-    def rsum(of_images: Iterable[Fraction | int], of_captions: Iterable[Fraction | int]) -> float:
-        shares = Fraction(sum(of_images)) / images + Fraction(sum(of_captions)) / captions
-        return float(100 * shares)
+    def rsum(i2t_hits: Iterable[Fraction | int], t2i_hits: Iterable[Fraction | int]) -> float:
+        return float(100 * (Fraction(sum(i2t_hits)) / images + Fraction(sum(t2i_hits)) / captions))
 
     argsort = [_count_below(way.greater + way.later).values() for way in (i2t, t2i)]
     return Recalls(
@@ -287,19 +292,19 @@ def summarise(
 def hits_per_image(
     i2t: Ranks, t2i: Ranks, owner: Labels | None = None
 ) -> Float[np.ndarray, " images"]:
-    """Return the expected hits of each image and, on average, of its captions, over all cutoffs.
+    """Return the expected hits of each image plus the mean of its captions, over all cutoffs.
 
-    They are 0 to 6; the mean times 100 is rSum.
+    A value is 0 to 6; the mean times 100 is rSum.
     """
     images, captions = len(i2t.greater), len(t2i.greater)
     owner = np.arange(captions) if owner is None else owner
-    of_image, of_caption = (sum(expected_hits(way, k) for k in CUTOFFS) for way in (i2t, t2i))
-    per_caption = np.bincount(owner, weights=of_caption, minlength=images) * images / captions
-    return np.asarray(of_image + per_caption)
+    i2t_hits, t2i_hits = (sum(expected_hits(way, k) for k in CUTOFFS) for way in (i2t, t2i))
+    per_caption = np.bincount(owner, weights=t2i_hits, minlength=images) * images / captions
+    return np.asarray(i2t_hits + per_caption)
 
 
 def expected_hits(ranks: Ranks, cutoff: int) -> Float[np.ndarray, " queries"]:
-    r"""Return each query's probability, over orders of ties, of a right candidate in the first K.
+    r"""Return the probability, over orders of ties, that a right candidate is among the first K.
 
     .. math:: 1 - \binom{e}{q} / \binom{e + m}{q}, \quad q = \mathrm{clip}(K - g, 0, e + m)
 
@@ -319,60 +324,48 @@ def fold_recalls(similarity: Matrix, owner: Labels, size: int) -> list[Recalls]:
 
     An incomplete last fold is ignored.
     """
-    found = []
+    folds = []
     for first in range(0, len(similarity) - size + 1, size):
-        own = np.flatnonzero((owner >= first) & (owner < first + size))
-        found.append(recalls(similarity[first : first + size, own], owner[own] - first))
-    return found
+        columns = np.flatnonzero((owner >= first) & (owner < first + size))
+        folds.append(recalls(similarity[first : first + size, columns], owner[columns] - first))
+    return folds
 
 
 def count_within(
     similarity: Matrix, owner: Labels, groups: Sequence[Labels]
 ) -> tuple[Ranks, Ranks]:
-    """Count ranks among the candidates of the query's own group alone.
+    """Count ranks (i2t, t2i) among the candidates of the query's own group only, group by group.
 
-    Args:
-        similarity: images x captions.
-        owner: row of each caption's image.
-        groups: rows of the images of each group; an image may be in several, or in none.
-
-    Returns:
-        The ranks of images and of captions, group by group, captions in the order of their images.
+    A group is the rows of its images; an image may be in several groups, or in none. Captions are
+    in the order of their images.
     """
     parts = []
     for rows in groups:
         place = np.full(len(similarity), -1)
         place[rows] = np.arange(len(rows))
-        own = np.flatnonzero(place[owner] >= 0)
-        own = own[np.argsort(place[owner[own]], kind="stable")]
+        columns = np.flatnonzero(place[owner] >= 0)
+        columns = columns[np.argsort(place[owner[columns]], kind="stable")]
         span = slice(int(rows[0]), int(rows[-1]) + 1)
         consecutive = np.array_equal(rows, np.arange(span.start, span.stop))
-        block = similarity[span if consecutive else rows]  # a slice copies nothing
-        parts.append(count_ranks(block[:, own], place[owner[own]]))
-    ways = [[part[way] for part in parts] for way in (0, 1)]
+        block = similarity[span if consecutive else rows]  # a slice is not copied
+        parts.append(count_ranks(block[:, columns], place[owner[columns]]))
     i2t, t2i = (
         Ranks(*(np.concatenate([getattr(p, field.name) for p in way]) for field in fields(Ranks)))
-        for way in ways
+        for way in zip(*parts, strict=True)
     )
     return i2t, t2i
 
 
 def recalls_within(ranks: tuple[Ranks, Ranks], sizes: Sequence[int]) -> list[Recalls]:
-    """Compute the recalls of each group from the ranks of :func:`count_within`.
-
-    ``sizes`` are the numbers of images of the groups.
-    """
-    each = len(ranks[1].greater) // len(ranks[0].greater)
-    found, first = [], 0
+    """Compute the recalls of each group, of ``sizes`` images, from :func:`count_within`'s ranks."""
+    (i2t, t2i), each = ranks, len(ranks[1].greater) // len(ranks[0].greater)
+    groups, first = [], 0
     for size in sizes:
-        i2t, t2i = (
-            Ranks(*(getattr(way, field.name)[first * n : (first + size) * n]
-                    for field in fields(Ranks)))
-            for way, n in zip(ranks, (1, each), strict=True)
-        )  # fmt: skip
-        found.append(summarise(i2t, t2i, np.arange(size * each) // each))
+        images = i2t.take(slice(first, first + size))
+        captions = t2i.take(slice(first * each, (first + size) * each))
+        groups.append(summarise(images, captions, np.arange(size * each) // each))
         first += size
-    return found
+    return groups
 
 
 def macro_mean(groups: Sequence[Recalls]) -> tuple[list[Fraction], list[Fraction]]:
@@ -404,22 +397,22 @@ def _one_way(ranks: Ranks, n_candidates: int, ndcg: float | None) -> OneWay:
     )
 
 
-def ndcg(own: Ranks, owner: Labels | None = None) -> float:
+def ndcg(ranks: Ranks, owner: Labels | None = None) -> float:
     """Average nDCG@10 over queries and over all orders of ties.
 
-    Expectation is linear, and a right candidate is at each place of its tie equally often, so its
-    expected gain is the mean discount of these places.
+    A right candidate is at each place of its tie equally often, so its expected gain is the mean
+    discount of these places.
 
     Args:
-        own: rank of every right candidate.
-        owner: query of each; by default every query has one.
+        ranks: rank of every right candidate.
+        owner: query of every right candidate; by default each query has one.
 
     Source:
         McSherry and Najork, ECIR 2008, as in :func:`recalls`.
     """
     gains = np.concatenate([[0.0], np.cumsum(1 / np.log2(np.arange(2, _NDCG_CUTOFF + 2)))])
-    tied = own.equal + own.right
-    first, last = (np.minimum(rank, _NDCG_CUTOFF) for rank in (own.greater, own.greater + tied))
+    tied = ranks.equal + ranks.right
+    first, last = (np.minimum(r, _NDCG_CUTOFF) for r in (ranks.greater, ranks.greater + tied))
     owner = np.arange(len(tied)) if owner is None else owner
     counts = np.bincount(owner)
     ideal = gains[np.minimum(counts, _NDCG_CUTOFF)]
@@ -427,26 +420,23 @@ def ndcg(own: Ranks, owner: Labels | None = None) -> float:
 
 
 def _mrr(ranks: Ranks, n_candidates: int) -> float:
-    """Average 1 / rank over all orders of ties; the first of several right ones counts."""
+    """Average 1 / rank of the first right candidate over all orders of ties."""
     harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, n_candidates + 1))])
     last = ranks.greater + ranks.equal + 1
     mean = (harmonic[last] - harmonic[ranks.greater]) / (ranks.equal + 1)
     several = (ranks.right > 1) & (ranks.equal > 0)
-    kinds, which = np.unique(
-        np.stack([ranks.greater, ranks.equal, ranks.right], axis=1)[several],
-        axis=0,
-        return_inverse=True,
-    )
-    tied = [_mean_reciprocal(*kind) for kind in kinds.tolist()]
-    mean[several] = np.array(tied)[which.reshape(-1)]
+    counts = np.stack([ranks.greater, ranks.equal, ranks.right], axis=1)[several]
+    distinct, inverse = np.unique(counts, axis=0, return_inverse=True)
+    reciprocals = [_mean_reciprocal(*row) for row in distinct.tolist()]
+    mean[several] = np.array(reciprocals)[inverse.reshape(-1)]
     return float(mean.mean())
 
 
 def _mean_reciprocal(greater: int, wrong: int, right: int) -> float:
     """Average 1 / place of the first of several right candidates tied with wrong ones.
 
-    The first right one is at place q of the ties with probability
-    C(wrong + right - q, right - 1) / C(wrong + right, right), built up factor by factor.
+    The first right one is at place q of the tie with probability
+    C(wrong + right - q, right - 1) / C(wrong + right, right), computed as a cumulative product.
     """
     places = np.arange(1, wrong + 1)
     left = wrong + right - places
@@ -460,30 +450,29 @@ def _exact_hits(ranks: Ranks, cutoff: int) -> Fraction:
     if not tied.any():
         return hits
     places = np.clip(cutoff - ranks.greater, 0, ranks.equal + ranks.right)
-    kinds, counts = np.unique(
-        np.stack([ranks.equal, ranks.right, places], axis=1)[tied], axis=0, return_counts=True
-    )
-    for (wrong, right, first), count in zip(kinds.tolist(), counts.tolist(), strict=True):
+    ties = np.stack([ranks.equal, ranks.right, places], axis=1)[tied]
+    distinct, counts = np.unique(ties, axis=0, return_counts=True)
+    for (wrong, right, first), count in zip(distinct.tolist(), counts.tolist(), strict=True):
         hits += count * (1 - Fraction(comb(wrong, first), comb(wrong + right, first)))
     return hits
 
 
-def _checked(shape: tuple[int, int], owner: Labels | None) -> Labels:
+def _check_owner(shape: tuple[int, int], owner: Labels | None) -> Labels:
     images, captions = shape
     if owner is None:
         if images != captions or images == 0:
             raise ValueError(f"found a matrix {shape}, expected as many images as captions")
         return np.arange(captions)
     if len(owner) != captions or not np.array_equal(np.unique(owner), np.arange(images)):
-        wanted = f"one for each of {captions} captions, and every one of {images} images among them"
-        raise ValueError(f"found {len(owner)} owners, expected {wanted}")
+        expected = f"one for each of {captions} captions, each of {images} images at least once"
+        raise ValueError(f"found {len(owner)} owners, expected {expected}")
     return owner
 
 
-def _twins(
+def _duplicates(
     images: Labels, captions: Labels, owner: Labels
 ) -> Iterator[tuple[slice, Bool[np.ndarray, "_ captions"], Bool[np.ndarray, "_ captions"]]]:
-    """Yield slices of rows with masks of candidates of the same image, and of the same caption."""
+    """Yield slices of rows with masks of the candidates with the same image and same caption."""
     order = np.argsort(owner, kind="stable")
     counts = np.bincount(owner, minlength=len(images))
     firsts = np.cumsum(counts) - counts
@@ -494,8 +483,8 @@ def _twins(
         span = slice(start, start + step)
         same_image = images[span, None] == images[owner]
         same_text = np.zeros_like(same_image)
-        for own in captions_of[span].T:
-            same_text |= captions[own, None] == captions
+        for columns in captions_of[span].T:
+            same_text |= captions[columns, None] == captions
         yield span, same_image, same_text
 
 
@@ -505,34 +494,33 @@ Target: TypeAlias = tuple[Float[np.ndarray, " _"], Labels, Labels]
 def _count(matrix: Matrix, row_target: Target, column_target: Target) -> tuple[Ranks, Ranks]:
     """Compare each row and each column with its target, in one pass over blocks of rows.
 
-    A target is the value of the right candidates, the place after which equal ones count as later,
-    and the number of the right. Rows are counted one by one; columns are summed as bytes, which
-    cannot overflow for the number of rows in a block.
+    A target is the value of the right candidates, the place after which equal candidates count as
+    later, and the number of right candidates. Columns are summed as bytes, which cannot overflow
+    for the number of rows in a block.
     """
     n_rows, n_columns = matrix.shape
-    kind = np.float64 if matrix.dtype.itemsize > 4 else np.float32
-    of_rows, of_columns = row_target[0].astype(kind), column_target[0].astype(kind)
-    step = min(_BLOCK_ROWS, max(8, _BLOCK_BYTES // (n_columns * np.dtype(kind).itemsize)))
+    dtype = np.float64 if matrix.dtype.itemsize > 4 else np.float32
+    row_values, column_values = row_target[0].astype(dtype), column_target[0].astype(dtype)
+    step = min(_BLOCK_ROWS, max(8, _BLOCK_BYTES // (n_columns * np.dtype(dtype).itemsize)))
     rows, columns = (Ranks(*np.zeros((4, n), np.int64)) for n in matrix.shape)
-    own = np.bincount(np.minimum(column_target[1], n_rows), minlength=n_rows + 1)
-    room = np.empty((step, n_columns), np.bool_)
+    pairs = np.bincount(np.minimum(column_target[1], n_rows), minlength=n_rows + 1)
+    buffer = np.empty((step, n_columns), np.bool_)
     for start in range(0, n_rows, step):
         span = slice(start, min(start + step, n_rows))
-        block = np.ascontiguousarray(matrix[span], dtype=kind)
-        mask = room[: len(block)]
+        block = np.ascontiguousarray(matrix[span], dtype=dtype)
+        mask = buffer[: len(block)]
         if not np.isfinite(block, out=mask).all():
-            rows_of_block = f"rows {span.start} to {span.stop - 1}"
-            raise ValueError(f"{rows_of_block} contain a value that is not finite")
-        targets = of_rows[span, None]
+            raise ValueError(f"rows {span.start} to {span.stop - 1}: found a value not finite")
+        targets = row_values[span, None]
         rows.greater[span] = _by_row(np.greater(block, targets, out=mask))
         rows.equal[span] = _by_row(np.equal(block, targets, out=mask))
         if rows.equal[span].sum() > len(block):
             later = np.arange(n_columns) > row_target[1][span, None]
             rows.later[span] = _by_row(mask & later)
-        columns.greater[:] += _by_column(np.greater(block, of_columns, out=mask))
-        equal = _by_column(np.equal(block, of_columns, out=mask))
+        columns.greater[:] += _by_column(np.greater(block, column_values, out=mask))
+        equal = _by_column(np.equal(block, column_values, out=mask))
         columns.equal[:] += equal
-        if equal.sum() > own[span].sum():
+        if equal.sum() > pairs[span].sum():
             later = np.arange(span.start, span.stop)[:, None] > column_target[1]
             columns.later[:] += _by_column(mask & later)
     for ranks, (_, _, right) in ((rows, row_target), (columns, column_target)):

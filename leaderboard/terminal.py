@@ -1,4 +1,4 @@
-"""Results, comparisons and reports as text for a terminal."""
+"""Format results, comparisons and reports as text for a terminal."""
 
 import textwrap
 
@@ -14,7 +14,7 @@ WAYS = (("i2t", "image to caption"), ("t2i", "caption to image"))
 
 
 def as_text(result: Result) -> str:
-    """Format a result: recalls with intervals, rSum beside its references."""
+    """Format a result: recalls with intervals, rSum with its references, notes."""
     place = CLAIM if result.release.origin != "blind" else "of an open blind round"
     if not result.ranked:
         place = f"not ranked: {result.reason}"
@@ -35,29 +35,29 @@ def as_text(result: Result) -> str:
     return "\n".join([*_wrapped(head), table, *_references(result), *_wrapped(*_notes(result))])
 
 
-def comparison_as_text(found: Comparison, names: tuple[str, str]) -> str:
-    """Format a paired comparison."""
-    heads = [f"{names[0]} less {names[1]}: {_difference(found)}"]
-    if found.within_site:
-        heads.append(f"Within sites: {_difference(found.within_site)}")
+def comparison_as_text(comparison: Comparison, names: tuple[str, str]) -> str:
+    """Format a paired comparison of two named results."""
+    heads = [f"{names[0]} minus {names[1]}: {_difference(comparison)}"]
+    if comparison.within_site:
+        heads.append(f"Within sites: {_difference(comparison.within_site)}")
     rows = {
         f"{name} R@{cutoff}": {
-            "only the first hits": each.first_only,
-            "only the second hits": each.second_only,
-            "undecided": each.undecided,
-            "McNemar p": f"{each.p:.2g}",
+            "only the first hits": test.first_only,
+            "only the second hits": test.second_only,
+            "undecided": test.undecided,
+            "McNemar p": f"{test.p:.2g}",
         }
         for field, name in WAYS
-        for cutoff, each in getattr(found, field).items()
+        for cutoff, test in getattr(comparison, field).items()
     }
     return "\n".join([*_wrapped(*heads), pd.DataFrame.from_dict(rows, orient="index").to_string()])
 
 
-def _difference(found: Difference) -> str:
-    verdict = "significant" if found.p < SIGNIFICANT else "not significant"
-    interval = f"95 % interval {found.low:+.1f} to {found.high:+.1f}"
-    difference = f"{found.difference:+.1f} rSum points ({interval})"
-    return f"{difference}, sign-flip p {found.p:.2g}: {verdict}"
+def _difference(test: Difference) -> str:
+    verdict = "significant" if test.p < SIGNIFICANT else "not significant"
+    points = f"{test.difference:+.1f} rSum points"
+    interval = f"95 % interval {test.low:+.1f} to {test.high:+.1f}"
+    return f"{points} ({interval}), sign-flip p {test.p:.2g}: {verdict}"
 
 
 def dataset_text(report: DatasetReport) -> str:
@@ -67,12 +67,12 @@ def dataset_text(report: DatasetReport) -> str:
     copied = ", ".join(f"{track} {share:.1f} %" for track, share in report.copied.items())
     return (
         f"{report.name} ({report.origin}), fingerprint {report.fingerprint[:16]}\n{table}\n"
-        f"training captions that at least two others equal: {copied}"
+        f"training captions that occur at least three times: {copied}"
     )
 
 
 def _rank_statistics(way: Direction) -> dict[str, str]:
-    """Format the rank statistics, with a dash for those that a blind round hides."""
+    """Format the rank statistics; a dash replaces the ones that a blind round hides."""
     figures = {
         "medR": (way.median_rank, ".0f"),
         "meanR": (way.mean_rank, ".1f"),
@@ -86,7 +86,7 @@ def _references(result: Result) -> list[str]:
     rows = [(REFERENCES[name].lower(), value) for name, value in result.references.items()]
     rows.append(("this submission", result.rsum))
     longest = max(value for _, value in rows)
-    return ["rSum beside"] + [
+    return ["rSum of reference scorers"] + [
         f"{name:24}{value:6.1f}  {'█' * max(1, round(40 * value / longest))}"
         for name, value in sorted(rows, key=lambda row: row[1])
     ]
@@ -103,15 +103,14 @@ def _notes(result: Result) -> list[str]:
             f" are lost, {result.rsum_optimistic:.1f} if all are won"
             f" ({result.rsum_argsort:.1f} by a stable argsort)."
         )
-    twins = result.duplicates
-    if twins.captions or twins.images:
+    duplicates = result.duplicates
+    if duplicates.captions or duplicates.images:
         notes.append(
-            f"{twins.captions} captions and {twins.images} images of the split are not unique:"
-            f" a perfect scorer reaches {twins.ceiling_rsum:.1f}. Counting every one of them as"
-            f" right gives {twins.rsum:.1f}."
+            f"{duplicates.captions} captions and {duplicates.images} images of the split are not"
+            f" unique: a perfect scorer reaches {duplicates.ceiling_rsum:.1f}. If duplicates of"
+            f" the right one count as right, rSum is {duplicates.rsum:.1f}."
         )
-    if result.folds is not None:
-        folds = result.folds
+    if folds := result.folds:
         notes.append(f"Mean of {folds.count} folds of {folds.size} images: rSum {folds.rsum:.1f}.")
     for field, title in WITHIN.items():
         part: Within | None = getattr(result, field)
@@ -119,10 +118,9 @@ def _notes(result: Result) -> list[str]:
             low, high = part.rsum_interval
             rsum = f"rSum {part.rsum:.1f} (95 % interval {low:.1f} to {high:.1f})"
             notes.append(f"{title} ({part.count}): {rsum}, by chance {part.chance or 0:.1f}.")
-    name, reached = max(result.references.items(), key=lambda one: one[1])
-    best = REFERENCES[name].lower()
-    notes.append(f"{result.rsum - reached:+.1f} against the best of these, {best}.")
-    return notes + [f"Look at this ({note.code}): {note.message}" for note in result.notes]
+    name, best = max(result.references.items(), key=lambda item: item[1])
+    notes.append(f"{result.rsum - best:+.1f} over the best reference, {REFERENCES[name].lower()}.")
+    return notes + [f"Note ({note.code}): {note.message}" for note in result.notes]
 
 
 def _wrapped(*paragraphs: str) -> list[str]:

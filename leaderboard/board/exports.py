@@ -16,7 +16,6 @@ from jinja2 import Environment
 
 from leaderboard.board.reported import read_sources, short_name
 from leaderboard.board.tables import COLUMNS, RECALLS
-from leaderboard.scoring.evaluate import read_payload
 from leaderboard.submission.archive import open_submission
 from leaderboard.submission.gallery import read_gallery
 from now_builder.formats.benchmarks import BOARD_FACTS
@@ -198,7 +197,7 @@ def write_trec(path: Path, release: Path, out: Path) -> list[Path]:
     with open_submission(path) as submission:
         meta = submission.meta
         gallery = read_gallery(release, meta.split, meta.track)
-        matrix = read_payload(submission, gallery, release)
+        matrix = submission.read(gallery)
     name = re.sub(r"\W+", "-", meta.method.name)
     images, captions = gallery.image_keys, gallery.caption_keys
     own = [images[row] for row in gallery.owner]

@@ -1,1 +1,1 @@
-"""A blind round on Codabench: the bundle, and the scoring program in it."""
+"""Run a blind round on Codabench: competition bundle and scoring program."""

@@ -1,4 +1,4 @@
-"""Write a blind round as a competition bundle of Codabench."""
+"""Write a blind round as a competition bundle for Codabench."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from PIL import Image
 
 from leaderboard.core.rounds import BlindRound, check_track
 from leaderboard.metrics import steps_of
-from leaderboard.submission.archive import MATRIX, META, member, new_submission
+from leaderboard.submission.archive import MATRIX, META, new_submission, zip_member
 from leaderboard.submission.gallery import Gallery, read_gallery
 from now_builder.formats.io import atomic_write
 from now_builder.formats.release import read_manifest
@@ -24,14 +24,14 @@ _COLUMN = (
     "\n      - {index: 8, key: within_site_rsum, title: rSum within sites, sorting: desc,"
     " precision: 1}"
 )
-"""Column of the competition if the release tells the sites."""
+"""Column of the competition if the release has sites."""
 
 _EVALUATOR = (
     "leaderboard/metrics.py",
     "leaderboard/submission/untrusted.py",
     "now_builder/errors.py",
 )
-"""Modules that ``score.py`` imports: they need NumPy alone, and jaxtyping for annotations."""
+"""Modules that ``score.py`` imports; they require only NumPy, and jaxtyping for annotations."""
 
 
 def write_bundle(
@@ -41,14 +41,10 @@ def write_bundle(
     blind: BlindRound,
     sites: Sequence[Sequence[int]] = (),
 ) -> None:
-    """Write the competition of a blind round as a zip, which holds the pairing.
+    """Write the competition of a blind round as a zip, which only the owner of the file can read.
 
-    Args:
-        path: the zip; its owner alone can read it.
-        participants: the part of the round that becomes the public data.
-        judge: the part with the pairing.
-        blind: description of the round.
-        sites: rows of the images of each site, for rSum within sites.
+    It contains the ``participants`` folder as public data, and the pairing from the ``judge``
+    folder. ``sites`` are the rows of the images of each site, for rSum within sites.
     """
     manifest = read_manifest(judge)
     galleries = {name: read_gallery(judge, "test", check_track(name)) for name in manifest.tracks}
@@ -61,19 +57,19 @@ def write_bundle(
     }
     with atomic_write(path, mode=0o600) as temporary, zipfile.ZipFile(temporary, "w") as bundle:
         for name, text in texts.items():
-            bundle.writestr(member(name), text)
-        bundle.writestr(member("logo.png"), _logo())
+            bundle.writestr(zip_member(name), text)
+        bundle.writestr(zip_member("logo.png"), _logo())
         scores = np.random.default_rng(0).random((blind.pairs, blind.pairs), np.float32)
-        with bundle.open(member(f"starting_kit/{MATRIX}"), "w", force_zip64=True) as stream:
+        with bundle.open(zip_member(f"starting_kit/{MATRIX}"), "w", force_zip64=True) as stream:
             np.lib.format.write_array(stream, scores, version=(1, 0), allow_pickle=False)
         for source in sorted(path for path in participants.rglob("*") if path.is_file()):
-            info = member(f"public_data/{source.relative_to(participants).as_posix()}")
+            info = zip_member(f"public_data/{source.relative_to(participants).as_posix()}")
             with source.open("rb") as file, bundle.open(info, "w", force_zip64=True) as stream:
                 shutil.copyfileobj(file, stream)
 
 
 def _pages(blind: BlindRound, created_at: str, column: str) -> Iterator[tuple[str, str]]:
-    name = "".join(sign for sign in blind.round if sign.isprintable())
+    name = "".join(filter(str.isprintable, blind.round))
     recall, points = steps_of(blind.pairs)
     values = {
         "recall": f"{recall:g}",
@@ -89,7 +85,7 @@ def _pages(blind: BlindRound, created_at: str, column: str) -> Iterator[tuple[st
 
 
 def _program() -> Iterator[tuple[str, str]]:
-    """Yield the files of the scoring program: this package's own modules."""
+    """Yield the files of the scoring program: ``score.py`` and the modules that it imports."""
     yield "scoring_program/score.py", (_HERE / "score.py").read_text(encoding="utf-8")
     for name in _EVALUATOR:
         module = _HERE.parents[1] / name
@@ -102,14 +98,14 @@ def _program() -> Iterator[tuple[str, str]]:
 
 
 def _reference(galleries: Mapping[str, Gallery], sites: Sequence[Sequence[int]]) -> str:
-    one = next(iter(galleries.values()))
+    first = next(iter(galleries.values()))
     tree = {
-        "keys": one.image_keys,
-        "owner": one.owner.tolist(),
-        "images": one.image_labels.tolist(),
+        "keys": first.image_keys,
+        "owner": first.owner.tolist(),
+        "images": first.image_labels.tolist(),
         "tracks": {
-            name: {"fingerprint": found.fingerprint, "captions": found.caption_labels.tolist()}
-            for name, found in galleries.items()
+            name: {"fingerprint": gallery.fingerprint, "captions": gallery.caption_labels.tolist()}
+            for name, gallery in galleries.items()
         },
     }
     return json.dumps(tree | ({"sites": sites} if sites else {}))
@@ -126,7 +122,7 @@ def _starting_kit(
 
 
 def _logo() -> bytes:
-    """Return the picture without which Codabench takes no bundle: a square of one colour."""
+    """Return a plain square; Codabench requires a logo."""
     file = io.BytesIO()
     Image.new("RGB", (256, 256), "#1d4ed8").save(file, "PNG")
     return file.getvalue()

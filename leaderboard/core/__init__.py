@@ -1,1 +1,1 @@
-"""Problems, tracks, blind rounds and statistics, on which scoring rests."""
+"""Tracks, blind rounds and statistics of scores."""

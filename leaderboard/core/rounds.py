@@ -1,7 +1,7 @@
-"""Tracks and splits that can be scored, and the files of a blind round: public and secret."""
+"""Tracks and splits that can be scored, and the files of a blind round."""
 
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from pydantic import Field
 
@@ -18,21 +18,24 @@ SCORED_SPLITS: tuple[ScoredSplit, ...] = ("dev", "test")
 Origin = Literal["rebuilt", "archive", "field", "blind", "closed"]
 
 ROUND_FILE, TRUTH_FILE = "round.json", "blind.json"
+_Name = TypeVar("_Name", bound=str)
 
 
 def check_scored_split(split: str) -> ScoredSplit:
     """Return a split that can be scored, or raise a :class:`ConfigError`."""
-    if split in ("dev", "test"):
-        return "dev" if split == "dev" else "test"
-    raise ConfigError(f"split: found {split!r}, expected dev or test")
+    return _one_of(split, "split", SCORED_SPLITS)
 
 
 def check_track(track: str) -> Track:
-    """Return a track of that name, or raise a :class:`ConfigError`."""
-    for name in TRACKS:
-        if track == name:
+    """Return a track, or raise a :class:`ConfigError`."""
+    return _one_of(track, "track", TRACKS)
+
+
+def _one_of(value: str, field: str, names: tuple[_Name, ...]) -> _Name:
+    for name in names:
+        if value == name:
             return name
-    raise ConfigError(f"track: found {track!r}, expected one of {', '.join(TRACKS)}")
+    raise ConfigError(f"{field}: found {value!r}, expected one of {', '.join(names)}")
 
 
 class BlindRound(Strict):
@@ -40,10 +43,10 @@ class BlindRound(Strict):
 
     Attributes:
         split: split whose images and captions were permuted.
-        commitment: sha256 of ``blind.json``, which only the judge has until the round is
-            closed; it proves that the pairing was not changed afterwards.
-        scored: number of files that a person may have scored while the round is open.
-        closed: whether ``blind.json`` has been published in this folder.
+        commitment: sha256 of ``blind.json``, published before the round is closed; it proves that
+            the pairing was not changed afterwards.
+        scored: number of files that each person may have scored while the round is open.
+        closed: whether this folder contains ``blind.json`` for everyone.
     """
 
     format: Literal["now-blind-round/1"] = "now-blind-round/1"
@@ -56,11 +59,11 @@ class BlindRound(Strict):
 
 
 class BlindTruth(Strict):
-    """``blind.json``: the pairing of a blind round, known only to its judge.
+    """``blind.json``: the pairing of a blind round, which only its judge has.
 
     Attributes:
-        secret: key of the draw and of both orders.
-        keys: key of each row in the release that the round was drawn from.
+        secret: key of the random draw and of both orders.
+        keys: key of each row in the original release.
         owner: row of each caption's image.
     """
 
@@ -73,47 +76,38 @@ class BlindTruth(Strict):
 
 
 def round_of(release: Path, split: str) -> BlindRound | None:
-    """Return the blind round of a split, read by :func:`read_round`; None for an ordinary split."""
-    found = read_round(release)
-    return found if found is not None and found.split == split else None
+    """Return the blind round of a split, or None for an ordinary split."""
+    blind = read_round(release)
+    return blind if blind is not None and blind.split == split else None
 
 
 def read_round(release: Path) -> BlindRound | None:
-    """Read ``round.json``; None if there is none.
+    """Read ``round.json``; return None if there is none.
 
     Raises:
-        FormatError: If there is a ``blind.json`` without it.
-        ConfigError: If it is invalid.
+        FormatError: If only ``blind.json`` exists.
+        ConfigError: If ``round.json`` is invalid.
     """
     path = release / ROUND_FILE
     if path.exists():
-        return build(BlindRound, _tree(path), str(path))
+        return build(BlindRound, read_json(path, "file not found"), str(path))
     if (release / TRUTH_FILE).exists():
-        raise FormatError(path, f"no such file beside {TRUTH_FILE}; `blind make` writes both")
+        raise FormatError(path, f"file not found next to {TRUTH_FILE}; `blind make` writes both")
     return None
 
 
 def read_truth(release: Path, blind: BlindRound) -> BlindTruth | None:
-    """Read the pairing of a blind round; None in the participants' folder.
+    """Read the pairing of a blind round; return None in the participants' folder.
 
     Raises:
-        FormatError: If its sha256 is not the commitment.
+        FormatError: If the sha256 of the file differs from the commitment.
         ConfigError: If the file is invalid.
     """
     path = release / TRUTH_FILE
     if not path.exists():
         return None
-    if sha256_of(path) != blind.commitment:
-        raise FormatError(
-            path,
-            f"not the pairing that {ROUND_FILE} commits to: found sha256 {sha256_of(path)[:16]}…, "
-            f"expected {blind.commitment[:16]}…",
-        )
-    return build(BlindTruth, _tree(path), str(path))
-
-
-def _tree(path: Path) -> dict[str, object]:
-    tree = read_json(path, "no such file")
-    if not isinstance(tree, dict):
-        raise FormatError(path, f"found a {type(tree).__name__}, expected an object")
-    return tree
+    sha256 = sha256_of(path)
+    if sha256 != blind.commitment:
+        problem = f"not the pairing that {ROUND_FILE} commits to: found sha256 {sha256[:16]}…"
+        raise FormatError(path, f"{problem}, expected {blind.commitment[:16]}…")
+    return build(BlindTruth, read_json(path, "file not found"), str(path))

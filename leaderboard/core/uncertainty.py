@@ -1,7 +1,7 @@
-"""Uncertainty of scores and of their differences due to the choice of test pairs."""
+"""Intervals and significance tests of scores, over the choice of test pairs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from itertools import combinations
 from math import exp, sqrt
@@ -15,15 +15,16 @@ from leaderboard.metrics import CUTOFFS, Labels, Ranks, expected_hits, hits_per_
 from now_builder.program.intervals import clustered_wilson, wilson
 
 REPLICATES = 10_000
-"""Resamples of a bootstrap, and flips of a sign-flip test."""
+"""Number of bootstrap resamples, and of flips of a sign-flip test."""
 
 SEED = 20240805
 SIGNIFICANT = 0.05
-_DRAWN_AT_ONCE = 2**22
+_MAX_DRAWS = 2**22
+"""Maximum number of random numbers in memory."""
 
 
 class Bootstrap(NamedTuple):
-    """The 95 % interval and the standard error of rSum."""
+    """95 % interval and standard error of rSum."""
 
     low: float
     high: float
@@ -37,7 +38,7 @@ def recall_interval(hits: float, n_queries: int) -> tuple[float, float]:
 
 
 def clustered_interval(hits: Float[np.ndarray, " queries"], owners: Labels) -> tuple[float, float]:
-    """Return the 95 % interval of a recall by the owners of its queries, in percent."""
+    """Return the 95 % interval of a recall in percent, for hits that cluster by owner."""
     low, high = clustered_wilson(hits, owners)
     return 100 * low, 100 * high
 
@@ -47,23 +48,23 @@ def bootstrap_rsum(
     replicates: int = REPLICATES,
     owners: Labels | None = None,
 ) -> Bootstrap:
-    """Bootstrap rSum over pairs by their :func:`leaderboard.metrics.hits_per_image`.
+    """Bootstrap rSum over pairs, given their :func:`leaderboard.metrics.hits_per_image`.
 
-    The gallery, and so every rank, stays fixed. A pair's image and caption are correlated, so the
-    two directions are resampled together. Pairs of equal hits are interchangeable: it is enough to
-    draw how often each value occurs, at a cost that does not grow with the split. With ``owners``
-    whole owners are resampled, since the pairs of one are correlated too.
+    The gallery, and so every rank, stays fixed. Both directions of a pair are correlated and are
+    resampled together. Pairs with equal hits are interchangeable, so only the number of times each
+    value occurs is drawn. With ``owners``, whole owners are resampled, since their pairs are
+    correlated.
 
     Source:
         Efron, Bootstrap Methods: Another Look at the Jackknife, 1979; percentile interval. By
         owner: Davison and Hinkley, Bootstrap Methods and Their Application, 1997, section 3.8.
     """
-    kinds, counts = np.unique(_by_owner(per_image, owners), axis=1, return_counts=True)
-    values, sizes = np.ascontiguousarray(kinds)
+    distinct, counts = np.unique(_sum_by_owner(per_image, owners), axis=1, return_counts=True)
+    values, sizes = np.ascontiguousarray(distinct)
     generator = np.random.Generator(np.random.PCG64(SEED))
     total = int(counts.sum())
     draws = []
-    for part in _parts(replicates, len(values)):
+    for part in _batch_sizes(replicates, len(values)):
         drawn = generator.multinomial(total, counts / total, size=part)
         draws.append(100 * (drawn @ values) / (drawn @ sizes))
     rsums = np.concatenate(draws)
@@ -71,10 +72,10 @@ def bootstrap_rsum(
     return Bootstrap(float(low), float(high), float(rsums.std()))
 
 
-def _by_owner(
+def _sum_by_owner(
     per_image: Float[np.ndarray, " pairs"], owners: Labels | None
 ) -> Float[np.ndarray, "2 owners"]:
-    """Return the sum of the hits of each owner and its number of pairs, by default 1 each."""
+    """Return the sum of hits and the number of pairs of each owner; by default one pair each."""
     if owners is None:
         return np.stack([per_image, np.ones(len(per_image))])
     numbers = np.unique(owners, return_inverse=True)[1]
@@ -82,9 +83,9 @@ def _by_owner(
 
 
 def sum_deviation(recalls: Sequence[float], n_queries: int) -> float:
-    """Return the standard error of the sum of a direction's recalls, from these alone.
+    """Return the standard error of the sum of a direction's recalls, from the recalls alone.
 
-    The cutoffs are nested (a hit at 1 is a hit at 5), so their covariances follow from the recalls.
+    The cutoffs are nested (a hit at 1 is a hit at 5), so the recalls determine the covariances.
     """
     shares = [recall / 100 for recall in recalls]
     variance = sum(share * (1 - share) for share in shares)
@@ -94,11 +95,11 @@ def sum_deviation(recalls: Sequence[float], n_queries: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Discordance:
-    """Queries that only one of two entries hits, at one cutoff.
+    """Number of queries that only one of two entries hits, at one cutoff.
 
     Attributes:
-        first_only: number of queries that the first surely hits and the second surely misses.
-        second_only: number of queries with the roles exchanged.
+        first_only: number of queries that the first entry hits and the second misses.
+        second_only: number of queries that the second entry hits and the first misses.
         undecided: number of queries where a tie decides; left out of the test.
         p: McNemar's exact two-sided p-value.
     """
@@ -111,7 +112,7 @@ class Discordance:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Difference in rSum points: its 95 % interval by bootstrap, p of the paired sign-flip test."""
+    """Difference in rSum points, its 95 % bootstrap interval, and p of a paired sign-flip test."""
 
     difference: float
     low: float
@@ -121,14 +122,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Difference):
-    """Comparison of two entries on the same queries: the first less the second, in rSum points.
+    """Comparison of two entries on the same queries: first minus second, in rSum points.
 
-    Interval and p are over images, or over owners where they are known. McNemar's test is by
-    cutoff: it takes the pairs of an owner and, in ``t2i``, the captions of one image as
-    independent, which they are not, so that its p is somewhat too small.
+    Interval and p are over images, or over owners if they are known. McNemar's test is by cutoff.
+    Its p is somewhat too small: it treats the pairs of an owner and the captions of an image as
+    independent.
 
     Attributes:
-        within_site: the same within sites, over sites; None if the results have no such ranks.
+        within_site: difference within sites, tested over sites; None if the results have no such
+            ranks.
     """
 
     i2t: dict[int, Discordance]
@@ -142,33 +144,32 @@ def compare(
     owner: Labels | None = None,
     site_owners: Labels | None = None,
 ) -> Comparison:
-    """Compare the ranks (i2t, t2i) of two entries of the same queries."""
-    difference = hits_per_image(*first, owner) - hits_per_image(*second, owner)
-    own = difference_of(difference, site_owners)
+    """Compare the ranks (i2t, t2i) of two entries on the same queries."""
+    per_image = hits_per_image(*first, owner) - hits_per_image(*second, owner)
+    overall = difference_of(per_image, site_owners)
     i2t, t2i = (
         {cutoff: _discordance(one, other, cutoff) for cutoff in CUTOFFS}
         for one, other in zip(first, second, strict=True)
     )
-    return Comparison(own.difference, own.low, own.high, own.p, i2t, t2i)
+    return Comparison(*astuple(overall), i2t, t2i)
 
 
 def difference_of(
     per_image: Float[np.ndarray, " pairs"], owners: Labels | None = None
 ) -> Difference:
-    """Return the mean of paired differences of hits with its interval and test, by owner."""
+    """Return the rSum difference of two entries from their paired differences of hits."""
     interval = bootstrap_rsum(per_image, owners=owners)
-    p = sign_flip(_by_owner(per_image, owners)[0])
+    p = sign_flip(_sum_by_owner(per_image, owners)[0])
     return Difference(float(100 * per_image.mean()), interval.low, interval.high, p)
 
 
 def sign_flip(differences: Float[np.ndarray, " images"], flips: int = REPLICATES) -> float:
     r"""Return the two-sided p-value of a paired difference by a sign-flip test.
 
-    Images of equal absolute difference are interchangeable: how many of them stay positive is
-    drawn at once, so that the cost does not grow with the split. The observed order counts as one
-    of the flips, so that p is never 0. Where Hoeffding's bound
-    :math:`2 \exp(-(\sum d)^2 / 2 \sum d^2)` on the exact p is below what that many flips can show,
-    the bound is returned, and nothing drawn.
+    Images with equal absolute difference are interchangeable, so only the number that stay positive
+    is drawn. The observed signs count as one flip, so p is never 0. If Hoeffding's bound
+    :math:`2 \exp(-(\sum d)^2 / 2 \sum d^2)` on the exact p is below the smallest p that the flips
+    can give, the bound is returned.
 
     Source:
         Phipson and Smyth, Permutation P-values Should Never Be Zero, 2010; Hoeffding, Probability
@@ -186,8 +187,8 @@ def sign_flip(differences: Float[np.ndarray, " images"], flips: int = REPLICATES
     sums = np.zeros(flips)
     for size, count in zip(sizes, counts, strict=True):
         sums += size * (2 * generator.binomial(count, 0.5, size=flips) - count)
-    as_far = int(np.count_nonzero(np.abs(sums) >= observed - 1e-6))
-    return (as_far + 1) / (flips + 1)
+    extreme = int(np.count_nonzero(np.abs(sums) >= observed - 1e-6))
+    return (extreme + 1) / (flips + 1)
 
 
 def mcnemar(first_only: int, second_only: int) -> float:
@@ -220,20 +221,19 @@ def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
 def resampled(
     per_image: Float[np.ndarray, "entries images"], replicates: int = 1000
 ) -> Float[np.ndarray, "entries draws"]:
-    """Return the sum of each entry's hits on resampled test sets, the same ones for all entries.
+    """Return each entry's sum of hits on resampled test sets, as multiples of 2^-20 hits.
 
-    An entry's sums do not depend on the other entries; they are whole multiples of 2^-20 hits.
+    All entries get the same test sets, and their sums do not depend on the other entries.
     """
-    drawn = _counts(per_image.shape[1], replicates).astype(np.float64)
-    # Equal entries must get equal sums whatever order a matrix product adds in.
-    return np.asarray(np.rint(per_image @ drawn * 2**20))
+    counts = _resample_counts(per_image.shape[1], replicates).astype(np.float64)
+    # Rounded: equal entries must get equal sums in any order of addition of the matrix product.
+    return np.asarray(np.rint(per_image @ counts * 2**20))
 
 
 def intervals_of(sums: Float[np.ndarray, "entries draws"]) -> Integer[np.ndarray, "entries 2"]:
-    """Return the first and last place that each entry holds in 95 % of the draws, by its sums.
+    """Return the 95 % interval of each entry's place, from 1, over resampled test sets.
 
-    Places are counted from 1. Among ties the best place counts for the low end and the worst for
-    the high end.
+    Tied entries have the best of their places at the low end and the worst at the high end.
 
     Source:
         Hall and Miller, Using the Bootstrap to Quantify the Authority of an Empirical Ranking,
@@ -241,54 +241,54 @@ def intervals_of(sums: Float[np.ndarray, "entries draws"]) -> Integer[np.ndarray
     """
     draws = pd.DataFrame(-sums)
     places = zip((2.5, 97.5), (draws.rank(method="min"), draws.rank(method="max")), strict=True)
-    ends = [np.percentile(at, q, axis=1, method="inverted_cdf") for q, at in places]
+    ends = [np.percentile(ranks, q, axis=1, method="inverted_cdf") for q, ranks in places]
     return np.stack(ends, axis=1).astype(np.int64)
 
 
 @lru_cache(8)
-def _counts(images: int, replicates: int) -> Integer[np.ndarray, "images draws"]:
-    """Draw how often each image occurs in each resampled test set."""
+def _resample_counts(images: int, replicates: int) -> Integer[np.ndarray, "images draws"]:
+    """Draw the number of times each image occurs in each resampled test set."""
     generator = np.random.Generator(np.random.PCG64(SEED))
     shares = np.full(images, 1 / images)
-    parts = [
-        generator.multinomial(images, shares, size=part).astype(np.uint16)
-        for part in _parts(replicates, images)
+    batches = [
+        generator.multinomial(images, shares, size=size).astype(np.uint16)
+        for size in _batch_sizes(replicates, images)
     ]
-    return np.ascontiguousarray(np.concatenate(parts).T)
+    return np.ascontiguousarray(np.concatenate(batches).T)
 
 
 def p_against_first(
     per_image: Float[np.ndarray, "entries images"],
 ) -> Float[np.ndarray, " entries"]:
-    """Return how each entry compares with the best: p of sign-flip tests, adjusted by Holm.
+    """Return each entry's p against the best one: sign-flip tests, adjusted by Holm.
 
-    The best entry's own p is 1. With more than about 500 entries the flips cannot show a p that
-    survives Holm's adjustment.
+    The p of the best entry is 1. With more than about 500 entries the number of flips is too small
+    for a p that stays significant after the adjustment.
     """
     first = int(np.argmax(np.rint(per_image.sum(axis=1) * 2**20)))
     others = np.delete(np.arange(len(per_image)), first)
-    found = np.ones(len(per_image))
-    p_values = [sign_flip(per_image[first] - per_image[other]) for other in others]
-    found[others] = holm(np.array(p_values, np.float64))
-    return found
+    p_values = np.ones(len(per_image))
+    tests = [sign_flip(per_image[first] - per_image[other]) for other in others]
+    p_values[others] = holm(np.array(tests, np.float64))
+    return p_values
 
 
 def tied_with_first(per_image: Float[np.ndarray, "entries images"]) -> Bool[np.ndarray, " entries"]:
-    """Return which entries are not significantly below the best, by :func:`p_against_first`."""
+    """Return the entries that :func:`p_against_first` does not show to be below the best."""
     return np.asarray(p_against_first(per_image) > SIGNIFICANT)
 
 
 def _discordance(first: Ranks, second: Ranks, cutoff: int) -> Discordance:
-    own, other = expected_hits(first, cutoff), expected_hits(second, cutoff)
-    sure = ((own == 0) | (own == 1)) & ((other == 0) | (other == 1))
-    first_only = int(np.count_nonzero(sure & (own > other)))
-    second_only = int(np.count_nonzero(sure & (own < other)))
+    one, other = expected_hits(first, cutoff), expected_hits(second, cutoff)
+    sure = ((one == 0) | (one == 1)) & ((other == 0) | (other == 1))
+    first_only = int(np.count_nonzero(sure & (one > other)))
+    second_only = int(np.count_nonzero(sure & (one < other)))
     undecided = int(np.count_nonzero(~sure))
     return Discordance(first_only, second_only, undecided, mcnemar(first_only, second_only))
 
 
-def _parts(replicates: int, width: int) -> Iterator[int]:
-    """Divide replicates so that their draws, ``width`` each, stay bounded in memory."""
-    most = max(1, _DRAWN_AT_ONCE // width)
-    for start in range(0, replicates, most):
-        yield min(most, replicates - start)
+def _batch_sizes(replicates: int, width: int) -> Iterator[int]:
+    """Divide replicates of ``width`` draws each into batches that fit into memory."""
+    size = max(1, _MAX_DRAWS // width)
+    for start in range(0, replicates, size):
+        yield min(size, replicates - start)

@@ -1,7 +1,7 @@
-"""``result.json``: every figure of a scored submission, and the ranks behind them."""
+"""``result.json``: the figures of a scored submission and the ranks that they follow from."""
 
 import json
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Integer
@@ -14,7 +14,7 @@ from leaderboard.submission.archive import Description, Precision
 from now_builder.config import Sha256, Strict
 
 VERSION = "2"
-"""Version of the evaluator, raised whenever a score could change."""
+"""Version of the evaluator; it changes whenever a score could change."""
 
 Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Points = Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)]
@@ -23,60 +23,55 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**40)]
 Counts = tuple[Count, ...]
 Code = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
+_Value = TypeVar("_Value")
 
 
 def is_none(value: object) -> bool:
-    """Return whether a value is None: such fields are left out."""
+    """Return whether a field is None, and so left out of the file."""
     return value is None
 
 
 class Record(Strict):
-    """A frozen part of a result, whose fields have aliases."""
+    """Frozen part of a result; its fields can be set by name or alias."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
-class AtCutoffs(Record):
+class _ByCutoff(Record, Generic[_Value]):
+    """One value for each of R@1, R@5 and R@10."""
+
+    r1: _Value = Field(alias="R@1")
+    r5: _Value = Field(alias="R@5")
+    r10: _Value = Field(alias="R@10")
+
+    def values(self) -> tuple[_Value, _Value, _Value]:
+        """Return the three values in order."""
+        return self.r1, self.r5, self.r10
+
+
+class AtCutoffs(_ByCutoff[Percent]):
     """R@1, R@5 and R@10 in percent."""
 
-    r1: Percent = Field(alias="R@1")
-    r5: Percent = Field(alias="R@5")
-    r10: Percent = Field(alias="R@10")
 
-    def values(self) -> tuple[float, float, float]:
-        """Return them in order."""
-        return self.r1, self.r5, self.r10
-
-
-class Intervals(Record):
-    """95 % intervals of the recalls, in percent: low, high."""
-
-    r1: tuple[Percent, Percent] = Field(alias="R@1")
-    r5: tuple[Percent, Percent] = Field(alias="R@5")
-    r10: tuple[Percent, Percent] = Field(alias="R@10")
-
-    def values(self) -> tuple[tuple[float, float], ...]:
-        """Return them in order."""
-        return self.r1, self.r5, self.r10
+class Intervals(_ByCutoff[tuple[Percent, Percent]]):
+    """95 % intervals (low, high) of the recalls, in percent."""
 
 
 class Direction(AtCutoffs):
     """Figures of one direction.
 
     Attributes:
-        hits: expected hits as exact fractions, by cutoff; empty in a blind round, whose pairing
-            they could reveal.
+        hits: expected number of hits as exact fractions, by cutoff; empty in a blind round.
         optimistic: recalls if every tie were won.
         pessimistic: recalls if every tie were lost.
-        interval: Wilson's 95 % intervals; for as many queries as the owners are worth if the
-            release is split by domain.
-        duplicate_aware: recalls if identical captions and images are right too.
-        median_rank: median rank, from 1, rounded as the field does.
+        interval: Wilson's 95 % intervals; if the release is split by domain, for the effective
+            number of queries, since hits cluster by owner.
+        duplicate_aware: recalls if duplicates of the right caption or image are right too.
+        median_rank: median rank, from 1, rounded down. None in a blind round, as all below.
         mean_rank: mean rank, from 1.
         mrr: mean reciprocal rank, in [0, 1].
-        ndcg: mean nDCG@10, in [0, 1], ties by expectation.
-        tied_queries: number of queries whose right candidate ties with a wrong one. It, the
-            ranks' median and mean, MRR and nDCG are None in a blind round.
+        ndcg: mean nDCG@10, in [0, 1].
+        tied_queries: number of queries whose right candidate ties with a wrong one.
     """
 
     hits: dict[str, str]
@@ -92,11 +87,7 @@ class Direction(AtCutoffs):
 
 
 class Ties(Record):
-    """The rSum points that ties decide: the optimistic value less the pessimistic one.
-
-    Attributes:
-        unexplained_width: the same without ties between identical captions or images.
-    """
+    """The rSum points that ties decide; ``unexplained_width`` is without ties of duplicates."""
 
     width: Points
     unexplained_width: Points
@@ -109,7 +100,7 @@ class Duplicates(Record):
         captions: number of captions that occur more than once.
         images: number of images whose features occur more than once.
         ceiling_rsum: rSum of a perfect scorer that gives identical items equal scores.
-        rsum: rSum of this submission if every one of them counts as right.
+        rsum: rSum of this submission if every duplicate of a right item counts as right.
     """
 
     captions: Count
@@ -131,9 +122,9 @@ class Release(Record):
     """The data that the submission was scored on.
 
     Attributes:
-        origin: ``rebuilt`` by this toolkit; ``archive``: the published layout without keys;
-            ``field``: another data set as the field stores it; ``blind``: a round whose pairing
-            only its judge has; ``closed``: the same after publication.
+        origin: ``rebuilt`` by this toolkit; ``archive``: the authors' archive, without keys;
+            ``field``: another data set in the layout of the field; ``blind``: a round whose pairing
+            only its judge has; ``closed``: a round whose pairing has been published.
         fingerprint: fingerprint of the (split, track).
     """
 
@@ -142,24 +133,19 @@ class Release(Record):
 
 
 class Note(Record):
-    """A note on a matrix for readers; it changes neither score nor place.
-
-    Attributes:
-        code: stable name for programs, such as ``distances``.
-        message: the measured value and the threshold.
-    """
+    """An informational note on a matrix; ``code`` is a stable name, such as ``distances``."""
 
     code: Code
     message: Annotated[str, Field(max_length=300)]
 
 
 class QueryRanks(Record):
-    """Ranks of the queries of one direction; a field that is constant is left out.
+    """Ranks of the queries of one direction.
 
     Attributes:
         greater: number of candidates above each query's best right one.
-        equal: number of wrong candidates tied with it; empty if there are none.
-        later: number of those that come later in the gallery; empty if all are 0.
+        equal: number of wrong candidates tied with it; empty if always 0.
+        later: number of candidates in ``equal`` after all right ones; empty if always 0.
         right: number of right candidates at its similarity; empty if always 1.
     """
 
@@ -169,16 +155,13 @@ class QueryRanks(Record):
     right: Counts = ()
 
     def read(self) -> Ranks:
-        """Return them as arrays."""
+        """Return the ranks as arrays."""
         n = len(self.greater)
-        filled = ((self.equal, 0), (self.later, 0), (self.right, 1))
-        return Ranks(
-            np.array(self.greater, np.int64),
-            *(np.array(given, np.int64) if given else np.full(n, usual) for given, usual in filled),
-        )
+        fields = ((self.greater, 0), (self.equal, 0), (self.later, 0), (self.right, 1))
+        return Ranks(*(np.array(v, np.int64) if v else np.full(n, usual) for v, usual in fields))
 
     def fits(self, queries: int, candidates: int) -> bool:
-        """Return whether there is a rank for each of the queries, within the candidates."""
+        """Return whether each query has a rank, and no rank exceeds the number of candidates."""
         parts = self.equal, self.later, self.right
         if len(self.greater) != queries or any(len(part) not in {0, queries} for part in parts):
             return False
@@ -190,14 +173,14 @@ class QueryRanks(Record):
         )
 
 
-def query_ranks(ranks: Ranks, order: Labels) -> QueryRanks:
+def query_ranks(ranks: Ranks) -> QueryRanks:
     """Make the record of the ranks of one direction."""
 
     def packed(values: Integer[np.ndarray, " queries"], usual: int) -> Counts:
-        return () if (values == usual).all() else tuple(values[order].tolist())
+        return () if (values == usual).all() else tuple(values.tolist())
 
     return QueryRanks(
-        greater=tuple(ranks.greater[order].tolist()),
+        greater=tuple(ranks.greater.tolist()),
         equal=packed(ranks.equal, 0),
         later=packed(ranks.later, 0),
         right=packed(ranks.right, 1),
@@ -205,17 +188,17 @@ def query_ranks(ranks: Ranks, order: Labels) -> QueryRanks:
 
 
 class RankRecord(Record):
-    """Every rank behind the figures; captions are in the order of their images.
+    """All ranks that the figures follow from; captions are in the order of their images.
 
     Attributes:
         i2t: ranks of image queries.
         t2i: ranks of caption queries.
-        duplicate_aware: the same if identical captions and images count as right; None if
-            the split has none.
-        explained: ties of each query that identical captions or images force; None if none.
-        depth: always None: part of the format's version 4.
-        own: ranks of all captions among those of their images' queries, for nDCG; left out if an
-            image has one caption, whose rank is in ``i2t``.
+        duplicate_aware: i2t and t2i ranks if identical captions and images count as right; None
+            if the split has no duplicates.
+        explained: number of ties of each query with identical captions or images; None if all 0.
+        depth: always None; part of the format's version 4.
+        own: rank of every caption when its own image is the query, for nDCG; left out if each
+            image has one caption.
         site_owners: number of the owner of each image's page, for intervals by owner; left out
             unless the release is split by domain.
     """
@@ -243,14 +226,14 @@ class RankRecord(Record):
         return np.arange(captions) // (captions // images)
 
     def clusters(self) -> tuple[Labels, Labels] | tuple[None, None]:
-        """Return the owner of each image's page and of each caption's; None if not recorded."""
+        """Return the owner of each image's and each caption's page; None if not recorded."""
         if self.site_owners is None:
             return None, None
         owners = np.array(self.site_owners, np.int64)
         return owners, owners[self.owner()]
 
     def read_own(self) -> Ranks | None:
-        """Return the ranks of all captions of each image; None if they are not in the record."""
+        """Return the rank of every caption when its own image is the query; None if unknown."""
         images, captions = self.size
         return (self.own or self.i2t).read() if self.own or images == captions else None
 
@@ -270,30 +253,32 @@ class RankRecord(Record):
             and max(self.site_owners or (0,)) < images
         )
 
-    def _has_best(self, own: QueryRanks) -> bool:
-        """Return whether the best of the ranks of all captions of each image is that of ``i2t``."""
+    def _has_best(self, own_captions: QueryRanks) -> bool:
+        """Return whether each image's best caption has the rank that ``i2t`` has."""
         images, captions = self.size
-        if not own.fits(captions, captions):
+        if not own_captions.fits(captions, captions):
             return False
-        ranks, best = own.read(), self.i2t.read()
+        ranks, best = own_captions.read(), self.i2t.read()
         first = ranks.greater.reshape(images, -1).argmin(axis=1)
-        first += np.arange(0, captions, captions // images)
-        pairs = zip(*((way.greater, way.equal, way.right) for way in (ranks, best)), strict=True)
-        return all((found[first] == wanted).all() for found, wanted in pairs)
+        ranks = ranks.take(first + np.arange(0, captions, captions // images))
+        return all(
+            np.array_equal(getattr(ranks, name), getattr(best, name))
+            for name in ("greater", "equal", "right")
+        )
 
 
 class Within(Record):
-    """Figures of queries that are ranked among the candidates of their own group alone.
+    """Figures of queries that are ranked among the candidates of their own group only.
 
     Recalls and rSum are means over groups.
 
     Attributes:
-        size: number of images of each group; left out if they differ.
+        size: number of images of each group; left out if the groups differ in size.
         count: number of groups.
-        sizes: number of images of each group; left out if they are equal.
-        rsum_interval: 95 % interval, bootstrap over groups; of ``folds`` over all images, of
-            ``across_owners`` over owners.
-        chance: rSum by chance, the mean over groups; left out of ``folds``.
+        sizes: number of images by group; left out if all groups have the same size.
+        rsum_interval: 95 % interval by a bootstrap over groups (``folds``: over all images;
+            ``across_owners``: over owners).
+        chance: mean rSum by chance over groups; left out of ``folds``.
         ranks: ranks within the groups, one group after the other. None in a blind round.
     """
 
@@ -309,39 +294,38 @@ class Within(Record):
 
     @property
     def spans(self) -> Counts:
-        """Number of images of each group."""
+        """Number of images by group."""
         return self.sizes or (self.size or 0,) * self.count
 
 
-_PACKED = {"within_site", "across_owners", "within_language"}
+_PACKED = {"within_site", "across_owners", "within_language"}  # one line each in the file
 
 
 class Result(Description, Record):
-    """``result.json``: every figure of a scored submission. Immutable.
+    """``result.json``: every figure of a scored submission.
 
     Attributes:
         rsum: rSum, 0 to 600, ties by expectation, rounded once from the exact value.
         n_pairs: number of captions, each with its image.
-        n_images: number of images: the same, or a fifth if an image has five captions.
-        ranked: whether it may get a place on the board.
-        reason: why it is not ranked.
-        rsum_interval: 95 % interval, bootstrap over images with their captions, directions jointly;
-            over owners of pages if the release is split by domain.
+        n_images: number of images.
+        ranked: whether the submission may get a place on the board.
+        reason: reason why it is not ranked.
+        rsum_interval: 95 % interval by a bootstrap over images with their captions, or over owners
+            of pages if the release is split by domain.
         rsum_deviation: standard error by the same bootstrap.
-        rsum_argsort: rSum by a stable ``argsort(...)[::-1]``: the field's value.
-        references: rSum of trivial scorers that know nothing (``chance``), the language, the site,
-            both, language and topic, or the text that OCR reads on the screenshot.
-        notes: notes on the matrix; they cost no place.
+        rsum_argsort: rSum by a stable ``argsort(...)[::-1]``, as is usual in the field.
+        references: rSum of trivial scorers, by name (``leaderboard.scoring.references``).
+        notes: informational notes on the matrix; they do not affect the place.
         folds: figures within MS-COCO's 1K folds: 1,000 images with their captions each.
-        within_site: figures of pages among those of their own site whose caption stands once on it,
-            on sites with at least 10 of them; left out, as the next two, if the release tells none.
+        within_site: figures among the pages of the same site; captions that occur twice on a site
+            and sites of fewer than 10 pages are left out. None if the release has no sites.
         across_owners: figures among one page of each owner (registrable domain), the mean of 20
             draws; left out unless the release is split by domain.
-        within_language: figures among the pages of the same language, of at least 10 pages; left
-            out unless the release is split by domain.
+        within_language: figures among the pages of the same language, for languages with at least
+            10 pages; left out unless the release is split by domain.
         precision: float type of the stored matrix.
         payload_sha256: sha256 of the submission's zip.
-        ranks: the ranks behind all figures. None in a blind round: they would reveal the pairing.
+        ranks: ranks that all figures follow from. None in a blind round.
     """
 
     format: Literal["now-result/4"] = "now-result/4"
@@ -374,10 +358,7 @@ class Result(Description, Record):
     ranks: RankRecord | None
 
     def to_json(self) -> str:
-        """Return the text of the result file, with the ranks last, one list per line.
-
-        Figures within sites, owners and languages, ranks included, are one line each.
-        """
+        """Return the text of the result file: ranks last, one line per list and per group."""
         tree = self.model_dump(mode="json", by_alias=True)
         ranks, first = tree.pop("ranks"), ("format", "method")
         described = [name for name in Description.model_fields if name != "method"]
@@ -386,10 +367,8 @@ class Result(Description, Record):
             f'  "{name}": ' + (_packed(tree[name]) if name in _PACKED else _indented(tree[name]))
             for name in order
         ]
-        lines = ",\n".join(
-            f'    "{name}": {_packed(value)}' for name, value in (ranks or {}).items()
-        )
-        packed = "{\n" + lines + "\n  }" if ranks else "null"
+        lists = [f'    "{name}": {_packed(value)}' for name, value in (ranks or {}).items()]
+        packed = "{\n" + ",\n".join(lists) + "\n  }" if ranks else "null"
         return "{\n" + ",\n".join([*texts, f'  "ranks": {packed}']) + "\n}\n"
 
 

@@ -1,1 +1,1 @@
-"""The folder of results: file, compare, recompute, check."""
+"""File, read, recompute and check results in a store, which is a folder in git."""

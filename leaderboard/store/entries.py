@@ -1,4 +1,4 @@
-"""The store: a folder of immutable results and records about them, suitable for git."""
+"""The store: a folder of immutable results and records about them, for git."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -10,13 +10,13 @@ from pydantic import AwareDatetime, Field, FiniteFloat
 
 from leaderboard.core.rounds import BlindRound
 from leaderboard.scoring.result import Result
-from leaderboard.submission.archive import Name, Prose, refusing_fields
+from leaderboard.submission.archive import Name, Prose, field_errors
 from leaderboard.submission.untrusted import SubmissionError, read_json
 from now_builder.config import Sha256, Strict
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import remove_leftovers, write_text
 
-MAX_RECORD = 8 * 2**20
+MAX_RECORD = 8 * 2**20  # bytes
 RESULTS, FILINGS, WITHDRAWALS, REPRODUCTIONS, ROUNDS, DATASETS = FOLDERS = (
     "results",
     "filings",
@@ -28,7 +28,7 @@ RESULTS, FILINGS, WITHDRAWALS, REPRODUCTIONS, ROUNDS, DATASETS = FOLDERS = (
 _NO_RESULT = "not a result. Score the submission first: now-leaderboard score X.zip -o RESULT.json"
 Record = TypeVar("Record", bound=Strict)
 
-# Within these years a time keeps its order in any zone.
+# Years that can be converted to any time zone.
 Moment = Annotated[
     AwareDatetime,
     Field(ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(3000, 1, 1, tzinfo=UTC)),
@@ -51,7 +51,7 @@ class Filing(Strict):
 
 
 class Withdrawal(Strict):
-    """``withdrawals/<name>.json``: tombstone of an entry whose result stays in the store."""
+    """``withdrawals/<name>.json``: withdrawal of an entry; its result stays in the store."""
 
     format: Literal["now-withdrawal/1"] = "now-withdrawal/1"
     name: EntryName
@@ -65,13 +65,12 @@ class Withdrawal(Strict):
 
 
 class Reproduction(Strict):
-    """``reproductions/<name>-<sha256>.json``: a keeper's own run of an entry.
+    """``reproductions/<name>-<sha256>.json``: a run of an entry's method by the store's keepers.
 
     Attributes:
         by: name of the person who ran it.
         config_sha256: sha256 of the run's resolved settings.
-        result: the run's own result.
-        difference: paired 95 % interval of the run's rSum less the entry's.
+        difference: paired 95 % interval of the run's rSum minus the entry's.
     """
 
     format: Literal["now-reproduction/1"] = "now-reproduction/1"
@@ -85,7 +84,7 @@ class Reproduction(Strict):
 
     @property
     def agrees(self) -> bool:
-        """Whether the run is not below the entry: the interval holds zero, or lies above it."""
+        """Whether the interval contains zero or lies above it."""
         return self.difference[1] >= 0
 
     @property
@@ -100,9 +99,8 @@ class Entry:
 
     Attributes:
         name: first 12 hexadecimal digits of the sha256 of the result's JSON text.
-        filing: None outside a store.
-        committed: the result of the same file in the open round, which the store has too, if this
-            is the result of a closed round.
+        filing: time of filing; None outside a store.
+        committed: for the result of a closed round, the result of the same file in the open round.
     """
 
     name: str
@@ -114,15 +112,15 @@ class Entry:
 
     @property
     def run(self) -> Reproduction | None:
-        """The latest run by a keeper of the store, whose result decides. None without one."""
+        """The latest run by the store's keepers; None without one."""
         return max(self.reproductions, key=lambda run: (run.reproduced_at, run.path), default=None)
 
     @property
     def evidence(self) -> Evidence:
-        """Evidence for the result: scored from a file, in a blind round, or by a keeper's run.
+        """Evidence for the result: scored from a file, in a blind round, or by a keepers' run.
 
-        A run that does not agree contradicts the entry. Proof is a record in a store, which its
-        keepers merged; a result file from elsewhere is a claim.
+        A run that does not agree contradicts the entry. Only records in a store are proof, since
+        its keepers merged them; a result file from elsewhere is a claim.
         """
         if self.committed or (self.filing and self.result.release.origin == "blind"):
             return "blind"
@@ -132,7 +130,7 @@ class Entry:
 
     @property
     def shown(self) -> Result:
-        """The result that pages show: that of the keeper's run with its description, or its own."""
+        """The result that pages show: the result of the keepers' run, else of the entry."""
         return self.run.result if self.run else self.result
 
     @property
@@ -142,12 +140,12 @@ class Entry:
 
 
 def entry_of(result: Result) -> Entry:
-    """Make the entry of a result, named by its content."""
+    """Make the entry of a result, named after the hash of its content."""
     return Entry(hashlib.sha256(result.to_json().encode()).hexdigest()[:12], result)
 
 
 def age(entry: Entry) -> tuple[bool, datetime, str]:
-    """Return a sort key, the earliest entry first; result files without a date are the newest."""
+    """Return a sort key: earliest entries first, results without a date last."""
     at = entry.filing.submitted_at if entry.filing else datetime.max.replace(tzinfo=UTC)
     return entry.filing is None, at, entry.name
 
@@ -158,7 +156,7 @@ def write_result(path: Path | str, result: Result) -> None:
 
 
 def file_result(store: Path, result: Result, at: datetime | None = None) -> tuple[Entry, bool]:
-    """File a result and the time, now by default; return its entry, and whether it is new.
+    """File a result with the time (default: now); return its entry, and whether it is new.
 
     Filing an existing result changes nothing. The store is created if missing.
     """
@@ -166,7 +164,7 @@ def file_result(store: Path, result: Result, at: datetime | None = None) -> tupl
     check_is_store(store)
     new = not (store / entry.path).exists()
     if new:
-        # to the microsecond, so that results filed within one second keep their order
+        # in microseconds, so that results filed within one second keep their order
         filing = Filing(name=entry.name, submitted_at=at or datetime.now(UTC))
         _write_record(store / filing.path, filing)
         remove_leftovers(store / RESULTS)
@@ -175,26 +173,26 @@ def file_result(store: Path, result: Result, at: datetime | None = None) -> tupl
 
 
 def file_round(store: Path, blind: BlindRound) -> None:
-    """File the public description of an open round, whose commitment thereby stands in git."""
+    """File the public description of an open round, so that git records its commitment."""
     path = store / ROUNDS / f"{blind.commitment[:12]}.json"
     if not path.exists():
         _write_record(path, blind)
 
 
 def withdraw(store: Path, name: str, reason: str, at: datetime) -> None:
-    """Withdraw an entry; a tombstone records when and why. Withdrawing again changes nothing."""
+    """File the withdrawal of an entry, once."""
     find_result(store, name)
-    tombstone = Withdrawal(name=name, withdrawn_at=at, reason=reason)
-    if not (store / tombstone.path).exists():
-        _write_record(store / tombstone.path, tombstone)
+    withdrawal = Withdrawal(name=name, withdrawn_at=at, reason=reason)
+    if not (store / withdrawal.path).exists():
+        _write_record(store / withdrawal.path, withdrawal)
 
 
 def find_result(store: Path, name: str) -> Path:
-    """Find the result file of an entry by its name."""
-    found = sorted((store / RESULTS).glob(f"*-{name}.json")) if name.isalnum() else []
-    if not found:
-        raise FormatError(store, f"no entry {name[:40]!r} in it")
-    return found[0]
+    """Return the path of an entry's result file, or raise a :class:`FormatError`."""
+    paths = sorted((store / RESULTS).glob(f"*-{name}.json")) if name.isalnum() else []
+    if not paths:
+        raise FormatError(store, f"entry {name[:40]!r} not found")
+    return paths[0]
 
 
 def read_result(path: Path | str) -> Result:
@@ -202,28 +200,28 @@ def read_result(path: Path | str) -> Result:
     return read_record(Path(path), Result)
 
 
-def read_record(path: Path, kind: type[Record]) -> Record:
+def read_record(path: Path, model: type[Record]) -> Record:
     """Read and validate a file of the store.
 
     Raises:
-        FormatError: If it is missing or not of that kind.
+        FormatError: If it is missing or does not fit the model.
     """
     try:
         with path.open("rb") as file:
             content = file.read(MAX_RECORD + 1)
     except OSError as error:
         raise FormatError(path, error.strerror or "cannot be read") from None
-    name = kind.__name__.lower()
+    name = model.__name__.lower()
     if len(content) > MAX_RECORD:
         raise FormatError(path, f"more than {MAX_RECORD} bytes, expected a {name}")
-    if kind is Result and not content.lstrip().startswith(b"{"):  # a submission, mostly
+    if model is Result and not content.lstrip().startswith(b"{"):  # usually a submission
         raise FormatError(path, _NO_RESULT)
     try:
         tree = read_json(content, name)
-        if kind is Result and not str(tree.get("format")).startswith("now-result/"):
+        if model is Result and not str(tree.get("format")).startswith("now-result/"):
             raise FormatError(path, _NO_RESULT)
-        with refusing_fields(name, kind, tree):
-            return kind.model_validate_json(content, strict=True)
+        with field_errors(name, model, tree):
+            return model.model_validate_json(content, strict=True)
     except SubmissionError as error:
         raise FormatError(path, str(error)) from None
 
@@ -231,62 +229,54 @@ def read_record(path: Path, kind: type[Record]) -> Record:
 def read_store(store: Path) -> list[Entry]:
     """Read all entries of a store with the records about them, by name.
 
-    The result of an open round leaves the list once that of the same file in the closed round is
-    in the store, whose proof it is.
+    A result of an open round is not listed if the store has the result of the same file in the
+    closed round: it then is the proof of that result.
     """
     results = [read_result(path) for path in sorted((store / RESULTS).glob("[!.]*.json"))]
-    opened = {_file_of(result): result for result in results if result.release.origin == "blind"}
-    closed = {_file_of(result) for result in results if result.release.origin == "closed"}
+    by_file = [((one.payload_sha256, one.release.fingerprint), one) for one in results]
+    blind, closed = (
+        {file: result for file, result in by_file if result.release.origin == origin}
+        for origin in ("blind", "closed")
+    )
     entries = []
-    for result in results:
-        if result.release.origin == "blind" and _file_of(result) in closed:
-            continue
-        entry = entry_of(result)
-        if result.release.origin == "closed":
-            entry = replace(entry, committed=opened.get(_file_of(result)))
-        entries.append(_with_records(store, entry))
+    for file, result in by_file:
+        if result.release.origin != "blind" or file not in closed:
+            committed = blind.get(file) if result.release.origin == "closed" else None
+            entries.append(_with_records(store, replace(entry_of(result), committed=committed)))
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def _file_of(result: Result) -> tuple[str, str]:
-    """Return the submission and the queries that a result is of."""
-    return result.payload_sha256, result.release.fingerprint
-
-
 def _with_records(store: Path, entry: Entry) -> Entry:
-    def about(folder: str, kind: type[Record]) -> Record | None:
+    def read(folder: str, model: type[Record]) -> Record | None:
         path = store / folder / f"{entry.name}.json"
-        return read_record(path, kind) if path.exists() else None
+        return read_record(path, model) if path.exists() else None
 
     runs = sorted((store / REPRODUCTIONS).glob(f"{entry.name}-*.json"))
     return replace(
         entry,
-        filing=about(FILINGS, Filing),
-        withdrawal=about(WITHDRAWALS, Withdrawal),
+        filing=read(FILINGS, Filing),
+        withdrawal=read(WITHDRAWALS, Withdrawal),
         reproductions=tuple(read_record(path, Reproduction) for path in runs),
     )
 
 
 def now() -> datetime:
-    """Return the current UTC time in whole seconds, as stored in records."""
+    """Return the current UTC time in whole seconds."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
 def check_is_store(store: Path) -> None:
-    """Refuse a folder that contains anything but a store and hidden files such as ``.git``.
+    """Check that a folder contains only a store and hidden files such as ``.git``.
 
     Raises:
-        ConfigError: If it is a release, captures, an export or any other folder in use, or a file.
+        ConfigError: If it is a file, or a folder with other content, such as a release.
     """
     if store.exists() and not store.is_dir():
         raise ConfigError(f"{store}: a file, expected a folder of results")
-    known = {*FOLDERS, "README.md"}
-    names = sorted(path.name for path in store.glob("[!.]*") if path.name not in known)
+    names = {path.name for path in store.glob("[!.]*")} - {*FOLDERS, "README.md"}
     if names:
-        raise ConfigError(
-            f"{store}: contains {names[0]}, which is not part of a folder of results. Name a new or"
-            " empty folder"
-        )
+        problem = f"contains {min(names)}, which is not part of a folder of results"
+        raise ConfigError(f"{store}: {problem}. Name a new or empty folder")
 
 
 def _write_record(path: Path, record: Strict) -> None:

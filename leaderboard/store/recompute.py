@@ -36,7 +36,7 @@ from leaderboard.store.entries import (
     read_result,
     read_store,
 )
-from leaderboard.submission.archive import refusing_fields
+from leaderboard.submission.archive import field_errors
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import sha256_of, write_text
@@ -44,14 +44,14 @@ from now_builder.formats.release import check_files, is_ours
 
 Record = Result | Filing | Withdrawal | Reproduction | BlindRound | DatasetReport
 KINDS: Mapping[str, type[Record]] = dict(zip(FOLDERS, get_args(Record), strict=True))
-"""Kind of record in each folder of a store."""
+"""Type of the records in each folder of a store."""
 
-_BY_ATTRIBUTES = ("lang+topic", "ocr", "text")
+_NEED_ATTRIBUTES = ("lang+topic", "ocr", "text")  # references
 _TOLERANCE = 1e-9
 
 
 def path_of(record: Record) -> str:
-    """Return the path of a record in its store, which follows from its content."""
+    """Return the path of a record in its store, which its content determines."""
     if isinstance(record, Result):
         return entry_of(record).path
     if isinstance(record, BlindRound):
@@ -60,19 +60,19 @@ def path_of(record: Record) -> str:
 
 
 def read_board(paths: Iterable[Path]) -> list[Entry]:
-    """Read result files, folders of them, and stores, by name, each result once.
+    """Read result files, folders of them, and stores; return each result once, by name.
 
     Raises:
-        FormatError: If a file is invalid, or has figures that do not follow from its ranks.
+        FormatError: If a file is invalid, or its ranks give other figures.
     """
     entries: dict[str, Entry] = {}
     for path in paths:
         if (path / RESULTS).is_dir():
-            found = read_store(path)
+            batch = read_store(path)
         else:
             files = sorted(path.glob("[!.]*.json")) if path.is_dir() else [path]
-            found = [entry_of(read_result(file)) for file in files]
-        entries |= {one.name: one for one in found if one.filing or one.name not in entries}
+            batch = [entry_of(read_result(file)) for file in files]
+        entries |= {one.name: one for one in batch if one.filing or one.name not in entries}
     for entry in entries.values():
         runs = [(run.path, run.result) for run in entry.reproductions]
         for name, result in [(entry.path, entry.result), *runs]:
@@ -100,38 +100,36 @@ def differences_of(found: object, expected: object, field: str = "") -> list[Dif
         trees = (found.model_dump(by_alias=True), expected.model_dump(by_alias=True))
         return differences_of(*trees, field)
     if isinstance(found, dict) and isinstance(expected, dict):
-        return [
-            difference
-            for name in {**found, **expected}
-            for difference in differences_of(
-                found.get(name), expected.get(name), f"{field}.{name}".strip(".")
-            )
-        ]
-    return [] if _same(found, expected) else [Difference(field, found, expected)]
+        differences = []
+        for name in {**found, **expected}:
+            path = f"{field}.{name}".strip(".")
+            differences += differences_of(found.get(name), expected.get(name), path)
+        return differences
+    return [] if _is_close(found, expected) else [Difference(field, found, expected)]
 
 
-def _same(found: object, expected: object) -> bool:
+def _is_close(found: object, expected: object) -> bool:
     if isinstance(found, float) and isinstance(expected, float):
         return math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
     if isinstance(found, tuple) and isinstance(expected, tuple):
         pairs = zip(found, expected, strict=False)
-        return len(found) == len(expected) and all(_same(*pair) for pair in pairs)
+        return len(found) == len(expected) and all(_is_close(*pair) for pair in pairs)
     return found == expected
 
 
 def recomputed(result: Result) -> list[Difference]:
-    """Recompute every figure of a result that follows from its ranks; return all differences."""
+    """Recompute the figures of a result from its ranks; return all differences."""
     record = result.ranks
-    groups = {name: own for name in GROUPINGS if (own := getattr(result, name)) is not None}
+    groups = {name: part for name in GROUPINGS if (part := getattr(result, name)) is not None}
     if (
         record is None
         or not record.possible()
-        or not all(plausible(name, own, record) for name, own in groups.items())
+        or not all(plausible(name, part, record) for name, part in groups.items())
     ):
         return [Difference("ranks", "ranks that no matrix has", "those of every query")]
     figures = figures_of(record, result.duplicates)
-    for name, own in groups.items():
-        figures[name] = figures_within(name, own.ranks, own.spans)
+    for name, part in groups.items():
+        figures[name] = figures_within(name, part.ranks, part.spans)
     figures["references"] = result.references | {"chance": chance_rsum(*record.size)}
     return differences_of(result, result.model_copy(update=figures))
 
@@ -139,33 +137,32 @@ def recomputed(result: Result) -> list[Difference]:
 def verify(
     path: Path, result: Result, submission: Path | None = None, release: Path | None = None
 ) -> list[Difference]:
-    """Recompute every figure of a result and compare; return all differences.
+    """Recompute the figures of a result; return all differences.
 
-    A hash in the file's name must be that of its content. With a submission and its release the
-    submission is scored again, with a release alone the fingerprint is compared.
+    A hash in the file's name must fit its content. With a submission and its release, the
+    submission is scored again; with only a release, the fingerprints are compared.
 
     Raises:
-        FormatError: If the result has no ranks (that of a blind round) and no submission is given.
+        FormatError: If the result has no ranks, as in a blind round, and there is no submission.
         SubmissionError: If the submission cannot be scored.
     """
-    said, name = path.stem.rpartition("-")[2], entry_of(result).name
-    hashed = len(said) == len(name) and set(said) <= set("0123456789abcdef")
-    found = [Difference("name", said, name)] if hashed and said != name else []
-    found += differences_of(result.evaluator.version, VERSION, "evaluator.version")
+    suffix, name = path.stem.rpartition("-")[2], entry_of(result).name
+    hashed = len(suffix) == len(name) and set(suffix) <= set("0123456789abcdef")
+    differences = [Difference("name", suffix, name)] if hashed and suffix != name else []
+    differences += differences_of(result.evaluator.version, VERSION, "evaluator.version")
     if submission is not None and release is not None:
         again = score(submission, release)
-        # references and notes may need attributes
-        known = {"references": again.references, "notes": again.notes}
-        return found + differences_of(result.model_copy(update=known), again)
+        # not compared: they may need attributes
+        ignored = {"references": again.references, "notes": again.notes}
+        return differences + differences_of(result.model_copy(update=ignored), again)
     if release is not None:
         fingerprint = read_gallery(release, result.split, result.track).fingerprint
-        found += differences_of(result.release.fingerprint, fingerprint, "release.fingerprint")
+        claimed = result.release.fingerprint
+        differences += differences_of(claimed, fingerprint, "release.fingerprint")
     if result.ranks is None:
-        raise FormatError(
-            path,
-            "no ranks in it: a blind round keeps them; --submission and --release score again",
-        )
-    return found + recomputed(result)
+        problem = "no ranks, as in results of a blind round"
+        raise FormatError(path, f"{problem}. Score again: --submission and --release")
+    return differences + recomputed(result)
 
 
 def against_release(
@@ -176,32 +173,33 @@ def against_release(
 ) -> list[Difference]:
     """Recompute the figures that a release determines: sizes, references, duplicates, fingerprint.
 
-    The pairing of a round must be the one that a store's record of the round commits to.
+    The commitment of a blind round must be in ``commitments``, the rounds filed in the store.
     """
     for release in releases:
         gallery = read_gallery(release, result.split, result.track, unpaired=True)
         if gallery.fingerprint == result.release.fingerprint:
             break
     else:
-        return [Difference("release.fingerprint", result.release.fingerprint, "one at hand")]
-    found = differences_of(result.release.origin, gallery.origin, "release.origin")
+        expected = "the fingerprint of a release (--release)"
+        return [Difference("release.fingerprint", result.release.fingerprint, expected)]
+    differences = differences_of(result.release.origin, gallery.origin, "release.origin")
     blind = round_of(release, result.split)
     if blind is not None and blind.commitment not in commitments:
-        found.append(Difference("rounds", blind.commitment[:12], "a record of the open round"))
+        expected = "a record of the open round"
+        differences.append(Difference("rounds", blind.commitment[:12], expected))
     if result.ranks is None:
-        return found
+        return differences
+    ignored = _NEED_ATTRIBUTES if attributes is None else ()
+    claimed = {name: rsum for name, rsum in result.references.items() if name not in ignored}
     references = references_of(release, gallery, result.split, attributes)
-    said = dict(result.references)
-    if attributes is None:
-        said = {name: rsum for name, rsum in said.items() if name not in _BY_ATTRIBUTES}
-    known = duplicates_of(gallery).model_copy(update={"rsum": result.duplicates.rsum})
-    found += differences_of(said, references, "references")
-    found += differences_of(result.ranks.site_owners, owners_of(gallery), "ranks.site_owners")
+    duplicates = duplicates_of(gallery).model_copy(update={"rsum": result.duplicates.rsum})
+    differences += differences_of(claimed, references, "references")
+    differences += differences_of(result.ranks.site_owners, owners_of(gallery), "ranks.site_owners")
     for name, groups_of in GROUPINGS.items():
         within: Within | None = getattr(result, name)
         sizes = tuple(map(len, groups_of(gallery)))
-        found += differences_of(within.spans if within else (), sizes, f"{name}.sizes")
-    return found + differences_of(result.duplicates, known, "duplicates")
+        differences += differences_of(within.spans if within else (), sizes, f"{name}.sizes")
+    return differences + differences_of(result.duplicates, duplicates, "duplicates")
 
 
 def differences_from(
@@ -211,44 +209,47 @@ def differences_from(
     attributes: Path | None = None,
     commitments: Sequence[str] = (),
 ) -> list[Difference]:
-    """Recompute the figures of a record by the other entries of its store, by path, and releases.
+    """Recompute the figures of a record from the entries of its store, by path, and releases.
 
-    The exact figures of a closed round must be those of the open round in its steps.
+    The figures of a closed round, once rounded, must equal those of the open round.
     """
     if isinstance(record, Reproduction):
-        claims = (entry.result for entry in entries.values() if entry.name == record.name)
-        return [one for claim in claims for one in _of_run(record, claim)]
+        results = (entry.result for entry in entries.values() if entry.name == record.name)
+        return [one for result in results for one in _run_differences(record, result)]
     if not isinstance(record, Result):
         return []
-    found = [
-        Difference(f"references.{name}", rsum, "no such reference")
+    differences = [
+        Difference(f"references.{name}", rsum, "no reference of this name")
         for name, rsum in record.references.items()
         if name not in REFERENCES
     ]
     if record.ranks is not None:
-        found += recomputed(record)
+        differences += recomputed(record)
     elif record.release.origin != "blind":
-        found.append(Difference("ranks", None, "those of every query"))
+        differences.append(Difference("ranks", None, "those of every query"))
     entry = entries.get(entry_of(record).path)
-    if entry is not None and entry.committed is not None and not found:
-        of_round = {"release": entry.committed.release}
-        again = round_blind_result(record).model_copy(update=of_round)
-        found += differences_of(entry.committed, again)
-    return found + (against_release(record, releases, attributes, commitments) if releases else [])
+    if entry is not None and entry.committed is not None and not differences:
+        update = {"release": entry.committed.release}
+        rounded = round_blind_result(record).model_copy(update=update)
+        differences += differences_of(entry.committed, rounded)
+    if releases:
+        differences += against_release(record, releases, attributes, commitments)
+    return differences
 
 
-def _of_run(run: Reproduction, entry: Result) -> list[Difference]:
-    found = recomputed(run.result)
+def _run_differences(run: Reproduction, entry: Result) -> list[Difference]:
+    differences = recomputed(run.result)
     try:
         compared = compare_results(run.result, entry)
     except ConfigError as error:
-        return [*found, Difference("result", str(error), "a run on the entry's data")]
-    return found + differences_of(run.difference, (compared.low, compared.high), "difference")
+        return [*differences, Difference("result", str(error), "a run on the entry's data")]
+    interval = compared.low, compared.high
+    return differences + differences_of(run.difference, interval, "difference")
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Name of the person who ran an entry again, commit of the code, and folder of the run."""
+    """Name of the person who repeated a run, commit of the code, and folder of the run."""
 
     by: str
     commit: str | None = None
@@ -256,42 +257,31 @@ class Runner:
 
 
 def reproduce(
-    store: Path,
-    name: str,
-    submission: Path,
-    release: Path,
-    about: Runner,
+    store: Path, name: str, submission: Path, release: Path, about: Runner
 ) -> tuple[Reproduction, Comparison]:
-    """Score the submission of a keeper's own run, compare it with the entry and file it, once.
+    """Score the submission of a repeated run, compare it with the named entry and file it.
 
-    Merged by the store's keepers, the record makes the entry reproduced, or contradicted if the
-    interval of the difference lies below zero. The release's files are hashed first: features can
-    change under the same fingerprint, which is one of keys and captions.
-
-    Args:
-        store: folder of results with the entry.
-        name: name of the entry.
-        submission: what the keeper's run predicts.
-        release: the release that it is scored on.
-        about: who ran what.
+    Once merged by the store's keepers, the record makes the entry reproduced, or contradicted if
+    the interval of the difference lies below zero. The files of the release are hashed first: the
+    fingerprint covers keys and captions, but not the features.
 
     Raises:
-        SubmissionError: If the name or the commit is none.
+        SubmissionError: If the person's name or the commit is invalid.
         FormatError: If a file of the release differs from its manifest, the submission is the
-            entry's own, or the run is filed with another result.
+            entry's own, or the run is already filed with another result.
         ConfigError: If track, split or release differ.
     """
     entry = read_result(find_result(store, name))
     settings = None if about.folder is None else about.folder / "run.toml"
     if settings is not None and not settings.is_file():
-        raise FormatError(settings, "no such file, expected the resolved settings of the run")
+        raise FormatError(settings, "file not found, expected the resolved settings of the run")
     if problems := check_files(release) if is_ours(release) else []:
-        raise FormatError(release, f"{problems[0]}; `now-builder verify` says more")
+        raise FormatError(release, f"{problems[0]}. Run `now-builder verify` for details")
     again = score(submission, release)
     if again.payload_sha256 == entry.payload_sha256:
-        raise FormatError(submission, f"is the very file of {name}, expected that of another run")
+        raise FormatError(submission, f"the same file as {name}, expected another run's")
     compared = compare_results(again, entry)
-    with refusing_fields("reproduction", Reproduction, {}):
+    with field_errors("reproduction", Reproduction, {}):
         record = Reproduction(
             name=name,
             by=about.by,
@@ -304,7 +294,7 @@ def reproduce(
     path = store / record.path
     if not path.exists():
         write_text(path, record.model_dump_json(by_alias=True) + "\n")
-    known = read_record(path, Reproduction)
-    if (known.result, known.difference) != (again, record.difference):
+    filed = read_record(path, Reproduction)
+    if (filed.result, filed.difference) != (again, record.difference):
         raise FormatError(path, "another result or difference, expected those of this run")
-    return known, compared
+    return filed, compared

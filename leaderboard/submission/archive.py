@@ -1,11 +1,12 @@
-"""Submissions: a zip of a description and similarities; writer and safe reader."""
+"""Submissions: write and safely read a zip with a description and a similarity matrix."""
 
 import platform
 import unicodedata
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
@@ -27,37 +28,36 @@ from leaderboard.submission.untrusted import (
     check_finite,
     check_order,
     read_array_header,
-    read_json,
     read_matrix,
+    read_object,
     refusal,
     shown,
 )
 from now_builder import __version__
 from now_builder.config import Sha256, Strict, expected_by
-from now_builder.errors import FormatError
+from now_builder.errors import FormatError, NowError
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.io import atomic_write, read_lines, sha256_of
 from now_builder.formats.noise import Noise
 
-FORMAT: Literal["now-submission/1"] = "now-submission/1"
 META, MATRIX = "submission.json", "similarity.npy"
 MAX_META = 4 * 2**20
 MAX_LINE = 120
-"""Characters of a line of text, as readers count them."""
+"""Maximum number of characters (grapheme clusters) of a line of text."""
 
 Precision = Literal["float16", "float32", "float64"]
 
 _REFUSED = regex.compile(r"[\p{C}\p{Default_Ignorable_Code_Point}]")
-"""Control, format, private and unassigned characters, surrogates, and what is invisible."""
+"""Control, format, private, unassigned and invisible characters, and surrogates."""
 
 _REFUSED_IN_PROSE = regex.compile(
     rf"[{_REFUSED.pattern}--[\u200c\u200d\p{{Variation_Selector}}]]", regex.V1
 )
-"""The same but for the joiners and variation selectors that Persian, Hindi and emoji need."""
+"""Refused characters, except the joiners and variation selectors of Persian, Hindi and emoji."""
 
-# U+2800 is a symbol by its category, and blank.
+# U+2800 is a symbol by its category, but blank.
 _VISIBLE = regex.compile(r"[[\p{L}\p{N}\p{P}\p{S}]--[\u2800]]", regex.V1)
-_STACK = regex.compile(r"\p{M}{4,}")
+_MARKS = regex.compile(r"\p{M}{4,}")
 
 
 def plain_text(text: str, refused: regex.Pattern[str] = _REFUSED) -> str:
@@ -68,20 +68,16 @@ def plain_text(text: str, refused: regex.Pattern[str] = _REFUSED) -> str:
             combining marks in a row.
     """
     text = " ".join(unicodedata.normalize("NFC", text).split())
-    if found := refused.search(text):
-        code = f"U+{ord(found[0]):04X}"
+    if match := refused.search(text):
+        code = f"U+{ord(match[0]):04X}"
         raise ValueError(f"text without control or invisible characters such as {code}")
-    if _STACK.search(text):
+    if _MARKS.search(text):
         raise ValueError("three combining marks in a row at most")
     return text
 
 
-def _prose(text: str) -> str:
-    return plain_text(text, _REFUSED_IN_PROSE)
-
-
 def visible_text(text: str) -> str:
-    """Return the text if it has a visible character once normalised (NFKC)."""
+    """Return the text; raise a ValueError if it has no visible character (NFKC)."""
     if not _VISIBLE.search(unicodedata.normalize("NFKC", text)):
         raise ValueError("at least one visible character")
     return text
@@ -107,7 +103,9 @@ Line = Annotated[
     str, Field(max_length=4 * MAX_LINE), AfterValidator(plain_text), AfterValidator(_short_enough)
 ]
 Name = Annotated[Line, AfterValidator(visible_text)]
-Prose = Annotated[str, Field(max_length=500), AfterValidator(_prose)]
+Prose = Annotated[
+    str, Field(max_length=500), AfterValidator(partial(plain_text, refused=_REFUSED_IN_PROSE))
+]
 Link = Annotated[str, Field(max_length=300), AfterValidator(_https)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 Key = Annotated[str, Field(min_length=1, max_length=80)]
@@ -132,14 +130,14 @@ class Links(Strict):
 
 
 class Training(Strict):
-    """How the method was trained, as far as readers of the board must know.
+    """Training of the method, as far as it affects a comparison.
 
     Attributes:
-        external_data: what other data was used, in words.
-        uses_external_data: whether any was. If it is left out, it was if there are words.
+        external_data: description of other training data.
+        uses_external_data: whether other data was used; by default yes if it is described.
         noise: injected noise; results under different noise are not comparable.
         ensemble_size: number of networks whose similarities were averaged (2 for two peers).
-        checkpoint_selection: split that selected the epoch; ``test`` is noted on the board.
+        checkpoint_selection: split used to select the epoch; the board marks ``test``.
         uses_test_images: whether unpaired test images were used in training.
     """
 
@@ -155,16 +153,16 @@ class Training(Strict):
     @property
     def has_external_data(self) -> bool:
         """Whether other data was used, as far as it is stated."""
-        said = self.uses_external_data
-        return bool(self.external_data) if said is None else said
+        uses = self.uses_external_data
+        return bool(self.external_data) if uses is None else uses
 
     @property
     def external(self) -> str | None:
-        """What is stated of other data: yes or no, and the words."""
+        """Statement on other data: yes or no, and its description."""
         if self.uses_external_data is None and not self.external_data:
             return None
-        words = f": {self.external_data}" if self.external_data else ""
-        return ("yes" if self.has_external_data else "no") + words
+        description = f": {self.external_data}" if self.external_data else ""
+        return ("yes" if self.has_external_data else "no") + description
 
 
 class Postprocessing(Strict):
@@ -213,14 +211,14 @@ class Submission(Description):
     """``submission.json``.
 
     Attributes:
-        dataset_fingerprint: fingerprint of the release's (split, track); must equal the judge's.
+        dataset_fingerprint: fingerprint of the release's (split, track).
         axes: axes of the matrix: rows, then columns.
-        payload: member of the zip: ``similarity.npy``.
-        image_ids: key of each row, optional; if given, a wrong order is an error.
-        caption_ids: key of each column, optional; a wrong order is an error too.
+        payload: kind of data; ``similarity.npy`` contains it.
+        image_ids: key of each row, checked against the release; optional.
+        caption_ids: key of each column, checked against the release; optional.
     """
 
-    schema_version: Literal["now-submission/1"] = FORMAT
+    schema_version: Literal["now-submission/1"] = "now-submission/1"
     track: Track
     split: ScoredSplit
     dataset_fingerprint: Sha256
@@ -237,7 +235,7 @@ def new_submission(
     method: str | Method,
     training: Training | None = None,
 ) -> Submission:
-    """Describe a submission to a release: fingerprint, keys and environment are filled in.
+    """Describe a submission to a release; fingerprint, keys and environment are filled in.
 
     Args:
         release: a release, the authors' archive, or another data set in the field's layout.
@@ -248,15 +246,12 @@ def new_submission(
 
     Raises:
         FormatError: If the release lacks the split or track.
-        ConfigError: If there is no such split or track.
+        ConfigError: If the split or track is unknown.
         SubmissionError: If a field violates the schema.
     """
-    wanted = check_scored_split(split), check_track(track)
-    gallery = read_gallery(Path(release), *wanted, unpaired=True)
-    try:
-        torch = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        torch = None
+    names = check_scored_split(split), check_track(track)
+    gallery = read_gallery(Path(release), *names, unpaired=True)
+    torch = next((package.version for package in metadata.distributions(name="torch")), None)
     python, numpy = platform.python_version(), np.__version__
     installed = Environment(toolkit=__version__, python=python, numpy=numpy, torch=torch)
     return parse(
@@ -274,21 +269,20 @@ def new_submission(
 
 
 def with_details(meta: Submission, details: Mapping[str, object]) -> Submission:
-    """Add fields of :class:`Description`; sections are merged with those that are there.
+    """Set fields of :class:`Description`; tables are merged with the existing ones.
 
     Raises:
-        SubmissionError: If a field violates the schema, or follows from the release and the arrays.
+        SubmissionError: If a field violates the schema, or is determined by the release.
     """
     fixed = Submission.model_fields.keys() - Description.model_fields.keys()
     for field in sorted(fixed & details.keys()):
-        wanted = f"one of {', '.join(Description.model_fields)}; this one is not yours to set"
-        raise refusal("field.fixed", f"submission.{field}", shown(details[field]), wanted)
+        expected = f"one of {', '.join(Description.model_fields)}; the release determines this one"
+        raise refusal("field.fixed", f"submission.{field}", shown(details[field]), expected)
     tree = meta.model_dump()
     for field, value in details.items():
         old = tree.get(field)
-        tree[field] = (
-            {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
-        )
+        merge = isinstance(old, dict) and isinstance(value, dict)
+        tree[field] = {**old, **value} if merge else value
     return parse(tree)
 
 
@@ -296,29 +290,28 @@ def parse(tree: object) -> Submission:
     """Validate plain values as a submission.
 
     Raises:
-        SubmissionError: Naming each field that is unknown, missing or not allowed.
+        SubmissionError: With each field that is unknown, missing or not allowed.
     """
-    with refusing_fields("submission", Submission, tree):
+    with field_errors("submission", Submission, tree):
         return Submission.model_validate(tree)
 
 
 @contextmanager
-def refusing_fields(name: str, model: type[BaseModel], tree: object) -> Iterator[None]:
+def field_errors(name: str, model: type[BaseModel], tree: object) -> Iterator[None]:
     """Turn pydantic's validation errors of a tree into one :class:`SubmissionError`."""
     try:
         yield
     except ValidationError as error:
-        raise SubmissionError(
-            *(
-                Problem(
-                    f"field.{item['type']}",
-                    ".".join([name, *(shown(part).strip("'") for part in item["loc"])]),
-                    shown(item["input"]) if item["type"] != "missing" else "nothing",
-                    expected_by(item, model, tree),
-                )
-                for item in error.errors(include_url=False)[:12]
+        problems = [
+            Problem(
+                f"field.{item['type']}",
+                ".".join([name, *(shown(part).strip("'") for part in item["loc"])]),
+                shown(item["input"]) if item["type"] != "missing" else "nothing",
+                expected_by(item, model, tree),
             )
-        ) from None
+            for item in error.errors(include_url=False)[:12]
+        ]
+        raise SubmissionError(*problems) from None
 
 
 def pack(
@@ -326,8 +319,8 @@ def pack(
 ) -> None:
     """Write a submission atomically; the same matrix and description give the same bytes.
 
-    Rows are images and columns captions, in the order of the split. The precision is kept: float32
-    is best, float16 makes ties.
+    Rows are images and columns captions, in the order of the split. The float type is kept; use
+    float32, since float16 causes ties.
 
     Raises:
         SubmissionError: If the matrix is empty, not finite, too large for a zip, or does not fit
@@ -335,67 +328,58 @@ def pack(
     """
     path, name = Path(path), f"{path}: {MATRIX}"
     shape = similarity.shape
-    wanted = (shape[0], shape[0]) if meta.track in TOKENIZERS else shape
+    expected = (shape[0], shape[0]) if meta.track in TOKENIZERS else shape
     if meta.image_ids is not None and meta.caption_ids is not None:
-        wanted = len(meta.image_ids), len(meta.caption_ids)
-    if 0 in shape or shape != wanted:
-        raise refusal("matrix.shape", name, f"shape {shape}", f"{wanted}, images x captions")
+        expected = len(meta.image_ids), len(meta.caption_ids)
+    if 0 in shape or shape != expected:
+        raise refusal("matrix.shape", name, f"shape {shape}", f"{expected}, images x captions")
     if similarity.nbytes >= 2**31:
         raise refusal("zip.size", name, f"{similarity.nbytes} bytes", "less than 2 GiB")
     check_finite(similarity, name)
     text = meta.model_dump_json(indent=2, exclude_none=True) + "\n"
     plain = np.ascontiguousarray(similarity, dtype=similarity.dtype.newbyteorder("<"))
     with atomic_write(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        archive.writestr(member(META), text)
-        with archive.open(member(MATRIX), "w") as stream:
+        archive.writestr(zip_member(META), text)
+        with archive.open(zip_member(MATRIX), "w") as stream:
             np.lib.format.write_array(stream, plain, version=(1, 0), allow_pickle=False)
 
 
 def pack_file(
-    path: Path,
-    meta: Submission,
-    matrix: Path,
-    image_ids: Path | None = None,
-    caption_ids: Path | None = None,
+    path: Path, meta: Submission, matrix: Path, image_ids: Path | None, caption_ids: Path | None
 ) -> None:
-    """Pack a matrix of floats or whole numbers, reordered by files of keys.
+    """Pack a ``.npy`` file of floats or integers.
 
-    Args:
-        path: the submission to write.
-        meta: its description, with the keys of the split.
-        matrix: the ``.npy`` file.
-        image_ids: keys of the rows, if they are not in the order of the split.
-        caption_ids: keys of the columns, if they are in another order.
+    Rows and columns are reordered by the keys in ``image_ids`` and ``caption_ids``; without these
+    files they are in the order of the split.
     """
-    rows = _order(image_ids, meta.image_ids or ())
-    columns = _order(caption_ids, meta.caption_ids or ())
-    with opened(matrix) as file:
+    rows = _positions(image_ids, meta.image_ids or ())
+    columns = _positions(caption_ids, meta.caption_ids or ())
+    with _open_untrusted(matrix) as file:
         size, shape = matrix.stat().st_size, (len(rows), len(columns))
-        similarity = read_matrix(file, "matrix", size, shape, whole=True)
+        similarity = read_matrix(file, "matrix", size, shape, integers=True)
     pack(path, similarity[np.ix_(rows, columns)], meta)
 
 
-def _order(path: Path | None, keys: Sequence[str]) -> Labels:
+def _positions(path: Path | None, keys: Sequence[str]) -> Labels:
     """Return the position of each key of the split in a file of keys."""
     if path is None:
         return np.arange(len(keys))
-    found = read_lines(path, "no such file")
-    if found:
-        found[0] = found[0].removeprefix("\ufeff")  # a byte order mark, which some editors write
-    while found and not found[-1].strip():
-        found.pop()
-    places = {key: place for place, key in enumerate(found)}
-    missing = [key for key in keys if key not in places]
-    if missing or len(found) != len(keys):
-        short = f"{missing[0]!r} is missing" if missing else "some occur twice, or are too many"
-        raise FormatError(
-            path, f"{len(found)} keys, expected the {len(keys)} of the split once each: {short}"
-        )
-    return np.array([places[key] for key in keys], dtype=np.int64)
+    lines = read_lines(path, "file not found")
+    if lines:
+        lines[0] = lines[0].removeprefix("\ufeff")  # byte order mark, written by some editors
+    while lines and not lines[-1].strip():
+        lines.pop()
+    positions = {key: position for position, key in enumerate(lines)}
+    missing = [key for key in keys if key not in positions]
+    if missing or len(lines) != len(keys):
+        problem = f"{len(lines)} keys, expected the {len(keys)} of the split once each"
+        detail = f"{missing[0]!r} is missing" if missing else "some occur twice, or are too many"
+        raise FormatError(path, f"{problem}: {detail}")
+    return np.array([positions[key] for key in keys], dtype=np.int64)
 
 
-def member(name: str) -> zipfile.ZipInfo:
-    """Return a member of a zip whose bytes do not depend on the time or the machine."""
+def zip_member(name: str) -> zipfile.ZipInfo:
+    """Return a zip member with a fixed date and system, for reproducible files."""
     info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
     info.external_attr = 0o100644 << 16
     info.create_system = 3
@@ -414,50 +398,68 @@ class OpenSubmission:
         """Read the matrix.
 
         Raises:
-            SubmissionError: With all problems: size, type, order, values.
+            SubmissionError: With all problems: fingerprint, order, size, type, values.
         """
-        problems = Problems()
-        with problems.noted():
-            check_order("image_ids", self.meta.image_ids, gallery.image_keys)
-        with problems.noted():
-            check_order("caption_ids", self.meta.caption_ids, gallery.caption_keys)
+        problems, meta = Problems(), self.meta
+        with problems.collect():
+            _check_fingerprint(meta, gallery)
+        with problems.collect():
+            check_order("image_ids", meta.image_ids, gallery.image_keys)
+        with problems.collect():
+            check_order("caption_ids", meta.caption_ids, gallery.caption_keys)
         images, captions = gallery.shape
         limit = images * captions * 8 + 5000
-        with problems.noted(), self.archive.open(MATRIX, limit) as stream:
+        with problems.collect(), self.archive.open(MATRIX, limit) as stream:
             matrix = read_matrix(stream, MATRIX, self.archive.sizes[MATRIX], gallery.shape)
-        problems.refuse_any()
+        problems.raise_any()
         return matrix
+
+
+def _check_fingerprint(meta: Submission, gallery: Gallery) -> None:
+    """Check that a submission was made on this release and split; else suggest which."""
+    fingerprint, name = meta.dataset_fingerprint, gallery.release.name
+    if fingerprint == gallery.fingerprint:
+        return
+    mend = "it was made on another release; pack or predict again with this one"
+    other: ScoredSplit = "dev" if meta.split == "test" else "test"
+    with suppress(NowError):
+        if (
+            read_gallery(gallery.release, other, meta.track, unpaired=True).fingerprint
+            == fingerprint
+        ):
+            mend = f"it was made on {other} of this release: pack it with --split {other}"
+    expected = f"{gallery.fingerprint[:16]}… ({meta.split} of {name}, track {meta.track})"
+    field = f"{META}.dataset_fingerprint"
+    raise refusal("fingerprint.mismatch", field, f"{fingerprint[:16]}…", expected, mend)
 
 
 @contextmanager
 def open_submission(path: Path | str) -> Iterator[OpenSubmission]:
-    """Open an untrusted submission. Pickle, HDF5 and torch files are never opened.
+    """Open an untrusted submission; pickle, HDF5 and torch files are never opened.
 
     Raises:
-        FormatError: If there is no such file.
+        FormatError: If the file does not exist.
         SubmissionError: With all problems: field, value found, value expected.
     """
     path = Path(path)
-    with opened(path) as file:
+    with _open_untrusted(path) as file:
         archive = Archive(file, (META, MATRIX))
         content = archive.read(META, MAX_META)
-        tree = read_json(content, META)
-        if not isinstance(tree, dict):
-            raise refusal("json.format", META, shown(tree), "an object")
+        tree = read_object(content, META)
         problems = Problems()
-        with problems.noted(), refusing_fields(META, Submission, tree):
+        with problems.collect(), field_errors(META, Submission, tree):
             meta = Submission.model_validate_json(content, strict=True)
-        with problems.noted(), archive.open(MATRIX, 2**33) as stream:
+        with problems.collect(), archive.open(MATRIX, 2**33) as stream:
             read_array_header(stream, MATRIX)
-        problems.refuse_any()
+        problems.raise_any()
         yield OpenSubmission(meta, sha256_of(path), archive)
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open an untrusted file; errors about its content give its path."""
+def _open_untrusted(path: Path) -> Iterator[BinaryIO]:
+    """Open an untrusted file; errors about its content begin with its path."""
     if not path.is_file():
-        raise FormatError(path, "a folder, expected a file" if path.is_dir() else "no such file")
+        raise FormatError(path, "a folder, expected a file" if path.is_dir() else "file not found")
     try:
         file = path.open("rb")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Galleries: images and captions of a split, and which belong together."""
+"""Galleries: the images and captions of a split, and their pairing."""
 
 import hashlib
 from collections.abc import Hashable, Iterable
@@ -25,15 +25,15 @@ from now_builder.formats.split import registrable_domain
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """Images, captions and pairing of a split; labels are equal for identical ones.
+    """Images, captions and pairing of a split.
 
     Attributes:
         owner: row of each caption's image.
+        image_labels: numbers of the images; identical images have the same number.
+        caption_labels: numbers of the captions; identical captions have the same number.
         fingerprint: sha256 of keys and captions in order.
-        origin: ``rebuilt`` by this toolkit, the authors' ``archive``, a layout of the ``field``, or
-            a ``blind`` round whose pairing only the judge has, or one that is ``closed``: its
-            pairing has been published.
-        pages: site, caption and lang of each page of a rebuilt release, and its owner (registrable
+        origin: as in ``leaderboard.scoring.result.Release``.
+        pages: site, caption and lang of each page of a rebuilt release, and owner (registrable
             domain) if it is split by domain; None for other origins.
     """
 
@@ -45,6 +45,7 @@ class Gallery:
     fingerprint: str
     origin: Origin
     pages: pd.DataFrame | None = None
+    release: Path = Path()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -57,11 +58,11 @@ def read_gallery(
 ) -> Gallery:
     """Read one split of a release, the authors' archive, a blind round or the field's layout.
 
-    With ``unpaired`` the participants' folder of a blind round is read too; its ``owner`` has no
-    meaning.
+    With ``unpaired``, the participants' folder of a blind round can be read too; then ``owner`` is
+    meaningless.
 
     Raises:
-        FormatError: If a file is missing, counts disagree, or the pairing is not in this folder.
+        FormatError: If a file is missing, counts disagree, or the folder lacks the pairing.
     """
     for name, benchmark in BENCHMARKS.items():
         if track == name:
@@ -87,18 +88,19 @@ def read_gallery(
         origin = "closed" if blind.closed else "blind"
     if truth is not None:
         if sorted(truth.owner) != owner.tolist():
-            wanted = f"owner: expected each of the rows 0 to {len(owner) - 1} once"
-            raise FormatError(release / TRUTH_FILE, wanted)
+            problem = f"owner: expected each of the rows 0 to {len(owner) - 1} once"
+            raise FormatError(release / TRUTH_FILE, problem)
         owner = np.array(truth.owner, dtype=np.int64)
     return Gallery(
         captions.keys,
         captions.keys,
         owner,
-        _labels(images),
-        _labels(map(tuple, captions.captions)),
+        _number(images),
+        _number(map(tuple, captions.captions)),
         captions.fingerprint,
         origin,
         _read_pages(release, split, captions.keys) if origin == "rebuilt" else None,
+        release,
     )
 
 
@@ -107,8 +109,8 @@ def _read_pages(release: Path, split: ScoredSplit, keys: list[str]) -> pd.DataFr
         return None
     pairs = read_split_pairs(release, split)
     if [pair.key for pair in pairs] != keys:
-        wanted = f"expected those of the captions of {split}, in their order"
-        raise FormatError(release / "pairs.parquet", f"other keys; {wanted}")
+        problem = f"other keys than the captions of {split}, or in another order"
+        raise FormatError(release / "pairs.parquet", problem)
     pages = pd.DataFrame(pairs)
     if read_manifest(release).split.by == "domain":
         pages["owner"] = pages["site"].map(registrable_domain)
@@ -127,18 +129,19 @@ def _read_field(release: Path, split: ScoredSplit, benchmark: Benchmark) -> Gall
         [str(row) for row in range(len(texts))],
         np.arange(len(texts)) // each,
         np.arange(images),
-        _labels(texts),
+        _number(texts),
         hashlib.sha256(lines.encode()).hexdigest(),
         "field",
+        release=release,
     )
 
 
-def repeated(labels: Integer[np.ndarray, " _"]) -> int:
-    """Count the items that are not the only one of their label."""
+def count_repeated(labels: Integer[np.ndarray, " _"]) -> int:
+    """Count the items that share their label with another item."""
     return int(np.sum(np.bincount(labels)[labels] > 1))
 
 
-def _labels(values: Iterable[Hashable]) -> Integer[np.ndarray, " _"]:
+def _number(values: Iterable[Hashable]) -> Integer[np.ndarray, " _"]:
     """Number values so that equal values get equal numbers."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)

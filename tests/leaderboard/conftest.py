@@ -137,7 +137,7 @@ def score_matrix(path, release, similarity, method="Mine", track="jieba", attrib
 
 
 def pairing_of(out):
-    """Return the matrix of who knows the pairing of a blind round."""
+    """Return the perfect matrix of a blind round, from its pairing."""
     owner = np.array(json.loads((out / "judge" / "blind.json").read_text())["owner"])
     return (np.arange(len(owner))[:, None] == owner).astype(np.float32)
 
@@ -150,7 +150,7 @@ def pack_for_round(out, matrix, path, track="jieba", **changes):
 
 
 def the_problem(call, *arguments, **options):
-    """Return the one problem that a call is refused for."""
+    """Return the only problem of the SubmissionError that a call raises."""
     with pytest.raises(SubmissionError) as caught:
         call(*arguments, **options)
     (problem,) = caught.value.problems
@@ -200,7 +200,7 @@ def attributes(tmp_path_factory):
 
 
 def file_entry(store, release, name, strength=2.0, at=None, **details):
-    """Score a made matrix and file it: ``seed``, ``track`` and ``split`` as its own settings."""
+    """Score a random matrix and file it; ``details`` may have ``seed``, ``track`` and ``split``."""
     split, track = details.pop("split", "test"), details.pop("track", "jieba")
     similarity = make_similarity(SIZES[split], strength, details.pop("seed", 0))
     if strength == 0:
@@ -251,7 +251,7 @@ def entry_on(tmp_path, release):
 
 @pytest.fixture(scope="session")
 def filed(tmp_path_factory, release):
-    """A store with an entry of every kind, by name of the method."""
+    """Entries of a store with every kind of evidence, by name of the method."""
     store = tmp_path_factory.mktemp("board") / "store"
     one, two = {"training": {"ensemble_size": 1}}, {"training": {"ensemble_size": 2}}
     best = file_entry(store, release, "Best", 3.0, filed_on(90), **two, authors=["Ann Archer"])
@@ -316,7 +316,7 @@ def by_domain(mine, monkeypatch):
 
 @pytest.fixture
 def now_leaderboard(monkeypatch, capsys):
-    """The command itself, in this process: gives exit code, stdout and stderr."""
+    """Run the command in this process; return exit code, stdout and stderr."""
 
     def command(*arguments):
         monkeypatch.setattr(sys, "argv", ["now-leaderboard", *map(str, arguments)])

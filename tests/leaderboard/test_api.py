@@ -1,4 +1,4 @@
-"""What users import from the package itself: its example works, and nothing heavy comes along."""
+"""The public functions: the example works, and importing the package is light."""
 
 import doctest
 import subprocess

@@ -1,4 +1,4 @@
-"""Blind rounds: participants learn nothing of the pairing, and the judge cannot change it."""
+"""Blind rounds: participants do not learn the pairing, and the judge cannot change it."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ from tests.leaderboard.conftest import SECRET, pack_for_round, pairing_of
 
 @pytest.fixture(scope="module")
 def source(release, tmp_path_factory):
-    """The small release with vocabularies, as `now-builder verify` wants them."""
+    """The small release with vocabularies, as `now-builder verify` requires."""
     mine = shutil.copytree(release, tmp_path_factory.mktemp("source") / "release")
     for track in TOKENIZERS:
         words = make_vocabulary(map(str, range(60)), track, "here", "train")
@@ -60,7 +60,7 @@ def _noisy(out, strength=2.0, seed=0):
     return (noise + strength * perfect).astype(np.float32)
 
 
-def test_who_knows_the_pairing_reaches_600_and_public_rows_are_chance(out, tmp_path):
+def test_the_pairing_scores_600_and_the_public_order_chance(out, tmp_path):
     perfect = pack_for_round(out, pairing_of(out), tmp_path / "p.zip")
     assert score(perfect, out / "judge").rsum == 600
     by_row = []
@@ -74,7 +74,7 @@ def test_who_knows_the_pairing_reaches_600_and_public_rows_are_chance(out, tmp_p
     assert np.mean(by_row) == pytest.approx(chance_rsum(24, 24), abs=30)
 
 
-def test_a_keyed_order_is_uniform_and_blind_to_the_order_given():
+def test_a_keyed_order_is_uniform_and_independent_of_the_input_order():
     counts = dict.fromkeys(permutations(range(3)), 0)
     for number in range(600):
         counts[tuple(keyed_order(["a", "b", "c"], f"secret {number}", "x"))] += 1
@@ -122,13 +122,13 @@ def test_the_participants_release_is_whole_and_agrees_with_the_judges(out, sourc
 
 
 def test_fewer_pairs_can_be_drawn(source, secret, tmp_path):
-    told = make_round(source, tmp_path / "few", RoundPlan(20, secret_file=secret))
-    assert told.pairs == len(_truth(tmp_path / "few")["owner"]) == 20
+    made = make_round(source, tmp_path / "few", RoundPlan(20, secret_file=secret))
+    assert made.pairs == len(_truth(tmp_path / "few")["owner"]) == 20
     assert verify_release(tmp_path / "few" / "participants") == []
 
 
 def _contents(folder):
-    """Everything that is in a folder, unpacked: names, bytes, HDF5 and Parquet cells, metadata."""
+    """All contents of a folder: names, bytes, HDF5 and Parquet cells, metadata."""
     for path in sorted(folder.rglob("*")):
         yield path.relative_to(folder).as_posix()
         if path.is_file():
@@ -144,7 +144,7 @@ def _contents(folder):
             yield json.dumps(rows)
 
 
-def test_nothing_of_the_pages_is_in_the_participants_part(source, out):
+def test_the_participants_part_does_not_identify_pages(source, out):
     everything = "\n".join(_contents(out / "participants"))
     assert "blind_000023" in everything, "keys of its own"
     for pair in read_pairs(source):
@@ -172,15 +172,15 @@ def test_the_participants_part_packs_and_checks_but_never_scores(out, tmp_path, 
     assert now_leaderboard("pack", tmp_path / "s.npy", "-o", x, *naming)[0] == 0
     assert now_leaderboard("score", "--check", x, "--release", half)[0] == 0
     for command in (["score"], ["submit", "--store", tmp_path / "store"]):
-        code, text, told = now_leaderboard(*command, x, "--release", half)
+        code, text, errors = now_leaderboard(*command, x, "--release", half)
         assert (code, text) == (1, "")
-        assert "blind round 'May', whose pairing only its judge has" in told
-        assert told.count("\n") == 1
+        assert "blind round 'May', whose pairing only its judge has" in errors
+        assert errors.count("\n") == 1
     code, text, _ = now_leaderboard("score", x, "--release", out / "judge")
     assert (code, "recalls in steps of 10, rSum of 50" in text) == (0, True)
 
 
-def test_dev_of_a_round_with_train_is_scored_as_ever(out, tmp_path):
+def test_dev_of_a_round_with_train_is_scored_as_usual(out, tmp_path):
     half = out / "participants"
     pack(tmp_path / "d.zip", np.eye(12, dtype=np.float32), new_submission(half, "bpe", "dev", "M"))
     result = score(tmp_path / "d.zip", half)
@@ -188,7 +188,7 @@ def test_dev_of_a_round_with_train_is_scored_as_ever(out, tmp_path):
     assert "lang" in result.references
 
 
-def test_a_blind_result_tells_aggregates_alone(out, tmp_path):
+def test_a_blind_result_contains_only_rounded_aggregates(out, tmp_path):
     result = score(pack_for_round(out, _noisy(out), tmp_path / "x.zip"), out / "judge")
     assert (result.release.origin, result.ranks) == ("blind", None)
     assert set(result.references) == {"chance"}
@@ -206,8 +206,8 @@ def test_a_blind_result_tells_aggregates_alone(out, tmp_path):
         verify(tmp_path / "r.json", result)
 
 
-def test_ties_of_prime_widths_do_not_spell_the_pairing(out, tmp_path):
-    """Exact fractions would: a hit in a tie of p adds 1 / p, which no other query's can."""
+def test_ties_of_prime_widths_do_not_reveal_the_pairing(out, tmp_path):
+    """Exact fractions would: only the hit in a tie of p adds 1 / p."""
     widths = [2, 3, 5, 7, 11, 13, 17, 19]
     for shift in range(4):
         matrix = np.random.default_rng(0).random((24, 24)) * 1e-3
@@ -254,10 +254,10 @@ def test_a_pairing_changed_afterwards_is_found(source, secret, tmp_path):
     path, sealed, tree = out / "judge" / "blind.json", out / "judge" / "round.json", _truth(out)
 
     def commit():
-        """Change the judge's commitment, which does not reach what participants have."""
-        told = json.loads(sealed.read_text())
-        told["commitment"] = hashlib.sha256(path.read_bytes()).hexdigest()
-        sealed.write_text(json.dumps(told))
+        """Change the commitment in the judge's folder, but not in the participants'."""
+        record = json.loads(sealed.read_text())
+        record["commitment"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        sealed.write_text(json.dumps(record))
 
     tree["owner"][:2] = tree["owner"][1::-1]
     path.write_text(json.dumps(tree))
@@ -273,25 +273,25 @@ def test_a_pairing_changed_afterwards_is_found(source, secret, tmp_path):
     with pytest.raises(FormatError, match="each of the rows 0 to 23 once"):
         read_gallery(out / "judge", "test", "jieba")
     sealed.unlink()
-    with pytest.raises(FormatError, match=r"round\.json: no such file beside blind\.json"):
+    with pytest.raises(FormatError, match=r"round\.json: file not found next to blind\.json"):
         read_gallery(out / "judge", "test", "jieba")
 
 
-def test_what_is_no_source_of_a_round_is_refused(source, archive, out, secret, tmp_path):
+def test_invalid_sources_of_a_round_are_refused(source, archive, out, secret, tmp_path):
     plan = RoundPlan(secret_file=secret)
     with pytest.raises(FormatError, match="the authors' archive, whose pairing is public"):
         make_round(archive, tmp_path / "a", plan)
     with pytest.raises(FormatError, match="the release that it was drawn from"):
         dataset_report(out / "judge")
-    with pytest.raises(FormatError, match="a blind round itself"):
+    with pytest.raises(FormatError, match="a blind round; expected"):
         make_round(out / "participants", tmp_path / "a", plan)
     for wanted in (19, 25):
-        with pytest.raises(ConfigError, match=f"{wanted} of 24 test pairs asked for"):
+        with pytest.raises(ConfigError, match=f"found {wanted} pairs"):
             make_round(source, tmp_path / "a", RoundPlan(wanted, secret_file=secret))
     with pytest.raises(ConfigError, match="never overwritten"):
         make_round(source, out, plan)
-    told = pytest.raises(ConfigError, match="a: another command is writing in this folder")
-    with lock_folder(tmp_path / "a"), told:
+    refused = pytest.raises(ConfigError, match="a: another command is writing in this folder")
+    with lock_folder(tmp_path / "a"), refused:
         make_round(source, tmp_path / "a", plan)
     for name in ("", "x" * 81):
         with pytest.raises(ConfigError, match=r"round: expected at (least 1|most 80) character"):

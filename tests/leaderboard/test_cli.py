@@ -1,4 +1,4 @@
-"""The commands: what they print, and exit codes 0, 1 and 2."""
+"""The commands: output, and exit codes 0, 1 and 2."""
 
 import csv
 import io
@@ -56,7 +56,7 @@ def test_an_unranked_result_still_exits_0(tmp_path, now_leaderboard, release):
 
 
 MISTAKES = [
-    ("score none.zip --release {release}", "none.zip: no such file"),
+    ("score none.zip --release {release}", "none.zip: file not found"),
     ("score {packed} --release nowhere", "nowhere: no such release folder"),
     ("score {packed} --release {archive}", "test_caps_jieba.txt: no such file"),
     ("score {packed} --release {release} --attributes no.csv", "no.csv"),
@@ -97,7 +97,7 @@ MISTAKES = [
     ("dataset-report {release} --store {archive}", "contains h5100k_precomp, which is not"),
     (
         "reproduce 0123456789ab {packed} --by A --store {release} --release {release}",
-        "no entry",
+        "entry '0123456789ab' not found",
     ),
 ]
 
@@ -126,9 +126,9 @@ def test_what_is_submitted_first_keeps_its_place(tmp_path, now_leaderboard, rele
         np.save(tmp_path / "s.npy", factor * make_similarity())
         naming = ["--track", "jieba", "--method", f"M{factor}"]
         now_leaderboard("pack", tmp_path / "s.npy", "-o", tmp_path / "x.zip", *options, *naming)
-        told = now_leaderboard("submit", tmp_path / "x.zip", *options, "--store", store)[1]
-        sent.append(told.partition(":")[0])
-    assert now_leaderboard("check-store", store) == (0, f"{store}: fine\n", "")
+        output = now_leaderboard("submit", tmp_path / "x.zip", *options, "--store", store)[1]
+        sent.append(output.partition(":")[0])
+    assert now_leaderboard("check-store", store) == (0, f"{store}: valid\n", "")
     gone = now_leaderboard("withdraw", sent[3], "--store", store, "--reason", "a bug")
     assert gone == (0, f"{sent[3]}: withdrawn\n", "")
     text = now_leaderboard("export", "jieba", "--store", store, "--to", "json")[1]

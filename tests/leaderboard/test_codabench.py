@@ -1,4 +1,4 @@
-"""A round on Codabench: the bundle's program gives the board's figures, with NumPy alone."""
+"""The Codabench bundle: its program gives the evaluator's figures, with only NumPy."""
 
 import json
 import subprocess
@@ -41,7 +41,7 @@ def bundle(made):
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
-    """A Python that has NumPy and nothing else."""
+    """A Python environment with only NumPy."""
     folder = tmp_path_factory.mktemp("bare")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     [packages] = folder.glob("lib/python*/site-packages")
@@ -101,7 +101,7 @@ def _figures(result):
     return figures
 
 
-def test_the_figures_are_the_boards(made, run, tmp_path):
+def test_the_figures_equal_the_evaluators(made, run, tmp_path):
     for track, dtype, steps in (("jieba", "<f4", 1), ("bpe", "<f8", None), ("bert", "<f2", 0)):
         matrix = _matrix(made, 1, dtype, steps)
         path = pack_for_round(made / "out", matrix, tmp_path / "x.zip", track)
@@ -135,10 +135,10 @@ def test_the_program_counts_to_the_last_digit(made, bundle, bare, tmp_path):
         "from leaderboard.metrics import recalls; import numpy as np, sys; x = np.load(sys.argv[1])"
     )
     code += "; print(recalls(x['matrix'], x['owner']).per_image.tolist())"
-    told = subprocess.check_output(
+    output = subprocess.check_output(
         [bare, "-c", code, tmp_path / "x.npz"], cwd=bundle / "scoring_program", env={}
     )
-    assert json.loads(told) == recalls(matrix, owner).per_image.tolist()
+    assert json.loads(output) == recalls(matrix, owner).per_image.tolist()
 
 
 def test_a_zip_around_a_folder_is_read_as_the_board_reads_it(made, run, tmp_path):
@@ -158,7 +158,7 @@ def _write(path, text, matrix):
     return path
 
 
-def test_refusals_are_the_boards_words_and_none_ends_in_a_traceback(made, run, tmp_path):
+def test_refusals_equal_the_evaluators_and_none_is_a_traceback(made, run, tmp_path):
     plain = _matrix(made)
     infinite = plain.copy()
     infinite[3, 4] = np.inf
@@ -179,12 +179,12 @@ def test_refusals_are_the_boards_words_and_none_ends_in_a_traceback(made, run, t
         ({"caption_ids": keys[:-1]}, plain[:, :5]),
         (foreign, plain[:3]),
     ):
-        told = refused(json.dumps(tree | changes), matrix)
+        errors = refused(json.dumps(tree | changes), matrix)
         with pytest.raises(NowError) as caught:
             score(tmp_path / "x.zip", made / "out/judge")
-        assert told == f"refused: {str(caught.value).removeprefix(f'{tmp_path}/x.zip: ')}\n"
-    told = refused(json.dumps(tree | {"dataset_fingerprint": "0" * 64, "split": "dev"}))
-    assert told.count(": found ") == 2
+        assert errors == f"refused: {str(caught.value).removeprefix(f'{tmp_path}/x.zip: ')}\n"
+    errors = refused(json.dumps(tree | {"dataset_fingerprint": "0" * 64, "split": "dev"}))
+    assert errors.count(": found ") == 2
     strange = '{"track": "jieba", "image_ids": [["a"]], "caption_ids": 3, "payload": {}}'
     for text in (None, "{" * 10_000, strange):
         refused(text)
@@ -213,7 +213,7 @@ def test_the_competition_is_what_codabench_reads(bundle, made, run, tmp_path):
     assert board["columns"][0]["key"] == "rsum"
 
 
-def test_only_the_reference_data_know_the_pairing(bundle, made):
+def test_only_the_reference_data_contain_the_pairing(bundle, made):
     public = bundle / "public_data"
     for path in (made / "out/participants").rglob("*"):
         if path.is_file():
@@ -247,10 +247,10 @@ def test_the_secret_gives_the_same_bundle_again(release, secret, made, tmp_path,
     blocked.touch()
     (tmp_path / "folder").mkdir()
     for path in (blocked / "b.zip", tmp_path / "folder", tmp_path / "out/participants/b.zip"):
-        code, _, told = now_leaderboard(*make, *name, "--codabench", path)
+        code, _, errors = now_leaderboard(*make, *name, "--codabench", path)
         assert (code, (tmp_path / "out").exists()) == (1, False)
-        assert str(path).removesuffix("/b.zip") in told.splitlines()[-1]
-    code, _, told = now_leaderboard(*make, *name, "--codabench", tmp_path / "b.zip")
-    assert code == 0, told
+        assert str(path).removesuffix("/b.zip") in errors.splitlines()[-1]
+    code, _, errors = now_leaderboard(*make, *name, "--codabench", tmp_path / "b.zip")
+    assert code == 0, errors
     assert (tmp_path / "b.zip").read_bytes() == (made / "bundle.zip").read_bytes()
     assert not list(tmp_path.glob(".*"))

@@ -1,4 +1,4 @@
-"""Recalls: hand-worked values, the slow obvious way, and what must not change a score."""
+"""Recalls: values worked by hand, slow oracles, and invariances."""
 
 from fractions import Fraction
 from itertools import permutations, product
@@ -33,7 +33,7 @@ def _places(line, right):
 
 
 def _slow_hits(line, right, cutoff):
-    """The share of all orders of the candidates that, sorted, have a right one in the first K."""
+    """Share of the orders of tied candidates with a right one among the first K."""
     first = _places(line, right)[:, 0]
     return Fraction(int((first < cutoff).sum()), len(first))
 
@@ -76,22 +76,8 @@ def test_a_constant_matrix_scores_exactly_chance():
         assert found.rsum_pessimistic == sum(200.0 for cutoff in CUTOFFS if cutoff >= n_pairs)
 
 
-def _random(seed=0, size=90):
-    generator = np.random.default_rng(seed)
-    return np.round(generator.standard_normal((size, size)) + 1.5 * np.eye(size), 2)
-
-
-def test_reordering_the_pairs_together_leaves_the_score():
-    similarity = _random()
-    order = np.random.default_rng(1).permutation(len(similarity))
-    shuffled = recalls(similarity[np.ix_(order, order)])
-    found = recalls(similarity)
-    assert (shuffled.i2t, shuffled.t2i) == (found.i2t, found.t2i)
-    assert (shuffled.per_image == found.per_image[order]).all()
-
-
 def test_the_height_of_a_block_leaves_ties_and_duplicates(monkeypatch):
-    """Five blocks of eight rows: what is summed over rows is summed over all of them."""
+    """Sums over rows are over all five blocks of eight rows."""
     draw = np.random.default_rng(0)
     similarity = draw.integers(0, 3, (40, 40)).astype(np.float32)
     labels = draw.integers(0, 12, 40), draw.integers(0, 12, 40), np.arange(40)
@@ -168,7 +154,7 @@ def owned_matrices(draw):
 @given(owned_matrices())
 @settings(max_examples=40)
 def test_every_figure_is_the_mean_over_all_orders_of_the_tied(drawn):
-    """Also where images have several captions, and not equally many; argsort's is the field's."""
+    """Images have one or more captions; rsum_argsort equals the usual argsort."""
     similarity, owner = drawn
     found = recalls(similarity, owner)
     captions = [{*np.flatnonzero(owner == image)} for image in range(len(similarity))]
@@ -198,7 +184,7 @@ def test_every_figure_is_the_mean_over_all_orders_of_the_tied(drawn):
 
 
 def test_ndcg_stops_at_the_tenth_place():
-    """A right candidate is at each place of its tie equally often; places beyond give nothing."""
+    """A right candidate is at each place of its tie equally often; later places gain nothing."""
     for greater, equal, right in ((0, 3, 1), (8, 4, 1), (9, 2, 2), (10, 1, 1)):
         places = range(greater + 1, greater + equal + right + 1)
         gains = [1 / np.log2(place + 1) if place <= 10 else 0 for place in places]
@@ -208,7 +194,7 @@ def test_ndcg_stops_at_the_tenth_place():
         assert found == pytest.approx(right * np.mean(gains) / ideal)
 
 
-def test_what_is_no_matrix_or_no_list_of_owners_is_refused():
+def test_invalid_matrices_and_owners_are_refused():
     for value, place in ((np.nan, (0, 0)), (np.inf, (3, 5)), (-np.inf, (199, 199))):
         similarity = np.zeros((200, 200))
         similarity[place] = value
@@ -224,16 +210,16 @@ def test_what_is_no_matrix_or_no_list_of_owners_is_refused():
 
 @given(st.data())
 @settings(max_examples=40)
-def test_duplicates_of_several_captions_count_as_the_slow_way_says(data):
+def test_duplicate_aware_counts_equal_those_of_a_slow_loop(data):
     similarity, owner = data.draw(owned_matrices())
     images, captions = (
         np.array(data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)))
         for size in similarity.shape
     )
-    told = [set(captions[owner == image]) for image in range(len(images))]
+    texts = [set(captions[owner == image]) for image in range(len(images))]
     right = np.array(
         [
-            [images[i] == images[owner[j]] or captions[j] in told[i] for j in range(len(owner))]
+            [images[i] == images[owner[j]] or captions[j] in texts[i] for j in range(len(owner))]
             for i in range(len(images))
         ]
     )
@@ -251,7 +237,7 @@ def test_duplicates_of_several_captions_count_as_the_slow_way_says(data):
     for i, line in enumerate(similarity):
         best = line[owner == i].max()
         assert i2t[i] == sum(
-            owner[j] != i and captions[j] in told[i] and line[j] == best for j in range(len(owner))
+            owner[j] != i and captions[j] in texts[i] and line[j] == best for j in range(len(owner))
         )
     for j, own in enumerate(owner):
         column = similarity[:, j]
@@ -259,7 +245,7 @@ def test_duplicates_of_several_captions_count_as_the_slow_way_says(data):
         assert t2i[j] == sum(tied) - 1
 
 
-def test_all_figures_are_those_of_the_loop_of_the_field():
+def test_all_figures_equal_those_of_the_usual_argsort_loop():
     """All values differ, so that every way of ranking agrees."""
     draw, size = np.random.default_rng(0), 151
     similarity = draw.permutation(size**2).reshape(size, size) / size**2

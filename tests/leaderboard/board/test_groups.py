@@ -21,8 +21,7 @@ RNG = np.random.default_rng(3)
 
 
 def _record(matrix):
-    rows = np.arange(len(matrix))
-    i2t, t2i = (query_ranks(way, rows) for way in count_ranks(matrix))
+    i2t, t2i = (query_ranks(way) for way in count_ranks(matrix))
     return RankRecord(i2t=i2t, t2i=t2i)
 
 

@@ -1,4 +1,4 @@
-"""An open blind round cannot be climbed: the attack, by recalls alone, before and after."""
+"""An attack on the pairing of a blind round: exact recalls reveal it, rounded ones do not."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ def test_steps_are_round_numbers_near_the_largest_standard_error():
 
 
 class Round:
-    """A secret pairing, and the recalls that an open round shows of a file."""
+    """A secret pairing, and the exact recalls of a file."""
 
     def __init__(self, seed=0):
         draw = np.random.default_rng(seed)
@@ -43,15 +43,15 @@ class Round:
 def climb(honest, answers, strengths):
     """Recover pairs from the recalls of files with noise: the log-odds of each pair, by regression.
 
-    A file's recall counts the pairs within its K first; which candidates are there, its sender
-    knows. ``answers`` give the six recalls of each file; ``strengths`` are those of the noise.
+    The recall of a file counts its pairs among the first K, and the sender knows the first K.
+    ``answers`` return the six recalls of a file; ``strengths`` are the amounts of noise.
     """
-    draw, files, told = np.random.default_rng(1), [], []
+    draw, files, replies = np.random.default_rng(1), [], []
     for answer, strength in zip(answers, strengths, strict=True):
         noisy = honest + strength * draw.standard_normal(honest.shape)
-        told.append(answer(noisy))
+        replies.append(answer(noisy))
         files.append([within(noisy, k) for k in NEAR] + [within(noisy.T, k).T for k in NEAR])
-    counts = np.array(told) * len(honest) / 100
+    counts = np.array(replies) * len(honest) / 100
     weights = (counts - counts.mean(axis=0)) / np.maximum(counts.var(axis=0), 1)
     found = sum(np.tensordot(*pair, 1) for pair in zip(weights, files, strict=True))
     return honest + 0.75 * found
@@ -62,34 +62,34 @@ def within(similarity, k):
 
 
 def exactly(blind, files):
-    """Answer as before: to one digit, which is a count of pairs."""
+    """Answer with one digit, which gives the number of pairs."""
     return [lambda similarity: np.round(blind.exact(similarity), 1)] * files
 
 
 def ladder(blind, files, people=1):
-    """Answer as the service: in steps, and only what is a step above a person's best before."""
+    """Answer in steps; repeat a person's best answer unless a file is a step above it."""
     recall, points = steps_of(PAIRS)
     best = {}
 
     def answer(person, similarity):
         exact = blind.exact(similarity)
-        score, told = to_step(exact.sum(), points), [to_step(value, recall) for value in exact]
+        score, reply = to_step(exact.sum(), points), [to_step(value, recall) for value in exact]
         if person not in best or score > best[person][0]:
-            best[person] = score, told
+            best[person] = score, reply
         return best[person][1]
 
     return [partial(answer, file // files) for file in range(files * people)]
 
 
-def test_five_files_a_day_for_thirty_days_climbed_and_a_round_of_five_cannot_be():
+def test_150_exact_answers_reveal_pairs_and_five_rounded_ones_do_not():
     blind = Round()
     honest = blind.exact(blind.honest).sum()
 
     def gain(answers, strengths):
         return blind.exact(climb(blind.honest, answers, strengths)).sum() - honest
 
-    assert gain(exactly(blind, 150), [0.5] * 150) > 80, "as it was"
+    assert gain(exactly(blind, 150), [0.5] * 150) > 80
     for strengths in ([0.5] * 5, [3, 2, 1.4, 0.9, 0.5]):  # the second always a step above
         for people in (1, 10):
             gained = gain(ladder(blind, 5, people), strengths * people)
-            assert gained < steps_of(PAIRS)[1], "of one person, of ten who tell each other"
+            assert gained < steps_of(PAIRS)[1], "one person, or ten who share answers"

@@ -1,4 +1,4 @@
-"""Intervals and tests: known values, the slow obvious way, and how often they hold the truth."""
+"""Intervals and tests: known values, slow oracles, and coverage of the true value."""
 
 from fractions import Fraction
 from itertools import product
@@ -39,7 +39,7 @@ def _now_like(seed, size=1000):
     return recalls(generator.standard_normal((size, size)) + 2 * np.eye(size))
 
 
-def test_drawing_counts_of_values_is_drawing_pairs():
+def test_drawing_counts_of_values_equals_drawing_pairs():
     """The slow way: draw pairs with replacement, add up their hits."""
     per_image = _now_like(1, 60).per_image
     generator = np.random.default_rng(5)
@@ -66,7 +66,7 @@ def test_the_least_deviation_is_that_of_two_independent_directions():
 def test_drawing_in_parts_gives_the_same_interval(monkeypatch):
     per_image = _now_like(4, 200).per_image
     whole = bootstrap_rsum(per_image, replicates=500)
-    monkeypatch.setattr(uncertainty, "_DRAWN_AT_ONCE", 300)
+    monkeypatch.setattr(uncertainty, "_MAX_DRAWS", 300)
     assert bootstrap_rsum(per_image, replicates=500) == whole
 
 
@@ -123,16 +123,16 @@ def test_holm_rejects_what_the_stepwise_rule_rejects(p_values):
 
 
 def _ranks(greater, equal=(0, 0, 0)):
-    """Ranks of one caption an image, ``equal`` wrong ones beside each; of ten more, all right."""
+    """Ranks of three images with ``equal`` tied wrong captions, and of ten at rank 0."""
     greater, equal = np.array([*greater, *[0] * 10]), np.array([*equal, *[0] * 10])
     return Ranks(greater, equal, np.zeros_like(greater), np.ones_like(greater))
 
 
 def test_a_comparison_worked_by_hand():
-    """i2t, first: ranks 0 0 9 (hits 3, 3, 1); second: 0 4 12 (3, 2, 0); t2i alike but for a tie.
+    """i2t, first: ranks 0 0 9 (hits 3, 3, 1); second: 0 4 12 (3, 2, 0); t2i has one tie.
 
-    The first's third caption ties with one other at rank 0: 1/2 + 1 + 1 = 2.5 against 3. So the
-    difference is 0 + 1 + 1 - 1/2 of 13 images.
+    The third caption of the first ties with one other at rank 0: 1/2 + 1 + 1 = 2.5 against 3. So
+    the difference is 0 + 1 + 1 - 1/2 of 13 images.
     """
     first = _ranks([0, 0, 9]), _ranks([0, 0, 0], [0, 0, 1])
     second = _ranks([0, 4, 12]), _ranks([0, 0, 0])
@@ -182,7 +182,7 @@ def test_five_captions_an_image_differ_by_the_difference_of_rsum():
     assert found.p < 0.01
 
 
-def test_rank_intervals_are_those_of_drawing_pairs_for_all_entries_alike():
+def test_rank_intervals_equal_those_of_drawing_the_same_pairs_for_all_entries():
     generator = np.random.default_rng(0)
     matrix = generator.integers(0, 7, (6, 50)).astype(np.float64)
     matrix[3] = matrix[2]
@@ -203,7 +203,7 @@ def test_equal_entries_get_equal_places_whatever_their_rows():
     assert (found == [1, 33]).all()
 
 
-def test_what_is_tied_with_the_first():
+def test_entries_tied_with_the_first():
     """The second differs on few images, the third on all, the fourth equals the first."""
     generator = np.random.default_rng(0)
     first = generator.integers(2, 7, 400).astype(np.float64)
@@ -227,7 +227,7 @@ def _drawn_hits(generator, hardness, skill):
     return np.concatenate([ranks < cutoff for cutoff in (1, 5, 10)])
 
 
-def test_intervals_hold_the_value_of_the_population_and_equals_are_told_apart_by_luck_only():
+def test_intervals_cover_the_population_and_equal_entries_differ_in_5_percent():
     """200 test sets of 500: of a nominal 95 and 5 %, luck alone leaves 4 points either way.
 
     Every pair of the population is there twice, with the entries exchanged: they are equal.

@@ -1,4 +1,4 @@
-"""From a submission and a release to a result: on our layout and on the authors'."""
+"""Scoring a submission on our layout and on the authors'; references; notes."""
 
 from dataclasses import replace
 
@@ -90,11 +90,11 @@ def test_the_references_are_those_of_the_labels(release, gallery, attributes):
 def test_text_on_the_screenshot_is_compared_with_the_captions_letter_by_letter(
     tmp_path, release, gallery
 ):
-    """In a table of a row a page, with quotes and line breaks; a page may have no text."""
+    """The table has a row per page, with quotes and line breaks; a page may have no text."""
     pairs = [pair for pair in read_pairs(release) if pair.split == "test"]
     table = pd.DataFrame({"key": [pair.key for pair in pairs]})
-    for name, said in (("same", str), ("none", lambda _: ""), ("case", str.upper)):
-        table["ocr"] = [f'{said(pair.caption)}\n"' for pair in pairs]
+    for name, change in (("same", str), ("none", lambda _: ""), ("case", str.upper)):
+        table["ocr"] = [f'{change(pair.caption)}\n"' for pair in pairs]
         table.to_csv(tmp_path / f"{name}.csv", index=False)
     found = {
         name: references_of(release, gallery, "test", tmp_path / f"{name}.csv")["ocr"]
@@ -108,7 +108,7 @@ def test_text_on_the_screenshot_is_compared_with_the_captions_letter_by_letter(
 def test_a_caption_of_another_topic_is_not_found_by_topic():
     images = ["en/food", "en/food", "en/sport"]
     captions = ["en/food", "en/sport", "en/sport"]
-    # Row 0: .5; row 1: behind .5 of one; row 2: tie of two. Columns alike.
+    # Row 0: .5; row 1: behind .5 of one; row 2: tie of two. The same for columns.
     expected = recalls(np.array([[1.0, 0, 0], [1, 0, 0], [0, 1, 1]])).rsum
     assert label_rsum(images, captions) == expected
 
@@ -153,7 +153,7 @@ def test_a_file_of_attributes_that_cannot_be_joined_is_named(tmp_path, release, 
         references_of(release, gallery, "test", tmp_path / "none.parquet")
 
 
-def test_a_file_that_is_no_result_is_named(tmp_path):
+def test_an_invalid_result_file_is_named(tmp_path):
     hostile = (b"", b"[]", b'{"rsum": NaN}', b'{"rsum": 600}', b"\xff", b"[" * 99, b" " * 2**21)
     for content in hostile:
         (tmp_path / "bad.json").write_bytes(content)
@@ -182,7 +182,7 @@ def test_site_and_both_are_references_where_pages_share_sites(mine, gallery):
 
 
 def test_ranks_within_groups_are_those_of_each_group_alone():
-    """Any groups of images, as folds: consecutive or not, of other sizes, left out or shared."""
+    """Groups may be consecutive or not, of any size, and leave out or share images."""
     draw = np.random.default_rng(0)
     similarity = draw.integers(0, 9, (30, 90)).astype(np.float32)
     owner = draw.permutation(np.arange(90) // 3)

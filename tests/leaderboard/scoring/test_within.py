@@ -40,7 +40,7 @@ def web():
 
 
 def _slowly(similarity, rows):
-    """Return the six recalls of the pairs of some rows among each other."""
+    """Return the six recalls of some pairs, ranked among each other only."""
     found = []
     for matrix in (similarity, similarity.T):
         for cutoff in CUTOFFS:
@@ -80,7 +80,7 @@ def test_figures_are_means_over_groups_counted_slowly(web):
     assert found["folds"] is None
 
 
-def test_a_scorer_that_knows_the_site_alone_is_at_chance_within_sites(web):
+def test_a_scorer_by_site_is_at_chance_within_sites(web):
     site = web.pages.site.to_numpy()
     same = (site[:, None] == site).astype(np.float32)
     within = figures_of_groups(same, web)["within_site"]
@@ -89,7 +89,7 @@ def test_a_scorer_that_knows_the_site_alone_is_at_chance_within_sites(web):
     assert whole["rsum"] > 2 * chance_rsum(N, N)
 
 
-def test_releases_that_are_not_split_by_domain_have_figures_within_sites_alone(web):
+def test_releases_not_split_by_domain_only_have_figures_within_sites(web):
     pages = web.pages.drop(columns="owner")
     found = figures_of_groups(RANDOM, replace(web, pages=pages))
     assert [name for name, own in found.items() if own] == ["within_site"]
@@ -113,7 +113,7 @@ def test_intervals_by_owner_are_wider_where_hits_cluster():
         assert np.ptp(wide) > 1.5 * np.ptp(narrow)
 
 
-def test_clustered_intervals_are_those_of_independent_trials_if_each_is_a_cluster():
+def test_clustered_intervals_of_independent_trials_are_wilsons():
     hits = (np.arange(50) % 5 == 0).astype(float)
     low, high = clustered_wilson(hits, np.arange(50))
     assert (low, high) == pytest.approx(wilson(10, 50), abs=0.005)

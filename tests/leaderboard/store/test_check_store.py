@@ -1,4 +1,4 @@
-"""What a pull request would make of a store: everything that is wrong is found, nothing is run."""
+"""Checks of a store that a pull request changes: every problem is found, nothing is executed."""
 
 import json
 import os
@@ -70,11 +70,11 @@ def test_a_sound_store_is_fine_and_so_is_its_growth(store, whole, release, now_l
     file_result(store, _scored(release, store.parent, 3.0, "Third"), LATER)
     assert check_store(store, whole, releases=[release]) == []
     code, text, _ = now_leaderboard("check-store", store, "--base", whole, "--release", release)
-    assert (code, text) == (0, f"{store}: fine\n")
+    assert (code, text) == (0, f"{store}: valid\n")
     assert json.loads(now_leaderboard("check-store", store, "--json")[1]) == []
 
 
-def test_nothing_of_the_base_may_change_or_go(store, whole, now_leaderboard):
+def test_files_of_the_base_may_not_change_or_disappear(store, whole, now_leaderboard):
     path = _one(store, "filings")
     path.write_text(path.read_text().replace("2026-01-01", "2025-01-01"))
     _one(store, "withdrawals").unlink()
@@ -84,11 +84,11 @@ def test_nothing_of_the_base_may_change_or_go(store, whole, now_leaderboard):
              if problem.code == "base.changed"}  # fmt: skip
     gone = f"withdrawals/{_one(whole, 'withdrawals').name}"
     assert found == {f"filings/{path.name}", gone, "README.md", ".gitignore"}
-    code, text, told = now_leaderboard("check-store", store, "--base", whole)
-    assert (code, told, "base.changed: README.md: found" in text) == (1, "", True)
+    code, text, errors = now_leaderboard("check-store", store, "--base", whole)
+    assert (code, errors, "base.changed: README.md: found" in text) == (1, "", True)
 
 
-def test_names_and_texts_are_those_of_contents_and_records_point_to_entries(store):
+def test_names_and_texts_fit_the_content_and_records_point_to_entries(store):
     result = _one(store, "results")
     text = result.read_text()
     result.write_text(json.dumps(json.loads(text)))
@@ -106,7 +106,7 @@ def test_names_and_texts_are_those_of_contents_and_records_point_to_entries(stor
     assert _codes(store).count("record.dangling") == 4, "two filings, two others"
 
 
-def test_files_that_are_no_records_are_named_and_never_followed(store, whole, tmp_path):
+def test_foreign_files_are_named_and_links_are_not_followed(store, whole, tmp_path):
     path = _one(store, "filings")
     for content in (b"\xff", b'{"format": "now-filing/1"}', b"[]"):
         path.write_bytes(content)
@@ -132,8 +132,8 @@ def test_files_that_are_no_records_are_named_and_never_followed(store, whole, tm
 
 def test_neither_a_store_nor_its_folders_may_be_links_or_missing(store, whole, now_leaderboard):
     for arguments in ([store / "none"], [store, "--base", store / "none"]):
-        code, _, told = now_leaderboard("check-store", *arguments)
-        assert (code, "no such folder" in told, told.count("\n")) == (1, True, 1)
+        code, _, errors = now_leaderboard("check-store", *arguments)
+        assert (code, "folder not found" in errors, errors.count("\n")) == (1, True, 1)
     shutil.rmtree(store / "results")
     (store / "results").symlink_to(whole / "results")
     assert _codes(store, whole) == ["store.foreign"]
@@ -143,8 +143,8 @@ def test_neither_a_store_nor_its_folders_may_be_links_or_missing(store, whole, n
         check_store(store)
 
 
-def test_a_filing_dated_ahead_or_no_later_than_the_base_is_named(store, whole, release):
-    """Of near-identical entries the earlier one keeps the place; one far ahead closes a store."""
+def test_a_filing_in_the_future_or_not_after_the_base_is_named(store, whole, release):
+    """Earlier filings win, and a filing in the future would block all later ones."""
     result = _scored(release, store.parent, 3.0, "Third")
     entry, _ = file_result(store, result, LATER)
     path = store / "filings" / f"{entry.name}.json"
@@ -163,7 +163,7 @@ def test_a_filing_dated_ahead_or_no_later_than_the_base_is_named(store, whole, r
     assert _codes(store, whole) == ["filing.missing"]
 
 
-def test_an_invented_blind_round_is_refused_and_no_ranks_are_no_result(store, whole, release):
+def test_an_invented_blind_round_and_a_result_without_ranks_are_refused(store, whole, release):
     result = _scored(release, store.parent, 60.0, "Blind")
     invented = Release(origin="blind", fingerprint=result.release.fingerprint)
     with_ranks = shutil.copytree(whole, store.parent / "ranks")
@@ -179,7 +179,7 @@ def test_an_invented_blind_round_is_refused_and_no_ranks_are_no_result(store, wh
 
 
 def test_forged_references_and_counts_are_found_and_not_shown(store, whole, release):
-    """The release recomputes them; a board shows what its keepers recomputed, and chance."""
+    """A board only shows references that its keepers recomputed, and chance."""
     result = _scored(release, store.parent, 3.0, "Forged")
     forged = {"references": {**result.references, "lang": 1.0, "site": 0.5}}
     forged["duplicates"] = result.duplicates.model_copy(update={"captions": 9})
@@ -204,7 +204,7 @@ def test_forged_references_and_counts_are_found_and_not_shown(store, whole, rele
 
 
 def test_records_that_decide_on_proof_are_for_keepers(store, whole, release):
-    """A forged report on a data set would put its sentences on pages of proof."""
+    """A forged report on a data set would show its text on pages of proven entries."""
     report = dataset_report(release)
     forged = report.model_copy(update={"fingerprint": "f" * 64, "name": "Everyone else cheated"})
     file_report(store, forged)
@@ -224,10 +224,10 @@ def test_records_that_decide_on_proof_are_for_keepers(store, whole, release):
     assert _codes(store, whole, keeper=True) == ["result.differs"]
 
 
-def test_a_round_is_proof_by_hashes_that_stood_before_its_close(
+def test_a_round_is_proof_if_its_hashes_were_filed_before_the_close(
     release, secret, tmp_path, now_leaderboard
 ):
-    """Open results commit to files, the round to its pairing; closed ones have every figure."""
+    """Results of the open round commit to files, and the round to its pairing."""
     out, store = tmp_path / "out", tmp_path / "store"
     make_round(release, out, RoundPlan(secret_file=secret))
     noise = np.random.default_rng(0).standard_normal((24, 24))

@@ -40,14 +40,14 @@ def test_a_withdrawn_entry_leaves_its_result_and_a_tombstone(tmp_path, result):
     assert found.withdrawal.reason == "a bug in the loader"
     assert found.result == entry.result
     for name in ("0" * 12, "../x", "*"):
-        with pytest.raises(FormatError, match="no entry"):
+        with pytest.raises(FormatError, match=r"entry .* not found"):
             withdraw(tmp_path / "s", name, "", AT)
-        with pytest.raises(FormatError, match="no entry"):
+        with pytest.raises(FormatError, match=r"entry .* not found"):
             find_result(tmp_path / "s", name)
 
 
-def test_what_a_kill_before_the_result_leaves_is_no_entry(tmp_path, result, monkeypatch):
-    """The filing is written first and the result last: then nothing counts until all is there."""
+def test_a_filing_without_its_result_is_no_entry(tmp_path, result, monkeypatch):
+    """The result is written last, so an entry counts only if it is complete."""
 
     def die(*_):
         raise KeyboardInterrupt
@@ -66,7 +66,7 @@ def test_what_a_kill_before_the_result_leaves_is_no_entry(tmp_path, result, monk
     assert read_board([tmp_path / "s"]) == [entry]
 
 
-def test_a_record_that_is_not_one_is_named(tmp_path, result):
+def test_an_invalid_record_is_named(tmp_path, result):
     entry, _ = file_result(tmp_path / "s", result, AT)
     path = tmp_path / "s" / "filings" / f"{entry.name}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rsum": 600}))

@@ -1,4 +1,4 @@
-"""Results are recomputed: what agrees is said so, every figure that was touched is named."""
+"""Recomputing results: valid ones agree, and every changed figure is named."""
 
 import json
 import time
@@ -68,8 +68,8 @@ def test_every_changed_figure_is_named(filed, now_leaderboard):
     }
     for field, edit in edits.items():
         changed = _change(filed, edit)
-        code, text, told = now_leaderboard("verify", filed, changed)
-        assert (code, told) == (1, "")
+        code, text, errors = now_leaderboard("verify", filed, changed)
+        assert (code, errors) == (1, "")
         assert f"{changed}: {field}: found" in text
         assert f"{filed}: " in text.splitlines()[0]
     changed = _change(filed, lambda tree: tree["method"].update(name="Other")).rename(filed)
@@ -85,8 +85,8 @@ def test_figures_of_another_submission_differ(
     code, text, _ = now_leaderboard("verify", filed, "--release", archive)
     assert code == 1, "the archive has no jieba track"
     for arguments in ([filed, "--submission", packed], [filed, filed, "--submission", packed]):
-        code, _, told = now_leaderboard("verify", *arguments)
-        assert (code, "expected one result, and --release" in told) == (1, True)
+        code, _, errors = now_leaderboard("verify", *arguments)
+        assert (code, "expected one result, and --release" in errors) == (1, True)
 
 
 def test_ranks_that_no_matrix_has_are_found_at_once(filed):
@@ -113,7 +113,7 @@ def test_figures_of_folds_are_recomputed_from_the_ranks_within_them(monkeypatch,
     """Folds of two of four images: typed-in figures, and ranks worse than in the whole split."""
     monkeypatch.setattr("leaderboard.scoring.within.FOLD", 2)
     matrix = np.array([[5, 1, 9, 1], [1, 5, 1, 9], [1, 9, 5, 1], [9, 1, 1, 5]], np.float32)
-    i2t, t2i = (query_ranks(way, np.arange(4)) for way in count_ranks(matrix))
+    i2t, t2i = (query_ranks(way) for way in count_ranks(matrix))
     record = RankRecord(i2t=i2t, t2i=t2i)
     base = read_result(filed)
 
@@ -143,12 +143,12 @@ def test_a_stored_result_is_read_as_it_was_written_and_verified():
 
 
 def test_ranks_of_five_captions_are_those_of_their_best():
-    """Every caption's rank is in the record, for nDCG; its best must be that of the recalls."""
+    """The record has the rank of every caption, for nDCG; the best must fit the recalls."""
     matrix = np.random.default_rng(0).integers(0, 9, (4, 20)).astype(np.float32)
     owner = np.arange(20) // 5
     i2t, t2i = count_ranks(matrix, owner)
-    own = query_ranks(count_own_captions(matrix, owner, i2t), np.arange(20))
-    ways = query_ranks(i2t, np.arange(4)), query_ranks(t2i, np.arange(20))
+    own = query_ranks(count_own_captions(matrix, owner, i2t))
+    ways = query_ranks(i2t), query_ranks(t2i)
     record = RankRecord(i2t=ways[0], t2i=ways[1], own=own)
     assert record.possible()
     assert figures_of(record, NO_DUPLICATES)["i2t"].ndcg == recalls(matrix, owner).i2t.ndcg
@@ -171,7 +171,7 @@ def pair(tmp_path, release):
 def test_two_results_are_compared_query_by_query(now_leaderboard, tmp_path, pair, release):
     code, text, problem = now_leaderboard("compare", *pair)
     assert (code, problem) == (0, "")
-    assert text.startswith("aaa less bbb: +")
+    assert text.startswith("aaa minus bbb: +")
     assert ": significant" in text
     tree = json.loads(now_leaderboard("compare", *pair, "--json")[1])
     rsums = [read_result(path).rsum for path in pair]
@@ -240,7 +240,7 @@ def test_a_run_is_filed_by_the_command(now_leaderboard, board, release, tmp_path
     command += ["--release", release, "--by", "Bob", "--run", tmp_path / "run"]
     code, text, problem = now_leaderboard(*command, "--commit", "0123abc")
     assert (code, problem) == (0, "")
-    assert f"the run of Bob less entry {entry.name}" in text
+    assert f"the run of Bob minus entry {entry.name}" in text
     found = _named(board, "First")
     assert (found.evidence, found.run.by, found.run.code_commit) == (
         "reproduced", "Bob", "0123abc"
@@ -250,13 +250,13 @@ def test_a_run_is_filed_by_the_command(now_leaderboard, board, release, tmp_path
     command[2] = board.parent / "x.zip"
     score_matrix(tmp_path / "x.zip", release, make_similarity(strength=2.0), "First")
     code, _, problem = now_leaderboard(*command)
-    assert (code, "is the very file" in problem) == (1, True)
+    assert (code, "the same file as" in problem) == (1, True)
     for wrong in (["--commit", "no"], ["--run", tmp_path / "none"]):
         assert now_leaderboard(*command, *wrong)[0] == 1
 
 
 def test_proof_stands_before_claims_with_the_figures_and_the_description_of_the_run(board, release):
-    """The lower of two entries, run again with another seed: first, for it alone is proof."""
+    """The lower of two entries is first, since only it has been reproduced."""
     run = _run(board, "First", release, 2.0)
     entry = _named(board, "First")
     rows = _rows(board)
@@ -269,7 +269,7 @@ def test_proof_stands_before_claims_with_the_figures_and_the_description_of_the_
 
 
 def test_the_latest_run_decides_and_one_that_scores_less_contradicts(board, release):
-    """A claim of 600 that comes out far lower, also where a run had agreed before."""
+    """The claim is 600; the second run scores far lower than the first, which agreed."""
     forged = file_entry(board, release, "Forged", 60.0, seed=5)
     agreed = _run(board, "Forged", release, 59.0)
     assert agreed.agrees
@@ -287,7 +287,7 @@ def test_the_latest_run_decides_and_one_that_scores_less_contradicts(board, rele
 
 
 def test_a_run_on_altered_features_is_refused(board, mine):
-    """Features change under the same fingerprint, which is one of keys and captions."""
+    """The fingerprint does not cover features."""
     manifest = read_manifest(mine)
     path = mine / "now100k_precomp" / "test.h5"
     entry = FileEntry(sha256=sha256_of(path), bytes=path.stat().st_size)
@@ -301,8 +301,8 @@ def test_a_run_on_altered_features_is_refused(board, mine):
         _run(board, "Second", mine, 2.0)
 
 
-def test_a_run_with_the_ranks_of_another_entry_is_said_to_and_has_no_place(board, entry_on):
-    """Of an older entry, whose run repeats the ranks of a newer one, which stood there before."""
+def test_a_run_with_the_ranks_of_another_entry_is_marked_and_has_no_place(board, entry_on):
+    """The run of the older entry copies the ranks of the newer entry."""
     first, second = (_named(board, name) for name in ("First", "Second"))
     stolen = proven(first, second.result)
     entries = [stolen, proven(second)]

@@ -1,4 +1,4 @@
-"""Submissions: what is packed is read back; what strangers send is refused with a reason."""
+"""Submissions: packing and reading back; hostile files are refused with a reason."""
 
 import io
 import json
@@ -73,7 +73,7 @@ def _zip(members, compression=zipfile.ZIP_STORED):
 
 
 def _with(meta=None, matrix=None, **changes):
-    """A good submission but for what is given."""
+    """A valid submission with some parts replaced."""
     meta = json.dumps(TREE | changes).encode() if meta is None else meta
     return _zip([(META, meta), (MATRIX, _npy(_similarity()) if matrix is None else matrix)])
 
@@ -113,7 +113,7 @@ def test_packing_is_read_back_and_the_same_twice(tmp_path):
 
 
 def test_a_submission_that_was_zipped_again_on_a_mac_is_read(tmp_path):
-    """Finder's order and names; Windows leaves its own where it showed the folder before."""
+    """Members in Finder's order, with files that macOS and Windows add."""
     twins = [(f"__MACOSX/我的/._{name}", b"\0\5\x16\7" * 50) for name in (META, MATRIX)]
     members = [
         ("我的/", b""),
@@ -130,7 +130,7 @@ def test_a_submission_that_was_zipped_again_on_a_mac_is_read(tmp_path):
 
 
 def test_packing_refuses_what_reading_would_refuse(tmp_path):
-    """Only a matrix of another field may be oblong; a zip without extensions holds 2 GiB."""
+    """NoW matrices are square; a zip without zip64 holds less than 2 GiB."""
     other = TREE | {"track": "flickr30k"}
     keys = {"image_ids": ["a", "b"], "caption_ids": [f"{n}" for n in range(10)]}
     vast = np.broadcast_to(np.float16(0), (2**14, 2**16))
@@ -261,8 +261,8 @@ def test_hostile_files_are_refused_with_a_reason(tmp_path):
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    for path, said in ((tmp_path / "none.zip", "no such file"), (tmp_path, "a folder, expected")):
-        with pytest.raises(FormatError, match=said), open_submission(path):
+    for path, text in ((tmp_path / "none.zip", "file not found"), (tmp_path, "a folder, expected")):
+        with pytest.raises(FormatError, match=text), open_submission(path):
             pass
 
 
@@ -277,14 +277,14 @@ _JSON = st.recursive(
 
 @settings(max_examples=15)
 @given(st.dictionaries(st.sampled_from(list(Submission.model_fields)), _JSON, max_size=5))
-def test_no_description_does_more_than_be_refused(tmp_path_factory, changes):
-    """Anything but a refusal or a sound result is a failure."""
-    told, similarity = "", np.zeros(1)
+def test_any_description_is_read_or_refused(tmp_path_factory, changes):
+    """Other exceptions and invalid results are failures."""
+    message, similarity = "", np.zeros(1)
     try:
         _, similarity = _read(tmp_path_factory.getbasetemp() / "fuzz.zip", _with(**changes))
     except SubmissionError as error:
-        told = str(error)
-    assert told.isprintable()
+        message = str(error)
+    assert message.isprintable()
     assert np.isfinite(similarity).all()
 
 
@@ -320,11 +320,8 @@ print(count)
 """
 
 
-def test_bombs_and_damaged_bytes_do_no_more_than_be_refused_in_little_memory(tmp_path):
-    """Each bomb would need gigabytes if it were believed; the address space is 900 MB.
-
-    200 times a sound submission, damaged in places.
-    """
+def test_bombs_and_damaged_zips_are_refused_in_little_memory(tmp_path):
+    """Each bomb claims gigabytes; the address space is 900 MB. 200 valid files are damaged."""
     meta = b'{"a":"' + b"x" * 2**25 + b'"}'
     files = {
         "sound.zip": _with(),
@@ -347,8 +344,8 @@ def test_bombs_and_damaged_bytes_do_no_more_than_be_refused_in_little_memory(tmp
     assert (bombs, damaged > 120) == (3, True)
 
 
-def test_names_that_cannot_be_seen_or_that_hide_something_are_refused():
-    """All that Unicode lets programs ignore; free text may join letters and choose glyphs."""
+def test_invisible_and_deceptive_names_are_refused():
+    """Ignorable characters are refused; prose may have joiners and variation selectors."""
     joined = "\u180b\u200c\u200d\ufe0f\U000e0100"
     hidden = "\u00ad\u034f\u115f\u200b\u2060\ufeff\U000e0041"
     turned = "\u061c\u200e\u202a\u202e\u2066\u2069\ue000\u0378\x00\x1b"
@@ -368,7 +365,7 @@ def test_names_that_cannot_be_seen_or_that_hide_something_are_refused():
         assert Method(name=name).name == name
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path, release):
+def test_all_problems_are_reported_together(tmp_path, release):
     """Fingerprint, keys of both sides, and a value of the matrix."""
     meta = new_submission(release, "jieba", "test", "Mine")
     wrong = meta.model_copy(
@@ -395,12 +392,12 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path, release):
     )
 
 
-def test_other_data_was_used_if_that_is_said_or_described_and_what_is_not_said_is_not_written():
-    for words, said, has, external in (
+def test_external_data_was_used_if_stated_or_described():
+    for words, stated, has, external in (
         (None, None, False, None), ("Pictures", None, True, "yes: Pictures"),
         (None, True, True, "yes"), (None, False, False, "no"),
         ("None but the pool", False, False, "no: None but the pool"),
     ):  # fmt: skip
-        training = Training(external_data=words, uses_external_data=said)
+        training = Training(external_data=words, uses_external_data=stated)
         assert (training.has_external_data, training.external) == (has, external)
-        assert ("uses_external_data" in training.model_dump()) == (said is not None)
+        assert ("uses_external_data" in training.model_dump()) == (stated is not None)

@@ -45,7 +45,7 @@ def test_the_fields_layouts_are_scored_by_owner(tmp_path, track, name, each):
     assert result.references["chance"] == chance_rsum(*gallery.shape)
 
 
-def test_folds_of_a_thousand_images_stand_beside_the_five_thousand(tmp_path, monkeypatch):
+def test_1k_folds_are_scored_with_the_5k_split(tmp_path, monkeypatch):
     monkeypatch.setattr("leaderboard.scoring.within.FOLD", 4)
     release = _precomp(tmp_path / "data", "coco_precomp", 12, 5)
     owner = np.arange(60) // 5

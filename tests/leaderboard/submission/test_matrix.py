@@ -1,4 +1,4 @@
-"""Matrices on disk: packed in any order of keys, scored in memory that does not grow with them."""
+"""Matrices on disk: packed in any order of keys, scored in bounded memory."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ N = SIZES["test"]
 
 
 def _peak(path):
-    """The most anonymous memory, in MiB above what the imports take."""
+    """Peak anonymous memory in MiB, minus that after the imports."""
     code = (
         "import sys, threading, time; from pathlib import Path\n"
         "import numpy as np; from leaderboard import recalls\n"
@@ -71,18 +71,16 @@ def test_a_matrix_in_another_order_is_put_in_order_by_its_keys(tmp_path, meta, r
     assert score(tmp_path / "x.zip", release).rsum == recalls(matrix).rsum
     (tmp_path / "r").write_text("".join(f"{key}\n" for key in [*meta.image_ids[1:], "x"]))
     with pytest.raises(FormatError, match=f"r: 24 keys.*{meta.image_ids[0]!r} is missing"):
-        pack_file(tmp_path / "x.zip", meta, path, tmp_path / "r")
+        pack_file(tmp_path / "x.zip", meta, path, tmp_path / "r", None)
 
 
-def test_whole_numbers_are_packed_and_other_types_are_told_which_are_scores(
-    tmp_path, meta, release
-):
+def test_integers_are_packed_and_other_types_are_refused(tmp_path, meta, release):
     scores = (1000 * make_similarity()).round().astype(np.int32)
-    pack_file(tmp_path / "x.zip", meta, _save(tmp_path / "m.npy", scores))
+    pack_file(tmp_path / "x.zip", meta, _save(tmp_path / "m.npy", scores), None, None)
     result = score(tmp_path / "x.zip", release)
     assert (result.rsum, result.ranked) == (recalls(scores.astype(np.float64)).rsum, True)
     for kind in (np.bool_, np.uint8, np.int8, np.complex64):
         path = _save(tmp_path / "m.npy", (scores > 0).astype(kind))
-        problem = the_problem(pack_file, tmp_path / "x.zip", meta, path)
+        problem = the_problem(pack_file, tmp_path / "x.zip", meta, path, None, None)
         assert problem.expected == "scores as float16, float32, float64, int32 or int64"
         assert problem.mend == "similarity.astype('float32')"

@@ -1,4 +1,4 @@
-"""The readers of untrusted zip, .npy and JSON by themselves: the edges of each rule."""
+"""Readers of untrusted zip, .npy and JSON files: the limits of each rule."""
 
 import io
 import pickle
@@ -43,7 +43,7 @@ def _zip(names):
 
 
 def _archive(name="a", content=b"x", **fields):
-    """A zip of one member whose entry in the directory has some fields set."""
+    """A zip of one member with changed fields in the directory entry."""
     info = zipfile.ZipInfo(name)
     for field in ("extra", "compress_type"):
         if field in fields:
@@ -64,18 +64,18 @@ def _code(*arguments, **fields):
     return problem.code
 
 
-def test_there_may_be_32_members_whatever_the_end_of_the_zip_says():
+def test_at_most_32_members_are_allowed_for_any_count_in_the_end_record():
     names = [f"{n}" for n in range(MAX_MEMBERS + 1)]
     assert len(_opened_as_file(_zip(names[:-1]), names).sizes) == MAX_MEMBERS
     many = _zip(names)
-    for told in (len(names), 2):
-        struct.pack_into("<HH", many, len(many) - 14, told, told)
+    for count in (len(names), 2):
+        struct.pack_into("<HH", many, len(many) - 14, count, count)
         problem = the_problem(_opened_as_file, many, names)
         assert (problem.code, problem.field) == ("zip.members", "zip")
         assert (problem.found, problem.expected) == ("33 members", "32 at most")
 
 
-def test_zips_in_parts_with_a_comment_or_extensions_and_what_is_none_are_refused():
+def test_split_commented_and_zip64_files_are_refused():
     parts = [(18, (1, 0)), (18, (0, 1)), (14, (1, 2)), (14, (2, 1)), (2, (1,))]
     hostile = []
     for place, fields in parts:
@@ -98,7 +98,7 @@ FLAGS, PACKED, SIZE, MODE = 8, 20, 24, 38
 """Places in an entry of a zip's directory."""
 
 
-def test_encrypted_members_and_names_of_other_places_are_refused():
+def test_encrypted_members_and_traversal_paths_are_refused():
     for flag in (0x1, 0x40, 0x2000, 0x41):
         assert _code(at={FLAGS: flag}) == "zip.encrypted"
     names = (
@@ -109,7 +109,7 @@ def test_encrypted_members_and_names_of_other_places_are_refused():
     assert _code("c") == "zip.foreign"
 
 
-def test_a_folder_around_everything_is_passed_over():
+def test_a_folder_around_all_members_is_ignored():
     for folder in ("x", "my run", "结果", "ソ", "..x", "a.b", "__macosx (1)", "x/y/z", "x\\y"):
         between = "\\" if "\\" in folder else "/"
         outer = f"{folder.split(between)[0]}{between}"
@@ -121,7 +121,7 @@ def test_a_folder_around_everything_is_passed_over():
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_another_folder_or_a_file_twice_is_refused():
+def test_a_second_folder_and_repeated_files_are_refused():
     others = "x/a y/b|x/a b|a x/|x/a x/y/|x/a X/b|x/a x/a.sh|x/y/a x/b|x/y/a y/|x/y/a x/z/|x/a a"
     for names in others.split("|"):
         with pytest.raises(SubmissionError) as caught:
@@ -131,7 +131,7 @@ def test_another_folder_or_a_file_twice_is_refused():
     assert the_problem(_opened_as_file, _zip(["x/a", "x\\a"])).code == "zip.twice"
 
 
-def test_what_a_file_manager_adds_keeps_the_rules_of_a_zip():
+def test_files_added_by_file_managers_obey_the_same_rules():
     for name in ("__MACOSX/._a", ".DS_Store", "Thumbs.db", "x/"):
         assert _code(name, at={FLAGS: 1}) == "zip.encrypted"
         assert _code(name, at={MODE: stat.S_IFLNK << 16}) == "zip.link"
@@ -145,7 +145,7 @@ def _named(name):
     return struct.pack("<HHBI", 0x7075, 5 + len(name.encode()), 1, 0) + name.encode()
 
 
-def test_an_extra_field_may_spell_the_folder_otherwise_and_nothing_else():
+def test_an_extra_field_may_only_rename_the_folder():
     assert _archive("x/a", extra=_named("结果/a")).sizes == {"a": 1}
     for other in ("结果/b", "a", "../a", "y/z/a", "/a", "C:\\a"):
         assert _code("x/a", extra=_named(other)) == "zip.foreign"
@@ -165,7 +165,7 @@ def test_a_member_inflates_two_hundred_times_at_most_and_small_ones_to_13_kb():
         assert _code(content=bytes(packed), at=at) == "zip.bomb"
 
 
-def test_a_member_of_another_size_than_its_entry_says_is_torn_and_limits_hold():
+def test_members_of_another_size_are_torn_and_limits_hold():
     for wrong in (-1, 1):
         archive = _archive(content=b"four" * 9, at={SIZE: 36 + wrong})
         problem = the_problem(archive.read, "a", 99)
@@ -183,7 +183,7 @@ def _npy(array):
 
 
 class _Slow(io.BytesIO):
-    """A stream that gives less than it is asked for."""
+    """A stream whose reads return fewer bytes than requested."""
 
     def read(self, size=-1):
         return super().read(min(size, 1000) if size >= 0 else 1000)
@@ -197,7 +197,7 @@ def test_an_oblong_matrix_of_any_order_is_read_piece_by_piece():
         assert np.array_equal(found, draw)
 
 
-def test_a_stream_that_ends_elsewhere_than_its_size_says_is_refused():
+def test_a_stream_of_another_size_is_refused():
     content = _npy(np.zeros((17, 17)) + 1)
     size = len(content)
     assert size == 128 + 17 * 17 * 8
@@ -232,7 +232,7 @@ def _saved(write):
     return buffer.getvalue()
 
 
-def test_another_format_than_npy_is_called_by_its_name():
+def test_other_formats_than_npy_are_named():
     others = (
         (_saved(lambda file: np.savez(file, np.eye(3))), "a zip, as np.savez", "['arr_0']"),
         (pickle.dumps(np.eye(3)), "a pickle", "np.save(path, similarity)"),
@@ -247,7 +247,7 @@ def test_another_format_than_npy_is_called_by_its_name():
         assert mend in problem.mend
 
 
-def test_a_matrix_of_another_shape_is_told_how_to_be_mended():
+def test_a_wrong_shape_is_refused_with_a_fix():
     for shape, mend in (((3, 2), "rows are images: similarity.T"), ((2, 2), "rows and columns of")):
         content = _npy(np.zeros(shape))
         problem = the_problem(read_matrix, io.BytesIO(content), "m", len(content), (2, 3))
@@ -256,7 +256,7 @@ def test_a_matrix_of_another_shape_is_told_how_to_be_mended():
         assert problem.mend.startswith(mend)
 
 
-def test_values_nest_as_deep_as_they_may_and_no_deeper():
+def test_json_nests_up_to_the_limit():
     ends = {b"{": b"}", b"[": b"]"}
     for opened in (b'{"a":', b"[", b'[{"a":'):
         brackets = [bytes([byte]) for byte in opened if bytes([byte]) in ends]
@@ -269,8 +269,8 @@ def test_values_nest_as_deep_as_they_may_and_no_deeper():
         assert the_problem(read_json, deeper, "j").code == "json.depth"
 
 
-def test_a_key_twice_is_named_and_no_text_takes_longer_than_its_length_says():
-    """A quadratic reader takes hours over the second, minutes over the third."""
+def test_repeated_keys_are_named_in_linear_time():
+    """A quadratic reader would take hours for the second, minutes for the third."""
     for content in (
         b'{"z": 1, "b": 2, "y": 3, "b": 4}',
         b'"' + b'\\"' * 2**20,
@@ -281,13 +281,13 @@ def test_a_key_twice_is_named_and_no_text_takes_longer_than_its_length_says():
         assert b"b" not in content or "key 'b' repeated" in problem.found
 
 
-def test_no_character_that_ends_a_link_in_a_page_is_in_one():
+def test_links_contain_no_quotes_or_brackets():
     assert Links(code="https://a.test/x?y=z").code == "https://a.test/x?y=z"
     for character in " \"'<>\\`{}|^":
         with pytest.raises(ValueError, match="spaces, quotes or brackets"):
             Links(code=f"https://a.test/x{character}y")
 
 
-def test_what_is_shown_of_a_value_is_short():
+def test_shown_values_are_short():
     assert shown("x" * 78) == "'" + "x" * 78 + "'"
     assert shown("x" * 79) == "'" + "x" * 76 + "..."
