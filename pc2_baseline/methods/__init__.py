@@ -1,6 +1,6 @@
-"""The methods: one paper, one file, settings included; PC2, the reference, is a folder.
+"""Methods: one file a paper, with its settings; PC2, the reference, is a folder.
 
-A new method is a file here and a line in :data:`~pc2_baseline.method_section.METHODS`.
+To add a method, add a file here and a line in :data:`~pc2_baseline.method_section.METHODS`.
 """
 
 import torch
@@ -11,6 +11,6 @@ from pc2_baseline.training.method import Method, Sizes
 
 
 def make_method(settings: Settings, sizes: Sizes, device: torch.device) -> Method:
-    """Build the method of a run, freshly drawn."""
+    """Build the method of a run with random weights."""
     method: Method = method_class(settings.method.name)(settings, sizes, device)
     return method

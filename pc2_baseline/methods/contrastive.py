@@ -1,4 +1,4 @@
-"""The contrastive baseline and RCL: one network, a softmax loss, every pair taken as matched."""
+"""Contrastive baseline and RCL: one network, a softmax loss, all pairs treated as matched."""
 
 from typing import Literal
 
@@ -11,30 +11,31 @@ from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_section import SoftmaxSettings
 from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import complementary, contrastive_loss
-from pc2_baseline.modules.coteaching import Rows, warm_up_batches
-from pc2_baseline.modules.learner import rate, take_steps
+from pc2_baseline.modules.coteaching import warm_up_batches
+from pc2_baseline.modules.learner import rate
 from pc2_baseline.modules.seeds import stream
-from pc2_baseline.networks.encoders import Loss
+from pc2_baseline.networks.encoders import Block, Loss
 from pc2_baseline.training.method import Sizes
 
 
 class ContrastiveSettings(SoftmaxSettings):
-    """One network and a softmax loss: every pair is taken as matched."""
+    """One network and a softmax loss; all pairs are treated as matched."""
 
     loss: Literal["info_nce", "complementary", "gce"] = Field(
         "info_nce",
-        description="InfoNCE; or a robust loss, by which a pair that does not fit costs little: "
-        "complementary contrastive (RCL), or generalised cross-entropy.",
+        description="Loss: InfoNCE, or a robust loss, where a mismatched pair costs little: "
+        "complementary contrastive (RCL) or generalised cross-entropy (gce).",
     )
 
 
 class Contrastive(OneNetwork[ContrastiveSettings]):
-    """One network and a softmax loss: each pair against all others of its batch, both ways.
+    """One network; a softmax loss compares each pair with its batch, in both directions.
 
-    Epochs of the warm-up are like the others: the drop of the rate is counted from its end.
+    Epochs of the warm-up are like the others; the learning rate drops ``train.lr_drop_epoch``
+    epochs after it.
 
     Source:
-        CLIP (Radford et al., ICML 2021) for the loss; with the pooled network a dual encoder, as
+        CLIP (Radford et al., ICML 2021) for the loss; with the pooled network a dual encoder like
         VSE-infinity (Chen et al., CVPR 2021).
     """
 
@@ -48,11 +49,10 @@ class Contrastive(OneNetwork[ContrastiveSettings]):
         """Train for one epoch."""
         self.begin(epoch, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
-
-        def loss(rows: Rows) -> Loss:
-            return self.loss(self.net.score_batch(train.batch(rows))).mean()
-
-        return {"loss": take_steps(self.learner, batches, loss, epoch)}
+        loss = self.take_steps(
+            train, batches, lambda similarity: self.loss(similarity).mean(), epoch
+        )
+        return {"loss": loss}
 
 
 class RclSettings(SoftmaxSettings):
@@ -60,13 +60,13 @@ class RclSettings(SoftmaxSettings):
 
 
 class Rcl(OneNetwork[RclSettings]):
-    """One network with the complementary contrastive loss on all pairs, which are not divided.
+    """One network with the complementary contrastive loss on all pairs; no division.
 
     Source:
         RCL (Hu et al., TPAMI 2023), with its logarithmic loss.
 
     Differs:
-        There is no warm-up: the epochs of ``train.warmup_epochs`` are like the others.
+        There is no warm-up: epochs of ``train.warmup_epochs`` are like the others.
     """
 
     section = RclSettings
@@ -76,8 +76,7 @@ class Rcl(OneNetwork[RclSettings]):
         self.begin(epoch, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
 
-        def loss(rows: Rows) -> Loss:
-            similarity = self.net.score_batch(train.batch(rows))
-            return 2 * complementary(similarity, self.method.temperature).mean()  # both ways
+        def loss(similarity: Block) -> Loss:
+            return 2 * complementary(similarity, self.method.temperature).mean()  # both directions
 
-        return {"loss": take_steps(self.learner, batches, loss, epoch)}
+        return {"loss": self.take_steps(train, batches, loss, epoch)}

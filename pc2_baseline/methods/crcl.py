@@ -18,11 +18,11 @@ from pc2_baseline.networks.encoders import Block, Loss, PerPair
 from pc2_baseline.training.method import Sizes
 
 MOMENTUM = 0.8
-"""Share of a pair's confidence that an epoch keeps; the rest is new."""
+"""Weight of a pair's old confidence in an epoch's update."""
 THRESHOLD = 0.1
-"""Confidences below this count as 0."""
+"""Minimum confidence; lower ones become 0."""
 COMPLEMENTARY_WEIGHT = 5.0
-"""Lambda: weight of the complementary loss beside the active one."""
+"""Lambda: weight of the complementary loss relative to the active one."""
 
 
 class CrclSettings(SoftmaxSettings):
@@ -30,9 +30,9 @@ class CrclSettings(SoftmaxSettings):
 
     schedules: tuple[PositiveInt, ...] = Field(
         (5, 5, 5),
-        description="Epochs of each schedule before the last, without those of train.warmup_epochs "
-        "that begin each and leave confidences as they are. Each schedule draws the network anew "
-        "and keeps the confidences; the last takes the epochs that are left of train.epochs.",
+        description="Epochs of each schedule but the last. Each starts with a new network, "
+        "keeps the confidences, and first trains for train.warmup_epochs epochs, which are not "
+        "counted here, without updating them. The last schedule has the rest of train.epochs.",
     )
 
 
@@ -45,10 +45,10 @@ def active_complementary(
         -y_i \log P_{ii} +
         \lambda\,\frac{\sum_{j \ne i} \tan P_{ij}}{\big(\sum_j \tan P_{ij}\big)^{1 - y_i}}
 
-    The active term weighs the pair by its confidence; the complementary one only keeps the others
-    away, and costs less the lower the confidence.
+    The active term weights the pair by its confidence. The complementary one only pushes the other
+    pairs away; it is the smaller, the lower the confidence.
 
-    :math:`y` is the confidence of each pair, in [0, 1]; ``weight`` is :math:`\lambda`.
+    ``confidence`` is :math:`y`, in [0, 1]; ``weight`` is :math:`\lambda`.
     """
     by_image, by_caption = log_matches(similarity, temperature)
     costs = 2 * confidence * info_nce(similarity, temperature)
@@ -60,20 +60,20 @@ def active_complementary(
 
 
 class Crcl(OneNetwork[CrclSettings]):
-    """One network that learns each pair as far as it is confident of it.
+    """One network that weights each pair by its confidence in it.
 
-    In an epoch a pair's confidence moves towards the mean probability that its image finds its
-    caption in the batch, and its caption its image. Schedules follow each other: each begins with
-    a new network and the confidences of the one before, and leaves these as they are during its
-    first ``train.warmup_epochs`` epochs. In the first schedule all pairs begin with confidence 1,
-    and the last of these epochs sets the confidences to the probabilities.
+    In each epoch the confidence of a pair moves towards its matching probability in the batch, the
+    mean of both directions. The training has several schedules. Each starts with a new network and
+    the last confidences, and does not update these in its first ``train.warmup_epochs`` epochs. In
+    the first schedule all pairs start with confidence 1, and the last of these epochs sets the
+    confidences to the probabilities.
 
     Source:
         CRCL (Qin et al., NeurIPS 2023) and its code.
 
     Differs:
-        The authors' code lowers the learning rate to a tenth again each time that
-        ``train.lr_drop_epoch`` has passed, and selects by dev but scores test on the way.
+        The authors' code lowers the learning rate to a tenth after every ``train.lr_drop_epoch``
+        epochs, and selects on dev but also scores test during training.
     """
 
     section = CrclSettings
@@ -88,22 +88,22 @@ class Crcl(OneNetwork[CrclSettings]):
         if settings.train.epochs < least:
             raise ConfigError(
                 f"train.epochs = {settings.train.epochs}, expected {least} or more for "
-                f"method.schedules = {list(self.method.schedules)} and a last one, each after "
+                f"method.schedules = {list(self.method.schedules)} and the last one, each with "
                 f"train.warmup_epochs = {frozen}"
             )
-        self._believe(torch.ones(sizes.pairs), torch.zeros(sizes.pairs))
+        self._keep(torch.ones(sizes.pairs), torch.zeros(sizes.pairs))
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train for one epoch on all pairs, and refine their confidences on the way."""
+        """Train for one epoch on all pairs and refine their confidences."""
         method, warmup = self.method, self.train.warmup_epochs
         schedule = sum(epoch >= start for start in self.starts) - 1
         since = epoch - self.starts[schedule]
         if schedule and not since:
             self.draw(schedule)
         self.begin(epoch, rate(since, warmup, self.train.lr_drop_epoch))
-        taken_over = schedule == 0 and since == warmup - 1
+        sets_confidence = schedule == 0 and since == warmup - 1
         old = self.statistics["clean_prob"]
-        new, pair_losses = [], []
+        new, losses = [], []
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
 
         def loss(rows: Rows) -> Loss:
@@ -112,28 +112,25 @@ class Crcl(OneNetwork[CrclSettings]):
             confidence = old[rows].to(matching.device)
             if since >= warmup:
                 confidence = refined(confidence, matching, MOMENTUM, THRESHOLD)
-            new.append(matching if taken_over else confidence)
-            pair_losses.append(info_nce(similarity.detach(), method.temperature))
+            new.append(matching if sets_confidence else confidence)
+            losses.append(info_nce(similarity.detach(), method.temperature))
             return active_complementary(
                 similarity, confidence, method.temperature, COMPLEMENTARY_WEIGHT
             ).mean()
 
         mean = take_steps(self.learner, batches, loss, epoch)
-        order, found = np.concatenate(batches), torch.zeros(2, len(train))  # each pair once
-        found[:, order] = torch.stack([torch.cat(new), torch.cat(pair_losses)]).cpu()
-        self._believe(*found)
-        return {"loss": mean, "confidence": float(found[0].mean())}
+        by_pair = torch.zeros(2, len(train))
+        by_pair[:, np.concatenate(batches)] = torch.stack([torch.cat(new), torch.cat(losses)]).cpu()
+        self._keep(*by_pair)
+        return {"loss": mean, "confidence": float(by_pair[0].mean())}
 
-    def _believe(self, confidence: Float[Tensor, " pairs"], loss: Float[Tensor, " pairs"]) -> None:
-        """Keep the confidences; pairs that the active loss still counts are called clean.
-
-        The loss of a pair is its InfoNCE in the batch, which no confidence weighs; it is only kept.
-        """
+    def _keep(self, confidence: Float[Tensor, " pairs"], loss: Float[Tensor, " pairs"]) -> None:
+        """Store confidences and unweighted InfoNCE losses; pairs with a confidence are clean."""
         is_clean = confidence >= THRESHOLD
         self.statistics = {"clean_prob": confidence, "is_clean": is_clean, "loss": loss}
 
 
 def refined(confidence: PerPair, matching: PerPair, momentum: float, threshold: float) -> PerPair:
-    """Move confidences towards the matching probabilities; those below a threshold become 0."""
+    """Move confidences towards the matching probabilities; set those below a threshold to 0."""
     moved = momentum * confidence + (1 - momentum) * matching
     return moved.masked_fill(moved < threshold, 0.0)

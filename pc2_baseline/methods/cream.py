@@ -33,17 +33,13 @@ from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
 
 NOISY, HARD, CLEAN = range(3)
-"""Kinds of a pair: how many of the two peers call it clean."""
-
-_HARD_ORDER = 3  # part of the stream's name
-
-
+"""Group of a pair: the number of peers that call it clean."""
 MINE_ALL_ABOVE = 0.85
-"""Share of clean pairs above which every negative of clean and hard pairs is mined; up to it, only
-those whose part of the target is at least the pairs' mean correspondence."""
-
+"""Share of clean pairs above which all negatives of clean and hard pairs enter the targets; below,
+only those whose part of the target is at least the mean correspondence."""
 LR_DECAY = 0.1
-"""Factor of the learning rate each time ``train.lr_drop_epoch`` epochs have passed."""
+"""Factor of the learning rate after every ``train.lr_drop_epoch`` epochs."""
+_HARD_ORDER = 3  # last number in the name of the stream
 
 
 class CreamSettings(NoisySettings, SoftmaxSettings):
@@ -51,35 +47,34 @@ class CreamSettings(NoisySettings, SoftmaxSettings):
 
     hard_from_epoch: Annotated[int, Field(ge=0)] = Field(
         10,
-        description="First epoch after the warm-up that trains on hard pairs (one network says "
-        "clean, the other noisy), and that mines negatives of clean ones.",
+        description="First epoch after the warm-up that trains on hard pairs (clean for one of the "
+        "networks) and mines negatives of clean pairs.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted(DividedPairs):
-    """Statistics of all pairs, with how far a peer believes that their halves belong together."""
+    """Statistics of all pairs, with the matching probability that a peer predicts."""
 
     prediction: PairValues
 
 
 class Cream(CoTaught):
-    """Two peers whose agreement makes a pair clean, hard or noisy, each kind with soft targets.
+    """Two peers divide the pairs into clean, hard and noisy ones and learn them with soft targets.
 
-    Every epoch ends with one evaluation pass, in which each peer divides the pairs by their InfoNCE
-    and predicts how far their halves belong together. After the warm-up both train on the same
-    clean pairs (which both call clean), later on hard ones (on which they differ), last on noisy
-    ones. A pair's target is its refined correspondence; the rest goes to negatives that look like
-    it.
+    Every epoch ends with one evaluation pass: each peer divides the pairs by their InfoNCE and
+    predicts their correspondence. After the warm-up both peers train on the same clean pairs (both
+    call them clean), later also on hard pairs (only one does), and last on noisy ones. The target
+    of a pair is its refined correspondence; the remainder is shared among similar negatives.
 
     Source:
-        CREAM (Ma et al., TIP 2024); its formulas and schedule as in the authors' code.
+        CREAM (Ma et al., TIP 2024); formulas and schedule as in the authors' code.
 
     Differs:
-        In the authors' code both networks predict anew in each step, among its batch; here once an
-        epoch, in the dividing pass, so that within an epoch a peer needs nothing of the other. Its
-        gradient flows into the mined targets; here they are constants. It goes on from the best
-        epoch of the warm-up, judged on dev; here from the last one.
+        In the authors' code both networks predict in each step, within its batch; here once an
+        epoch, in the dividing pass, so peers are independent within an epoch. Its gradient flows
+        into the mined targets; here they are constants. After the warm-up it continues from the
+        epoch with the best dev score; here from the last one.
     """
 
     section = CreamSettings
@@ -93,129 +88,124 @@ class Cream(CoTaught):
         super().__init__(settings, device, partial(make_network, settings.model, sizes))
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train both peers for one epoch, then divide the pairs again."""
+        """Train both peers for one epoch, then divide the pairs."""
         each = self.groups.for_each_peer
         figures = by_peer(each(lambda peer: self._learn(train, epoch, peer)))
         if self.train.evaluates(epoch):
             self.statistics = each(lambda peer: self._divide(train, peer))
-            kinds = self._kinds()
-            for name, kind in (("clean", CLEAN), ("hard", HARD), ("noisy", NOISY)):
-                figures[name] = float((kinds == kind).sum())
+            groups = self._groups()
+            for name, group in (("clean", CLEAN), ("hard", HARD), ("noisy", NOISY)):
+                figures[name] = float((groups == group).sum())
         return figures
 
     def correspondence(self, peer: int) -> PairValues:
-        r"""Refine how far the halves of each pair belong together, for a peer to train with.
+        r"""Return the refined correspondence of each pair with which a peer trains.
 
         .. math::
             y = w + (1 - w)\,p
 
-        Here :math:`p` is the peer's own prediction, and :math:`w` the clean probability: of the
-        other peer for clean pairs, the mean of both for hard ones. For noisy pairs :math:`y` is the
-        mean of both predictions.
+        :math:`p` is the peer's own prediction, :math:`w` the clean probability: the other peer's
+        for clean pairs, the mean of both for hard ones. For noisy pairs :math:`y` is the mean of
+        both predictions.
         """
-        own, other, kinds = self.statistics[peer], self.statistics[1 - peer], self._kinds()
+        own, other, groups = self.statistics[peer], self.statistics[1 - peer], self._groups()
         mean_prob = (own.division.clean_prob + other.division.clean_prob) / 2
-        clean_prob = np.where(kinds == CLEAN, other.division.clean_prob, mean_prob)
+        clean_prob = np.where(groups == CLEAN, other.division.clean_prob, mean_prob)
         refined = clean_prob + (1 - clean_prob) * own.prediction
         predicted = (own.prediction + other.prediction) / 2
-        return np.asarray(np.where(kinds == NOISY, predicted, refined))
+        return np.asarray(np.where(groups == NOISY, predicted, refined))
 
-    def _kinds(self) -> Int[np.ndarray, " pairs"]:
-        return np.asarray(np.sum([own.division.is_clean for own in self.statistics], axis=0))
+    def _groups(self) -> Int[np.ndarray, " pairs"]:
+        return np.asarray(np.sum([peer.division.is_clean for peer in self.statistics], axis=0))
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train a peer for an epoch; return the mean loss of a batch."""
         since = epoch - self.train.warmup_epochs
-        drops = stepped_rate(max(since, 0), self.train.lr_drop_epoch, LR_DECAY)
-        self.begin(epoch, peer, drops)
+        self.begin(epoch, peer, stepped_rate(max(since, 0), self.train.lr_drop_epoch, LR_DECAY))
         net, learner, name = self.nets[peer], self.learners[peer], self.peers[peer]
-        kinds, correspondence = np.full(len(train), CLEAN), np.ones(len(train))
+        groups, correspondence = np.full(len(train), CLEAN), np.ones(len(train))
         if since >= 0:
-            kinds, correspondence = self._kinds(), self.correspondence(peer)
-            require_clean(Division(correspondence, kinds == CLEAN))
-        floors = self._mining_floors(kinds, correspondence, since)
-        batches = self._batches(kinds, epoch, peer)
+            groups, correspondence = self._groups(), self.correspondence(peer)
+            require_clean(Division(correspondence, groups == CLEAN))
+        floors = self._mining_floors(groups, correspondence, since)
+        batches = self._batches(groups, epoch, peer)
         losses = []
-        for number, (kind, rows) in enumerate(bar(batches, f"train {name}", len(batches))):
+        for number, (group, rows) in enumerate(bar(batches, f"train {name}", len(batches))):
             similarity = net.score_batch(train.batch(rows))
-            own = torch.from_numpy(correspondence[rows]).float().to(train.device)
-            targets = mined_targets(similarity, own, floors[kind])
+            labels = torch.from_numpy(correspondence[rows]).float().to(train.device)
+            targets = mined_targets(similarity, labels, floors[group])
             costs = soft_info_nce(similarity, self.method.temperature, *targets)
             losses.append(learner.step(costs.mean(), Step(epoch, number, name, rows)))
         return {"loss": float(np.mean(losses))}
 
     def _batches(
-        self, kinds: Int[np.ndarray, " pairs"], epoch: int, peer: int
+        self, groups: Int[np.ndarray, " pairs"], epoch: int, peer: int
     ) -> list[tuple[int, Rows]]:
-        """Follow each clean batch by one of hard and one of noisy pairs, once it is time.
+        """Return batches with their groups: after each clean one a hard and a noisy one.
 
-        Hard pairs come once an epoch at most, noisy ones again and again. A pair alone, which has
-        no negative, is left out.
+        Hard and noisy pairs start at their epochs. An epoch has each hard pair at most once and
+        repeats the noisy ones. Batches of a single pair, which has no negative, are left out.
         """
         since = epoch - self.train.warmup_epochs
         hard, noisy = NONE, NONE
         if since >= self.method.hard_from_epoch:
-            hard = np.flatnonzero(kinds == HARD)
+            hard = np.flatnonzero(groups == HARD)
         if since >= self.method.noisy_from_epoch:
-            noisy = np.flatnonzero(kinds == NOISY)
+            noisy = np.flatnonzero(groups == NOISY)
         size, seed = self.train.batch, self.train.seed
         hard_batches = cut(hard, size, stream(seed, epoch, peer, _HARD_ORDER))
-        found: list[tuple[int, Rows]] = []
-        clean = np.flatnonzero(kinds == CLEAN)
-        for number, parts in enumerate(mixed_batches(clean, [noisy], size, seed, epoch, peer)):
-            of_hard = hard_batches[number] if number < len(hard_batches) else NONE
-            found += [(CLEAN, parts[0]), (HARD, of_hard), (NOISY, parts[1])]
-        return [(kind, rows) for kind, rows in found if len(rows) > 1]
+        mixed = mixed_batches(np.flatnonzero(groups == CLEAN), [noisy], size, seed, epoch, peer)
+        ordered: list[tuple[int, Rows]] = []
+        for number, (clean_rows, noisy_rows) in enumerate(mixed):
+            hard_rows = hard_batches[number] if number < len(hard_batches) else NONE
+            ordered += [(CLEAN, clean_rows), (HARD, hard_rows), (NOISY, noisy_rows)]
+        return [(group, rows) for group, rows in ordered if len(rows) > 1]
 
     def _mining_floors(
-        self, kinds: Int[np.ndarray, " pairs"], correspondence: PairValues, since: int
+        self, groups: Int[np.ndarray, " pairs"], correspondence: PairValues, since: int
     ) -> dict[int, float]:
-        """Return for each kind of pair the smallest part of a target that a negative may have."""
+        """Return the minimum part of a target that a negative may have, by group of the pair."""
         mean = float(correspondence.mean())
-        if np.mean(kinds == CLEAN) > MINE_ALL_ABOVE:
+        if np.mean(groups == CLEAN) > MINE_ALL_ABOVE:
             return {CLEAN: 0.0, HARD: 0.0, NOISY: mean}
         clean = mean if since >= self.method.hard_from_epoch else np.inf
         return {CLEAN: clean, HARD: mean, NOISY: mean}
 
     def _divide(self, train: PairSet, peer: int) -> Predicted:
-        """Return a peer's division, losses and predictions of all pairs, in evaluation mode.
-
-        The batches have one order a run, so a loss changes because the network did.
-        """
+        """Return a peer's division, losses and predictions of all pairs, in evaluation mode."""
         self.nets[peer].eval()
-        found = []
+        by_batch = []
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
         with torch.inference_mode():
             for rows in bar(batches, f"divide {self.peers[peer]}", len(batches)):
                 similarity = self.nets[peer].score_batch(train.batch(rows))
                 logs = log_matches(similarity, self.method.temperature)
-                found.append(torch.stack([way.diagonal() for way in logs]).float())
-        own, order = torch.cat(found, 1).cpu(), np.concatenate(batches)
-        losses, predictions = torch.zeros(len(train)), torch.zeros(len(train))
-        losses[order], predictions[order] = -own.mean(0), own.exp().mean(0)
-        division = divide(losses.numpy(), self.train.seed)
-        return Predicted(losses.numpy(), division, predictions.numpy())
+                by_batch.append(torch.stack([way.diagonal() for way in logs]).float())
+        logs = torch.cat(by_batch, 1).cpu()
+        values = np.zeros((2, len(train)), dtype=np.float32)
+        values[:, np.concatenate(batches)] = torch.stack([-logs.mean(0), logs.exp().mean(0)])
+        return Predicted(values[0], divide(values[0], self.train.seed), values[1])
 
 
 def mined_targets(similarity: Block, correspondence: PerPair, floor: float) -> tuple[Block, Block]:
-    r"""Soft targets of a batch: each pair's correspondence, the rest for similar negatives.
+    r"""Return soft targets of a batch: correspondences, and the remainder for similar negatives.
 
     .. math::
         T_{ii} = y_i \qquad T_{ij} = (1 - y_i) \frac{S_{ij}}{\sum_{k \ne i} S_{ik}}
 
     Args:
-        similarity: :math:`S`, rows images, columns captions; below 0 it counts as 0.
+        similarity: :math:`S`, rows images, columns captions; negative values count as 0.
         correspondence: :math:`y` of each pair, in [0, 1].
-        floor: Smaller parts of negatives are left out; the target then sums to less than 1.
+        floor: Minimum part of a negative; without smaller ones a target sums to less than 1.
 
     Returns:
-        Targets by image, and by caption; both have images as rows. No gradient flows through them.
+        Targets by image and by caption, without gradient; both have images as rows.
     """
-    own = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
-    others = similarity.detach().clamp(min=0.0).masked_fill(own, 0.0)
-    left = 1 - correspondence
-    by_image = left[:, None] * others / (others.sum(1, keepdim=True) + 1e-6)
-    by_caption = left[None] * others / (others.sum(0, keepdim=True) + 1e-6)
+    diagonal = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
+    others = similarity.detach().clamp(min=0.0).masked_fill(diagonal, 0.0)
+    remainder = 1 - correspondence
+    by_image = remainder[:, None] * others / (others.sum(1, keepdim=True) + 1e-6)
+    by_caption = remainder[None] * others / (others.sum(0, keepdim=True) + 1e-6)
     positive = torch.diag(correspondence)
     return (
         positive + by_image.masked_fill(by_image < floor, 0.0),

@@ -19,50 +19,52 @@ from pc2_baseline.networks.encoders import Block, Loss, PerPair
 from pc2_baseline.progress import bar
 
 LAMBDA_KL = 0.1
-"""Lambda 2: weight of the divergence that takes evidence from non-matches."""
+"""Lambda 2: weight of the divergence that removes evidence from non-matches."""
 LAMBDA_HINGE = 0.8
-"""Lambda 1: weight of the hinge of clean pairs."""
+"""Lambda 1: weight of the hinge loss of clean pairs."""
 FEWEST_NEGATIVES = 5
-"""Mu: hardest negatives that count in the end."""
+"""Mu: minimum number of hardest negatives in the hinge loss."""
 
 
 class DeclSettings(DivisionSettings):
-    """DECL (Qin et al., ACM MM 2022): evidence of each match, as a Dirichlet distribution."""
+    """DECL (Qin et al., ACM MM 2022): evidence of matches as Dirichlet distributions."""
 
     margin: PositiveFloat = Field(
-        0.2, description="Margin of the hinge, in units of the logit's hyperbolic tangent."
+        0.2, description="Margin of the hinge loss, in units of the logit's hyperbolic tangent."
     )
     temperature: PositiveFloat = Field(0.1, description="Tau: evidence is exp(tanh(logit) / tau).")
     hardening: NonNegativeFloat = Field(
-        0.025, description="Eta: by how much fewer negatives count in the hinge with each step."
+        0.025,
+        description="Eta: decrease in the number of negatives of the hinge loss at each step.",
     )
 
 
 class Decl(OneNetwork[DeclSettings]):
-    """One network that learns how much evidence there is for each match of a batch.
+    """One network that learns the evidence for each match in a batch.
 
-    Of every pair it learns a Dirichlet distribution over the captions, and over the images, of the
-    batch: for clean pairs that their own is right, for noisy ones that none is. A hinge of the
-    clean pairs against their n hardest negatives is added; n falls with every step. A pair is clean
-    if it was the likeliest match of its image in the dividing pass of the epoch before; in the
-    warm-up all are.
+    For each image it learns a Dirichlet distribution over the captions of the batch, and for each
+    caption one over the images: the target is the pair's own match for clean pairs, and no match
+    for noisy ones. A hinge loss of the clean pairs against their n hardest negatives is added; n
+    decreases with every step. A pair is clean if it was the most probable match of its image in
+    the last dividing pass; in the warm-up all pairs are clean.
 
     Source:
         DECL (Qin et al., ACM MM 2022), and its released code.
 
     Differs:
-        Dividing batches have one order a run; in the released code a new one each epoch. A batch
-        has at most as many negatives as there are: the code's n may count the pair itself.
+        Batches of the dividing pass have the same order in every epoch; the released code shuffles
+        them. n is at most the number of negatives; the code's n may include the pair itself.
     """
 
     section = DeclSettings
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train for one epoch, then divide the pairs anew."""
+        """Train for one epoch, then divide the pairs."""
         warmup = self.train.warmup_epochs
         self.begin(epoch, rate(epoch, warmup, self.train.lr_drop_epoch))
-        everything = torch.ones(len(train), dtype=torch.bool)
-        is_clean = everything if epoch < warmup else self.statistics["is_clean"]
+        is_clean = torch.ones(len(train), dtype=torch.bool)
+        if epoch >= warmup:
+            is_clean = self.statistics["is_clean"]
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
         steps = count(epoch * len(batches) + 1)
 
@@ -78,49 +80,46 @@ class Decl(OneNetwork[DeclSettings]):
         return figures
 
     def negatives(self, step: int) -> int:
-        """Return how many hardest negatives count in a step, from 1, of a full batch."""
-        method = self.method
-        return max(int(self.train.batch - method.hardening * step), FEWEST_NEGATIVES)
+        """Return the number of hardest negatives in a step, from 1, of a full batch."""
+        return max(int(self.train.batch - self.method.hardening * step), FEWEST_NEGATIVES)
 
     def _loss(self, logits: Block, clean: Tensor, negatives: int) -> Loss:
-        """Mean evidential loss of all pairs, and the weighted sum of the clean pairs' hinges."""
+        """Return the mean evidential loss of all pairs plus the weighted hinges of clean pairs."""
         method = self.method
-        found = evidence(logits, method.temperature)
         margins = logits.new_full((len(logits),), method.margin)
         hinges = triplet_top(logits.tanh(), margins, negatives)
-        evidential = evidential_loss(found, clean, LAMBDA_KL).mean()
+        evidential = evidential_loss(evidence(logits, method.temperature), clean, LAMBDA_KL).mean()
         return evidential + LAMBDA_HINGE * hinges.masked_fill(~clean, 0.0).sum()
 
     def _divide(self, train: PairSet) -> dict[str, Tensor]:
-        """Call clean which pairs are the likeliest of their image, in evaluation mode.
+        """Divide the pairs in evaluation mode: clean ones are the most probable of their image.
 
         Returns:
-            Probability of each pair's own match, whether it is the highest, and the evidential
-            loss of the pair as a match.
+            Probability of each pair's match, whether it is the highest of its image, and the
+            evidential loss of the pair if it is treated as clean.
         """
         self.net.eval()
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
         with torch.inference_mode():
-            judged = [self._judge(train, rows) for rows in bar(batches, "divide", len(batches))]
-        back = torch.from_numpy(np.argsort(np.concatenate(batches)))  # each pair is there once
-        return {name: torch.cat([own[name] for own in judged]).cpu()[back] for name in judged[0]}
+            parts = [self._statistics(train, rows) for rows in bar(batches, "divide", len(batches))]
+        by_pair = torch.from_numpy(np.argsort(np.concatenate(batches)))  # each pair is in one batch
+        return {name: torch.cat([part[name] for part in parts]).cpu()[by_pair] for name in parts[0]}
 
-    def _judge(self, train: PairSet, rows: Rows) -> dict[str, Tensor]:
+    def _statistics(self, train: PairSet, rows: Rows) -> dict[str, Tensor]:
         logits = self.net.score_batch(train.batch(rows), logits=True)
-        found = evidence(logits, self.method.temperature)
-        matches = match_probabilities(found)
-        own = torch.arange(len(rows), device=matches.device)
-        everything = torch.ones(len(rows), dtype=torch.bool, device=matches.device)
+        evidences = evidence(logits, self.method.temperature)
+        matches = match_probabilities(evidences)
+        places = torch.arange(len(rows), device=matches.device)
         return {
             "clean_prob": matches.diagonal(),
-            "is_clean": matches.argmax(1) == own,
-            # float32 loses a part of what log-gammas of sums up to e^10 leave of each other.
-            "loss": evidential_loss(found.double(), everything, LAMBDA_KL).float(),
+            "is_clean": matches.argmax(1) == places,
+            # In float32 the differences of log-gammas of sums up to e^10 lose digits.
+            "loss": evidential_loss(evidences.double(), places >= 0, LAMBDA_KL).float(),
         }
 
 
 def triplet_top(similarity: Block, margins: PerPair, negatives: int) -> PerPair:
-    """Triplet loss of each pair, averaged over its hardest negatives in each direction.
+    """Return the triplet loss of each pair, averaged over its hardest negatives.
 
     Source:
         DECL (Qin et al., ACM MM 2022), robust dynamic hinge loss.
@@ -131,15 +130,12 @@ def triplet_top(similarity: Block, margins: PerPair, negatives: int) -> PerPair:
 
 
 def evidence(logits: Block, temperature: float) -> Block:
-    r"""Turn logits of similarities into evidence :math:`e = \exp(\tanh(r) / \tau)`.
-
-    The evidence lies between :math:`e^{-1/\tau}` and its inverse.
-    """
+    r"""Return the evidence :math:`e = \exp(\tanh(r) / \tau)` for logits :math:`r`."""
     return (logits.tanh() / temperature).exp()
 
 
 def uniform_divergence(concentration: Float[Tensor, "rows classes"]) -> Float[Tensor, " rows"]:
-    r"""Kullback-Leibler divergence of Dirichlet distributions from the uniform one, in nats.
+    r"""Return the KL divergence of Dirichlet distributions from the uniform one, in nats.
 
     .. math::
         \ln\Gamma(S) - \ln\Gamma(K) - \sum_j \ln\Gamma(\alpha_j)
@@ -155,7 +151,7 @@ def uniform_divergence(concentration: Float[Tensor, "rows classes"]) -> Float[Te
 def dirichlet_loss(
     evidence: Float[Tensor, "rows classes"], target: Float[Tensor, "rows classes"], weight: float
 ) -> Float[Tensor, " rows"]:
-    r"""Expected squared error of a Dirichlet distribution, and what pulls it to the uniform one.
+    r"""Return the regularised expected squared error of Dirichlet distributions.
 
     .. math::
         \sum_j (y_j - \alpha_j / S)^2 + \sum_j \frac{\alpha_j (S - \alpha_j)}{S^2 (S + 1)}
@@ -163,8 +159,8 @@ def dirichlet_loss(
         \alpha = e + 1,\ \tilde\alpha = e (1 - y) + 1
 
     Args:
-        evidence: :math:`e \ge 0`, a distribution a row.
-        target: :math:`y`: one-hot, or all zero where no class is right.
+        evidence: :math:`e \ge 0`, one distribution a row.
+        target: :math:`y`: one-hot, or zeros if no class is right.
         weight: :math:`\lambda` of :func:`uniform_divergence`.
 
     Source:
@@ -178,9 +174,9 @@ def dirichlet_loss(
 
 
 def evidential_loss(evidence: Block, is_clean: Bool[Tensor, " batch"], weight: float) -> PerPair:
-    """Sum each pair's :func:`dirichlet_loss` as an image and as a caption.
+    """Return the :func:`dirichlet_loss` of each pair's image plus its caption's.
 
-    Of pairs that are not clean every match is wrong.
+    Pairs that are not clean have no right match.
     """
     target = torch.diag(is_clean.to(evidence))
     by_image = dirichlet_loss(evidence, target, weight)
@@ -188,11 +184,11 @@ def evidential_loss(evidence: Block, is_clean: Bool[Tensor, " batch"], weight: f
 
 
 def match_probabilities(evidence: Block) -> Block:
-    """Share the evidence of both directions out among the captions of a batch; rows sum to 1.
+    """Return the probability of each caption of a batch for each image; rows sum to 1.
 
     Source:
-        The released code of DECL (Qin et al., ACM MM 2022), whose sum of a matrix and its
-        transpose adds image i with caption j to image j with caption i.
+        The released code of DECL (Qin et al., ACM MM 2022). It adds the matrix to its transpose:
+        the evidence of image i for caption j to that of image j for caption i.
     """
     both = evidence + evidence.T
     return both / both.sum(1, keepdim=True)

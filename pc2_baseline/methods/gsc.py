@@ -1,6 +1,5 @@
 """GSC: geometrical structure consistency (Zhao et al., CVPR 2024)."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -25,35 +24,34 @@ from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.training.method import Sizes
 
 NEWEST_WEIGHT = 0.7
-"""Beta: weight of an epoch's own estimates of correspondence in their running averages."""
+"""Beta: weight of the last epoch's estimates in the running averages."""
 STRUCTURE_WEIGHT = 0.01
 """Gamma: weight of the loss that aligns the structures of both modalities."""
 LR_DECAY = 0.2
-"""Factor of the learning rate each time ``train.lr_drop_epoch`` epochs have passed, the warm-up
-included."""
+"""Factor of the learning rate after every ``train.lr_drop_epoch`` epochs, warm-up included."""
 
 
 class GscSettings(SoftmaxSettings):
-    """GSC (Zhao et al., CVPR 2024): pairs weighted by how well they fit the geometry learned.
+    """GSC (Zhao et al., CVPR 2024): pairs weighted by their fit to the learned geometry.
 
-    The warm-up is the epochs whose pairs all have weight 1; at least the first one is such.
+    In the warm-up, which has at least one epoch, all pairs have weight 1.
     """
 
     structures: Literal["network", "pooled"] = Field(
         "network",
-        description="How images are compared with images, and captions with captions: by the "
-        "network itself, which takes three times the work, or by cosines of pooled vectors.",
+        description="Similarity of images with images and captions with captions: the network's, "
+        "at three times the cost, or cosines of pooled vectors.",
     )
 
 
 class Gsc(OneNetwork[GscSettings]):
-    """One network; each pair's loss is weighted by how well the pair fits the learned geometry.
+    """One network; each pair is weighted by its fit to the learned geometry.
 
-    While it trains, the network predicts for each pair how far its halves belong together among the
-    batch (across the modalities), and how much the image lies among the images as its caption among
-    the captions (within each modality), from which a mixture makes a posterior. Both are averaged
-    over the epochs, the newest counting most; a pair's weight is the smaller average, in its own
-    loss and in the structures of the others. The first epoch takes every pair as matched.
+    During an epoch the network computes two estimates for each pair: the matching probability in
+    its batch (across modalities), and the agreement between the image's similarities to the other
+    images and the caption's to the other captions (within modalities), which a mixture turns into
+    a posterior. Both are averaged over the epochs. The smaller average is the weight of the pair in
+    its loss and in the structures of other pairs. In the first epoch all weights are 1.
 
     Attributes:
         statistics: By pair_index: the running averages ``prediction`` and ``structure``, their
@@ -64,36 +62,37 @@ class Gsc(OneNetwork[GscSettings]):
         ICLR 2017). Formulas and schedule as in the authors' code.
 
     Differs:
-        Structures compare as :func:`network_structures` says; theirs a little otherwise.
-        The authors' checkpoints leave out the average prediction, so that theirs starts anew at a
-        resume. Their variant GSC+, two networks that exchange weights, is not here.
+        The comparison within a modality differs a little: see :func:`network_structures`. The
+        authors' checkpoints omit the average prediction, so it is reset on resume. Their variant
+        GSC+, two networks that exchange weights, is not implemented.
     """
 
     section = GscSettings
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         super().__init__(settings, sizes, device)
-        self.compare = STRUCTURES[self.method.structures]
+        by_network = self.method.structures == "network"
+        self.compare = network_structures if by_network else pooled_structures
         ones = torch.ones(sizes.pairs)
         self.statistics = {"prediction": ones, "structure": ones, "clean_prob": ones}
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train for one epoch, then weigh the pairs anew."""
+        """Train for one epoch, then update the weights of the pairs."""
         self.begin(epoch, stepped_rate(epoch, self.train.lr_drop_epoch, LR_DECAY))
         weights = self.statistics["clean_prob"]
         if epoch < self.train.warmup_epochs:
             weights = torch.ones(len(train))
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
-        found = []
+        estimates = []
 
         def loss(rows: Rows) -> Loss:
-            own, judged = self._batch_loss(train.batch(rows), weights[rows].to(train.device))
-            found.append(judged)
-            return own
+            cost, estimate = self._batch_loss(train.batch(rows), weights[rows].to(train.device))
+            estimates.append(estimate)
+            return cost
 
         mean = take_steps(self.learner, batches, loss, epoch)
         by_pair = torch.zeros(3, len(train))
-        by_pair[:, np.concatenate(batches)] = torch.cat(found, 1).cpu()
+        by_pair[:, np.concatenate(batches)] = torch.cat(estimates, 1).cpu()
         self._weigh(*by_pair)
         return {
             "loss": mean,
@@ -105,19 +104,19 @@ class Gsc(OneNetwork[GscSettings]):
         """Compute the loss of a batch.
 
         Returns:
-            The loss; and of each pair its InfoNCE, the probability of its halves for
-            each other, and the agreement of its structures.
+            The loss; and for each pair its InfoNCE, its matching probability, and the agreement
+            of its structures: the cosine of the image's with the caption's.
         """
         images = self.net.encode_images(batch.regions)
         captions = self.net.encode_captions(batch.tokens, batch.lengths)
         logs = log_matches(self.net.score(images, captions), self.method.temperature)
-        own = torch.stack([way.diagonal() for way in logs])
-        matching = -own.mean(0)
-        structures = [found * weights for found in self.compare(self.net, images, captions)]
-        inside = structure_loss(*structures)
-        loss = (weights * (matching + STRUCTURE_WEIGHT * inside)).mean()
-        agreement = structure_agreement(*structures)
-        return loss, torch.stack([matching, own.exp().mean(0), agreement]).detach().float()
+        logs_of_pairs = torch.stack([way.diagonal() for way in logs])
+        matching = -logs_of_pairs.mean(0)
+        first, second = (block * weights for block in self.compare(self.net, images, captions))
+        loss = (weights * (matching + STRUCTURE_WEIGHT * structure_loss(first, second))).mean()
+        agreement = functional.cosine_similarity(first, second, dim=1)
+        estimates = matching, logs_of_pairs.exp().mean(0), agreement
+        return loss, torch.stack(estimates).detach().float()
 
     def _weigh(
         self,
@@ -125,15 +124,15 @@ class Gsc(OneNetwork[GscSettings]):
         predictions: Float[Tensor, " pairs"],
         agreement: Float[Tensor, " pairs"],
     ) -> None:
-        """Take an epoch's estimates into the running averages; a weight is the smaller one."""
+        """Update the running averages with an epoch's estimates; the weight is the smaller one."""
         fit = torch.from_numpy(clean_posterior(-agreement.numpy(), self.train.seed)).float()
-        new = NEWEST_WEIGHT
-        prediction = new * predictions + (1 - new) * self.statistics["prediction"]
-        structure_fit = new * fit + (1 - new) * self.statistics["structure"]
-        clean_prob = torch.minimum(prediction, structure_fit)
+        new, averages = NEWEST_WEIGHT, self.statistics
+        prediction = new * predictions + (1 - new) * averages["prediction"]
+        structure = new * fit + (1 - new) * averages["structure"]
+        clean_prob = torch.minimum(prediction, structure)
         self.statistics = {
             "prediction": prediction,
-            "structure": structure_fit,
+            "structure": structure,
             "clean_prob": clean_prob,
             "is_clean": clean_prob > THRESHOLD,
             "loss": losses,
@@ -147,45 +146,34 @@ Structures = tuple[Block, Block]
 def network_structures(
     net: MatchingNetwork, images: ImageCodes, captions: CaptionCodes
 ) -> Structures:
-    """Compare images with images, and captions with captions, by the network that matches both.
+    """Return the network's similarities of images with images and of captions with captions.
 
-    Regions stand for words, and words for regions. It takes two more blocks of similarities.
+    The second image's regions take the place of words, the first caption's words that of regions.
 
     Differs:
-        The authors' code compares the regions of two images rank by rank; here each attends to
-        those of the other, as words do. In it, a caption's padding is masked; here it is filled
-        with the caption's own words (:func:`as_images`).
+        The authors' code compares the regions of two images rank by rank; here the regions of one
+        attend to those of the other, as words do. It masks the padding of captions; here padding is
+        replaced by the caption's own words (:func:`as_images`).
     """
     return net.score(images, as_captions(images)), net.score(as_images(captions), captions)
 
 
 def pooled_structures(_: MatchingNetwork, images: ImageCodes, captions: CaptionCodes) -> Structures:
-    """Compare images, and captions, by the cosines of their pooled vectors, at little cost.
-
-    The arguments are those of :func:`network_structures`.
-    """
-    vectors = unit(images.pooled), unit(captions.pooled)
-    of_images, of_captions = (own @ own.T for own in vectors)
-    return of_images, of_captions
-
-
-STRUCTURES: dict[str, Callable[[MatchingNetwork, ImageCodes, CaptionCodes], Structures]] = {
-    "network": network_structures,
-    "pooled": pooled_structures,
-}
-"""Ways to compare samples of one modality, by their name in the settings."""
+    """Return the cosines of the pooled vectors of images and of captions."""
+    image_vectors, caption_vectors = unit(images.pooled), unit(captions.pooled)
+    return image_vectors @ image_vectors.T, caption_vectors @ caption_vectors.T
 
 
 def as_captions(images: ImageCodes) -> CaptionCodes:
-    """Take regions for words."""
+    """Use regions as words."""
     lengths = torch.full((len(images.regions),), images.regions.shape[1])
     return CaptionCodes(images.regions, images.pooled, lengths)
 
 
 def as_images(captions: CaptionCodes) -> ImageCodes:
-    """Take words for regions, again from the first one where a caption is shorter than others.
+    """Use words as regions; captions that are shorter than the longest one repeat their words.
 
-    A caption whose words all come equally often is attended to as the caption itself is.
+    If each word comes equally often, attention gives the same result as without repetition.
     """
     lengths = captions.lengths[:, None]
     places = torch.arange(int(lengths.max())) % lengths
@@ -194,17 +182,10 @@ def as_images(captions: CaptionCodes) -> ImageCodes:
     return ImageCodes(words, captions.pooled)
 
 
-def structure_agreement(images: Block, captions: Block) -> PerPair:
-    """Compute the cosine of each pair's two structures: high where its halves lie alike."""
-    return functional.cosine_similarity(images, captions, dim=1)
-
-
 def structure_loss(images: Block, captions: Block) -> PerPair:
-    r"""InfoNCE of each image's structure with the captions' structures, in nats.
+    r"""Return the InfoNCE of each image's structure with the captions' structures, in nats.
 
     .. math:: -\log \mathrm{softmax}_j (G^I_i \cdot G^T_j)_i
-
-    The arguments are those of :func:`structure_agreement`.
 
     Source:
         GSC (Zhao et al., CVPR 2024); temperature and direction as in the authors' code.

@@ -1,4 +1,4 @@
-"""L2RM: mismatched pairs are rematched by optimal transport (Han et al., CVPR 2024)."""
+"""L2RM: rematching of noisy pairs by optimal transport (Han et al., CVPR 2024)."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -26,15 +26,19 @@ from pc2_baseline.modules.coteaching import (
     warm_up_batches,
 )
 from pc2_baseline.modules.division import divide_by_beta, require_clean
-from pc2_baseline.modules.learner import Learner, Step, add_prefix, rate, select_prefix, take_steps
+from pc2_baseline.modules.learner import Learner, Step, add_prefix, rate, select_prefix
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.networks.encoders import Block, Loss, PerPair
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import TRAINING, Sizes, State
 
+COST_LR = 2e-6
+"""Learning rate of the cost function; it drops with ``train.lr``."""
 COST_SHARE = 0.1
-"""Largest share of a clean batch that a step of the cost function takes."""
+"""Maximum share of a clean batch in a step of the cost function."""
+MASS = 0.1
+"""Rho: share of the mass of a noisy batch that is rematched."""
 _COST = "cost_function"
 _COST_STREAM = 3
 _FLOOR = 1e-10
@@ -42,14 +46,8 @@ _ITERATIONS = 1000
 _TOLERANCE = 1e-6
 
 
-MASS = 0.1
-"""Rho: share of a noisy batch that is rematched."""
-COST_LR = 2e-6
-"""Adam's learning rate of the cost function; it drops as ``train.lr`` does."""
-
-
 class L2rmSettings(TripletSettings, DivisionSettings, SoftmaxSettings):
-    """L2RM (Han et al., CVPR 2024): noisy pairs are rematched by partial optimal transport."""
+    """L2RM (Han et al., CVPR 2024): rematching of noisy pairs by partial optimal transport."""
 
     regularisation: PositiveFloat = Field(
         0.07,
@@ -57,28 +55,28 @@ class L2rmSettings(TripletSettings, DivisionSettings, SoftmaxSettings):
     )
     mask_diagonal: bool = Field(
         default=True,
-        description="Never rematch an image with the caption that it came with; false where most "
-        "noisy pairs may be matched after all, as on CC152K in the released code.",
+        description="Forbid to rematch an image with its own caption; false if most noisy pairs may"
+        " be matched (CC152K in the released code).",
     )
 
 
 class L2rm(OneNetwork[L2rmSettings]):
-    """One network: clean pairs by triplets, noisy ones by the plan that rematches them.
+    """One network: clean pairs learn with triplets, noisy ones with a plan that rematches them.
 
-    The warm-up learns all pairs by a symmetric cross-entropy. Every epoch ends with one evaluation
-    pass, whose mean-negative triplet losses a beta mixture divides. After the warm-up each step
-    takes a clean and a noisy batch: a small step of the cost function lowers the costs of some
-    clean pairs; then the network takes one step down the clean batch's triplet loss and the
-    divergence of the noisy batch's matches from the plan that the costs give.
+    The warm-up learns all pairs with a symmetric cross-entropy. Every epoch ends with one
+    evaluation pass; a beta mixture divides the pairs by their mean-negative triplet losses. After
+    the warm-up each step has a clean and a noisy batch. First a step of the cost function lowers
+    the costs of some clean pairs. Then the network takes a step down the clean batch's triplet loss
+    plus the divergence between the noisy batch's matches and its optimal plan.
 
     Source:
         L2RM (Han et al., CVPR 2024) and its code.
 
     Differs:
-        The authors' code puts the clean images that teach the cost function among those of a noisy
-        batch; a cost depends on its own row of similarities alone, so here only theirs are
-        computed. Smaller batches are kept instead of dropped. It lowers the learning rate to a
-        tenth again each time that ``train.lr_drop_epoch`` has passed. For its mixture see
+        The authors' code mixes the clean images that train the cost function with a noisy batch; a
+        cost depends only on its own row of similarities, so here only these rows are computed. It
+        drops smaller batches, which are kept here, and lowers the learning rate to a tenth after
+        every ``train.lr_drop_epoch`` epochs. For its mixture see
         :mod:`~pc2_baseline.modules.division`.
     """
 
@@ -86,12 +84,12 @@ class L2rm(OneNetwork[L2rmSettings]):
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         super().__init__(settings, sizes, device)
-        largest = max(3, self.train.batch)  # batches of two may take a third pair
+        largest = max(3, self.train.batch)  # batches of two may get a third pair
         self.cost = CostFunction(largest).to(device)
         self.cost_learner = Learner(self.cost, COST_LR, float("inf"), 0.0)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train for one epoch, then divide the pairs anew by their mean-negative triplet loss."""
+        """Train for one epoch, then divide the pairs by their mean-negative triplet losses."""
         factor = rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch)
         self.begin(epoch, factor)
         self.cost_learner.set_rate(factor)
@@ -112,7 +110,7 @@ class L2rm(OneNetwork[L2rmSettings]):
         return state | {TRAINING: state[TRAINING] | add_prefix(_COST, cost)}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Load a state, or its network alone."""
+        """Load a state, or only its network."""
         super().load_state_dict(state)
         if TRAINING in state:
             cost = select_prefix(state[TRAINING], _COST)
@@ -123,11 +121,10 @@ class L2rm(OneNetwork[L2rmSettings]):
         """Train for an epoch of the warm-up; return the mean loss of a batch."""
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
 
-        def loss(rows: Rows) -> Loss:
-            similarity = self.net.score_batch(train.batch(rows))
+        def loss(similarity: Block) -> Loss:
             return symmetric_cross_entropy(similarity, self.method.temperature).mean()
 
-        return take_steps(self.learner, batches, loss, epoch)
+        return self.take_steps(train, batches, loss, epoch)
 
     def _rematch(self, train: PairSet, epoch: int) -> float:
         """Train for an epoch after the warm-up; return the mean loss of a batch."""
@@ -136,8 +133,8 @@ class L2rm(OneNetwork[L2rmSettings]):
         hardest = epoch >= self.train.warmup_epochs + self.method.mean_epochs
         triplet = triplet_hardest if hardest else triplet_mean
         generator = stream(self.train.seed, epoch, 0, _COST_STREAM)
-        kinds = division.clean, [division.noisy]
-        batches = mixed_batches(*kinds, self.train.batch, self.train.seed, epoch, 0)
+        size, seed = self.train.batch, self.train.seed
+        batches = mixed_batches(division.clean, [division.noisy], size, seed, epoch, 0)
         losses = []
         for number, (clean, noisy) in enumerate(bar(batches, "train", len(batches))):
             self._learn_cost(train, clean, epoch, generator)
@@ -151,31 +148,31 @@ class L2rm(OneNetwork[L2rmSettings]):
         return float(np.mean(losses))
 
     def _noisy_loss(self, train: PairSet, noisy: Rows) -> Loss:
-        """Compute how far the matches of noisy pairs are from the plan that rematches them."""
+        """Return the divergence between the matches of noisy pairs and their optimal plan."""
         similarity = self.net.score_batch(train.batch(noisy))
         with torch.no_grad():
             cost = self.cost(similarity)
-            own = torch.eye(len(noisy), dtype=torch.bool, device=cost.device)
-            allowed = ~own if self.method.mask_diagonal else None
+            diagonal = torch.eye(len(noisy), dtype=torch.bool, device=cost.device)
+            allowed = ~diagonal if self.method.mask_diagonal else None
             plan = partial_plan(cost, MASS, self.method.regularisation, allowed)
         return rematching(similarity, plan, self.method.temperature).mean()
 
     def _learn_cost(
         self, train: PairSet, clean: Rows, epoch: int, generator: np.random.Generator
     ) -> None:
-        """Take a step of the cost function alone, down the costs of some clean pairs."""
-        most = max(1, int(COST_SHARE * len(clean)))
-        chosen = generator.permutation(len(clean))[: generator.integers(1, most, endpoint=True)]
+        """Take a step of the cost function down the costs of some clean pairs."""
+        limit = max(1, int(COST_SHARE * len(clean)))
+        places = generator.permutation(len(clean))[: generator.integers(1, limit, endpoint=True)]
         self.net.eval()
         with torch.no_grad():
             similarity = self.net.score(
-                self.net.encode_images(train.image_batch(train.image_of[clean[chosen]])),
+                self.net.encode_images(train.image_batch(train.image_of[clean[places]])),
                 self.net.encode_captions(*train.caption_batch(clean)),
             )
         self.net.train()
-        own = torch.from_numpy(chosen).to(similarity.device)[:, None]
-        costs = self.cost(similarity).gather(1, own)
-        self.cost_learner.step(costs.sum(), Step(epoch, 0, None, clean[chosen]))
+        columns = torch.from_numpy(places).to(similarity.device)[:, None]
+        costs = self.cost(similarity).gather(1, columns)
+        self.cost_learner.step(costs.sum(), Step(epoch, 0, None, clean[places]))
 
 
 def sinkhorn(
@@ -185,26 +182,24 @@ def sinkhorn(
     regularisation: float,
     allowed: Bool[Tensor, "rows columns"] | None = None,
 ) -> Float[Tensor, "rows columns"]:
-    r"""Solve optimal transport with entropic regularisation by Sinkhorn's iterations.
+    r"""Solve optimal transport with entropic regularisation by Sinkhorn iterations.
 
     .. math::
         \min_\pi \sum_{ij} \pi_{ij} C_{ij} + \varepsilon \sum_{ij} \pi_{ij} \log \pi_{ij},
         \quad \pi 1 = p,\ \pi^\top 1 = q
 
-    The iterations are done on logarithms and in float64, so that no small ``regularisation``
-    underflows.
+    The iterations use logarithms in float64, so that a small ``regularisation`` does not underflow.
 
     Args:
         cost: Cost of each cell.
         row_mass: :math:`p`, above 0.
-        column_mass: :math:`q`, above 0, with the same sum.
+        column_mass: :math:`q`, above 0, with the same sum as :math:`p`.
         regularisation: :math:`\varepsilon`, in units of cost.
-        allowed: Cells that may hold mass, one at least in each row and column; the others are 0 in
-            the plan. Default: all.
+        allowed: Cells that may have mass, at least one in each row and column; default: all.
 
     Returns:
-        The plan, in float64. The masses of its columns are exact, those of its rows are off by no
-        more than 1e-6, in sum, unless 1000 iterations were not enough.
+        The plan, in float64. Its columns have exactly their masses. Over its rows the error is at
+        most 1e-6 in total, unless 1000 iterations are not enough.
 
     Source:
         Cuturi, NeurIPS 2013; on logarithms Peyré and Cuturi, Computational Optimal Transport, 4.4.
@@ -213,15 +208,15 @@ def sinkhorn(
     kernel = -cost.double() / regularisation
     if allowed is not None:
         kernel = kernel.masked_fill(~allowed, -torch.inf)
-    of_rows, of_columns = torch.zeros_like(kernel[..., 0]), torch.zeros_like(kernel[..., 0, :])
+    u, v = torch.zeros_like(kernel[..., 0]), torch.zeros_like(kernel[..., 0, :])
     for _ in range(_ITERATIONS):
-        before = of_rows
-        of_rows = p.log() - (kernel + of_columns[..., None, :]).logsumexp(-1)
-        of_columns = q.log() - (kernel + of_rows[..., None]).logsumexp(-2)
-        off = (p * (before - of_rows).expm1().abs()).sum(-1)
-        if bool((off <= _TOLERANCE).all()):
+        before = u
+        u = p.log() - (kernel + v[..., None, :]).logsumexp(-1)
+        v = q.log() - (kernel + u[..., None]).logsumexp(-2)
+        error = (p * (before - u).expm1().abs()).sum(-1)
+        if bool((error <= _TOLERANCE).all()):
             break
-    return (kernel + of_rows[..., None] + of_columns[..., None, :]).exp()
+    return (kernel + u[..., None] + v[..., None, :]).exp()
 
 
 def partial_plan(
@@ -230,29 +225,29 @@ def partial_plan(
     regularisation: float,
     allowed: Bool[Tensor, "images captions"] | None = None,
 ) -> Float[Tensor, "images captions"]:
-    r"""Move a share of the mass of the images to the captions at the lowest cost.
+    r"""Return the plan that moves a share of the mass of the images to captions at the lowest cost.
 
-    Each of n images has 1/n of the mass and each of m captions takes 1/m. A dummy caption takes
-    what the images keep, :math:`1 - \rho`, and a dummy image sends what the captions go without,
-    so the plan is that of a whole transport without its last row and column.
+    Each of n images has mass 1/n, each of m captions can receive 1/m. A dummy caption receives the
+    mass that images keep, :math:`1 - \rho`, and a dummy image sends the mass that captions lack.
+    The result is the plan of this complete transport without its last row and column.
 
     Args:
         cost: 0 or more.
-        mass: :math:`\rho`, share of the mass that is moved, between 0 and 1.
+        mass: :math:`\rho`, share of the mass to move, in (0, 1).
         regularisation: As for :func:`sinkhorn`.
         allowed: As for :func:`sinkhorn`.
 
     Returns:
-        The plan. It sums to ``mass``, and to a trace more where ``regularisation`` is not small
-        against the highest cost.
+        The plan. It sums to ``mass``, or slightly more if ``regularisation`` is not small relative
+        to the highest cost.
 
     Source:
         L2RM (Han et al., CVPR 2024); dummies as in Chapel et al., NeurIPS 2020.
 
     Differs:
-        In the authors' code a dummy costs :math:`\xi = 100 \max C`, and :math:`2\xi + \max C` where
-        both meet. A constant added to a whole row or column changes no plan, so here a dummy costs
-        nothing, and :math:`\max C` where both meet: the same plan without the large numbers.
+        In the authors' code a dummy costs :math:`\xi = 100 \max C`, and both dummies together
+        :math:`2\xi + \max C`. A constant that is added to a row or column does not change the plan,
+        so here these costs are 0 and :math:`\max C`: the same plan without large numbers.
     """
     images, captions = cost.shape[-2:]
     padded = functional.pad(cost.double(), (0, 1, 0, 1))
@@ -266,7 +261,7 @@ def partial_plan(
 
 
 def rematching(similarity: Block, plan: Block, temperature: float) -> PerPair:
-    r"""Divergence of each image's and each caption's matches from a plan, the mean of both KL.
+    r"""Return the divergence between each pair's matches and a plan, the mean of both directions.
 
     .. math::
         \tfrac12 \sum_{\text{both ways}}
@@ -276,9 +271,9 @@ def rematching(similarity: Block, plan: Block, temperature: float) -> PerPair:
 
     Args:
         similarity: Rows images, columns captions.
-        plan: Mass that is moved from each image to each caption; scaled here to sum to 1 for each
-            image, and for each caption the other way, with a floor of 1e-10 before that.
-        temperature: As for :func:`~pc2_baseline.modules.contrastive.log_matches`, which makes P.
+        plan: Mass moved from each image to each caption. With a floor of 1e-10, it is scaled to sum
+            to 1 for each image, and in the other direction for each caption.
+        temperature: As for :func:`~pc2_baseline.modules.contrastive.log_matches`, which gives P.
     """
     by_image, by_caption = log_matches(similarity, temperature)
     floored = plan.clamp(min=_FLOOR)
@@ -294,10 +289,10 @@ class CostFunction(nn.Module):
 
     .. math:: C = \max(S W^\top + b,\ 0)
 
-    It starts as :math:`1 - S`, cut at 0.
+    Its initial value is :math:`\max(1 - S,\ 0)`.
 
     Differs:
-        The authors drop smaller batches; here one of n captions uses the first n rows and columns.
+        The authors drop smaller batches; here n captions use the first n rows and columns.
     """
 
     def __init__(self, size: int) -> None:
@@ -308,7 +303,7 @@ class CostFunction(nn.Module):
     def forward(
         self, similarity: Float[Tensor, "images captions"]
     ) -> Float[Tensor, "images captions"]:
-        """Compute the cost of each cell."""
+        """Return the cost of each cell."""
         count = similarity.shape[1]
         weight, bias = self.weight[:count, :count], self.bias[:count]
         return functional.relu(functional.linear(similarity, weight, bias))

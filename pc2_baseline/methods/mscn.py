@@ -1,7 +1,7 @@
 """MSCN: meta similarity correction network (Han et al., CVPR 2023)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, cast
@@ -59,81 +59,76 @@ _EDGE = 1e-3
 _FEWEST_META = 2
 _HEAD = "similarity.evaluate."
 _LR_DECAY = 0.1
-_META = 3  # part of the streams' names
+_META = 3  # last number in the names of streams
 _META_OPTIMISER = "meta_optimiser"
 _SHIFT = 1e-3
 _TINY = 1e-12
 
 
 class MscnSettings(TripletSettings):
-    """MSCN (Han et al., CVPR 2023): a last layer taught by pairs that are known to match."""
+    """MSCN (Han et al., CVPR 2023): a meta net trained on pairs that are known to match."""
 
     meta_share: Annotated[float, Field(gt=0, le=0.5)] = Field(
         0.02,
-        description="Largest share of the training pairs that is the meta set: drawn from those "
-        "that data.truth, or data.noise_file, calls matched, and not learned otherwise.",
+        description="Maximum share of the training pairs in the meta set. Its pairs are drawn from "
+        "those that data.truth or data.noise_file calls matched, and are not learned otherwise.",
     )
     meta_lr: NonNegativeFloat = Field(
-        17e-6, description="Adam's learning rate of the last layer after the warm-up."
+        17e-6, description="Learning rate of the meta net (the last layer) after the warm-up."
     )
 
     @property
     def takes_matched(self) -> str:
-        """What is done with pairs that are known to match."""
+        """Use of pairs that are known to match, for a message."""
         return "method mscn: takes its meta set from"
 
 
 @dataclass(frozen=True, slots=True)
 class MetaPairs:
-    """Images with captions that match, and as many that do not.
-
-    Attributes:
-        images: Rows of the images.
-        captions: Rows of the captions.
-        labels: 1 where they match, else 0.
-    """
+    """Rows of images and of captions, and labels: 1 for matches, 0 for mismatches."""
 
     images: Int[np.ndarray, " pairs"]
     captions: Int[np.ndarray, " pairs"]
     labels: PairValues
 
-    def __getitem__(self, place: Rows) -> "MetaPairs":
-        """Return some of them."""
-        return MetaPairs(self.images[place], self.captions[place], self.labels[place])
+    def __getitem__(self, places: Rows) -> "MetaPairs":
+        """Return a subset."""
+        return MetaPairs(self.images[places], self.captions[places], self.labels[places])
 
 
 class Mscn(CoTaught):
-    r"""Co-taught peers whose last layer is a small network that a meta set corrects.
+    r"""Two co-taught peers; a meta set corrects a small network that is their last layer.
 
-    The meta net :math:`\Theta` makes a similarity of the vector that SGR or SAF makes of a pair.
-    The meta set are pairs that are known to match, with as many random mismatches, drawn anew each
-    epoch. The warm-up learns all other pairs. After it, each step on pairs that the other peer
-    calls clean, with the margins of :func:`meta_margins`, is preceded by one of the meta net alone,
-    down the cross-entropy of the meta set at the network :math:`W` as it would be after the step:
+    The meta net :math:`\Theta` computes the similarity of a pair from its vector in SGR or SAF. The
+    meta set has pairs that are known to match, and the same number of random mismatches, drawn in
+    each epoch. The warm-up learns all other pairs. After it, a peer learns the pairs that the other
+    calls clean, with the margins of :func:`meta_margins`. Before each such step the meta net takes
+    one, down the cross-entropy of the meta set with the network :math:`W` as it would be after the
+    step:
 
     .. math::
         \hat W(\Theta) = W - \eta \nabla_W L(W, \Theta),\quad
         \Theta \leftarrow \Theta - \nabla_\Theta \mathrm{BCE}(\hat W(\Theta), \Theta)
 
-    A mixture of two beta distributions, begun as those of the meta set's matches and mismatches,
-    divides the pairs by their similarities. Noisy pairs are left out.
+    A mixture of two beta distributions divides the pairs by their similarities. It starts from the
+    distributions of the meta set's matches and mismatches. Noisy pairs are left out.
 
     Attributes:
-        statistics: What each peer's division saw; ``loss`` is one minus the similarity.
+        statistics: Statistics of each peer; ``loss`` is one minus the similarity.
 
     Source:
-        MSCN (Han et al., CVPR 2023) and its code, which the steps and the schedule are from.
+        MSCN (Han et al., CVPR 2023) and its code, for the steps and the schedule.
 
     Differs:
-        Its code differentiates through the step; here the mixed second derivative is a central
-        difference along the meta gradient of :math:`W` (as in DARTS, Liu et al., ICLR 2019), with
-        the same dropout at both ends. The meta set comes from the training pairs that a truth
-        calls matched. In the warm-up one norm clips both parts. Margins in the code belong to
-        the negative caption in one direction; here a margin is the query's. The second peer divides
-        before it learns from the first's division, so that both can be trained side by side. All
-        similarities outside [0.001, 0.999], not 0 and 1 alone, count as its ends in the mixture.
-        Clean is the component with the higher mean similarity, in the code the one that began as
-        the matches, whichever mean it ends with; see ``docs/departures.md``.
+        The authors' code differentiates through the step; here the mixed second derivative is a
+        central difference along the meta gradient of :math:`W` (as in DARTS, Liu et al., ICLR
+        2019), with the same dropout at both ends. The meta set comes from training pairs that a
+        truth calls matched. In the warm-up one norm clips both parts. Margins in the code are those
+        of the negative caption in one direction; here a margin is the query's. The second peer
+        divides before it learns from the first's division, so peers can be trained in parallel.
+        In the mixture, similarities are clipped to [0.001, 0.999]; the code only replaces 0 and 1.
+        The clean component is the one with the higher mean similarity; in the code it is the one
+        that started from the matches; see ``docs/departures.md``.
     """
 
     section = MscnSettings
@@ -150,45 +145,45 @@ class Mscn(CoTaught):
 
         model = cast(NodeSettings, settings.model)
         super().__init__(settings, device, partial(make, model))
-        exact = model.model_copy(update={"precision": "fp32"})  # a difference is taken
+        exact = model.model_copy(update={"precision": "fp32"})  # for finite differences
         self.aheads = [make(exact, group).to(device) for group in self.groups.groups]
         self.meta_learners = [
-            Learner(_evaluate(net), self.method.meta_lr, float("inf"), 0.0) for net in self.nets
+            Learner(_meta_net(net), self.method.meta_lr, float("inf"), 0.0) for net in self.nets
         ]
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train both peers for one epoch, then divide the pairs again."""
+        """Train both peers for one epoch, then divide the pairs."""
         self._is_meta[torch.from_numpy(self.meta_rows(train))] = True
         self._epoch = epoch
         return super().fit_epoch(train, epoch)
 
     def epoch_outputs(self) -> EpochOutputs:
-        """Return the divisions, and which pairs are the meta set, by which none is judged."""
-        found = super().epoch_outputs()
-        return {name: {**tensors, TAUGHT: self._is_meta} for name, tensors in found.items()}
+        """Return the divisions, and the meta set to exclude from their evaluation."""
+        outputs = super().epoch_outputs()
+        return {name: {**tensors, TAUGHT: self._is_meta} for name, tensors in outputs.items()}
 
     def state_dict(self) -> State:
         """Return networks, statistics and all optimisers of both peers."""
         state = super().state_dict()
-        own = self.groups.for_each_peer(lambda peer: self.meta_learners[peer].optimiser_state())
-        for name, held in zip(PEERS, own, strict=True):
-            state[TRAINING] |= add_prefix(f"{name}.{_META_OPTIMISER}", held)
+        states = self.groups.for_each_peer(lambda peer: self.meta_learners[peer].optimiser_state())
+        for name, tensors in zip(PEERS, states, strict=True):
+            state[TRAINING] |= add_prefix(f"{name}.{_META_OPTIMISER}", tensors)
         return state
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Load a state, or its networks alone."""
+        """Load a state, or only its networks."""
         super().load_state_dict(state)
         if TRAINING in state:
             for name, learner in zip(PEERS, self.meta_learners, strict=True):
                 learner.load_optimiser(select_prefix(state[TRAINING], f"{name}.{_META_OPTIMISER}"))
 
     def meta_rows(self, train: PairSet) -> Rows:
-        """Return the matching pairs of the meta set, the same in every epoch."""
+        """Return the matched pairs of the meta set, the same in every epoch."""
         matched = stream(self.train.seed, _META).permutation(train.matched_rows())
         return np.sort(matched[: max(_FEWEST_META, int(self.method.meta_share * len(train)))])
 
     def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Learn all pairs but the meta set, in batches of twice the size, with mean negatives."""
+        """Train on all pairs but the meta set, in batches of double size, with mean negatives."""
         self.begin(epoch, peer, 1.0)
         net, margin, seed = self.nets[peer], self.method.margin, self.train.seed
         pairs = np.setdiff1d(np.arange(len(train)), self.meta_rows(train))
@@ -197,12 +192,11 @@ class Mscn(CoTaught):
         def loss(rows: Rows) -> Loss:
             return full_margin_loss(net.score_batch(train.batch(rows)), margin).sum()
 
-        return {
-            "loss": take_steps(self.learners[peer], batches, loss, epoch, PEERS[peer], "warm-up")
-        }
+        learner, name = self.learners[peer], PEERS[peer]
+        return {"loss": take_steps(learner, batches, loss, epoch, name, "warm-up")}
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Learn the pairs that the other peer calls clean, the meta net beforehand."""
+        """Train on the other peer's clean pairs; before each step, correct the meta net."""
         since, name, seed = epoch - self.train.warmup_epochs, PEERS[peer], self.train.seed
         learner = self.learners[peer]
         if not since:
@@ -210,65 +204,64 @@ class Mscn(CoTaught):
         factor = stepped_rate(since, self.train.lr_drop_epoch, _LR_DECAY)
         self.begin(epoch, peer, factor)
         self.meta_learners[peer].set_rate(factor)
-        kept, meta = self.teacher(peer).division, self.meta_rows(train)
-        is_learned = kept.is_clean.copy()
-        is_learned[meta] = False
-        require_clean(Division(kept.clean_prob, is_learned))
-        batches = cut(
-            np.flatnonzero(is_learned), self.train.batch, stream(seed, epoch, peer, CLEAN)
-        )
+        division, meta_rows = self.teacher(peer).division, self.meta_rows(train)
+        is_learned = division.is_clean.copy()
+        is_learned[meta_rows] = False
+        require_clean(Division(division.clean_prob, is_learned))
+        learned, size = np.flatnonzero(is_learned), self.train.batch
+        batches = cut(learned, size, stream(seed, epoch, peer, CLEAN))
         draw = stream(seed, epoch, peer, _META)
-        asked = draw_meta_pairs(train, meta, draw)
-        places = cycle_batches(np.arange(len(asked.labels)), self.train.batch, draw)
+        meta_pairs = draw_meta_pairs(train, meta_rows, draw)
+        places = cycle_batches(np.arange(len(meta_pairs.labels)), size, draw)
         losses = []
         for number, rows in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             step = Step(epoch, number, name, rows)
-            meta_loss = self._correct(train, step, peer, asked[next(places)])
+            meta_loss = self._correct(train, step, peer, meta_pairs[next(places)])
             similarity = self.nets[peer].score_batch(train.batch(rows))
             loss = self._loss(similarity, since)
-            with held(_evaluate(self.nets[peer])):
+            with without_gradients(_meta_net(self.nets[peer])):
                 losses.append((learner.step(loss, step), meta_loss))
         mean, meta_mean = mean_losses(losses)
         return {"loss": mean, "meta_loss": meta_mean}
 
     def _loss(self, similarity: Block, since: int) -> Loss:
-        """Return the loss of clean pairs, from whose margins nothing is learned."""
+        """Return the loss of clean pairs; their margins have no gradient."""
         margins = meta_margins(similarity.detach().diagonal(), self.method.margin)
         triplet = triplet_hardest if since >= self.method.mean_epochs else triplet_mean
         return triplet(similarity, margins).sum()
 
-    def _correct(self, train: PairSet, step: Step, peer: int, asked: MetaPairs) -> float:
-        """Take a step of the meta net alone, down the meta loss one step ahead; return that."""
+    def _correct(self, train: PairSet, step: Step, peer: int, meta_pairs: MetaPairs) -> float:
+        """Take a step of the meta net down the meta loss one step ahead; return this loss."""
         net, ahead, learner = self.nets[peer], self.aheads[peer], self.learners[peer]
         batch, since = train.batch(step.pair_index), step.epoch - self.train.warmup_epochs
 
         def codes() -> tuple[ImageCodes, CaptionCodes]:
-            seed_torch(self.train.seed, len(PEERS) + peer, step.epoch, step.batch)  # one dropout
+            seed_torch(self.train.seed, len(PEERS) + peer, step.epoch, step.batch)  # same dropout
             captions = ahead.encode_captions(batch.tokens, batch.lengths)
             return ahead.encode_images(batch.regions), captions
 
         def meta_loss() -> Loss:
-            labels = torch.from_numpy(asked.labels).to(self.device, torch.float32)
-            logits = score_meta_pairs(ahead, train, asked)
+            labels = torch.from_numpy(meta_pairs.labels).to(self.device, torch.float32)
+            logits = score_meta_pairs(ahead, train, meta_pairs)
             return functional.binary_cross_entropy_with_logits(logits, labels)
 
         lr = learner.optimiser.param_groups[0]["lr"]
         loss = partial(self._loss, since=since)
         value, gradients = meta_gradients((net, ahead), lr, codes, loss, meta_loss)
-        parts = zip(_evaluate(net).parameters(), gradients, strict=True)
-        slope = torch.stack([(own * gradient).sum() for own, gradient in parts]).sum()
+        both = zip(_meta_net(net).parameters(), gradients, strict=True)
+        slope = torch.stack([(weight * gradient).sum() for weight, gradient in both]).sum()
         return self.meta_learners[peer].step(value + slope - slope.detach(), step)
 
     def _divide(self, train: PairSet, peer: int) -> DividedPairs:
-        """Divide the pairs by a mixture of betas, begun as those of the meta set."""
+        """Divide the pairs by a mixture of betas that starts from those of the meta set."""
         draw = stream(self.train.seed, self._epoch, peer, _META)
-        asked = draw_meta_pairs(train, self.meta_rows(train), draw)
-        own = MetaPairs(train.image_of, np.arange(len(train)), np.ones(len(train)))
-        losses, known = (self._losses(train, peer, pairs) for pairs in (own, asked))
-        return DividedPairs(losses, divide_by_known(losses, known, asked.labels))
+        meta_pairs = draw_meta_pairs(train, self.meta_rows(train), draw)
+        all_pairs = MetaPairs(train.image_of, np.arange(len(train)), np.ones(len(train)))
+        losses, meta = (self._distances(train, peer, pairs) for pairs in (all_pairs, meta_pairs))
+        return DividedPairs(losses, divide_by_known(losses, meta, meta_pairs.labels))
 
-    def _losses(self, train: PairSet, peer: int, pairs: MetaPairs) -> PairValues:
-        """Return one less the similarity of pairs, in evaluation mode."""
+    def _distances(self, train: PairSet, peer: int, pairs: MetaPairs) -> PairValues:
+        """Return one minus the similarity of each pair, in evaluation mode."""
         net, blocks = self.nets[peer], cut(np.arange(len(pairs.labels)), BLOCK)
         net.eval()
         with torch.inference_mode():
@@ -276,17 +269,17 @@ class Mscn(CoTaught):
                 score_meta_pairs(net, train, pairs[rows])
                 for rows in bar(blocks, f"divide {PEERS[peer]}", len(blocks))
             ]
-        losses: np.ndarray = torch.cat(logits).float().neg().sigmoid().cpu().numpy()
-        return losses
+        distances: np.ndarray = torch.cat(logits).float().neg().sigmoid().cpu().numpy()
+        return distances
 
 
 def meta_net(width: int) -> nn.Sequential:
-    """Build what makes a logit of the vector of a pair."""
+    """Build the network that computes the logit of a pair from its vector."""
     return nn.Sequential(nn.Linear(width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
 
 
 def meta_margins(similarity: PerPair, margin: float) -> PerPair:
-    r"""Return the margins of pairs by their similarities :math:`p`, in [0, 1].
+    r"""Return the margins of pairs with similarities :math:`p`, in [0, 1].
 
     .. math:: \hat\alpha = \frac{p^2}{p^2 + (1 - p)^2}\,\alpha
     """
@@ -295,10 +288,10 @@ def meta_margins(similarity: PerPair, margin: float) -> PerPair:
 
 
 def draw_meta_pairs(train: PairSet, rows: Rows, generator: np.random.Generator) -> MetaPairs:
-    """Put beside matching pairs as many random captions, each with a random image but its own."""
+    """Return matched pairs, then as many random captions, each with the image of another pair."""
     captions = generator.choice(len(train), len(rows), replace=False)
-    away = generator.integers(1, train.images, len(rows))
-    images = (train.image_of[captions] + away) % train.images
+    offsets = generator.integers(1, train.images, len(rows))
+    images = (train.image_of[captions] + offsets) % train.images
     labels = np.repeat([1.0, 0.0], len(rows))
     return MetaPairs(np.append(train.image_of[rows], images), np.append(rows, captions), labels)
 
@@ -313,20 +306,19 @@ def score_meta_pairs(
 
 
 @torch.no_grad()
-def vectors(
+def pair_vectors(
     similarity: Similarity, images: ImageCodes, captions: CaptionCodes
 ) -> Float[Tensor, "images captions node"]:
-    """Return the vector of each pair of a block that its logit is made of."""
-    found: list[Tensor] = []
-    hook = similarity.evaluate.register_forward_pre_hook(lambda _, given: found.append(given[0]))
-    group, similarity.group = similarity.group, ALONE  # all of the block on each rank
+    """Return the vector of each pair of a block: the input of the meta net."""
+    chunks: list[Tensor] = []
+    group, similarity.group = similarity.group, ALONE  # the complete block on each rank
     try:
-        similarity(images, captions)
+        with similarity.evaluate.register_forward_pre_hook(lambda _, args: chunks.append(args[0])):
+            similarity(images, captions)
     finally:
-        hook.remove()
         similarity.group = group
     order = torch.argsort(captions.lengths, stable=True)
-    return torch.cat(found, 1)[:, torch.argsort(order).to(found[0].device)]
+    return torch.cat(chunks, 1)[:, torch.argsort(order).to(chunks[0].device)]
 
 
 def meta_gradients(
@@ -336,7 +328,7 @@ def meta_gradients(
     loss: Callable[[Tensor], Tensor],
     meta_loss: Callable[[], Tensor],
 ) -> tuple[Loss, list[Tensor]]:
-    r"""Return the meta loss one step ahead, and its gradient by the weights of the meta net.
+    r"""Return the meta loss one step ahead and its gradient with respect to the meta net.
 
     .. math::
         \nabla_\Theta M(W - \eta \nabla_W L, \Theta) = \partial_\Theta M
@@ -344,14 +336,15 @@ def meta_gradients(
         \quad \dot v = \frac{v(W + \epsilon m) - v(W - \epsilon m)}{2 \epsilon},
         \ m = \partial_W M
 
-    The meta net makes similarities of the vectors :math:`v` of pairs. A difference of these, which
-    have no jumps, is smooth where one of gradients is not: the loss, and the meta net, have kinks.
+    The meta net computes similarities from the vectors :math:`v` of pairs. The difference is taken
+    of these vectors, which are smooth in :math:`W`; the gradients of the loss and of the meta net
+    have jumps.
 
     Args:
-        nets: The network, which stays as it is, and one built alike, which takes the step.
+        nets: Network, which does not change, and a second one, which takes the step.
         lr: :math:`\eta`.
-        encode: Encodes the pairs of :math:`L` by the second network, with the same dropout.
-        loss: Returns :math:`L` by similarities.
+        encode: Encodes the pairs of :math:`L` with the second network and the same dropout.
+        loss: Returns :math:`L` from similarities.
         meta_loss: Returns :math:`M` of the second network.
     """
     net, ahead = nets
@@ -359,26 +352,26 @@ def meta_gradients(
     ahead.train()
     ahead.similarity.few_active = net.similarity.few_active
     start, moving = (
-        [own for name, own in each.named_parameters() if not name.startswith(_HEAD)]
+        [weight for name, weight in each.named_parameters() if not name.startswith(_HEAD)]
         for each in nets
     )
-    head, group = _evaluate(ahead), ahead.similarity.group
+    head, group = _meta_net(ahead), ahead.similarity.group
     similarity = ahead.score(*encode())
     scores = similarity.detach().requires_grad_()
     (slopes,) = torch.autograd.grad(loss(scores), scores)
     ahead.zero_grad()
     similarity.backward(slopes)  # type: ignore[no-untyped-call]
     group.sum_gradients(ahead.shared_parameters())
-    _move(moving, start, [_gradient(own) for own in moving], -lr)
+    _move(moving, start, [_gradient(weight) for weight in moving], -lr)
     value = meta_loss()
     ahead.zero_grad()
     value.backward()  # type: ignore[no-untyped-call]
-    uphill, direct = ([_gradient(own) for own in each] for each in (moving, head.parameters()))
-    length = torch.stack([own.norm() for own in uphill]).norm().clamp(min=_TINY)
+    uphill, direct = ([_gradient(one) for one in each] for each in (moving, head.parameters()))
+    length = torch.stack([gradient.norm() for gradient in uphill]).norm().clamp(min=_TINY)
     ends = []
-    for way in (_SHIFT, -_SHIFT):
-        _move(moving, start, uphill, way / length)
-        ends.append(vectors(cast(Similarity, ahead.similarity), *encode()))
+    for shift in (_SHIFT, -_SHIFT):
+        _move(moving, start, uphill, shift / length)
+        ends.append(pair_vectors(cast(Similarity, ahead.similarity), *encode()))
     middle, along = (ends[0] + ends[1]) / 2, (ends[0] - ends[1]) * (length / (2 * _SHIFT))
     middle.requires_grad_()
     plane = (slopes * head(middle).squeeze(-1).sigmoid()).sum()
@@ -386,58 +379,53 @@ def meta_gradients(
     through = torch.autograd.grad(
         (steep * along).sum(), list(head.parameters()), materialize_grads=True
     )
-    return value.detach(), [own - lr * other for own, other in zip(direct, through, strict=True)]
+    return value.detach(), [one - lr * other for one, other in zip(direct, through, strict=True)]
 
 
 def divide_by_known(
-    losses: PairValues, known: Float[np.ndarray, " known"], labels: Float[np.ndarray, " known"]
+    losses: PairValues, meta: Float[np.ndarray, " meta"], labels: Float[np.ndarray, " meta"]
 ) -> Division:
-    """Divide pairs by a mixture of two betas, begun as those of pairs that are known.
+    """Divide pairs by a mixture of two betas that starts from those of the meta set.
 
     Args:
-        losses: One less the similarity of each pair.
-        known: The same of pairs that are known.
-        labels: 1 where these match, else 0.
+        losses: One minus the similarity of each pair.
+        meta: One minus the similarity of each pair of the meta set.
+        labels: 1 for matches of the meta set, 0 for mismatches.
     """
-    scaled(losses)  # refuses losses that are not finite, or all the same
-    inside, own = (
-        np.clip(values.astype(np.float64), _EDGE, 1 - _EDGE) for values in (losses, known)
-    )
-    shapes = np.array([moments(own[labels == label]) for label in (1, 0)])
-    return by_posterior(posterior_from(inside, shapes), losses)
+    scaled(losses)  # fails if losses are not finite, or all equal
+    values, starts = (np.clip(part.astype(np.float64), _EDGE, 1 - _EDGE) for part in (losses, meta))
+    shapes = np.array([moments(starts[labels == label]) for label in (1, 0)])
+    return by_posterior(posterior_from(values, shapes), losses)
 
 
 @contextmanager
-def held(module: nn.Module) -> Iterator[None]:
-    """Keep a module as it is while others take a step: its gradients are dropped."""
+def without_gradients(module: nn.Module) -> Iterator[None]:
+    """Drop the gradients of a module, so that a step does not change it."""
 
-    def drop(parameter: Tensor) -> None:
-        parameter.grad = None
+    def drop(weight: Tensor) -> None:
+        weight.grad = None
 
-    hooks = [
-        own.register_post_accumulate_grad_hook(drop)  # type: ignore[no-untyped-call]
-        for own in module.parameters()
-    ]
-    try:
+    with ExitStack() as hooks:
+        for weight in module.parameters():
+            hooks.enter_context(weight.register_post_accumulate_grad_hook(drop))  # type: ignore[no-untyped-call]
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
-def _evaluate(net: MatchingNetwork) -> nn.Module:
+def _meta_net(net: MatchingNetwork) -> nn.Module:
     return cast(nn.Module, net.similarity.evaluate)
 
 
 @torch.no_grad()
 def _move(
-    moving: Sequence[Tensor], start: Sequence[Tensor], way: Sequence[Tensor], by: float | Tensor
+    moving: Sequence[Tensor],
+    start: Sequence[Tensor],
+    direction: Sequence[Tensor],
+    by: float | Tensor,
 ) -> None:
-    """Put parameters ``by`` times a way from where they started."""
-    for own, origin, direction in zip(moving, start, way, strict=True):
-        own.copy_(origin + by * direction)
+    """Set weights to their start plus ``by`` times a direction."""
+    for weight, origin, step in zip(moving, start, direction, strict=True):
+        weight.copy_(origin + by * step)
 
 
-def _gradient(parameter: Tensor) -> Tensor:
-    found = parameter.grad
-    return torch.zeros_like(parameter) if found is None else found.clone()
+def _gradient(weight: Tensor) -> Tensor:
+    return torch.zeros_like(weight) if weight.grad is None else weight.grad.clone()

@@ -6,13 +6,11 @@ import torch
 
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.methods.relabelling import (
-    Labelling,
     Labels,
     Relabelling,
     RelabellingSettings,
     anchors,
     closeness,
-    learn_labelled,
 )
 from pc2_baseline.modules.coteaching import DividedPairs, Rows, full_margin_loss
 from pc2_baseline.modules.division import divide
@@ -26,70 +24,59 @@ class NcrSettings(RelabellingSettings):
 
 
 class Ncr(Relabelling[NcrSettings]):
-    r"""Co-taught peers that learn pairs by labels which the networks themselves predict.
+    r"""Two co-taught peers; the networks predict the labels of the pairs.
 
-    The label of a clean pair is :math:`w + (1 - w)\,p`, with the clean probability :math:`w` of the
-    other peer's division and the prediction :math:`p` of the network that is trained. The label of
-    a noisy pair is the mean of both networks' predictions.
+    The label of a clean pair is :math:`w + (1 - w)\,p`: :math:`w` is its clean probability in the
+    other peer's division, :math:`p` the prediction of the network in training. The label of a noisy
+    pair is the mean of both networks' predictions. The warm-up has mean negatives and one margin.
 
     Source:
         NCR (Huang et al., NeurIPS 2021).
 
     Differs:
-        The released code learns from noisy pairs in the second half of the epochs alone, and takes
-        a step for each kind of pairs (``method.noisy_from_epoch``, ``method.steps``). Its clean
-        labels become a matrix by broadcasting, so that a hinge mixes two pairs, and its noisy
-        margins belong to the negative image in one direction; here a margin is the query's.
-        Dividing batches have one order a run.
+        The released code learns from noisy pairs only in the second half of the epochs, in a step
+        of their own (``method.noisy_from_epoch``, ``method.steps``). Its clean labels become a
+        matrix by broadcasting, so a hinge mixes two pairs; its noisy margins are those of the
+        negative image in one direction. Here a margin is the query's. Batches for the division have
+        the same order in every epoch.
     """
 
     section = NcrSettings
 
-    def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Train a peer on all pairs, with mean negatives and one margin."""
-        self.begin(epoch, peer, 1.0)
-        margin, net = self.method.margin, self.nets[peer]
-
-        def loss(rows: Rows) -> Loss:
-            return full_margin_loss(net.score_batch(train.batch(rows)), margin).sum()
-
-        return self.warm_up(train, epoch, peer, loss)
+    def warm_up_loss(self, similarity: Block) -> Loss:
+        """Return the loss of a batch of the warm-up: mean negatives, one margin."""
+        return full_margin_loss(similarity, self.method.margin).sum()
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train a peer with rectified labels."""
-        return learn_labelled(
-            self, train, epoch, peer, Labelling(partial(self.labels, train, peer))
-        )
+        return self.learn_labelled(train, epoch, peer)
 
     def labels(self, train: PairSet, peer: int, clean: Rows, noisy: Rows) -> Labels:
         """Rectify the labels of a batch."""
-        margin, own = self.method.margin, self.nets[peer]
-        predicted = predicted_labels(own.score_batch(train.batch(clean)), margin)
+        margin, net = self.method.margin, self.nets[peer]
+        predicted = predicted_labels(net.score_batch(train.batch(clean)), margin)
         clean_prob = torch.from_numpy(self.teacher(peer).division.clean_prob[clean])
         clean_prob = clean_prob.to(predicted)
         rectified = clean_prob + (1 - clean_prob) * predicted
         if not len(noisy):
             return rectified, rectified[:0]
         pairs = train.batch(noisy)
-        both = [
-            predicted_labels(net.score_batch(pairs), margin) for net in (own, self.others[peer])
-        ]
-        return rectified, (both[0] + both[1]) / 2
+        scores = [network.score_batch(pairs) for network in (net, self.others[peer])]
+        first, second = (predicted_labels(similarity, margin) for similarity in scores)
+        return rectified, (first + second) / 2
 
     def _divide(self, train: PairSet, peer: int) -> DividedPairs:
         """Divide the pairs by a mixture of two Gaussians over their losses."""
-        losses = self.losses(train, peer, self.method.margin, self.method.division_batch)
+        loss = partial(full_margin_loss, margin=self.method.margin)
+        losses = self.losses(train, peer, loss, self.method.division_batch)
         return DividedPairs(losses, divide(losses, self.train.seed))
 
 
 def predicted_labels(similarity: Block, margin: float) -> PerPair:
-    """Predict the label of each pair of a batch: its closeness, in units of the batch's highest.
+    """Predict the label of each pair of a batch, in [0, 1]: its closeness relative to the anchors'.
 
-    The arguments are those of :func:`~pc2_baseline.methods.relabelling.closeness`.
-
-    Returns:
-        In [0, 1]; 1 from the mean closeness of the
-        :func:`~pc2_baseline.methods.relabelling.anchors` on.
+    See :func:`~pc2_baseline.methods.relabelling.closeness`; pairs that are as close as the mean of
+    the :func:`~pc2_baseline.methods.relabelling.anchors` or closer have label 1.
     """
     close = closeness(similarity, margin)
     return (close / close[anchors(close)].mean().clamp(min=_TINY)).clamp(max=1)

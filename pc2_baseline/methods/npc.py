@@ -1,4 +1,4 @@
-"""NPC: pairs weigh by what learning them does to clean pairs (Zhang et al., AAAI 2024)."""
+"""NPC: pairs weighted by the effect of their step on clean pairs (Zhang et al., AAAI 2024)."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -28,51 +28,48 @@ from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import TRAINING, Sizes, State
 
+BANK_THRESHOLD = 0.9
+"""Clean probability above which a pair enters the memory bank."""
 _AHEAD = "ahead"
 _BANK = ("image_entry", "caption_entry")
 _FEWEST = 2
 _TINY = 1e-12
 
 
-BANK_THRESHOLD = 0.9
-"""Clean probability above which a pair enters the memory bank."""
-
-
 class NpcSettings(SoftmaxSettings, DivisionSettings):
-    """NPC (Zhang et al., AAAI 2024): pairs weigh by what learning them does to clean pairs."""
+    """NPC (Zhang et al., AAAI 2024): pairs weighted by the effect of their step on clean pairs."""
 
 
 class Npc(OneNetwork[NpcSettings]):
-    r"""One network; the weight of a pair is what a step on its batch does to clean pairs near it.
+    r"""One network; a pair's weight is the effect of its batch's step on nearby clean pairs.
 
-    The warm-up learns all pairs by InfoNCE. A mixture over its losses then chooses the surely clean
-    pairs, the memory bank, which stays as it is. Each pair has two entries in it: the pair with
-    the nearest image, and the one with the nearest caption, by the network's pooled vectors.
+    The warm-up learns all pairs with InfoNCE. A mixture over these losses then selects the most
+    certain clean pairs as the memory bank, which does not change later. Each pair has two entries
+    in the bank: the pair with the nearest image and the pair with the nearest caption, by the
+    network's pooled vectors.
 
-    Before each step, a copy of the network takes the step by itself, all pairs of weight 1; the
-    losses of the entries before and after it are the pairs' :func:`confidence`. The network then
-    learns
+    Before each step, a copy of the network takes this step with all weights 1; :func:`confidence`
+    computes the weights from the losses of the entries before and after it. The loss is
 
     .. math::
         \frac{1}{n} \sum_i \big[ w_i L_i + L(m^I_i) + L(m^T_i) \big]
 
-    with the InfoNCE :math:`L` of each pair in its batch, and of each entry among the entries of the
-    same kind.
+    with the InfoNCE :math:`L` of each pair in its batch, of each image entry among the image
+    entries, and of each caption entry among the caption entries.
 
     Attributes:
-        statistics: ``loss``, ``clean_prob`` and ``is_clean`` of the last warm-up epoch that was
-            judged; the pairs' ``image_entry`` and ``caption_entry`` by pair_index; and the
-            ``weight`` of each pair in the last epoch.
+        statistics: By pair_index: ``loss``, ``clean_prob`` and ``is_clean`` of the last evaluated
+            warm-up epoch; ``image_entry`` and ``caption_entry``; ``weight`` in the last epoch.
 
     Source:
         NPC (Zhang et al., AAAI 2024), whose network is a pre-trained CLIP; weights, threshold and
-        entries (a pair of the bank is its own) as in the authors' code.
+        entries (the entry of a pair of the bank is itself) as in the authors' code.
 
     Differs:
-        The authors' code weighs the mean loss of a batch by the mean of its weights, and computes
-        the losses of the entries without gradient, so that nothing is learned from the bank; here
-        both are as in the paper. Its mixture is fitted to the losses as they are, and its keys are
-        no unit vectors. See ``docs/departures.md``.
+        The authors' code multiplies the mean loss of a batch by its mean weight, and computes the
+        losses of the entries without gradient, so nothing is learned from the bank; here both are
+        as in the paper. Its mixture is fitted to unscaled losses, and its keys are not unit
+        vectors. See ``docs/departures.md``.
     """
 
     section = NpcSettings
@@ -86,7 +83,7 @@ class Npc(OneNetwork[NpcSettings]):
         )
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train for one epoch; make the memory bank anew after those of the warm-up."""
+        """Train for one epoch; rebuild the memory bank after each epoch of the warm-up."""
         warmup = self.train.warmup_epochs
         factor = rate(epoch, warmup, self.train.lr_drop_epoch)
         self.begin(epoch, factor)
@@ -114,13 +111,13 @@ class Npc(OneNetwork[NpcSettings]):
         return figures
 
     def state_dict(self) -> State:
-        """Return the network, the optimisers of it and of its copy, and the statistics."""
+        """Return the network, its optimiser and the copy's, and the statistics."""
         state = super().state_dict()
         ahead = add_prefix(_AHEAD, self.ahead_learner.optimiser_state())
         return state | {TRAINING: state[TRAINING] | ahead}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Load a state, or its network alone."""
+        """Load a state, or only its network."""
         super().load_state_dict(state)
         if TRAINING in state:
             self.ahead_learner.load_optimiser(select_prefix(state[TRAINING], _AHEAD))
@@ -129,19 +126,19 @@ class Npc(OneNetwork[NpcSettings]):
         return info_nce(net.score_batch(train.batch(rows)), self.method.temperature)
 
     def _entries(self, rows: Rows) -> list[Rows]:
-        """Return the entries of some pairs: by image, then by caption."""
+        """Return the image entries and the caption entries of pairs."""
         return [self.statistics[name][rows].numpy() for name in _BANK]
 
     def _weighed_loss(self, train: PairSet, rows: Rows, weights: PerPair) -> Loss:
-        """Compute the loss of a batch and of its entries in the memory bank."""
-        own = weights * self._losses(self.net, train, rows)
+        """Return the loss of a batch and of its entries in the memory bank."""
+        costs = weights * self._losses(self.net, train, rows)
         bank = [self._losses(self.net, train, entries) for entries in self._entries(rows)]
-        return torch.stack([own, *bank]).sum(0).mean()
+        return torch.stack([costs, *bank]).sum(0).mean()
 
     def _weigh(self, train: PairSet, step: Step) -> PerPair:
-        """Weigh the pairs of a batch by a step that the copy of the network takes on them.
+        """Return the weights of a batch, from a step that the copy of the network takes on it.
 
-        In evaluation mode: with a dropout of its own it would harm or help entries by chance.
+        The copy is in evaluation mode: its own dropout would add noise to the weights.
         """
         before = self._bank_losses(self.net, train, step.pair_index)
         self.ahead.load_state_dict(self.net.state_dict())
@@ -155,13 +152,13 @@ class Npc(OneNetwork[NpcSettings]):
     def _bank_losses(
         self, net: MatchingNetwork, train: PairSet, rows: Rows
     ) -> Float[Tensor, "2 batch"]:
-        """Compute the losses of some pairs' entries in evaluation mode."""
+        """Return the losses of the entries of pairs, in evaluation mode."""
         net.eval()
-        return torch.stack([self._losses(net, train, own) for own in self._entries(rows)]).float()
+        return torch.stack([self._losses(net, train, part) for part in self._entries(rows)]).float()
 
     @torch.no_grad()
     def _remember(self, train: PairSet) -> None:
-        """Divide the pairs, and find the entries of each in the memory bank of clean ones."""
+        """Divide the pairs, build the memory bank, and find each pair's entries in it."""
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
         loss = partial(info_nce, temperature=self.method.temperature)
         losses = pair_losses(self.net, train, batches, loss, "divide")
@@ -180,44 +177,44 @@ class Npc(OneNetwork[NpcSettings]):
         ]
         vectors = torch.cat(images)[image_of], torch.cat(captions)
         self.statistics = DividedPairs(losses, division).to_tensors() | {
-            name: nearest(own, entries) for name, own in zip(_BANK, vectors, strict=True)
+            name: nearest(side, entries) for name, side in zip(_BANK, vectors, strict=True)
         }
 
 
 def evaluate(net: nn.Module) -> None:
-    """Set evaluation mode, in which a step can be taken: cuDNN differentiates no GRU in it."""
+    """Set evaluation mode but for GRUs: cuDNN cannot differentiate them in this mode."""
     net.eval()
     for part in net.modules():
         if isinstance(part, nn.GRU):
-            part.train()  # the same, as none drops anything
+            part.train()  # changes nothing: no GRU here has dropout
 
 
 def nearest(
     vectors: Float[Tensor, "pairs dim"], entries: Int[Tensor, " entries"]
 ) -> Int[Tensor, " pairs"]:
-    """Find the entry nearest to each pair by the product of their unit vectors, on the CPU."""
+    """Return the entry nearest to each pair, by the dot product of unit vectors, on the CPU."""
     entries = entries.to(vectors.device)
     bank = vectors[entries].T
-    found = torch.cat([(block @ bank).argmax(1) for block in torch.split(vectors, BLOCK)])
-    return entries[found].cpu()
+    places = torch.cat([(block @ bank).argmax(1) for block in torch.split(vectors, BLOCK)])
+    return entries[places].cpu()
 
 
 def confidence(
     before: Float[Tensor, "entries batch"], after: Float[Tensor, "entries batch"]
 ) -> PerPair:
-    r"""Weigh pairs by the losses of their entries before and after a step.
+    r"""Return the weights of pairs from the losses of their entries before and after a step.
 
     .. math::
         r = \frac12 \Big( \frac{L(m^I)}{L'(m^I)} + \frac{L(m^T)}{L'(m^T)} \Big), \qquad
         w = \begin{cases} \tanh r & r < 1 \\ 1 & r \ge 1 \end{cases}
 
-    A pair that harms its entries weighs :math:`\tanh 1 = 0.76` at most, others 1.
+    A pair whose step increases these losses has at most weight :math:`\tanh 1 = 0.76`, others 1.
 
     Source:
         NPC (Zhang et al., AAAI 2024).
 
     Differs:
-        Losses have a floor of 1e-12, so that those of 0 do no harm.
+        Losses have a floor of 1e-12, to avoid a division by 0.
     """
     ratio = (before.clamp(min=_TINY) / after.clamp(min=_TINY)).mean(0)
     return ratio.tanh().where(ratio < 1, 1.0)

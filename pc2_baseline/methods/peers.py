@@ -1,7 +1,6 @@
-"""State of methods of several networks: the networks, their optimisers, and their statistics."""
+"""Bases of methods of several networks: co-taught peers, and peers with a fold each."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import cast
 
 import numpy as np
@@ -19,7 +18,6 @@ from pc2_baseline.modules.coteaching import (
     Rows,
     by_peer,
     dividing_batches,
-    full_margin_loss,
     pair_losses,
     read_statistics,
     warm_up_batches,
@@ -28,26 +26,26 @@ from pc2_baseline.modules.division import assign_folds
 from pc2_baseline.modules.learner import add_prefix, select_prefix, take_steps
 from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
 from pc2_baseline.modules.seeds import seed_torch
+from pc2_baseline.networks.encoders import Block, Loss, PerPair
 from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.process_groups import ProcessGroup, join_process_groups
 from pc2_baseline.training.method import NETWORKS, STATISTICS, TRAINING, EpochOutputs, State
 
 
 class Peers:
-    """Networks with their optimisers, side by side; subclasses train them.
+    """Hold several networks with their optimisers; subclasses train them.
 
-    ``make`` draws the network of a peer for the ranks that train it.
+    ``make`` builds a network with random weights for the ranks that train it.
 
     Attributes:
-        groups: The processes that train each peer.
-        nets: The network of each peer.
-        matching: The part of each network that encodes and scores; the network itself if it does
-            nothing else.
+        optimiser: Suffix of the peer's name in the names of its optimiser in checkpoints.
+        groups: Processes that train each peer.
+        nets: Network of each peer.
+        matching: Part of each network that encodes and scores; often the whole network.
     """
 
     nets: Sequence[nn.Module]
     optimiser = ""
-    """Part of the names that an optimiser has in a checkpoint, after the peer's."""
 
     def __init__(
         self,
@@ -76,7 +74,7 @@ class Peers:
         ]
 
     def begin(self, epoch: int, peer: int, rate: float) -> None:
-        """Prepare a peer's epoch: the rate, training mode, and random draws of its own."""
+        """Start an epoch of a peer: set the learning rate, the random streams and training mode."""
         seed_torch(self.train.seed, len(self.peers) + peer, epoch)
         self.learners[peer].set_rate(rate)
         self.nets[peer].train()
@@ -93,17 +91,16 @@ class Peers:
     def state_dict(self) -> State:
         """Return the networks and the optimisers of all peers."""
         state: State = {NETWORKS: {}, TRAINING: {}}
-        learners = self.learners
-        own = self.groups.for_each_peer(  # by whichever rank has trained the peer
-            lambda peer: (learners[peer].network_state(), learners[peer].optimiser_state())
-        )
-        for peer, (network, optimiser) in zip(self.peers, own, strict=True):
+        learners, each = self.learners, self.groups.for_each_peer  # a rank may train one peer alone
+        networks = each(lambda peer: learners[peer].network_state())
+        optimisers = each(lambda peer: learners[peer].optimiser_state())
+        for peer, network, optimiser in zip(self.peers, networks, optimisers, strict=True):
             state[NETWORKS] |= add_prefix(peer, network)
             state[TRAINING] |= add_prefix(f"{peer}{self.optimiser}", optimiser)
         return state
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Load networks, and optimisers if they are there."""
+        """Load a state, or only its networks."""
         for peer, learner in zip(self.peers, self.learners, strict=True):
             learner.load_network(select_prefix(state[NETWORKS], peer))
             if TRAINING in state:
@@ -111,11 +108,11 @@ class Peers:
 
 
 class CoTaught(Peers):
-    """Two peers that divide the pairs for each other.
+    """Two peers, each taught by the other's division of the pairs.
 
     Attributes:
         divided: Class of the statistics of a division.
-        statistics: Those of each peer; empty before the first division.
+        statistics: Statistics of each peer; empty before the first division.
 
     Source:
         Co-teaching (Han et al., NeurIPS 2018); with a division NCR (Huang et al., NeurIPS 2021).
@@ -131,52 +128,63 @@ class CoTaught(Peers):
         super().__init__(PEERS, settings, device, make)
 
     def teacher(self, peer: int) -> DividedPairs:
-        """Return the statistics that teach a peer: the other's."""
+        """Return the statistics of the other peer, which teach this one."""
         return self.statistics[1 - peer]
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train both peers for one epoch, then divide the pairs again."""
+        """Train both peers for one epoch, then divide the pairs."""
         learn = self._warm_up if epoch < self.train.warmup_epochs else self._learn
         figures = self.groups.for_each_peer(lambda peer: learn(train, epoch, peer))
-        return self.divided_anew(epoch, figures, lambda peer: self._divide(train, peer))
+        return self.finish_epoch(epoch, figures, lambda peer: self._divide(train, peer))
 
     def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train a peer for an epoch of the warm-up; return its figures."""
+        self.begin(epoch, peer, 1.0)
+        net = self.matching[peer]
+
+        def loss(rows: Rows) -> Loss:
+            return self.warm_up_loss(net.score_batch(train.batch(rows)))
+
+        return self.warm_up(train, epoch, peer, loss)
+
+    def warm_up_loss(self, similarity: Block) -> Loss:
+        """Return the loss of a batch of the warm-up."""
         raise NotImplementedError
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Train a peer for an epoch by the other's division; return its figures."""
+        """Train a peer for an epoch with the other's division; return its figures."""
         raise NotImplementedError
 
     def _divide(self, train: PairSet, peer: int) -> DividedPairs:
-        """Divide the pairs by their losses with a peer."""
+        """Divide the pairs by the losses that a peer gives them."""
         raise NotImplementedError
 
     def warm_up(
         self, train: PairSet, epoch: int, peer: int, loss: Callable[[Rows], Tensor]
     ) -> dict[str, float]:
-        """Take a peer's steps of an epoch on all pairs, down a loss of each batch."""
+        """Take the steps of a peer on all pairs, down a loss of each batch."""
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, peer)
         learner, name = self.learners[peer], PEERS[peer]
         return {"loss": take_steps(learner, batches, loss, epoch, name, "warm-up")}
 
-    def losses(self, train: PairSet, peer: int, margin: float, size: int) -> np.ndarray:
-        """Return each pair's mean-negative triplet loss with a peer, among ``size`` pairs."""
+    def losses(
+        self, train: PairSet, peer: int, loss: Callable[[Block], PerPair], size: int
+    ) -> np.ndarray:
+        """Return the loss of each pair with a peer, among up to ``size`` pairs."""
         batches = dividing_batches(len(train), size, self.train.seed)
-        loss = partial(full_margin_loss, margin=margin)
         return pair_losses(self.matching[peer], train, batches, loss, f"divide {PEERS[peer]}")
 
-    def divided_anew(
+    def finish_epoch(
         self, epoch: int, figures: Sequence[dict[str, float]], divide: Callable[[int], DividedPairs]
     ) -> dict[str, float]:
-        """Let each peer divide the pairs, if the epoch that just ended is judged.
+        """Divide the pairs with each peer if the epoch is evaluated.
 
-        Return the figures for the log: those of each peer's training, and of the divisions.
+        Return the figures of the training and of the divisions for the log.
         """
         if self.train.evaluates(epoch):
             self.statistics = self.groups.for_each_peer(divide)
             both = zip(figures, self.statistics, strict=True)
-            figures = [own | divided.summary() for own, divided in both]
+            figures = [trained | divided.summary() for trained, divided in both]
         return by_peer(figures)
 
     def state_dict(self) -> State:
@@ -184,11 +192,11 @@ class CoTaught(Peers):
         return super().state_dict() | {STATISTICS: self._tensors()}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Load a state, or its networks alone."""
+        """Load a state, or only its networks."""
         super().load_state_dict(state)
         if state.get(STATISTICS):  # none before the first division
-            stored = (select_prefix(state[STATISTICS], peer) for peer in PEERS)
-            self.statistics = [read_statistics(self.divided, own) for own in stored]
+            stored = [select_prefix(state[STATISTICS], peer) for peer in PEERS]
+            self.statistics = [read_statistics(self.divided, tensors) for tensors in stored]
 
     def epoch_outputs(self) -> EpochOutputs:
         """Return both peers' statistics and the mean clean probability, for ``divisions/``."""
@@ -196,22 +204,20 @@ class CoTaught(Peers):
 
     def _tensors(self) -> dict[str, Tensor]:
         """Return both peers' statistics under their names, and the mean clean probability."""
-        statistics = [own.to_tensors() for own in self.statistics]
-        state: dict[str, Tensor] = {}
-        for peer, own in zip(PEERS, statistics, strict=False):  # none before the first division
-            state |= add_prefix(peer, own)
-        if statistics:
-            state["clean_prob"] = torch.stack([own["clean_prob"] for own in statistics]).mean(0)
-        return state
+        if not self.statistics:
+            return {}
+        first, second = (divided.to_tensors() for divided in self.statistics)
+        mean = torch.stack([first["clean_prob"], second["clean_prob"]]).mean(0)
+        return add_prefix(PEERS[0], first) | add_prefix(PEERS[1], second) | {"clean_prob": mean}
 
 
 class CrossFitted(Peers):
-    """K peers: each leaves one of K folds out of its training and alone judges the pairs in it.
+    """K peers: each trains without one of K folds and computes the statistics of its pairs.
 
-    The division by their statistics, one for all peers, is kept by pair_index with the folds.
+    All peers share the division, which is kept by pair_index with the folds.
 
     Attributes:
-        judged: How many epochs of the warm-up, its last ones, must be divided.
+        judged: Number of epochs at the end of the warm-up that are always divided.
     """
 
     judged = 1
@@ -233,11 +239,11 @@ class CrossFitted(Peers):
         raise NotImplementedError
 
     def divide(self, train: PairSet, fold: Int[np.ndarray, " pairs"]) -> DividedPairs:
-        """Divide the pairs by what the peer of each one's fold says of it."""
+        """Divide the pairs by the statistics from the peer of each pair's fold."""
         raise NotImplementedError
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train every peer outside its fold for one epoch, then divide the pairs anew."""
+        """Train every peer outside its fold for one epoch, then divide the pairs."""
         fold = assign_folds(train.image_of, train.captions, len(self.peers), self.train.seed)
         losses = self.groups.for_each_peer(
             lambda peer: self.learn(train, epoch, peer, fold != peer)
@@ -245,20 +251,17 @@ class CrossFitted(Peers):
         figures = {f"loss_{peer}": loss for peer, loss in zip(self.peers, losses, strict=True)}
         if not self.train.evaluates(epoch, self.judged):
             return figures
-        own = self.divide(train, fold)
-        self.statistics = own.to_tensors() | {"fold": torch.from_numpy(fold)}
-        return {
-            **figures,
-            "held_out_loss": float(own.loss.mean()),
-            "clean": float(own.division.is_clean.sum()),
-        }
+        divided = self.divide(train, fold)
+        self.statistics = divided.to_tensors() | {"fold": torch.from_numpy(fold)}
+        summary = divided.summary()
+        return {**figures, "held_out_loss": summary["pair_loss"], "clean": summary["clean"]}
 
     def state_dict(self) -> State:
         """Return networks, optimisers and the division."""
         return super().state_dict() | {STATISTICS: self.statistics}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Load a state, or its networks alone."""
+        """Load a state, or only its networks."""
         super().load_state_dict(state)
         self.statistics = dict(state.get(STATISTICS, {}))
 

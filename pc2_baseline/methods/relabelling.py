@@ -1,7 +1,7 @@
-"""Base of NCR and BiCro: peers with frozen copies of each other, and losses by soft labels."""
+"""Base of NCR and BiCro: peers with frozen copies of each other, and losses with soft labels."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Generic, Literal, TypeVar, cast
 
@@ -34,100 +34,100 @@ from pc2_baseline.training.method import Sizes
 
 
 class RelabellingSettings(CoTeachingSettings):
-    """Settings shared by co-taught methods that learn noisy pairs by labels of their own."""
+    """Settings shared by co-taught methods that estimate soft labels of the pairs."""
 
     steps: Literal["summed", "two"] = Field(
         "summed",
-        description="One step down the summed loss of clean and noisy pairs, or one for each, as "
-        "the released codes take.",
+        description="One step on the summed loss of clean and noisy pairs, or two steps, one for "
+        "each (the released codes).",
     )
 
 
-Own = TypeVar("Own", bound=RelabellingSettings)
+SettingsT = TypeVar("SettingsT", bound=RelabellingSettings)
 Labels = tuple[Float[Tensor, " clean"], Float[Tensor, " noisy"]]
 
 
-class Relabelling(CoTaught, Generic[Own]):
-    """Two peers, each with a frozen copy of the other that helps to label its pairs.
+class Relabelling(CoTaught, Generic[SettingsT]):
+    """Two peers, each with a frozen copy of the other that helps to estimate soft labels.
 
     Differs:
-        In the released codes of NCR and BiCro the second peer of an epoch is labelled by the first
-        as that epoch has already trained it; here both see the other as the last epoch left it, so
-        that peers can be trained side by side.
+        In the released codes of NCR and BiCro the second peer is labelled by the first after its
+        training in the same epoch. Here each is labelled by the other as it was at the end of the
+        epoch before, so peers can be trained in parallel.
     """
 
-    section: type[Own]
+    section: type[SettingsT]
     nets: Sequence[MatchingNetwork]
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = cast(Own, settings.method)
+        self.method = cast(SettingsT, settings.method)
         make = partial(make_network, settings.model, sizes)
         super().__init__(settings, device, make)
         self.others = [make(group).to(device).eval() for group in self.groups.groups]
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train both peers for one epoch, then divide the pairs anew."""
+        """Copy each peer, train both for one epoch, then divide the pairs."""
         if epoch >= self.train.warmup_epochs:
             states = self.groups.for_each_peer(lambda peer: self.learners[peer].network_state())
             for other, state in zip(self.others, reversed(states), strict=True):
                 load_learned(other, state)
         return super().fit_epoch(train, epoch)
 
+    def labels(self, train: PairSet, peer: int, clean: Rows, noisy: Rows) -> Labels:
+        """Estimate the labels of clean and noisy pairs; the networks are in evaluation mode."""
+        raise NotImplementedError
 
-@dataclass(frozen=True, slots=True)
-class Labelling:
-    """How a method labels the pairs of a peer.
+    def learn_labelled(
+        self,
+        train: PairSet,
+        epoch: int,
+        peer: int,
+        threshold: float = 0.0,
+        *,
+        noisy_first: bool = False,
+    ) -> dict[str, float]:
+        """Train a peer on the pairs that the other calls clean, and on batches of noisy pairs.
 
-    Attributes:
-        labels_of: Estimates the labels of clean and noisy pairs, with the network in evaluation
-            mode and without gradients.
-        threshold: Label below which a noisy pair is left out.
-        noisy_first: Whether the noisy step comes first, where each kind of pairs has its own.
-    """
-
-    labels_of: Callable[[Rows, Rows], Labels]
-    threshold: float = 0.0
-    noisy_first: bool = False
-
-
-def learn_labelled(
-    own: Relabelling[Own], train: PairSet, epoch: int, peer: int, labelling: Labelling
-) -> dict[str, float]:
-    """Train a peer on the pairs that the other calls clean, and on noisy ones next to them."""
-    since, name, method = epoch - own.train.warmup_epochs, PEERS[peer], own.method
-    own.begin(epoch, peer, rate(epoch, own.train.warmup_epochs, own.train.lr_drop_epoch))
-    triplet = triplet_mean if since < method.mean_epochs else triplet_hardest
-    division = own.teacher(peer).division
-    require_clean(division)
-    noisy = division.noisy if since >= method.noisy_from_epoch else NONE
-    kinds = division.clean, [noisy]
-    batches = mixed_batches(*kinds, own.train.batch, own.train.seed, epoch, peer)
-    net, learner, found = own.nets[peer], own.learners[peer], []
-    for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
-        step = Step(epoch, number, name, np.append(clean, noisy))
-        counted = noisy if len(noisy) > 1 else noisy[:0]  # one pair alone has no negative
-        net.eval()
-        with torch.no_grad():
-            clean_labels, noisy_labels = labelling.labels_of(clean, counted)
-        net.train()
-        loss = partial(labelled_loss, net, method, triplet)
-        losses = {"clean": partial(loss, train.batch(clean), clean_labels)}
-        if len(counted):
-            is_counted = noisy_labels >= labelling.threshold
-            losses["noisy"] = partial(loss, train.batch(counted), noisy_labels, is_counted)
-        if method.steps == "two":
-            order = sorted(losses, reverse=labelling.noisy_first)
-            values: dict[str, float | Tensor] = {
-                kind: learner.step(losses[kind](), step) for kind in order
-            }
-        else:
-            terms = {kind: term() for kind, term in losses.items()}
-            values = {kind: term.detach() for kind, term in terms.items() if kind != "clean"}
-            step = replace(step, parts=dict(values))
-            values["clean"] = learner.step(torch.stack(list(terms.values())).sum(), step)
-        found.append((values["clean"], values.get("noisy", 0.0)))
-    mean, noisy_mean = mean_losses(found)
-    return {"loss": mean, "loss_noisy": noisy_mean}
+        Args:
+            train: Training pairs.
+            epoch: Epoch, from 0.
+            peer: Peer to train.
+            threshold: Noisy pairs with a lower label are left out.
+            noisy_first: Whether the noisy step is the first one with ``method.steps = "two"``.
+        """
+        since, name, method = epoch - self.train.warmup_epochs, PEERS[peer], self.method
+        self.begin(epoch, peer, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
+        triplet = triplet_mean if since < method.mean_epochs else triplet_hardest
+        division = self.teacher(peer).division
+        require_clean(division)
+        noisy = division.noisy if since >= method.noisy_from_epoch else NONE
+        size, seed = self.train.batch, self.train.seed
+        batches = mixed_batches(division.clean, [noisy], size, seed, epoch, peer)
+        net, learner, losses = self.nets[peer], self.learners[peer], []
+        for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
+            step = Step(epoch, number, name, np.append(clean, noisy))
+            learned = noisy if len(noisy) > 1 else NONE  # a single pair has no negative
+            net.eval()
+            with torch.no_grad():
+                clean_labels, noisy_labels = self.labels(train, peer, clean, learned)
+            net.train()
+            loss = partial(labelled_loss, net, method, triplet)
+            terms = {"clean": partial(loss, train.batch(clean), clean_labels)}
+            if len(learned):
+                is_counted = noisy_labels >= threshold
+                terms["noisy"] = partial(loss, train.batch(learned), noisy_labels, is_counted)
+            values: dict[str, float | Tensor] = {"noisy": 0.0}
+            if method.steps == "two":
+                for term in sorted(terms, reverse=noisy_first):
+                    values[term] = learner.step(terms[term](), step)
+            else:
+                costs = {term: compute() for term, compute in terms.items()}
+                parts = {term: cost.detach() for term, cost in costs.items() if term != "clean"}
+                total = torch.stack(list(costs.values())).sum()
+                values |= parts | {"clean": learner.step(total, replace(step, parts=parts))}
+            losses.append((values["clean"], values["noisy"]))
+        mean, noisy_mean = mean_losses(losses)
+        return {"loss": mean, "loss_noisy": noisy_mean}
 
 
 def labelled_loss(
@@ -138,7 +138,7 @@ def labelled_loss(
     labels: PerPair,
     is_counted: Bool[Tensor, " batch"] | None = None,
 ) -> Loss:
-    """Sum the triplet losses of pairs, with soft margins by their labels."""
+    """Sum the triplet losses of pairs, with soft margins from their labels."""
     margins = soft_margin(labels, method.margin, method.margin_base)
     similarity = net.score_batch(batch)
     costs = triplet(similarity, margins)
@@ -146,11 +146,11 @@ def labelled_loss(
 
 
 def closeness(similarity: Block, margin: float) -> PerPair:
-    r"""Return by how much a pair is more similar than its negatives on average, up to the margin.
+    r"""Return the mean lead of each pair over its negatives in similarity, at most the margin.
 
     .. math:: s_i = [\alpha - \ell_i / 2]_0^\alpha
 
-    with :math:`\ell_i` of :func:`~pc2_baseline.modules.losses.triplet_mean`.
+    :math:`\ell` is :func:`~pc2_baseline.modules.losses.triplet_mean`, :math:`\alpha` the margin.
 
     Source:
         NCR (Huang et al., NeurIPS 2021), and its released code.
@@ -159,5 +159,5 @@ def closeness(similarity: Block, margin: float) -> PerPair:
 
 
 def anchors(values: PerPair) -> Int[Tensor, " anchors"]:
-    """Return the positions of the highest tenth of the values, and one more."""
+    """Return the positions of the ``len(values) // 10 + 1`` highest values."""
     return values.topk(len(values) // 10 + 1).indices

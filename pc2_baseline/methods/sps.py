@@ -1,4 +1,4 @@
-"""SPS: proxy captions sought in a stable feature space (Xie et al., IJCAI 2025)."""
+"""SPS: proxy captions found in a stable feature space (Xie et al., IJCAI 2025)."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -22,9 +22,7 @@ from pc2_baseline.modules.coteaching import (
     PEERS,
     DividedPairs,
     Rows,
-    dividing_batches,
     mixed_batches,
-    pair_losses,
 )
 from pc2_baseline.modules.division import Division, divide, require_clean
 from pc2_baseline.modules.learner import Step, stepped_rate
@@ -34,46 +32,46 @@ from pc2_baseline.networks.similarity import MatchingNetwork
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
 
-_LR_DECAY = 0.1
-_CLEAN_ORDER = 3  # part of the stream's name
-
-
+PROXY_THRESHOLD = 0.5
+"""Minimum label of a noisy image with its proxy caption; lower ones become 0."""
+STABILITY_WEIGHT = 25.0
+"""Weight of :func:`instability`."""
 STRICT_ABOVE = 0.6
 """Clean probability above which a clean pair is strictly clean."""
-PROXY_THRESHOLD = 0.5
-"""Labels of noisy images with their proxy captions that are lower count 0."""
-STABILITY_WEIGHT = 25.0
-"""Weight of both losses that make the space stable: see :func:`instability`."""
+_CLEAN_ORDER = 3  # last number in the name of the stream
+_LR_DECAY = 0.1
 
 
 class SpsSettings(NoisySettings, SoftmaxSettings):
-    """SPS (Xie et al., IJCAI 2025): noisy images take the caption of a clean image like them."""
+    """SPS (Xie et al., IJCAI 2025): noisy images learn with captions of similar clean images."""
 
     clean_from_epoch: Annotated[int, Field(ge=0)] = Field(
-        10, description="First epoch after the warm-up that trains on clean pairs that are not "
-        "strictly so.",
-    )  # fmt: skip
+        10,
+        description="First epoch after the warm-up that trains on the other clean pairs.",
+    )
 
 
 class Sps(CoTaught):
-    r"""Co-taught peers; noisy images learn with the caption of the most alike strictly clean image.
+    r"""Two co-taught peers; noisy images learn with the caption of a similar clean image.
 
-    The warm-up learns all pairs by InfoNCE, whose losses divide them. After it, a peer takes steps
-    by the other's division: one on strictly clean pairs, by InfoNCE and :func:`instability`; later
-    on one on the other clean pairs, each once an epoch, weighted by labels
-    :math:`w + (1 - w)\,p` with the other's clean probability :math:`w` and its own prediction
-    :math:`p`; last one on noisy images, each with the caption of the strictly clean image of the
-    step that is most alike by the mean of its regions, weighted by :math:`p` times that cosine.
+    The warm-up learns all pairs with InfoNCE; these losses divide the pairs. After it, a peer takes
+    up to three steps a batch, with the other's division :math:`w`. The first, on strictly clean
+    pairs, has InfoNCE and :func:`instability`. The second, from ``method.clean_from_epoch`` on, has
+    the other clean pairs, each once an epoch, with weights :math:`w + (1 - w)\,p`, where :math:`p`
+    is the peer's own prediction. The third, from ``method.noisy_from_epoch`` on, has noisy images,
+    each with the caption of the most similar strictly clean image of the step. Their similarity is
+    the cosine of mean regions; the weight is :math:`p` times this cosine.
 
     Source:
         The authors' code of SPS (Xie et al., IJCAI 2025), whose README names the paper. The paper's
-        equations could not be had where this was written.
+        equations were not available when this was written.
 
     Differs:
-        The authors' code goes on from the best epoch of the warm-up, judged on dev; here from the
-        last one. With no two strictly clean pairs it skips the epoch; here all clean ones are taken
-        as such. Pairs of the lowest hundredth, where none is noisy, are noisy alone, not also
-        strictly clean. It divides by a batch order drawn anew each epoch; here by one a run.
+        After the warm-up the authors' code continues from the epoch with the best dev score; here
+        from the last one. With fewer than two strictly clean pairs it skips the epoch; here all
+        clean pairs count as strictly clean then. If no pair is noisy, the lowest hundredth becomes
+        noisy; in the code these pairs also stay strictly clean. It shuffles the batches of the
+        division in each epoch; here their order is the same in every epoch.
     """
 
     section = SpsSettings
@@ -83,18 +81,12 @@ class Sps(CoTaught):
         self.method = cast(SpsSettings, settings.method)
         super().__init__(settings, device, partial(make_network, settings.model, sizes))
 
-    def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Train a peer for an epoch on all pairs."""
-        self.begin(epoch, peer, 1.0)
-        net = self.nets[peer]
-
-        def loss(rows: Rows) -> Loss:
-            return self._info_nce(net.score_batch(train.batch(rows))).mean()
-
-        return self.warm_up(train, epoch, peer, loss)
+    def warm_up_loss(self, similarity: Block) -> Loss:
+        """Return the loss of a batch of the warm-up."""
+        return self._info_nce(similarity).mean()
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Train a peer for an epoch by the other's division; return the strict steps' loss."""
+        """Train a peer with the other's division; return the mean loss of strictly clean pairs."""
         since = epoch - self.train.warmup_epochs
         self.begin(epoch, peer, stepped_rate(since, self.train.lr_drop_epoch, _LR_DECAY))
         net, learner, name = self.nets[peer], self.learners[peer], PEERS[peer]
@@ -119,20 +111,20 @@ class Sps(CoTaught):
         return {"loss": float(np.mean(losses))}
 
     def _info_nce(self, similarity: Block) -> PerPair:
-        """Return InfoNCE of each pair, the sum of both directions."""
+        """Return the InfoNCE of each pair, the sum of both directions."""
         return 2 * info_nce(similarity, self.method.temperature)
 
     def _batches(self, division: Division, epoch: int, peer: int) -> list[tuple[Rows, Rows, Rows]]:
-        """Put beside each strictly clean batch one of other clean pairs and one of noisy ones."""
+        """Return batches of strictly clean, other clean and noisy pairs; the others may be none."""
         method, since = self.method, epoch - self.train.warmup_epochs
         strict, clean = strictly_clean(division, STRICT_ABOVE)
         size, seed = self.train.batch, self.train.seed
         noisy = division.noisy if since >= method.noisy_from_epoch else NONE
-        beside = mixed_batches(strict, [noisy], size, seed, epoch, peer)
+        mixed = mixed_batches(strict, [noisy], size, seed, epoch, peer)
         once = cut(clean, size, stream(seed, epoch, peer, _CLEAN_ORDER))
-        once = once[: len(beside)] if since >= method.clean_from_epoch else []
-        once += [NONE] * (len(beside) - len(once))
-        return [(rows, own, other) for (rows, other), own in zip(beside, once, strict=True)]
+        once = once[: len(mixed)] if since >= method.clean_from_epoch else []
+        once += [NONE] * (len(mixed) - len(once))
+        return [(first, second, third) for (first, third), second in zip(mixed, once, strict=True)]
 
     def _strict_loss(self, batch: Batch, peer: int) -> Loss:
         net = self.nets[peer]
@@ -143,35 +135,33 @@ class Sps(CoTaught):
         return self._info_nce(similarity).mean() + STABILITY_WEIGHT * unstable
 
     def _labels(self, train: PairSet, peer: int, clean: Rows) -> PerPair:
-        """Return how far clean pairs are believed in."""
+        """Return the labels of clean pairs."""
         similarity = self.nets[peer].score_batch(train.batch(clean))
         predicted = matching_probability(similarity, self.method.temperature)
-        known = torch.from_numpy(self.teacher(peer).division.clean_prob[clean]).to(predicted)
-        return known + (1 - known) * predicted
+        clean_prob = torch.from_numpy(self.teacher(peer).division.clean_prob[clean]).to(predicted)
+        return clean_prob + (1 - clean_prob) * predicted
 
     def _proxies(
         self, train: PairSet, peer: int, strict: Rows, noisy: Rows
     ) -> tuple[Batch, PerPair]:
-        """Return noisy images with their proxy captions, and how far these are believed in."""
+        """Return noisy images with their proxy captions, and the labels of these pairs."""
         net, pairs = self.nets[peer], train.batch(noisy)
-        sure = net.encode_images(train.image_batch(train.image_of[strict]))
-        alike, place = cosines(net.encode_images(pairs.regions), sure).max(1)
-        tokens, lengths = train.caption_batch(strict[place.cpu().numpy()])
+        clean = net.encode_images(train.image_batch(train.image_of[strict]))
+        highest, places = cosines(net.encode_images(pairs.regions), clean).max(1)
+        tokens, lengths = train.caption_batch(strict[places.cpu().numpy()])
         batch = Batch(pairs.regions, tokens, lengths, pairs.pair_index)
         predicted = matching_probability(net.score_batch(batch), self.method.temperature)
-        labels = predicted * alike
+        labels = predicted * highest
         return batch, labels.masked_fill(labels < PROXY_THRESHOLD, 0.0)
 
     def _divide(self, train: PairSet, peer: int) -> DividedPairs:
         """Divide the pairs by a mixture of two Gaussians over their InfoNCE."""
-        batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
-        title = f"divide {PEERS[peer]}"
-        losses = pair_losses(self.nets[peer], train, batches, self._info_nce, title)
+        losses = self.losses(train, peer, self._info_nce, self.method.division_batch)
         return DividedPairs(losses, divide(losses, self.train.seed))
 
 
 def strictly_clean(division: Division, above: float) -> tuple[Rows, Rows]:
-    """Return the strictly clean pairs and the other clean ones; all are strict if no two are."""
+    """Return strictly clean and other clean pairs; fewer than two strict ones: all are strict."""
     require_clean(division)
     is_strict = division.is_clean & (division.clean_prob > above)
     if is_strict.sum() < 2:
@@ -182,9 +172,9 @@ def strictly_clean(division: Division, above: float) -> tuple[Rows, Rows]:
 def cosines(
     rows: ImageCodes | CaptionCodes, columns: ImageCodes | CaptionCodes | None = None
 ) -> Float[Tensor, "rows columns"]:
-    """Return the cosine of each sample's mean region or word with those of others of its kind.
+    """Return the cosines of the samples' mean regions or words with those of ``columns``.
 
-    Without ``columns`` they are compared with each other.
+    Without ``columns``, compare them with each other.
     """
     first, second = (
         functional.normalize(
@@ -196,11 +186,11 @@ def cosines(
 
 
 def instability(similarity: Block, images: Block, captions: Block) -> Loss:
-    r"""Mean square by which the space is not the same seen from images and from captions.
+    r"""Return the mean squared asymmetry of S plus the mean squared difference of V and U.
 
     .. math:: \frac{1}{B^2} \sum_{ij} (S_{ij} - S_{ji})^2 + (V_{ij} - U_{ij})^2
 
-    The similarities of images with captions are :math:`S`, the cosines of images with images
-    :math:`V`, those of captions with captions :math:`U`.
+    :math:`S` are the similarities of images with captions, :math:`V` the cosines of images with
+    images, :math:`U` those of captions with captions.
     """
     return (similarity - similarity.T).square().mean() + (images - captions).square().mean()

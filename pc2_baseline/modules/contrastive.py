@@ -1,4 +1,4 @@
-"""Softmax losses over a block of similarities: each pair against all others, both ways."""
+"""Softmax losses of pairs among a block of similarities, in both directions."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,12 +10,11 @@ from pc2_baseline.networks.encoders import Block, PerPair
 
 GCE_POWER = 0.7
 """Exponent q of the generalised cross-entropy, as in the experiments of Zhang and Sabuncu."""
-
 _LOG_ZERO = log(1e-7)
 
 
 def log_matches(similarity: Block, temperature: float) -> tuple[Block, Block]:
-    r"""Log-probabilities that an image and a caption belong together, among those of the batch.
+    r"""Log-probability of each caption given an image, and of each image given a caption.
 
     .. math:: \log P_{ij},\ P_{i\cdot} = \mathrm{softmax}(S_{i\cdot} / \tau)
 
@@ -24,15 +23,15 @@ def log_matches(similarity: Block, temperature: float) -> tuple[Block, Block]:
         temperature: :math:`\tau`, in units of similarity.
 
     Returns:
-        By image, with rows that sum to 1 in probability; and by caption, with such columns. Both
-        have images as rows.
+        Log-probabilities by image (rows sum to 1) and by caption (columns sum to 1). Both have
+        images as rows.
     """
     scaled = similarity / temperature
     return scaled.log_softmax(1), scaled.log_softmax(0)
 
 
 def matching_probability(similarity: Block, temperature: float) -> PerPair:
-    """Mean probability of each pair over both directions, among the pairs of a batch.
+    """Probability of each pair among those of its batch, the mean of both directions.
 
     The arguments are those of :func:`log_matches`.
     """
@@ -59,14 +58,14 @@ def soft_info_nce(
 
     .. math:: -\sum_j T_{ij} \log P_{ij}
 
-    ``by_image`` is :math:`T`: how far each caption (column) belongs to each image (row), with rows
-    that need not sum to 1; ``by_caption`` is the same with a column for each caption.
+    ``by_image`` is :math:`T`, the target of each caption (column) for each image (row); rows need
+    not sum to 1. ``by_caption`` has the targets of each caption in a column.
 
     Source:
         CREAM (Ma et al., TIP 2024).
 
     Differs:
-        The authors' code takes the sum of both directions.
+        The authors' code adds both directions.
     """
     image_logs, caption_logs = log_matches(similarity, temperature)
     return -((by_image * image_logs).sum(1) + (by_caption * caption_logs).sum(0)) / 2
@@ -77,21 +76,21 @@ def complementary(similarity: Block, temperature: float) -> PerPair:
 
     .. math:: -\sum_{j \ne i} \log(1 - P_{ij})
 
-    A pair's own probability is in it by way of the others' alone, so a mismatched pair costs
-    little. The arguments are those of :func:`log_matches`.
+    The probability of the pair itself enters only through those of the others, so a mismatched
+    pair costs little. The arguments are those of :func:`log_matches`.
 
     Source:
         RCL (Hu et al., TPAMI 2023).
     """
-    own = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
+    diagonal = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
     by_image, by_caption = log_matches(similarity, temperature)
     both = _log_complement(by_image) + _log_complement(by_caption.T)
-    return -both.masked_fill(own, 0.0).sum(1) / 2
+    return -both.masked_fill(diagonal, 0.0).sum(1) / 2
 
 
 def _log_complement(logs: Block) -> Block:
-    """Return log(1 - P) of each row's log P, exact also where one P is 1 but for rounding."""
-    top = logs.argmax(1, keepdim=True)  # no other P is above a half
+    """Return log(1 - P) for rows of log P, also exact if one P rounds to 1."""
+    top = logs.argmax(1, keepdim=True)  # every other P is at most 1/2
     others = logs.scatter(1, top, torch.finfo(logs.dtype).min)
     return torch.log1p(-others.exp()).scatter(1, top, others.logsumexp(1, keepdim=True))
 
@@ -101,18 +100,18 @@ def generalised_cross_entropy(similarity: Block, temperature: float, power: floa
 
     .. math:: (1 - P_{ii}^q) / q
 
-    At a power :math:`q`, above 0 and at most 1, near 0 it is InfoNCE, at 1 the mean absolute error.
+    ``power`` is :math:`q`, in (0, 1]: near 0 the loss is InfoNCE, at 1 the mean absolute error.
 
     Source:
         Zhang and Sabuncu, NeurIPS 2018, eq. 6.
     """
     by_image, by_caption = log_matches(similarity, temperature)
-    own = torch.stack([by_image.diagonal(), by_caption.diagonal()])
-    return ((1 - (power * own).exp()) / power).mean(0)
+    logs = torch.stack([by_image.diagonal(), by_caption.diagonal()])
+    return ((1 - (power * logs).exp()) / power).mean(0)
 
 
 def symmetric_cross_entropy(similarity: Block, temperature: float) -> PerPair:
-    r"""InfoNCE of each pair and the cross-entropy the other way round, the mean of both directions.
+    r"""InfoNCE of each pair plus the reverse cross-entropy, the mean of both directions.
 
     .. math:: -\log P_{ii} - \sum_j P_{ij} \log I_{ij} = -\log P_{ii} - A (1 - P_{ii})
 
@@ -120,15 +119,15 @@ def symmetric_cross_entropy(similarity: Block, temperature: float) -> PerPair:
     :func:`log_matches`.
 
     Source:
-        Wang et al., ICCV 2019, eq. 7, with both weights 1; L2RM (Han et al., CVPR 2024) takes it
-        for its warm-up, with this :math:`A`.
+        Wang et al., ICCV 2019, eq. 7, with both weights 1; used with this :math:`A` in the warm-up
+        of L2RM (Han et al., CVPR 2024).
     """
     missed = generalised_cross_entropy(similarity, temperature, 1.0)
     return info_nce(similarity, temperature) - _LOG_ZERO * missed
 
 
 def contrastive_loss(name: str, temperature: float) -> Callable[[Block], PerPair]:
-    """Return the loss of a name, as a function of the similarities alone."""
+    """Return the loss with this name as a function of the similarities."""
     losses: dict[str, Callable[..., PerPair]] = {
         "info_nce": info_nce, "complementary": complementary,
         "gce": partial(generalised_cross_entropy, power=GCE_POWER),

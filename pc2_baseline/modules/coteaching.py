@@ -19,19 +19,19 @@ from pc2_baseline.progress import bar
 
 PEERS = ("a", "b")
 DIVISIONS = "divisions"
-"""Folder of a run that keeps each epoch's pair statistics."""
+"""Folder of a run for the pair statistics of each epoch."""
 TAUGHT = "taught"
-"""Array of a division: the pairs that the method was told of, by which it is not judged."""
+"""Array of a division: pairs whose labels were given to the method; excluded from evaluation."""
 
 Divided = TypeVar("Divided", bound="DividedPairs")
 Rows = Int[np.ndarray, " _"]
 Triplet = Callable[..., PerPair]
 
 NONE: Rows = np.array([], dtype=np.int64)
-"""No pairs."""
+"""Empty batch."""
 
 ORDER, CLEAN, NOISY = range(3)
-"""Parts of the names of random streams."""
+"""Last number in the name of a random stream: see :func:`~pc2_baseline.modules.seeds.stream`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,65 +39,61 @@ class DividedPairs:
     """Statistics of all training pairs, from one peer at the end of an epoch.
 
     Attributes:
-        loss: Mean-negative triplet loss of each pair.
-        division: Division by the losses.
+        loss: Loss of each pair, by default the mean-negative triplet loss; low for matched pairs.
+        division: Clean and noisy pairs, by these losses.
     """
 
     loss: PairValues
     division: Division
 
     def summary(self) -> dict[str, float]:
-        """Return figures for the log."""
-        return {
-            "clean": float(self.division.is_clean.sum()), "pair_loss": float(self.loss.mean()),
-        }  # fmt: skip
+        """Return the number of clean pairs and the mean loss, for the log."""
+        clean = float(self.division.is_clean.sum())
+        return {"clean": clean, "pair_loss": float(self.loss.mean())}
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """Return the statistics by name, as stored."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        division = own.pop("division")
-        own |= {"clean_prob": division.clean_prob, "is_clean": division.is_clean}
-        return {name: torch.from_numpy(value) for name, value in own.items()}
+        """Return the statistics by name, as stored in checkpoints and ``divisions/``."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        division = arrays.pop("division")
+        arrays |= {"clean_prob": division.clean_prob, "is_clean": division.is_clean}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def read_statistics(kind: type[Divided], state: Mapping[str, Tensor]) -> Divided:
-    """Read back, as a class of statistics, what their ``to_tensors`` returned."""
-    names = {field.name for field in fields(kind)} - {"division"}
+def read_statistics(row: type[Divided], state: Mapping[str, Tensor]) -> Divided:
+    """Build statistics of a class from the tensors of its ``to_tensors``."""
+    names = {field.name for field in fields(row)} - {"division"}
     division = Division(state["clean_prob"].numpy(), state["is_clean"].numpy())
-    return kind(division=division, **{name: state[name].numpy() for name in names})
+    return row(division=division, **{name: state[name].numpy() for name in names})
 
 
 def by_peer(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return both peers' figures of an epoch by one name each, for the log."""
-    return {
-        f"{name}_{peer}": value
-        for peer, own in zip(PEERS, figures, strict=True)
-        for name, value in own.items()
-    }
+    """Join both peers' figures of an epoch for the log; names end in the peer's."""
+    both = zip(PEERS, figures, strict=True)
+    return {f"{name}_{peer}": value for peer, row in both for name, value in row.items()}
 
 
 def warm_up_batches(pairs: int, size: int, seed: int, epoch: int, peer: int) -> list[Rows]:
-    """Cut all pairs into shuffled batches, for an epoch of the warm-up."""
+    """Cut all pairs into shuffled batches for an epoch of the warm-up."""
     return cut(np.arange(pairs), size, stream(seed, epoch, peer, CLEAN))
 
 
 def mixed_batches(
     clean: Rows, others: Sequence[Rows], size: int, seed: int, epoch: int, peer: int
 ) -> list[tuple[Rows, ...]]:
-    """Cut clean pairs into shuffled batches, each with a batch of every other kind.
+    """Cut clean pairs into shuffled batches and add to each a batch of each group of other pairs.
 
-    Pairs of another kind are shuffled and cut again if they are fewer than the clean ones.
+    A group with fewer pairs than the clean ones is shuffled and repeated.
     """
     batches = cut(clean, size, stream(seed, epoch, peer, CLEAN))
-    beside = [
-        cycle_batches(pairs, size, stream(seed, epoch, peer, NOISY + kind))
-        for kind, pairs in enumerate(others)
+    cycles = [
+        cycle_batches(pairs, size, stream(seed, epoch, peer, NOISY + number))
+        for number, pairs in enumerate(others)
     ]
-    return [(rows, *(next(kind, NONE) for kind in beside)) for rows in batches]
+    return [(rows, *(next(cycle, NONE) for cycle in cycles)) for rows in batches]
 
 
 def dividing_batches(pairs: int, size: int, seed: int) -> list[Rows]:
-    """Cut all pairs into the batches of the dividing pass, in one order a run."""
+    """Cut all pairs into the batches of the dividing pass, in the same order in every epoch."""
     return cut(np.arange(pairs), size, stream(seed, pairs, ORDER))
 
 
@@ -108,21 +104,21 @@ def pair_losses(
     loss: Callable[[Block], PerPair],
     title: str,
 ) -> PairValues:
-    """Compute the losses of pairs in evaluation mode, by pair_index.
+    """Compute the loss of each pair among those of its batch, in evaluation mode, by pair_index.
 
-    Each pair is compared with those of its batch; pairs in no batch have 0.
+    Pairs in no batch have 0.
     """
     net.eval()
     with torch.inference_mode():
-        found = [
+        by_batch = [
             loss(net.score_batch(train.batch(rows))).float()
             for rows in bar(batches, title, len(batches))
         ]
     losses = np.zeros(len(train), dtype=np.float32)
-    losses[np.concatenate(batches)] = torch.cat(found).cpu().numpy()
+    losses[np.concatenate(batches)] = torch.cat(by_batch).cpu().numpy()
     return losses
 
 
 def full_margin_loss(similarity: Block, margin: float) -> PerPair:
-    """Compute mean-negative triplet losses, the margin of all pairs full: what divides them."""
+    """Compute mean-negative triplet losses with the same margin for all pairs."""
     return triplet_mean(similarity, similarity.new_full((len(similarity),), margin))

@@ -1,4 +1,4 @@
-"""Losses as pure functions: triplets with a margin per query, soft margin, pseudo-classes."""
+"""Losses as pure functions: triplets with a margin for each query, soft margins, pseudo-classes."""
 
 from typing import Literal
 
@@ -13,14 +13,14 @@ MarginAxis = Literal["query", "image", "caption"]
 
 
 def soft_margin(correspondence: PerPair, margin: float, base: float = 10.0) -> PerPair:
-    r"""Shrink the triplet margin of a pair by how little its halves correspond.
+    r"""Shrink the triplet margin of each pair; the lower its correspondence, the smaller.
 
     .. math:: \hat\alpha_i = \frac{m^{\hat y_i} - 1}{m - 1}\,\alpha
 
     Args:
         correspondence: :math:`\hat y`, the estimated correspondence, in [0, 1].
         margin: :math:`\alpha`, in units of similarity.
-        base: :math:`m > 1`; a larger base forgives half-certain pairs less.
+        base: :math:`m > 1`; the larger, the smaller the margins of uncertain pairs.
 
     Source:
         PC2 (Duan et al., ACM MM 2024), eq. 5 and 8; NCR (Huang et al., NeurIPS 2021).
@@ -43,12 +43,12 @@ def triplet_costs(
     Args:
         similarity: Rows images, columns captions, the pairs on the diagonal.
         margins: :math:`m`, margin of each pair.
-        negatives: Which caption (column) is a negative of which image (row), and the reverse;
-            default: every other pair.
-        axis: Pair whose margin a cell has: the query, or in both directions the image or caption.
+        negatives: True where a caption (column) is a negative of an image (row), and the reverse;
+            default: off the diagonal.
+        axis: Source of a cell's margin: the query, or in both directions the image or the caption.
 
     Returns:
-        Costs to be reduced over columns (i2t) and over rows (t2i).
+        Costs i2t, to reduce over columns, and costs t2i, to reduce over rows.
     """
     positive = similarity.diagonal()
     of_image, of_caption = margins[:, None], margins[None]
@@ -56,9 +56,9 @@ def triplet_costs(
     t2i_margins = of_image if axis == "image" else of_caption
     i2t = functional.relu(i2t_margins + similarity - positive[:, None])
     t2i = functional.relu(t2i_margins + similarity - positive[None])
-    own = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
-    free = own if negatives is None else ~negatives
-    return i2t.masked_fill(free, 0.0), t2i.masked_fill(free, 0.0)
+    if negatives is None:
+        negatives = ~torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
+    return i2t.masked_fill(~negatives, 0.0), t2i.masked_fill(~negatives, 0.0)
 
 
 def triplet_mean(
@@ -67,12 +67,12 @@ def triplet_mean(
     negatives: Bool[Tensor, "batch batch"] | None = None,
     axis: MarginAxis = "query",
 ) -> PerPair:
-    """Triplet loss of each pair, its negatives averaged: the warm-up and the dividing statistic.
+    """Triplet loss of each pair, averaged over the batch in each direction.
 
     The arguments are those of :func:`triplet_costs`.
 
     Source:
-        NCR (Huang et al., NeurIPS 2021); the mean counts the pair itself, with cost zero.
+        NCR (Huang et al., NeurIPS 2021); the mean includes the pair itself, with cost zero.
     """
     i2t, t2i = triplet_costs(similarity, margins, negatives, axis)
     return i2t.mean(1) + t2i.mean(0)
@@ -96,23 +96,23 @@ def triplet_hardest(
 
 
 def relatively_likeliest(logits: Float[Tensor, "batch classes"]) -> Int[Tensor, " batch"]:
-    """Choose for each prediction the pseudo-class that it favours most against its batch.
+    """Choose for each row the pseudo-class with the highest probability relative to its batch.
 
-    A class that all predictions favour alike tells nothing of any of them; here it counts for
-    nothing, so that a classifier that starts with one such class still tells captions apart.
+    A class that has the same high probability in all rows is not chosen for all of them, so a
+    classifier that starts with one dominant class still tells captions apart.
 
     Differs:
         Not in PC2; the centring is DINO's (Caron et al., ICCV 2021).
     """
     predictions = logits.log_softmax(1)
-    mean = predictions.logsumexp(0)  # of probabilities, but for a constant; finite
+    mean = predictions.logsumexp(0)  # log of the mean probability, plus a constant
     return (predictions - mean).argmax(1)
 
 
 def pseudo_class_loss(
     image_logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]
 ) -> Loss:
-    """Cross-entropy of the images' predictions with the pseudo-classes of their captions."""
+    """Cross-entropy between the images' predictions and the pseudo-classes of their captions."""
     return functional.cross_entropy(image_logits, target)
 
 
@@ -123,8 +123,8 @@ def batch_entropy(predictions: Float[Tensor, "batch classes"]) -> Loss:
         SCAN (Van Gansbeke et al., ECCV 2020), which PC2 cites for L^ent.
 
     Differs:
-        PC2 adds +λ·H to a loss that is minimised, which would collapse all images into one class;
-        the authors' code maximises each image's own entropy, which keeps predictions near uniform.
+        PC2 adds +λ·H to a loss that is minimised, which would put all images into one class. The
+        authors' code maximises each image's own entropy, which keeps predictions near uniform.
     """
     mean = predictions.mean(0)
     return -torch.xlogy(mean, mean).sum()
@@ -134,5 +134,5 @@ def mean_entropy(
     image_logits: Float[Tensor, "batch classes"], caption_logits: Float[Tensor, "batch classes"]
 ) -> Loss:
     """Average the entropies :func:`batch_entropy` of the images and of the captions of a batch."""
-    images, captions = (batch_entropy(own.softmax(1)) for own in (image_logits, caption_logits))
-    return (images + captions) / 2
+    entropies = [batch_entropy(logits.softmax(1)) for logits in (image_logits, caption_logits)]
+    return (entropies[0] + entropies[1]) / 2

@@ -1,4 +1,4 @@
-"""Similarity matrices of whole splits, in blocks, and the mean of an ensemble's."""
+"""Similarity matrices of splits, their ensemble, and their recalls."""
 
 from collections.abc import Sequence
 
@@ -18,21 +18,21 @@ BLOCK = 128
 def similarity_matrix(
     net: MatchingNetwork, split: PairSet, block: int = BLOCK
 ) -> Float[np.ndarray, "images captions"]:
-    """Score every image of a split, once, against every caption, in evaluation mode.
+    """Score every image of a split against every caption, in evaluation mode.
 
-    The scores are the logits of the similarities, which rank alike but do not round to 1.
+    Scores are the logits of the similarities: the order is the same, and none rounds to 1.
     """
     net.eval()
-    rows = cut(np.arange(split.images), block)
+    image_blocks = cut(np.arange(split.images), block)
     by_length = np.argsort([len(caption) for caption in split.captions], kind="stable")
-    columns = cut(by_length, block)
-    images = [net.encode_images(split.image_batch(row)) for row in rows]
+    caption_blocks = cut(by_length, block)
+    images = [net.encode_images(split.image_batch(rows)) for rows in image_blocks]
     matrix = np.empty((split.images, len(split)), dtype=np.float32)
-    for column in bar(columns, "score", len(columns)):
-        captions = net.encode_captions(*split.caption_batch(column))
-        for row, codes in zip(rows, images, strict=True):
-            found = net.score(codes, captions, logits=True)
-            matrix[np.ix_(row, column)] = found.float().cpu().numpy()
+    for columns in bar(caption_blocks, "score", len(caption_blocks)):
+        captions = net.encode_captions(*split.caption_batch(columns))
+        for rows, codes in zip(image_blocks, images, strict=True):
+            scored = net.score(codes, captions, logits=True)
+            matrix[np.ix_(rows, columns)] = scored.float().cpu().numpy()
     return matrix
 
 
@@ -42,8 +42,8 @@ def ensemble(
     r"""Average the similarities of several networks.
 
     Returns:
-        The logit of the mean similarity, :math:`\log\sum_k\sigma(l_k) - \log\sum_k\sigma(-l_k)`:
-        a mean that is 1 to seven digits still ranks.
+        The logit of the mean similarity, :math:`\log\sum_k\sigma(l_k) - \log\sum_k\sigma(-l_k)`,
+        so that means that round to 1 keep their order.
     """
     if len(matrices) == 1:
         return matrices[0]
@@ -57,23 +57,23 @@ def ensemble(
 def scores(
     similarity: Float[np.ndarray, "images captions"], owner: Int[np.ndarray, " captions"]
 ) -> dict[str, float]:
-    """Compute ``rsum`` and the recalls both ways in percent, with the board's own function."""
+    """Compute ``rsum`` and the recalls of both directions in percent, as the leaderboard does."""
     return _named(recalls(similarity, owner))
 
 
-def _named(found: Recalls) -> dict[str, float]:
-    ways = (("i2t", found.i2t), ("t2i", found.t2i))
+def _named(row: Recalls) -> dict[str, float]:
+    ways = (("i2t", row.i2t), ("t2i", row.t2i))
     named = {f"{name}_R@{cutoff}": way.recall(cutoff) for name, way in ways for cutoff in CUTOFFS}
-    return {"rsum": found.rsum, **named}
+    return {"rsum": row.rsum, **named}
 
 
 def fold_scores(
     similarity: Float[np.ndarray, "images captions"], owner: Int[np.ndarray, " captions"], size: int
 ) -> dict[str, float]:
-    """Average the scores of consecutive folds of a split, as MS-COCO's 1K protocol does.
+    """Average the scores of consecutive folds of a split: the 1K protocol of MS-COCO.
 
     Differs:
-        Of the folds the authors' code reports the last one's rSum.
+        PC2's code reports the rSum of the last fold.
     """
-    folds = [_named(found) for found in fold_recalls(similarity, owner, size)]
+    folds = [_named(row) for row in fold_recalls(similarity, owner, size)]
     return {name: float(np.mean([fold[name] for fold in folds])) for name in folds[0]}

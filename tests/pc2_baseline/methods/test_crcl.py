@@ -9,7 +9,7 @@ import torch
 from now_builder.errors import ConfigError
 from pc2_baseline.methods import crcl
 from pc2_baseline.methods.crcl import active_complementary
-from pc2_baseline.modules.contrastive import matching_probability
+from pc2_baseline.modules.contrastive import info_nce, matching_probability
 
 SCHEDULES = ["train.warmup_epochs=2", "train.epochs=4", "method.schedules=[1]"]
 """Epochs 0 to 2, of which 0 and 1 leave the confidences; then 3 to 5, of which 3 and 4 do."""
@@ -45,7 +45,7 @@ def test_confidences_through_two_schedules_are_those_of_the_rules(on_tiny, steps
     for epoch in range(6):
         calls.clear(), steps.clear()
         method.fit_epoch(pairs, epoch)
-        new = np.full(24, np.nan)
+        new, lost = np.full(24, np.nan), np.full(24, np.nan)
         for (_, (similarity, confidence, tau, weight), _), (loss, step) in zip(
             calls, steps, strict=True
         ):
@@ -56,11 +56,13 @@ def test_confidences_through_two_schedules_are_those_of_the_rules(on_tiny, steps
                 believed = 0.8 * believed + 0.2 * matching
                 believed[believed < 0.1] = 0
             assert np.allclose(confidence, believed, atol=1e-6), epoch
+            lost[rows] = info_nce(similarity.detach(), 0.05)
             new[rows] = matching if epoch == 1 else believed
             expected = slow_costs(similarity.detach().double(), confidence, 0.05, 5.0).mean()
             assert loss == pytest.approx(float(expected), rel=1e-4)
             assert (tau, weight, confidence.requires_grad) == (0.05, 5.0, False)
         kept = new
+        assert np.allclose(method.statistics["loss"], lost, atol=1e-5), epoch
         assert np.allclose(method.statistics["clean_prob"], kept, atol=1e-6), epoch
         assert np.array_equal(method.statistics["is_clean"].numpy(), kept >= 0.1)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from pc2_baseline.methods import cream
 from pc2_baseline.methods.cream import CLEAN, HARD, NOISY, Predicted, mined_targets
 from pc2_baseline.modules.contrastive import info_nce
 from pc2_baseline.modules.division import Division
@@ -27,18 +28,6 @@ def believe(method, clean_a, clean_b, probs=None, predictions=None):
         Predicted(np.zeros(len(prob)), Division(prob, is_clean), prediction.astype(np.float32))
         for prob, is_clean, prediction in zip(probs, both, predictions, strict=True)
     ]
-
-
-@pytest.fixture
-def steps_of(steps):
-    """Train an epoch and return the pairs of each step of the first peer."""
-
-    def taken(method, pairs, epoch):
-        steps.clear()
-        method.fit_epoch(pairs, epoch)
-        return [step.pair_index for _, step in steps if step.peer == "a"]
-
-    return taken
 
 
 def test_the_warm_up_is_info_nce_at_the_temperature(made, steps, scored):
@@ -62,24 +51,25 @@ def test_a_target_is_refined_by_the_other_peer_where_clean_by_both_where_hard(ma
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 3])
-def test_hard_pairs_act_from_their_epoch_on_and_noisy_ones_from_theirs(made, steps_of, epoch):
-    """Twelve clean pairs, six hard ones of both kinds, six noisy ones."""
+def test_hard_pairs_act_from_their_epoch_on_and_noisy_ones_from_theirs(made, steps, spy, epoch):
+    """Twelve clean pairs, six hard ones of both kinds, six noisy ones; each with its own target."""
     method, pairs = made("method.hard_from_epoch=1", "method.noisy_from_epoch=2", "train.batch=6")
     kinds = np.repeat([CLEAN, HARD, NOISY], [12, 6, 6])
-    believe(method, kinds >= CLEAN, kinds >= HARD)
-    taken = steps_of(method, pairs, epoch)
+    probs = np.linspace(0.9, 0.1, 24)
+    believe(method, kinds >= CLEAN, kinds >= HARD, [probs, probs / 2])
+    believed = {"a": method.correspondence(0), "b": method.correspondence(1)}
+    calls = spy(cream, "mined_targets")
+    method.fit_epoch(pairs, epoch)
+    taken = [step.pair_index for _, step in steps if step.peer == "a"]
+    for (_, (_, labels, _), _), (_, step) in zip(calls, steps, strict=True):
+        assert np.allclose(labels, believed[step.peer][step.pair_index])
     by_kind = [set(kinds[rows]) for rows in taken]
     assert all(len(found) == 1 for found in by_kind), "a step is of one kind of pairs"
-    order = [found.pop() for found in by_kind]
-    assert (
-        order
-        == {1: [CLEAN, CLEAN], 2: [CLEAN, HARD, CLEAN], 3: [CLEAN, HARD, NOISY, CLEAN, NOISY]}[
-            epoch
-        ]
-    )
-    assert sorted(np.concatenate([rows for rows in taken if kinds[rows[0]] == CLEAN])) == list(
-        range(12)
-    )
+    noisy = [CLEAN, HARD, NOISY, CLEAN, NOISY]
+    expected = {1: [CLEAN, CLEAN], 2: [CLEAN, HARD, CLEAN], 3: noisy}[epoch]
+    assert [found.pop() for found in by_kind] == expected
+    clean = [rows for rows in taken if kinds[rows[0]] == CLEAN]
+    assert sorted(np.concatenate(clean)) == list(range(12))
 
 
 def test_negatives_are_mined_from_the_hard_epoch_on_unless_most_pairs_are_clean(made):
@@ -123,7 +113,9 @@ def slow_targets(similarity, correspondence, floor):
 
 @pytest.mark.parametrize("floor", [0.0, 0.2, math.inf])
 def test_mined_targets_agree_with_the_formula(floor):
-    similarity, y = torch.rand(5, 5, dtype=torch.float64), torch.rand(5, dtype=torch.float64)
+    similarity = torch.rand(5, 5, dtype=torch.float64, requires_grad=True)
+    y = torch.rand(5, dtype=torch.float64)
     found, expected = mined_targets(similarity, y, floor), slow_targets(similarity, y, floor)
     for own, other in zip(found, expected, strict=True):
         assert torch.allclose(own, other, atol=1e-9)
+        assert not own.requires_grad

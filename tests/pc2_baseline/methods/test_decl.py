@@ -51,7 +51,7 @@ def test_the_loss_is_that_of_the_paper_with_hinges_of_clean_pairs_alone(on_tiny,
 
 
 def test_a_pair_is_clean_where_it_is_the_likeliest_of_its_image_and_all_are_in_the_warm_up(
-    on_tiny, spy
+    on_tiny, spy, steps
 ):
     """In evaluation mode, of the logits, rows of e + eᵀ, in the batches of the dividing pass."""
     calls = spy(decl.Decl, "_loss")
@@ -67,6 +67,9 @@ def test_a_pair_is_clean_where_it_is_the_likeliest_of_its_image_and_all_are_in_t
     assert torch.equal(found["is_clean"][rows], both.argmax(1) == torch.arange(24))
     expected = both.diagonal() / both.sum(1)
     assert torch.allclose(found["clean_prob"][rows].double(), expected, atol=1e-5)
+    method.fit_epoch(pairs, 1)
+    assert torch.equal(calls[1][1][2], found["is_clean"][steps[1][1].pair_index])
+    assert not calls[1][1][2].all()
 
 
 def slow_loss(row, target, weight):

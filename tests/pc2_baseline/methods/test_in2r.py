@@ -48,9 +48,8 @@ def test_peers_start_alike_and_learn_all_pairs_by_the_symmetric_cross_entropy(on
     calls = spy(in2r, "symmetric_cross_entropy")
     method.fit_epoch(pairs, 0)
     assert [tau for _, (_, tau), _ in calls] == [0.05] * 4
-    assert [loss for loss, _ in steps] == pytest.approx(
-        [costs.mean().item() for *_, costs in calls]
-    )
+    expected = [costs.mean().item() for *_, costs in calls]
+    assert [loss for loss, _ in steps] == pytest.approx(expected)
     for peer in "ab":
         rows = [step.pair_index for _, step in steps if step.peer == peer]
         assert sorted(np.concatenate(rows)) == list(range(24))
@@ -130,10 +129,12 @@ def test_a_step_takes_the_sum_of_both_losses(divided, steps, spy):
     method, pairs = divided("in2r")
     remember(method, 1)
     calls = spy(method, "_clean_loss", "_rectification_loss")
+    views = spy(in2r, "triplet_hardest")
     figures, _ = method._rectify(pairs, 1, 0)
     (_, _, (clean, _)), (_, _, noisy) = calls
     assert steps[-1][0] == pytest.approx(float((clean + noisy).detach()), rel=1e-5)
     assert figures["loss_noisy"] == pytest.approx(noisy.item())
+    assert all((matrix.diagonal() < 0.999).all() for _, (matrix, _), _ in views[1:]), "two views"
 
 
 def test_counterparts_are_the_other_halves_of_the_nearest_pairs():
@@ -186,7 +187,7 @@ def test_the_costs_of_targets_agree_with_the_formula():
 
 
 @pytest.mark.parametrize("way", ["targets", "prototypes"])
-def test_noisy_halves_learn_from_their_prototypes_both_ways(divided, way):
+def test_noisy_halves_learn_from_their_prototypes_both_ways(divided, spy, way):
     """Slowly, in one batch: what each half should find is what its prototype is."""
     method, pairs = divided("in2r", *PLAIN, f"method.rectify_by={way}")
     known, rows = remember(method, 1), np.arange(5, 14)
@@ -203,7 +204,14 @@ def test_noisy_halves_learn_from_their_prototypes_both_ways(divided, way):
             costs += slow_costs(queries @ others.T, prototypes @ others.T, 0.05)
         else:
             costs += symmetric_cross_entropy(queries @ prototypes.T, 0.05).tolist()
+    weights = [own for own in method.matching[0].parameters() if own.requires_grad]
+    calls = spy(in2r, "soft_target_costs")
     found = method._rectification_loss(pairs.batch(rows), 0, known)
+    for _, (_, targets, _), _ in calls:
+        gradients = torch.autograd.grad(
+            targets.sum(), weights, retain_graph=True, allow_unused=True
+        )
+        assert gradients == (None,) * len(weights), "targets teach the refiner alone"
     assert found.item() == pytest.approx(sum(costs) / len(costs), rel=1e-4)
     found.backward()
     for parameters in (method.nets[0].refiner, method.matching[0].images):

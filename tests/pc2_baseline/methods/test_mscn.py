@@ -134,21 +134,16 @@ def test_the_gradient_of_the_meta_net_is_that_of_the_meta_loss_a_step_ahead(
             parameters[name].view(-1)[place] += move
         body = [own for own in parameters if not own.startswith(HEAD)]
         loss, _ = slow_loss(copy, batch, margins)
-        gradients = torch.autograd.grad(
-            loss, [parameters[own] for own in body], materialize_grads=True
-        )
+        weights = [parameters[own] for own in body]
+        gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
         with torch.no_grad():
             for own, gradient in zip(body, gradients, strict=True):
                 parameters[own] -= rate * gradient
         return meta_loss(copy).item()
 
-    value, gradients = mscn.meta_gradients(
-        (net, ahead),
-        rate,
-        partial(encoded, ahead, batch),
-        partial(method._loss, since=0),
-        partial(meta_loss, ahead),
-    )
+    encode, loss = partial(encoded, ahead, batch), partial(method._loss, since=0)
+    both = net, ahead
+    value, gradients = mscn.meta_gradients(both, rate, encode, loss, partial(meta_loss, ahead))
     direct = torch.autograd.grad(meta_loss(ahead), list(ahead.similarity.evaluate.parameters()))
     assert value == pytest.approx(one_step_ahead(f"{HEAD}0.bias", 0, 0.0), abs=1e-9)
     places, far = 0, 0

@@ -30,15 +30,16 @@ def believing(on_tiny):
 def slow_info_nce(matrix):
     """InfoNCE of each pair at temperature 0.07, both directions added."""
     logs = matrix.double() / 0.07
-    return [-(logs[i].log_softmax(0)[i] + logs[:, i].log_softmax(0)[i]).item()
-            for i in range(len(logs))]  # fmt: skip
+    return [
+        -(logs[i].log_softmax(0) + logs[:, i].log_softmax(0))[i].item() for i in range(len(logs))
+    ]
 
 
 def slow_chances(matrix):
     """The probability of each pair at temperature 0.07, the mean of both directions."""
     logs = matrix.double() / 0.07
-    return np.array([(logs[i].softmax(0)[i] + logs[:, i].softmax(0)[i]).item() / 2
-                     for i in range(len(logs))])  # fmt: skip
+    both = [(logs[i].softmax(0) + logs[:, i].softmax(0))[i].item() for i in range(len(logs))]
+    return np.array(both) / 2
 
 
 def test_the_warm_up_learns_all_pairs_by_info_nce_which_divides_them(on_tiny, steps, scored):

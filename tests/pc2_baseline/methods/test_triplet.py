@@ -60,10 +60,7 @@ def test_a_network_has_settings_of_its_own_and_refuses_others():
     assert (pooled.image_pooling, pooled.embed_dim) == ("gpo", 1024)
     assert not hasattr(pooled, "graph_layers")
     for sets, problem in (
-        (
-            ["model.similarity=pooled", "model.graph_layers=2"],
-            r"model\.graph_layers: no such field",
-        ),
+        (["model.similarity=pooled", "model.graph_layers=2"], "graph_layers: no such field"),
         (["model.image_pooling=gpo"], r"model\.image_pooling: no such field"),
         (["model.similarity=poled"], r"similarity to be one of .* .did you mean pooled"),
     ):
