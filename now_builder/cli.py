@@ -508,9 +508,7 @@ def _pinned_make(
     ] = None,
     balanced: Annotated[
         bool,
-        typer.Option(
-            "--balanced", help="Limit each kind of site in a language to a third of the pages."
-        ),
+        typer.Option("--balanced", help="Limit the largest kind of site in a language to a third."),
     ] = False,
     force: Force = False,
 ) -> None:

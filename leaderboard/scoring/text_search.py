@@ -1,4 +1,4 @@
-"""Text search with nothing learned: pages and captions compared by the letters they share."""
+"""Text search without learning: compare pages and captions by their common letters."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ def search(
 ) -> Float[np.ndarray, "pages captions"]:
     """Return the cosine of each page's text with each caption by TF-IDF of runs of 2 to 4 letters.
 
-    Counts are logarithmic; the weight of a run comes from ``corpus``, such as the training
-    captions. A page or caption without text has a cosine of 0.
+    Counts are logarithmic. Weights of runs are fitted to ``corpus``, such as the training captions.
+    A page or caption without text has a cosine of 0.
     """
     from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
@@ -24,9 +24,9 @@ def search(
     both = count.fit_transform(texts)
     weigh = TfidfTransformer(sublinear_tf=True).fit(count.transform([*map(_plain, corpus)]))
     weighted = weigh.transform(both)
-    found = (weighted[: len(pages)] @ weighted[len(pages) :].T).toarray()
+    cosines = (weighted[: len(pages)] @ weighted[len(pages) :].T).toarray()
     # The last digits depend on the machine.
-    return np.asarray(np.round(found, 6), dtype=np.float32)
+    return np.asarray(np.round(cosines, 6), dtype=np.float32)
 
 
 def _plain(text: str | None) -> str:

@@ -1,4 +1,4 @@
-"""The report of a release: one page to look at it, which loads nothing and needs no script."""
+"""The report of a release: one HTML page that loads nothing and needs no script."""
 
 from base64 import b64encode
 from collections import Counter, deque
@@ -9,6 +9,7 @@ from importlib.resources import files
 from io import StringIO
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Integer
@@ -27,18 +28,18 @@ from now_builder.formats.split import SPLITS
 from now_builder.formats.statistics import ReleaseStatistics, Summary, identity, summarize
 from now_builder.inspect.pairs import drawn, show
 from now_builder.inspect.settings import ReportSettings
-from now_builder.inspect.stats import Proportion, audit_stats, mean_interval, wilson
+from now_builder.inspect.stats import audit_stats, mean_interval, wilson
 from now_builder.program.html import policy_hash, template_environment
 
 _CAPTION = 400
-"""Characters of a caption that are shown."""
+"""Maximum number of characters of a caption."""
 _COMMONEST = 5
 _EXTREMES = 12
-"""Pairs shown of each kind: least clean, doubtful, cleanest."""
+"""Number of pairs of each kind: least clean, doubtful, cleanest."""
 _BLUE, _GREY = "#0072B2", "#8C8C8C"
 """Colours of drawings, for light and dark pages."""
 _MAX_MB = 10
-"""Size of the page in megabytes, which a mail may carry; pictures shrink to fit in."""
+"""Maximum size of the page in megabytes, so that a mail can carry it; pictures shrink to fit."""
 
 _REASONS = {
     "not_crawled": "its shard is not finished",
@@ -46,36 +47,13 @@ _REASONS = {
     "duplicate_page": "led to the same page as a pair",
     "no_caption": "the page has no meta description",
     "no_features": "the detector gave no regions",
-    "not_matched": "pool of dev or test, and not judged to match",
+    "not_matched": "pool of dev or test, but no verdict that it matches",
     "over_size": "usable, but its split was full",
     "flag": "has a flag to be dropped",
     "empty_tokens": "no token is left of the caption, or none but <unk>",
     "failed": "the visit failed; the error is recorded",
     "refused": "not visited on purpose",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class EstimatedNoise:
-    """Noise that a method estimates.
-
-    Attributes:
-        origin: Name of the method, or of the file of clean probabilities.
-        folder: Folder of the run, if there is one.
-        known: Number of pairs that have a clean probability.
-        noisy: Share of them with a clean probability of at most one half.
-        mean: Mean of one minus the clean probability, with the ends of its interval.
-        histogram: Drawing of the clean probabilities by twentieths.
-        extremes: Title, and keys with their clean probability: least clean, doubtful, cleanest.
-    """
-
-    origin: str
-    folder: str | None
-    known: int
-    noisy: Proportion
-    mean: tuple[float, float, float]
-    histogram: str
-    extremes: list[tuple[str, list[tuple[str, float]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,32 +67,32 @@ class Lengths:
 
 
 def report(release: Path, settings: ReportSettings) -> str:
-    """Write the report of a release and return the line that says so.
+    """Write the report of a release and return a line about it.
 
-    Of a large release only a few bytes a pair are held, never its captions or embeddings.
+    Memory is a few bytes for each pair: captions and embeddings are streamed.
 
     Raises:
         FormatError: If release, captures or run are missing, torn or do not belong together.
-        ConfigError: If the page would be larger than allowed.
+        ConfigError: If the page would be too large.
     """
     if settings.output.suffix.lower() not in {".html", ".htm"}:
-        raise ConfigError(f"--output {settings.output}: expected a name that ends in .html")
+        raise ConfigError(f"--output {settings.output}: expected a name that ends with .html")
     manifest = read_manifest(release)
     clean_prob = read_clean_prob(settings.run, release) if settings.run else {}
     statistics = ReleaseStatistics()
     sample = drawn(statistics.read_pairs(release), settings.pairs)
     read_rest(release, manifest, statistics)
     keys = (pair.key for pair in stream_pairs(release) if pair.key in clean_prob)
-    noise = _noise(settings, {key: clean_prob[key] for key in keys}) if settings.run else None
+    noise = _noise(settings.run, {key: clean_prob[key] for key in keys}) if settings.run else None
     measured = audit_stats(settings.audit, release, settings.run) if settings.audit else None
-    wanted = [key for _, shown in (noise.extremes if noise else []) for key, _ in shown]
-    extremes = frozenset(wanted)
+    extremes = [key for _, rows in (noise["extremes"] if noise else []) for key, _ in rows]
     pairs = {pair.key: pair for pair in sample}
     if extremes:
-        pairs |= {pair.key: pair for pair in stream_pairs(release) if pair.key in extremes}
+        names = {*extremes}
+        pairs |= {pair.key: pair for pair in stream_pairs(release) if pair.key in names}
     limit = _MAX_MB * 1e6
-    share = 0.8 * limit / (len(sample) + len(wanted))
-    shown = show(release, settings.captures, list(pairs.values()), share)
+    budget = 0.8 * limit / (len(sample) + len(extremes))
+    shown = show(release, settings.captures, list(pairs.values()), budget)
     page = render(
         "report.html.j2",
         manifest=manifest,
@@ -128,7 +106,10 @@ def report(release: Path, settings: ReportSettings) -> str:
         measured=measured,
         sample=[shown[pair.key] for pair in sorted(sample, key=lambda pair: pair.key)],
         shown=shown,
-        rejects=_rejects(manifest),
+        rejects=[
+            (reason.replace(":", ": "), _REASONS.get(reason.partition(":")[0], ""), count)
+            for reason, count in sorted(manifest.rejects.items(), key=lambda item: -item[1])
+        ],
         settings=settings,
     )
     size = f"{len(page.encode()) / 1e6:.1f} MB"
@@ -143,12 +124,11 @@ def report(release: Path, settings: ReportSettings) -> str:
 
 def read_rest(release: Path, manifest: Manifest, statistics: ReleaseStatistics) -> None:
     """Count the captions and regions of a release whose pairs have been counted."""
-    for split, found in statistics.splits.items():
-        if found.pairs != manifest.counts.get(split, 0) or not found.pairs:
-            raise FormatError(
-                release / "pairs.parquet",
-                f"{found.pairs} pairs of {split}, the manifest says {manifest.counts.get(split)}",
-            )
+    for split, counted in statistics.splits.items():
+        expected = manifest.counts.get(split)
+        if counted.pairs != (expected or 0) or not counted.pairs:
+            problem = f"{counted.pairs} pairs of {split}, the manifest says {expected}"
+            raise FormatError(release / "pairs.parquet", problem)
     for split in SPLITS:
         for name in manifest.tracks:
             deque(statistics.read_tokens(release, split, name), maxlen=0)
@@ -159,18 +139,18 @@ def lengths_of(statistics: ReleaseStatistics) -> list[Lengths]:
     """Summarize the lengths of captions in characters, then under each tokenizer."""
     splits = list(statistics.splits.values())
     characters = np.concatenate([split.characters for split in splits], dtype=np.int64)
-    found = [Lengths("characters", _drawn_lengths(characters), summarize(characters))]
+    lengths = [Lengths("characters", _drawn_lengths(characters), summarize(characters))]
     for name in splits[0].tracks:
         tracks = [split.tracks[name] for split in splits]
         counts = np.concatenate([track.lengths for track in tracks], dtype=np.int64)
-        unknown = 100 * sum(sum(track.unknown) for track in tracks) / max(1, int(counts.sum()))
+        share = 100 * sum(sum(track.unknown) for track in tracks) / max(1, int(counts.sum()))
         unit = f"{TOKENIZER_TITLES.get(name, name)} tokens"
-        found.append(Lengths(unit, _drawn_lengths(counts), summarize(counts), unknown))
-    return found
+        lengths.append(Lengths(unit, _drawn_lengths(counts), summarize(counts), share))
+    return lengths
 
 
 def _drawn_lengths(lengths: Integer[np.ndarray, " pairs"]) -> str:
-    """Draw lengths up to where 99 % of them are; the last bar has all longer ones."""
+    """Draw lengths up to the 99th percentile; the last bar includes longer ones."""
     top = int(np.quantile(lengths, 0.99))
     step = top // 30 + 1
     counts, edges = np.histogram(np.minimum(lengths, top), np.arange(0, top + step + 1, step))
@@ -203,9 +183,7 @@ def _sources(statistics: ReleaseStatistics) -> dict[str, dict[str, int]]:
     """Count regions by source and split; the commonest source first."""
     total = sum((split.sources for split in statistics.splits.values()), Counter[int]())
     return {
-        source_name(number): {
-            split: found.sources[number] for split, found in statistics.splits.items()
-        }
+        source_name(number): {name: one.sources[number] for name, one in statistics.splits.items()}
         for number, _ in sorted(total.items(), key=lambda one: (-one[1], source_name(one[0])))
     }
 
@@ -215,45 +193,44 @@ def commonest_captions(release: Path, statistics: ReleaseStatistics) -> list[tup
     columns = [split.columns["caption"].values for split in statistics.splits.values()]
     names, counts = np.unique(np.concatenate(columns), return_counts=True)
     order = np.argsort(-counts, kind="stable")[:_COMMONEST]
-    wanted = {int(names[row]): int(counts[row]) for row in order if counts[row] > 1}
+    commonest = {int(names[row]): int(counts[row]) for row in order if counts[row] > 1}
     texts: dict[int, str] = {}
-    for pair in stream_pairs(release) if wanted else ():
-        if (name := identity(pair.caption)) in wanted:
+    for pair in stream_pairs(release) if commonest else ():
+        if (name := identity(pair.caption)) in commonest:
             texts[name] = pair.caption
-    return [(texts[name], count) for name, count in wanted.items()]
+    return [(texts[name], count) for name, count in commonest.items()]
 
 
-def _noise(settings: ReportSettings, known: Mapping[str, float]) -> EstimatedNoise:
-    keys, values = list(known), np.fromiter(known.values(), np.float64)
-    noisy = wilson(int((values <= 0.5).sum()), len(values))
-    if noisy is None or settings.run is None:
-        raise FormatError(settings.run or "--run", "no clean probability of a pair of this release")
+def _noise(run: Path, clean_prob: Mapping[str, float]) -> dict[str, Any]:
+    """Summarise the noise that a method estimates, for the template.
+
+    Values are the method's name, the run's folder, the number of pairs, the share of those called
+    noisy, the mean of one minus the probability with its interval, a drawing, and by title the
+    least clean, doubtful and cleanest pairs with their probability.
+    """
+    keys, values = list(clean_prob), np.fromiter(clean_prob.values(), np.float64)
+    if not keys:
+        raise FormatError(run, "no clean probability of a pair of this release")
     counts, edges = np.histogram(values, bins=20, range=(0, 1))
     order, doubt = np.argsort(values, kind="stable"), np.argsort(abs(values - 0.5), kind="stable")
     rows = {"Least clean": order, "Nearest to one half": doubt, "Cleanest": order[::-1]}
-    return EstimatedNoise(
-        *origin_of_run(settings.run),
-        len(values),
-        noisy,
-        mean_interval(1 - values),
-        histogram(edges, counts),
-        [
-            (title, [(keys[row], float(values[row])) for row in found[:_EXTREMES]])
-            for title, found in rows.items()
+    origin, folder = origin_of_run(run)
+    return {
+        "origin": origin,
+        "folder": folder,
+        "known": len(values),
+        "noisy": wilson(int((values <= 0.5).sum()), len(values)),
+        "mean": mean_interval(1 - values),
+        "histogram": histogram(edges, counts),
+        "extremes": [
+            (title, [(keys[row], float(values[row])) for row in order[:_EXTREMES]])
+            for title, order in rows.items()
         ],
-    )
-
-
-def _rejects(manifest: Manifest) -> list[tuple[str, str, int]]:
-    """Return each reason with what it means and its number of URLs, the commonest first."""
-    return [
-        (reason.replace(":", ": "), _REASONS.get(reason.partition(":")[0], ""), count)
-        for reason, count in sorted(manifest.rejects.items(), key=lambda item: -item[1])
-    ]
+    }
 
 
 def render(template: str, **values: object) -> str:
-    """Fill a template of this package; everything from outside is escaped."""
+    """Fill a template of this package; values are escaped."""
     return _templates().get_template(template).render(values) + "\n"
 
 
@@ -287,5 +264,5 @@ def _asset(name: str) -> str:
 
 
 def inline(name: str) -> Markup:
-    """Return the text of a style or script of this package for a page."""
+    """Return a style or script of this package, unescaped."""
     return Markup(_asset(name))  # noqa: S704 - our own file

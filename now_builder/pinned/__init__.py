@@ -1,1 +1,1 @@
-"""The pinned web: real sites, each a repository at a commit, that anyone rebuilds alike."""
+"""The pinned web: real sites, each a repository at a commit, that anyone can rebuild."""

@@ -1,7 +1,7 @@
-"""Git on repositories that nobody vouches for: a commit is fetched, its files are read.
+"""Run git on untrusted repositories: fetch a commit, read its files.
 
-Files are read as objects, never checked out, so that no hook, filter or attribute has a say; no
-helper for another protocol is run, and nobody is asked for a password.
+Files are read as objects and never checked out, so that no hook, filter or attribute runs. Git runs
+no helper for another protocol, and does not ask for a password.
 """
 
 import os
@@ -25,9 +25,9 @@ _OPTIONS = (
     "fetch.unpackLimit=1",
 )  # fmt: skip
 _KEPT = ("GIT_CONFIG_", "GIT_EXEC_PATH", "GIT_SSL_", "GIT_PROXY_")
-"""Variables of git that may be set outside; others would name another repository."""
+"""Prefixes of git's variables that are kept; others could name another repository."""
 _LISTING = 2**24
-"""Bytes of a listing of files: a few packed trees can name more than any disk holds."""
+"""Maximum size of a list of files in bytes: a few packed trees can name more than a disk holds."""
 _OTHER_COMMIT = re.compile(
     r"not our ref|unadvertised object|no such remote ref|couldn't find remote"
 )
@@ -37,7 +37,7 @@ _GONE = re.compile(
 
 
 class SiteError(Exception):
-    """A site that cannot be had; ``status`` and ``reason`` go into its row."""
+    """A site cannot be made; ``status`` and ``reason`` go into its row."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
@@ -47,7 +47,7 @@ class SiteError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file of a commit; ``size`` is ``None`` where the repository lacks its content."""
+    """A file of a commit; ``size`` is ``None`` if the repository lacks its content."""
 
     mode: str
     name: str
@@ -56,13 +56,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where repositories come from, and what a site may take.
+    """Where repositories come from, and the limits of a site.
 
     Attributes:
-        mirrors: Folder of repositories; ``None`` fetches them.
+        mirrors: Folder of repositories; ``None``: fetch them.
         origin: Address of a repository to fetch.
-        size: Bytes of a site's files; a commit with all its files may be packed in four times that.
-        seconds: Time of a fetch.
+        size: Maximum size of a site's files in bytes; a packed commit may have four times that.
+        seconds: Timeout of a fetch in seconds.
     """
 
     mirrors: Path | None = None
@@ -72,13 +72,13 @@ class Source:
 
     @property
     def packed_blocks(self) -> int:
-        """Return the blocks of 512 bytes that a packed commit may take, as ``ulimit`` has them."""
+        """Maximum size of a packed commit in blocks of 512 bytes, the unit of ``ulimit``."""
         return self.size * 4 // 512
 
 
 @dataclass(slots=True)
 class Git:
-    """Runs git for several threads; ``stop`` ends what runs, and lets nothing begin."""
+    """Run git from several threads; ``stop`` ends all processes and prevents new ones."""
 
     stopped: bool = False
     _running: set[Any] = field(default_factory=set)
@@ -93,10 +93,10 @@ class Git:
 
     @contextmanager
     def repository(self, site: Site, source: Source, web: Path) -> Iterator[Path]:
-        """Yield a repository that holds a site's commit: a mirror, or one fetched into ``web``.
+        """Yield a repository with a site's commit: a mirror, or one fetched into ``web``.
 
         Raises:
-            SiteError: If it cannot be had.
+            SiteError: If there is none.
         """
         if source.mirrors is not None:
             repository = _mirror(source.mirrors, site.repository)
@@ -119,20 +119,20 @@ class Git:
             if process.wait():
                 missing = f"no folder /{site.folder} that can be read at the commit"
                 raise SiteError("no_pages", missing)
-        found = {}
+        entries = {}
         for line in listing.split(b"\0")[:-1]:
             about, _, path = line.partition(b"\t")
             mode, _, name, size = about.decode().split()
-            found[path] = Entry(mode, name, int(size) if size.isdigit() else None)
-        return found
+            entries[path] = Entry(mode, name, int(size) if size.isdigit() else None)
+        return entries
 
     def contents(self, repository: Path, names: Sequence[str]) -> Iterator[bytes]:
         """Yield the contents of objects."""
-        with tempfile.TemporaryFile() as asked:
-            asked.write("".join(f"{name}\n" for name in names).encode())
-            asked.seek(0)
+        with tempfile.TemporaryFile() as requests:
+            requests.write("".join(f"{name}\n" for name in names).encode())
+            requests.seek(0)
             batch = "cat-file", "--batch", "--buffer"
-            with self._start(repository, *batch, stdin=asked, stdout=subprocess.PIPE) as process:
+            with self._start(repository, *batch, stdin=requests, stdout=subprocess.PIPE) as process:
                 for name in names:
                     about = process.stdout.readline().split()
                     size = int(about[2]) if len(about) == 3 else -1
@@ -145,34 +145,34 @@ class Git:
         """Fetch a commit, without its history, into a new repository."""
         self.run(repository, "init", "-q", "--bare", "--template=", str(repository))
         address = source.origin.format(site.repository)
-        wanted = ("fetch", "-q", "--depth=1", "--no-tags", "--no-recurse-submodules",
-                  "--no-write-fetch-head", address, site.commit)  # fmt: skip
-        code, _, said = self.run(repository, *wanted, source=source)
+        fetch = ("fetch", "-q", "--depth=1", "--no-tags", "--no-recurse-submodules",
+                 "--no-write-fetch-head", address, site.commit)  # fmt: skip
+        code, _, errors = self.run(repository, *fetch, source=source)
         if code == 0:
             return
-        line = next((line for line in said.splitlines()[::-1] if line), f"git ended with {code}")
+        line = next((line for line in errors.splitlines()[::-1] if line), f"git ended with {code}")
         packs = [path.stat().st_size for path in (repository / "objects" / "pack").iterdir()]
         if max(packs, default=0) >= source.packed_blocks * 512:
             raise SiteError("too_large", f"more than {source.size * 4 / 1e6:.0f} MB packed")
-        if _OTHER_COMMIT.search(said):
+        if _OTHER_COMMIT.search(errors):
             raise SiteError("other_commit", line)
-        raise SiteError("gone" if _GONE.search(said) else "unreachable", line)
+        raise SiteError("gone" if _GONE.search(errors) else "unreachable", line)
 
     def run(self, repository: Path, *words: str, source: Source | None = None) -> tuple[Any, ...]:
-        """Run a command; return its exit code, output, and the text of its messages."""
+        """Run a command; return its exit code, output and messages."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with self._start(repository, *words, source=source, **pipes) as process:
             try:
-                output, said = process.communicate(timeout=source.seconds if source else None)
+                output, errors = process.communicate(timeout=source.seconds if source else None)
             except subprocess.TimeoutExpired as error:
                 raise SiteError("timeout", f"not fetched in {error.timeout:.0f} s") from None
-        return process.returncode, output, said.decode(errors="replace")
+        return process.returncode, output, errors.decode(errors="replace")
 
     @contextmanager
     def _start(
         self, repository: Path, *words: str, source: Source | None = None, **pipes: Any
     ) -> Iterator[Any]:
-        """Run git while the context is open; from ``source`` alone it may fetch."""
+        """Run git while the context is open; it may fetch from ``source`` alone."""
         command = ["git", "--no-replace-objects", f"--git-dir={repository}"]
         command += [word for option in _OPTIONS for word in ("-c", option)] + list(words)
         allowed = "none"
@@ -185,16 +185,16 @@ class Git:
             for name, value in os.environ.items()
             if not name.startswith("GIT_") or name.startswith(_KEPT)
         }
-        own = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "", "GIT_ALLOW_PROTOCOL": allowed,
-               "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C", "LANGUAGE": ""}  # fmt: skip
+        kept |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "", "GIT_ALLOW_PROTOCOL": allowed,
+                 "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C", "LANGUAGE": ""}  # fmt: skip
         pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | pipes
         with self._lock:
             if self.stopped:
                 raise SiteError("stopped", "")
             try:
-                process = subprocess.Popen(command, env=kept | own, start_new_session=True, **pipes)
+                process = subprocess.Popen(command, env=kept, start_new_session=True, **pipes)
             except FileNotFoundError:
-                raise NowError("git is not installed, and pinned make needs it") from None
+                raise NowError("pinned make: git is missing. Install it") from None
             self._running.add(process)
         try:
             with process:
@@ -208,7 +208,7 @@ class Git:
 
 
 def _kill(process: Any) -> None:
-    """End a process and those that it started."""
+    """Kill a process and its children."""
     if process.poll() is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

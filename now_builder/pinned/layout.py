@@ -1,4 +1,4 @@
-"""Which files of a commit make the folder of a site, and which of them are pages to list."""
+"""Choose the files of a site's folder from a commit, and list its pages."""
 
 import posixpath
 import re
@@ -13,17 +13,17 @@ from now_builder.crawl.caption.describe import describe
 from now_builder.pinned.git import Entry, Git, SiteError
 
 MOST_BYTES = 2**22
-"""Bytes of a file from which it is left out: videos and archives, which copies often lack too."""
+"""Minimum size in bytes of files that are left out: videos, archives; mirrors often lack them."""
 
 _LINK, _SUBMODULE = "120000", "160000"
 _HOPS = 8
 _LFS = b"version https://git-lfs.github.com/spec/v1\n"
 _LONGEST_NAME, _LONGEST_PATH = 255, 2048
 _PAGE = re.compile(r"(?!(?:.*/)?[._])(?!(?:.*/)?404(?:\.html?$|/)).*\.html?", re.IGNORECASE)
-"""HTML files, without those of hidden folders, of unbuilt parts, and the one for absent pages."""
+"""HTML files that are not hidden, not unbuilt (``_``), and not the page for absent ones."""
 _REFRESH = re.compile(rb"<meta[^>]{1,200}http-equiv\s*=\s*[\"']?refresh", re.IGNORECASE)
 _UNREAD = re.compile(rb"<!--.*?-->|<noscript\b.*?</noscript>", re.IGNORECASE | re.DOTALL)
-"""What a browser with scripts does not read, such as a refresh for old browsers alone."""
+"""Parts that a browser with scripts ignores, such as a refresh for old browsers."""
 
 _BLANKS = b"\xef\xbb\xbf \t\r\n"
 
@@ -43,16 +43,16 @@ class Chosen:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def left_out(self) -> str:
-        """Return what was left out, as the reason of a site that is ``ok``."""
+        """Describe the files left out, for the reason of a site that is ``ok``."""
         counts = ", ".join(f"{what} {number}" for what, number in sorted(self.skipped.items()))
         return f"left out: {counts}" if counts else ""
 
 
 def choose(git: Git, repository: Path, files: Mapping[bytes, Entry], most: int) -> Chosen:
-    """Choose the files that any file system can hold, and that are in the repository.
+    """Choose the files that are in the repository and that any file system can hold.
 
     A link to a file of the folder becomes a copy of it. Of names that differ only in case or in
-    the composition of their characters one is kept, rather that in lower case.
+    the composition of their characters one is kept, preferably in lower case.
 
     Raises:
         SiteError: If their size is above ``most``.
@@ -63,28 +63,28 @@ def choose(git: Git, repository: Path, files: Mapping[bytes, Entry], most: int) 
     chosen = Chosen()
     taken: dict[str, bool] = {}  # whether it is a folder, by folded path
     for path, entry in sorted(files.items(), key=lambda item: item[0].swapcase()):
-        found = _followed(path, files, targets) if entry.mode == _LINK else entry
+        file = _followed(path, files, targets) if entry.mode == _LINK else entry
         name = _plain(path)
         if entry.mode == _SUBMODULE:
             chosen.skipped["submodules"] += 1
-        elif found is None:
+        elif file is None:
             chosen.skipped["links to no file of the folder"] += 1
         elif name is None:
             chosen.skipped["odd file names"] += 1
-        elif found.size is None or found.size >= MOST_BYTES:
+        elif file.size is None or file.size >= MOST_BYTES:
             chosen.skipped["files of 4 MiB and more"] += 1
         elif not _take(name, taken):
             chosen.skipped["names that differ by case alone"] += 1
         else:
-            chosen.objects[name] = found.name
-            chosen.size += found.size
+            chosen.objects[name] = file.name
+            chosen.size += file.size
     if chosen.size > most:
         raise SiteError("too_large", f"{chosen.size / 1e6:.1f} MB, at most {most / 1e6:.1f} MB")
     return chosen
 
 
 def write(git: Git, repository: Path, chosen: Chosen, folder: Path) -> None:
-    """Write the chosen files, but for pointers of Git LFS."""
+    """Write the chosen files, except pointers of Git LFS."""
     contents = git.contents(repository, list(chosen.objects.values()))
     for name, content in zip(chosen.objects, contents, strict=True):
         if content.startswith(_LFS) and len(content) < 1024:
@@ -97,11 +97,11 @@ def write(git: Git, repository: Path, chosen: Chosen, folder: Path) -> None:
 
 
 def list_pages(folder: Path, project: str, most: int) -> list[str]:
-    """Return paths of URLs of a site's pages that have a meta description by name.
+    """Return URL paths of a site's pages with ``<meta name="description">``.
 
-    The site's index comes first, then the others by path. Where there are more than ``most``, those
-    whose description an earlier page had already are left out first. Where a page refers to files
-    below the project's name, as the pages of a project on GitHub do, all are listed below it.
+    The site's index comes first, then the others by path. If there are more than ``most``, pages
+    that repeat an earlier description are left out first. If a page refers to files below the
+    project's name, as on GitHub, all are listed below it.
 
     Raises:
         SiteError: If there is none.
@@ -118,7 +118,7 @@ def list_pages(folder: Path, project: str, most: int) -> list[str]:
             break
         content = (folder / name).read_bytes()
         if _REFRESH.search(_UNREAD.sub(b"", content)) or content.lstrip(_BLANKS).startswith(b"---"):
-            continue  # it leads elsewhere, or is a source with front matter
+            continue  # a redirect, or a source with front matter
         page = describe(content, "text/html")
         if "name" in page.candidates:
             (again if page.caption in captions else first).append(name)
@@ -140,7 +140,7 @@ def _order(name: str) -> tuple[bool, str]:
 
 
 def _path_of(name: str) -> str:
-    """Return the path of a page's URL; that of an index is its folder's."""
+    """Return the path of a page's URL; an index has the path of its folder."""
     folder, _, last = name.rpartition("/")
     return f"/{folder}/".replace("//", "/") if last == "index.html" else f"/{name}"
 
@@ -148,7 +148,7 @@ def _path_of(name: str) -> str:
 def _followed(
     path: bytes, files: Mapping[bytes, Entry], targets: Mapping[bytes, bytes]
 ) -> Entry | None:
-    """Return the file that a link of the folder leads to, ``None`` if there is none in it."""
+    """Return the file of the folder that a link leads to, if any."""
     for _ in range(_HOPS):
         target = targets.get(path)
         if not target:
@@ -161,7 +161,7 @@ def _followed(
 
 
 def _plain(path: bytes) -> str | None:
-    """Return a path as text; ``None`` if a file system, or a URL, may not hold it."""
+    """Return a path as text; ``None`` if some file system, or a URL, cannot hold it."""
     try:
         name = path.decode()
     except UnicodeDecodeError:
@@ -176,7 +176,7 @@ def _plain(path: bytes) -> str | None:
 
 
 def _take(name: str, taken: dict[str, bool]) -> bool:
-    """Note a file and its folders; return whether all of them can be on one disk."""
+    """Record a file and its folders; return whether one disk can hold them all."""
     folded = unicodedata.normalize("NFC", name.lower())
     parents = [folded[: at.start()] for at in re.finditer("/", folded)]
     if folded in taken or not all(taken.get(parent, True) for parent in parents):

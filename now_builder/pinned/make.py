@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+import pandas as pd
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import (
@@ -45,8 +46,8 @@ class Choice:
         only: Text file of the repositories to choose, ``owner/name`` a line.
         languages: Languages of the sites, as the list names them; all if empty.
         pages: Maximum number of pages of each site, in place of the list's numbers.
-        balanced: Whether sites are left out until no kind of site in one language, such as Chinese
-            blogs, has more than a third of the pages.
+        balanced: Whether to limit the largest kind of site in one language, such as Chinese blogs,
+            to a third of the pages.
     """
 
     sites: int | None = None
@@ -152,7 +153,7 @@ def _chosen(rows: list[Site], choice: Choice) -> list[Site]:
     """Return the chosen sites, in the order of the list.
 
     Raises:
-        ConfigError: If the list lacks a chosen repository or language, or cannot be balanced.
+        ConfigError: If the list lacks a chosen repository or language.
     """
     only: set[str] = set()
     if choice.only is not None:
@@ -174,24 +175,14 @@ def _chosen(rows: list[Site], choice: Choice) -> list[Site]:
 
 
 def _balanced(sites: list[Site]) -> list[Site]:
-    """Leave out the last sites of each kind and language that has over a third of the pages."""
-    while True:
-        pages = Counter[tuple[str, str]]()
-        for site in sites:
-            pages[_group(site)] += site.pages
-        if len(pages) < 3:
-            raise ConfigError(f"--balanced: {len(pages)} kinds of sites, expected 3 or more")
-        [(largest, most)] = pages.most_common(1)
-        if 3 * most <= pages.total():
-            return sites
-        room = (pages.total() - most) // 2
-        running = accumulate(site.pages * (_group(site) == largest) for site in sites)
-        sites = [site for site, sum_ in zip(sites, running, strict=True)
-                 if _group(site) != largest or sum_ <= room]  # fmt: skip
-
-
-def _group(site: Site) -> tuple[str, str]:
-    return site.language.partition("-")[0], site.kind
+    """Leave out the last sites of the largest kind in a language above a third of the pages."""
+    table = pd.DataFrame(sites)
+    group = table["language"].str.partition("-")[0] + " " + table["kind"]
+    pages = table["pages"].groupby(group).sum()
+    own = group == pages.idxmax()
+    room = (pages.sum() - pages.max()) // 2
+    keeps = ~own | (table["pages"].where(own, 0).cumsum() <= room)
+    return [site for site, keep in zip(sites, keeps, strict=True) if keep]
 
 
 def _make_all(web: Path, sites: Sequence[Site], source: Source, total: int) -> dict[str, Made]:

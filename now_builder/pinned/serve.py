@@ -1,4 +1,4 @@
-"""Serve the pinned web on loopback, each site under its host name as its owner's server would."""
+"""Serve the pinned web on loopback, each site under its host name, as a static server does."""
 
 import mimetypes
 import os
@@ -14,7 +14,7 @@ from now_builder.program import web_server
 from now_builder.program.web_server import Answer
 
 _INDEXES = ("index.html", "index.htm")
-_TYPES = mimetypes.MimeTypes(filenames=())  # a machine's own tables would differ
+_TYPES = mimetypes.MimeTypes(filenames=())  # not the machine's tables, which differ
 _OWN_TYPES = {
     ".atom": "application/atom+xml", ".avif": "image/avif", ".ico": "image/x-icon",
     ".js": "text/javascript", ".m4a": "audio/mp4", ".map": "application/json",
@@ -22,7 +22,7 @@ _OWN_TYPES = {
     ".rss": "application/rss+xml", ".ttf": "font/ttf", ".webp": "image/webp", ".woff": "font/woff",
     ".woff2": "font/woff2", ".xhtml": "application/xhtml+xml", ".xml": "application/xml",
 }  # fmt: skip
-"""Types that versions of Python lack or have otherwise."""
+"""Types that differ between versions of Python."""
 
 
 @dataclass
@@ -34,13 +34,13 @@ class _Home:
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """Paths of the files; a link is none of them, nor is what lies behind one."""
-        found = set()
+        """Paths of the files, without links and their targets."""
+        paths = set()
         for place, _, names in os.walk(self.folder):
             below = os.path.relpath(place, self.folder)
             prefix = "" if below == "." else f"{below}/"
-            found |= {prefix + name for name in names if not Path(place, name).is_symlink()}
-        return frozenset(found)
+            paths |= {prefix + name for name in names if not Path(place, name).is_symlink()}
+        return frozenset(paths)
 
     def find(self, name: str) -> str | None:
         """Return the file for a path, the path of a folder to redirect to, or ``None``."""
@@ -59,7 +59,7 @@ class _Home:
         return Answer(404, "text/plain; charset=utf-8", b"not found\n")
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a file; ``None`` if it was taken away meanwhile."""
+        """Return the content of a file; ``None`` if it has been deleted."""
         with suppress(OSError):
             return (self.folder / name).read_bytes()
         return None
@@ -77,7 +77,7 @@ class PinnedAnswers:
         self._read()
 
     def _read(self) -> None:
-        """Add the sites of the list that are not known yet."""
+        """Add new sites of the list."""
         self._read_of = self._time()
         for row in read_made(self.web):
             if row.status == "ok" and row.host not in self.homes:
@@ -85,7 +85,7 @@ class PinnedAnswers:
                 self.homes[row.host] = _Home(self.web / row.host, base)
 
     def _time(self) -> int:
-        """Return when the list was last written, 0 while it is not there."""
+        """Return the time of the last change of the list; 0 if it does not exist."""
         with suppress(FileNotFoundError):
             return (self.web / "sites.csv").stat().st_mtime_ns
         return 0
@@ -93,8 +93,8 @@ class PinnedAnswers:
     def of(self, host: str, target: str) -> Answer:
         """Answer with a file, a redirect to a folder, or the site's own page for absent ones.
 
-        The page of a project refers to files below the project's name, as its owner's server has
-        them: such a path is found with that name and without it. The name alone is a folder.
+        A project's page refers to files below the project's name, as on its owner's server: such
+        paths are found with and without that name. The name alone is a folder.
         """
         name = host.lower().partition(":")[0].rstrip(".")
         if name not in self.homes and self._time() not in {0, self._read_of}:
@@ -106,28 +106,28 @@ class PinnedAnswers:
         parts = [part for part in unquote(path).split("/") if part]
         name = "/".join(parts) + ("/" if parts and path.endswith("/") else "")
         first, below, rest = name.partition("/")
-        found = home.find(name)
-        if found is None and first.lower() == home.base:
-            found = home.find(rest) if below else f"{name}/"
-        if found is None:
+        file = home.find(name)
+        if file is None and first.lower() == home.base:
+            file = home.find(rest) if below else f"{name}/"
+        if file is None:
             return home.absent()
-        if found.endswith("/"):
+        if file.endswith("/"):
             return Answer(301, headers=(("Location", quote(f"/{name}/") + mark + query),))
-        body = home.read(found)
-        return home.absent() if body is None else Answer(200, _type_of(found), body)
+        body = home.read(file)
+        return home.absent() if body is None else Answer(200, _type_of(file), body)
 
 
 def serve(web: Path, port: int, *, ready_file: Path | None = None) -> None:
     """Serve until interrupted or terminated."""
     answers = PinnedAnswers(web)
     if not answers.homes:
-        raise FormatError(web / "sites.csv", "no site is ok: there is nothing to serve")
+        raise FormatError(web / "sites.csv", "no site is ok, so there is nothing to serve")
     web_server.serve(answers, f"{len(answers.homes)} sites", port, ready_file)
 
 
 def _type_of(name: str) -> str:
-    """Return the content type of a name's ending; the charset is the page's to say."""
+    """Return the content type by a name's ending, without a charset: the page names it."""
     suffix = Path(name).suffix.lower()
     guessed, packed = _TYPES.guess_type(f"x{suffix}", strict=False)
-    known = _OWN_TYPES.get(suffix, guessed)
-    return "application/octet-stream" if packed or known is None else known
+    content_type = _OWN_TYPES.get(suffix, guessed)
+    return "application/octet-stream" if packed or content_type is None else content_type

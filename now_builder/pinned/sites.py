@@ -1,4 +1,4 @@
-"""The list of the pinned web, and what became of each site: CSV, a row a site."""
+"""The list of the pinned web, and the outcome of each site: CSV, a row a site."""
 
 import re
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from now_builder.formats.tables import normalize_names, read_records, write_csv
 
 LIST = Path(__file__).with_name("sites.csv")
 MOST_PAGES = 100
-"""Pages of a site at most."""
+"""Maximum number of pages of a site."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Site:
         commit: Hash of the commit, 40 hexadecimal digits.
         folder: The folder that is served, empty for the whole repository.
         host: Host name ``<name>.<owner>.test``.
-        pages: Number of pages to list at most, from 1 to 100.
+        pages: Maximum number of pages to list, from 1 to 100.
         language: Main language of the pages (BCP 47).
         licence: Licence stated in the repository (SPDX), ``none`` without one.
         size: Bytes of the folder's files.
@@ -44,12 +44,12 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class MadeSite(Site):
-    """A row of ``WEB/sites.csv``; ``pages`` and ``size`` are those found.
+    """A row of ``WEB/sites.csv``; ``pages`` and ``size`` are measured.
 
     Attributes:
         status: ``ok``; else ``gone``, ``other_commit``, ``too_large``, ``no_pages``, ``timeout``,
             ``unreachable`` or ``damaged``, and the site is not served.
-        reason: Why, or what was left out of a site that is ``ok``.
+        reason: Reason of the status; of a site that is ``ok``, the files left out.
     """
 
     status: str = "ok"
@@ -74,17 +74,17 @@ _RULES = {
 
 
 def read_sites(path: Path = LIST) -> list[Site]:
-    """Read a list of sites; other columns are left out, ``kind`` may be absent.
+    """Read a list of sites; ignore other columns, ``kind`` may be absent.
 
     Raises:
-        FormatError: If it is missing, empty, or a row is not what a field's rule says; naming the
-            line and the field. Two rows with one host, and a site of no page, are refused.
+        FormatError: If the list is missing or empty, a cell breaks its field's rule, two rows have
+            one host, or a site has no page.
     """
     return _read(path, Site, "a list of sites")
 
 
 def read_made(web: Path) -> list[Any]:
-    """Read what ``pinned make`` wrote: the rows of a folder's ``sites.csv``."""
+    """Read the ``sites.csv`` of a folder that ``pinned make`` wrote."""
     return _read(web / "sites.csv", MadeSite, "`now-builder pinned make` writes it, last")
 
 
@@ -95,7 +95,7 @@ def write_sites(path: Path, rows: Iterable[MadeSite]) -> None:
 
 
 def _read(path: Path, kind: type[Site], missing: str) -> list[Any]:
-    read_lines(path, f"no such file; expected {missing}")
+    read_lines(path, f"file not found; expected {missing}")
     (_, names), *records = read_records(path, path.read_bytes())
     header = normalize_names(names)
     columns = [field.name for field in fields(kind)]
@@ -107,7 +107,7 @@ def _read(path: Path, kind: type[Site], missing: str) -> list[Any]:
     for line, cells in records:
         cell = dict(zip(header, cells, strict=False))
         row = kind(**{name: _value(path, line, name, cell.get(name, "")) for name in columns})
-        if kind is Site and not row.pages:  # of a site that was made, none is what was found
+        if kind is Site and not row.pages:  # a made site may have no page
             raise FormatError(path, f"line {line}: pages is 0, expected 1 to {MOST_PAGES}")
         if (first := lines.setdefault(row.host, line)) != line:
             raise FormatError(path, f"line {line}: host {row.host} is that of line {first}, too")

@@ -1,4 +1,4 @@
-"""How well counting finds mismatched pairs, with no picture and no training."""
+"""Find mismatched pairs by counting, without pictures and without training."""
 
 import re
 from collections import Counter
@@ -6,53 +6,50 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from now_builder.formats.release import Pair, is_ours, read_split_pairs
 
 REFERENCES = ("copies", "url_kind", "language")
-"""Scores that need a release's table of pairs alone."""
+"""Names of scores that need only a release's table of pairs."""
 
 _LISTS = re.compile(
     r"/(?:tags?|categor(?:y|ies|ia|ias)|archives?|authors?|topics?|series|search|page/?\d+)(?:[/.?]|$)",
     re.IGNORECASE,
 )
-"""Paths of pages that list others: by tag, category, year, author."""
+"""Paths of pages that list other pages: by tag, category, year, author."""
 
 
 def count_signs(
     pairs: Sequence[Pair], image_of: Int[np.ndarray, " pairs"] | None = None
 ) -> tuple[dict[str, Float[np.ndarray, " pairs"]], Bool[np.ndarray, " pairs"]]:
-    """Score each caption with its page by what can be counted; high means matched.
+    """Score each caption with its page by counting; high means matched.
 
-    ``copies`` is the share of the page's site that has this caption, ``url_kind`` whether the
-    page's path is that of a list of pages, ``language`` whether the caption is in another language
-    than most captions of the site.
+    ``copies`` is minus the share of the site's pages with this caption, ``url_kind`` is -1 if the
+    page's path is that of a list of pages, and ``language`` is 1 if the caption is in the language
+    of most captions of the site.
 
     Args:
         pairs: The pairs of a split, in order.
-        image_of: The pair whose page each caption was assigned, as a noise file says; by default
-            its own.
+        image_of: Pair whose page each caption is assigned to, from a noise file; default: its own.
 
     Returns:
-        The scores by name, and which captions stand once on their page's site.
+        The scores by name, and whether each caption stands once on its page's site.
     """
-    rows = range(len(pairs))
-    pages = [pairs[row] for row in (rows if image_of is None else image_of)]
-    sites = Counter(page.site for page in pages)
-    copies = Counter((page.site, pairs[row].caption) for row, page in zip(rows, pages, strict=True))
-    languages: dict[str, Counter[str | None]] = {}
-    for row, page in zip(rows, pages, strict=True):
-        languages.setdefault(page.site, Counter())[pairs[row].lang] += 1
-    usual = {site: counts.most_common(1)[0][0] for site, counts in languages.items()}
-    both = [(pairs[row], page) for row, page in zip(rows, pages, strict=True)]
+    pages = [pairs[row] for row in (range(len(pairs)) if image_of is None else image_of)]
+    table = pd.DataFrame([(page.site, one.caption, one.lang or "")
+                          for page, one in zip(pages, pairs, strict=True)],
+                         columns=["site", "caption", "lang"])  # fmt: skip
+    by_site = table.groupby("site")["lang"]
+    usual = by_site.agg(lambda langs: Counter(langs).most_common(1)[0][0])
+    copies = table.groupby(["site", "caption"])["lang"].transform("size").to_numpy()
     signs = {
-        "copies": [-copies[page.site, own.caption] / sites[page.site] for own, page in both],
-        "url_kind": [-float(bool(_LISTS.search(page.url))) for _, page in both],
-        "language": [float(own.lang == usual[page.site]) for own, page in both],
+        "copies": -copies / by_site.transform("size").to_numpy(),
+        "url_kind": np.array([-float(bool(_LISTS.search(page.url))) for page in pages]),
+        "language": (table["lang"] == table["site"].map(usual)).to_numpy(np.float64),
     }
-    once = np.array([copies[page.site, own.caption] == 1 for own, page in both], dtype=bool)
-    return {name: np.asarray(values) for name, values in signs.items()}, once
+    return signs, copies == 1
 
 
 def count_signs_of(

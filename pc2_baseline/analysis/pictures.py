@@ -1,4 +1,4 @@
-"""Pictures of a training: how the pairs are divided, and curves over the epochs."""
+"""Draw the divisions of a training, and curves over its epochs."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from pc2_baseline.analysis.truth import DivisionQuality, Truth, by_peer
 from pc2_baseline.modules.division import THRESHOLD, Scale, logarithms
 from pc2_baseline.training.checkpoint import CheckpointState
 
-# of the palette of Okabe and Ito, which the colour-blind tell apart
+# from the palette of Okabe and Ito, which is safe for colour-blind readers
 BLUE, RED, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8C8C8C"
 
 _STYLE: Any = {
@@ -29,10 +29,10 @@ _STYLE: Any = {
     "axes.titlesize": 10,
     "legend.framealpha": 0.85,
     "legend.edgecolor": "none",
-    "svg.hashsalt": "pc2",  # the same picture, the same bytes
+    "svg.hashsalt": "pc2",  # reproducible bytes
 }
 _BINS = 60
-_FLOOR = 5e-4  # of the mixture's variance, on losses scaled to [0, 1]
+_FLOOR = 5e-4  # minimum variance of the mixture, on losses scaled to [0, 1]
 
 _COLOURS = (BLUE, RED, GREEN, PINK)
 _QUALITY = ("auroc", "clean_precision", "clean_recall")
@@ -44,15 +44,15 @@ Groups = list[tuple[str, str, Bool[np.ndarray, " pairs"]]]
 def _figure(
     path: Path, rows: int, columns: int, width: float = 3.8
 ) -> Iterator[tuple[Figure, np.ndarray]]:
-    """Yield an empty figure and its axes; write it when it is drawn."""
+    """Yield an empty figure and its axes; write it on exit."""
     with mpl.rc_context(_STYLE):
         size = (width * columns, 2.7 * rows + 0.5)
         figure = Figure(figsize=size, dpi=120, layout="constrained")
         yield figure, figure.subplots(rows, columns, squeeze=False)
-        kind = path.suffix[1:]
-        nameless: dict[str, Any] = {"Software": None} if kind == "png" else {"Date": None}
+        ending = path.suffix[1:]
+        metadata: dict[str, Any] = {"Software": None} if ending == "png" else {"Date": None}
         with atomic_write(path, durable=False) as temporary:
-            figure.savefig(temporary, format=kind, metadata=nameless)
+            figure.savefig(temporary, format=ending, metadata=metadata)
 
 
 def draw_division(
@@ -65,9 +65,9 @@ def draw_division(
 ) -> None:
     """Draw one epoch's losses, clean probabilities and oscillations, a row for each peer.
 
-    Peers that share a division have one row. Statistics that a method does not keep have no column.
-    A truth colours the pairs, a line marks the clean probability above which they are clean. Losses
-    have the scale that the mixture was fitted on.
+    Peers that share a division have one row, and statistics that a method does not keep have no
+    column. A truth colours the pairs; a line marks the threshold of the clean probability. Losses
+    have the scale on which the mixture was fitted.
 
     Source:
         PC2 (Duan et al., ACM MM 2024), the figure of the losses and their mixture.
@@ -91,7 +91,7 @@ def draw_division(
             axis, bins = at["clean_prob"], np.linspace(0, 1, _BINS // 3 + 1)
             _histogram(axis, own["clean_prob"], bins, groups, "beside")
             axis.axvline(threshold, color="black", linewidth=0.8, linestyle=":")
-            axis.set_yscale("log")  # nearly all pairs stand at either end
+            axis.set_yscale("log")  # nearly all pairs are at either end
             axis.yaxis.set_minor_locator(NullLocator())
             axis.set_ylim(bottom=0.8)
             if "oscillation" in at:
@@ -108,15 +108,15 @@ def draw_division(
 
 
 def _groups(truth: Truth | None, pairs: int) -> Groups:
-    """Return name, colour and members of each kind of pairs that occurs."""
+    """Return name, colour and members of each non-empty group of pairs."""
     if truth is None:
         return [("all pairs", GREY, np.ones(pairs, dtype=bool))]
-    kinds = [
-        ("matched", BLUE, truth.known & truth.matched),
+    groups = [
+        ("matched", BLUE, truth.matched),
         ("mismatched", RED, truth.known & ~truth.matched),
         ("not known", GREY, ~truth.known),
     ]
-    return [kind for kind in kinds if kind[2].any()]
+    return [group for group in groups if group[2].any()]
 
 
 def _histogram(
@@ -139,7 +139,7 @@ def _draw_losses(
     clean_prob: Float[np.ndarray, " pairs"],
     groups: Groups,
 ) -> None:
-    """Histogram with the two components, as the posteriors give them back (the M-step)."""
+    """Draw a histogram with the two components, estimated from the posteriors (the M-step)."""
     low, high = float(losses.min()), float(losses.max())
     bins = np.linspace(low, high, _BINS + 1)
     _histogram(axis, losses, bins, groups, "stacked")
@@ -174,7 +174,7 @@ def _draw_oscillations(
 
 
 def draw_curves(path: Path, state: CheckpointState, pairs: int, warmup: int) -> None:
-    """Draw dev rSum, losses, share called clean and quality of the division over the epochs."""
+    """Draw dev rSum, losses, share of clean pairs and quality of the division by epoch."""
     names = list(dict.fromkeys(name for record in state.history for name in record.figures))
     shares = [name for name in names if re.fullmatch("clean(_[a-z])?", name)]
     dev = np.array([record.dev.get("rsum", np.nan) for record in state.history])
@@ -199,7 +199,7 @@ def draw_curves(path: Path, state: CheckpointState, pairs: int, warmup: int) -> 
 def _curves(
     state: CheckpointState, names: Sequence[str], unit: float = 1.0
 ) -> dict[str, Float[np.ndarray, " epochs"]]:
-    """Return figures by epoch, divided by ``unit``; NaN where an epoch has none."""
+    """Return figures by epoch, divided by ``unit``; NaN if an epoch has none."""
     figures = [record.figures for record in state.history]
     return {
         name.replace("_", " "): np.array([own.get(name, np.nan) for own in figures]) / unit
@@ -221,7 +221,7 @@ def _draw_curves(
 
 
 def draw_quality(path: Path, epochs: Sequence[DivisionQuality], best: int, warmup: int) -> None:
-    """Draw how well each statistic separates matched from mismatched pairs, epoch by epoch."""
+    """Draw the AUROC of each statistic, matched against mismatched pairs, by epoch."""
     curves = {"clean probability": np.array([one.auroc for one in epochs])}
     for name in epochs[0].auroc_by_statistic:
         curves[name] = np.array([one.auroc_by_statistic[name] for one in epochs])

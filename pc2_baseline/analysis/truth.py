@@ -30,18 +30,18 @@ STATISTICS = ("loss", "oscillation")
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Whether each pair of a split is matched, and whether that is known; false if it is not."""
+    """Whether each pair of a split is matched, and whether that is known (else it is false)."""
 
     matched: Bool[np.ndarray, " pairs"]
     known: Bool[np.ndarray, " pairs"]
 
     @property
     def has_both(self) -> bool:
-        """Whether pairs of both kinds are known."""
+        """Whether some known pairs match, and others do not."""
         return 0 < int(self.matched.sum()) < int(self.known.sum())
 
     def without_taught(self, division: Mapping[str, np.ndarray]) -> "Truth":
-        """Return it without the pairs that the method was told of."""
+        """Return it without the pairs whose labels the method was given."""
         taught = np.asarray(division.get(TAUGHT, np.zeros(len(self.known))), dtype=bool)
         return Truth(self.matched & ~taught, self.known & ~taught)
 
@@ -55,15 +55,15 @@ class DivisionQuality:
     """One epoch's division against the truth.
 
     Attributes:
-        epoch: From 0.
-        auroc: AUROC of the clean probability, mean of the peers.
-        auroc_by_statistic: AUROC of each statistic that the method keeps, low meaning clean,
+        epoch: Number of the epoch, from 0.
+        auroc: AUROC of the mean clean probability of the peers.
+        auroc_by_statistic: AUROC of each statistic that the method keeps (low means clean),
             averaged over the peers.
-        clean: Pairs of known truth that are called clean: by the one division that all peers
-            share, or by the mean probability.
-        clean_matched: Clean pairs that are matched.
-        precision: Share of the clean ones that are matched; ``None`` where none is clean.
-        recall: Share of the matched ones that are clean.
+        clean: Number of known pairs that are called clean, by the division that all peers share
+            or by the mean probability.
+        clean_matched: Number of them that are matched.
+        precision: Share of the clean pairs that are matched; ``None`` if none is clean.
+        recall: Share of the matched pairs that are clean.
     """
 
     epoch: int
@@ -97,7 +97,7 @@ class Counted:
 class DivisionReport:
     """Output of ``pc2-baseline division``: counts of pairs, the selected epoch, and every epoch.
 
-    ``counted`` is what a division must beat; ``None`` for data sets without sites.
+    ``counted`` is the baseline of a division; ``None`` for data sets without sites.
     """
 
     pairs: int
@@ -127,42 +127,41 @@ def report(
         TrainingError: If the method makes no divisions, or was given the truth of all pairs that
             match, or of all that do not.
     """
-    state = read_state(run / BEST)
-    known = find_truth(record, release, truth)
-    if known is None:
+    labels = find_truth(record, release, truth)
+    if labels is None:
         raise ConfigError(
             "--truth: the run has neither data.truth nor a noise file that gives some of the "
-            "captions another image, so one must be given"
+            "captions another image. Give a truth file"
         )
     files = sorted((run / DIVISIONS).glob(f"{'[0-9]' * 5}.safetensors"))
     if not files:
         raise TrainingError(f"{run}: the method {record.settings.method.name} makes no divisions")
-    pairs = len(known.known)
-    above = record.settings.division_threshold
-    known = known.without_taught(read_division(files[0], pairs))
-    if not known.has_both:
+    pairs = len(labels.known)
+    labels = labels.without_taught(read_division(files[0], pairs))
+    known, matched = int(labels.known.sum()), int(labels.matched.sum())
+    if not labels.has_both:
         raise TrainingError(
-            f"{run}: of the {known.known.sum()} known pairs that the method was not told of, "
-            f"{known.matched.sum()} are matched; an AUROC needs pairs of both kinds"
+            f"{run}: of the {known} known pairs that the method was not told of, {matched} are "
+            "matched; an AUROC needs pairs of both kinds"
         )
-    epochs = [quality(int(file.stem), read_division(file, pairs), known, above) for file in files]
-    best = next((found for found in epochs if found.epoch == state.best_epoch), None)
-    if best is None:
-        raise FormatError(run / DIVISIONS, f"no division of the best epoch, {state.best_epoch}")
-    division = read_division(run / DIVISIONS / f"{best.epoch:05}.safetensors", pairs)
-    counted = count_references(record, release, known, division["clean_prob"], ranked)
-    return DivisionReport(
-        record.release.pairs, int(known.known.sum()), int(known.matched.sum()), best, epochs,
-        counted,
-    )  # fmt: skip
+    best, above = read_state(run / BEST).best_epoch, record.settings.division_threshold
+    by_epoch = {int(file.stem): file for file in files}
+    if best not in by_epoch:
+        raise FormatError(run / DIVISIONS, f"no division of the best epoch, {best}")
+    epochs = {epoch: quality(epoch, read_division(file, pairs), labels, above)
+              for epoch, file in by_epoch.items()}  # fmt: skip
+    clean_prob = read_division(by_epoch[best], pairs)["clean_prob"]
+    counted = _count(record, release, labels, clean_prob, ranked)
+    every = [*epochs.values()]
+    return DivisionReport(record.release.pairs, known, matched, epochs[best], every, counted)
 
 
-def count_references(
+def _count(
     record: RunRecord,
     release: Path,
     truth: Truth,
     clean_prob: Float[np.ndarray, " pairs"],
-    ranked: Path | None = None,
+    ranked: Path | None,
 ) -> Counted | None:
     """Compare counting, and the scores of ``rank-pairs``, with a truth; ``None`` without sites."""
     image_of, reader = None, make_reader(release, record.settings.data)
@@ -218,10 +217,10 @@ def truth_of(
     *,
     both: bool = True,
 ) -> Truth | None:
-    """Join a truth file with ``own``, whether a noise file left each caption its own image.
+    """Join a truth file with ``own``: whether a noise file left each caption its own image.
 
-    Without a truth file, return ``None`` unless the noise file has pairs of both kinds. ``both`` is
-    that of :func:`read_truth`.
+    Without a truth file, return ``None`` unless the noise file has pairs of both kinds. See
+    :func:`read_truth` for ``both``.
     """
     if truth is not None:
         names = make_reader(release, record.settings.data).pair_names(record.release.pairs)
@@ -243,12 +242,11 @@ def read_truth(
     A caption that a noise file gave another image is mismatched, whatever the truth of its page.
 
     Args:
-        path: CSV or Parquet with ``url`` or ``key``, and ``matched``, such as ``now-builder
-            audit`` writes, read by :func:`read_named_rows`; pairs that are unsure, or judged in two
-            ways, are not known.
+        path: Table for :func:`read_named_rows`, such as ``now-builder audit`` writes; pairs that
+            are unsure, or have two verdicts, are not known.
         names: Names of the pairs by column.
         own: Whether each caption has its own image; ``None``: all have.
-        both: Whether pairs of both kinds must be known, as for an AUROC.
+        both: Whether pairs of both kinds must be known, as an AUROC requires.
     """
     rows: dict[str, dict[str, list[int]]] = {column: defaultdict(list) for column in names}
     for column, cells in names.items():
@@ -264,8 +262,9 @@ def read_truth(
         known, matched = known | ~own, matched & own
     truth = Truth(matched, known)
     if not known.any() or (both and not truth.has_both):
-        kind = "none" if not known.any() else "all matched" if matched.any() else "all mismatched"
-        raise FormatError(path, f"{known.sum()} training pairs known ({kind}), expected both kinds")
+        which = "none" if not known.any() else "all matched" if matched.any() else "all mismatched"
+        problem = f"{known.sum()} training pairs known ({which}), expected both kinds"
+        raise FormatError(path, problem)
     return truth
 
 
@@ -280,8 +279,8 @@ def read_division(file: Path, pairs: int) -> dict[str, np.ndarray]:
     for name, values in division.items():
         used = name.rpartition(".")[2] in {"clean_prob", *STATISTICS, "is_clean", TAUGHT}
         if used and (values.shape != (pairs,) or not np.isfinite(values).all()):
-            found = f"{name!r:.60} is {values.dtype} {values.shape}"
-            raise FormatError(file, f"{found}, expected {pairs} finite numbers")
+            problem = f"{name!r:.60} is {values.dtype} {values.shape}"
+            raise FormatError(file, f"{problem}, expected {pairs} finite numbers")
     return division
 
 
@@ -298,32 +297,29 @@ def quality(
 ) -> DivisionQuality:
     """Compare one epoch's division with a truth that has pairs of both kinds.
 
-    Of several peers a pair is clean whose mean clean probability is above the threshold.
+    Without a division that all peers share, pairs whose mean clean probability is above the
+    threshold are clean.
     """
-    from sklearn.metrics import roc_auc_score
-
-    known, matched = truth.known, truth.matched[truth.known]
-    clean_prob = division["clean_prob"][known]
-    shared = division.get("is_clean")
-    clean = clean_prob > threshold if shared is None else shared[known].astype(bool)
+    clean_prob = division["clean_prob"]
+    is_clean = np.asarray(division.get("is_clean", clean_prob > threshold), dtype=bool)
     peers = by_peer(division).values()
     by_statistic = {
-        name: float(np.mean([roc_auc_score(matched, -own[name][known]) for own in peers]))
+        name: float(np.mean([_auroc(truth, -peer[name]) for peer in peers]))
         for name in STATISTICS
-        if all(name in own for own in peers)
+        if all(name in peer for peer in peers)
     }
-    auroc = float(roc_auc_score(matched, clean_prob))
-    called, both = int(clean.sum()), int((clean & matched).sum())
+    auroc = _auroc(truth, clean_prob)
+    called, both = int((is_clean & truth.known).sum()), int((is_clean & truth.matched).sum())
     precision = both / called if called else None
-    recall = both / int(matched.sum())
+    recall = both / int(truth.matched.sum())
     return DivisionQuality(epoch, auroc, by_statistic, called, both, precision, recall)
 
 
 def in_words(report: DivisionReport, *, every: bool) -> str:
     """Write a report for the terminal, on request with a line for every epoch."""
     mismatched, counted = report.known - report.matched, report.counted
-    known = f"known pairs: {report.known} of {report.pairs}"
-    lines = [f"{known}, {report.matched} matched, {mismatched} not"]
+    pairs = f"known pairs: {report.known} of {report.pairs}"
+    lines = [f"{pairs}, {report.matched} matched, {mismatched} not"]
     lines += [_line("epoch", quality) for quality in report.epochs if every]
     lines.append(_line("best epoch", report.best))
     if counted is not None:

@@ -17,11 +17,10 @@ from leaderboard.submission.archive import pack
 from now_builder.config import Strict
 from now_builder.formats.io import sha256_of, write_text
 from now_builder.formats.split import Split
-from pc2_baseline.analysis.truth import Counted, count_references, find_truth, read_division
+from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import Settings
-from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.retrieval import ensemble
-from pc2_baseline.runs.open_run import OpenRun, open_run, with_bank, without_hubs
+from pc2_baseline.runs.open_run import open_run, with_bank, without_hubs
 from pc2_baseline.runs.predict import describe
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import STATE, read_state
@@ -65,7 +64,7 @@ class Measured(Strict):
     Attributes:
         checkpoint: SHA-256 of ``best/state.json``, which identifies a training.
         rsum: rSum on the test split.
-        dev_rsum: rSum on dev, by which the epoch was chosen.
+        dev_rsum: rSum on dev, which chose the epoch.
         networks: Number of networks whose similarities are averaged.
         one_network_rsum: rSum of the first network alone.
         two_networks_rsum: rSum of the first two networks; ``None`` for a method of one.
@@ -123,7 +122,7 @@ def measure(release: Path, run: Path, settings: Settings, title: str) -> Measure
     write_result(beside(run, ".result.json"), result)
     last = read_state(run / LAST)
     auroc = last.history[last.best_epoch].figures.get("auroc")
-    counted = None if auroc is None else _count(opened, last.best_epoch)
+    counted = None if auroc is None else report(run, opened.record, release, None).counted
     record = Measured(
         checkpoint=sha256_of(run / BEST / STATE),
         rsum=result.rsum,
@@ -140,18 +139,6 @@ def measure(release: Path, run: Path, settings: Settings, title: str) -> Measure
     )
     write_text(beside(run, ".json"), record.model_dump_json(indent=2) + "\n")
     return record
-
-
-def _count(opened: OpenRun, epoch: int) -> Counted | None:
-    """Compare counting, and the division of an epoch, with the truth of a run's pairs."""
-    truth = find_truth(opened.record, opened.release, None)
-    if truth is None:
-        return None
-    division = read_division(
-        opened.folder / DIVISIONS / f"{epoch:05}.safetensors", len(truth.known)
-    )
-    known = truth.without_taught(division)
-    return count_references(opened.record, opened.release, known, division["clean_prob"])
 
 
 def beside(run: Path, ending: str) -> Path:

@@ -149,12 +149,8 @@ def rank_pairs(release: Path | str, output: Path | str, track: str | None = None
 def _pairs(reader: ReleaseReader, names: Sequence[Split]) -> pd.DataFrame:
     """Return the pairs in the order of their captions; the authors' archive has no URLs."""
     release, track = reader.release, reader.data.tokenizer
-    table = pd.concat(
-        [
-            pd.DataFrame({"split": name, "key": read_split_captions(release, name, track).keys})
-            for name in names
-        ]
-    ).reset_index(names="pair_index")
+    keys = {name: pd.Series(read_split_captions(release, name, track).keys) for name in names}
+    table = pd.concat(keys, names=["split", "pair_index"]).reset_index(name="key")
     if not is_ours(release):
         texts = [text.strip() for name in names for text in reader.texts(name)]
         return table.assign(url="", site="", caption=texts)

@@ -32,7 +32,7 @@ from pc2_baseline.training.trainer import lock_run
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The settings of each row, by track and method; seeds; and a slot for each process."""
+    """What a table needs: settings by track and method, seeds, and a slot for each process."""
 
     release: Path
     out: Path
@@ -42,7 +42,7 @@ class Work:
 
     @property
     def runs(self) -> list[Run]:
-        """All runs, the first seed of every row first."""
+        """All runs; those with the first seed of every row come first."""
         return [
             Run(self.out / track / method / f"seed-{seed}", with_seed(settings, seed))
             for seed in self.seeds
@@ -57,18 +57,18 @@ class Work:
 
 
 def make_table(work: Work) -> tuple[str, dict[str, str]]:
-    """Train and score all runs that are not finished, then write the table.
+    """Train and score all unfinished runs, then write the table.
 
-    With one slot, everything is trained in this process. The table is written again after every
-    run, of all finished runs in its folder, those of earlier calls included. A run that fails
-    becomes a note of its row, and the others go on; it is tried again by the next call.
+    With one slot, runs are trained in this process. The table is written after every run, with all
+    finished runs in its folder, also of earlier calls. A failed run becomes a note of its row; the
+    others continue, and the next call retries it.
 
     Returns:
-        The Markdown of the table, and why each run failed that did.
+        The Markdown of the table, and the reasons of failed runs by name.
 
     Raises:
-        ConfigError: If a run's folder holds a run of other settings or on other data, or another
-            table is being made in this one, which would lack these rows.
+        ConfigError: If a run's folder has a run with other settings or data, or another process
+            is making a table in the same folder.
         FormatError: If the release's test split is a blind round.
     """
     records = _finished(work)
@@ -94,7 +94,7 @@ def make_table(work: Work) -> tuple[str, dict[str, str]]:
 
 
 def dry_run(work: Work) -> str:
-    """Return the plan of :func:`make_table`: a line a run, and their number; write nothing."""
+    """Return the plan of :func:`make_table`, a line for each run; write nothing."""
     records = _finished(work)
     lines = []
     for run in work.runs:
@@ -107,12 +107,11 @@ def dry_run(work: Work) -> str:
 
 
 def _plan(work: Work, records: Mapping[Run, Measured]) -> str:
-    """Return what the table consists of, the options that choose it, and what is done."""
+    """Describe the table, the options that choose its rows, and its progress."""
     tracks, methods = (", ".join(dict.fromkeys(names)) for names in zip(*work.rows, strict=True))
     epochs = sum(run.settings.train.total_epochs for run in work.runs)
     done = sum(run in records for run in work.runs)
-    earlier = len(records) - done
-    kept = f"; {earlier} earlier ones stay in the table" if earlier else ""
+    kept = f"; {len(records) - done} earlier ones stay in the table" * (len(records) > done)
     return (
         f"{work.out}: {methods}; tokenizers {tracks}; seeds {', '.join(map(str, work.seeds))}; "
         f"{epochs} epochs in all (--methods, --tokenizers, --seeds)\n"
@@ -125,7 +124,6 @@ def _finished(work: Work) -> dict[Run, Measured]:
     """Return the records of finished runs in the folder of the table, also of earlier tables."""
     refuse_round(work.release, SPLIT)
     check_folder_is_ours(work.out)
-    wanted = work.runs
 
     @cache
     def identity(text: str) -> DataIdentity:
@@ -135,7 +133,7 @@ def _finished(work: Work) -> dict[Run, Measured]:
         return identify(reader, reads=settings.reads)
 
     def is_finished(run: Run) -> bool:
-        text = with_seed(run.settings, 0).model_dump_json()  # one reading for all seeds
+        text = with_seed(run.settings, 0).model_dump_json()  # so that seeds share the cache
         try:
             return finished(run.folder, identity(text), run.settings) is not None
         except FormatError:  # another data set
@@ -149,7 +147,7 @@ def _finished(work: Work) -> dict[Run, Measured]:
         record = _read(run)
         if record and is_finished(run):
             records[run] = record
-        elif run not in wanted and beside(run.folder, ".json").exists():
+        elif run not in work.runs and beside(run.folder, ".json").exists():
             problem = f"not a finished run on {work.release}, whose table it would be in"
         if problem:
             raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
@@ -157,20 +155,20 @@ def _finished(work: Work) -> dict[Run, Measured]:
 
 
 def _read(run: Run) -> Measured | None:
-    """Return the record of a run whose files are all there and of its best epoch, or ``None``."""
+    """Return the record of a run if all its files exist and are of its best epoch."""
     path, best = beside(run.folder, ".json"), run.folder / BEST / STATE
     files = [path, best, *(beside(run.folder, ending) for ending in (".zip", ".result.json"))]
     if not all(file.exists() for file in files):
         return None
     try:
         record = build(Measured, read_json(path, "no record"), str(path))
-    except (ConfigError, FormatError):  # torn, or of another version: it is scored again
+    except (ConfigError, FormatError):  # torn, or of another version: score the run again
         return None
     return record if record.checkpoint == sha256_of(best) else None
 
 
 def _outcomes(work: Work, runs: Sequence[Run]) -> Generator[tuple[Run, str | None]]:
-    """Train and measure runs; yield each that has ended, and why it failed."""
+    """Train and measure runs; yield each finished one, with the reason if it failed."""
     if work.slots == [{}]:
         for run in runs:
             failure = None
@@ -196,12 +194,12 @@ def _outcomes(work: Work, runs: Sequence[Run]) -> Generator[tuple[Run, str | Non
         try:
             for future in as_completed(futures):
                 yield futures[future], str(future.exception() or "") or None
-        finally:  # Ctrl-C reaches the processes as well, and they end
+        finally:  # the terminal sends Ctrl-C to the processes too
             pool.shutdown(cancel_futures=True)
 
 
 def in_process(release: Path, run: Run, threads: int, slot: Environment) -> None:
-    """Train and measure a run in a process of its own, whose messages go to ``seed-N.log``."""
+    """Train and measure a run in its own process, with its messages in ``seed-N.log``."""
     log = beside(run.folder, ".log")
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
@@ -218,7 +216,7 @@ def in_process(release: Path, run: Run, threads: int, slot: Environment) -> None
 
 
 def _child(release: Path, run: Run, threads: int, slot: dict[str, str], log: Path) -> None:
-    """Train and measure a run; end when the process that started this one does."""
+    """Train and measure a run; exit if the parent process ends."""
     with log.open("wb") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())

@@ -1,4 +1,4 @@
-"""The files of a table, written from one DataFrame: Markdown, LaTeX, CSV and a page of HTML."""
+"""Write a table from one DataFrame as Markdown, LaTeX, CSV and HTML."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
@@ -52,11 +52,10 @@ HEADINGS = {
 FIGURES = [name for name in HEADINGS if name not in {"networks", "behind", "p"}]
 """Names of the figures of a run, each a column of ``table.csv``, with ``_sd`` behind the next."""
 
-_AUROCS = tuple(name for name in FIGURES if name.endswith("auroc"))
-_BOLD = {*RECALLS, *(name for name in FIGURES if name.endswith("rsum"))} - {"dev_rsum"}
-_RARE = {"within_site_rsum", "within_language_rsum", "gpu_memory_gb", *_AUROCS}
+_BOLD = {name for name in FIGURES if "R@" in name or name.endswith("rsum")} - {"dev_rsum"}
+_RARE = {name for name in FIGURES if name.startswith(("within", "gpu")) or "auroc" in name}
 _DIGITS = {"seconds": 0, "networks": 0, "memory_gb": 2, "gpu_memory_gb": 2, "p": 3,
-           **dict.fromkeys(_AUROCS, 3)}  # fmt: skip
+           **{name: 3 for name in FIGURES if "auroc" in name}}  # fmt: skip
 _ROW = ["track", "method"]
 _TEX = str.maketrans({
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -77,9 +76,9 @@ def write_table(
     Rows (track and method) in ``asked`` come first; a row may have no runs.
     """
     table = summarise(release, asked, records, failures)
-    columns = [*_ROW, "evidence", "networks", "seeds"]
-    columns += [part for name in FIGURES for part in (name, f"{name}_sd")]
-    text = table[[*columns, "behind", "p", "notes"]].to_csv(index=False, lineterminator="\n")
+    figures = [part for name in FIGURES for part in (name, f"{name}_sd")]
+    columns = [*_ROW, "evidence", "networks", "seeds", *figures, "behind", "p", "notes"]
+    text = table[columns].to_csv(index=False, lineterminator="\n")
     markdown, latex, pages = "", "% \\usepackage{booktabs}\n", []
     for title, part in table.groupby("section", sort=False):
         cells, best = _cells(part)
@@ -178,11 +177,11 @@ def _title(release: Path, result: Result) -> str:
 def mean_hits(results: Iterable[Result]) -> Float[np.ndarray, " images"]:
     """Return the hits of each image, averaged over results on the same split."""
     ranks = [result.ranks for result in results if result.ranks is not None]
-    return np.asarray(np.mean([hits_per_image(*own.read(), own.owner()) for own in ranks], axis=0))
+    return np.asarray(np.mean([hits_per_image(*one.read(), one.owner()) for one in ranks], axis=0))
 
 
 def other_rows(result: Result) -> list[dict[str, Any]]:
-    """Return the rows that papers report for a published test split, and below them references."""
+    """Return the rows that papers report for a published test split, then references."""
     board, noise = boards_of(result)[0], result.training.noise
     share = round(noise.mismatch, 2) if noise else None
     condition = ("web" if noise is None else noise.protocol if share else "none", share)
@@ -208,11 +207,11 @@ def other_rows(result: Result) -> list[dict[str, Any]]:
 
 
 def _cells(part: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the cells of a section as text, and which are the best; no empty rare column."""
+    """Return a section's cells as text, without empty rare columns, and mark the best ones."""
     scored = part.evidence == "scored"
     failed = part.rsum.isna() & (part.notes != "")
-    kinds = part.evidence.mask(scored, "").mask(failed, "failed")
-    cells = pd.DataFrame({"Method": part.method + kinds.map(lambda kind: kind and f" ({kind})")})
+    marks = part.evidence.mask(scored, "").mask(failed, "failed")
+    cells = pd.DataFrame({"Method": part.method + marks.map(lambda mark: mark and f" ({mark})")})
     best = pd.DataFrame({"Method": part.method != part.method})
     for name, heading in HEADINGS.items():
         if name in _RARE and part[name].isna().all():
@@ -237,6 +236,6 @@ def _texts(values: pd.Series, pattern: str) -> pd.Series:
 def _marked(
     cells: pd.DataFrame, best: pd.DataFrame, escaped: Callable[[str], str], bold: str
 ) -> pd.DataFrame:
-    """Escape all cells for a format, and put the best into bold."""
+    """Escape all cells for a format, and make the best ones bold."""
     plain = cells.map(escaped)
     return plain.mask(best, plain.map(bold.format)).rename(columns=escaped)

@@ -1,4 +1,4 @@
-"""The rows, seeds and processes that a table asks for."""
+"""Rows, seeds and processes of a table, from the options of the command."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from pc2_baseline.data.readers import check_layout
 from pc2_baseline.runs.measured_run import SPLIT
 
 Environment = Mapping[str, str]
-"""Additional environment variables of the processes of a slot, which runs one at a time."""
+"""Extra environment variables for the processes of a slot, which run one at a time."""
 
 _ROW_SETS = Path(__file__).with_name("rows")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -51,7 +51,7 @@ def read_rows(methods: Sequence[str], file: str | None = None) -> list[Row]:
     """Return a row for each preset or TOML file of a method, then those of a file of rows."""
     rows = []
     for method in methods:
-        name = Path(method).stem if method.endswith(".toml") else method
+        name = method if not method.endswith(".toml") else Path(method).stem
         rows.append(build(Row, {"name": name, "config": method}, f"--methods {method}"))
         path_of(method, "--methods")
     if file:
@@ -78,13 +78,13 @@ def table_rows(
 ) -> dict[tuple[str, str], Settings]:
     """Build the settings of each row on each track, by track and name.
 
-    Without ``tokenizers``, the track is jieba, or the first that the release has; another data set
-    than NoW has none. ``on`` is for rows that name no section of their own.
+    Without ``tokenizers``, the track is jieba, or the first in the release; data sets other than
+    NoW have one track. ``on`` is the section of rows that name none.
 
     Raises:
-        ConfigError: If there is no such section or tokenizer, a setting is wrong or the tokenizer
-            among them, or two rows are for different data sets.
-        FormatError: If the release is not there.
+        ConfigError: If a section or tokenizer does not exist, a setting is wrong or sets the
+            tokenizer, or two rows are for different data sets.
+        FormatError: If the release is missing.
     """
 
     def settings_of(row: Row, *track: str) -> Settings:
@@ -95,9 +95,7 @@ def table_rows(
             raise ConfigError(f"{where}{error}") from None
 
     settings = {row.name: settings_of(row) for row in rows}
-    benchmarks: dict[str, str] = {
-        benchmark.folder: track for track, benchmark in BENCHMARKS.items()
-    }
+    benchmarks: dict[str, str] = {data.folder: track for track, data in BENCHMARKS.items()}
     tracks = {name: benchmarks.get(own.data.name) for name, own in settings.items()}
     if len(set(tracks.values())) > 1:
         words = ", ".join(f"{name} is for {track or 'NoW'}" for name, track in tracks.items())
@@ -117,42 +115,39 @@ def table_rows(
     }
 
 
-def _tokenizers(release: Path, asked: Sequence[str]) -> list[str]:
+def _tokenizers(release: Path, names: Sequence[str]) -> list[str]:
     folder = data_folder(release)
-    there = [name for name in TOKENIZERS if (folder / f"{SPLIT}_caps_{name}.txt").exists()]
-    if not there:
+    tracks = [str(name) for name in TOKENIZERS if (folder / f"{SPLIT}_caps_{name}.txt").exists()]
+    if not tracks:
         raise FormatError(folder, f"no {SPLIT}_caps_jieba.txt, nor of another tokenizer")
-    for name in asked:
-        if name not in there:
-            names = f"{', '.join(there)}{nearest(name, there)}"
-            raise ConfigError(f"--tokenizers {name}: {release} has {names}")
-    return list(dict.fromkeys(asked)) or [str(there[0])]
+    if absent := [name for name in names if name not in tracks]:
+        there = f"{', '.join(tracks)}{nearest(absent[0], tracks)}"
+        raise ConfigError(f"--tokenizers {absent[0]}: {release} has {there}")
+    return [*dict.fromkeys(names)] or tracks[:1]
 
 
 def read_seeds(text: str, overrides: Sequence[str] = ()) -> list[int]:
-    """Read how many seeds, from 0, or which: ``3`` is ``0,1,2``, and ``4,`` seed 4 alone."""
+    """Read a number of seeds or a list: ``3`` is ``0,1,2``, and ``4,`` is seed 4 alone."""
     if any(one.partition("=")[0].strip() == "train.seed" for one in overrides):
         raise ConfigError(f"train.seed is set, but --seeds {text} says which seeds")
     if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*,?", text):
         raise ConfigError(f"--seeds {text}: expected a number, or numbers with commas, such as 0,4")
-    seeds = [int(part) for part in text.split(",") if part]
-    if "," not in text:
-        seeds = list(range(seeds[0]))
+    seeds = [int(part) for part in text.split(",") if part] if "," in text else [*range(int(text))]
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"--seeds {text}: expected one seed or more, each once")
     return seeds
 
 
 def make_slots(devices: Sequence[str], jobs: int | None) -> tuple[list[Environment], list[str]]:
-    """Make a slot for each process at a time, by default one a device, devices in turn.
+    """Make a slot for each parallel process, by default one for each device.
 
     Returns:
-        The slots, and an override of the device. A run's settings do not name one GPU of several,
-        so that it may be resumed on another.
+        The slots, and an override of the device. A run's settings name no GPU by number, so that
+        another GPU can resume it.
 
     Raises:
-        ConfigError: If there is no such GPU, several devices are not all GPUs by number, or this is
-            one of several processes.
+        ConfigError: If a GPU does not exist, one of several devices is no GPU by number, or
+            torchrun started this process.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("table: started by torchrun; run it alone, --jobs starts processes")

@@ -1,35 +1,24 @@
-"""Print how alike two crawls of one list are, and the pages that differ.
+"""Print the shares of equal captions and screenshots of two crawls, and the pages that differ.
 
 PYTHONPATH=. python -m recipes.pinned_web.compare captures-of-one-day captures-of-another
 """
 
 import argparse
-from collections.abc import Collection
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from PIL import Image
 
-from now_builder.formats.shard import CaptureRow, read_captures, read_rows
+from now_builder.formats.shard import read_captures, read_rows
 
 
-def pixels(content: bytes) -> np.ndarray:
-    """Return the pixels of a screenshot."""
-    return np.asarray(Image.open(BytesIO(content)).convert("RGB"))
-
-
-def captured(captures: Path) -> dict[str, CaptureRow]:
-    """Return the rows of a crawl by URL."""
-    return {row.url: row for row in read_rows(captures)}
-
-
-def screenshots(
-    captures: Path, rows: dict[str, CaptureRow], urls: Collection[str]
-) -> dict[str, bytes]:
-    """Return the screenshots of some URLs as they are stored."""
-    keys = {rows[url].key: url for url in urls}
-    return {keys[one.key]: one.screenshot for one in read_captures(captures) if one.key in keys}
+def screenshots(captures: Path, keys: pd.Series) -> list[np.ndarray]:
+    """Return the pixels of some pages' screenshots, in the order of their keys."""
+    wanted = {*keys}
+    found = {one.key: one.screenshot for one in read_captures(captures) if one.key in wanted}
+    return [np.asarray(Image.open(BytesIO(found[key])).convert("RGB")) for key in keys]
 
 
 def main() -> None:
@@ -38,30 +27,33 @@ def main() -> None:
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)
     options = parser.parse_args()
-    first, second = captured(options.first), captured(options.second)
-    urls = sorted(first.keys() & second.keys())
-    both = [url for url in urls if first[url].status == second[url].status == "ok"]
-    unlike = [url for url in both if first[url].sha256 != second[url].sha256]
-    shots = screenshots(options.first, first, unlike)
-    share = dict.fromkeys(both, 1.0)
-    for url, right in screenshots(options.second, second, unlike).items():
-        same = pixels(shots[url]) == pixels(right)
-        share[url] = float(same.all(-1).mean())
-    captions = [url for url in urls if first[url].caption != second[url].caption]
-    statuses = [url for url in urls if first[url].status != second[url].status]
-    alike = sum(part == 1 for part in share.values())
-    for url in statuses:
-        print(f"status {first[url].status} {second[url].status} {url}")
-    for url in captions:
+    folders = options.first, options.second
+    one, other = (pd.DataFrame([*read_rows(folder)]) for folder in folders)
+    pages = one.merge(other, on="url", suffixes=("", "_2")).sort_values("url")
+    status = pages[pages.status != pages.status_2]
+    caption = pages[pages.caption.fillna("") != pages.caption_2.fillna("")]
+    ok = pages[(pages.status == "ok") & (pages.status_2 == "ok")].assign(pixels=1.0)
+    unlike = ok.index[ok.sha256 != ok.sha256_2]
+    both = zip(
+        *(
+            screenshots(folder, ok.loc[unlike, name])
+            for folder, name in zip(folders, ("key", "key_2"), strict=True)
+        ),
+        strict=True,
+    )
+    ok.loc[unlike, "pixels"] = [float((left == right).all(-1).mean()) for left, right in both]
+    for row in status.itertuples():
+        print(f"status {row.status} {row.status_2} {row.url}")
+    for url in caption.url:
         print(f"caption {url}")
-    for url, part in share.items():
-        if part < 1:
-            print(f"pixels {part:.4f} {first[url].load_state} {second[url].load_state} {url}")
-    print(f"{len(urls)} pages in both, {len(statuses)} with another status")
-    if both:
-        print(f"captions the same: {1 - len(captions) / len(urls):.2%}")
-        print(f"screenshots the same: {alike} of {len(both)}, {alike / len(both):.2%}")
-        print(f"pixels the same: {np.mean(list(share.values())):.3%}")
+    for row in ok[ok.pixels < 1].itertuples():
+        print(f"pixels {row.pixels:.4f} {row.load_state} {row.load_state_2} {row.url}")
+    print(f"{len(pages)} pages in both, {len(status)} with another status")
+    if len(ok):
+        same = int((ok.pixels == 1).sum())
+        print(f"captions the same: {1 - len(caption) / len(pages):.2%}")
+        print(f"screenshots the same: {same} of {len(ok)}, {same / len(ok):.2%}")
+        print(f"pixels the same: {ok.pixels.mean():.3%}")
 
 
 if __name__ == "__main__":

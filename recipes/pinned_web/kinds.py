@@ -1,4 +1,4 @@
-"""A guess at what kind of site it is, from the words of its pages and their file names."""
+"""Guess the kind of a site from the words of its pages and their file names."""
 
 import re
 from collections import Counter
@@ -8,13 +8,13 @@ from recipes.pinned_web.look import WORDS, Page, pattern
 _KINDS = {kind: pattern(words) for kind, words in WORDS["kinds"].items()}
 _GENERATORS = {name: kind for kind, names in WORDS["generators"].items() for name in names.split()}
 _ALSO_OTHERS = frozenset({"hugo", "jekyll"})
-"""Generators of blogs that companies and clubs use, too."""
+"""Blog generators that companies and clubs use too."""
 _WEAKER = {"tool": 0.8, "club": 0.8}
 _LEAST = 2.5
 
 
 def kind_of(pages: list[Page], name: str) -> str:
-    """Return the likeliest kind, ``other`` where nothing speaks for one."""
+    """Return the likeliest kind, ``other`` if none is likely."""
     head = " ".join(dict.fromkeys(page.words for page in pages))[:20_000]
     bodies = " ".join(dict.fromkeys(page.text[:600] for page in pages[:30]))[:12_000]
     text = f"{head} {bodies}".lower()
@@ -34,7 +34,7 @@ def kind_of(pages: list[Page], name: str) -> str:
 
 
 def _generator(pages: list[Page]) -> str:
-    """Return what made most of the pages, as they say."""
+    """Return the generator that most pages state."""
     stated = (dict(page.about.metas[::-1]) for page in pages)
     first = Counter(re.split(r"[ ,\d]", metas.get("generator", ""))[0].lower() for metas in stated)
     return max(first, key=first.__getitem__, default="")

@@ -1,4 +1,4 @@
-"""The licence that a repository states: of its texts first, of its code where nothing else is."""
+"""Find the licence that a repository states: of its texts, else of its code."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ _CC = re.compile(
     re.IGNORECASE,
 )
 _TAIL = 60_000
-"""Characters at a page's end in which it may state a licence."""
+"""Number of characters at a page's end that may state a licence."""
 _FILE = re.compile(
     rb"(?:licen[sc]e|copying|unlicense)(?:[-.][\w.-]+)?(?<!\.html)(?<!\.htm)", re.IGNORECASE
 )
@@ -24,11 +24,11 @@ _OPEN = frozenset({"CC0-1.0", "CC-BY-3.0", "CC-BY-4.0"})
 def licence_of(git: Git, mirror: Path, served: Served, head: Site) -> str:
     """Return a licence by name, ``other`` for an unknown one, ``none`` without one.
 
-    What at least half of the pages state themselves comes first, then licence files of the site's
-    branch, in its root and folder, then those of the default branch.
+    The statement of at least half of the pages comes first, then licence files in the root and
+    folder of the site's branch, then those of the default branch.
     """
-    if found := _of_pages(served.pages):
-        return found
+    if stated := _of_pages(served.pages):
+        return stated
     folders = {b"", served.site.folder.encode()}
     for commit in (served.site.commit, head.commit):
         files = git.files(mirror, Site(head.repository, commit, "", "", 0, "", "", 0))
@@ -42,7 +42,7 @@ def licence_of(git: Git, mirror: Path, served: Served, head: Site) -> str:
 
 
 def _of_pages(pages: list[Page]) -> str:
-    """Return the Creative Commons licence that half of the pages state; of several the stricter."""
+    """Return the Creative Commons licence that half of the pages state, or the strictest."""
     stated = Counter(name for page in pages for name in _stated(page.source[-_TAIL:]))
     common = [name for name, number in stated.most_common() if 2 * number >= len(pages)]
     return min(common, key=_OPEN.__contains__, default="")
@@ -59,8 +59,8 @@ def _stated(text: str) -> set[str]:
 
 def _of_text(text: str) -> str:
     text = " ".join(text.split()).lower()
-    given = "permission is hereby granted" in text or "redistribution" in text
-    if "all rights reserved" in text[:400] and not given:
+    is_open = "permission is hereby granted" in text or "redistribution" in text
+    if "all rights reserved" in text[:400] and not is_open:
         return "other"
-    known = WORDS["licences"].items()
-    return next((name for name, words in known if re.search(words, text)), "other")
+    licences = WORDS["licences"].items()
+    return next((name for name, words in licences if re.search(words, text)), "other")

@@ -1,4 +1,4 @@
-"""What a repository holds: the folder that is served, its pages, language, kind and licence."""
+"""Inspect a repository: the served folder, its pages, language, kind and licence."""
 
 import re
 import sys
@@ -23,25 +23,25 @@ from now_builder.pinned.sites import MOST_PAGES, Site
 
 WORDS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
 FEWEST = 3
-"""Pages with a description of a site at least."""
+"""Minimum number of a site's pages with a description."""
 _READ = 1000
-"""HTML files of a folder that are read at most, the shallowest first."""
+"""Maximum number of HTML files that are read of a folder, the shallowest first."""
 _SAVED = re.compile(
     r"mirrored from .{0,300}httrack|<!-- saved from url=|website copier|web\.archive\.org/web/\d"
     r"|data-savepage|singlefile",
     re.IGNORECASE | re.DOTALL,
 )
-"""Marks of pages that were saved from another site, near their beginning or end."""
+"""Marks of pages saved from another site, near their beginning or end."""
 _ENDS, _LONGEST = 3000, 400_000
 _UNSEEN = (("<!--", "-->"), *((rf"<{name}(?=[\s>])", rf"</{name}\s*>")
            for name in ("head", "script", "style", "svg", "pre", "code")))  # fmt: skip
-"""What is no text of a page: beginnings and ends."""
+"""Beginnings and ends of parts that are no text."""
 _LINK, _BASE = (re.compile(rf"<{name}\b[^>]*>", re.IGNORECASE) for name in ("link", "base"))
 _SHEET = re.compile(r"\brel\s*=\s*[\"']?stylesheet\b", re.IGNORECASE)
 _HREF = re.compile(r"\bhref\s*=\s*[\"']?([^\"'\s>]+)", re.IGNORECASE)
 _STYLE = re.compile(r"<style\b[^>]*>(.*?)</style", re.IGNORECASE | re.DOTALL)
 _STYLED = 1000
-"""Characters of a page's own style sheets from which it does without others."""
+"""Minimum characters of own style sheets of a page that needs no others."""
 _HERE = "here.test"
 _TRADITIONAL, _SIMPLIFIED = (
     "們這個說會來時國學對發開關實體應點還",
@@ -50,7 +50,7 @@ _TRADITIONAL, _SIMPLIFIED = (
 _NONE = (UNDECIDED, "la")  # lorem ipsum
 _FEWEST_WORDS = 25
 _START = 400
-"""Characters of a page's text that tell its language."""
+"""Number of characters of a page's text for language detection."""
 
 
 @dataclass(slots=True)
@@ -79,18 +79,18 @@ class Served:
 
     @property
     def described(self) -> int:
-        """Return the number of pages whose description is not left over from a template."""
+        """Return the number of pages whose description is not a template's."""
         captions = (page.about.caption or "" for page in self.pages)
         return sum(not is_placeholder(text) for text in captions)
 
 
 @dataclass(slots=True)
 class Found:
-    """What is known of a repository, or in ``status`` why nothing is.
+    """Properties of a repository; ``status`` is the reason if there are none.
 
-    ``pages`` is the number of those that would be listed; ``placeholders``, ``refused``, ``saved``,
-    ``empty`` and ``bare`` count pages with a left-over description, of gambling, adult or spam
-    words, saved from elsewhere, without text until scripts run, and without their style sheets.
+    ``pages`` is the number of pages to list; ``placeholders``, ``refused``, ``saved``, ``empty``
+    and ``bare`` count pages with a template's description, with gambling, adult or spam words,
+    saved from elsewhere, without text until scripts run, and without their style sheets.
     ``captions`` has each description once.
     """
 
@@ -121,7 +121,7 @@ _REFUSED = pattern(WORDS["refused"])
 
 
 def look(git: Git, mirrors: Path, name: str) -> Found:
-    """Look at a mirror: of its branches, the one with the most described pages is the site."""
+    """Inspect a mirror; its branch with the most described pages is the site."""
     from recipes.pinned_web.kinds import kind_of
     from recipes.pinned_web.licences import licence_of
 
@@ -129,10 +129,10 @@ def look(git: Git, mirrors: Path, name: str) -> Found:
     try:
         with git.repository(head, Source(mirrors), mirrors) as mirror:
             tips = [replace(head, commit=commit) for commit in _commits(git, mirror)]
-            found = [one for tip in tips if (one := _served(git, mirror, tip))]
-            if not found:
+            served = [one for tip in tips if (one := _served(git, mirror, tip))]
+            if not served:
                 return Found(name, "no index page")
-            best = max(found, key=lambda one: one.described)
+            best = max(served, key=lambda one: one.described)
             licence = licence_of(git, mirror, best, tips[0])
     except SiteError as error:
         return Found(name, f"{error.status}: {error.reason}")
@@ -156,19 +156,19 @@ def look(git: Git, mirrors: Path, name: str) -> Found:
 
 
 def language_of(pages: list[Page]) -> str:
-    """Return the language of most pages; Chinese in traditional characters apart."""
+    """Return the language of most pages; ``zh-Hant`` for Chinese in traditional characters."""
     tags = Counter(
         detect_language(f"{page.words} {page.text[:_START]}", page.about.lang) or UNDECIDED
         for page in pages
     )
-    found = max(tags, key=lambda tag: (tag not in _NONE, tags[tag]), default=UNDECIDED)
-    signs = Counter("".join(page.words + page.text for page in pages) if found == "zh" else "")
+    language = max(tags, key=lambda tag: (tag not in _NONE, tags[tag]), default=UNDECIDED)
+    signs = Counter("".join(page.words + page.text for page in pages) if language == "zh" else "")
     old, new = (sum(map(signs.__getitem__, some)) for some in (_TRADITIONAL, _SIMPLIFIED))
-    return "zh-Hant" if old > new else found
+    return "zh-Hant" if old > new else language
 
 
 def _commits(git: Git, mirror: Path) -> list[str]:
-    """Return the commits of the default branch and of those that may hold a built site."""
+    """Return the commits of the default branch and of branches that may have a built site."""
     head = git.run(mirror, "rev-parse", "HEAD")[1].decode().split()
     listed = "for-each-ref", "--format=%(objectname) %(refname:lstrip=2)", "refs/heads"
     tips = (line.split(" ", 1) for line in git.run(mirror, *listed)[1].decode().splitlines())
@@ -177,9 +177,9 @@ def _commits(git: Git, mirror: Path) -> list[str]:
 
 
 def _served(git: Git, mirror: Path, tip: Site) -> Served | None:
-    """Return the folder of a commit that is served: the root if it has pages enough, or the best.
+    """Return the served folder of a commit: the root if it has enough pages, else the best.
 
-    The root does not have the pages of the other folders that may be served.
+    Pages of other folders that may be served do not count for the root.
     """
     there = git.files(mirror, tip).keys()
     indexes = [(one, f"{one}/index.htm".lstrip("/").encode()) for one in WORDS["folders"]]
@@ -215,7 +215,7 @@ def _read(git: Git, mirror: Path, site: Site, others: tuple[str, ...]) -> Served
 
 
 def read_page(folder: Path, path: str, every: Collection[str]) -> Page:
-    """Read a listed page; the path of a project's begins with the project's name."""
+    """Read a listed page; a project's path begins with its name."""
     name = unquote(path).lstrip("/")
     files = [folder / one for one in (name, name.partition("/")[2])]
     files = [file / "index.html" if file.is_dir() else file for file in files]
@@ -228,7 +228,7 @@ def read_page(folder: Path, path: str, every: Collection[str]) -> Page:
 
 
 def is_bare(source: str, path: str, every: Collection[str]) -> bool:
-    """Whether none of a page's linked style sheets is a file of the site, and it has no own."""
+    """Whether a page has no own style sheet, and no linked one is a file of the site."""
     links = [tag for tag in _LINK.findall(source) if _SHEET.search(tag)]
     if not links or sum(map(len, _STYLE.findall(source))) >= _STYLED:
         return False
@@ -244,7 +244,7 @@ def is_bare(source: str, path: str, every: Collection[str]) -> bool:
 
 
 def text_of(source: str) -> str:
-    """Return the text of a page but for code, in time that grows with its length."""
+    """Return the text of a page without code, in linear time."""
     for begin, end in _UNSEEN:
         first, *rest = re.split(begin, source, flags=re.IGNORECASE)
         ended = (re.split(end, f"<{part}", maxsplit=1, flags=re.IGNORECASE)[-1] for part in rest)

@@ -1,4 +1,4 @@
-"""Make the list of the pinned web from candidate repositories: see README.md in this folder."""
+"""Make the list of the pinned web from candidate repositories; README.md has the steps."""
 
 import argparse
 import hashlib
@@ -24,31 +24,31 @@ from recipes.pinned_web.personal import count_by_site, find, read_screens
 MOST_BYTES = 60_000_000
 MOST_OF_OWNER = 3
 LISTED = 20
-"""Pages of a site, so that a few large blogs are not most of the web."""
+"""Maximum number of pages of a site, so that a few large blogs are not most of the web."""
 _ALIKE, _ALIKE_PART = 0.3, 0.6
-"""Shares of descriptions in common (of all, of the smaller site's) from which two sites are one."""
+"""Minimum shares of common descriptions of two equal sites: of all, and of the smaller site's."""
 _LEFT_OUT = Path(__file__).with_name("left-out.sha256")
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Look at the mirrors of the candidates, judge all, write the list."""
+    """Inspect the mirrors of the candidates, apply the filters, write the list."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("candidates", type=Path, help="CSV with a column repository: owner/name")
     parser.add_argument("mirrors", type=Path, help="folder of bare repositories owner+name")
     parser.add_argument("out", type=Path, help="folder: found.jsonl, sites.csv, verdicts.csv")
-    told = "SHA-256 of lower-cased owner/name or owner, one a line"
-    parser.add_argument("--leave-out", type=Path, action="append", default=[_LEFT_OUT], help=told)
-    told = "crawl of the list: leave out sites whose screens show nothing, one picture, or people"
-    parser.add_argument("--captures", type=Path, help=told)
+    text = "SHA-256 of lower-cased owner/name or owner, one a line"
+    parser.add_argument("--leave-out", type=Path, action="append", default=[_LEFT_OUT], help=text)
+    text = "crawl of the list: leave out sites whose screens show nothing, one picture, or people"
+    parser.add_argument("--captures", type=Path, help=text)
     options = parser.parse_args(given)
     hashes = {line[:64] for file in options.leave_out for line in read_lines(file, "no such file")}
     options.out.mkdir(parents=True, exist_ok=True)
     verdicts = dict.fromkeys(read_frame(options.candidates)["repository"], "no mirror")
     verdicts |= {name: "left out" for name in verdicts if is_left_out(name, hashes)}
-    wanted = [name for name, verdict in verdicts.items() if verdict == "no mirror"]
-    found = look_at_all(wanted, options.mirrors, options.out / "found.jsonl")
-    verdicts |= judge(found)
-    sites = make_sites(site for site in found if verdicts[site.repository] == "accepted")
+    names = [name for name, verdict in verdicts.items() if verdict == "no mirror"]
+    repositories = look_at_all(names, options.mirrors, options.out / "found.jsonl")
+    verdicts |= judge(repositories)
+    sites = make_sites(one for one in repositories if verdicts[one.repository] == "accepted")
     if options.captures:
         hits = count_by_site(find(read_screens(options.captures)))
         seen = {host: f"personal data: {count} to look at" for host, count in hits.items()}
@@ -65,34 +65,34 @@ def main(given: Sequence[str] | None = None) -> None:
 
 def is_left_out(name: str, hashes: Iterable[str]) -> bool:
     """Whether a repository or its owner is among the hashes."""
-    told = (name.lower(), name.lower().partition("/")[0])
-    return any(hashlib.sha256(one.encode()).hexdigest() in hashes for one in told)
+    names = (name.lower(), name.lower().partition("/")[0])
+    return any(hashlib.sha256(one.encode()).hexdigest() in hashes for one in names)
 
 
 def look_at_all(names: Sequence[str], mirrors: Path, record: Path) -> list[Found]:
-    """Look at the mirrors that are there and in no line of ``record`` yet; return all."""
+    """Inspect the mirrors that are not in ``record`` yet; return all."""
     with record.open("a+b") as file:
         file.seek(0)
         lines = file.read().splitlines(keepends=True)
-        if lines and not lines[-1].endswith(b"\n"):  # cut off by a stop
+        if lines and not lines[-1].endswith(b"\n"):  # from an interrupted run
             file.truncate(file.tell() - len(lines.pop()))
-    found = {one.repository: one for one in (Found(**json.loads(line)) for line in lines)}
+    by_name = {one.repository: one for one in (Found(**json.loads(line)) for line in lines)}
     there = [name for name in names if (mirrors / name.replace("/", "+")).is_dir()]
-    left = [name for name in there if name not in found]
+    left = [name for name in there if name not in by_name]
     git = Git()
     with (
         Progress("candidates", len(there), "site", len(there) - len(left)) as progress,
         record.open("a", encoding="utf-8", buffering=1) as file,
     ):
         for name in left:
-            found[name] = look(git, mirrors, name)
-            file.write(json.dumps(asdict(found[name]), ensure_ascii=False) + "\n")
+            by_name[name] = look(git, mirrors, name)
+            file.write(json.dumps(asdict(by_name[name]), ensure_ascii=False) + "\n")
             progress.add()
-    return [found[name] for name in names if name in found]
+    return [by_name[name] for name in names if name in by_name]
 
 
 def judge(found: Iterable[Found]) -> dict[str, str]:
-    """Return ``accepted`` or why not by repository; of two that are alike the first is kept."""
+    """Return ``accepted`` or the reason against it by repository; keep the first of equal sites."""
     verdicts: dict[str, str] = {}
     kept: dict[str, set[str]] = {}
     owners = Counter[str]()
@@ -133,10 +133,10 @@ def _like_another(mine: set[str], kept: dict[str, set[str]]) -> str:
 
 
 def look_at_screens(rows: Iterable[CaptureRow]) -> Mapping[str, str]:
-    """Return why the first screens of some sites, by host, are worth nothing: as most of them are.
+    """Return the reason to leave a site out by host, if most of its first screens are useless.
 
-    Pages whose scripts, fonts or pictures lie on other hosts may show nothing without these. Sites
-    whose ``robots.txt`` or pages refuse crawlers have none.
+    Pages may show nothing without scripts, fonts or pictures from other hosts. Sites that refuse
+    crawlers have no screens.
     """
     pages: dict[str, list[CaptureRow]] = defaultdict(list)
     for row in rows:
@@ -163,8 +163,8 @@ def make_sites(found: Iterable[Found]) -> list[Site]:
         if host in sites:
             ending = hashlib.sha256(one.repository.encode()).hexdigest()[:4]
             host = host.replace(".", f"-{ending}.", 1)
-        known = {name: value for name, value in asdict(one).items() if name in Site.__slots__}
-        sites[host] = Site(host=host, **known | {"pages": min(one.pages, LISTED)})
+        cells = {name: value for name, value in asdict(one).items() if name in Site.__slots__}
+        sites[host] = Site(host=host, **cells | {"pages": min(one.pages, LISTED)})
     return list(sites.values())
 
 

@@ -1,4 +1,4 @@
-"""List the personal data that captions and first screens show, for a person to look at each."""
+"""List personal data in captions and on first screens, for a person to check."""
 
 import argparse
 import csv
@@ -18,7 +18,7 @@ from recipes.pinned_web.look import read_page
 
 _KEPT = Path(__file__).with_name("personal.csv")
 _UNSEEN = "below the first screen"
-"""Reason of a row that lets hits in the text of a page stay, but none on its first screen."""
+"""Reason that allows hits in the text of a page, but not on its first screen."""
 _START = 2000  # characters of a page's text that its first screen may show
 _AROUND = 60
 
@@ -28,7 +28,7 @@ Text = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An e-mail address, telephone or ID number, and what stands around it."""
+    """An e-mail address, telephone or ID number, with the text around it."""
 
     url: str
     where: str
@@ -38,7 +38,7 @@ class Hit:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Write the hits that no row of ``personal.csv`` lets stay."""
+    """Write the hits that no row of ``personal.csv`` allows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", type=Path, help="captures, or a folder that pinned make wrote")
     parser.add_argument("out", type=Path, help="CSV to write: it has the data, so do not publish")
@@ -51,7 +51,7 @@ def main(given: Sequence[str] | None = None) -> None:
 
 
 def find(texts: Iterable[Text]) -> list[Hit]:
-    """Return each hit of a page once, but those that may stay by ``personal.csv``."""
+    """Return each hit of a page once, without hits that ``personal.csv`` allows."""
     with _KEPT.open(encoding="utf-8", newline="") as file:
         why = {(row["host"], row["kind"]): row["why"] for row in csv.DictReader(file)}
     hits: dict[tuple[str, str], Hit] = {}
@@ -85,7 +85,7 @@ def read_screens(captures: Path) -> Iterator[Text]:
 def read_texts(web: Path) -> Iterator[Text]:
     """Yield captions and beginnings of texts of a pinned web's pages, without a browser."""
     languages = {site.host: site.language for site in read_made(web)}
-    for url in read_lines(web / "urls.txt", "no such file"):
+    for url in read_lines(web / "urls.txt", "file not found"):
         place = urlsplit(url)
         page = read_page(web / place.netloc, place.path, ())
         lang = languages[place.netloc]
