@@ -37,6 +37,8 @@ TOP_PAGES = {
 FIELDS = re.compile(r"^Fields: (`[\w.]+`(?:,\s`[\w.]+`)*)\.$", re.MULTILINE)
 ROLE = re.compile(r":[a-z]+:`~?\.?([^`]+)`")
 CODE = re.compile(r"(`[^`]+`)")
+INLINE = re.compile(r"<code>[^<\n]*</code>")
+OPTION = re.compile(r"(?<![^\s>])--?\w[\w-]*([ =][^\s<-][^\s<]*)?")
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s#]+)([^)]*\))")
 
 
@@ -46,6 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for program, package in PROGRAMS.items():
         made[f"reference/{program}.md"] = commands_page(program, package)
         made[f"reference/{package}.md"] = python_page(package)
+    made["colours.css"] = (TOP / "now_builder/program/colours.css").read_text(encoding="utf-8")
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))
     return files
@@ -64,6 +67,15 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return f"[{text}]({target}{rest}"
 
     return FIELDS.sub(fields_tables, LINK.sub(lead, markdown))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep an option of inline code on one line with its value."""
+
+    def keep(match: re.Match[str]) -> str:
+        return OPTION.sub(r'<span class="word">\g<0></span>', match[0])
+
+    return INLINE.sub(keep, html)
 
 
 def fields_tables(match: re.Match[str]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leaderboard.board.charts import Style
 from leaderboard.board.tables import SectionKind
 from leaderboard.store.entries import Entry
 from now_builder.formats.benchmarks import BOARD_FACTS, BoardName
@@ -27,16 +28,27 @@ EVIDENCE: Mapping[str, str] = {
 }
 WITHIN: Mapping[str, str] = {
     "within_site": "Within sites",
-    "across_owners": "Across owners, draws of one page each",
+    "across_owners": "Across owners, one page of each",
     "within_language": "Within languages",
 }
 """Figures among the candidates of a group, by the result's field."""
 
 CLAIM = (
-    "a claim: whoever has the release has its pairing; a blind round, or a keeper’s own run of the"
-    " code (reproduce), makes it proof"
+    "a claim, because everyone who has the release knows its pairing; a blind round or a keeper’s"
+    " run of the code (reproduce) makes it proof"
 )
 """Standing of a result outside an open blind round, for the terminal."""
+
+
+SERIES: Mapping[bool, Mapping[Style, str]] = {
+    True: {"a": "rebuilt release or blind round", "c": "the authors’ test set"},
+    False: {
+        "a": "captions shuffled one by one",
+        "b": "images shuffled with all their captions",
+        "c": "no noise added, or other noise",
+    },
+}
+"""Meaning of the line styles of a progress chart: of Noise of Web, and of the other data sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,18 @@ def section_title(kind: SectionKind, board: BoardName) -> str:
         "field": "Another data set",
     }[kind.origin]
     return where if kind.noise.protocol == "web" else f"{where}, {kind.noise.title}"
+
+
+def series_of(kind: SectionKind, board: BoardName) -> tuple[Style, str, str]:
+    """Return a section's style, short label and title in a progress chart."""
+    title = f"{TITLES[board]}, {section_title(kind, board)}"
+    if board in TOKENIZERS:
+        short = TITLES[board].removeprefix("NoW ")
+        where = "" if kind.published or not kind.fingerprint else f" {kind.fingerprint[:4]}"
+        return "c" if kind.published else "a", f"{short}{where}", title
+    styles: Mapping[str, Style] = {"captions": "a", "images": "b"}
+    share = f"{100 * kind.noise.mismatch:.0f} %" if kind.noise.mismatch else kind.noise.protocol
+    return styles.get(kind.noise.protocol, "c"), share, title
 
 
 def size_of(kind: SectionKind) -> str:

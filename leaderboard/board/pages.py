@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
@@ -13,7 +14,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from leaderboard.board import display_text
-from leaderboard.board.charts import progress_chart, rank_chart, recall_chart
+from leaderboard.board.charts import Series, progress_chart, rank_chart, recall_chart
 from leaderboard.board.display_text import WAYS
 from leaderboard.board.exports import EXPORTED, FORMATS, rows_of
 from leaderboard.board.groups import groups_of, seeds_of
@@ -36,17 +37,68 @@ from leaderboard.store.entries import Entry, age
 from leaderboard.submission.archive import Description
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BOARDS, BoardName
+from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.io import atomic_folder, remove_leftovers
 from now_builder.program.html import page_style, policy_hash, template_environment
 
 GENERATOR = "now-leaderboard"
 GROUPED: Mapping[str, str] = {"languages": "language", "sites": "site"}
-"""Groups of queries that have figures of their own: a field of the data set's report each."""
+"""Groups of queries that have figures of their own: field of the data set's report, and title."""
 
-_NEWEST, _LEADERS, _OPEN_TABLES = 8, 3, 4
+_NEWEST, _LEADERS, _OPEN_TABLES = 5, 3, 4
 _DESCRIBED = {*Description.model_fields, "precision"} - {"environment"}
-Row = Mapping[str, Any]
-Section = tuple[SectionKind, list[dict[str, Any]]]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Comparable rows of a board, as a page shows them.
+
+    Attributes:
+        references: rSum of the reference scorers, by name; marked as lines in the bars.
+        base: rSum at the left end of the bars.
+        axis: rSum at their right end.
+    """
+
+    kind: SectionKind
+    rows: list[Row]
+    references: Mapping[str, float]
+    base: float
+    axis: float
+
+    @property
+    def parts(self) -> tuple[list[Row], list[Row]]:
+        """The proof and the claims."""
+        proof = [row for row in self.rows if row["proof"]]
+        return proof, self.rows[len(proof) :]
+
+    @property
+    def placed(self) -> list[Row]:
+        """The rows that have a place; none on a development split."""
+        return [row for row in self.rows if row["place"]] if self.kind.split == "test" else []
+
+    @property
+    def tied(self) -> list[Row]:
+        """The first row and all that are tied with it."""
+        first, *others = self.placed
+        return [first] + [row for row in others if row["tied"] and first["tied"]]
+
+
+def _sections(board: pd.DataFrame) -> list[Section]:
+    """Divide a board into its sections."""
+    sections = []
+    for kind, group in groupby(rows_of(board), lambda row: row["kind"]):
+        rows, references = [], {}
+        for row in group:
+            if row["evidence"] == "reference":
+                references[row["method"]] = row["rsum"]
+            else:
+                rows.append(row)
+        highest = max(row["high"] or row["rsum"] for row in rows)
+        axis = axis_of(max(highest, *references.values()))
+        base = base_of(min(row["low"] or row["rsum"] for row in rows), axis)
+        sections.append(Section(kind, rows, references, base, axis))
+    return sections
 
 
 def export_site(
@@ -95,8 +147,7 @@ def render_site(
         entries: all entries, withdrawn ones too, in any order.
         reports: reports on the data sets of the entries.
     """
-    known = sorted(entries, key=lambda entry: entry.name)
-    live = [entry for entry in known if entry.withdrawal is None]
+    entries = sorted(entries, key=lambda entry: entry.name)
     reports = sorted(reports, key=lambda report: report.fingerprint)
     tracks = {track.fingerprint: (track, report) for report in reports for track in report.tracks}
     data = {name: f"data/{report.fingerprint[:16]}.html" for name, (_, report) in tracks.items()}
@@ -106,73 +157,71 @@ def render_site(
         for name, (track, report) in tracks.items()
         if track.split in report.queries
     }
-    equal = equal_ranks(known)
-    boards = {name: make_board(name, known, equal, references) for name in BOARDS}
-    sections = {
-        name: [(kind, list(rows)) for kind, rows in groupby(rows_of(b), lambda row: row["kind"])]
-        for name, b in boards.items()
-    }
-    yield "index.html", _index(sections, live)
+    equal = equal_ranks(entries)
+    boards = {name: make_board(name, entries, equal, references) for name in BOARDS}
+    sections = {name: _sections(board) for name, board in boards.items()}
+    yield "index.html", _index(sections, entries)
     yield "404.html", _render("404.html.j2", root="")
+    yield "reading.html", _render("reading.html.j2", root="")
     yield "progress.html", _progress(sections)
     for name, board in boards.items():
-        withdrawn = [entry for entry in known
+        withdrawn = [entry for entry in entries
                      if entry.withdrawal and name in boards_of(entry.result)]  # fmt: skip
         yield f"boards/{name}.html", _board(name, sections[name], withdrawn, data)
         yield from ((f"boards/{name}.{kind}", write(board)) for kind, write in FORMATS.items())
     for report in reports:
         page = _render("data.html.j2", root="../", d=report)
         yield f"data/{report.fingerprint[:16]}.html", page
-    for entry in known:
-        own = boards_of(entry.result)[0]
+    for entry in entries:
+        board_name = boards_of(entry.result)[0]
         if entry.withdrawal is not None:
-            page = _render("withdrawn.html.j2", root="../", entry=entry, board=own)
+            page = _render("withdrawn.html.j2", root="../", entry=entry, board=board_name)
             yield f"entries/{entry.name}.html", page
             continue
-        rows = next(rows for _, rows in sections[own]
-                    if any(row["entry"] == entry.name for row in rows))  # fmt: skip
-        row = next(row for row in rows if row["entry"] == entry.name)
+        row, section = next((row, section) for section in sections[board_name]
+                            for row in section.rows if row["entry"] == entry.name)  # fmt: skip
         fingerprint = entry.result.release.fingerprint
-        trusted = trusted_references(entry, references.get(fingerprint, {}))
-        labels = queries.get(fingerprint, {})
-        groups = {by: groups_of(entry.shown.ranks, labels[by]) if entry.shown.ranks else []
-                  for by in labels}  # fmt: skip
-        yield from _entry(own, row, seeds_of(rows).get(entry.name), trusted, groups, data)
+        labels = queries.get(fingerprint, {}) if entry.shown.ranks else {}
+        groups = {by: groups_of(entry.shown.ranks, labels[by]) for by in labels}
+        yield from _entry(
+            board_name,
+            row,
+            groups,
+            seeds=seeds_of(section.rows).get(entry.name),
+            references=trusted_references(entry, references.get(fingerprint, {})),
+            data=data,
+        )
 
 
 def _entry(
     board: BoardName,
     row: Row,
-    seeds: str | None,
-    references: Mapping[str, float],
     groups: Mapping[str, list[dict[str, Any]]],
-    data: Mapping[str, str],
+    *,
+    references: Mapping[str, float],
+    **shown: object,
 ) -> Iterator[tuple[str, str]]:
     """Yield the page and the files of an entry."""
     entry: Entry = row["item"]
     result, name = entry.shown, entry.name
     low, high = result.rsum_interval
-    own = {"method": result.method.name, "evidence": row["evidence"], "rsum": result.rsum}
-    ladder = [own | {"low": low, "high": high}] + [
-        {"method": known, "evidence": "reference", "rsum": rsum, "low": None, "high": None}
-        for known, rsum in references.items()
+    ladder = [{"method": None, "rsum": result.rsum, "low": low, "high": high}] + [
+        {"method": method, "rsum": rsum, "low": None} for method, rsum in references.items()
     ]
     ladder.sort(key=lambda one: -one["rsum"])
     page = _render(
         "entry.html.j2",
         root="../",
         board=board,
-        data=data,
         entry=entry,
         row=row,
-        seeds=seeds,
         ladder=ladder,
-        axis=axis_of(max(one["high"] or one["rsum"] for one in ladder)),
+        axis=axis_of(max(high, ladder[0]["rsum"])),
         best=max(references.items(), key=lambda item: item[1]),
-        groups=[(GROUPED[by], found) for by, found in groups.items() if found],
-        curves=recall_chart(result.ranks, WAYS) if result.ranks else None,
-        ranks=rank_chart(result.ranks, WAYS) if result.ranks else None,
+        groups=[(GROUPED[by], rows) for by, rows in groups.items() if rows],
+        charts=[(draw(result.ranks, WAYS), title) for draw, title in _CHARTS if result.ranks],
         changed=_described_otherwise(entry.result, result),
+        **shown,
     )
     yield f"entries/{name}.html", page
     tree = {name: row[name] for name in EXPORTED} | dict(groups)
@@ -182,6 +231,12 @@ def _entry(
         yield f"results/{name}.run.json", result.to_json()
     if result.ranks:
         yield f"ranks/{name}.csv", _hits_csv(result.ranks)
+
+
+_CHARTS = (
+    (recall_chart, "Recall at K, with pointwise 95 % bands"),
+    (rank_chart, "Queries by the rank of their correct match, in percent"),
+)
 
 
 def _hits_csv(record: RankRecord) -> str:
@@ -219,78 +274,73 @@ def _flat(tree: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _index(sections: Mapping[BoardName, Sequence[Section]], live: Sequence[Entry]) -> str:
+def _index(sections: Mapping[BoardName, Sequence[Section]], entries: Sequence[Entry]) -> str:
     cards = []
     for name, parts in sections.items():
-        rows = [row for _, part in parts for row in part]
+        rows = [row for section in parts for row in section.rows]
         proof = sum(row["proof"] for row in rows)
         counts = {
-            "proof": proof,
-            "scored": sum(bool(row["entry"]) for row in rows) - proof,
+            "proven": proof,
+            "claimed": sum(bool(row["entry"]) for row in rows) - proof,
             "reported": sum(bool(row["source"]) for row in rows),
         }
+        placed = [section for section in parts if section.placed]
+        leading = placed[:1] + [section for section in placed[1:] if section.kind.published][:1]
         printed = next((row for row in rows if row["source"]), None)
-        cards.append((name, _leaders(parts), counts, printed))
+        cards.append((name, leading, counts, printed))
+    proven = [(name, section) for name, leading, *_ in cards for section in leading
+              if name in TOKENIZERS]  # fmt: skip
+    live = [entry for entry in entries if entry.withdrawal is None]
     newest = sorted(live, key=age, reverse=True)[:_NEWEST]
     return _render(
         "index.html.j2",
         root="",
+        best=max(proven, key=lambda pair: _weight(pair[1]), default=None),
         boards=cards,
+        most=_LEADERS,
         newest=[(entry, boards_of(entry.result)[0]) for entry in newest],
         n_entries=len(live),
     )
 
 
-def _leaders(
-    parts: Sequence[Section],
-) -> list[tuple[SectionKind, list[dict[str, Any]], int, float, float]]:
-    """Return the leading proof of up to two test sections, number of further ties, axis, chance."""
-    placed = [(kind, [row for row in rows if row["place"]], rows) for kind, rows in parts
-              if kind.split == "test"]  # fmt: skip
-    placed = [part for part in placed if part[1]]
-    found = []
-    for kind, rows, whole in placed[:1] + [part for part in placed[1:] if part[0].published][:1]:
-        group = rows[:1] + [row for row in rows[1:] if row["tied"] and rows[0]["tied"]]
-        chance = next(row["rsum"] for row in whole if row["evidence"] == "reference")
-        axis = axis_of(max(row["high"] or row["rsum"] for row in whole))
-        found.append((kind, group[:_LEADERS], len(group[_LEADERS:]), axis, chance))
-    return found
+def _weight(section: Section) -> tuple[bool, int, float]:
+    """Return how much a proven result weighs: the authors' test set, then size, then rSum."""
+    return section.kind.published, section.kind.n_pairs, section.placed[0]["rsum"]
 
 
 def _progress(sections: Mapping[BoardName, Sequence[Section]]) -> str:
-    boards = []
-    for name, parts in sections.items():
-        charts = [(kind, progress_chart(f"{name}-{kind.name}", rows)) for kind, rows in parts
-                  if kind.split == "test"]  # fmt: skip
-        boards.append((name, [pair for pair in charts if pair[1]]))
-    boards.sort(key=lambda pair: not pair[1])
-    return _render("progress.html.j2", root="", boards=boards)
+    """Draw one chart for each data set, Noise of Web first."""
+    charts = []
+    for now, names in groupby(sections, lambda name: name in TOKENIZERS):
+        for boards in ([*names],) if now else ([name] for name in names):
+            series = [
+                Series(*display_text.series_of(section.kind, name), section.rows)
+                for name in boards
+                for section in sections[name]
+                if section.kind.split == "test"
+            ]
+            chart = progress_chart(boards[0], series, display_text.SERIES[now])
+            charts.append((boards, chart))
+    return _render("progress.html.j2", root="", charts=charts)
 
 
 def _board(
     name: BoardName,
-    parts: Sequence[Section],
+    sections: Sequence[Section],
     withdrawn: Sequence[Entry],
     data: Mapping[str, str],
 ) -> str:
-    rows = [row for _, part in parts for row in part]
-    texts = [row["footnote"] for row in rows if row["source"]]
-    found = []
-    for kind, part in parts:
-        proven = any(row["proof"] for row in part)
-        leading = [row for row in part if row["proof"] or (proven and not row["item"])]
-        axis = axis_of(max(row["high"] or row["rsum"] for row in part))
-        base = base_of(min(row["low"] or row["rsum"] for row in part if row["item"]), axis)
-        claims = part[len(leading) :]
-        found.append((kind, (leading, claims), axis, base, seeds_of(part)))
+    rows = [row for section in sections for row in section.rows]
+    footnotes = dict.fromkeys(row["footnote"] for row in rows if row["source"] and row["footnote"])
     evidence = {row["evidence"] for row in rows}
     return _render(
         "board.html.j2",
         root="../",
         board=name,
-        sections=found,
+        sections=sections,
+        seeds=[seeds_of(section.rows) for section in sections],
         many=_OPEN_TABLES,
-        footnotes={text: n for n, text in enumerate(dict.fromkeys(filter(None, texts)), 1)},
+        footnotes={text: number for number, text in enumerate(footnotes, 1)},
         tiers=[tier for tier in display_text.EVIDENCE if tier in evidence],
         withdrawn=withdrawn,
         data=data,
@@ -303,9 +353,9 @@ def _render(template: str, **values: object) -> str:
 
 @cache
 def _templates() -> Environment:
-    """Return the templates with what all pages use."""
-    found = template_environment("leaderboard.board")
-    found.filters.update(
+    """Return the templates, with the filters and texts that all pages use."""
+    environment = template_environment("leaderboard.board")
+    environment.filters.update(
         figure="{:.1f}".format,
         signed=lambda value: f"{value:+.1f}".replace("-", "−"),
         share=_share,
@@ -314,11 +364,10 @@ def _templates() -> Environment:
         spelled=spelled,
         points=lambda points: " ".join(f"{x:g},{y:g}" for x, y in points),
     )
-    found.globals.update(
+    environment.globals.update(
         generator=GENERATOR,
         evaluator=VERSION,
         policy=Markup(_policy()),  # noqa: S704 - our own text, whose quotes must stay
-        style=Markup(_text("style.css")),  # noqa: S704 - our own file
         script=Markup(_text("board.js")),  # noqa: S704 - our own file
         boards_known=BOARDS,
         cutoffs=CUTOFFS,
@@ -328,7 +377,7 @@ def _templates() -> Environment:
         sources=read_sources(),
         short_name=short_name,
     )
-    return found
+    return environment
 
 
 @cache
@@ -342,9 +391,8 @@ def _share(value: float, axis: float, base: float = 0.0) -> str:
 
 
 def _policy() -> str:
-    """Return the policy of every page: its own style and script, no more."""
+    """Return the content security policy of every page: its own style and script, nothing else."""
     return (
-        f"default-src 'none'; style-src {policy_hash(page_style())}"
-        f" {policy_hash(_text('style.css'))}; script-src {policy_hash(_text('board.js'))};"
-        " base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src {policy_hash(page_style())};"
+        f" script-src {policy_hash(_text('board.js'))}; base-uri 'none'; form-action 'none'"
     )

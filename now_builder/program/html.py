@@ -1,4 +1,4 @@
-"""Jinja templates of a package, set up alike: HTML is escaped, Markdown and LaTeX are not."""
+"""Jinja environments of the packages, and the style sheet of their pages."""
 
 import base64
 import hashlib
@@ -12,7 +12,8 @@ from markupsafe import Markup
 def template_environment(package: str) -> Environment:
     """Return the environment for the folder ``templates`` of a package, by its dotted name.
 
-    Pages have ``page_style``, the style that all have in common, and its ``page_style_hash``.
+    HTML is escaped; Markdown and LaTeX are not. Pages have ``page_style``, the style sheet of all
+    pages, and its ``page_style_hash``.
     """
     environment = Environment(
         loader=PackageLoader(package),
@@ -30,11 +31,13 @@ def template_environment(package: str) -> Environment:
 
 @cache
 def page_style() -> str:
-    """Return the style that all pages have in common."""
-    return files("now_builder.program").joinpath("page.css").read_text(encoding="utf-8")
+    """Return the style sheet of all pages."""
+    folder = files("now_builder.program")
+    names = ("colours.css", "page.css")
+    return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
 def policy_hash(text: str) -> Markup:
-    """Return the hash of a style or script for a content security policy, which admits no other."""
+    """Return the hash by which a content security policy allows an inline style or script."""
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return Markup(f"'sha256-{digest}'")  # noqa: S704 - a hash

@@ -1,65 +1,75 @@
 "use strict";
 {
-  const said = document.getElementById("said"), count = document.getElementById("count");
+  const at = (id) => document.getElementById(id);
+  const find = at("find"), menu = at("sort"), count = at("count");
+  const tables = [...document.querySelectorAll("table.board")];
+  const rows = [...document.querySelectorAll("tr.row")];
   const value = (row, column) => {
     const cell = row.cells[column];
-    if (!cell || !cell.textContent.trim()) return null;
+    if (!cell.textContent.trim()) return null;
     if (cell.dataset.v) return Number(cell.dataset.v);
     return (cell.querySelector("a") || cell).textContent.trim().toLowerCase();
   };
   const compare = (a, b) => (typeof a === "number" ? a - b : a < b ? -1 : a > b ? 1 : 0);
 
-  function sort(table, head, direction) {
-    const column = head.cellIndex, down = direction === "descending" ? -1 : 1;
+  // Reset to the order of the places, then sort by another column.
+  function sort(table, key, direction) {
+    const head = table.tHead.querySelector(`[data-key="${key}"]`)?.closest("th");
     for (const [body, placed] of table.places) {
-      const rows = placed.map((row) => [row, head.matches(".place") ? null : value(row, column)]);
-      if (head.matches(".place")) {
-        if (direction === "descending") rows.reverse();
-      } else {
-        rows.sort(([, a], [, b]) => (a === null || b === null ? (a === null) - (b === null) : down * compare(a, b)));
+      const ordered = [...placed];
+      if (key === "place" ? direction === "descending" : key === "sum" && direction === "ascending") ordered.reverse();
+      else if (head && key !== "place" && key !== "sum") {
+        const down = direction === "descending" ? -1 : 1;
+        const cells = new Map(placed.map((row) => [row, value(row, head.cellIndex)]));
+        ordered.sort((one, other) => {
+          const a = cells.get(one), b = cells.get(other);
+          return a === null || b === null ? (a === null) - (b === null) : down * compare(a, b);
+        });
       }
-      body.append(...rows.map(([row]) => row));
+      body.append(...ordered);
     }
     table.querySelectorAll("[aria-sort]").forEach((other) => other.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", direction);
-    const way = head.dataset.way ? `${head.dataset.way}, ` : "";
-    said.textContent = `Sorted by ${way}${head.textContent.trim()}, ${direction}`;
+    head?.setAttribute("aria-sort", direction);
+    if (head) at("said").textContent = `Sorted by ${head.textContent.trim()}, ${direction}`;
   }
-
-  const rows = [...document.querySelectorAll("table.board tbody:not(.title) tr:not(.reference)")];
-  const controls = [...document.querySelectorAll(".filters input")];
-  const find = document.getElementById("find");
 
   function tally() {
     const wanted = find.value.trim().toLowerCase();
     for (const row of rows) row.hidden = !row.querySelector(".who").textContent.toLowerCase().includes(wanted);
-    const shown = rows.filter((row) => getComputedStyle(row).display !== "none").length;
-    count.textContent = `${shown} of ${rows.length} rows shown`;
+    const shown = rows.filter((row) => getComputedStyle(row).display !== "none");
+    count.textContent = shown.length ? `${shown.length} of ${rows.length} rows shown` : "No row matches the filters.";
+    for (const table of tables) {
+      const empty = !shown.some((row) => table.contains(row));
+      table.hidden = empty;
+      table.parentElement.nextElementSibling.hidden = !empty;
+    }
   }
 
-  document.querySelectorAll("table.board").forEach((table) => {
-    const sums = (row) => Number(row.querySelector(".sum").dataset.v);
-    const group = (row) => 2 * row.matches(".unranked") + row.matches(".contradicted");
-    table.places = [...table.querySelectorAll("tbody:not(.title)")].map((body) => [
-      body,
-      [...body.rows].sort((a, b) => group(a) - group(b) || sums(b) - sums(a)),
-    ]);
+  for (const table of tables) {
+    table.places = [...table.querySelectorAll("tbody:not(.title)")].map((body) => [body, [...body.rows]]);
     table.tHead.querySelectorAll(".sort").forEach((head) => {
-      if (head.closest(".by-tier")) return;
       const button = document.createElement("button");
       button.className = "sort";
-      button.dataset.first = head.dataset.first;
+      Object.assign(button.dataset, head.dataset);
       button.append(...head.childNodes);
       head.replaceWith(button);
     });
     table.tHead.addEventListener("click", (event) => {
-      const link = event.target.closest(".sort");
-      if (!link || link.closest(".by-tier")) return;
-      const head = link.closest("th"), now = head.getAttribute("aria-sort");
-      const other = now === "descending" ? "ascending" : "descending";
-      sort(table, head, now ? other : link.dataset.first);
+      const button = event.target.closest(".sort");
+      if (!button) return;
+      const now = button.closest("th").getAttribute("aria-sort");
+      sort(table, button.dataset.key, now ? (now === "descending" ? "ascending" : "descending") : button.dataset.first);
     });
+  }
+  tables[0]?.tHead.querySelectorAll(".sort").forEach((button) => {
+    menu.add(new Option(`Sort by ${button.textContent.trim()}`, button.dataset.key));
+    menu.options[menu.length - 1].dataset.first = button.dataset.first;
   });
+  menu.addEventListener("input", () => {
+    for (const table of tables) sort(table, menu.value, menu.selectedOptions[0].dataset.first);
+  });
+
+  const controls = [...document.querySelectorAll(".filters input")];
   const given = new URLSearchParams(location.search);
   for (const control of controls) {
     const text = given.get(control.id);
@@ -76,6 +86,9 @@
     tally();
   });
 
-  find.hidden = count.hidden = false;
+  if (matchMedia("(max-width: 56rem)").matches) {
+    for (const details of document.querySelectorAll(".contents, .filters details")) details.open = false;
+  }
+  find.parentElement.hidden = menu.parentElement.hidden = count.hidden = false;
   tally();
 }

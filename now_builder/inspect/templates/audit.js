@@ -16,7 +16,7 @@
     });
     if (answer.status === 409) {
       location.reload();
-      throw new Error("This pair was judged elsewhere; loading again.");
+      throw new Error("This pair was judged in another window. Reloading.");
     }
     if (!answer.ok) throw new Error(await answer.text());
     return answer.json();
@@ -86,7 +86,7 @@
     ready(false);
     const seconds = Math.round((performance.now() - since) / 100) / 10;
     const typed = at("note").value.replace(/\s+/g, " ").trim();
-    // A match has no kind of mismatch, such as the page filled in.
+    // A match has no kind of mismatch: remove the one that the page filled in.
     const turned = matched === "match" && current.verdict !== "match";
     const note = turned && [...kinds, current.kind].includes(typed) ? "" : typed;
     const answer = await ask("verdict", { key: current.key, matched, seconds, note });

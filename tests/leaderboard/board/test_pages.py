@@ -194,6 +194,9 @@ def test_a_board_and_its_entries_show_evidence_ties_and_places(files, filed):
     claim = _row(files, "jieba", "Normalised")
     assert EVIDENCE["scored"] in claim
     assert '<td role="cell" class="place"></td>' in claim
+    assert 'class="place"' not in _row(files, "jieba", "On dev"), "no place in the table"
+    assert "medal" not in _row(files, "jieba", "Best"), "tied"
+    assert 'class="medal' in files["boards/jieba.html"]
     assert "not ranked" in _row(files, "jieba", "Tied throughout")
     entry = filed["Overstated"]
     page, over = files[f"entries/{entry.name}.html"], _row(files, "jieba", "Poor")
@@ -201,7 +204,8 @@ def test_a_board_and_its_entries_show_evidence_ties_and_places(files, filed):
     assert f"claimed {entry.result.rsum:.1f}" in over
     assert f"<b>{entry.result.rsum:.1f}</b> was claimed" in page
     assert "method: nameOverstatedPoor" in " ".join("".join(_Look(page).text).split())
-    assert "is described otherwise" not in files[f"entries/{filed['Best'].name}.html"]
+    assert "Contradicted on" in page
+    assert "descriptions of claim and run" not in files[f"entries/{filed['Best'].name}.html"]
     for name, result in ((f"{entry.name}.run", entry.shown), (entry.name, entry.result)):
         assert files[f"results/{name}.json"] == result.to_json()
 
@@ -209,8 +213,8 @@ def test_a_board_and_its_entries_show_evidence_ties_and_places(files, filed):
 def test_an_entry_shows_figures_that_come_out_again(filed, files, tmp_path):
     entry = filed["Best"]
     page, result = files[f"entries/{entry.name}.html"], entry.shown
-    i2t, t2i = result.i2t.ndcg, result.t2i.ndcg
-    assert f"nDCG@10: {i2t:.3f} image → caption, {t2i:.3f} caption → image." in page
+    assert f"{result.i2t.ndcg:.3f}</td>" in page
+    assert page.count(f">{result.i2t.r1:.1f}<") == 1, "recalls stand once"
     path = tmp_path / f"{entry.name}.json"
     path.write_text(files[f"results/{entry.name}.json"])
     assert verify(path, read_result(path)) == []
@@ -249,35 +253,50 @@ def test_withdrawn_blind_and_noted_entries_say_so(filed, files):
     assert "The dev split had been mixed in." in board.partition('id="withdrawn"')[2]
     assert 'id="withdrawn"' not in files["boards/bert.html"]
     name = filed["Unseen"].name
-    assert "would tell which caption belongs to which page" in files[f"entries/{name}.html"]
+    assert "would reveal which caption belongs to which page" in files[f"entries/{name}.html"]
     assert f"ranks/{name}.csv" not in files
     page = files[f"entries/{filed['Forged'].name}.html"]
     assert "distances may have been submitted" in page
     assert "13 times, expected 8" in page
 
 
+def test_the_first_page_names_the_best_proof_or_says_that_there_is_none(files, filed):
+    front, best = files["index.html"], filed["Best"]
+    assert front.index("Best proven result") < front.index(best.name) < front.index("NoW Jieba")
+    low, high = best.shown.rsum_interval
+    for text in (f"{low:.1f} – {high:.1f}", "by Fay Fox", "Ann Archer", "2026-06-01", "Tied with"):
+        assert text in front.partition("</section>")[0]
+    claims = dict(render_site([replace(best, reproductions=())]))["index.html"]
+    assert "Nothing is proven yet" in claims
+    assert "Be the first" in claims
+
+
 def test_progress_is_a_staircase_of_proof_from_the_first_row_to_the_last():
-    """Claims are dots; the axes hold all rows but those far below the best."""
-    known = (("2020-01-01", 100.0, 1), ("2021-01-01", 20.0, 1), ("2022-01-01", 138.0, 0),
+    """Claims are faint dots; the axis holds the rows near the best; labels keep their distance."""
+    known = (("2020-01-01", 125.0, 1), ("2021-01-01", 20.0, 1), ("2022-01-01", 138.0, 0),
              ("2023-01-01", 132.0, 1), ("2024-01-01", 120.0, 1))  # fmt: skip
     rows = [
         {"date": day, "rsum": rsum, "proof": bool(proof), "method": day, "entry": "e",
          "equal_to": None, "ranked": True}
         for day, rsum, proof in known
     ]  # fmt: skip
-    chart = charts.progress_chart("x", rows)
+    series = [charts.Series("a", name, name, rows) for name in ("one", "two")]
+    chart = charts.progress_chart("x", series, {"a": "scored", "b": "none"})
     heights = {text: y for y, text in chart.y_ticks}
-    assert [*heights] == ["100", "110", "120", "130", "140"]
-    assert (heights["100"], heights["140"]) == (charts._BOTTOM, charts._TOP)
+    assert [*heights] == ["120", "122", "124", "126", "128", "130", "132"]
+    assert (heights["120"], heights["132"]) == (charts._BOTTOM, charts._TOP)
     assert [text for _, text in chart.x_ticks] == ["2020", "2021", "2022", "2023", "2024"]
-    places = [x for _, x, *_ in chart.dots]
-    assert len(places) == 4, "not the row far below"
-    assert places[0] - charts._LEFT == pytest.approx(charts._RIGHT - places[-1])
-    [(_, line, _)] = chart.lines
-    best = pytest.approx(heights["130"] + (heights["140"] - heights["130"]) / 5, abs=0.01)
-    assert [x for x, _ in line] == [places[0], places[2], places[2], places[3]]
-    assert [y for _, y in line] == [heights["100"], heights["100"], best, best]
-    assert charts.progress_chart("x", rows[:1]) is None
+    assert [faint for *_, faint in chart.dots] == [False, False, True] * 2, "near, not claims above"
+    assert [x for x, _ in chart.lines[0][1]][-1] == chart.right
+    assert [y for _, y in chart.lines[0][1]] == [
+        pytest.approx(heights[text] / 2 + heights[other] / 2, abs=0.01)
+        for text, other in (("124", "126"), ("124", "126"), ("132", "132"), ("132", "132"))
+    ]
+    (_, at, label, _), (_, _, below, _) = chart.ends
+    assert at == label == charts._TOP
+    assert below == label + charts._LINE
+    assert chart.legend == [("a", "scored")]
+    assert charts.progress_chart("x", [charts.Series("a", "", "", [])], {}) is None
 
 
 def test_a_site_replaces_a_site_and_nothing_else_and_stays_if_stopped(tmp_path, filed, monkeypatch):
@@ -370,13 +389,13 @@ def test_rows_are_sorted_filtered_and_found(browser, site):
 
     proof = ["Best", "Run again", "Level", "Behind"]
     assert methods()[:4] == proof
-    head = page.locator("table.board").first.locator("th.who button.sort")
+    head = page.locator("table.board").first.locator("[data-key=who]")
     head.click()
     assert methods()[:4] == sorted(proof)
     head.click()
     assert methods()[:4] == sorted(proof, reverse=True)
-    assert page.locator("th.who[aria-sort=descending]").count() == 1
-    page.locator("table.board").first.locator("th.place button.sort").click()
+    assert page.locator("th[aria-sort=descending] [data-key=who]").count() == 1
+    page.locator("table.board").first.locator("[data-key=place]").click()
     assert methods()[:4] == proof
     page.locator("#only-one").check()
     assert methods() == ["Level", "Behind"]
@@ -388,6 +407,14 @@ def test_rows_are_sorted_filtered_and_found(browser, site):
     assert "Best" not in methods()
     page.locator("#find").fill("tied")
     assert methods() == ["Tied throughout"]
+    page.locator("#find").fill("nobody")
+    assert page.inner_text("#count") == "No row matches the filters."
+    assert page.locator(".none:visible").count() == page.locator("table.board").count()
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"file://{site}/boards/jieba.html")
+    assert page.locator("tr.row").first.bounding_box()["y"] < 844 - 150
+    page.locator("#sort").select_option("who")
+    assert methods()[:4] == sorted(proof)
     page.close()
     plain = browser.new_context(java_script_enabled=False).new_page()
     plain.goto(f"file://{site}/boards/jieba.html")

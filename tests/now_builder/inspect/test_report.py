@@ -165,13 +165,13 @@ def test_a_run_adds_its_noise_and_its_most_telling_pairs(world, tmp_path, run, m
     assert shown[6:9] == keys[::-1][:3]
     middle = len(keys) // 2
     assert set(shown[3:6]) <= set(keys[middle - 3 : middle + 3])
-    assert "<h3>As <code>crossfit</code> believes</h3>" in text
+    assert "<h3>Estimated by <code>crossfit</code></h3>" in text
     assert f"(the run <code>{tmp_path.name}/run</code>: the division of the epoch that was" in text
     table = tmp_path / "beliefs.csv"
     pd.DataFrame({"key": keys, "clean_prob": beliefs.values()}).to_csv(table, index=False)
     assert read_clean_prob(table, world.release) == pytest.approx(beliefs)
     text, _ = look(world, tmp_path, pairs=1, run=table)
-    assert "<h3>As <code>beliefs.csv</code> believes</h3>" in text
+    assert "<h3>Estimated by <code>beliefs.csv</code></h3>" in text
     assert "a method's belief, which may be far off" in text
 
 

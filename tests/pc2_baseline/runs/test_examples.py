@@ -132,7 +132,7 @@ def test_a_page_that_was_not_captured_has_no_picture_and_the_others_have(world, 
     examples(world.run, world.captures, page, Choice(count=40))
     to_captions = page.read_text().split("<h2>")[1]
     articles = {
-        re.search(r"<h3>(\S+) ", part)[1]: part for part in to_captions.split("<article>")[1:]
+        re.search(r"<h3>(\S+) ", part)[1]: part for part in to_captions.split("<article ")[1:]
     }
     assert sorted(key for key, part in articles.items() if "no picture" in part) == [test[-1].key]
     assert all("<img" in part for key, part in articles.items() if key != test[-1].key)
@@ -141,7 +141,7 @@ def test_a_page_that_was_not_captured_has_no_picture_and_the_others_have(world, 
 def test_training_pairs_are_ordered_by_the_division_and_marked_by_the_truth(world, tmp_path):
     page, pairs = tmp_path / "page.html", world.of("train")
     examples(world.run, None, page, Choice(count=3, truth=world.truth))
-    low, high = page.read_text().split("<h2>Training pairs")[1].split("Most surely matched")
+    low, high = page.read_text().split("<h2>Training pairs")[1].split("Highest: matched")
     epoch = read_state(world.run / "best").best_epoch
     order = np.argsort(
         load_file(world.run / "divisions" / f"{epoch:05d}.safetensors")["clean_prob"], kind="stable"
@@ -151,7 +151,7 @@ def test_training_pairs_are_ordered_by_the_division_and_marked_by_the_truth(worl
         assert places == sorted(places)
         odd = {"right": "wrong", "wrong": "right"}[even]
         marks = [even if row % 2 == 0 else odd for row in rows]
-        assert re.findall(r'class="(right|wrong)"', text) == marks
+        assert re.findall(r'example (right|wrong)"', text) == marks
 
 
 def test_with_a_noise_file_a_caption_stands_beside_the_picture_that_it_was_given(world, tmp_path):
@@ -175,11 +175,11 @@ def test_with_a_noise_file_a_caption_stands_beside_the_picture_that_it_was_given
     rows = {pair.key: pair.pair_index for pair in pairs}
     assert len(shown) == 8
     assert [url for url, _ in shown] == [pairs[given[rows[key]]].url for _, key in shown]
-    assert len(re.findall(r'class="(?:right|wrong)"', training)) == 8
+    assert len(re.findall(r'example (?:right|wrong)"', training)) == 8
     np.save(noise, own)
     train(world.run.parent / "release", tmp_path / "clean", read_settings("ridge", settings))
     examples(tmp_path / "clean", None, page, Choice(count=4))
-    assert not re.search(r'class="(right|wrong)"', page.read_text().split("<h2>Training pairs")[1])
+    assert not re.search(r'example (right|wrong)"', page.read_text().split("<h2>Training pairs")[1])
 
 
 def test_the_runs_own_truth_marks_training_pairs_unless_another_is_given(world, tmp_path):
@@ -196,7 +196,7 @@ def test_the_runs_own_truth_marks_training_pairs_unless_another_is_given(world, 
     for truth in (None, other):
         examples(run, None, page, Choice(count=3, truth=truth))
         training = page.read_text().split("<h2>Training pairs")[1].split("<h2>")[0]
-        marks.append(re.findall(r'class="(right|wrong)"', training))
+        marks.append(re.findall(r'example (right|wrong)"', training))
     swapped = {"right": "wrong", "wrong": "right"}
     assert len(marks[0]) == 6
     assert marks[1] == [swapped[mark] for mark in marks[0]]
