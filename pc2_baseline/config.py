@@ -144,6 +144,11 @@ class ModelSettings(Strict):
         """Width of a pooled vector of the network."""
         return self.product_width
 
+    def settled(self, recorded: "ModelSettings | None", device: str) -> "ModelSettings":
+        """Return these settings without ``auto``: as ``recorded`` in a run, or for this machine."""
+        del recorded, device
+        return self
+
     def build(self, features: int, vocabulary: int, words: Any, group: Any) -> Any:
         """Build the network, freshly drawn.
 

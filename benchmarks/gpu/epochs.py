@@ -4,7 +4,7 @@ import importlib.util
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -12,9 +12,9 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from benchmarks.epoch import draw_lengths
 from benchmarks.gpu.machine import Check, float32_products
 from benchmarks.gpu.report import Goal
-from benchmarks.sgr import SIZES, lengths_of
 from pc2_baseline.config import Settings, read_settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.methods.pc2 import paper
@@ -172,9 +172,8 @@ def planted(losses: np.ndarray, seed: int, *_: object) -> Division:
 def pair_set(check: Check, regions: Any, pairs: int) -> PairSet:
     """Make pairs of images from all over the features, with captions of NoW's lengths."""
     draw = np.random.default_rng(1)
-    size = replace(SIZES["now"], batch=pairs)
-    size = replace(size, mean_words=6) if check.tiny else size
-    captions = [draw.integers(4, VOCABULARY, length + 2) for length in lengths_of(size)]
+    lengths = draw_lengths(pairs, mean=6.0 if check.tiny else 54.0)
+    captions = [draw.integers(4, VOCABULARY, length + 2) for length in lengths]
     image_of = draw.choice(len(regions), pairs, replace=False)
     return PairSet(regions, captions, "made up", check.device, image_of, image_of >= 0)
 

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.epoch import draw_lengths
 from benchmarks.gpu import epochs
 from benchmarks.gpu.machine import Check, float32_products
 from benchmarks.gpu.report import Goal, Report
-from benchmarks.sgr import SIZES, lengths_of
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.methods.pc2.network import find_pseudo_captions
@@ -177,7 +177,7 @@ def time_step(check: Check, label: str, step: Callable[[], float], goal: Goal | 
 def time_attention(check: Check) -> None:
     """Time a layer's attention over 16,384 sequences of any length, forward and backward."""
     images, node = (2, 8) if check.tiny else (128, 256)
-    lengths = torch.tensor(lengths_of(replace(SIZES["now"], batch=images)))
+    lengths = torch.tensor(draw_lengths(images))
     words = torch.empty(images, int(lengths.max()), 1, device=check.device)
     layout = ragged.lay_out(lengths, images, words)
     rows = images * (int(lengths.sum()) + images)

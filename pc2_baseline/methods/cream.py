@@ -176,7 +176,7 @@ class Cream(CoTaught):
         self.nets[peer].eval()
         by_batch = []
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
-        with torch.inference_mode():
+        with self.nets[peer].dividing():
             for rows in bar(batches, f"divide {self.peers[peer]}", len(batches)):
                 similarity = self.nets[peer].score_batch(train.batch(rows))
                 logs = log_matches(similarity, self.method.temperature)

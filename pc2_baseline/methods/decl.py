@@ -100,7 +100,7 @@ class Decl(OneNetwork[DeclSettings]):
         """
         self.net.eval()
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
-        with torch.inference_mode():
+        with self.net.dividing():
             parts = [self._statistics(train, rows) for rows in bar(batches, "divide", len(batches))]
         by_pair = torch.from_numpy(np.argsort(np.concatenate(batches)))  # each pair is in one batch
         return {name: torch.cat([part[name] for part in parts]).cpu()[by_pair] for name in parts[0]}

@@ -109,7 +109,7 @@ def pair_losses(
     Pairs in no batch have 0.
     """
     net.eval()
-    with torch.inference_mode():
+    with net.dividing():
         by_batch = [
             loss(net.score_batch(train.batch(rows))).float()
             for rows in bar(batches, title, len(batches))

@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from now_builder.formats.features import REGIONS
 from pc2_baseline.data.pairs import send
 from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.onednn_products import small_products
 
 Block = Float[Tensor, "batch batch"]
 """Similarities of a batch, or what has their shape: rows images, columns captions."""
@@ -271,6 +272,7 @@ def embed_packed(
     return embedded.masked_fill(blank.flatten()[rows.packed][:, None], 0.0)
 
 
+@small_products()
 def read_words(
     gru: nn.GRU, embedded: Float[Tensor, "words word"], rows: WordRows
 ) -> Float[Tensor, "words dim"]:
@@ -356,6 +358,7 @@ class _Direction(Function):
 
     @staticmethod
     @once_differentiable
+    @small_products()
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         words, gates, before, hidden, weight, recurrent = ctx.saved_tensors
         dim = before.shape[1]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from pc2_baseline.networks.onednn_products import whole_float32
+from pc2_baseline.networks.onednn_products import linear, whole_float32
 
 EPSILON = 1e-8
 
@@ -80,8 +80,10 @@ def reason(
     padding: Bool[Tensor, "pairs 1 nodes"],
     query: tuple[Float[Tensor, "node node"], Float[Tensor, " node"]],
     mix: tuple[Float[Tensor, "node node"], Float[Tensor, " node"]],
+    *,
+    keep: bool,
 ) -> Float[Tensor, "pairs nodes node"]:
-    """Update all nodes from all nodes.
+    """Update all nodes from all nodes; ``keep`` the projected queries for the backward pass.
 
     The same as::
 
@@ -89,7 +91,7 @@ def reason(
         attention = scores.masked_fill(padding, -inf).softmax(-1)
         return relu(linear(attention @ nodes, *mix))
     """
-    updated: Tensor = _Reason.apply(nodes, padding, *query, *mix)
+    updated: Tensor = _Reason.apply(nodes, padding, *query, *mix, keep)
     return updated
 
 
@@ -171,7 +173,7 @@ class _LocalNodes(Function):
             # In full precision: the softmax's temperature multiplies what rounding takes.
             weights = attend(regions[block], words, *attention).to(kind)
             squares = _difference(weights, fast[block], flat).square_()
-            local = functional.linear(squares, weight.to(kind), bias.to(kind))
+            local = linear(squares, weight.to(kind), bias.to(kind))
             local = local.view(-1, captions, longest, len(weight))
             lengths[block] = torch.linalg.vector_norm(
                 local, dim=-1, keepdim=True, dtype=words.dtype
@@ -245,26 +247,29 @@ class _Reason(Function):
         query_bias: Tensor,
         mix: Tensor,
         mix_bias: Tensor,
+        keep: bool,  # noqa: FBT001 - autograd takes no names
     ) -> Tensor:
         kind = nodes.dtype
-        asking = functional.linear(nodes, query.to(kind), query_bias.to(kind))
+        asking = linear(nodes, query.to(kind), query_bias.to(kind))
         attention = _softmax(asking @ nodes.transpose(1, 2), padding)
-        updated = functional.linear(attention @ nodes, mix.to(kind), mix_bias.to(kind)).relu_()
-        ctx.save_for_backward(nodes, attention, updated, query, query_bias, mix)
+        updated = linear(attention @ nodes, mix.to(kind), mix_bias.to(kind), relu=True)
+        kept = asking if keep else None
+        ctx.save_for_backward(nodes, attention, updated, query, query_bias, mix, kept)
         return updated
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        nodes, attention, updated, query, query_bias, mix = ctx.saved_tensors
+        nodes, attention, updated, query, query_bias, mix, asking = ctx.saved_tensors
         kind = nodes.dtype
-        # relu_ was done in place: its result says as well as its input where it let pass.
+        # The rectifier's result says as well as its input where it let pass.
         inner = torch.ops.aten.threshold_backward(gradient, updated, 0)
         # attention @ nodes is made again rather than kept: it is as large as the nodes.
         of_mix = inner.flatten(0, 1).T @ (attention @ nodes).flatten(0, 1)
         of_mix_bias = inner.sum((0, 1)).to(mix.dtype)
         of_mixed = inner @ mix.to(kind)
         of_scores = _softmax_backward(of_mixed @ nodes.transpose(1, 2), attention)
-        asking = functional.linear(nodes, query.to(kind), query_bias.to(kind))
+        if asking is None:
+            asking = linear(nodes, query.to(kind), query_bias.to(kind))
         # Nodes act three times, as what is mixed, as keys and as queries; each is added in place.
         of_nodes = torch.bmm(attention.transpose(1, 2), of_mixed)
         of_nodes.baddbmm_(of_scores.transpose(1, 2), asking)
@@ -273,7 +278,7 @@ class _Reason(Function):
         of_query_bias = of_asking.sum((0, 1)).to(query.dtype)
         of_nodes.flatten(0, 1).addmm_(of_asking.flatten(0, 1), query.to(kind))
         wide = (of_query.to(query.dtype), of_query_bias, of_mix.to(mix.dtype), of_mix_bias)
-        return of_nodes, None, *wide
+        return of_nodes, None, *wide, None
 
 
 class _Attend(Function):

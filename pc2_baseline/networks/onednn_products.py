@@ -1,4 +1,4 @@
-"""Float32 products: by the faster of a CPU's libraries, and on a GPU without TF32 in a block."""
+"""Matrix products: by the faster of a CPU's libraries, and on a GPU without TF32 in a block."""
 
 import os
 from collections.abc import Iterator
@@ -7,7 +7,10 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 _FINER_THAN_BF16 = 1 + 2**-12
 _CPU_INFO = Path("/proc/cpuinfo")
 NARROWEST = 256
@@ -43,6 +46,44 @@ def fast_float32(width: int) -> Iterator[bool]:
         yield on
     finally:
         switch.fp32_precision = before
+
+
+@contextmanager
+def small_products() -> Iterator[None]:
+    """Leave float32 products on the CPU to PyTorch's other library.
+
+    Making oneDNN's kernel for a shape takes longer than a product of some dozen rows.
+    """
+    switch = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = switch.fp32_precision
+    switch.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        switch.fp32_precision = before
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:
+    """Apply a linear layer, and a rectifier if asked, without a graph.
+
+    Where oneDNN does the products, it adds the bias and rectifies within the product.
+    """
+    mkldnn = torch.backends.mkldnn
+    on = mkldnn.matmul.fp32_precision == "bf16"  # type: ignore[attr-defined]
+    if on and x.is_cpu and x.dtype != torch.float64 and mkldnn.is_available():  # type: ignore[no-untyped-call]
+        last = "relu" if relu else "none"
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, last, [], "")  # noqa: SLF001
+        return product
+    product = functional.linear(x, weight, bias)
+    return product.relu_() if relu else product
+
+
+@cache
+def multiplies_in_bf16() -> bool:
+    """Whether Linux lists an instruction of the processor that multiplies bfloat16."""
+    if not _CPU_INFO.exists():
+        return False
+    return not _BF16_FLAGS.isdisjoint(_CPU_INFO.read_text(encoding="utf-8").split())
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """SGR of SGRAF: words with what they attend to in the image, as nodes of a graph."""
 
 from functools import partial
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from pc2_baseline.config import ModelSettings
 from pc2_baseline.networks import ragged
 from pc2_baseline.networks.encoders import (
     CaptionCodes,
@@ -20,7 +21,11 @@ from pc2_baseline.networks.encoders import (
     xavier,
 )
 from pc2_baseline.networks.fused import conclude, local_nodes, reason, squared_difference, unit
-from pc2_baseline.networks.onednn_products import whole_float32
+from pc2_baseline.networks.onednn_products import (
+    NARROWEST,
+    multiplies_in_bf16,
+    whole_float32,
+)
 from pc2_baseline.networks.similarity import (
     DEFAULT_BUDGET,
     WIDE_MB,
@@ -39,6 +44,29 @@ class NodeSettings(ChunkedSettings):
     """Settings of the networks of SGRAF."""
 
     similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
+    division_precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto",
+        description="Precision of the large products while pairs are divided. auto is settled when "
+        f"a run begins: bf16 from model.embed_dim {NARROWEST} on, on a CPU that multiplies in it, "
+        "else model.precision.",
+    )
+
+    @property
+    def budget(self) -> MemoryBudget:
+        """Memory of a block, and both precisions."""
+        own = None if self.division_precision == "auto" else self.division_precision
+        return MemoryBudget(precision=self.precision, division_precision=own)
+
+    def settled(self, recorded: ModelSettings | None, device: str) -> "NodeSettings":
+        """Settle the division's precision: as the run has it, or for this machine."""
+        if self.division_precision != "auto":
+            return self
+        if isinstance(recorded, NodeSettings):
+            precision = recorded.division_precision
+        else:
+            pays = device == "cpu" and self.embed_dim >= NARROWEST and multiplies_in_bf16()
+            precision = "bf16" if pays else self.precision
+        return self.model_copy(update={"division_precision": precision})
 
     def encoders(self, features: int, vocabulary: int) -> tuple[ImageEncoder, CaptionEncoder]:
         """Draw the encoders, the images' first."""
@@ -159,10 +187,14 @@ class GraphLayer(nn.Module):
         xavier(self)
 
     def forward(
-        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
+        self,
+        nodes: Float[Tensor, "pairs nodes dim"],
+        padding: Bool[Tensor, "pairs 1 nodes"],
+        *,
+        keep: bool,
     ) -> Float[Tensor, "pairs nodes dim"]:
         """Update all nodes from all nodes."""
-        return reason(nodes, padding, self.folded(), (self.mix.weight, self.mix.bias))
+        return reason(nodes, padding, self.folded(), (self.mix.weight, self.mix.bias), keep=keep)
 
     def first(
         self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
@@ -193,6 +225,15 @@ class SgrSimilarity(Similarity):
         super().__init__(dim, node_dim, budget)
         self.layers = nn.ModuleList(GraphLayer(node_dim) for _ in range(layers))
         self.kept_layers = layers
+        self._keeps_queries = True
+
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
+        kept = super()._kept(captions, images, kind)
+        # Computing the queries again takes a tenth of a step: they are kept if there is room.
+        nodes = len(images.pooled) * int((captions.lengths + 1).sum()) * self.local.out_features
+        queries, limit = kind.itemsize * (len(self.layers) - 1) * nodes, self.budget.keep_mb * 2**20
+        self._keeps_queries = not kept <= limit < kept + queries
+        return kept
 
     def _in_any_order(self, images: ImageCodes) -> bool:
         kind = self._kind(images.regions.dtype)
@@ -246,6 +287,6 @@ class SgrSimilarity(Similarity):
         flat = nodes.flatten(0, 1)
         *inner, last = self.layers
         for layer in inner:
-            flat = layer(flat, padding)
+            flat = layer(flat, padding, keep=self._keeps_queries)
         reasoned: Tensor = last.first(flat, padding)  # type: ignore[operator]
         return reasoned.view(images, captions, -1), reasoned.new_zeros(0, captions)

@@ -6,7 +6,8 @@ margin. So a block is scored without a graph, and the cells that the loss then s
 are scored again with one: the same gradients, and a loss sees the same matrix, ties included.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -93,11 +94,13 @@ class MemoryBudget:
         keep_mb: Size in MiB of the activations of a block that may be kept for the backward pass.
         precision: ``fp32``, or ``bf16`` for the large products and the nodes; norms, softmaxes,
             and all that has one value a pair stay in float32.
+        division_precision: Precision while pairs are divided; ``None``: the same.
     """
 
     chunk_mb: int | None = None
     keep_mb: int = 4096
     precision: Literal["fp32", "bf16"] = "fp32"
+    division_precision: Literal["fp32", "bf16"] | None = None
 
 
 DEFAULT_BUDGET = MemoryBudget()
@@ -144,6 +147,7 @@ class BlockSimilarity(nn.Module):
             of the block alone has its gradients summed over them; other work is done by each.
         few_active: Whether few cells of the next block are expected to have a gradient. Each block
             tells of the next; set it when an epoch begins, so that a resumed one does the same.
+        dividing: Whether pairs are being divided, in a precision of its own.
     """
 
     most_active: int | None = None
@@ -157,6 +161,7 @@ class BlockSimilarity(nn.Module):
         super().__init__()
         self.group: ProcessGroup = ALONE
         self.few_active: bool | Tensor = True
+        self.dividing = False
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
@@ -305,7 +310,8 @@ class ChunkedSimilarity(BlockSimilarity):
         self.few_active = gradient.count_nonzero() <= FEW * gradient.numel()
 
     def _kind(self, own: torch.dtype) -> torch.dtype:
-        return torch.bfloat16 if self.budget.precision == "bf16" else own
+        precision = self.budget.division_precision if self.dividing else None
+        return torch.bfloat16 if (precision or self.budget.precision) == "bf16" else own
 
     def note(
         self,
@@ -369,6 +375,16 @@ class MatchingNetwork(nn.Module):
         self.images = images
         self.captions = captions
         self.similarity = similarity
+
+    @contextmanager
+    def dividing(self) -> Iterator[None]:
+        """Score pairs for a division: without a graph, in the division's precision."""
+        self.similarity.dividing = True
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            self.similarity.dividing = False
 
     def shared_parameters(self) -> Iterable[nn.Parameter]:
         """Return the weights whose gradients are shared out among the ranks of a process group."""

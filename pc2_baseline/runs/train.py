@@ -82,6 +82,7 @@ def train(
     release, run = Path(release), Path(run)
     process_groups.start(settings.train.device)
     device = pick_device(settings.train.device)
+    settings = _settled(settings, run, device.type, force=force)
     check_layout(release, settings.data)
     reader = make_reader(release, settings.data, settings.model)
     identity = identify(reader, reads=settings.reads)
@@ -136,6 +137,13 @@ def train(
             return trainer.fit(
                 cache_whitened(method, taught, gib), cache_whitened(method, dev, gib)
             )
+
+
+def _settled(settings: Settings, run: Path, device: str, *, force: bool) -> Settings:
+    """Settle what is ``auto``: as an earlier call wrote it in the run, or for this machine."""
+    begun = not force and (run / "run.toml").exists()
+    model = settings.model.settled(read_run(run).settings.model if begun else None, device)
+    return settings.model_copy(update={"model": model})
 
 
 def finished(run: Path, identity: DataIdentity, settings: Settings) -> CheckpointState | None:

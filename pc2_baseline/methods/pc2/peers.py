@@ -227,7 +227,7 @@ def evaluate_pairs(
     """
     net.eval()
     own, predicted = [], []
-    with torch.inference_mode():
+    with net.matching.dividing():
         for rows in bar(batches, title, len(batches)):
             pairs, _ = net.encode(train.batch(rows), len(rows))
             similarity = net.matching.score(pairs.images, pairs.captions)
