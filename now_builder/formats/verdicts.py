@@ -97,8 +97,8 @@ def read_named_rows(
             no item.
     """
     table = read_frame(path)
-    names = {"verdict": "matched", "kind": "note"}
-    table = table.rename(columns={old: new for old, new in names.items() if new not in table})
+    renamed = {"verdict": "matched", "kind": "note"}
+    table = table.rename(columns={old: new for old, new in renamed.items() if new not in table})
     columns = [name for name in items if name in table.columns]
     if not columns or "matched" not in table.columns:
         raise FormatError(
