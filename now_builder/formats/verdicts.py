@@ -96,9 +96,9 @@ def read_named_rows(
         FormatError: If the table cannot be read, lacks a column, has an unknown verdict, or names
             no item.
     """
-    table = read_frame(path)
+    frame = read_frame(path)
     renamed = {"verdict": "matched", "kind": "note"}
-    table = table.rename(columns={old: new for old, new in renamed.items() if new not in table})
+    table = frame.rename(columns={old: new for old, new in renamed.items() if new not in frame})
     columns = [name for name in items if name in table.columns]
     if not columns or "matched" not in table.columns:
         raise FormatError(
