@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal, TypeVar
+from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter
 
@@ -98,7 +98,9 @@ def read_named_rows(
     """
     frame = read_frame(path)
     renamed = {"verdict": "matched", "kind": "note"}
-    table = frame.rename(columns={old: new for old, new in renamed.items() if new not in frame})
+    table: Any = frame.rename(
+        columns={old: new for old, new in renamed.items() if new not in frame}
+    )
     columns = [name for name in items if name in table.columns]
     if not columns or "matched" not in table.columns:
         raise FormatError(

@@ -85,7 +85,7 @@ def read_sites(path: Path = LIST) -> list[Site]:
 
 def read_made(web: Path) -> list[Any]:
     """Read the ``sites.csv`` of a folder that ``pinned make`` wrote."""
-    return _read(web / "sites.csv", MadeSite, "`now-builder pinned make` writes it, last")
+    return _read(web / "sites.csv", MadeSite, "a pinned web, made by now-builder pinned make")
 
 
 def write_sites(path: Path, rows: Iterable[MadeSite]) -> None:

@@ -148,7 +148,7 @@ def test_verify_finds_a_page_without_a_licence_though_all_hashes_agree(release):
     (release / LICENCES).write_text(text, encoding="utf-8")
     tree = json.loads((release / "manifest.json").read_text(encoding="utf-8"))
     rehash(release, files={name: tree["files"][name] for name in tree["files"] if name != LICENCES})
-    assert any("names no licences.csv" in problem for problem in verify(release))
+    assert any("lack licences.csv" in problem for problem in verify(release))
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_it_says_when_it_listens_and_stops_when_told(web, tmp_path):
 
 
 def test_what_is_no_pinned_web_is_refused(web, tmp_path):
-    with pytest.raises(FormatError, match=r"sites\.csv: no such file; .*pinned make"):
+    with pytest.raises(FormatError, match=r"sites\.csv: file not found; .*pinned make"):
         serve(tmp_path, 0)
     text = (web / "sites.csv").read_text()
     (tmp_path / "sites.csv").write_text(text.replace(",ok,", ",gone,"))
