@@ -1,4 +1,6 @@
-"""Draw rSum and the division's AUROC against the number of training pairs, from tables of each.
+"""Draw rSum and AUROC of the division against the number of training pairs.
+
+Make a table for each number of pairs, then draw:
 
 for pairs in 1000 2000 4000 8000; do
   now-builder package captures features.h5 captions release-$pairs --train $pairs --split-by page
@@ -20,7 +22,7 @@ PANELS = (("rsum", "rSum on test"), ("auroc", "AUROC of the division"))
 
 
 def read_lines(table: Path) -> list[dict[str, str]]:
-    """Return the lines of a table's methods; its folder is named by the number of pairs."""
+    """Return the rows of the methods in a table."""
     with (table / "table.csv").open(encoding="utf-8", newline="") as file:
         return [line for line in csv.DictReader(file) if line["evidence"] == "scored"]
 

@@ -1,4 +1,4 @@
-"""Draw README's picture: a matched and a mismatched pair of a simulated web, with page elements.
+"""Draw the picture of the README: a matched and a mismatched pair with page elements.
 
 now-builder simweb make web --pages 60 --sites 10 --awkward 0 --languages en --languages zh
 now-builder simweb serve web --port 8765 &
@@ -33,7 +33,7 @@ p{margin:2px 0 22px}.yes{color:#0a7a3d}.no{color:#c02020}.verdict{font-weight:70
 
 
 def regions(capture: Capture) -> Iterator[Element]:
-    """Yield elements of the first screen that a detector would find: visible, and not tiny."""
+    """Yield visible elements of the first screen that are large enough for a detector."""
     for element in capture.elements:
         left, top, right, bottom = element.box
         wide, high = right - left, bottom - top
@@ -63,13 +63,13 @@ def panel(capture: Capture, caption: str, *, matched: bool) -> str:
 def main(captures: Path, truth: Path, output: Path) -> None:
     """Draw the first matched and the first mismatched pair in English."""
     with truth.open("rb") as file:
-        known = pd.read_parquet(file).set_index("url")
+        truths = pd.read_parquet(file).set_index("url")
     rows = {row.key: row for row in read_rows(captures)}
     pages: dict[bool, str] = {}
     for capture in read_captures(captures):
         row = rows[capture.key]
-        matched = bool(known.loc[row.url, "matched"])
-        if known.loc[row.url, "lang"] == "en" and row.caption and matched not in pages:
+        matched = bool(truths.loc[row.url, "matched"])
+        if truths.loc[row.url, "lang"] == "en" and row.caption and matched not in pages:
             pages[matched] = panel(capture, row.caption, matched=matched)
     text = f"<!doctype html><meta charset=utf-8><style>{STYLE}</style>{pages[True]}{pages[False]}"
     with sync_playwright() as play:

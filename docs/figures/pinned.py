@@ -1,4 +1,4 @@
-"""Write the counts and the pictures of docs/pinned-web.md anew, from the list and a crawl of it.
+"""Rewrite the counts and pictures of docs/pinned-web.md, from the list and a crawl of it.
 
 python docs/figures/pinned.py pinned-web/captures
 """
@@ -27,7 +27,7 @@ SHOWN = 12
 SIZE = (225, 400)
 MOST_BYTES = 25_000
 _SIGNS = re.compile(r"[\[\]|<>&*_`~\\]")
-"""Signs that mean something in Markdown."""
+"""Characters with a meaning in Markdown."""
 
 Judged = Mapping[str, Mapping[str, str]]
 
@@ -44,12 +44,12 @@ def counts(sites: Sequence[Site]) -> Iterator[str]:
         for site in sites:
             numbers[getattr(site, what)] += 1
             listed[getattr(site, what)] += site.pages
-        told = (f"{name} {number} ({listed[name]:,})" for name, number in numbers.most_common())
-        yield f"| {what} | {', '.join(told)} |"
+        cells = (f"{name} {number} ({listed[name]:,})" for name, number in numbers.most_common())
+        yield f"| {what} | {', '.join(cells)} |"
 
 
 def noise(judged: Judged) -> Iterator[str]:
-    """Yield what was judged of the pairs."""
+    """Yield the share of mismatched pairs and their kinds, from the verdicts."""
     yield "\n## Noise\n"
     if not judged:
         yield "No pair has been judged yet."
@@ -59,8 +59,8 @@ def noise(judged: Judged) -> Iterator[str]:
     decided = verdicts["match"] + verdicts["mismatch"]
     share = verdicts["mismatch"] / decided
     error = 1.96 * (share * (1 - share) / decided) ** 0.5
-    said = f"{share:.0%} ± {error:.0%} do not match"
-    yield f"One model's verdicts: of {decided} [pairs drawn from all](#judged-pairs) {said}."
+    share_text = f"{share:.0%} ± {error:.0%} do not match"
+    yield f"One model's verdicts: of {decided} [pairs drawn from all](#judged-pairs) {share_text}."
     kinds = Counter(row["kind"] for row in drawn if row["verdict"] == "mismatch")
     yield f"Kinds: {', '.join(f'{kind} {number}' for kind, number in kinds.most_common())}."
 
@@ -68,7 +68,7 @@ def noise(judged: Judged) -> Iterator[str]:
 def shown(
     sites: Sequence[Site], rows: Iterable[CaptureRow], judged: Judged
 ) -> list[tuple[Site, CaptureRow]]:
-    """Choose a page each of sites whose texts are free, judged ones first, of many languages."""
+    """Choose one page of each site with free texts: judged pages first, in many languages."""
     free = {
         site.host: site
         for site in sites
@@ -91,7 +91,7 @@ def _order(url: str, judged: Judged) -> tuple[bool, bytes]:
 
 
 def picture(screenshot: bytes) -> bytes:
-    """Return a small picture of a screenshot."""
+    """Return a small WebP picture of a screenshot."""
     with Image.open(io.BytesIO(screenshot)) as image:
         small = image.convert("RGB").resize(SIZE, Image.Resampling.LANCZOS)
     for quality in range(80, 0, -10):
@@ -118,21 +118,20 @@ def gallery(captures: Path, sites: Sequence[Site], judged: Judged) -> Iterator[s
     yield "|---|---|---|---|"
     for site, row in chosen:
         verdict = judged.get(row.url, {"verdict": "", "kind": ""})
-        address = f"https://github.com/{site.repository}"
         cells = (
             f"![{row.url}](figures/pinned/{keys[row.key]}.webp)",
             _SIGNS.sub(lambda sign: f"&#{ord(sign[0])};", row.caption or ""),
             f"{verdict['verdict']} {verdict['kind']}".strip(),
             (
-                f"{site.kind}, {site.language}: [{site.repository}]({address}) "
-                f"at [{site.commit[:8]}]({address}/tree/{site.commit}), {site.licence}"
+                f"{site.kind}, {site.language}: [{site.repository} at {site.commit[:8]}]"
+                f"(https://github.com/{site.repository}/tree/{site.commit}), {site.licence}"
             ),
         )
         yield f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
-    """Entry point: the folder of the crawl."""
+    """Rewrite the page from the crawl in the folder that the command line names."""
     sites = read_sites()
     judged: Judged = {}
     if JUDGED.is_file():

@@ -1,4 +1,4 @@
-"""Take the tutorial's pictures of pages: of a report, of some of its pairs, and of a board.
+"""Take the tutorial's pictures: a report, some of its pairs, and a board.
 
 python docs/figures/tutorial.py FOLDER docs/figures    # in FOLDER the tutorial's commands were run
 """
@@ -12,7 +12,7 @@ from now_builder.machine.chromium import find_chromium
 
 
 def main() -> None:
-    """Entry point: the tutorial's folder, and the folder to write into."""
+    """Take the pictures; arguments are the tutorial's folder and the output folder."""
     folder, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium())
