@@ -24,6 +24,8 @@ PICTURES = Path(__file__).with_name("pinned")
 JUDGED = LIST.with_name("judged.csv")
 BEGIN, END = "<!-- docs/figures/pinned.py writes from here -->", "<!-- to here -->"
 SHOWN = 6
+FEWEST = 4
+"""Sites of a language that has a figure of its own."""
 SIZE = (225, 400)
 MOST_BYTES = 25_000
 _SIGNS = re.compile(r"[\[\]|<>&*_`~\\]")
@@ -44,7 +46,12 @@ def counts(sites: Sequence[Site]) -> Iterator[str]:
         for site in sites:
             numbers[getattr(site, what)] += 1
             listed[getattr(site, what)] += site.pages
-        cells = (f"{name} {number} ({listed[name]:,})" for name, number in numbers.most_common())
+        ranked = numbers.most_common()
+        rare = [name for name, sites_of in ranked if what == "language" and sites_of < FEWEST]
+        cells = [f"{name} {n} ({listed[name]:,})" for name, n in ranked if name not in rare]
+        if rare:
+            sums = (sum(counter[name] for name in rare) for counter in (numbers, listed))
+            cells.append("{} others {} ({:,})".format(len(rare), *sums))
         yield f"| {what} | {', '.join(cells)} |"
 
 
