@@ -24,7 +24,7 @@ PICTURES = Path(__file__).with_name("pinned")
 JUDGED = LIST.with_name("judged.csv")
 BEGIN, END = "<!-- docs/figures/pinned.py writes from here -->", "<!-- to here -->"
 SHOWN = 6
-FEWEST = 4
+FEWEST = 10
 """Sites of a language that has a figure of its own."""
 SIZE = (225, 400)
 MOST_BYTES = 25_000
