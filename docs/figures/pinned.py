@@ -126,12 +126,12 @@ def gallery(captures: Path, sites: Sequence[Site], judged: Judged) -> Iterator[s
     for site, row in chosen:
         verdict = judged.get(row.url, {"verdict": "", "kind": ""})
         cells = (
-            f"![{row.url}](figures/pinned/{keys[row.key]}.webp)",
+            f"![Page of {site.host}](figures/pinned/{keys[row.key]}.webp)",
             _SIGNS.sub(lambda sign: f"&#{ord(sign[0])};", row.caption or ""),
             f"{verdict['verdict']} {verdict['kind']}".strip(),
             (
                 f"{site.kind}, {site.language}: [{site.repository} at {site.commit[:8]}]"
-                f"(https://github.com/{site.repository}/tree/{site.commit}), {site.licence}"
+                f"(https://github.com/{site.repository}/tree/{site.commit[:12]}), {site.licence}"
             ),
         )
         yield f"| {' | '.join(cells)} |"
